@@ -1,0 +1,136 @@
+"""Reading `key=value` into frozen dataclasses: types, choices, the nearest right name, all problems at once.
+
+A field's help is the text in its `Annotated` type, its choices are its `Literal` values:
+
+    effective_batch: Annotated[int, "samples in one update"] = 32
+"""
+
+import dataclasses
+from collections.abc import Iterable, Mapping
+from types import NoneType, UnionType
+from typing import Annotated, Any, Literal, Union, get_args, get_origin, get_type_hints
+
+from shoestring.errors import QuestionError, nearest
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Field:
+    """One thing that may be set: its name, the types it takes, its default and what it means."""
+
+    name: str
+    types: tuple[Any, ...]
+    choices: tuple[Any, ...]
+    default: Any
+    help: str
+
+    @property
+    def optional(self) -> bool:
+        return NoneType in self.types
+
+    def expected(self) -> str:
+        if self.choices:
+            return "one of " + ", ".join(map(str, self.choices))
+        names = {int: "a whole number", float: "a number", bool: "true or false", str: "a text"}
+        return " or ".join(names.get(kind, "none") for kind in self.types)
+
+    def read(self, value: object) -> Any:
+        """`value` (a text from the command line or a Python value) as this field's type, or ValueError."""
+        if value is None or (isinstance(value, str) and value.lower() == "none" and self.optional):
+            if self.optional:
+                return None
+            raise ValueError(self.expected())
+        if self.choices:
+            if value in self.choices:
+                return value
+            raise ValueError(self.expected())
+        for kind in self.types:
+            try:
+                return _convert(value, kind)
+            except ValueError:
+                continue
+        raise ValueError(self.expected())
+
+
+def fields(cls: type, *, only: Iterable[str] | None = None) -> dict[str, Field]:
+    """The fields of the dataclass `cls` by name, in the order they were written."""
+    hints = get_type_hints(cls, include_extras=True)
+    wanted = None if only is None else set(only)
+    found = {}
+    for field in dataclasses.fields(cls):
+        if field.init and (wanted is None or field.name in wanted):
+            default = field.default
+            if field.default_factory is not dataclasses.MISSING:
+                default = field.default_factory()
+            found[field.name] = _field(field.name, hints[field.name], default)
+    return found
+
+
+def parse_pairs(pairs: Iterable[str]) -> dict[str, str]:
+    """`["epochs=3", "size=tiny"]` as a mapping.
+
+    Raises QuestionError for a text without `=` and for a key that is set twice.
+    """
+    values: dict[str, str] = {}
+    problems = []
+    for pair in pairs:
+        key, equals, value = pair.partition("=")
+        if not equals or not key:
+            problems.append(f"{pair!r} is not key=value")
+        elif key in values:
+            problems.append(f"{key} is set twice: {values[key]!r} and {value!r}")
+        else:
+            values[key] = value
+    if problems:
+        raise QuestionError("--set was not understood", problems=problems, hint="write --set epochs=3")
+    return values
+
+
+def read(values: Mapping[str, object], known: Mapping[str, Field], what: str) -> dict[str, Any]:
+    """`values` in the types of the `known` fields.
+
+    Raises QuestionError with every problem: unknown keys with the nearest right one, values of a wrong type.
+    """
+    result, problems = {}, []
+    for key, value in values.items():
+        if key not in known:
+            problems.append(f"{key}: unknown; {nearest(key, known)}")
+            continue
+        try:
+            result[key] = known[key].read(value)
+        except ValueError as wrong:
+            problems.append(f"{key}={value}: expected {wrong}")
+    if problems:
+        raise QuestionError(f"{what} cannot be set like this", problems=problems)
+    return result
+
+
+def _field(name: str, hint: Any, default: Any) -> Field:
+    text = ""
+    if get_origin(hint) is Annotated:
+        hint, text = get_args(hint)[:2]
+    members = get_args(hint) if get_origin(hint) in (UnionType, Union) else (hint,)
+    types: list[Any] = []
+    choices: list[Any] = []
+    for member in members:
+        if get_origin(member) is Literal:
+            choices += get_args(member)
+        else:
+            types.append(member)
+    return Field(name=name, types=tuple(types), choices=tuple(choices), default=default, help=text)
+
+
+def _convert(value: object, kind: Any) -> Any:
+    if kind is NoneType:
+        raise ValueError
+    if isinstance(value, kind) and not (kind is int and isinstance(value, bool)):
+        return value
+    if kind is float and isinstance(value, int) and not isinstance(value, bool):
+        return float(value)
+    if not isinstance(value, str):
+        raise ValueError
+    if kind is bool:
+        known = {"true": True, "yes": True, "1": True, "false": False, "no": False, "0": False}
+        if value.lower() not in known:
+            raise ValueError
+        return known[value.lower()]
+    return kind(value)

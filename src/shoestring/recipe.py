@@ -1,0 +1,266 @@
+"""The recipe: what is trained, in a few plain functions that know nothing of the engine.
+
+Three methods are enough to estimate and plan; training also needs `data()`. Nothing is inherited. What a recipe
+lets one choose are its options: if its class is a dataclass, the fields. Everything in `Optional parts` is used
+where it is there and has a default where it is not.
+"""
+
+from __future__ import annotations
+
+import copy
+import dataclasses
+import hashlib
+import importlib
+import importlib.util
+import sys
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, Protocol, TypeAlias, runtime_checkable
+
+from shoestring import config
+from shoestring.errors import QuestionError, nearest
+
+if TYPE_CHECKING:
+    from torch import Tensor, nn
+    from torch.optim import Optimizer
+
+Batch: TypeAlias = Any  # a tensor, or tuples, lists and dicts of them; first dimension of each: samples
+
+BUILT_IN = {"temporal": "shoestring.recipes.temporal:Temporal"}
+
+
+@runtime_checkable
+class Recipe(Protocol):
+    """What is trained.
+
+    Optional parts, each used where the recipe has it:
+
+    - `data()` -> a map-style dataset (`len` and `[index]`; `__getitems__(indices)` where a whole batch is cheaper),
+      or a dict of them: `train`, and as far as there are `validation` and `test`. Training needs it.
+    - `collate(samples)` -> a batch; by default `torch.utils.data.default_collate`.
+    - `optimizer(model)` -> a torch optimizer; by default AdamW with `learning_rate` (1e-3).
+    - `schedule(update, updates_per_epoch, total_updates)` -> the factor on the optimizer's learning rates for update
+      number `update` (from 0); a pure function, so that a resumed run follows the same curve; by default 1.
+    - `clip_norm`: the gradient's largest norm; by default none.
+    - `evaluate(model, batches)` -> metrics by name, numbers (those to draw) or JSON; by default the mean `loss`.
+    - `best`: the metric on the validation data that decides, and whether `"min"` or `"max"` is better; by default
+      `("loss", "min")`. `patience`: epochs without a better one after which training stops; by default never.
+    """
+
+    def model(self) -> nn.Module:
+        """The model on the CPU. Random initialisation draws from torch's generator, seeded by the engine."""
+
+    def batch(self, size: int) -> Batch:
+        """The largest batch of `size` samples that can occur, for planning; its values do not matter."""
+
+    def loss(self, model: nn.Module, batch: Batch) -> Tensor | tuple[Tensor, Tensor | float]:
+        """A mean over the microbatch's samples (a scalar), or the pair (sum, weight).
+
+        The pair is right where samples weigh differently (tokens that are not padding): an update's loss is the sum
+        over its microbatches divided by their total weight, however the update was split.
+        """
+
+
+@dataclass(frozen=True, kw_only=True)
+class Common:
+    """What may be chosen for any recipe. A recipe changes a default by a field or attribute of the same name."""
+
+    epochs: Annotated[int, "passes over the training data"] = 1
+    effective_batch: Annotated[int, "samples in one update"] = 32
+    seed: Annotated[int, "decides initialisation, sample order, dropout and augmentation"] = 0
+
+
+@dataclass(frozen=True, kw_only=True)
+class LoadedRecipe:
+    """A recipe with its options chosen, and how to find the very same one again."""
+
+    name: str
+    """`temporal`, `my.py` or `my.py:Mine`; empty for an object that only lives in this process."""
+    path: Path | None
+    """The file of a recipe of one's own."""
+    digest: str
+    """SHA-256 of that file: a changed recipe is another recipe."""
+    recipe: Any
+    options: Mapping[str, Any]
+    """Every option with its chosen value, `epochs`, `effective_batch` and `seed` among them; all JSON."""
+
+    @property
+    def epochs(self) -> int:
+        return int(self.options["epochs"])
+
+    @property
+    def effective_batch(self) -> int:
+        return int(self.options["effective_batch"])
+
+    @property
+    def seed(self) -> int:
+        return int(self.options["seed"])
+
+    @property
+    def reference(self) -> str:
+        """What `load` finds this recipe by, from any working directory; empty for a live object."""
+        if not self.path:
+            return self.name
+        return f"{self.path}:{self.name.partition(':')[2]}" if ":" in self.name else str(self.path)
+
+    def replace(self, **options: Any) -> LoadedRecipe:
+        """The same recipe with other options."""
+        return _with_options(self, {**self.options, **options})
+
+
+def find(reference: str) -> LoadedRecipe:
+    """The recipe a built-in name, `path/to/file.py` or `path/to/file.py:Class` stands for, with default options.
+
+    Running a file runs its code: give only files you would run with Python.
+
+    Raises QuestionError for an unknown name, an unreadable file, and a file with no recipe or several.
+    """
+    if reference in BUILT_IN:
+        module, _, cls = BUILT_IN[reference].partition(":")
+        kind = getattr(importlib.import_module(module), cls)
+        return _defaults(LoadedRecipe(name=reference, path=None, digest="", recipe=kind, options={}))
+    where, _, wanted = reference.partition(":")
+    if not where.endswith(".py"):
+        raise QuestionError(
+            f"there is no recipe {reference!r}",
+            hint=f"{nearest(reference, BUILT_IN)}; a recipe of your own is path/to/file.py",
+        )
+    path = Path(where).resolve()
+    kind = _recipe_class(path, wanted)
+    return _defaults(
+        LoadedRecipe(
+            name=f"{path.name}:{wanted}" if wanted else path.name,
+            path=path,
+            digest=hashlib.sha256(path.read_bytes()).hexdigest(),
+            recipe=kind,
+            options={},
+        )
+    )
+
+
+def live(recipe: object) -> LoadedRecipe:
+    """A recipe that is an object of this process (a class of a notebook, say), with the options it has."""
+    missing = _missing(recipe)
+    if missing:
+        raise QuestionError(
+            f"{type(recipe).__name__} is no recipe: it lacks {', '.join(missing)}",
+            hint="a recipe has model(), batch(size) and loss(model, batch)",
+        )
+    return _defaults(LoadedRecipe(name="", path=None, digest="", recipe=recipe, options={}))
+
+
+def load(reference: str | object, options: Mapping[str, object]) -> LoadedRecipe:
+    """The recipe behind a name, a path or an object, with `options` chosen.
+
+    Raises QuestionError, naming every unknown or unreadable option at once.
+    """
+    found = find(reference) if isinstance(reference, str) else live(reference)
+    return found.replace(**config.read(options, option_fields(found), f"options of {found.name or 'the recipe'}"))
+
+
+def option_fields(found: LoadedRecipe) -> dict[str, config.Field]:
+    """What may be set for the recipe: its own fields, then those of `Common` that it does not have itself."""
+    own = config.fields(type(found.recipe)) if dataclasses.is_dataclass(found.recipe) else {}
+    return {**own, **{name: field for name, field in config.fields(Common).items() if name not in own}}
+
+
+def part(recipe: object, name: str, default: Any) -> Any:
+    """An optional part of a recipe, or the default."""
+    return getattr(recipe, name, default)
+
+
+def build_optimizer(recipe: object, model: nn.Module) -> Optimizer:
+    """The recipe's optimizer over the model's trainable parameters."""
+    make: Callable[[nn.Module], Optimizer] | None = part(recipe, "optimizer", None)
+    if make is not None:
+        return make(model)
+    import torch
+
+    trainable = [parameter for parameter in model.parameters() if parameter.requires_grad]
+    return torch.optim.AdamW(trainable, lr=part(recipe, "learning_rate", 1e-3))
+
+
+def datasets(recipe: object) -> dict[str, Any]:
+    """The recipe's data by part, `train` always among them.
+
+    Raises QuestionError where the recipe has no `data()`, or no training part in it.
+    """
+    data = part(recipe, "data", None)
+    if data is None:
+        raise QuestionError(
+            f"{type(recipe).__name__} cannot be trained: it has no data()",
+            hint="return a map-style dataset from data(), or {'train': ..., 'validation': ...}",
+        )
+    parts = data()
+    parts = dict(parts) if isinstance(parts, dict) else {"train": parts}
+    unknown = set(parts) - {"train", "validation", "test"}
+    if "train" not in parts or unknown:
+        raise QuestionError(
+            f"data() returned the parts {', '.join(map(str, parts))}",
+            hint="train is needed; validation and test are optional; there are no others",
+        )
+    if not len(parts["train"]):
+        raise QuestionError("data() returned a training part without samples")
+    return parts
+
+
+def _missing(recipe: object) -> list[str]:
+    return [name for name in ("model", "batch", "loss") if not callable(getattr(recipe, name, None))]
+
+
+def _recipe_class(path: Path, wanted: str) -> type:
+    if not path.is_file():
+        raise QuestionError(f"there is no file {path}", hint=f"built-in recipes: {', '.join(BUILT_IN)}")
+    name = f"shoestring_recipe_{hashlib.sha256(str(path).encode()).hexdigest()[:16]}"
+    spec = importlib.util.spec_from_file_location(name, path)
+    assert spec and spec.loader
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[name] = module
+    try:
+        spec.loader.exec_module(module)
+    except Exception as error:
+        raise QuestionError(f"{path} could not be run: {type(error).__name__}: {error}") from error
+    found: dict[str, type] = {
+        key: value
+        for key, value in vars(module).items()
+        if isinstance(value, type) and value.__module__ == name and not _missing(value)
+    }
+    if wanted:
+        if wanted not in found:
+            raise QuestionError(f"{path} has no recipe {wanted!r}", hint=nearest(wanted, found))
+        return found[wanted]
+    if not found:
+        raise QuestionError(
+            f"{path} has no recipe", hint="write a class with model(), batch(size) and loss(model, batch)"
+        )
+    if len(found) > 1:
+        raise QuestionError(
+            f"{path} has {len(found)} recipes: {', '.join(found)}", hint=f"say which: {path}:{next(iter(found))}"
+        )
+    return next(iter(found.values()))
+
+
+def _defaults(found: LoadedRecipe) -> LoadedRecipe:
+    """`found`, whose `recipe` may still be a class, as an instance with its default options."""
+    instance = found.recipe() if isinstance(found.recipe, type) else found.recipe
+    found = dataclasses.replace(found, recipe=instance)
+    fields: Iterable[config.Field] = option_fields(found).values()
+    return _with_options(found, {field.name: getattr(instance, field.name, field.default) for field in fields})
+
+
+def _with_options(found: LoadedRecipe, options: dict[str, Any]) -> LoadedRecipe:
+    floors = {"epochs": 1, "effective_batch": 1, "seed": 0}
+    problems = [f"{name}={options[name]}: must be at least {low}" for name, low in floors.items() if options[name] < low]
+    if problems:
+        raise QuestionError(f"options of {found.name or 'the recipe'} cannot be used", problems=problems)
+    recipe = copy.copy(found.recipe)
+    own: set[str] = set()
+    if dataclasses.is_dataclass(recipe) and not isinstance(recipe, type):
+        own = {field.name for field in dataclasses.fields(recipe) if field.init}
+        recipe = dataclasses.replace(recipe, **{name: options[name] for name in own})
+    for name in options.keys() - own:
+        # A plain class names its epochs or its batch as attributes; its own methods must see what was chosen.
+        if hasattr(recipe, name):
+            setattr(recipe, name, options[name])
+    return dataclasses.replace(found, recipe=recipe, options=options)

@@ -1,0 +1,45 @@
+"""Numbers with units: how the project writes bytes and seconds, and how it reads them from a person."""
+
+import re
+
+KIB, MIB, GIB = 2**10, 2**20, 2**30
+
+_SECONDS = {"": 1.0, "s": 1.0, "m": 60.0, "min": 60.0, "h": 3600.0}
+
+
+def bytes_text(count: float) -> str:
+    """Bytes in the binary unit a person would choose: ``14.56 GiB``, ``234 MiB``, ``512 B``."""
+    for unit, name in ((GIB, "GiB"), (MIB, "MiB"), (KIB, "KiB")):
+        if abs(count) >= unit:
+            value = count / unit
+            return f"{value:.2f} {name}" if value < 100 else f"{value:.0f} {name}"
+    return f"{count:.0f} B"
+
+
+def count_text(count: int) -> str:
+    """A count with thousands set apart: ``625,726``."""
+    return f"{count:,}"
+
+
+def seconds_text(seconds: float) -> str:
+    """Seconds as a person says them: ``3.2 ms``, ``4.1 s``, ``2 min 05 s``, ``1 h 04 min``."""
+    if seconds < 1:
+        return f"{seconds * 1e3:.3g} ms"
+    if seconds < 60:
+        return f"{seconds:.1f} s"
+    if round(seconds) < 3600:
+        minutes, rest = divmod(round(seconds), 60)
+        return f"{minutes} min {rest:02d} s"
+    hours, minutes = divmod(round(seconds / 60), 60)
+    return f"{hours} h {minutes:02d} min"
+
+
+def parse_seconds(text: str) -> float:
+    """Seconds from ``90``, ``90s``, ``20m``, ``20min`` or ``1.5h``.
+
+    Raises ``ValueError`` for anything else, negative and zero durations included.
+    """
+    found = re.fullmatch(r"\s*(\d+(?:\.\d+)?)\s*(h|min|m|s|)\s*", text)
+    if not found or not float(found[1]):
+        raise ValueError(f"{text!r} is no duration; write 90s, 20m or 1.5h")
+    return float(found[1]) * _SECONDS[found[2]]
