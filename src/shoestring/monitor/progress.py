@@ -1,0 +1,153 @@
+"""Progress for the person who waits: a live bar on a terminal, a plain line now and then anywhere else.
+
+Everything goes to stderr; stdout belongs to data.
+"""
+
+import sys
+import time
+from collections.abc import Callable
+from types import TracebackType
+from typing import TYPE_CHECKING, Self, TextIO
+
+from shoestring.monitor.speed import Speed
+from shoestring.units import bytes_text, count_text, seconds_text
+
+if TYPE_CHECKING:
+    from rich.console import RenderableType
+    from rich.live import Live
+
+_UNKNOWN = "\N{EN DASH}"
+
+
+class Progress:
+    """How far a run of `total_updates` has come.
+
+    On a terminal a bar and a line of facts, drawn anew at every `update`; elsewhere (a log, a notebook) one
+    plain line, at most every `plain_seconds` and once more at the end.
+    """
+
+    def __init__(
+        self,
+        *,
+        total_updates: int,
+        start_update: int = 0,
+        plain_seconds: float = 10.0,
+        stream: TextIO | None = None,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._total_updates = total_updates
+        self._update = start_update
+        self._plain_seconds = plain_seconds
+        self._stream = stream or sys.stderr
+        self._clock = clock
+        self._speed = Speed()
+        self._facts = "starting"
+        self._printed_at: float | None = None
+        self._printed = ""
+        self._live: Live | None = None
+
+    def __enter__(self) -> Self:
+        live = _live_area(self._stream)
+        if self._stream.isatty() and not live.console.is_dumb_terminal:
+            live.start()
+            self._live = live
+            self._draw()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if self._live:
+            self._live.stop()
+            self._live = None
+        elif self._printed_at is not None:
+            self._print_line()
+
+    def update(
+        self,
+        *,
+        update: int,
+        epoch: int,
+        updates: int,
+        loss: float,
+        samples: int,
+        seconds: float,
+        memory_bytes: int | None = None,
+        session_seconds_left: float | None = None,
+    ) -> None:
+        """The run has reached `update`; the last `updates` of them took `seconds` for so many `samples`."""
+        self._speed.add(updates=updates, samples=samples, seconds=seconds)
+        self._update = update
+        run_seconds_left = self._speed.seconds_for(max(0, self._total_updates - update))
+        rate = self._speed.samples_per_second()
+        self._facts = " · ".join(
+            (
+                f"epoch {epoch}",
+                f"loss {loss:.4g}",
+                f"{_UNKNOWN if rate is None else _rate_text(rate)} samples/s",
+                _UNKNOWN if memory_bytes is None else bytes_text(memory_bytes),
+                f"left: session {_left_text(session_seconds_left)}, run {_left_text(run_seconds_left)}",
+            )
+        )
+        if self._live:
+            self._draw()
+        elif self._printed_at is None or self._clock() - self._printed_at >= self._plain_seconds:
+            self._print_line()
+
+    def message(self, text: str) -> None:
+        """A line that stays: above the bar, or among the plain lines."""
+        if self._live:
+            self._live.console.print(text, markup=False, highlight=False, soft_wrap=True)
+        else:
+            print(text, file=self._stream, flush=True)
+
+    def _position(self) -> str:
+        return f"update {count_text(self._update)}/{count_text(self._total_updates)}"
+
+    def _print_line(self) -> None:
+        line = f"{self._position()} · {self._facts}"
+        if line != self._printed:
+            self.message(line)
+        self._printed, self._printed_at = line, self._clock()
+
+    def _draw(self) -> None:
+        if self._live:
+            bar = _bar(self._position(), self._update, self._total_updates, self._facts)
+            self._live.update(bar, refresh=True)
+
+
+def _rate_text(rate: float) -> str:
+    return f"{rate:,.0f}" if rate >= 100 else f"{rate:.3g}"
+
+
+def _left_text(seconds: float | None) -> str:
+    return _UNKNOWN if seconds is None else seconds_text(max(0.0, seconds))
+
+
+def _live_area(stream: TextIO) -> "Live":
+    from rich.console import Console
+    from rich.live import Live
+
+    # No thread that redraws and no redirected streams: workers are forked from this process, and one that
+    # inherits a console's lock while it is held would hang at its first warning.
+    return Live(
+        console=Console(file=stream, force_jupyter=False),
+        auto_refresh=False,
+        redirect_stdout=False,
+        redirect_stderr=False,
+    )
+
+
+def _bar(position: str, update: int, total_updates: int, facts: str) -> "RenderableType":
+    from rich.console import Group
+    from rich.progress_bar import ProgressBar
+    from rich.table import Table
+    from rich.text import Text
+
+    line = Table.grid(padding=(0, 1), expand=True)
+    line.add_column(no_wrap=True)
+    line.add_column(ratio=1)
+    line.add_column(no_wrap=True)
+    share = update / total_updates if total_updates else 1.0
+    line.add_row(position, ProgressBar(total=total_updates, completed=update), f"{share:.0%}")
+    return Group(line, Text(facts))

@@ -1,0 +1,14 @@
+"""One sentence for a package that an extra would have brought."""
+
+from importlib.util import find_spec
+
+from shoestring.errors import QuestionError
+
+
+def require(extra: str, *modules: str) -> None:
+    """Every one of `modules` can be imported, or a QuestionError names those that cannot and the `extra` to install."""
+    missing = [module for module in modules if find_spec(module) is None]
+    if missing:
+        raise QuestionError(
+            f"not installed: {', '.join(missing)}", hint=f"pip install 'shoestring[{extra}]'; then start anew"
+        )

@@ -1,0 +1,82 @@
+"""What a run's directory holds, read with patience: a run that just began, was copied or was killed is still a run."""
+
+import json
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from shoestring.errors import QuestionError
+from shoestring.monitor import events
+from shoestring.report.values import dig
+
+_MARKS = ("plan.json", "state.json", "events.jsonl")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Run:
+    """A run as far as its files tell."""
+
+    path: Path
+    plan: dict[str, Any]
+    """plan.json: recipe, options and the plan itself; empty where there is none."""
+    state: dict[str, Any]
+    """state.json: status, update reached, what to do next; empty where there is none."""
+    events: list[events.Event]
+    """Everything that happened."""
+    current: list[events.Event]
+    """The same without work that was lost and done again."""
+    problems: tuple[str, ...]
+    """Files that are missing or cannot be read."""
+
+    @property
+    def name(self) -> str:
+        return str(dig(self.plan, "recipe") or self.path.name)
+
+    @property
+    def status(self) -> str:
+        """`finished`, `paused`, `failed` or `running`; `unknown` where nothing says so."""
+        return str(self.state.get("status", "unknown"))
+
+    def of(self, kind: str) -> list[events.Event]:
+        """The events of one kind that count."""
+        return [event for event in self.current if event["event"] == kind]
+
+
+def read(path: Path) -> Run:
+    """The run in the directory `path`.
+
+    Raises QuestionError where that is no run's directory.
+    """
+    if not any((path / mark).is_file() for mark in _MARKS):
+        raise QuestionError(
+            f"{path} is no run: it has none of {', '.join(_MARKS)}",
+            hint="give the directory of a run, one that `shoestring train RECIPE --run DIR` made",
+        )
+    problems: list[str] = []
+    record = path / "events.jsonl"
+    if not record.is_file():
+        problems.append("events.jsonl is missing: nothing of what happened can be shown")
+    happened = list(events.read(record))
+    return Run(
+        path=path,
+        plan=_read_object(path / "plan.json", problems),
+        state=_read_object(path / "state.json", problems),
+        events=happened,
+        current=events.current(happened),
+        problems=tuple(problems),
+    )
+
+
+def _read_object(path: Path, problems: list[str]) -> dict[str, Any]:
+    try:
+        value = json.loads(path.read_bytes())
+    except FileNotFoundError:
+        problems.append(f"{path.name} is missing")
+        return {}
+    except ValueError as error:
+        problems.append(f"{path.name} cannot be read: {error}")
+        return {}
+    if not isinstance(value, dict):
+        problems.append(f"{path.name} is no JSON object")
+        return {}
+    return value

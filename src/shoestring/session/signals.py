@@ -1,0 +1,35 @@
+"""Signals set a flag; the loop polls it. Saving inside a handler is how other trainers hang (survival notes in docs)."""
+
+import os
+import signal
+import threading
+from types import FrameType, TracebackType
+from typing import Any
+
+
+class StopSignals:
+    """Within it, SIGTERM and SIGINT ask the run to stop at its next safe place; a second one ends the process at once.
+
+    Ending at once is safe as well: what is on disk is always whole. Outside the main thread, where Python cannot
+    install handlers, it does nothing.
+    """
+
+    def __init__(self) -> None:
+        self.received: str | None = None
+        self._before: dict[int, Any] = {}
+
+    def __enter__(self) -> "StopSignals":
+        if threading.current_thread() is threading.main_thread():
+            for number in (signal.SIGTERM, signal.SIGINT):
+                self._before[number] = signal.signal(number, self._receive)
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
+        for number, handler in self._before.items():
+            signal.signal(number, handler)
+
+    def _receive(self, number: int, _: FrameType | None) -> None:
+        if self.received is not None:
+            signal.signal(number, signal.SIG_DFL)
+            os.kill(os.getpid(), number)
+        self.received = signal.Signals(number).name

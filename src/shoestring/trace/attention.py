@@ -1,0 +1,89 @@
+"""Attention as the target would run it: the kernel `scaled_dot_product_attention` chooses there.
+
+The choice follows torch's `sdp_utils.cpp`: flash attention needs compute capability 8.0, a 16-bit type and no mask;
+memory-efficient attention runs from 5.0 on; all else is plain mathematics with its square of scores.
+"""
+
+from __future__ import annotations
+
+from contextvars import ContextVar
+
+import torch
+from torch import Tensor
+
+CAPABILITY: ContextVar[tuple[int, int] | None] = ContextVar("capability", default=None)
+"""The target's compute capability; None for a CPU."""
+
+_HALF = (torch.float16, torch.bfloat16)
+
+_library = torch.library.Library("aten", "IMPL")
+
+
+def set_up() -> None:
+    """Redirect attention on the pretend device, also where backward computes something anew."""
+    _library.impl("scaled_dot_product_attention", _attention, "AutogradPrivateUse1")
+
+
+def _attention(
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    attn_mask: Tensor | None = None,
+    dropout_p: float = 0.0,
+    is_causal: bool = False,
+    *,
+    scale: float | None = None,
+    enable_gqa: bool = False,
+) -> Tensor:
+    aten = torch.ops.aten
+    if _flash(query, value, attn_mask):
+        result: Tensor = aten._scaled_dot_product_flash_attention(
+            query, key, value, dropout_p, is_causal, scale=scale
+        )[0]
+        return result
+    if _efficient(query, key, value):
+        needs_gradient = torch.is_grad_enabled() and any(x.requires_grad for x in (query, key, value))
+        result = aten._scaled_dot_product_efficient_attention(
+            query, key, value, _bias(query, key, attn_mask), needs_gradient, dropout_p, is_causal, scale=scale
+        )[0]
+        return result
+    result = aten._scaled_dot_product_attention_math(
+        query, key, value, attn_mask, dropout_p, is_causal, scale=scale, enable_gqa=enable_gqa
+    )[0]
+    return result
+
+
+def _flash(query: Tensor, value: Tensor, mask: Tensor | None) -> bool:
+    capability = CAPABILITY.get()
+    width = query.shape[-1]
+    return (
+        capability is not None
+        and capability >= (8, 0)
+        and query.dim() == 4
+        and query.dtype in _HALF
+        and mask is None
+        # torch pads other widths; memory-efficient attention, taken here instead, holds about as much.
+        and width == value.shape[-1]
+        and width <= 256
+        and width % 8 == 0
+    )
+
+
+def _efficient(query: Tensor, key: Tensor, value: Tensor) -> bool:
+    capability = CAPABILITY.get()
+    if capability is None or capability < (5, 0) or query.dim() != 4:
+        return False
+    if query.dtype == torch.bfloat16 and capability < (8, 0):
+        return False
+    alignment = 8 if query.dtype in _HALF else 4 if capability >= (8, 0) else 1
+    same_heads = query.shape[1] == key.shape[1] == value.shape[1]
+    return same_heads and not any(x.shape[-1] % alignment for x in (query, value))
+
+
+def _bias(query: Tensor, key: Tensor, mask: Tensor | None) -> Tensor | None:
+    """The mask as the kernel takes it: numbers to add, one for each pair of positions."""
+    if mask is None:
+        return None
+    if mask.dtype == torch.bool:
+        mask = torch.zeros_like(mask, dtype=query.dtype).masked_fill_(mask.logical_not(), float("-inf"))
+    return mask.expand(*query.shape[:3], key.shape[2])

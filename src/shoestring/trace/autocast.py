@@ -1,0 +1,155 @@
+"""Automatic mixed precision on the pretend device: what `torch.autocast("cuda")` does to each operator.
+
+The lists are CUDA's policies in torch's `aten/src/ATen/autocast_mode.h`. As there, a cast of a trainable fp32 leaf
+is kept until the outermost autocast region ends.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, nullcontext
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from shoestring.settings import Precision
+from shoestring.trace.pretend import DEVICE
+
+_LOWER = """
+    _convolution _convolution.deprecated conv1d conv2d conv3d conv1d.padding conv2d.padding conv3d.padding conv_tbc
+    conv_transpose1d conv_transpose2d.input conv_transpose3d.input convolution prelu addmm addmv addr matmul mm mv
+    linalg_vecdot linear addbmm baddbmm bmm einsum chain_matmul linalg_multi_dot lstm_cell gru_cell rnn_tanh_cell
+    rnn_relu_cell _thnn_fused_lstm_cell _thnn_fused_gru_cell scaled_dot_product_attention
+""".split()
+
+_FP32 = """
+    acos asin cosh erfinv exp expm1 log log10 log2 log1p reciprocal rsqrt sinh tan pow.Tensor_Scalar
+    pow.Tensor_Tensor pow.Scalar softplus layer_norm native_layer_norm group_norm frobenius_norm.dim nuclear_norm
+    nuclear_norm.dim cosine_similarity poisson_nll_loss cosine_embedding_loss nll_loss nll_loss2d
+    hinge_embedding_loss kl_div l1_loss smooth_l1_loss huber_loss mse_loss margin_ranking_loss
+    multilabel_margin_loss soft_margin_loss triplet_margin_loss multi_margin_loss binary_cross_entropy_with_logits
+    dist pdist cdist renorm logsumexp upsample_nearest1d upsample_nearest2d upsample_nearest3d upsample_linear1d
+    upsample_bilinear2d _upsample_bilinear2d_aa upsample_trilinear3d upsample_bicubic2d _upsample_bicubic2d_aa
+""".split()
+
+_FP32_RESULT = """
+    prod prod.dim_int softmax.int log_softmax.int cumprod cumsum linalg_vector_norm linalg_matrix_norm
+    linalg_matrix_norm.str_ord sum sum.dim_IntList
+""".split()
+
+_WIDEST = "addcdiv addcmul atan2 bilinear cross dot vdot grid_sampler index_put tensordot scatter_add".split()
+
+_library = torch.library.Library("aten", "IMPL")
+_fallback = torch.library.Library("_", "IMPL")
+_kept: dict[int, Tensor] = {}
+"""Casts of weights by the weight's identity, for the length of one outermost region."""
+
+
+def set_up() -> None:
+    """Give the pretend device CUDA's autocast policies, once per process."""
+    _fallback.fallback(torch.library.fallthrough_kernel, "AutocastPrivateUse1")
+    policies = {_to_lower: _LOWER, _to_fp32: _FP32, _to_fp32_result: _FP32_RESULT, _to_widest: _WIDEST}
+    for policy, names in policies.items():
+        for name in names:
+            packet, _, overload = name.partition(".")
+            operator = getattr(getattr(torch.ops.aten, packet), overload or "default", None)
+            if operator is not None:
+                _library.impl(name, _kernel(operator, policy), "AutocastPrivateUse1")
+
+
+@contextmanager
+def region(precision: Precision) -> Iterator[None]:
+    """Autocast to `precision`; nothing for fp32."""
+    if precision == "fp32":
+        with nullcontext():
+            yield
+        return
+    dtype = {"fp16": torch.float16, "bf16": torch.bfloat16}[precision]
+    try:
+        with torch.autocast(DEVICE, dtype=dtype):
+            yield
+    finally:
+        _kept.clear()
+
+
+def _kernel(operator: Any, policy: Callable[..., Any]) -> Callable[..., Any]:
+    def kernel(*args: Any, **kwargs: Any) -> Any:
+        # As in C++, what the operator calls in turn is not cast again.
+        with torch._C._ExcludeDispatchKeyGuard(_AUTOCAST_KEYS):
+            return policy(operator, args, kwargs)
+
+    return kernel
+
+
+_AUTOCAST_KEYS = torch._C.DispatchKeySet(torch._C.DispatchKey.AutocastPrivateUse1)
+
+
+def _to_lower(operator: Any, args: Any, kwargs: Any) -> Any:
+    dtype = torch.get_autocast_dtype(DEVICE)
+    return operator(*_cast(args, dtype), **_cast(kwargs, dtype))
+
+
+def _to_fp32(operator: Any, args: Any, kwargs: Any) -> Any:
+    return operator(*_cast(args, torch.float32), **_cast(kwargs, torch.float32))
+
+
+def _to_fp32_result(operator: Any, args: Any, kwargs: Any) -> Any:
+    first = args[0]
+    if not _eligible(first) or kwargs.get("dtype") is not None:
+        return operator(*args, **kwargs)
+    if operator in _SOFTMAX and first.dtype == torch.float16:
+        # CUDA's softmax reads fp16 and writes fp32 without a copy in between.
+        return _SOFTMAX[operator](first, args[1], True)
+    names = [argument.name for argument in operator._schema.arguments]
+    if "dtype" in names[: len(args)]:
+        args = tuple(torch.float32 if name == "dtype" else x for name, x in zip(names, args, strict=False))
+        return operator(*args, **kwargs)
+    return operator(*args, **{**kwargs, "dtype": torch.float32})
+
+
+_SOFTMAX = {
+    torch.ops.aten.softmax.int: torch.ops.aten._softmax,
+    torch.ops.aten.log_softmax.int: torch.ops.aten._log_softmax,
+}
+
+
+def _to_widest(operator: Any, args: Any, kwargs: Any) -> Any:
+    leaves = [x for x in torch.utils._pytree.tree_leaves((args, kwargs)) if _eligible(x)]
+    dtype = torch.float32 if any(x.dtype == torch.float32 for x in leaves) else torch.get_autocast_dtype(DEVICE)
+    return operator(*_cast(args, dtype), **_cast(kwargs, dtype))
+
+
+def _cast(tree: Any, dtype: torch.dtype) -> Any:
+    if isinstance(tree, Tensor):
+        return _cast_tensor(tree, dtype) if _eligible(tree) and tree.dtype != dtype else tree
+    if isinstance(tree, dict):
+        return {key: _cast(value, dtype) for key, value in tree.items()}
+    if isinstance(tree, list | tuple):
+        return type(tree)(_cast(value, dtype) for value in tree)
+    return tree
+
+
+def _cast_tensor(tensor: Tensor, dtype: torch.dtype) -> Tensor:
+    keep = (
+        dtype != torch.float32
+        and tensor.dtype == torch.float32
+        and tensor.requires_grad
+        and tensor.is_leaf
+        and not tensor._is_view()
+        and torch.is_autocast_cache_enabled()
+    )
+    if not keep:
+        return tensor.to(dtype)
+    if id(tensor) not in _kept:
+        _kept[id(tensor)] = tensor.to(dtype)
+    return _kept[id(tensor)]
+
+
+def _eligible(value: Any) -> bool:
+    return (
+        isinstance(value, Tensor)
+        and value.device.type == DEVICE
+        and value.is_floating_point()
+        and value.dtype != torch.float64
+    )

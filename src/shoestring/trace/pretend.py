@@ -1,0 +1,111 @@
+"""The pretend GPU: a device with a name and no memory, on which torch's operators run by shape alone.
+
+torch's dispatch key for out-of-tree devices carries the name, `FakeTensorMode` does the shapes. Unlike `cuda` on a
+machine without one, such a device takes autograd, and unlike `meta` it chooses the operators a GPU would (dropout
+with a boolean mask, for one). It becomes the process's accelerator for good, hence a process of its own.
+"""
+
+import types
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch._subclasses.fake_tensor import FakeTensorMode
+
+from shoestring.errors import TraceError
+
+DEVICE = "pretend"
+NEEDED_TORCH = "2.9"
+
+
+def set_up() -> None:
+    """Register the pretend device, once per process. Raises TraceError on a torch that cannot."""
+    from torch.utils import backend_registration
+
+    register: Callable[..., None] | None = getattr(
+        backend_registration, "_setup_privateuseone_for_python_backend", None
+    )
+    if register is None:
+        raise TraceError(
+            f"torch {torch.__version__} cannot pretend a GPU", hint=f"install torch {NEEDED_TORCH} or newer"
+        )
+    module = types.ModuleType(DEVICE)
+    # "Not available" keeps the fake mode from folding constants across devices, which fails without real kernels.
+    answers: dict[str, Any] = {
+        "is_available": False,
+        "is_initialized": False,
+        "current_device": 0,
+        "device_count": 1,
+        "get_amp_supported_dtype": [torch.float16, torch.bfloat16],
+    }
+    for name, answer in answers.items():
+        setattr(module, name, lambda answer=answer: answer)
+    register(DEVICE, backend_module=module)
+    _make_tensors_by_way_of_the_cpu()
+
+
+def fake_mode() -> FakeTensorMode:
+    # Tensors that a model made itself and that are no parameters are real; they may meet fake ones.
+    return FakeTensorMode(allow_non_fake_inputs=True)
+
+
+def build(make: Callable[[], nn.Module]) -> nn.Module:
+    """`make()`'s model without its memory where its code permits, else as a real one on the CPU."""
+    try:
+        with torch.device("meta"):
+            return make().train()
+    except (NotImplementedError, RuntimeError, TypeError, ValueError):
+        # Initialisation that looks at values (`.item()`, numpy) needs them to exist.
+        return make().train()
+
+
+def move(model: nn.Module) -> None:
+    """Replace the model's parameters and buffers by ones on the pretend device; tied ones stay tied."""
+    moved: dict[int, Tensor] = {}
+    for module in model.modules():
+        for name, parameter in module._parameters.items():
+            if parameter is not None:
+                if id(parameter) not in moved:
+                    moved[id(parameter)] = nn.Parameter(like(parameter), requires_grad=parameter.requires_grad)
+                # By attribute, so that recurrent layers renew their own list of weights.
+                setattr(module, name, moved[id(parameter)])
+        for name, buffer in module._buffers.items():
+            if buffer is not None:
+                module._buffers[name] = moved.setdefault(id(buffer), like(buffer))
+
+
+def like(tensor: Tensor) -> Tensor:
+    """A tensor of the same shape, strides and type on the pretend device."""
+    return torch.empty_strided(tensor.size(), tensor.stride(), dtype=tensor.dtype, device=DEVICE)
+
+
+def batch_like(batch: Any) -> Any:
+    """The batch with its tensors on the pretend device, as an engine moves them."""
+    if isinstance(batch, Tensor):
+        return like(batch)
+    if isinstance(batch, Mapping):
+        return type(batch)({key: batch_like(value) for key, value in batch.items()})  # type: ignore[call-arg]
+    if isinstance(batch, tuple) and hasattr(batch, "_fields"):
+        return type(batch)(*map(batch_like, batch))
+    if isinstance(batch, list | tuple):
+        return type(batch)(map(batch_like, batch))
+    return batch
+
+
+def tensors(tree: Any) -> Iterable[Tensor]:
+    """The tensors in tuples, lists and dicts of them."""
+    return (leaf for leaf in torch.utils._pytree.tree_leaves(tree) if isinstance(leaf, Tensor))
+
+
+def _make_tensors_by_way_of_the_cpu() -> None:
+    """`torch.tensor(values, device=...)` fills real memory, which the pretend device has not."""
+    make = torch.tensor
+
+    def tensor(data: Any, *, device: Any = None, **options: Any) -> Tensor:
+        if device is None or torch.device(device).type != DEVICE:
+            return make(data, device=device, **options)
+        requires_grad = options.pop("requires_grad", False)
+        return make(data, **options).to(device).requires_grad_(requires_grad)
+
+    torch.tensor = tensor

@@ -1,0 +1,134 @@
+"""Recording: every storage that begins and ceases to live on the pretend device, every operator that does work."""
+
+from __future__ import annotations
+
+import weakref
+from collections.abc import Callable, Iterable
+from functools import cache
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch._subclasses.fake_tensor import FakeTensor
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils.flop_counter import flop_registry
+
+from shoestring.settings import Precision
+from shoestring.trace import recurrent
+from shoestring.trace.pretend import DEVICE, tensors
+from shoestring.trace.record import Alloc, Event, Free, Op, Part, Phase, PhaseName, Storage
+
+_PRECISIONS: dict[torch.dtype, Precision] = {torch.float16: "fp16", torch.bfloat16: "bf16"}
+
+# Operators that read as much of their first operand as they return, not all of it.
+_GATHERS = {"aten::embedding", "aten::index", "aten::index_select", "aten::gather"}
+
+
+class Recorder(TorchDispatchMode):
+    """Entered above a fake mode, it sees what autograd and autocast have made of the model: plain operators."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.operator = ""
+        """The operator that was called last: the one to name when it fails."""
+        self._events: list[Event] = []
+        self._bytes: list[int] = []
+        self._parts: list[Part | None] = []
+        self._live: dict[int, tuple[int, weakref.ref[Any]]] = {}
+        """From a storage's address to its index; the reference is what tells of its end."""
+        self._phase_began = 0
+
+    def __torch_dispatch__(
+        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
+    ) -> Any:
+        kwargs = kwargs or {}
+        if func is torch.ops.prim.device.default:
+            return func(*args, **kwargs)
+        self.operator = func.name()
+        result = func(*args, **kwargs)
+        returned = _on_device(result)
+        new = [tensor for tensor in returned if self._track(tensor)]
+        written = [tensor for read in _writes(func) for tensor in _on_device(read(args, kwargs))]
+        if (new or written) and not _leaves_memory_alone(func):
+            self._events.append(_operator(func, args, kwargs, result, new + written))
+        if func is recurrent.FORWARD:
+            self.label(result[3:4], "reserve space")
+        return result
+
+    def mark(self, name: PhaseName, update: int, microbatch: int = 0) -> None:
+        """Begin a phase. Whatever a forward phase made that lives when backward begins are its activations."""
+        if name == "backward":
+            for index, _ in self._live.values():
+                if index >= self._phase_began and self._parts[index] is None:
+                    self._parts[index] = "activations"
+        self._phase_began = len(self._bytes)
+        self._events.append(Phase(name, update, microbatch))
+
+    def label(self, group: Iterable[Tensor | None], part: Part) -> None:
+        """Say what these tensors' storages are for, unless that was said before."""
+        for tensor in group:
+            if tensor is not None and (known := self._live.get(tensor.untyped_storage()._cdata)):
+                self._parts[known[0]] = self._parts[known[0]] or part
+
+    def record(self) -> tuple[tuple[Storage, ...], tuple[Event, ...]]:
+        """The storages and the events so far; what has no part yet is a temporary."""
+        storages = (
+            Storage(size, part or "temporaries") for size, part in zip(self._bytes, self._parts, strict=True)
+        )
+        return tuple(storages), tuple(self._events)
+
+    def _track(self, tensor: Tensor) -> bool:
+        """Whether the tensor's storage is a new one."""
+        storage = tensor.untyped_storage()
+        address = storage._cdata
+        if address in self._live:
+            return False
+        index = len(self._bytes)
+        self._bytes.append(storage.nbytes())
+        self._parts.append(None)
+        self._events.append(Alloc(index))
+
+        def ended(_: weakref.ref[Any]) -> None:
+            del self._live[address]
+            self._events.append(Free(index))
+
+        self._live[address] = index, weakref.ref(storage, ended)
+        return True
+
+
+def _operator(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], result: Any, made: list[Tensor]) -> Op:
+    read = _on_device((args, kwargs))
+    if func._schema.name in _GATHERS:
+        read = made
+    count = flop_registry.get(func._overloadpacket)
+    flops = int(count(*args, **kwargs, out_val=result)) if count else 0
+    precision: Precision = next((name for x in read if (name := _PRECISIONS.get(x.dtype))), "fp32")
+    launches = recurrent.launches(args) if func in (recurrent.FORWARD, recurrent.BACKWARD) else 1
+    return Op(func.name(), flops, _size(read) + _size(made), precision, launches)
+
+
+def _on_device(tree: Any) -> list[Tensor]:
+    return [leaf for leaf in tensors(tree) if isinstance(leaf, FakeTensor) and leaf.fake_device.type == DEVICE]
+
+
+def _size(group: Iterable[Tensor]) -> int:
+    return sum(tensor.numel() * tensor.element_size() for tensor in group)
+
+
+@cache
+def _leaves_memory_alone(func: Any) -> bool:
+    return func._schema.name.removeprefix("aten::").removeprefix("new_").startswith("empty")
+
+
+@cache
+def _writes(func: Any) -> list[Callable[[tuple[Any, ...], dict[str, Any]], Any]]:
+    """How to find each argument that the operator writes to."""
+
+    def reader(place: int, name: str) -> Callable[[tuple[Any, ...], dict[str, Any]], Any]:
+        return lambda args, kwargs: args[place] if place < len(args) else kwargs.get(name)
+
+    return [
+        reader(place, argument.name)
+        for place, argument in enumerate(func._schema.arguments)
+        if argument.alias_info is not None and argument.alias_info.is_write
+    ]

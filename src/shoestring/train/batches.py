@@ -1,0 +1,48 @@
+"""From sample numbers to a batch on the device."""
+
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+
+import torch
+from torch.utils._pytree import tree_map
+from torch.utils.data import default_collate
+
+from shoestring.recipe import part
+from shoestring.train.seeding import derive, seeded
+
+
+def fetch(dataset: Any, collate: Callable[[Any], Any], indices: Sequence[int], *, seed: int, epoch: int) -> Any:
+    """The samples `indices` of a map-style dataset as one batch on the CPU.
+
+    A sample may be augmented at random: it is fetched under a seed of (seed, epoch, index), so that it is the same
+    whatever microbatch or session it falls into. A dataset with torch's `__getitems__` gives many samples at once and
+    must not draw random numbers.
+    """
+    if callable(getattr(dataset, "__getitems__", None)):
+        return collate(dataset.__getitems__(list(indices)))
+    samples = []
+    for index in indices:
+        with seeded(derive(seed, "sample", epoch, index)):
+            samples.append(dataset[index])
+    return collate(samples)
+
+
+def collate_of(recipe: object) -> Callable[[Any], Any]:
+    """The recipe's own way to make a batch of samples, or torch's."""
+    chosen: Callable[[Any], Any] = part(recipe, "collate", default_collate)
+    return chosen
+
+
+def to_device(batch: Any, device: torch.device) -> Any:
+    """`batch` with every tensor on `device`; containers that move themselves (transformers' BatchEncoding) do."""
+    if hasattr(batch, "to"):
+        return batch.to(device)
+    return tree_map(lambda leaf: leaf.to(device) if hasattr(leaf, "to") else leaf, batch)
+
+
+def in_order(dataset: Any, recipe: object, size: int, device: torch.device, seed: int) -> Iterator[tuple[Any, int]]:
+    """The whole dataset in its own order, as pairs of (batch of at most `size` on the device, its samples)."""
+    collate = collate_of(recipe)
+    for start in range(0, len(dataset), size):
+        indices = range(start, min(start + size, len(dataset)))
+        yield to_device(fetch(dataset, collate, indices, seed=seed, epoch=0), device), len(indices)

@@ -1,0 +1,57 @@
+"""What the bits of a run depend on besides its recipe: versions, machine, settings."""
+
+import platform
+from typing import Any
+
+import numpy as np
+import torch
+
+from shoestring.errors import QuestionError
+from shoestring.settings import Settings
+
+
+def environment(settings: Settings, device: torch.device, digest: str) -> dict[str, Any]:
+    """Everything that, changed, lets a resumed run end in other bits; `digest` is that of the recipe's file."""
+    facts: dict[str, Any] = {
+        "torch": torch.__version__,
+        "numpy": np.__version__,
+        "python": platform.python_version(),
+        "device": device_name(device),
+        "micro_batch": settings.micro_batch,
+        "precision": settings.precision,
+        "recipe file": digest[:16],
+    }
+    if device.type == "cpu":
+        # A sum is split among threads and vector lanes, so both decide its rounding.
+        facts["threads"] = torch.get_num_threads()
+        facts["instructions"] = torch.backends.cpu.get_cpu_capability()
+    return facts
+
+
+def device_name(device: torch.device) -> str:
+    """The name of the hardware: `cpu`, or `cuda: Tesla T4`."""
+    return f"cuda: {torch.cuda.get_device_name(device)}" if device.type == "cuda" else device.type
+
+
+def differences(saved: dict[str, Any], now: dict[str, Any]) -> list[str]:
+    """What differs between where a checkpoint was saved and here, in words."""
+    return [
+        f"{name}: saved under {saved.get(name)}, here {now.get(name)}"
+        for name in sorted(saved.keys() | now.keys())
+        if saved.get(name) != now.get(name)
+    ]
+
+
+def require_same(saved: dict[str, Any], now: dict[str, Any], *, allow_inexact: bool) -> list[str]:
+    """The differences, which must be none unless they are allowed.
+
+    Raises QuestionError naming every one of them otherwise.
+    """
+    found = differences(saved, now)
+    if found and not allow_inexact:
+        raise QuestionError(
+            "the run would not continue bit for bit",
+            problems=found,
+            hint="restore what differs, or continue with --allow-inexact: the same samples and schedule, other rounding",
+        )
+    return found

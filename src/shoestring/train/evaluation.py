@@ -1,0 +1,88 @@
+"""Metrics on data the model does not train on, and what they decide: the best weights and when to stop early."""
+
+from collections.abc import Iterator
+from typing import Any
+
+import torch
+from torch import nn
+
+from shoestring.errors import QuestionError
+from shoestring.recipe import LoadedRecipe, part
+from shoestring.session.stop import Stop
+from shoestring.train.batches import in_order
+from shoestring.train.precision import Arithmetic
+from shoestring.train.seeding import derive, seed_all
+from shoestring.train.update import as_sum
+
+
+def evaluate(
+    loaded: LoadedRecipe,
+    model: nn.Module,
+    arithmetic: Arithmetic,
+    dataset: Any,
+    *,
+    micro_batch: int,
+    device: torch.device,
+    stop: Stop,
+) -> dict[str, Any]:
+    """The recipe's metrics on `dataset`, in evaluation mode and without gradients.
+
+    Raises SessionOver when it is time to stop before the last batch; nothing is changed then.
+    """
+    training = {module: module.training for module in model.modules()}
+    batches = in_order(dataset, loaded.recipe, micro_batch, device, loaded.seed)
+    seed_all(derive(loaded.seed, "evaluation"))
+    model.eval()
+    try:
+        with torch.no_grad(), arithmetic.autocast():
+            own = part(loaded.recipe, "evaluate", None)
+            metrics = (
+                own(model, (batch for batch, _ in _polled(batches, stop)))
+                if own
+                else mean_loss(loaded.recipe, model, _polled(batches, stop))
+            )
+    finally:
+        # Not simply train(): a recipe may keep frozen parts in evaluation mode.
+        for module, mode in training.items():
+            module.training = mode
+    return dict(metrics)
+
+
+def mean_loss(recipe: Any, model: nn.Module, batches: Iterator[tuple[Any, int]]) -> dict[str, float]:
+    """The loss over all batches: sum divided by weight."""
+    total, weight = 0.0, 0.0
+    for batch, size in batches:
+        loss_sum, loss_weight = as_sum(recipe.loss(model, batch), size)
+        total += float(loss_sum)
+        weight += float(loss_weight)
+    return {"loss": total / weight if weight else float("nan")}
+
+
+def best_entry(recipe: object, history: list[dict[str, Any]]) -> dict[str, Any] | None:
+    """The first of the best epochs by the recipe's deciding metric; None without any.
+
+    Raises QuestionError when the metrics do not have it as a number.
+    """
+    metric, direction = part(recipe, "best", ("loss", "min"))
+    for entry in history:
+        if not isinstance(entry["metrics"].get(metric), (int, float)):
+            raise QuestionError(
+                f"the deciding metric {metric!r} is no number among the metrics {', '.join(entry['metrics'])}",
+                hint="name one that evaluate() returns in `best`",
+            )
+    choose = min if direction == "min" else max
+    return choose(history, key=lambda entry: entry["metrics"][metric], default=None)
+
+
+def out_of_patience(recipe: object, history: list[dict[str, Any]]) -> bool:
+    """Whether the last `patience` epochs brought nothing better."""
+    patience = part(recipe, "patience", None)
+    best = best_entry(recipe, history)
+    return patience is not None and best is not None and history[-1]["epoch"] - best["epoch"] >= patience
+
+
+def _polled(batches: Iterator[tuple[Any, int]], stop: Stop) -> Iterator[tuple[Any, int]]:
+    for item in batches:
+        stop.check()
+        with stop.deadline.measure("evaluation batch"):
+            yield item

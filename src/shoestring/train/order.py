@@ -1,0 +1,67 @@
+"""Which samples make up which update: a pure function of (seed, epoch, effective batch).
+
+Microbatch, workers, number of GPUs and interruptions do not enter, so the update number alone is the data position.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+
+from shoestring.train.seeding import derive
+
+
+@dataclass(frozen=True, kw_only=True)
+class DataOrder:
+    """Every sample once an epoch, shuffled anew each epoch.
+
+    The last update of an epoch has the samples that are left. A single one left joins the update before it: a lone
+    sample has no batch statistics and a noisy gradient.
+    """
+
+    samples: int
+    effective_batch: int
+    seed: int
+
+    @property
+    def updates_per_epoch(self) -> int:
+        full, rest = divmod(self.samples, self.effective_batch)
+        lone = rest == 1 and full > 0 and self.effective_batch > 1
+        return full + (rest > 0 and not lone)
+
+    def place(self, update: int) -> tuple[int, int]:
+        """(epoch, number of the update in it), both from 0."""
+        return divmod(update, self.updates_per_epoch)
+
+    def indices(self, update: int) -> list[int]:
+        """The samples of update number `update` (from 0, over all epochs), in their order."""
+        epoch, number = self.place(update)
+        start = number * self.effective_batch
+        stop = self.samples if number == self.updates_per_epoch - 1 else start + self.effective_batch
+        return self._permutation(epoch)[start:stop]
+
+    def _permutation(self, epoch: int) -> list[int]:
+        cached = _last_permutation.get(self)
+        if cached is None or cached[0] != epoch:
+            generator = torch.Generator().manual_seed(derive(self.seed, "order", epoch))
+            cached = epoch, torch.randperm(self.samples, generator=generator).tolist()
+            _last_permutation.clear()
+            _last_permutation[self] = cached
+        return cached[1]
+
+
+# A permutation of a large data set takes a while and an epoch asks for it once an update.
+_last_permutation: dict[DataOrder, tuple[int, list[int]]] = {}
+
+
+def split(indices: Sequence[int], micro_batch: int) -> list[Sequence[int]]:
+    """An update's samples as microbatches of at most `micro_batch`, as equal in size as they can be.
+
+    64 samples by at most 7 are ten microbatches of 7 or 6, not nine of 7 and a lone one.
+    """
+    count = -(-len(indices) // micro_batch)
+    size, larger = divmod(len(indices), count)
+    cuts = [0]
+    for number in range(count):
+        cuts.append(cuts[-1] + size + (number < larger))
+    return [indices[start:stop] for start, stop in zip(cuts, cuts[1:], strict=False)]

@@ -1,0 +1,42 @@
+"""Randomness as a function of (seed, what it is for): nothing to save, nothing to restore.
+
+Most trainers carry the generators' states in their checkpoints and must restore each at the right instant. Here every
+update, and every sample that is fetched alone, seeds all generators anew from the run's seed and its own place. So a
+resumed or retried update draws what it would have drawn, whatever ran before it.
+"""
+
+import hashlib
+import random
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import numpy as np
+import torch
+
+
+def derive(seed: int, *place: str | int) -> int:
+    """A 63-bit seed for one place in a run: ``derive(0, "update", 41)``."""
+    text = "/".join(map(str, (seed, *place)))
+    return int.from_bytes(hashlib.sha256(text.encode()).digest()[:8], "big") >> 1
+
+
+def seed_all(value: int) -> None:
+    """Seed Python's, NumPy's and torch's global generators (torch's on every device)."""
+    random.seed(value)
+    np.random.seed(value & 0xFFFFFFFF)
+    torch.manual_seed(value)
+
+
+@contextmanager
+def seeded(value: int) -> Iterator[None]:
+    """Seed the CPU's generators for a moment and leave them as they were before."""
+    before = random.getstate(), np.random.get_state(), torch.get_rng_state()
+    random.seed(value)
+    np.random.seed(value & 0xFFFFFFFF)
+    torch.default_generator.manual_seed(value)
+    try:
+        yield
+    finally:
+        random.setstate(before[0])
+        np.random.set_state(before[1])
+        torch.set_rng_state(before[2])

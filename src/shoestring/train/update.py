@@ -1,0 +1,106 @@
+"""One update: the gradient of the effective batch from its microbatches, then one optimizer step.
+
+The update's loss is the sum over all microbatches divided by their total weight, so how it was split does not matter.
+"""
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.optim import Optimizer
+
+from shoestring.errors import QuestionError, RunError
+from shoestring.train.precision import Arithmetic
+
+LossFunction = Callable[[nn.Module, Any], Any]
+
+
+@dataclass(frozen=True, kw_only=True)
+class UpdateResult:
+    """What an update did; tensors stay on the device until somebody reads them, so that a GPU need not wait."""
+
+    loss: Tensor
+    """Sum over the effective batch divided by its total weight, scalar."""
+    gradient_norm: Tensor | None
+    """Before clipping, scalar; None where nothing is clipped."""
+    skipped: bool
+    """True where fp16 overflowed: no optimizer step was made and the loss scale was lowered."""
+
+
+def update(
+    model: nn.Module,
+    optimizer: Optimizer,
+    loss: LossFunction,
+    microbatches: Iterable[tuple[Any, int]],
+    *,
+    samples: int,
+    arithmetic: Arithmetic,
+    clip_norm: float | None = None,
+) -> UpdateResult:
+    """Run one update over `microbatches`, pairs of (batch on the device, its number of samples).
+
+    `samples` is the size of the effective batch. `loss(model, batch)` gives a mean over the batch's samples, or
+    (sum, weight). Gradients must be clear on entry and are clear on return.
+
+    Raises RunError when all samples together weigh nothing.
+    """
+    total_sum: Tensor | None = None
+    total_weight: Tensor | None = None
+    expected_weight: Tensor | None = None
+    for batch, size in microbatches:
+        with arithmetic.autocast():
+            loss_sum, weight = as_sum(loss(model, batch), size)
+        if expected_weight is None or total_sum is None or total_weight is None:
+            # The total weight is known only at the end, yet fp16 gradients must have about their final size while
+            # they are summed. So they are divided by what the first microbatch promises and corrected at the end.
+            expected_weight = torch.where(weight > 0, weight * samples / size, float(samples))
+            total_sum, total_weight = torch.zeros_like(loss_sum), torch.zeros_like(weight)
+        backward = loss_sum / expected_weight
+        (arithmetic.scaler.scale(backward) if arithmetic.scaler else backward).backward()
+        total_sum, total_weight = total_sum + loss_sum.detach(), total_weight + weight
+    assert total_sum is not None and total_weight is not None and expected_weight is not None, "an update of nothing"
+    if total_weight == 0:
+        raise RunError("the samples of an update weigh nothing together", hint="is every target padding?")
+
+    parameters = [parameter for group in optimizer.param_groups for parameter in group["params"]]
+    gradients = [parameter.grad for parameter in parameters if parameter.grad is not None]
+    if arithmetic.scaler:
+        arithmetic.scaler.unscale_(optimizer)
+    if total_weight != expected_weight:
+        torch._foreach_mul_(gradients, float(expected_weight / total_weight))
+    norm = nn.utils.clip_grad_norm_(parameters, clip_norm) if clip_norm is not None else None
+    skipped = _step(optimizer, arithmetic)
+    optimizer.zero_grad(set_to_none=True)
+    return UpdateResult(loss=total_sum / total_weight, gradient_norm=norm, skipped=skipped)
+
+
+def as_sum(value: Any, size: int) -> tuple[Tensor, Tensor]:
+    """What a recipe's loss returned for `size` samples as the pair (sum in fp32, weight in float64).
+
+    Raises QuestionError for anything but a scalar, or (scalar, weight).
+    """
+    if isinstance(value, tuple) and len(value) == 2:
+        loss_sum, weight = value[0], torch.as_tensor(value[1]).detach()
+    else:
+        loss_sum, weight = value, torch.tensor(size)
+    if not isinstance(loss_sum, Tensor) or loss_sum.numel() != 1 or weight.numel() != 1:
+        shape = tuple(loss_sum.shape) if isinstance(loss_sum, Tensor) else type(loss_sum).__name__
+        raise QuestionError(
+            f"loss() returned {shape}", hint="return the mean over the batch as a scalar, or the pair (sum, weight)"
+        )
+    loss_sum = loss_sum.float().reshape(())
+    weight = weight.double().reshape(())
+    return (loss_sum, weight) if isinstance(value, tuple) else (loss_sum * size, weight)
+
+
+def _step(optimizer: Optimizer, arithmetic: Arithmetic) -> bool:
+    """One optimizer step; True where fp16 overflow made the scaler skip it."""
+    if arithmetic.scaler is None:
+        optimizer.step()
+        return False
+    scale = arithmetic.scaler.get_scale()
+    arithmetic.scaler.step(optimizer)
+    arithmetic.scaler.update()
+    return arithmetic.scaler.get_scale() < scale
