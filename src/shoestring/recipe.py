@@ -165,6 +165,17 @@ def option_fields(found: LoadedRecipe) -> dict[str, config.Field]:
     return {**own, **{name: field for name, field in config.fields(Common).items() if name not in own}}
 
 
+def updates_per_epoch(samples: int, effective_batch: int) -> int:
+    """How many updates pass over `samples` once.
+
+    The last has the samples that are left. A single one left joins the update before it: a lone sample has no batch
+    statistics and a noisy gradient.
+    """
+    full, rest = divmod(samples, effective_batch)
+    joins = rest == 1 and full > 0 and effective_batch > 1
+    return full + (rest > 0 and not joins)
+
+
 def part(recipe: object, name: str, default: Any) -> Any:
     """An optional part of a recipe, or the default."""
     return getattr(recipe, name, default)
@@ -251,7 +262,9 @@ def _defaults(found: LoadedRecipe) -> LoadedRecipe:
 
 def _with_options(found: LoadedRecipe, options: dict[str, Any]) -> LoadedRecipe:
     floors = {"epochs": 1, "effective_batch": 1, "seed": 0}
-    problems = [f"{name}={options[name]}: must be at least {low}" for name, low in floors.items() if options[name] < low]
+    problems = [
+        f"{name}={options[name]}: must be at least {low}" for name, low in floors.items() if options[name] < low
+    ]
     if problems:
         raise QuestionError(f"options of {found.name or 'the recipe'} cannot be used", problems=problems)
     recipe = copy.copy(found.recipe)

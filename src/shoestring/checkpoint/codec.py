@@ -71,9 +71,7 @@ class _Packer:
             if all(isinstance(key, str) and not key.startswith("$") for key in value):
                 return {key: self.pack(item, (*place, key)) for key, item in value.items()}
             return {
-                "$map": [
-                    [self.pack(key, place), self.pack(item, (*place, str(key)))] for key, item in value.items()
-                ]
+                "$map": [[self.pack(key, place), self.pack(item, (*place, str(key)))] for key, item in value.items()]
             }
         raise CheckpointError(
             f"the state has a {type(value).__name__} at {'.'.join(place) or 'its root'}, which cannot be saved",

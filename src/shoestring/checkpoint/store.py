@@ -58,7 +58,7 @@ class Store:
         *,
         keep: int = 2,
         limit_bytes: int | None = None,
-        on_damaged: Callable[[Path, str, str], None] = lambda path, file, why: None,
+        on_damaged: Callable[[Path, str, str], None] | None = None,
     ) -> None:
         """`keep` verified checkpoints stay. `limit_bytes` is what the platform lets the run's directory (the parent
         of `root`) have, where the free space the system reports may be the host's. `on_damaged(path, file, why)` is
@@ -110,9 +110,7 @@ class Store:
         self._damaged.discard(update)
         self._verified.add(update)
         self._rotate()
-        return Saved(
-            update=update, path=final, bytes=directory_bytes(final), seconds=time.monotonic() - started
-        )
+        return Saved(update=update, path=final, bytes=directory_bytes(final), seconds=time.monotonic() - started)
 
     def load(self) -> Restored | None:
         """The newest checkpoint that verifies; None when there is none at all.
@@ -127,7 +125,8 @@ class Store:
             except _Damaged as damage:
                 self._damaged.add(update)
                 reasons.append(f"{path.name}/{damage.file}: {damage.why}")
-                self._on_damaged(path, damage.file, damage.why)
+                if self._on_damaged:
+                    self._on_damaged(path, damage.file, damage.why)
                 continue
             self._verified.add(update)
             return Restored(update=update, path=path, state=state)

@@ -1,0 +1,1 @@
+"""What training can run on: a catalogue of facts with their sources, and a look at this machine. No torch here."""

@@ -52,4 +52,5 @@ def table(head: Iterable[Content], rows: Iterable[Iterable[Content]], *, numeric
 
 def facts(pairs: Iterable[tuple[Content, Content]]) -> Markup:
     """Names and their values, one pair a line."""
-    return element("dl", [element("div", element("dt", name), element("dd", value)) for name, value in pairs])
+    lines = [element("div", element("dt", name), element("dd", value)) for name, value in pairs]
+    return element("dl", lines, class_="facts")

@@ -6,7 +6,8 @@ from pathlib import Path
 from typing import Any
 
 from shoestring.errors import QuestionError
-from shoestring.monitor import events
+from shoestring.monitor import events as record
+from shoestring.monitor.events import Event
 from shoestring.report.values import dig
 
 _MARKS = ("plan.json", "state.json", "events.jsonl")
@@ -21,9 +22,9 @@ class Run:
     """plan.json: recipe, options and the plan itself; empty where there is none."""
     state: dict[str, Any]
     """state.json: status, update reached, what to do next; empty where there is none."""
-    events: list[events.Event]
+    events: list[Event]
     """Everything that happened."""
-    current: list[events.Event]
+    current: list[Event]
     """The same without work that was lost and done again."""
     problems: tuple[str, ...]
     """Files that are missing or cannot be read."""
@@ -37,7 +38,7 @@ class Run:
         """`finished`, `paused`, `failed` or `running`; `unknown` where nothing says so."""
         return str(self.state.get("status", "unknown"))
 
-    def of(self, kind: str) -> list[events.Event]:
+    def of(self, kind: str) -> list[Event]:
         """The events of one kind that count."""
         return [event for event in self.current if event["event"] == kind]
 
@@ -53,16 +54,16 @@ def read(path: Path) -> Run:
             hint="give the directory of a run, one that `shoestring train RECIPE --run DIR` made",
         )
     problems: list[str] = []
-    record = path / "events.jsonl"
-    if not record.is_file():
+    events_file = path / "events.jsonl"
+    if not events_file.is_file():
         problems.append("events.jsonl is missing: nothing of what happened can be shown")
-    happened = list(events.read(record))
+    happened = list(record.read(events_file))
     return Run(
         path=path,
         plan=_read_object(path / "plan.json", problems),
         state=_read_object(path / "state.json", problems),
         events=happened,
-        current=events.current(happened),
+        current=record.current(happened),
         problems=tuple(problems),
     )
 

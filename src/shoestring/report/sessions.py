@@ -40,16 +40,14 @@ def sessions(events: Iterable[Event], status: str) -> list[Session]:
     for event in events:
         grouped.setdefault(event["session"], []).append(event)
     groups = list(grouped.values())
-    starts = [_update(group[0]) for group in groups]
-    reached = [max(map(_update, group)) for group in groups]
-    redone = [max(0, end - start) for end, start in zip(reached, starts[1:], strict=False)]
-    last = "running" if status == "running" else "killed"
-    return [
-        _session(group, start, end, again, "killed" if index < len(groups) - 1 else last)
-        for index, (group, start, end, again) in enumerate(
-            zip(groups, starts, reached, [*redone, 0], strict=True)
-        )
-    ]
+    openings = [next((event for event in group if event["event"] == "session"), None) for group in groups]
+    found = []
+    for index, (group, opening) in enumerate(zip(groups, openings, strict=True)):
+        # A session may fail before it begins; the one after it that did begin says where the run went on.
+        following = next((later for later in openings[index + 1 :] if later), None)
+        open_end = "running" if status == "running" and group is groups[-1] else "killed"
+        found.append(_session(group, opening or group[0], following, open_end))
+    return found
 
 
 def pauses(found: list[Session]) -> list[tuple[float, float]]:
@@ -57,23 +55,24 @@ def pauses(found: list[Session]) -> list[tuple[float, float]]:
     return [(old.end, new.start) for old, new in pairwise(found) if new.start > old.end]
 
 
-def _session(group: list[Event], start: int, reached: int, redone: int, without_stop: str) -> Session:
+def _session(group: list[Event], opening: Event, following: Event | None, without_stop: str) -> Session:
     began = group[0]["time"]
+    reached = max(map(_update, group))
     ended = max(event["time"] for event in group)
     stop = next((event for event in group if event["event"] == "stop"), {})
     return Session(
         number=group[0]["session"],
         start=began,
         end=ended,
-        start_update=start,
+        start_update=_update(opening),
         reached_update=reached,
         ended=str(stop.get("status", without_stop)),
         reason=str(stop.get("reason") or ""),
-        device=str(group[0].get("device") or ""),
+        device=str(opening.get("device") or ""),
         seconds=number(stop.get("seconds")) or ended - began,
         saving_seconds=number(stop.get("saving_seconds")),
         evaluating_seconds=number(stop.get("evaluating_seconds")),
-        redone_updates=redone,
+        redone_updates=max(0, reached - _update(following)) if following else 0,
         saves=tuple(event["time"] for event in group if event["event"] == "save"),
     )
 

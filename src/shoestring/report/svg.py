@@ -11,9 +11,9 @@ from shoestring.report.markup import Markup, element
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
-# Okabe and Ito's palette, which stays apart for every kind of colour vision
-# (https://jfly.uni-koeln.de/color/), and four tones of the page. A figure is drawn in these; in the page each becomes
-# the custom property of its name, so that one drawing suits light and dark.
+# Okabe and Ito's palette, which every kind of colour vision tells apart (https://jfly.uni-koeln.de/color/), and four
+# tones of the page. A figure is drawn in these; in the page each becomes the custom property of its name, so that
+# one drawing suits light and dark.
 BLUE, ORANGE, GREEN, VERMILLION, PURPLE, SKY, YELLOW = (
     "#0072b2",
     "#e69f00",
@@ -37,7 +37,7 @@ _PROPERTIES = {
     LINE: "line",
     CARD: "card",
 }
-_STYLE: dict[str, Any] = {
+_STYLE = {
     "axes.axisbelow": True,
     "axes.edgecolor": LINE,
     "axes.facecolor": "none",
@@ -48,7 +48,9 @@ _STYLE: dict[str, Any] = {
     "axes.spines.left": False,
     "axes.spines.right": False,
     "axes.spines.top": False,
+    "date.converter": "concise",
     "figure.facecolor": "none",
+    "font.sans-serif": ["DejaVu Sans"],
     "font.size": 8.5,
     "grid.color": LINE,
     "grid.linewidth": 0.6,
@@ -80,15 +82,18 @@ def draw(label: str, paint: Callable[["Axes"], None], *, width: float, height: f
     import matplotlib
     from matplotlib.figure import Figure
 
-    with matplotlib.rc_context({**_STYLE, "svg.hashsalt": label}), warnings.catch_warnings():
+    style: Any = {**_STYLE, "svg.hashsalt": label}
+    with matplotlib.rc_context(style), warnings.catch_warnings():
         # Text is drawn by the browser: what matplotlib's own font lacks does not matter.
         warnings.filterwarnings("ignore", message="Glyph .* missing from font")
         figure = Figure(figsize=(width / 72, height / 72), layout="constrained")
         paint(figure.subplots())
         written = io.StringIO()
-        nothing: dict[str, Any] = dict.fromkeys(("Date", "Creator", "Format", "Type"))
+        nothing = dict.fromkeys(("Date", "Creator", "Format", "Type"))
         figure.savefig(written, format="svg", metadata=nothing)
-    return element("svg", _inline(written.getvalue()), viewBox=f"0 0 {width:g} {height:g}", role="img", aria_label=label)
+    return element(
+        "svg", _inline(written.getvalue()), viewBox=f"0 0 {width:g} {height:g}", role="img", aria_label=label
+    )
 
 
 def _inline(document: str) -> Markup:
@@ -96,7 +101,6 @@ def _inline(document: str) -> Markup:
     drawing = document[document.index("</defs>") + len("</defs>") : document.rindex("</svg>")]
     # Names of groups repeat from figure to figure; nothing refers to them.
     drawing = re.sub(r'<g id="[^"]*"', "<g", drawing)
-    drawing = re.sub(r"font: ([\d.]+px) [^;\"]*", r"font-size: \1", drawing)
     for colour, name in _PROPERTIES.items():
         drawing = drawing.replace(colour, f"var(--{name})")
     return Markup(drawing)

@@ -38,6 +38,11 @@ def words(name: str) -> str:
     return name.replace("_", " ")
 
 
+def label(name: str) -> str:
+    """A key as words without its unit, which `named` writes with the value."""
+    return words(name.removesuffix("_bytes").removesuffix("_seconds"))
+
+
 def metric_text(value: object) -> str:
     found = number(value)
     if found is None:
@@ -77,7 +82,7 @@ def named(name: str, value: object) -> str:
     if isinstance(value, bool):
         return "yes" if value else "no"
     if isinstance(value, dict):
-        return ", ".join(f"{words(key)} {named(key, part)}" for key, part in value.items())
+        return ", ".join(f"{label(key)} {named(key, part)}" for key, part in value.items())
     if isinstance(value, list):
         return ", ".join(named(name, part) for part in value)
     if name.endswith("bytes"):

@@ -1,9 +1,9 @@
 """A run's directory: what was decided, how far it is, and who is at it.
 
-    plan.json      what was decided when the run began
-    state.json     running | paused | finished | failed, the update reached, what to do next
-    checkpoints/   full checkpoints          light/ best/   weights to use
-    events.jsonl   what happened             report.html
+plan.json      what was decided when the run began
+state.json     running | paused | finished | failed, the update reached, what to do next
+checkpoints/   full checkpoints          light/ best/   weights to use
+events.jsonl   what happened             report.html
 """
 
 import fcntl

@@ -1,4 +1,4 @@
-"""Signals set a flag; the loop polls it. Saving inside a handler is how other trainers hang (survival notes in docs)."""
+"""Signals set a flag and the loop polls it: a handler that saves can interrupt a step, or another save, midway."""
 
 import os
 import signal

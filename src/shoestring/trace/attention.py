@@ -1,7 +1,8 @@
 """Attention as the target would run it: the kernel `scaled_dot_product_attention` chooses there.
 
 The choice follows torch's `sdp_utils.cpp`: flash attention needs compute capability 8.0, a 16-bit type and no mask;
-memory-efficient attention runs from 5.0 on; all else is plain mathematics with its square of scores.
+memory-efficient attention runs from 5.0 on; a CPU has a flash kernel of its own where nothing is dropped. All else is
+plain mathematics with its square of scores.
 """
 
 from __future__ import annotations
@@ -37,20 +38,22 @@ def _attention(
 ) -> Tensor:
     aten = torch.ops.aten
     if _flash(query, value, attn_mask):
-        result: Tensor = aten._scaled_dot_product_flash_attention(
-            query, key, value, dropout_p, is_causal, scale=scale
-        )[0]
-        return result
-    if _efficient(query, key, value):
+        results = aten._scaled_dot_product_flash_attention(query, key, value, dropout_p, is_causal, scale=scale)
+    elif _efficient(query, key, value):
         needs_gradient = torch.is_grad_enabled() and any(x.requires_grad for x in (query, key, value))
-        result = aten._scaled_dot_product_efficient_attention(
+        results = aten._scaled_dot_product_efficient_attention(
             query, key, value, _bias(query, key, attn_mask), needs_gradient, dropout_p, is_causal, scale=scale
-        )[0]
-        return result
-    result = aten._scaled_dot_product_attention_math(
-        query, key, value, attn_mask, dropout_p, is_causal, scale=scale, enable_gqa=enable_gqa
-    )[0]
-    return result
+        )
+    elif CAPABILITY.get() is None and query.dim() == 4 and not dropout_p:
+        results = aten._scaled_dot_product_flash_attention_for_cpu(
+            query, key, value, dropout_p, is_causal, attn_mask=_bias(query, key, attn_mask), scale=scale
+        )
+    else:
+        results = aten._scaled_dot_product_attention_math(
+            query, key, value, attn_mask, dropout_p, is_causal, scale=scale, enable_gqa=enable_gqa
+        )
+    attended: Tensor = results[0]
+    return attended
 
 
 def _flash(query: Tensor, value: Tensor, mask: Tensor | None) -> bool:

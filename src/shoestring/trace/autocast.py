@@ -7,7 +7,7 @@ is kept until the outermost autocast region ends.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, nullcontext
+from contextlib import contextmanager
 from typing import Any
 
 import torch
@@ -16,29 +16,8 @@ from torch import Tensor
 from shoestring.settings import Precision
 from shoestring.trace.pretend import DEVICE
 
-_LOWER = """
-    _convolution _convolution.deprecated conv1d conv2d conv3d conv1d.padding conv2d.padding conv3d.padding conv_tbc
-    conv_transpose1d conv_transpose2d.input conv_transpose3d.input convolution prelu addmm addmv addr matmul mm mv
-    linalg_vecdot linear addbmm baddbmm bmm einsum chain_matmul linalg_multi_dot lstm_cell gru_cell rnn_tanh_cell
-    rnn_relu_cell _thnn_fused_lstm_cell _thnn_fused_gru_cell scaled_dot_product_attention
-""".split()
-
-_FP32 = """
-    acos asin cosh erfinv exp expm1 log log10 log2 log1p reciprocal rsqrt sinh tan pow.Tensor_Scalar
-    pow.Tensor_Tensor pow.Scalar softplus layer_norm native_layer_norm group_norm frobenius_norm.dim nuclear_norm
-    nuclear_norm.dim cosine_similarity poisson_nll_loss cosine_embedding_loss nll_loss nll_loss2d
-    hinge_embedding_loss kl_div l1_loss smooth_l1_loss huber_loss mse_loss margin_ranking_loss
-    multilabel_margin_loss soft_margin_loss triplet_margin_loss multi_margin_loss binary_cross_entropy_with_logits
-    dist pdist cdist renorm logsumexp upsample_nearest1d upsample_nearest2d upsample_nearest3d upsample_linear1d
-    upsample_bilinear2d _upsample_bilinear2d_aa upsample_trilinear3d upsample_bicubic2d _upsample_bicubic2d_aa
-""".split()
-
-_FP32_RESULT = """
-    prod prod.dim_int softmax.int log_softmax.int cumprod cumsum linalg_vector_norm linalg_matrix_norm
-    linalg_matrix_norm.str_ord sum sum.dim_IntList
-""".split()
-
-_WIDEST = "addcdiv addcmul atan2 bilinear cross dot vdot grid_sampler index_put tensordot scatter_add".split()
+_AUTOCAST_KEY: Any = torch._C._parse_dispatch_key("AutocastPrivateUse1")
+_AUTOCAST_KEYS = torch._C.DispatchKeySet(_AUTOCAST_KEY)
 
 _library = torch.library.Library("aten", "IMPL")
 _fallback = torch.library.Library("_", "IMPL")
@@ -49,9 +28,8 @@ _kept: dict[int, Tensor] = {}
 def set_up() -> None:
     """Give the pretend device CUDA's autocast policies, once per process."""
     _fallback.fallback(torch.library.fallthrough_kernel, "AutocastPrivateUse1")
-    policies = {_to_lower: _LOWER, _to_fp32: _FP32, _to_fp32_result: _FP32_RESULT, _to_widest: _WIDEST}
-    for policy, names in policies.items():
-        for name in names:
+    for policy, names in _POLICIES.items():
+        for name in names.split():
             packet, _, overload = name.partition(".")
             operator = getattr(getattr(torch.ops.aten, packet), overload or "default", None)
             if operator is not None:
@@ -62,8 +40,7 @@ def set_up() -> None:
 def region(precision: Precision) -> Iterator[None]:
     """Autocast to `precision`; nothing for fp32."""
     if precision == "fp32":
-        with nullcontext():
-            yield
+        yield
         return
     dtype = {"fp16": torch.float16, "bf16": torch.bfloat16}[precision]
     try:
@@ -80,9 +57,6 @@ def _kernel(operator: Any, policy: Callable[..., Any]) -> Callable[..., Any]:
             return policy(operator, args, kwargs)
 
     return kernel
-
-
-_AUTOCAST_KEYS = torch._C.DispatchKeySet(torch._C.DispatchKey.AutocastPrivateUse1)
 
 
 def _to_lower(operator: Any, args: Any, kwargs: Any) -> Any:
@@ -153,3 +127,29 @@ def _eligible(value: Any) -> bool:
         and value.is_floating_point()
         and value.dtype != torch.float64
     )
+
+
+_POLICIES = {
+    _to_lower: """
+        _convolution _convolution.deprecated conv1d conv2d conv3d conv1d.padding conv2d.padding conv3d.padding
+        conv_tbc conv_transpose1d conv_transpose2d.input conv_transpose3d.input convolution prelu addmm addmv addr
+        matmul mm mv linalg_vecdot linear addbmm baddbmm bmm einsum chain_matmul linalg_multi_dot lstm_cell gru_cell
+        rnn_tanh_cell rnn_relu_cell _thnn_fused_lstm_cell _thnn_fused_gru_cell scaled_dot_product_attention
+    """,
+    _to_fp32: """
+        acos asin cosh erfinv exp expm1 log log10 log2 log1p reciprocal rsqrt sinh tan pow.Tensor_Scalar
+        pow.Tensor_Tensor pow.Scalar softplus layer_norm native_layer_norm group_norm frobenius_norm.dim nuclear_norm
+        nuclear_norm.dim cosine_similarity poisson_nll_loss cosine_embedding_loss nll_loss nll_loss2d
+        hinge_embedding_loss kl_div l1_loss smooth_l1_loss huber_loss mse_loss margin_ranking_loss
+        multilabel_margin_loss soft_margin_loss triplet_margin_loss multi_margin_loss dist pdist cdist renorm logsumexp
+        binary_cross_entropy_with_logits upsample_nearest1d upsample_nearest2d upsample_nearest3d upsample_linear1d
+        upsample_bilinear2d _upsample_bilinear2d_aa upsample_trilinear3d upsample_bicubic2d _upsample_bicubic2d_aa
+    """,
+    _to_fp32_result: """
+        prod prod.dim_int softmax.int log_softmax.int cumprod cumsum linalg_vector_norm linalg_matrix_norm
+        linalg_matrix_norm.str_ord sum sum.dim_IntList
+    """,
+    _to_widest: """
+        addcdiv addcmul atan2 bilinear cross dot vdot grid_sampler index_put tensordot scatter_add
+    """,
+}

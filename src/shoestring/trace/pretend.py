@@ -84,12 +84,12 @@ def batch_like(batch: Any) -> Any:
     """The batch with its tensors on the pretend device, as an engine moves them."""
     if isinstance(batch, Tensor):
         return like(batch)
+    kind: Any = type(batch)
     if isinstance(batch, Mapping):
-        return type(batch)({key: batch_like(value) for key, value in batch.items()})  # type: ignore[call-arg]
-    if isinstance(batch, tuple) and hasattr(batch, "_fields"):
-        return type(batch)(*map(batch_like, batch))
+        return kind({key: batch_like(value) for key, value in batch.items()})
     if isinstance(batch, list | tuple):
-        return type(batch)(map(batch_like, batch))
+        moved = map(batch_like, batch)
+        return kind(*moved) if hasattr(batch, "_fields") else kind(moved)
     return batch
 
 
@@ -108,4 +108,5 @@ def _make_tensors_by_way_of_the_cpu() -> None:
         requires_grad = options.pop("requires_grad", False)
         return make(data, **options).to(device).requires_grad_(requires_grad)
 
-    torch.tensor = tensor
+    routed: Any = tensor
+    torch.tensor = routed

@@ -74,6 +74,8 @@ class Op:
     """Read and written, were every operand moved once."""
     precision: Precision
     """Of the arithmetic: the narrowest floating type among the operands."""
+    launches: int = 1
+    """Kernels one after another that it takes; many only where a recurrent layer steps through time."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,7 +106,7 @@ class Trace:
 
     def json(self) -> dict[str, Any]:
         """Compact: operators and phases by number, every event a short list."""
-        names = {name: None for event in self.events if isinstance(event, Op) for name in [event.name]}
+        names = dict.fromkeys(event.name for event in self.events if isinstance(event, Op))
         numbers = {name: number for number, name in enumerate(names)}
         return {
             "micro_batch": self.micro_batch,
@@ -142,7 +144,7 @@ def _rows(events: tuple[Event, ...], numbers: Mapping[str, int]) -> Iterator[lis
                 yield [0, storage]
             case Free(storage):
                 yield [1, storage]
-            case Op(name, flops, size, precision):
-                yield [2, numbers[name], flops, size, precision]
+            case Op(name, flops, size, precision, launches):
+                yield [2, numbers[name], flops, size, precision, launches]
             case Phase(name, update, microbatch):
                 yield [3, name, update, microbatch]

@@ -52,7 +52,7 @@ class Recorder(TorchDispatchMode):
         if (new or written) and not _leaves_memory_alone(func):
             self._events.append(_operator(func, args, kwargs, result, new + written))
         if func is recurrent.FORWARD:
-            self.label(result[3:4], "reserve space")
+            self.label(result[-2:-1], "reserve space")
         return result
 
     def mark(self, name: PhaseName, update: int, microbatch: int = 0) -> None:
@@ -72,16 +72,14 @@ class Recorder(TorchDispatchMode):
 
     def record(self) -> tuple[tuple[Storage, ...], tuple[Event, ...]]:
         """The storages and the events so far; what has no part yet is a temporary."""
-        storages = (
-            Storage(size, part or "temporaries") for size, part in zip(self._bytes, self._parts, strict=True)
-        )
+        storages = (Storage(size, part or "temporaries") for size, part in zip(self._bytes, self._parts, strict=True))
         return tuple(storages), tuple(self._events)
 
     def _track(self, tensor: Tensor) -> bool:
         """Whether the tensor's storage is a new one."""
         storage = tensor.untyped_storage()
-        address = storage._cdata
-        if address in self._live:
+        address: int = storage._cdata
+        if address in self._live or not storage.nbytes():
             return False
         index = len(self._bytes)
         self._bytes.append(storage.nbytes())
@@ -103,7 +101,7 @@ def _operator(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], result: 
     count = flop_registry.get(func._overloadpacket)
     flops = int(count(*args, **kwargs, out_val=result)) if count else 0
     precision: Precision = next((name for x in read if (name := _PRECISIONS.get(x.dtype))), "fp32")
-    launches = recurrent.launches(args) if func in (recurrent.FORWARD, recurrent.BACKWARD) else 1
+    launches = recurrent.launches(*args) if func in (recurrent.FORWARD, recurrent.BACKWARD) else 1
     return Op(func.name(), flops, _size(read) + _size(made), precision, launches)
 
 

@@ -25,14 +25,12 @@ _library.define(
     " bool dropout) -> Tensor[]"
 )
 _library.define(
-    "recurrent_backward(Tensor input, Tensor[] states, Tensor[] weights, int gates, int kept, int layers,"
-    " int directions, bool dropout, Tensor output, Tensor reserve, Tensor gradient) -> Tensor[]"
+    "recurrent_backward(Tensor input, Tensor[] states, Tensor[] weights, int gates, Tensor output, Tensor reserve,"
+    " Tensor gradient) -> Tensor[]"
 )
 _aten = torch.library.Library("aten", "IMPL")
 FORWARD = torch.ops.shoestring.recurrent.default
 BACKWARD = torch.ops.shoestring.recurrent_backward.default
-
-
 
 
 def set_up() -> None:
@@ -45,10 +43,9 @@ def set_up() -> None:
         _aten.impl(name, _kernel(name, gates, kept), "AutogradPrivateUse1")
 
 
-def launches(arguments: tuple[Any, ...]) -> int:
+def launches(sequence: Tensor, _states: list[Tensor], weights: list[Tensor], *_: Any) -> int:
     """Kernels of one fused operator: a product and an elementwise step per time step, layer and direction."""
-    sequence, _, _, _, _, layers, directions = arguments[:7]
-    return int(2 * sequence.shape[0] * layers * directions)
+    return sequence.shape[0] * sum(weight.dim() == 2 for weight in weights)
 
 
 class _Recurrent(torch.autograd.Function):
@@ -68,7 +65,7 @@ class _Recurrent(torch.autograd.Function):
         states, weights = rest[: context.states], rest[context.states :]
         if gradient is None:  # only the last state was used
             gradient = torch.zeros_like(output)
-        *gradients, _ = BACKWARD(sequence, states, weights, *context.shape, output, reserve, gradient)
+        *gradients, _ = BACKWARD(sequence, states, weights, context.shape[0], output, reserve, gradient)
         wanted = context.needs_input_grad[2:]
         return None, None, *(g if want else None for g, want in zip(gradients, wanted, strict=True))
 
@@ -113,7 +110,7 @@ def _kernel(name: str, gates: int, kept: int) -> Any:
 def _forward(
     sequence: Tensor,
     states: list[Tensor],
-    weights: list[Tensor],
+    _weights: list[Tensor],
     gates: int,
     kept: int,
     layers: int,
@@ -123,8 +120,7 @@ def _forward(
     """Output, states, reserve space (bytes), workspace: the first layer's products with all time steps."""
     steps = sequence.shape[0] * sequence.shape[1]
     units = directions * states[0].shape[-1]
-    size = sequence.element_size()
-    reserve = steps * units * (layers * kept * size + (layers - 1) * dropout)
+    reserve = steps * units * (layers * kept * sequence.element_size() + (layers - 1) * dropout)
     return [
         sequence.new_empty(*sequence.shape[:2], units),
         *(torch.empty_like(state) for state in states),
@@ -134,26 +130,14 @@ def _forward(
 
 
 def _backward(
-    sequence: Tensor,
-    states: list[Tensor],
-    weights: list[Tensor],
-    gates: int,
-    kept: int,
-    layers: int,
-    directions: int,
-    dropout: bool,
-    output: Tensor,
-    reserve: Tensor,
-    gradient: Tensor,
+    sequence: Tensor, states: list[Tensor], weights: list[Tensor], gates: int, output: Tensor, *_: Tensor
 ) -> list[Tensor]:
     """Gradients of input, states and weights; workspace: the gates' gradients of all time steps."""
-    return [
-        *(torch.empty_like(tensor) for tensor in (sequence, *states, *weights)),
-        output.new_empty(output.numel() * gates),
-    ]
+    gradients = [torch.empty_like(tensor) for tensor in (sequence, *states, *weights)]
+    return [*gradients, output.new_empty(output.numel() * gates)]
 
 
-def _flops(sequence: Tensor, states: list[Tensor], weights: list[Tensor], *_: Any, **__: Any) -> int:
+def _flops(sequence: Tensor, _states: list[Tensor], weights: list[Tensor], *_: Any, **__: Any) -> int:
     steps = sequence.shape[0] * sequence.shape[1]
     return 2 * steps * sum(weight.numel() for weight in weights if weight.dim() == 2)
 

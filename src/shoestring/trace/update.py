@@ -12,6 +12,7 @@ from shoestring.recipe import build_optimizer, part
 from shoestring.settings import Precision
 from shoestring.trace import attention, autocast, pretend
 from shoestring.trace.pretend import DEVICE
+from shoestring.trace.record import Event, Storage
 from shoestring.trace.recorder import Recorder
 
 if TYPE_CHECKING:
@@ -29,7 +30,7 @@ def run(
     accumulate: int,
     precision: Precision,
     capability: tuple[int, int] | None,
-) -> None:
+) -> tuple[tuple[Storage, ...], tuple[Event, ...]]:
     """Follow two updates of `recipe`, the first with one microbatch, on a GPU of this compute capability.
 
     None for `capability` means a CPU. Raises whatever the recipe's code raises.
@@ -42,9 +43,8 @@ def run(
     with pretend.fake_mode(), recorder, torch.autograd.set_multithreading_enabled(False):
         recorder.mark("model", 0)
         pretend.move(model)
-        # Values are of no matter here, but the operators' bytes of making them are not the update's.
-        recorder.adopt(model.parameters(), "weights")
-        recorder.adopt(model.buffers(), "buffers")
+        recorder.label(model.parameters(), "weights")
+        recorder.label(model.buffers(), "buffers")
         optimizer = build_optimizer(recipe, model)
         if on_gpu:
             _many_tensors_at_once(optimizer)
@@ -67,6 +67,7 @@ def run(
             del parameters
             optimizer.zero_grad(set_to_none=True)
         recorder.mark("end", 1)
+        return recorder.record()
 
 
 def _microbatch(

@@ -52,6 +52,6 @@ def require_same(saved: dict[str, Any], now: dict[str, Any], *, allow_inexact: b
         raise QuestionError(
             "the run would not continue bit for bit",
             problems=found,
-            hint="restore what differs, or continue with --allow-inexact: the same samples and schedule, other rounding",
+            hint="restore what differs, or add --allow-inexact: same samples and schedule, other rounding",
         )
     return found

@@ -219,9 +219,7 @@ def _finish(session: _Session, state: TrainingState) -> dict[str, Any]:
                 session.record.note(f"the test metrics are of the last weights, not the best: {error.message}")
         metrics["test"], seconds = _evaluate(session, state, "test")
         epoch, _ = session.order.place(state.update - 1)
-        session.record.evaluated(
-            "test", state.update, metrics["test"], epoch=epoch + 1, seconds=seconds, best=False
-        )
+        session.record.evaluated("test", state.update, metrics["test"], epoch=epoch + 1, seconds=seconds, best=False)
     return metrics
 
 

@@ -2,6 +2,8 @@
 
 import time
 from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -12,6 +14,20 @@ from shoestring.monitor.progress import Progress
 from shoestring.monitor.sampling import sample
 from shoestring.session.deadline import Deadline
 from shoestring.train.update import UpdateResult
+
+
+@dataclass
+class _Window:
+    """The updates since the last line."""
+
+    since: float
+    losses: list[Tensor] = field(default_factory=list)
+    gradient_norm: Tensor | None = None
+    skipped: int = 0
+    samples: int = 0
+    update: int = 0
+    epoch: int = 0
+    learning_rate: float = 0.0
 
 
 class Meter:
@@ -28,15 +44,17 @@ class Meter:
     ) -> None:
         self._events, self._progress, self._deadline = events, progress, deadline
         self._every, self._clock = every_seconds, clock
-        self._clear()
+        self._window = _Window(clock())
 
     def add(self, result: UpdateResult, *, update: int, epoch: int, samples: int, learning_rate: float) -> None:
-        """`update` updates are done, the last of them with `result`."""
-        self._losses.append(result.loss)
-        self._norm, self._skipped = result.gradient_norm, self._skipped + result.skipped
-        self._samples += samples
-        self._at = {"update": update, "epoch": epoch, "learning_rate": learning_rate}
-        if self._clock() - self._since >= self._every:
+        """`update` updates are done, the last of them with `result` in epoch number `epoch` (from 1)."""
+        window = self._window
+        window.losses.append(result.loss)
+        window.gradient_norm = result.gradient_norm
+        window.skipped += result.skipped
+        window.samples += samples
+        window.update, window.epoch, window.learning_rate = update, epoch, learning_rate
+        if self._clock() - window.since >= self._every:
             self.flush()
 
     def flush(self) -> None:
@@ -44,50 +62,40 @@ class Meter:
 
         Raises RunError when a loss among it is not finite: nothing that follows from it is worth saving.
         """
-        if not self._losses:
+        window = self._window
+        if not window.losses:
             return
-        losses = torch.stack(self._losses).double()
-        if not torch.isfinite(losses).all():
-            first = int(self._at["update"]) - len(self._losses) + int((~torch.isfinite(losses)).nonzero()[0])
-            raise RunError(
-                f"the loss of update {first} is {float(losses[~torch.isfinite(losses)][0])}",
-                hint="the last checkpoint is from before it; lower the learning rate, or train in fp32",
-            )
-        count, seconds, memory = len(self._losses), self._clock() - self._since, sample()
-        measured = {
-            "updates": count,
+        losses = torch.stack(window.losses).double()
+        _require_finite(losses, last_update=window.update)
+        memory = sample()
+        measured: dict[str, Any] = {
+            "update": window.update,
+            "epoch": window.epoch,
+            "updates": len(window.losses),
             "loss": float(losses.mean()),
-            "seconds": seconds,
-            "samples": self._samples,
+            "samples": window.samples,
+            "seconds": self._clock() - window.since,
             "memory_bytes": memory.gpu_peak_reserved_bytes or memory.rss_bytes,
         }
+        self._progress.update(**measured, session_seconds_left=self._deadline.remaining())
         self._events.emit(
             "progress",
-            **self._at,
             **measured,
-            gradient_norm=None if self._norm is None else float(self._norm),
-            skipped=self._skipped,
+            learning_rate=window.learning_rate,
+            gradient_norm=None if window.gradient_norm is None else float(window.gradient_norm),
+            skipped=window.skipped,
         )
-        self._progress.update(
-            update=int(self._at["update"]),
-            epoch=int(self._at["epoch"]),
-            updates=count,
-            loss=float(losses.mean()),
-            samples=self._samples,
-            seconds=seconds,
-            memory_bytes=measured["memory_bytes"],
-            session_seconds_left=self._deadline.remaining(),
-        )
-        self._clear()
+        self._window = _Window(self._clock())
 
     def restart(self) -> None:
-        """Leave out the time since the last update: it went into something else."""
-        self.flush()
-        self._since = self._clock()
+        """Leave out the time since the last flush: it went into something else."""
+        self._window.since = self._clock()
 
-    def _clear(self) -> None:
-        self._losses: list[Tensor] = []
-        self._norm: Tensor | None = None
-        self._skipped = self._samples = 0
-        self._at: dict[str, float] = {}
-        self._since = self._clock()
+
+def _require_finite(losses: Tensor, *, last_update: int) -> None:
+    wrong = (~torch.isfinite(losses)).nonzero().flatten().tolist()
+    if wrong:
+        raise RunError(
+            f"the loss of update {last_update - len(losses) + wrong[0] + 1} is {float(losses[wrong[0]])}",
+            hint="the last checkpoint is from before it; lower the learning rate, or train in fp32",
+        )

@@ -5,19 +5,17 @@ Microbatch, workers, number of GPUs and interruptions do not enter, so the updat
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 
 import torch
 
+from shoestring.recipe import updates_per_epoch
 from shoestring.train.seeding import derive
 
 
 @dataclass(frozen=True, kw_only=True)
 class DataOrder:
-    """Every sample once an epoch, shuffled anew each epoch.
-
-    The last update of an epoch has the samples that are left. A single one left joins the update before it: a lone
-    sample has no batch statistics and a noisy gradient.
-    """
+    """Every sample once an epoch, shuffled anew each epoch, dealt into updates as `updates_per_epoch` says."""
 
     samples: int
     effective_batch: int
@@ -25,9 +23,7 @@ class DataOrder:
 
     @property
     def updates_per_epoch(self) -> int:
-        full, rest = divmod(self.samples, self.effective_batch)
-        lone = rest == 1 and full > 0 and self.effective_batch > 1
-        return full + (rest > 0 and not lone)
+        return updates_per_epoch(self.samples, self.effective_batch)
 
     def place(self, update: int) -> tuple[int, int]:
         """(epoch, number of the update in it), both from 0."""
@@ -64,4 +60,4 @@ def split(indices: Sequence[int], micro_batch: int) -> list[Sequence[int]]:
     cuts = [0]
     for number in range(count):
         cuts.append(cuts[-1] + size + (number < larger))
-    return [indices[start:stop] for start, stop in zip(cuts, cuts[1:], strict=False)]
+    return [indices[start:stop] for start, stop in pairwise(cuts)]

@@ -1,6 +1,5 @@
 """What a session tells: the run's state.json, its events, and the person who waits."""
 
-import json
 import os
 import platform
 from pathlib import Path
@@ -18,7 +17,7 @@ from shoestring.recipe import LoadedRecipe
 from shoestring.session.deadline import Deadline
 from shoestring.session.directory import RunDirectory
 from shoestring.settings import Settings
-from shoestring.units import bytes_text, count_text, seconds_text
+from shoestring.units import count_text, seconds_text
 
 
 class Record:
@@ -86,7 +85,9 @@ class Record:
         self._spent["saving"] += seconds
         self.events.emit("save", update=update, bytes=path.stat().st_size, seconds=seconds, kind=kind)
 
-    def evaluated(self, part: str, update: int, metrics: dict[str, Any], *, epoch: int, seconds: float, best: bool) -> None:
+    def evaluated(
+        self, part: str, update: int, metrics: dict[str, Any], *, epoch: int, seconds: float, best: bool
+    ) -> None:
         """Metrics of one part of the data."""
         self._spent["evaluating"] += seconds
         if best or part == "test":

@@ -58,7 +58,7 @@ def update(
             expected_weight = torch.where(weight > 0, weight * samples / size, float(samples))
             total_sum, total_weight = torch.zeros_like(loss_sum), torch.zeros_like(weight)
         backward = loss_sum / expected_weight
-        (arithmetic.scaler.scale(backward) if arithmetic.scaler else backward).backward()
+        torch.autograd.backward(arithmetic.scaler.scale(backward) if arithmetic.scaler else backward)
         total_sum, total_weight = total_sum + loss_sum.detach(), total_weight + weight
     assert total_sum is not None and total_weight is not None and expected_weight is not None, "an update of nothing"
     if total_weight == 0:

@@ -1,9 +1,11 @@
 """OHLCV bars: read from a CSV file and checked, every problem at once with its line."""
 
+import csv
+import heapq
 from collections.abc import Callable, Iterator
 from itertools import islice
 from pathlib import Path
-from typing import TypeAlias
+from typing import NoReturn, TypeAlias
 
 import numpy as np
 import pandas as pd
@@ -16,11 +18,15 @@ NEEDED = ("time", *NUMBERS)
 NAMES_OF_TIME = ("time", "date", "datetime", "timestamp")
 LISTED = 20
 
-Problem: TypeAlias = tuple[pd.Series, Callable[[int], str]]  # in which rows, and what to say of one
+Problem: TypeAlias = "tuple[pd.Series[bool], Callable[[int], str]]"
+"""In which rows it is, and what to say of one of them."""
 
 
 def sample_bars() -> pd.DataFrame:
-    """1,047 real daily bars of GOOG, 2004-08-19 to 2008-10-14, from matplotlib's sample data; as `read_bars`."""
+    """1,047 real daily bars of GOOG, 2004-08-19 to 2008-10-14, from matplotlib's sample data; as of `read_bars`.
+
+    Raises QuestionError where matplotlib was packaged without its sample data.
+    """
     import matplotlib
 
     path = Path(matplotlib.get_data_path()) / "sample_data" / "goog.npz"
@@ -37,7 +43,7 @@ def sample_bars() -> pd.DataFrame:
 
 
 def read_bars(path: Path) -> pd.DataFrame:
-    """The bars of a CSV file: `symbol`, `time` (UTC, without zone) and float64 `open high low close volume`.
+    """The bars of a CSV file: `symbol`, `time` (UTC, without zone), `open high low close volume` (float64).
 
     The file has a header with these names in any case and order; `time` may be called date, datetime or timestamp,
     `symbol` may be absent, other columns are left alone. Times are ISO 8601; one with an offset is taken to UTC, one
@@ -46,57 +52,131 @@ def read_bars(path: Path) -> pd.DataFrame:
     Raises DataError with every problem found, each with its line in the file (the header is line 1).
     """
     header = _header(path)
-    columns = {header.index(name): known for known, name in _columns(header).items()}
-    absent = [f"there is no column {name}" for name in NEEDED if name not in columns.values()]
-    repeated = [f"there is more than one column {name}" for name in _repeated(header)]
-    text = _text(path, header, columns)
-    frame, problems = _parsed(text)
-    count = sum(int(rows.sum()) for rows, _ in problems)
-    if absent or repeated or count or not len(frame):
-        empty = [] if len(frame) else ["there are no rows"]
-        listed = list(islice(_described(path, problems), LISTED))
-        more = [f"and {count - LISTED:,} more"] if count > LISTED else []
-        raise DataError(
-            f"{path} cannot be used: {len(absent) + len(repeated) + len(empty) + count:,} problems",
-            problems=[*absent, *repeated, *empty, *listed, *more],
-            hint=f"columns are {', '.join(NEEDED)} and, of several symbols, symbol; this file has {', '.join(header)}",
-        )
-    return _sorted(frame)
+    general = [f"there is no column {name}" for name in NEEDED if name not in header]
+    general += [f"{name}: more than one column has this name" for name in _repeated(header)]
+    if general:
+        _refuse(path, general, hint=f"{', '.join(NEEDED)} are needed; this file has {', '.join(header) or 'nothing'}")
+    raw = _rows(path, header)
+    if raw.empty:
+        _refuse(path, ["there are no rows"])
+    bars = _parsed(raw)
+    problems = [(rows, describe) for rows, describe in _problems(raw, bars) if rows.any()]
+    if problems:
+        _refuse(path, list(_listed(path, problems)), count=sum(int(rows.sum()) for rows, _ in problems))
+    return _sorted(bars)
 
 
-def _sorted(frame: pd.DataFrame) -> pd.DataFrame:
-    # Categories sort by their codes, which is what keeps a million rows quick; a stable order needs no ties.
-    frame["symbol"] = frame["symbol"].astype("category")
-    return frame.sort_values(["symbol", "time"], ignore_index=True)
+def _refuse(path: Path, problems: list[str], *, count: int | None = None, hint: str | None = None) -> NoReturn:
+    count = len(problems) if count is None else count
+    more = [f"and {count - len(problems):,} more"] if count > len(problems) else []
+    raise DataError(
+        f"{path} has {count:,} {'problem' if count == 1 else 'problems'}", problems=[*problems, *more], hint=hint
+    )
+
+
+def _sorted(bars: pd.DataFrame) -> pd.DataFrame:
+    # Categories are compared by their codes, which keeps a million rows quick; their own order is alphabetical.
+    bars["symbol"] = bars["symbol"].astype("category")
+    return bars.sort_values(["symbol", "time"], ignore_index=True)
 
 
 def _header(path: Path) -> list[str]:
+    """The file's columns, those that are needed under their own name whatever their case."""
     try:
-        names = pd.read_csv(path, nrows=0, encoding="utf-8-sig", skipinitialspace=True).columns
-    except pd.errors.EmptyDataError as error:
-        raise DataError(f"{path} is empty", hint=f"it needs a header: {','.join(NEEDED)}") from error
+        with path.open(encoding="utf-8-sig", newline="") as file:
+            names = next(filter(None, csv.reader(file)), [])
     except (OSError, UnicodeDecodeError) as error:
         raise DataError(f"{path} cannot be read: {error}", hint="give a CSV file in UTF-8") from error
-    return [str(name).strip() for name in names]
-
-
-def _columns(header: list[str]) -> dict[str, str]:
-    """The first column of the file for each known name."""
-    found: dict[str, str] = {}
-    for name in header:
-        known = _known(name)
-        if known:
-            found.setdefault(known, name)
-    return found
-
-
-def _known(name: str) -> str | None:
-    name = name.lower()
-    if name in NAMES_OF_TIME:
-        return "time"
-    return name if name in (*NUMBERS, "symbol") else None
+    lowered = {name: name.strip().lower() for name in names}
+    known = {**dict.fromkeys(NAMES_OF_TIME, "time"), **{name: name for name in (*NUMBERS, "symbol")}}
+    return [known.get(lowered[name], name) for name in names]
 
 
 def _repeated(header: list[str]) -> list[str]:
-    known = [name for name in map(_known, header) if name]
-    return sorted({name for name in known if known.count(name) > 1})
+    return [name for name in ("symbol", *NEEDED) if header.count(name) > 1]
+
+
+def _rows(path: Path, header: list[str]) -> pd.DataFrame:
+    """The needed columns as they stand in the file: texts where a column is not all numbers."""
+    # Names that repeat or are empty would be refused or renamed; only the needed ones matter, and they are unique.
+    names = [name if name in (*NEEDED, "symbol") else f"{name} in column {i}" for i, name in enumerate(header)]
+    try:
+        rows = pd.read_csv(
+            path,
+            header=0,
+            names=names,
+            dtype={"time": "str", "symbol": "str"},
+            # A symbol may be called NA; a number that is missing fails to parse below.
+            keep_default_na=False,
+            encoding="utf-8-sig",
+            skipinitialspace=True,
+            low_memory=False,
+        )
+    except UnicodeDecodeError as error:
+        raise DataError(f"{path} cannot be read: {error}", hint="give a CSV file in UTF-8") from error
+    except pd.errors.ParserError:
+        _refuse_ragged(path, len(header))
+    if not isinstance(rows.index, pd.RangeIndex):  # pandas takes a first column without a name for an index
+        _refuse_ragged(path, len(header))
+    if "symbol" not in header:
+        rows["symbol"] = "the only one"
+    return rows[["symbol", *NEEDED]]
+
+
+def _refuse_ragged(path: Path, columns: int) -> NoReturn:
+    with path.open(encoding="utf-8-sig", newline="") as file:
+        reader = csv.reader(file)
+        wrong = [(reader.line_num, len(row)) for row in reader if len(row) > columns]
+    listed = [f"line {line}: {fields} fields under {columns} names" for line, fields in wrong[:LISTED]]
+    _refuse(path, listed, count=len(wrong), hint="write numbers without separators of thousands")
+
+
+def _parsed(raw: pd.DataFrame) -> pd.DataFrame:
+    """The rows with NaN and NaT where a text does not parse."""
+    times = pd.to_datetime(raw["time"], format="ISO8601", utc=True, errors="coerce").dt.tz_localize(None)
+    numbers = {name: pd.to_numeric(raw[name], errors="coerce").astype("float64") for name in NUMBERS}
+    return pd.DataFrame({"symbol": raw["symbol"], "time": times.astype("datetime64[us]"), **numbers})
+
+
+def _problems(raw: pd.DataFrame, bars: pd.DataFrame) -> Iterator[Problem]:
+    """Everything that may be wrong with a row."""
+    yield raw["symbol"] == "", lambda _: "symbol is empty"
+    yield bars["time"].isna(), lambda row: f"time {raw['time'][row]!r} is no time; write 2024-01-31 or 2024-01-31 09:30"
+    before = bars.groupby("symbol", observed=True)["time"].shift()
+    yield (
+        bars["time"] < before,
+        lambda row: f"time {bars['time'][row]} comes before {before[row]} above it ({raw['symbol'][row]})",
+    )
+    repeated = bars.duplicated(["symbol", "time"]) & bars["time"].notna()
+    yield repeated, lambda row: f"time {bars['time'][row]} is there already ({raw['symbol'][row]})"
+    for name in NUMBERS:
+        yield from _wrong_numbers(name, raw[name], bars[name])
+    body = bars[["open", "close"]]
+    yield (
+        bars["high"] < body.max(axis=1, skipna=False).clip(lower=bars["low"]),
+        lambda row: f"high {bars['high'][row]:g} is below open, low or close",
+    )
+    yield (
+        bars["low"] > body.min(axis=1, skipna=False),
+        lambda row: f"low {bars['low'][row]:g} is above open or close",
+    )
+
+
+def _wrong_numbers(name: str, text: "pd.Series[str]", values: "pd.Series[float]") -> Iterator[Problem]:
+    yield ~pd.Series(np.isfinite(values)), lambda row: f"{name} {text[row]!r} is no finite number"
+    if name in PRICES:
+        yield values <= 0, lambda row: f"{name} {values[row]:g} is not positive"
+    else:
+        yield values < 0, lambda row: f"{name} {values[row]:g} is negative"
+
+
+def _listed(path: Path, problems: list[Problem]) -> Iterator[str]:
+    """The first problems in the order of the file, with their lines."""
+    firsts = [[(int(row), describe) for row in np.flatnonzero(rows)[:LISTED]] for rows, describe in problems]
+    wanted = list(islice(heapq.merge(*firsts, key=lambda found: found[0]), LISTED))
+    with path.open(encoding="utf-8-sig") as file:
+        # pandas passes over blank lines, so a row's number is not its line.
+        filled = (number for number, line in enumerate(file, start=1) if line.strip())
+        lines = list(islice(filled, wanted[-1][0] + 2))
+    for row, describe in wanted:
+        yield f"line {lines[row + 1]}: {describe(row)}"

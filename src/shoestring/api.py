@@ -1,0 +1,297 @@
+"""The verbs of the command line as plain functions: estimate, plan, train, report."""
+
+import dataclasses
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from shoestring import config
+from shoestring.errors import QuestionError, RunError
+from shoestring.estimate.memory import Breakdown
+from shoestring.hardware import catalog
+from shoestring.hardware.catalog import Target
+from shoestring.plan.plan import Plan, make_plan
+from shoestring.plan.search import candidate
+from shoestring.recipe import BUILT_IN, LoadedRecipe, find, live, option_fields
+from shoestring.session.directory import RunDirectory
+from shoestring.settings import Settings
+from shoestring.trace import Tracer
+from shoestring.trace.record import Facts
+from shoestring.units import bytes_text
+
+if TYPE_CHECKING:
+    from shoestring.train.loop import Outcome
+
+
+@dataclass(frozen=True, kw_only=True)
+class Estimate:
+    """The memory of given settings on one GPU of a target."""
+
+    recipe: str
+    target: Target
+    settings: Settings
+    facts: Facts
+    memory: Breakdown
+
+    @property
+    def peak_bytes(self) -> int:
+        """The predicted peak of the device's memory in bytes; the parts sum to it."""
+        return self.memory.peak_bytes
+
+    def json(self) -> dict[str, Any]:
+        return {
+            "target": self.target.name,
+            "settings": self.settings.json(),
+            "parameters": {"total": self.facts.parameters_total, "trainable": self.facts.parameters_trainable},
+            **self.memory.json(),
+        }
+
+
+def recipes() -> list[dict[str, Any]]:
+    """The built-in recipes: name, what it is, and its options with defaults, choices and help."""
+    return [
+        {
+            "name": name,
+            "summary": (type(found.recipe).__doc__ or "").strip().splitlines()[0],
+            "options": [
+                {
+                    "name": field.name,
+                    "default": found.options[field.name],
+                    "expected": field.expected(),
+                    "help": field.help,
+                }
+                for field in option_fields(found).values()
+            ],
+        }
+        for name, found in ((name, find(name)) for name in BUILT_IN)
+    ]
+
+
+def choose(recipe: str | object, values: Mapping[str, object]) -> tuple[LoadedRecipe, Settings]:
+    """A recipe and settings with `values` set, each value in the one of the two that knows its name.
+
+    Raises QuestionError with every unknown name and wrong value at once.
+    """
+    found = find(recipe) if isinstance(recipe, str) else live(recipe)
+    options, settings = option_fields(found), config.fields(Settings)
+    chosen = config.read(values, {**options, **settings}, f"options of {found.name or 'the recipe'} and settings")
+    loaded = found.replace(**{name: value for name, value in chosen.items() if name in options})
+    return loaded, Settings(**{name: value for name, value in chosen.items() if name in settings})
+
+
+def estimate(recipe: str | object, on: str = "local", **values: object) -> Estimate:
+    """The peak memory of one training step, as named parts, without a GPU.
+
+    `recipe` is a built-in name, a path, or an object with `model()`, `batch(size)` and `loss(model, batch)`; `values`
+    are its options and the settings. A microbatch that is not given is the effective batch, a precision fp32.
+
+    Raises QuestionError for anything unknown, TraceError when a step of the model cannot be followed.
+    """
+    target = catalog.find(on)
+    loaded, wanted = choose(recipe, values)
+    settings = wanted.replace(
+        micro_batch=wanted.micro_batch or loaded.effective_batch, precision=wanted.precision or "fp32"
+    )
+    if wanted.micro_batch and wanted.micro_batch > loaded.effective_batch:
+        loaded = loaded.replace(effective_batch=wanted.micro_batch)
+    with Tracer(loaded) as tracer:
+        found = candidate(tracer, loaded, target, settings)
+        facts = tracer.facts
+    return Estimate(
+        recipe=loaded.name or type(loaded.recipe).__name__,
+        target=target,
+        settings=settings,
+        facts=facts,
+        memory=found.memory,
+    )
+
+
+def plan(recipe: str | object, on: str = "local", **values: object) -> Plan:
+    """The fastest settings that fit the target, and what they cost in memory, time, sessions and disk.
+
+    Arguments and errors are those of `estimate`; what is not given is chosen.
+    """
+    target = catalog.find(on)
+    loaded, wanted = choose(recipe, values)
+    return make_plan(loaded, target, wanted)
+
+
+def train(
+    recipe: str | object,
+    plan: Plan | None = None,
+    *,
+    run: str | Path,
+    on: str = "local",
+    limit_seconds: float | None = None,
+    elapsed_seconds: float = 0.0,
+    allow_inexact: bool = False,
+    say: Callable[[str], None] = lambda _: None,
+    **values: object,
+) -> "Outcome":
+    """Train until the run in the directory `run` is finished or this session is over; again to continue.
+
+    Without a plan, or with one made for another device, the run is planned for this machine first. `on` lends its
+    platform's limits (session hours, disk). `limit_seconds` ends this session earlier; `elapsed_seconds` of it are
+    spent already. A run keeps its options; other settings, versions or hardware need `allow_inexact`. `say` is told
+    what a person should know.
+
+    Raises QuestionError for a wrong question, RunError when the run cannot go on.
+    """
+    target = _here(on)
+    directory = RunDirectory(Path(run))
+    directory.create()
+    with directory.locked():
+        stored = directory.plan()
+        if stored is None:
+            loaded, settings = _begin(directory, recipe, plan, target, values, say)
+        else:
+            loaded, settings = _continue(stored, directory, recipe, values)
+            finished = _finished(directory)
+            if finished:
+                say(f"the run in {directory.path} is finished; shoestring report {directory.path} draws it")
+                return finished
+        return _train(
+            loaded,
+            settings,
+            directory,
+            target,
+            limit_seconds=limit_seconds,
+            elapsed_seconds=elapsed_seconds,
+            allow_inexact=allow_inexact,
+        )
+
+
+def report(run: str | Path) -> Path:
+    """Draw a run's directory as a self-contained page; returns the page's path.
+
+    Raises QuestionError when the directory holds no run.
+    """
+    from shoestring.report.page import write
+
+    return write(Path(run))
+
+
+def _here(on: str) -> Target:
+    """This machine under the limits of the platform of `on`."""
+    local = catalog.find("local")
+    return local if on == "local" else dataclasses.replace(local, platform=catalog.find(on).platform)
+
+
+def _begin(
+    directory: RunDirectory,
+    recipe: str | object,
+    plan: Plan | None,
+    target: Target,
+    values: Mapping[str, object],
+    say: Callable[[str], None],
+) -> tuple[LoadedRecipe, Settings]:
+    """Decide on a new run and write its plan.json."""
+    if plan is not None:
+        unset = {name: value for name, value in plan.options.items() if name not in values}
+        loaded, wanted = choose(recipe, {**unset, **values})
+    else:
+        loaded, wanted = choose(recipe, values)
+    if plan is None or plan.target.device.name != target.device.name:
+        made = make_plan(loaded, target, wanted)
+        if plan is not None:
+            say(_replanned(plan, made))
+        plan = made
+    if not plan.fits:
+        raise RunError(
+            f"{plan.recipe} does not fit {target.device.title}",
+            problems=plan.reasons,
+            hint="plan with other settings or options: shoestring plan",
+        )
+    directory.write_plan(
+        {
+            "recipe": loaded.name,
+            "reference": loaded.reference,
+            "digest": loaded.digest,
+            "options": dict(loaded.options),
+            "plan": plan.json(),
+        }
+    )
+    return loaded, plan.settings
+
+
+def _continue(
+    stored: dict[str, Any], directory: RunDirectory, recipe: str | object, values: Mapping[str, object]
+) -> tuple[LoadedRecipe, Settings]:
+    """The run's own recipe, options and settings, with the settings that are set anew."""
+    found = find(recipe) if isinstance(recipe, str) else live(recipe)
+    if found.name != stored["recipe"]:
+        raise QuestionError(
+            f"{directory.path} is a run of {stored['recipe'] or 'a recipe of another process'}, not of "
+            f"{found.name or type(recipe).__name__}",
+            hint="give another --run, or the recipe it was begun with",
+        )
+    loaded, _ = choose(recipe, {**stored["options"], **{k: v for k, v in values.items() if k not in stored["options"]}})
+    wanted, wanted_settings = choose(recipe, {**stored["options"], **values})
+    changed = [
+        f"{name}: the run has {stored['options'][name]}, asked for is {wanted.options[name]}"
+        for name in stored["options"]
+        if wanted.options[name] != loaded.options[name]
+    ]
+    if changed:
+        raise QuestionError(
+            f"the run in {directory.path} keeps the options it began with",
+            problems=changed,
+            hint="they change what is learnt: begin another run with another --run",
+        )
+    settings = Settings.from_json(stored["plan"]["settings"])
+    set_anew = {name: getattr(wanted_settings, name) for name in values if hasattr(wanted_settings, name)}
+    return loaded, settings.replace(**set_anew)
+
+
+def _finished(directory: RunDirectory) -> "Outcome | None":
+    from shoestring.train.loop import Outcome
+
+    state = directory.state()
+    if state is None or state["status"] != "finished":
+        return None
+    return Outcome(**{field.name: state[field.name] for field in dataclasses.fields(Outcome)})
+
+
+def _train(
+    loaded: LoadedRecipe,
+    settings: Settings,
+    directory: RunDirectory,
+    target: Target,
+    *,
+    limit_seconds: float | None,
+    elapsed_seconds: float,
+    allow_inexact: bool,
+) -> "Outcome":
+    import torch
+
+    from shoestring.session.deadline import Deadline
+    from shoestring.session.signals import StopSignals
+    from shoestring.session.stop import Stop
+    from shoestring.train.loop import train as run_loop
+
+    platform = target.platform
+    if limit_seconds is None and platform and platform.session_hours:
+        limit_seconds = platform.session_hours * 3600
+    with StopSignals() as signals:
+        return run_loop(
+            loaded,
+            settings,
+            directory,
+            target=target.name,
+            device=torch.device("cuda" if torch.cuda.is_available() else "cpu"),
+            stop=Stop(deadline=Deadline(limit_seconds, elapsed_seconds=elapsed_seconds), signals=signals),
+            disk_bytes=platform.disk_bytes if platform else None,
+            allow_inexact=allow_inexact,
+        )
+
+
+def _replanned(old: Plan, new: Plan) -> str:
+    """What a plan for another device and the one for this differ in."""
+    before, after = old.settings.json(), new.settings.json()
+    changes = [f"{name} {before[name]} -> {after[name]}" for name in before if before[name] != after[name]]
+    return (
+        f"planned for {old.target.device.title}, this is {new.target.device.title}: planned anew with the same "
+        f"effective batch; {', '.join(changes) or 'the settings stay'}; memory "
+        f"{bytes_text(old.memory.peak_bytes)} -> {bytes_text(new.memory.peak_bytes)}"
+    )

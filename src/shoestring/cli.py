@@ -1,0 +1,166 @@
+"""The command line: one verb each, thin. stdout is data, stderr is talk.
+
+Status 0: answered, finished or paused, also when the answer is "does not fit"; 1: a run failed; 2: a wrong question.
+"""
+
+import json
+import sys
+import time
+from dataclasses import asdict
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from shoestring import api, config
+from shoestring.errors import QuestionError, ShoestringError
+from shoestring.units import parse_seconds
+
+app = typer.Typer(
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+    rich_markup_mode="rich",
+    help="Train real models on free and small GPUs: plan before any quota is spent, survive, continue bit for bit.",
+    epilog="RECIPE is a built-in name or path/to/file.py. Begin with: [bold]shoestring plan temporal --on kaggle-t4[/]",
+)
+
+Recipe = Annotated[str, typer.Argument(metavar="RECIPE", help="A built-in recipe's name, or path/to/file.py.")]
+On = Annotated[str, typer.Option("--on", metavar="TARGET", help="Where it runs; see: shoestring targets.")]
+Set = Annotated[
+    list[str] | None,
+    typer.Option("--set", metavar="KEY=VALUE", help="An option of the recipe or a setting. May be repeated."),
+]
+Json = Annotated[bool, typer.Option("--json", help="Print JSON, for programs.")]
+RunDir = Annotated[Path, typer.Option("--run", metavar="DIR", help="The run's directory; continued where it has a run.")]
+
+
+@app.command()
+def recipes(as_json: Json = False) -> None:
+    """The built-in recipes and what can be set for each."""
+    from shoestring.report import terminal
+
+    _answer(api.recipes(), as_json, terminal.recipes)
+
+
+@app.command()
+def targets(as_json: Json = False) -> None:
+    """Where a run can be planned for: platforms and bare GPUs."""
+    from shoestring.hardware import catalog
+    from shoestring.report import terminal
+
+    known = [*catalog.targets().values(), catalog.find("local")]
+    _answer([target.json() for target in known], as_json, lambda _: terminal.targets(known))
+
+
+@app.command()
+def estimate(recipe: Recipe, on: On = "local", set_: Set = None, as_json: Json = False) -> None:
+    """The memory of given settings, as named parts. Needs no GPU."""
+    from shoestring.report import terminal
+
+    with _waiting(f"tracing one training step of {recipe} for {on}"):
+        found = api.estimate(recipe, on, **config.parse_pairs(set_ or []))
+    _answer(found.json(), as_json, lambda _: terminal.estimate(found))
+
+
+@app.command()
+def plan(
+    recipe: Recipe,
+    on: On = "local",
+    set_: Set = None,
+    as_json: Json = False,
+) -> None:
+    """Does it fit, under which settings, for how long, and why. Needs no GPU."""
+    from shoestring.report import terminal
+
+    with _waiting(f"planning {recipe} for {on}"):
+        found = api.plan(recipe, on, **config.parse_pairs(set_ or []))
+    _answer(found.json(), as_json, lambda _: terminal.plan(found))
+
+
+@app.command()
+def train(
+    recipe: Recipe,
+    run: RunDir,
+    on: On = "local",
+    limit: Annotated[
+        str | None, typer.Option(metavar="DURATION", help="End this session before 90s, 20m or 1.5h are over.")
+    ] = None,
+    set_: Set = None,
+    allow_inexact: Annotated[
+        bool, typer.Option("--allow-inexact", help="Continue under other versions, hardware or settings.")
+    ] = False,
+    as_json: Json = False,
+) -> None:
+    """Plan if there is no plan, train, and continue if DIR has a run. Stops by itself before a session's limit."""
+    from shoestring.report import terminal
+
+    try:
+        limit_seconds = parse_seconds(limit) if limit else None
+    except ValueError as error:
+        raise QuestionError(f"--limit: {error}") from error
+    outcome = api.train(
+        recipe,
+        run=run,
+        on=on,
+        limit_seconds=limit_seconds,
+        elapsed_seconds=_process_seconds(),
+        allow_inexact=allow_inexact,
+        say=_say,
+        **config.parse_pairs(set_ or []),
+    )
+    _answer(asdict(outcome), as_json, lambda _: terminal.outcome(outcome, recipe, run))
+
+
+@app.command()
+def report(
+    run: Annotated[Path, typer.Argument(metavar="DIR", help="A run's directory.")],
+) -> None:
+    """Draw a run as a self-contained page, report.html, and print its path."""
+    print(api.report(run))
+
+
+def main() -> None:
+    """Run the command line and exit; an error is its message and hint on stderr, not a traceback."""
+    try:
+        app()
+    except ShoestringError as error:
+        _say(f"error: {error}")
+        sys.exit(error.status)
+    except OSError as error:
+        _say(f"error: {error}")
+        sys.exit(1)
+    except KeyboardInterrupt:
+        _say("interrupted")
+        sys.exit(130)
+
+
+def _answer(facts: Any, as_json: bool, render: Any) -> None:
+    """Print the answer: as JSON, or as `render` makes it for a person."""
+    if as_json:
+        print(json.dumps(facts, indent=1, allow_nan=False))
+        return
+    from rich.console import Console
+
+    Console(highlight=False).print(render(facts))
+
+
+def _say(text: str) -> None:
+    print(text, file=sys.stderr, flush=True)
+
+
+def _waiting(what: str) -> Any:
+    """A spinner on a terminal's stderr while something takes a few seconds; nothing elsewhere."""
+    from contextlib import nullcontext
+
+    from rich.console import Console
+
+    console = Console(stderr=True)
+    return console.status(f"{what} …") if console.is_terminal else nullcontext()
+
+
+def _process_seconds() -> float:
+    """How long this process has lived: a session's limit counts from its start, imports included."""
+    import psutil
+
+    return time.time() - float(psutil.Process().create_time())

@@ -1,0 +1,315 @@
+"""GPUs, platforms and targets: facts, each with its source. `None` is an unknown, or a limit that does not exist.
+
+Memory is what PyTorch reports as the device's total, not the number on the box: drivers and error correction keep
+a part. It differs a little by driver; of the credible figures the table has the lowest. Rates are peaks on paper;
+what a GPU sustains is for the estimate to say.
+"""
+
+import dataclasses
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+from shoestring.errors import QuestionError, nearest
+from shoestring.settings import Precision
+from shoestring.units import GIB, MIB
+
+GB = 10**9  # of data sheets and disks; memory is counted in GiB
+
+
+@dataclass(frozen=True, kw_only=True)
+class Device:
+    """What computes: one GPU, or the CPU of this machine."""
+
+    name: str
+    title: str
+    kind: Literal["cuda", "cpu"] = "cuda"
+    memory_bytes: int
+    """What PyTorch reports as the total; on a CPU the RAM."""
+    compute_capability: tuple[int, int] | None
+    """CUDA's (major, minor); None on a CPU."""
+    fp32_flops: float | None
+    """Dense matrix products, FLOP/s (a multiply-add is 2). None: no rate of this device is known."""
+    tf32_flops: float | None
+    """The same on FP32 data in TF32, which PyTorch uses only where asked to. None: no units for it."""
+    fp16_flops: float | None
+    """The same in FP16, added up in FP32 as PyTorch does. None: no units for it, the FP32 rate at best."""
+    bf16_flops: float | None
+    """The same in BF16. None: no units for it; PyTorch emulates it, many times slower."""
+    bandwidth: float | None
+    """Device memory, read and write together, bytes/s."""
+    context_bytes: tuple[int, int, int]
+    """Memory of the CUDA context, outside PyTorch's allocator: low, typical, high. It grows as kernels load."""
+    notes: tuple[str, ...] = ()
+    nvml_names: tuple[str, ...] = field(default=(), repr=False)
+    """The driver's names for it, without a leading "NVIDIA "."""
+    sources: Mapping[str, str] = field(default_factory=dict, repr=False, hash=False)
+    """Where each number comes from, by field."""
+
+    @property
+    def precisions(self) -> tuple[Precision, ...]:
+        """What it can train in; BF16 by emulation is not support."""
+        if self.compute_capability is None:
+            return ("fp32",)
+        return ("fp32", "fp16", "bf16") if self.compute_capability >= (8, 0) else ("fp32", "fp16")
+
+    @property
+    def flash_attention(self) -> bool:
+        """Whether PyTorch's FlashAttention kernels run on it: compute capability 8.0 and up."""
+        return self.compute_capability is not None and self.compute_capability >= (8, 0)
+
+    @property
+    def lacks(self) -> tuple[str, ...]:
+        """What it cannot do, in words."""
+        if self.compute_capability is None:
+            return ("a GPU: it trains in fp32 only",)
+        return tuple(words for least, words in _ARRIVED if self.compute_capability < least)
+
+
+_ARRIVED = (
+    ((7, 0), "tensor cores: fp16 saves memory, not time"),
+    ((8, 0), "bf16"),
+    ((8, 0), "TF32"),
+    ((8, 0), "FlashAttention: memory-efficient attention runs instead"),
+)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Platform:
+    """Where a device can be had, and on what terms."""
+
+    name: str
+    title: str
+    session_hours: float | None = None
+    """The longest session."""
+    weekly_gpu_hours: float | None = None
+    disk_bytes: int | None = None
+    """What is kept when the session is over."""
+    ram_bytes: int | None = None
+    """The machine's total."""
+    cores: int | None = None
+    """Hardware threads, as the platform counts them."""
+    sign: str | None = None
+    """The environment variable that tells a process it runs there."""
+    notes: tuple[str, ...] = ()
+    sources: Mapping[str, str] = field(default_factory=dict, repr=False, hash=False)
+    """Where each number comes from, by field."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Target:
+    """Where a run happens."""
+
+    name: str
+    device: Device
+    gpus: int
+    """How many of the device; 0 where it is a CPU."""
+    platform: Platform | None = None
+    """None: no limits but the device's own."""
+
+    @property
+    def processes(self) -> int:
+        """Training processes: one per GPU, one on a CPU."""
+        return max(1, self.gpus)
+
+    def json(self) -> dict[str, Any]:
+        """Everything known about it, for programs; bytes and seconds are plain numbers."""
+        known = dataclasses.asdict(self)
+        known["device"] |= {
+            "precisions": self.device.precisions,
+            "flash_attention": self.device.flash_attention,
+            "lacks": self.device.lacks,
+        }
+        return known
+
+
+_CAPABILITIES = "https://developer.nvidia.com/cuda-gpus"
+_T4_SHEET = "https://www.nvidia.com/content/dam/en-zz/Solutions/Data-Center/tesla-t4/t4-tensor-core-product-brief.pdf"
+_P100_SHEET = "https://images.nvidia.com/content/tesla/pdf/nvidia-tesla-p100-PCIe-datasheet.pdf"
+_V100_SHEET = "https://images.nvidia.com/content/technologies/volta/pdf/volta-v100-datasheet-update-us-1165301-r5.pdf"
+_L4_SHEET = "https://www.nvidia.com/en-us/data-center/l4/ (half of the rates with sparsity)"
+_A10_SHEET = "https://www.nvidia.com/en-us/data-center/products/a10-gpu/"
+_A100_SHEET = "https://www.nvidia.com/en-us/data-center/a100/"
+_H100_SHEET = "https://www.nvidia.com/en-us/data-center/h100/ (SXM; half of the rates with sparsity)"
+_H200_SHEET = "https://www.nvidia.com/en-us/data-center/h200/ (SXM; half of the rates with sparsity)"
+# GeForce adds FP16 products up in FP32 at half its FP16 rate. For the smaller cards the whitepapers' rates per core
+# are scaled by cores and boost clock.
+_GA10X = "https://www.nvidia.com/content/PDF/nvidia-ampere-ga-102-gpu-architecture-whitepaper-v2.pdf"
+_AD10X = "https://images.nvidia.com/aem-dam/Solutions/geforce/ada/nvidia-ada-gpu-architecture.pdf"
+
+_T4_CONTEXT = (int(140.875 * MIB), int(140.875 * MIB), 287 * 10**6)
+_T4_CONTEXT_SOURCE = "measured on Kaggle (PyTorch 2.10 and 2.14): process minus reserved; high: pytorch#86509"
+CONTEXT = (int(140.875 * MIB), 300 * MIB, 667 * 10**6)
+CONTEXT_SOURCE = (
+    "not measured here; low: a T4's; typical: what users report of lazy loading (pytorch#107667); "
+    "high: every kernel loaded (pytorch#86509)"
+)
+
+
+def _gpu(
+    name: str,
+    title: str,
+    capability: tuple[int, int],
+    mib: int,
+    gb_per_s: float,
+    *,
+    fp32: float,
+    tf32: float | None = None,
+    fp16: float | None = None,
+    bf16: float | None = None,
+    nvml: tuple[str, ...],
+    memory: str,
+    sheet: str,
+    context: tuple[int, int, int] = CONTEXT,
+    context_source: str = CONTEXT_SOURCE,
+    notes: tuple[str, ...] = (),
+) -> Device:
+    """A row of the table in the units of data sheets: MiB, GB/s, TFLOP/s."""
+    rates = {"fp32_flops": fp32, "tf32_flops": tf32, "fp16_flops": fp16, "bf16_flops": bf16}
+    return Device(
+        name=name,
+        title=title,
+        memory_bytes=mib * MIB,
+        compute_capability=capability,
+        fp32_flops=fp32 * 1e12,
+        tf32_flops=tf32 and tf32 * 1e12,
+        fp16_flops=fp16 and fp16 * 1e12,
+        bf16_flops=bf16 and bf16 * 1e12,
+        bandwidth=gb_per_s * 1e9,
+        context_bytes=context,
+        notes=notes,
+        nvml_names=nvml,
+        sources={
+            "memory_bytes": memory,
+            "compute_capability": _CAPABILITIES,
+            "bandwidth": sheet,
+            "context_bytes": context_source,
+            **{rate: sheet for rate, known in rates.items() if known},
+        },
+    )
+
+
+# fmt: off
+DEVICES: Mapping[str, Device] = {device.name: device for device in (
+    _gpu("t4", "NVIDIA T4", (7, 5), 14_912, 320, fp32=8.1, fp16=65, sheet=_T4_SHEET, nvml=("Tesla T4", "T4"),
+         context=_T4_CONTEXT, context_source=_T4_CONTEXT_SOURCE,
+         memory="PyTorch 2.10 on Kaggle: 14.56 GiB; https://github.com/Zheng-Chong/CatVTON/issues/133: the same",
+         notes=("a 70 W card: it clocks down under long load, far below its paper rates",)),
+    _gpu("p100", "NVIDIA P100 16 GB (PCIe)", (6, 0), 16_269, 732, fp32=9.3, sheet=_P100_SHEET,
+         nvml=("Tesla P100-PCIE-16GB",), memory="PyTorch 2.1 on Kaggle: 16,269 MiB",
+         notes=("PyTorch's CUDA 12.8 and newer builds have no kernels for it, its CUDA 12.6 builds have "
+                "(https://github.com/pytorch/pytorch/issues/157517)", "no longer offered by Kaggle")),
+    _gpu("v100", "NVIDIA V100 16 GB (SXM2)", (7, 0), 16_130, 900, fp32=15.7, fp16=125, sheet=_V100_SHEET,
+         nvml=("Tesla V100-SXM2-16GB", "Tesla V100-PCIE-16GB"),
+         memory="PyTorch 1.7: 16,130 MiB; https://github.com/kchengiva/Shift-GCN/issues/34: 15.78 GiB",
+         notes=("PyTorch's CUDA 12.8 and newer builds lose its kernels, with 2.11 at the latest; CUDA 12.6 builds "
+                "have them (https://github.com/pytorch/pytorch/issues/172352)",
+                "the PCIe card is rated a tenth lower")),
+    _gpu("l4", "NVIDIA L4", (8, 9), 22_563, 300, fp32=30.3, tf32=60, fp16=121, bf16=121, sheet=_L4_SHEET,
+         nvml=("L4",), memory="PyTorch 2.11 on Colab: 22,563 MiB (2.5 and 2.8: 22,693)"),
+    _gpu("a10", "NVIDIA A10", (8, 6), 22_587, 600, fp32=31.2, tf32=62.5, fp16=125, bf16=125, sheet=_A10_SHEET,
+         nvml=("A10",), memory="PyTorch 2.15 on an A10G, of the same memory: 22,587 MiB"),
+    _gpu("a100-40", "NVIDIA A100 40 GB", (8, 0), 40_339, 1_555, fp32=19.5, tf32=156, fp16=312, bf16=312,
+         sheet=_A100_SHEET, nvml=("A100-SXM4-40GB", "A100-PCIE-40GB"),
+         memory="PyTorch 2.6: 39.394 GiB (others 39.56)"),
+    _gpu("a100-80", "NVIDIA A100 80 GB (SXM)", (8, 0), 81_050, 2_039, fp32=19.5, tf32=156, fp16=312, bf16=312,
+         sheet=_A100_SHEET, nvml=("A100-SXM4-80GB", "A100 80GB PCIe"), memory="PyTorch 2.6: 79.151 GiB",
+         notes=("the PCIe card reads 1,935 GB/s",)),
+    _gpu("h100", "NVIDIA H100 80 GB (SXM)", (9, 0), 80_998, 3_350, fp32=67, tf32=494, fp16=989, bf16=989,
+         sheet=_H100_SHEET, nvml=("H100 80GB HBM3",),
+         memory="out-of-memory messages: 79.10 GiB (PyTorch 2.11: 79.179)"),
+    _gpu("h200", "NVIDIA H200 (SXM)", (9, 0), 143_155, 4_800, fp32=67, tf32=494, fp16=989, bf16=989,
+         sheet=_H200_SHEET, nvml=("H200",), memory="training log: 139.80 GiB; out-of-memory messages: 139.81"),
+    _gpu("rtx3060", "NVIDIA GeForce RTX 3060 12 GB", (8, 6), 11_910, 360, fp32=12.7, tf32=12.7, fp16=25.5, bf16=25.5,
+         sheet=f"{_GA10X}, scaled to 3,584 cores at 1.777 GHz", nvml=("GeForce RTX 3060",),
+         memory="PyTorch 2.10: 11,910 MiB; https://github.com/smy20011/dreambooth-gui/issues/78: 11.75 GiB"),
+    _gpu("rtx3090", "NVIDIA GeForce RTX 3090", (8, 6), 24_124, 936, fp32=35.6, tf32=35.6, fp16=71, bf16=71,
+         sheet=_GA10X, nvml=("GeForce RTX 3090",), memory="PyTorch 2.13: 24,124 MiB (older: up to 24,268)"),
+    _gpu("rtx4060", "NVIDIA GeForce RTX 4060", (8, 9), 7_807, 272, fp32=15.1, tf32=15.1, fp16=30.2, bf16=30.2,
+         sheet=f"{_AD10X}, scaled to 3,072 cores at 2.46 GHz", nvml=("GeForce RTX 4060",),
+         memory="PyTorch 2.5: 7,807 MiB"),
+    _gpu("rtx4090", "NVIDIA GeForce RTX 4090", (8, 9), 24_074, 1_008, fp32=82.6, tf32=82.6, fp16=165.2, bf16=165.2,
+         sheet=_AD10X, nvml=("GeForce RTX 4090",),
+         memory="out-of-memory message: 23.51 GiB; https://github.com/3DTopia/Phidias-Diffusion/issues/8: 23.64"),
+)}
+# fmt: on
+
+_KAGGLE_RAM = "sessions recorded by public experiment trackers"
+_COLAB_FAQ = "https://research.google.com/colaboratory/faq.html"
+
+PLATFORMS: Mapping[str, Platform] = {
+    platform.name: platform
+    for platform in (
+        Platform(
+            name="kaggle",
+            title="Kaggle notebooks",
+            session_hours=12,
+            weekly_gpu_hours=30,
+            disk_bytes=20 * GB,
+            ram_bytes=int(31.36 * GIB),
+            cores=4,
+            sign="KAGGLE_KERNEL_RUN_TYPE",
+            notes=(
+                "at the limit a session is killed without warning, and its output may be lost",
+                "a session has two T4s or none; the clock counts once for both",
+                "20 GB in /kaggle/working are kept; about 50 GB more in /tmp are not",
+                "2 GiB of the RAM are the system's; 4 hardware threads are 2 cores",
+                "interactive sessions may end after 9 hours",
+            ),
+            sources={
+                "session_hours": "batch sessions cancelled after 43,200 s; https://www.kaggle.com/docs/notebooks",
+                "weekly_gpu_hours": 'its message "Maximum weekly GPU quota of 30.00 hours reached."',
+                "disk_bytes": "https://www.kaggle.com/docs/notebooks: 20 GB, read as decimal, the smaller of the two",
+                "ram_bytes": _KAGGLE_RAM,
+                "cores": _KAGGLE_RAM,
+            },
+        ),
+        Platform(
+            name="colab",
+            title="Google Colab, free of charge",
+            session_hours=12,
+            disk_bytes=15 * GB,
+            ram_bytes=int(12.67 * GIB),
+            cores=2,
+            sign="COLAB_RELEASE_TAG",
+            notes=(
+                "12 hours at most; neither they nor a GPU are guaranteed, and an idle session ends sooner",
+                "nothing on the machine is kept; the disk counted is Google Drive's, shared with all else on it",
+                "about 1 GiB of the RAM is the system's",
+            ),
+            sources={
+                "session_hours": _COLAB_FAQ,
+                "disk_bytes": "https://one.google.com/storage: what every account has free of charge",
+                "ram_bytes": "MemTotal of the free T4 runtime, shown there as 12.7 GB",
+                "cores": "the free T4 runtime",
+            },
+        ),
+    )
+}
+
+PROBED = {"local": "this machine", "cpu": "this machine's CPU, whatever GPU it has"}
+"""The targets that are known only by looking, which takes a moment: `find` does it when asked for one."""
+
+
+def targets() -> dict[str, Target]:
+    """Every target that is the same everywhere, by name: those of the platforms, then each GPU without limits."""
+    rows = (("kaggle-t4x2", "t4", 2, "kaggle"), ("kaggle-t4", "t4", 1, "kaggle"), ("colab-t4", "t4", 1, "colab"))
+    return {
+        name: Target(name=name, device=DEVICES[device], gpus=gpus, platform=PLATFORMS[platform])
+        for name, device, gpus, platform in rows
+    } | {name: Target(name=name, device=device, gpus=1) for name, device in DEVICES.items()}
+
+
+def find(name: str) -> Target:
+    """The target called `name`; `local` and `cpu` look at this machine.
+
+    Raises QuestionError for an unknown name.
+    """
+    if name in PROBED:
+        from shoestring.hardware import probe  # it reads this catalogue
+
+        return probe.local() if name == "local" else probe.local_cpu()
+    known = targets()
+    if name not in known:
+        raise QuestionError(f"there is no target {name!r}", hint=nearest(name, [*PROBED, *known]))
+    return known[name]

@@ -1,0 +1,75 @@
+"""The fastest settings that fit, for a fixed effective batch."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from shoestring.estimate.memory import Breakdown, memory
+from shoestring.estimate.time import Seconds, update_seconds
+from shoestring.hardware.catalog import Target
+from shoestring.recipe import LoadedRecipe
+from shoestring.settings import Settings
+from shoestring.trace import Tracer
+from shoestring.trace.record import Trace
+
+_CLOSE = 1.1
+"""Predicted times nearer than this are a tie: no prediction without a measurement tells them apart."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Candidate:
+    """Settings that leave nothing open, with what they cost."""
+
+    settings: Settings
+    trace: Trace
+    memory: Breakdown
+    time: Seconds
+
+
+def search(tracer: Tracer, loaded: LoadedRecipe, target: Target, wanted: Settings) -> list[Candidate]:
+    """Candidates, the best first: those that fit before those that do not, then by time.
+
+    What `wanted` fixes stays fixed; what it leaves open is chosen. Of each precision that the device has, microbatches
+    are halved from the effective batch down to the first that fits.
+    """
+    precisions = (wanted.precision,) if wanted.precision else target.device.precisions
+    candidates = []
+    for precision in precisions:
+        for micro_batch in _micro_batches(loaded.effective_batch, wanted.micro_batch):
+            settings = wanted.replace(precision=precision, micro_batch=micro_batch)
+            candidates.append(candidate(tracer, loaded, target, settings))
+            if candidates[-1].memory.fits:
+                break
+    quickest = min(item.time.value for item in candidates)
+
+    def rank(item: Candidate) -> tuple[bool, bool, int, float]:
+        # Among equals the first precision in the device's own order: fp32 needs no loss scaling.
+        tied = item.time.value <= quickest * _CLOSE
+        return (not item.memory.fits, not tied, precisions.index(item.settings.precision) if tied else 0, item.time.value)
+
+    return sorted(candidates, key=rank)
+
+
+def candidate(tracer: Tracer, loaded: LoadedRecipe, target: Target, settings: Settings) -> Candidate:
+    """The cost of settings that leave neither microbatch nor precision open, on one GPU of the target."""
+    assert settings.micro_batch is not None and settings.precision is not None
+    microbatches = -(-loaded.effective_batch // settings.micro_batch)
+    trace = tracer.trace(
+        micro_batch=-(-loaded.effective_batch // microbatches),
+        accumulate=microbatches,
+        precision=settings.precision,
+        device=target.device,
+    )
+    return Candidate(
+        settings=settings,
+        trace=trace,
+        memory=memory(trace, target.device),
+        time=update_seconds(trace, target.device, microbatches),
+    )
+
+
+def _micro_batches(effective_batch: int, wanted: int | None) -> Iterator[int]:
+    size = min(wanted or effective_batch, effective_batch)
+    yield size
+    while wanted is None and size > 1:
+        size = -(-size // 2)
+        yield size

@@ -1,0 +1,206 @@
+"""`temporal`: will a price be higher, lower or about the same some bars ahead?
+
+An LSTM, a Transformer and an MLP over 29 features of OHLCV bars in three timeframes. Every input is from the past and
+the present bar, and every part of the data is later than the one before. What such a model is worth shows against
+always naming the most frequent class, so `evaluate` reports both.
+
+The models need torch alone; data and metrics need `pip install 'shoestring[temporal]'`.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Annotated, Any, Literal
+
+from shoestring.errors import QuestionError
+from shoestring.recipes.temporal.extras import require
+from shoestring.recipes.temporal.features import FEATURES
+from shoestring.recipes.temporal.split import is_fold
+
+if TYPE_CHECKING:
+    from torch import Tensor, nn
+    from torch.optim import Optimizer
+
+    from shoestring.recipes.temporal.windows import Batch, Windows
+
+WEIGHT_DECAY = 5e-4
+
+
+@dataclass(frozen=True, kw_only=True)
+class Architecture:
+    """What goes with one of the networks where the options leave it open."""
+
+    learning_rate: float
+    dropout: float
+    clip_norm: float
+    full: dict[str, Any]
+    tiny: dict[str, Any]
+
+
+# The published values; the Transformer's dropout was not given and is that of Vaswani et al., 2017.
+ARCHITECTURES = {
+    "lstm": Architecture(
+        learning_rate=5e-4,
+        dropout=0.4,
+        clip_norm=0.5,
+        full={"hidden": 128, "head": 128},
+        tiny={"hidden": 8, "head": 8},
+    ),
+    "transformer": Architecture(
+        learning_rate=3e-4,
+        dropout=0.1,
+        clip_norm=0.5,
+        full={"width": 128, "heads": 8, "feedforward": 512, "head": 64},
+        tiny={"width": 16, "heads": 2, "feedforward": 32, "head": 8},
+    ),
+    "mlp": Architecture(
+        learning_rate=1e-3,
+        dropout=0.3,
+        clip_norm=1.0,
+        full={"widths": (128, 96, 64, 32)},
+        tiny={"widths": (32, 16, 16, 8)},
+    ),
+}
+
+RULES: tuple[tuple[tuple[str, ...], str, Callable[[Any], bool]], ...] = (
+    (("patience", "seq_len", "horizon"), "at least 1", lambda value: value >= 1),
+    (("warmup_epochs", "threshold"), "at least 0", lambda value: value >= 0),
+    (("dropout", "label_smoothing"), "at least 0 and less than 1", lambda value: 0 <= value < 1),
+    (("learning_rate",), "more than 0", lambda value: value > 0),
+    (("fold",), "like 3/5, the third of five", is_fold),
+)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Temporal:
+    """Three-class classification of the return over the next bars. The fields are its options."""
+
+    size: Annotated[Literal["full", "tiny"], "the published size, or a few thousand parameters to try things with"] = (
+        "full"
+    )
+    architecture: Annotated[Literal["lstm", "transformer", "mlp"], "the network; the MLP sees the last bar only"] = (
+        "lstm"
+    )
+    data_path: Annotated[str | None, "CSV of OHLCV bars; none: 1,047 real daily bars that matplotlib brings along"] = (
+        None
+    )
+    epochs: Annotated[int, "passes over the training data"] = 50
+    effective_batch: Annotated[int, "samples in one update"] = 256
+    seed: Annotated[int, "decides initialisation, sample order and dropout"] = 42
+    learning_rate: Annotated[float | None, "peak; none: lstm 5e-4, transformer 3e-4, mlp 1e-3"] = None
+    dropout: Annotated[float | None, "none: lstm 0.4, transformer 0.1, mlp 0.3"] = None
+    patience: Annotated[int, "epochs without a better validation loss after which training stops"] = 15
+    seq_len: Annotated[int, "bars in one sample"] = 20
+    horizon: Annotated[int, "bars ahead whose close decides the class"] = 8
+    threshold: Annotated[float, "change of the close beyond which it is up or down, else flat"] = 0.006
+    label_smoothing: Annotated[float, "share of each label that is spread over all classes"] = 0.1
+    warmup_epochs: Annotated[int, "epochs over which the learning rate rises"] = 5
+    fold: Annotated[str | None, "3/5: the third of five expanding walk-forward folds; none: 70/15/15 % by time"] = None
+
+    best = ("loss", "min")
+
+    def __post_init__(self) -> None:
+        problems = [
+            f"{name}={value}: must be {rule}"
+            for names, rule, holds in RULES
+            for name in names
+            if (value := getattr(self, name)) is not None and not holds(value)
+        ]
+        if problems:
+            raise QuestionError("options of temporal cannot be used", problems=problems)
+
+    def model(self) -> nn.Module:
+        from shoestring.recipes.temporal import models
+        from shoestring.recipes.temporal.windows import CLASSES
+
+        shape: dict[str, Any] = {
+            "features": len(FEATURES),
+            "classes": len(CLASSES),
+            "dropout": self._own.dropout if self.dropout is None else self.dropout,
+            **(self._own.tiny if self.size == "tiny" else self._own.full),
+        }
+        match self.architecture:
+            case "lstm":
+                return models.AttentiveLSTM(**shape)
+            case "transformer":
+                return models.TemporalTransformer(**shape, seq_len=self.seq_len)
+            case "mlp":
+                return models.GatedMLP(**shape)
+
+    def batch(self, size: int) -> Batch:
+        """(size, seq_len, 29) float32 and (size,) int64; all samples are of one length."""
+        import torch
+
+        return torch.zeros(size, self.seq_len, len(FEATURES)), torch.zeros(size, dtype=torch.int64)
+
+    def loss(self, model: nn.Module, batch: Batch) -> Tensor:
+        """Mean cross-entropy with label smoothing."""
+        inputs, labels = batch
+        return self._cross_entropy(model(inputs), labels, "mean")
+
+    def data(self) -> dict[str, Windows]:
+        """`train`, `validation` and `test`, one after the other in time; see `split.shares` for how much is in each.
+
+        Raises QuestionError where the extra is not installed, DataError for bars that cannot be trained on.
+        """
+        # The metrics' package too: after the first epoch would be late to miss it.
+        require("temporal", "pandas", "torchmetrics")
+        from shoestring.recipes.temporal.dataset import parts
+
+        return parts(
+            self.data_path, seq_len=self.seq_len, horizon=self.horizon, threshold=self.threshold, fold=self.fold
+        )
+
+    def collate(self, samples: Batch | list[Batch]) -> Batch:
+        from shoestring.recipes.temporal.windows import collate
+
+        return collate(samples)
+
+    def optimizer(self, model: nn.Module) -> Optimizer:
+        import torch
+
+        learning_rate = self._own.learning_rate if self.learning_rate is None else self.learning_rate
+        return torch.optim.AdamW(model.parameters(), lr=learning_rate, weight_decay=WEIGHT_DECAY)
+
+    def schedule(self, update: int, updates_per_epoch: int, total_updates: int) -> float:
+        """Linear warmup, then a cosine to almost 0. The warmup never takes more than half of a short run."""
+        warmup = min(self.warmup_epochs * updates_per_epoch, total_updates // 2)
+        if update < warmup:
+            return (update + 1) / warmup
+        return 0.5 * (1 + math.cos(math.pi * (update - warmup) / max(1, total_updates - warmup)))
+
+    @property
+    def clip_norm(self) -> float:
+        return self._own.clip_norm
+
+    def evaluate(self, model: nn.Module, batches: Iterable[Batch]) -> dict[str, Any]:
+        """`loss`, `accuracy`, `macro_f1`, and the last two of always naming the training part's most frequent class.
+
+        `classes` has for each class how often it was there and how often it was predicted.
+        """
+        require("temporal", "pandas", "torchmetrics")
+        import torch
+
+        from shoestring.recipes.temporal.metrics import scores
+
+        counts = self.data()["train"].counts()
+        losses, predicted, labels = [], [], []
+        for inputs, truth in batches:
+            logits = model(inputs)
+            losses.append(self._cross_entropy(logits, truth, "sum").double())
+            predicted.append(logits.argmax(dim=-1))
+            labels.append(truth)
+        truths = torch.cat(labels)
+        loss = float(torch.stack(losses).sum()) / len(truths)
+        return {"loss": loss, **scores(torch.cat(predicted), truths, majority=counts.index(max(counts)))}
+
+    @property
+    def _own(self) -> Architecture:
+        return ARCHITECTURES[self.architecture]
+
+    def _cross_entropy(self, logits: Tensor, labels: Tensor, reduction: Literal["mean", "sum"]) -> Tensor:
+        from torch.nn.functional import cross_entropy
+
+        return cross_entropy(logits, labels, label_smoothing=self.label_smoothing, reduction=reduction)

@@ -1,0 +1,72 @@
+"""From a file of bars to the three parts that are trained, validated and tested on."""
+
+from functools import lru_cache
+from math import ceil
+from pathlib import Path
+
+import pandas as pd
+import torch
+
+from shoestring.errors import DataError
+from shoestring.recipes.temporal.bars import read_bars, sample_bars
+from shoestring.recipes.temporal.features import LOOK_BACK
+from shoestring.recipes.temporal.split import PARTS, borders, shares
+from shoestring.recipes.temporal.table import standardised, tabulate
+from shoestring.recipes.temporal.timeframes import choose
+from shoestring.recipes.temporal.windows import Windows, classes, ends
+
+
+def parts(path: str | None, *, seq_len: int, horizon: int, threshold: float, fold: str | None) -> dict[str, Windows]:
+    """The `PARTS` of the bars in the CSV file `path`, or of the sample bars. Read once while the file stays as it is.
+
+    Raises DataError for what is wrong with the file, and where a part is too short for a single sample.
+    """
+    if path is None:
+        return _parts(None, (), seq_len, horizon, threshold, fold)
+    file = Path(path).resolve()
+    try:
+        stat = file.stat()
+    except OSError as error:
+        raise DataError(f"{file} cannot be read: {error.strerror}", hint="give a CSV file of bars") from error
+    return dict(_parts(file, (stat.st_mtime_ns, stat.st_size), seq_len, horizon, threshold, fold))
+
+
+# One at a time: a large table should not stay behind when another is asked for.
+@lru_cache(maxsize=1)
+def _parts(
+    file: Path | None, _version: tuple[int, ...], seq_len: int, horizon: int, threshold: float, fold: str | None
+) -> dict[str, Windows]:
+    bars = read_bars(file) if file else sample_bars()
+    table = tabulate(bars)
+    where = dict(zip(PARTS, borders(table.moments, fold), strict=True))
+    found = {part: ends(table, seq_len, horizon, *border) for part, border in where.items()}
+    empty = [part for part in PARTS if not len(found[part])]
+    if empty:
+        _refuse(bars, str(file or "the sample data"), table.moments, empty, seq_len, horizon, fold)
+    features = torch.from_numpy(standardised(table, before=where["train"][1]))
+    return {
+        part: Windows(
+            features,
+            torch.from_numpy(last),
+            torch.from_numpy(classes(table.close, last, horizon, threshold)),
+            seq_len,
+        )
+        for part, last in found.items()
+    }
+
+
+def _refuse(
+    bars: pd.DataFrame, name: str, moments: int, empty: list[str], seq_len: int, horizon: int, fold: str | None
+) -> None:
+    base, closed_middle, closed_coarse = LOOK_BACK
+    middle, coarse = choose(bars)
+    span = seq_len + horizon
+    raise DataError(
+        f"{name} has too few rows: {len(bars):,}, and {moments:,} bars in time after the warm-up",
+        problems=[
+            f"a bar counts once {base} bars, {closed_middle} x 1 {middle} and {closed_coarse} x 1 {coarse} are behind it",
+            f"a sample takes {span} bars of one part: {seq_len} in its sequence and {horizon} to its label",
+            f"without any sample: {', '.join(empty)}",
+        ],
+        hint=f"after the warm-up {ceil(span / min(shares(fold))):,} bars are needed; or lower seq_len or horizon",
+    )

@@ -1,0 +1,95 @@
+"""Three small networks over the same features: (n, seq_len, 29) -> logits of the three classes (n, 3)."""
+
+import math
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor, nn
+
+
+class AttentiveLSTM(nn.Module):
+    """Bidirectional LSTM; additive attention (Bahdanau et al., 2015) weighs its outputs over time."""
+
+    def __init__(self, features: int, classes: int, *, hidden: int, head: int, layers: int = 2, dropout: float) -> None:
+        super().__init__()
+        both = 2 * hidden
+        self.norm = nn.LayerNorm(features)
+        self.lstm = nn.LSTM(features, hidden, layers, batch_first=True, dropout=dropout, bidirectional=True)
+        self.lstm_norm = nn.LayerNorm(both)
+        self.score = nn.Sequential(nn.Linear(both, head), nn.Tanh(), nn.Linear(head, 1))
+        self.head = nn.Sequential(
+            nn.LayerNorm(both), nn.Linear(both, head), nn.ReLU(), nn.LayerNorm(head), nn.Linear(head, classes)
+        )
+
+    def forward(self, x: Tensor) -> Tensor:
+        states: Tensor = self.lstm_norm(self.lstm(self.norm(x))[0])
+        weights = self.score(states).softmax(dim=1)
+        logits: Tensor = self.head((weights * states).sum(dim=1))
+        return logits
+
+
+class TemporalTransformer(nn.Module):
+    """Pre-norm Transformer encoder with sinusoidal positions (Vaswani et al., 2017), averaged over time."""
+
+    def __init__(
+        self,
+        features: int,
+        classes: int,
+        *,
+        seq_len: int,
+        width: int,
+        heads: int,
+        feedforward: int,
+        head: int,
+        layers: int = 3,
+        dropout: float,
+    ) -> None:
+        super().__init__()
+        self.embed = nn.Sequential(nn.Linear(features, width), nn.LayerNorm(width))
+        self.register_buffer("positions", sinusoids(seq_len, width), persistent=False)
+        self.encoder = nn.Sequential(
+            # Not nn.TransformerEncoder: it copies one layer, so that all would start with the same weights.
+            *(
+                nn.TransformerEncoderLayer(
+                    width, heads, feedforward, dropout, activation="gelu", batch_first=True, norm_first=True
+                )
+                for _ in range(layers)
+            ),
+            nn.LayerNorm(width),
+        )
+        self.head = nn.Sequential(
+            nn.LayerNorm(width), nn.Linear(width, head), nn.GELU(), nn.LayerNorm(head), nn.Linear(head, classes)
+        )
+
+    def forward(self, x: Tensor) -> Tensor:
+        logits: Tensor = self.head(self.encoder(self.embed(x) + self.positions).mean(dim=1))
+        return logits
+
+
+class GatedMLP(nn.Module):
+    """The last bar alone: layers with batch normalisation, their output weighed by a gate of its own."""
+
+    def __init__(self, features: int, classes: int, *, widths: Sequence[int], dropout: float) -> None:
+        super().__init__()
+        pairs = zip((features, *widths), widths, strict=False)
+        self.norm = nn.BatchNorm1d(features)
+        self.layers = nn.Sequential(*(_dense(inputs, outputs, dropout) for inputs, outputs in pairs))
+        last = widths[-1]
+        self.gate = nn.Sequential(nn.Linear(last, last // 2), nn.ReLU(), nn.Linear(last // 2, last), nn.Sigmoid())
+        self.head = nn.Linear(last, classes)
+
+    def forward(self, x: Tensor) -> Tensor:
+        hidden = self.layers(self.norm(x[:, -1]))
+        logits: Tensor = self.head(hidden * self.gate(hidden))
+        return logits
+
+
+def sinusoids(length: int, width: int) -> Tensor:
+    """(length, width): sines in the even columns and cosines in the odd ones, from fast to slow."""
+    steps = torch.arange(0, width, 2) * (-math.log(10_000.0) / width)
+    angles = torch.arange(length)[:, None] * steps.exp()
+    return torch.stack((angles.sin(), angles.cos()), dim=-1).flatten(1)
+
+
+def _dense(inputs: int, outputs: int, dropout: float) -> nn.Sequential:
+    return nn.Sequential(nn.Linear(inputs, outputs), nn.BatchNorm1d(outputs), nn.ReLU(), nn.Dropout(dropout))

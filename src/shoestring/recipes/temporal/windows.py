@@ -1,0 +1,70 @@
+"""Samples: a sequence of bars and the class of what came after, as views of one table."""
+
+from collections.abc import Sequence
+from typing import TypeAlias
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+from torch.utils.data import Dataset
+
+from shoestring.recipes.temporal.table import Table
+
+CLASSES = ("down", "flat", "up")
+
+Batch: TypeAlias = tuple[Tensor, Tensor]
+"""Sequences (n, seq_len, 29) float32 and their classes (n,) int64."""
+
+
+class Windows(Dataset[Batch]):
+    """The samples of one part. No window is copied before it is asked for: all are read from one table of bars."""
+
+    def __init__(self, features: Tensor, ends: Tensor, labels: Tensor, seq_len: int) -> None:
+        """`features` (bars, 29); of each sample the row of its last bar and its class, (samples,) int64."""
+        self.features, self.ends, self.labels = features, ends, labels
+        self.offsets = torch.arange(1 - seq_len, 1)
+
+    def __len__(self) -> int:
+        return len(self.ends)
+
+    def __getitem__(self, index: int) -> Batch:
+        """One sample: (seq_len, 29) and a class without dimension."""
+        return self.features[self.ends[index] + self.offsets], self.labels[index]
+
+    def __getitems__(self, indices: Sequence[int]) -> Batch:
+        """A whole batch at once, for `collate` to pass on."""
+        chosen = torch.as_tensor(indices, dtype=torch.int64)
+        return self.features[self.ends[chosen, None] + self.offsets], self.labels[chosen]
+
+    def counts(self) -> list[int]:
+        """How many samples there are of each of `CLASSES`."""
+        counted: list[int] = torch.bincount(self.labels, minlength=len(CLASSES)).tolist()
+        return counted
+
+
+def collate(samples: Batch | list[Batch]) -> Batch:
+    """The batch that `Windows.__getitems__` gathered as it is, or one made of single samples."""
+    if isinstance(samples, tuple):
+        return samples
+    inputs, labels = zip(*samples, strict=True)
+    return torch.stack(inputs), torch.stack(labels)
+
+
+def ends(table: Table, seq_len: int, horizon: int, first: int, stop: int) -> NDArray[np.int64]:
+    """The last bars of the samples that lie in the moments from `first` to before `stop`, label and all.
+
+    A sample is the `seq_len` bars that end there, and the bar `horizon` later that decides its class. All are of one
+    symbol and one part, so that neither an input nor a label reaches from one part into another.
+    """
+    found = np.arange(seq_len - 1, len(table.close) - horizon)
+    begin, decided = found - seq_len + 1, found + horizon
+    together = table.symbol[begin] == table.symbol[decided]
+    return found[together & (table.moment[begin] >= first) & (table.moment[decided] < stop)]
+
+
+def classes(close: NDArray[np.float64], ends: NDArray[np.int64], horizon: int, threshold: float) -> NDArray[np.int64]:
+    """The class of each sample by the change of the close `horizon` bars on: beyond ±`threshold` is up or down."""
+    change = close[ends + horizon] / close[ends] - 1
+    label: NDArray[np.int64] = 1 + (change > threshold).astype(np.int64) - (change < -threshold).astype(np.int64)
+    return label

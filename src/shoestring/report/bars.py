@@ -1,0 +1,127 @@
+"""Two things drawn as bars: the parts of the planned memory, and the sessions on the wall clock."""
+
+from typing import TYPE_CHECKING
+
+from shoestring.report import svg
+from shoestring.report.markup import EMPTY, Markup
+from shoestring.report.run import Run
+from shoestring.report.sessions import Session, pauses
+from shoestring.report.values import dig, number, numbers
+from shoestring.units import GIB, MIB, bytes_text, seconds_text
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+
+PART_COLOURS = (svg.BLUE, svg.ORANGE, svg.GREEN, svg.PURPLE, svg.SKY, svg.VERMILLION, svg.YELLOW, svg.MUTED)
+DAY = 86400
+"""Seconds; matplotlib counts dates in days since 1970."""
+ENDINGS = {
+    "finished": svg.GREEN,
+    "paused": svg.BLUE,
+    "failed": svg.VERMILLION,
+    "killed": svg.MUTED,
+    "running": svg.ORANGE,
+}
+
+
+def memory_parts(run: Run) -> Markup:
+    """The plan's peak as one bar of parts, with its range, what was measured and what the GPU has."""
+    memory = numbers(dig(run.plan, "plan", "memory"))
+    listed = dig(run.plan, "plan", "memory", "parts")
+    parts = [
+        (str(dig(part, "name")), value)
+        for part in (listed if isinstance(listed, list) else [])
+        if (value := number(dig(part, "bytes")))
+    ]
+    if not parts:
+        return EMPTY
+    total = sum(value for _, value in parts)
+    high = max(total, memory.get("high_bytes", total))
+    measured = max((value for event in run.of("progress") if (value := number(event.get("memory_bytes")))), default=0)
+    capacity = memory.get("capacity_bytes")
+    unit, unit_name = (GIB, "GiB") if total >= GIB else (MIB, "MiB")
+
+    def paint(axes: "Axes") -> None:
+        left = 0.0
+        for index, (name, value) in enumerate(parts):
+            colour = PART_COLOURS[index % len(PART_COLOURS)]
+            label = f"{name}  {bytes_text(value)}"
+            axes.barh(0, value / unit, left=left / unit, color=colour, edgecolor=svg.CARD, linewidth=0.8, label=label)
+            left += value
+        low = memory.get("low_bytes", total)
+        axes.plot([low / unit, high / unit], [0.62, 0.62], color=svg.INK, linewidth=1, marker="|", markersize=6)
+        _caption(axes, total / unit, 0.72, f"planned {bytes_text(total)} ({bytes_text(low)} to {bytes_text(high)})")
+        if measured:
+            axes.plot(measured / unit, -0.58, color=svg.INK, marker="^", markersize=6, clip_on=False)
+            _caption(axes, measured / unit, -0.98, f"measured {bytes_text(measured)}")
+        right = max(high, measured) * 1.15
+        if capacity and capacity < 3 * right:
+            right = max(right, capacity * 1.04)
+            axes.axvline(capacity / unit, color=svg.VERMILLION, linewidth=1.4, linestyle="--")
+            _caption(axes, capacity / unit, 1.1, f"capacity {bytes_text(capacity)}", align="right")
+        elif capacity:
+            note = f"capacity {bytes_text(capacity)}, far to the right \N{RIGHTWARDS ARROW}"
+            _caption(axes, right / unit, 1.1, note, align="right")
+        axes.set(xlim=(0, right / unit), ylim=(-1.2, 1.5), yticks=[], xlabel=unit_name)
+        axes.grid(False)
+        axes.legend(loc="upper left", bbox_to_anchor=(0, -0.32), ncols=4, handlelength=0.9, handleheight=0.9)
+
+    rows = -(-len(parts) // 4)
+    return svg.draw("Parts of the planned memory", paint, width=720, height=150 + 14 * rows)
+
+
+def timeline(found: list[Session]) -> Markup:
+    """The sessions on the wall clock, coloured by how they ended."""
+    if not found:
+        return EMPTY
+
+    def paint(axes: "Axes") -> None:
+        begin = found[0].start
+        end = max(begin + 60, *(session.end for session in found))
+        # A session that only just began is still to be seen.
+        shortest = max((end - begin) / 400, 1.0)
+        shown = set()
+        for session in found:
+            length = max(session.end - session.start, shortest) / DAY
+            axes.barh(
+                0,
+                length,
+                left=session.start / DAY,
+                height=0.8,
+                color=ENDINGS.get(session.ended, svg.MUTED),
+                alpha=0.9,
+                label="" if session.ended in shown else session.ended,
+            )
+            shown.add(session.ended)
+            axes.text(
+                session.start / DAY + length / 2, 0.55, str(session.number), ha="center", color=svg.MUTED, fontsize=8
+            )
+        killed = [session.end / DAY for session in found if session.ended == "killed"]
+        if killed:
+            axes.plot(
+                killed, [0] * len(killed), color=svg.INK, marker="x", linestyle="none", label="cut off here", zorder=3
+            )
+        saves = [save / DAY for session in found for save in session.saves]
+        if saves:
+            axes.plot(
+                saves, [-0.56] * len(saves), color=svg.INK, marker="|", linestyle="none", markersize=5, label="save"
+            )
+        for rest_begin, rest_end in pauses(found):
+            if rest_end - rest_begin > 0.1 * (end - begin):
+                middle = (rest_begin / DAY + rest_end / DAY) / 2
+                text = seconds_text(rest_end - rest_begin)
+                axes.text(middle, 0, text, ha="center", va="center", color=svg.MUTED, fontsize=8)
+        axes.xaxis_date("UTC")
+        margin = max((end - begin) * 0.02, shortest) / DAY
+        axes.set(
+            xlim=(begin / DAY - margin, end / DAY + margin), ylim=(-0.9, 0.95), yticks=[], xlabel="wall clock (UTC)"
+        )
+        axes.grid(False)
+        axes.legend(loc="lower right", bbox_to_anchor=(1, 1), ncols=7, handlelength=0.9, handleheight=0.9)
+
+    return svg.draw("Sessions on the wall clock", paint, width=720, height=120)
+
+
+def _caption(axes: "Axes", x: float, y: float, text: str, *, align: str = "center") -> None:
+    beside = (-4 if align == "right" else 0, 0)
+    axes.annotate(text, (x, y), xytext=beside, textcoords="offset points", ha=align, color=svg.MUTED, fontsize=8)

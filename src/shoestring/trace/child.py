@@ -1,0 +1,95 @@
+"""The child's side of the protocol: a question on each line in, an answer on each line out, both JSON.
+
+{"do": "open", "reference": ..., "options": {...}}      -> {"facts": {...}}
+{"do": "trace", "micro_batch": ..., ...}                -> {"trace": {...}}
+any of them                                             -> {"error": {"kind", "message", "problems", "hint"}}
+"""
+
+from __future__ import annotations
+
+import faulthandler
+import json
+import signal
+import sys
+from collections.abc import Mapping
+from typing import Any, TextIO
+
+from shoestring.errors import ShoestringError
+from shoestring.recipe import LoadedRecipe, load
+from shoestring.trace.record import Facts, Trace
+
+
+def serve(questions: TextIO, answers: TextIO, loaded: LoadedRecipe | None = None) -> None:
+    """Answer until the questions end. `loaded` is a recipe that only lives in this process."""
+    # Ctrl-C reaches the whole group of processes; the parent hears it and ends this one.
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    # If torch aborts, the parent finds the line of the recipe's code in what this leaves on standard error.
+    faulthandler.enable(sys.__stderr__ or 2)
+    session = _Session(loaded)
+    for line in questions:
+        try:
+            answer = session.answer(json.loads(line))
+        except ShoestringError as error:
+            answer = {
+                "error": {
+                    "kind": type(error).__name__,
+                    "message": error.message,
+                    "problems": list(error.problems),
+                    "hint": error.hint,
+                }
+            }
+        print(json.dumps(answer), file=answers, flush=True)
+
+
+class _Session:
+    """One recipe, and the pretend device once it was set up."""
+
+    def __init__(self, loaded: LoadedRecipe | None) -> None:
+        self._loaded = loaded
+        self._facts: Facts | None = None
+
+    def answer(self, question: Mapping[str, Any]) -> dict[str, Any]:
+        if question["do"] == "open":
+            if self._loaded is None:
+                self._loaded = load(question["reference"], question["options"])
+            self._facts = _open(self._loaded)
+            return {"facts": self._facts.json()}
+        assert self._loaded and self._facts
+        return {"trace": _trace(self._loaded, self._facts, question).json()}
+
+
+def _open(loaded: LoadedRecipe) -> Facts:
+    from shoestring.trace import attention, autocast, facts, pretend, recurrent
+    from shoestring.trace.explain import explained
+
+    with explained():
+        found = facts.read(loaded.recipe)
+    for part in (pretend, autocast, attention, recurrent):
+        part.set_up()
+    return found
+
+
+def _trace(loaded: LoadedRecipe, facts: Facts, question: Mapping[str, Any]) -> Trace:
+    from shoestring.trace import update
+    from shoestring.trace.explain import explained
+    from shoestring.trace.recorder import Recorder
+
+    recorder = Recorder()
+    capability = question["capability"]
+    with explained(recorder):
+        storages, events = update.run(
+            recorder,
+            loaded.recipe,
+            micro_batch=question["micro_batch"],
+            accumulate=question["accumulate"],
+            precision=question["precision"],
+            capability=tuple(capability) if capability else None,
+        )
+    return Trace(
+        micro_batch=question["micro_batch"],
+        microbatches=min(update.FOLLOWED_MICROBATCHES, question["accumulate"]),
+        precision=question["precision"],
+        facts=facts,
+        storages=storages,
+        events=events,
+    )

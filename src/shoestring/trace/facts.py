@@ -1,0 +1,32 @@
+"""What a recipe is, whatever the settings: counts that need its model and its data, but no update."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import psutil
+from torch import nn
+from torch.nn.modules.batchnorm import _BatchNorm
+
+from shoestring.recipe import datasets, part
+from shoestring.trace import pretend
+from shoestring.trace.record import Facts
+
+
+def read(recipe: Any) -> Facts:
+    """The facts of `recipe`; raises what its own code raises."""
+    process = int(psutil.Process().memory_info().rss)
+    samples = None
+    if part(recipe, "data", None) is not None:
+        samples = {name: len(data) for name, data in datasets(recipe).items()}
+    model: nn.Module = pretend.build(recipe.model)
+    parameters = list(model.parameters())
+    stored = {id(tensor): tensor for tensor in model.state_dict(keep_vars=True).values()}
+    return Facts(
+        parameters_total=sum(parameter.numel() for parameter in parameters),
+        parameters_trainable=sum(parameter.numel() for parameter in parameters if parameter.requires_grad),
+        weight_bytes=sum(tensor.numel() * tensor.element_size() for tensor in stored.values()),
+        batch_norm=any(isinstance(module, _BatchNorm) and module.training for module in model.modules()),
+        samples=samples,
+        process_bytes=process,
+    )

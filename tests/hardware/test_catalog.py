@@ -1,0 +1,117 @@
+"""The catalogue: every number has a source, no fact contradicts another, and a name is found or its neighbour is."""
+
+import json
+import subprocess
+import sys
+
+import pytest
+
+from shoestring.errors import QuestionError
+from shoestring.hardware.catalog import DEVICES, PLATFORMS, PROBED, Device, find, targets
+from shoestring.units import GIB, bytes_text
+
+RATES = ("fp32_flops", "tf32_flops", "fp16_flops", "bf16_flops")
+FACTS = ("memory_bytes", "compute_capability", "bandwidth", "context_bytes", *RATES)
+TERMS = ("session_hours", "weekly_gpu_hours", "disk_bytes", "ram_bytes", "cores")
+
+each_device = pytest.mark.parametrize("device", DEVICES.values(), ids=DEVICES)
+
+
+@each_device
+def test_exactly_the_known_facts_have_a_source(device: Device) -> None:
+    assert {fact for fact in FACTS if getattr(device, fact) is not None} == device.sources.keys()
+
+
+@pytest.mark.parametrize("platform", PLATFORMS.values(), ids=PLATFORMS)
+def test_exactly_the_known_terms_have_a_source(platform) -> None:
+    assert {term for term in TERMS if getattr(platform, term) is not None} == platform.sources.keys()
+    assert platform.sign
+
+
+@each_device
+def test_capabilities_agree_with_the_rates(device: Device) -> None:
+    tensor_cores, ampere = device.compute_capability >= (7, 0), device.compute_capability >= (8, 0)
+    assert (device.fp16_flops is not None) == tensor_cores
+    assert (device.bf16_flops is not None) == (device.tf32_flops is not None) == ampere
+    assert ("bf16" in device.precisions) == device.flash_attention == ampere
+    assert ("bf16" in device.lacks) == (not ampere)
+
+
+@each_device
+def test_figures_are_in_the_units_they_claim(device: Device) -> None:
+    low, typical, high = device.context_bytes
+    assert 100 * 2**20 < low <= typical <= high < 2**30
+    assert 7 * GIB < device.memory_bytes < 141 * GIB
+    assert 1e11 < device.bandwidth < 1e13
+    assert 1e12 < device.fp32_flops <= (device.fp16_flops or device.fp32_flops) < 1e15
+
+
+def test_memory_is_less_than_the_number_on_the_box() -> None:
+    boxes = {"a100-40": 40, "a100-80": 80, "h100": 80, "rtx3060": 12, "rtx3090": 24, "rtx4060": 8, "rtx4090": 24}
+    boxes |= {"t4": 16, "p100": 16, "v100": 16, "l4": 24, "a10": 24, "h200": 141}
+    assert boxes.keys() == DEVICES.keys()
+    for name, box in boxes.items():
+        assert 0.9 * box * GIB < DEVICES[name].memory_bytes < box * GIB
+
+
+def test_the_t4_of_kaggle() -> None:
+    t4 = DEVICES["t4"]
+    assert bytes_text(t4.memory_bytes) == "14.56 GiB"
+    assert t4.precisions == ("fp32", "fp16")
+    assert not t4.flash_attention
+    assert any("FlashAttention" in words for words in t4.lacks)
+    assert t4.context_bytes[1] == 140.875 * 2**20
+
+
+def test_names_of_the_driver_mean_one_device_each() -> None:
+    names = [name for device in DEVICES.values() for name in device.nvml_names]
+    assert len(names) == len(set(names))
+
+
+def test_a_pair_on_kaggle_is_two_of_one_of_them_under_the_same_limits() -> None:
+    pair, one = find("kaggle-t4x2"), find("kaggle-t4")
+    assert (pair.gpus, pair.processes, one.gpus) == (2, 2, 1)
+    assert pair.device == one.device == DEVICES["t4"]
+    assert pair.platform == one.platform == PLATFORMS["kaggle"]
+    assert (pair.platform.session_hours, pair.platform.weekly_gpu_hours) == (12, 30)
+
+
+def test_a_bare_gpu_is_a_target_without_limits() -> None:
+    for name, device in DEVICES.items():
+        assert (find(name).device, find(name).gpus, find(name).platform) == (device, 1, None)
+
+
+def test_kaggle_has_no_p100_any_more() -> None:
+    assert not [name for name in targets() if "p100" in name and "kaggle" in name]
+    assert any("kernels" in note for note in DEVICES["p100"].notes)
+
+
+def test_an_unknown_name_is_answered_with_the_nearest() -> None:
+    with pytest.raises(QuestionError, match="did you mean kaggle-t4x2") as error:
+        find("kaggle-t4-x2")
+    assert "'kaggle-t4-x2'" in error.value.message
+    with pytest.raises(QuestionError, match="did you mean local"):
+        find("locale")
+
+
+def test_listing_does_not_look_at_this_machine() -> None:
+    assert not PROBED.keys() & targets().keys()
+
+
+def test_a_target_is_json() -> None:
+    for target in targets().values():
+        known = json.loads(json.dumps(target.json()))
+        assert known["device"]["memory_bytes"] == target.device.memory_bytes
+        assert known["device"]["precisions"] == list(target.device.precisions)
+
+
+def test_devices_and_targets_can_be_keys() -> None:
+    assert len({*DEVICES.values(), *targets().values()}) == len(DEVICES) + len(targets())
+
+
+def test_neither_the_catalogue_nor_a_look_at_this_machine_imports_torch() -> None:
+    code = (
+        "import sys; from shoestring.hardware import catalog, probe; "
+        "catalog.targets(); assert 'numpy' not in sys.modules; probe.machine(); assert 'torch' not in sys.modules"
+    )
+    subprocess.run([sys.executable, "-c", code], check=True)

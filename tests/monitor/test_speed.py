@@ -1,0 +1,29 @@
+import pytest
+
+from shoestring.monitor.speed import Speed
+
+
+def test_unknown_until_a_second_measurement():
+    speed = Speed()
+    assert speed.samples_per_second() is None and speed.seconds_for(1) is None
+    speed.add(updates=1, samples=32, seconds=30.0)
+    assert speed.samples_per_second() is None
+    speed.add(updates=2, samples=64, seconds=4.0)
+    assert speed.samples_per_second() == pytest.approx(16)
+    assert speed.seconds_for(10) == pytest.approx(20)
+
+
+def test_the_past_fades():
+    speed = Speed(memory_seconds=10)
+    for seconds in (1.0, *[1.0] * 100, *[2.0] * 50):
+        speed.add(updates=1, samples=10, seconds=seconds)
+    assert speed.samples_per_second() == pytest.approx(5, rel=0.01)
+
+
+def test_how_finely_it_is_measured_does_not_matter_much():
+    coarse, fine = Speed(), Speed()
+    for _ in range(40):
+        coarse.add(updates=10, samples=100, seconds=5.0)
+        for _ in range(10):
+            fine.add(updates=1, samples=10, seconds=0.5)
+    assert coarse.seconds_for(100) == pytest.approx(fine.seconds_for(100))
