@@ -2,50 +2,22 @@
 
 import dataclasses
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from shoestring import config
 from shoestring.errors import QuestionError, RunError
-from shoestring.estimate.memory import Breakdown
 from shoestring.hardware import catalog
 from shoestring.hardware.catalog import Target
+from shoestring.plan.estimate import Estimate, make_estimate
 from shoestring.plan.plan import Plan, make_plan
-from shoestring.plan.search import candidate
 from shoestring.recipe import BUILT_IN, LoadedRecipe, find, live, option_fields
 from shoestring.session.directory import RunDirectory
 from shoestring.settings import Settings
-from shoestring.trace import Tracer
-from shoestring.trace.record import Facts
 from shoestring.units import bytes_text
 
 if TYPE_CHECKING:
     from shoestring.train.loop import Outcome
-
-
-@dataclass(frozen=True, kw_only=True)
-class Estimate:
-    """The memory of given settings on one GPU of a target."""
-
-    recipe: str
-    target: Target
-    settings: Settings
-    facts: Facts
-    memory: Breakdown
-
-    @property
-    def peak_bytes(self) -> int:
-        """The predicted peak of the device's memory in bytes; the parts sum to it."""
-        return self.memory.peak_bytes
-
-    def json(self) -> dict[str, Any]:
-        return {
-            "target": self.target.name,
-            "settings": self.settings.json(),
-            "parameters": {"total": self.facts.parameters_total, "trainable": self.facts.parameters_trainable},
-            **self.memory.json(),
-        }
 
 
 def recipes() -> list[dict[str, Any]]:
@@ -75,7 +47,7 @@ def choose(recipe: str | object, values: Mapping[str, object]) -> tuple[LoadedRe
     """
     found = find(recipe) if isinstance(recipe, str) else live(recipe)
     options, settings = option_fields(found), config.fields(Settings)
-    chosen = config.read(values, {**options, **settings}, f"options of {found.name or 'the recipe'} and settings")
+    chosen = config.read(values, {**options, **settings}, f"options of {found.title} and settings")
     loaded = found.replace(**{name: value for name, value in chosen.items() if name in options})
     return loaded, Settings(**{name: value for name, value in chosen.items() if name in settings})
 
@@ -90,21 +62,7 @@ def estimate(recipe: str | object, on: str = "local", **values: object) -> Estim
     """
     target = catalog.find(on)
     loaded, wanted = choose(recipe, values)
-    settings = wanted.replace(
-        micro_batch=wanted.micro_batch or loaded.effective_batch, precision=wanted.precision or "fp32"
-    )
-    if wanted.micro_batch and wanted.micro_batch > loaded.effective_batch:
-        loaded = loaded.replace(effective_batch=wanted.micro_batch)
-    with Tracer(loaded) as tracer:
-        found = candidate(tracer, loaded, target, settings)
-        facts = tracer.facts
-    return Estimate(
-        recipe=loaded.name or type(loaded.recipe).__name__,
-        target=target,
-        settings=settings,
-        facts=facts,
-        memory=found.memory,
-    )
+    return make_estimate(loaded, target, wanted)
 
 
 def plan(recipe: str | object, on: str = "local", **values: object) -> Plan:

@@ -32,7 +32,9 @@ Set = Annotated[
     typer.Option("--set", metavar="KEY=VALUE", help="An option of the recipe or a setting. May be repeated."),
 ]
 Json = Annotated[bool, typer.Option("--json", help="Print JSON, for programs.")]
-RunDir = Annotated[Path, typer.Option("--run", metavar="DIR", help="The run's directory; continued where it has a run.")]
+RunDir = Annotated[
+    Path, typer.Option("--run", metavar="DIR", help="The run's directory; continued where it has a run.")
+]
 
 
 @app.command()

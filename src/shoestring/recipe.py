@@ -86,6 +86,11 @@ class LoadedRecipe:
     """Every option with its chosen value, `epochs`, `effective_batch` and `seed` among them; all JSON."""
 
     @property
+    def title(self) -> str:
+        """What to call it."""
+        return self.name or type(self.recipe).__name__
+
+    @property
     def epochs(self) -> int:
         return int(self.options["epochs"])
 
@@ -156,7 +161,7 @@ def load(reference: str | object, options: Mapping[str, object]) -> LoadedRecipe
     Raises QuestionError, naming every unknown or unreadable option at once.
     """
     found = find(reference) if isinstance(reference, str) else live(reference)
-    return found.replace(**config.read(options, option_fields(found), f"options of {found.name or 'the recipe'}"))
+    return found.replace(**config.read(options, option_fields(found), f"options of {found.title}"))
 
 
 def option_fields(found: LoadedRecipe) -> dict[str, config.Field]:
@@ -266,7 +271,7 @@ def _with_options(found: LoadedRecipe, options: dict[str, Any]) -> LoadedRecipe:
         f"{name}={options[name]}: must be at least {low}" for name, low in floors.items() if options[name] < low
     ]
     if problems:
-        raise QuestionError(f"options of {found.name or 'the recipe'} cannot be used", problems=problems)
+        raise QuestionError(f"options of {found.title} cannot be used", problems=problems)
     recipe = copy.copy(found.recipe)
     own: set[str] = set()
     if dataclasses.is_dataclass(recipe) and not isinstance(recipe, type):

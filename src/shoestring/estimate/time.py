@@ -116,5 +116,8 @@ def update_seconds(trace: Trace, device: Device, microbatches: int) -> Seconds |
 def _flops_per_second(device: Device, fp32_flops: float, rates: Sustained) -> dict[Precision, float]:
     """What is sustained in each precision; without units of its own a 16-bit type runs at the pace of fp32 at best."""
     fp32 = fp32_flops * rates.fp32
-    halves: dict[Precision, float | None] = {"fp16": device.fp16_flops, "bf16": device.bf16_flops}
-    return {"fp32": fp32} | {name: peak * rates.half if peak else fp32 for name, peak in halves.items()}
+    return {
+        "fp32": fp32,
+        "fp16": device.fp16_flops * rates.half if device.fp16_flops else fp32,
+        "bf16": device.bf16_flops * rates.half if device.bf16_flops else fp32,
+    }

@@ -56,9 +56,7 @@ class Events:
         self._torn = True
         written = os.write(self._file, line)
         if written < len(line):
-            raise OSError(
-                f"only {written} of {len(line)} bytes of an event were written; the disk may be full"
-            )
+            raise OSError(f"only {written} of {len(line)} bytes of an event were written; the disk may be full")
         self._torn = False
 
     def close(self) -> None:

@@ -120,7 +120,7 @@ def make_plan(loaded: LoadedRecipe, target: Target, wanted: Settings) -> Plan:
     return Plan(
         verdict=verdict,
         target=target,
-        recipe=loaded.name or type(loaded.recipe).__name__,
+        recipe=loaded.title,
         options=loaded.options,
         settings=chosen.settings,
         facts=facts,
@@ -141,9 +141,7 @@ def _time(chosen: Candidate, per_epoch: int | None, epochs: int) -> PlannedTime:
         )
 
     seconds = chosen.time
-    return PlannedTime(
-        predicted=duration(seconds.value), low=duration(seconds.low), high=duration(seconds.high)
-    )
+    return PlannedTime(predicted=duration(seconds.value), low=duration(seconds.low), high=duration(seconds.high))
 
 
 def _disk(chosen: Candidate, target: Target) -> PlannedDisk:
@@ -157,9 +155,7 @@ def _disk(chosen: Candidate, target: Target) -> PlannedDisk:
     )
 
 
-def _sessions(
-    target: Target, time: PlannedTime, per_epoch: int | None, epochs: int
-) -> list[PlannedSession] | None:
+def _sessions(target: Target, time: PlannedTime, per_epoch: int | None, epochs: int) -> list[PlannedSession] | None:
     if per_epoch is None:
         return []
     return sessions(

@@ -44,7 +44,12 @@ def search(tracer: Tracer, loaded: LoadedRecipe, target: Target, wanted: Setting
     def rank(item: Candidate) -> tuple[bool, bool, int, float]:
         # Among equals the first precision in the device's own order: fp32 needs no loss scaling.
         tied = item.time.value <= quickest * _CLOSE
-        return (not item.memory.fits, not tied, precisions.index(item.settings.precision) if tied else 0, item.time.value)
+        return (
+            not item.memory.fits,
+            not tied,
+            precisions.index(item.settings.precision) if tied else 0,
+            item.time.value,
+        )
 
     return sorted(candidates, key=rank)
 

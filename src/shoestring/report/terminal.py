@@ -14,7 +14,7 @@ from shoestring.trace.record import Facts
 from shoestring.units import bytes_text, count_text, seconds_text
 
 if TYPE_CHECKING:
-    from shoestring.api import Estimate
+    from shoestring.plan.estimate import Estimate
     from shoestring.plan.plan import Plan
     from shoestring.train.loop import Outcome
 

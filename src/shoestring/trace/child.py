@@ -10,7 +10,6 @@ from __future__ import annotations
 import faulthandler
 import json
 import signal
-import sys
 from collections.abc import Mapping
 from typing import Any, TextIO
 
@@ -24,7 +23,7 @@ def serve(questions: TextIO, answers: TextIO, loaded: LoadedRecipe | None = None
     # Ctrl-C reaches the whole group of processes; the parent hears it and ends this one.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     # If torch aborts, the parent finds the line of the recipe's code in what this leaves on standard error.
-    faulthandler.enable(sys.__stderr__ or 2)
+    faulthandler.enable(2)
     session = _Session(loaded)
     for line in questions:
         try:

@@ -28,7 +28,8 @@ class Recorder(TorchDispatchMode):
     """Entered above a fake mode, it sees what autograd and autocast have made of the model: plain operators."""
 
     def __init__(self) -> None:
-        super().__init__()
+        enter: Any = super().__init__
+        enter()
         self.operator = ""
         """The operator that was called last: the one to name when it fails."""
         self._events: list[Event] = []
@@ -115,7 +116,8 @@ def _size(group: Iterable[Tensor]) -> int:
 
 @cache
 def _leaves_memory_alone(func: Any) -> bool:
-    return func._schema.name.removeprefix("aten::").removeprefix("new_").startswith("empty")
+    name: str = func._schema.name
+    return name.removeprefix("aten::").removeprefix("new_").startswith("empty")
 
 
 @cache

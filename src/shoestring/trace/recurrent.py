@@ -101,7 +101,8 @@ def _kernel(name: str, gates: int, kept: int) -> Any:
         # cuDNN wants time first, and dense.
         sequence = sequence.transpose(0, 1).contiguous() if batch_first else sequence.contiguous()
         shape = (gates, kept, layers, directions, bool(dropout and train))
-        output, *states = _Recurrent.apply(shape, len(states), sequence, *states, *weights)
+        run: Any = _Recurrent.apply
+        output, *states = run(shape, len(states), sequence, *states, *weights)
         return output.transpose(0, 1) if batch_first else output, *states
 
     return kernel

@@ -8,7 +8,6 @@ from typing import Any, Self
 
 import torch
 
-from shoestring import __version__
 from shoestring.checkpoint.store import Saved
 from shoestring.errors import ShoestringError
 from shoestring.monitor.events import Events
@@ -18,6 +17,7 @@ from shoestring.session.deadline import Deadline
 from shoestring.session.directory import RunDirectory
 from shoestring.settings import Settings
 from shoestring.units import count_text, seconds_text
+from shoestring.version import __version__
 
 
 class Record:

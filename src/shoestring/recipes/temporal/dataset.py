@@ -42,7 +42,7 @@ def _parts(
     found = {part: ends(table, seq_len, horizon, *border) for part, border in where.items()}
     empty = [part for part in PARTS if not len(found[part])]
     if empty:
-        _refuse(bars, str(file or "the sample data"), table.moments, empty, seq_len, horizon, fold)
+        raise _too_few(bars, str(file or "the sample data"), table.moments, empty, seq_len, horizon, fold)
     features = torch.from_numpy(standardised(table, before=where["train"][1]))
     return {
         part: Windows(
@@ -55,16 +55,16 @@ def _parts(
     }
 
 
-def _refuse(
+def _too_few(
     bars: pd.DataFrame, name: str, moments: int, empty: list[str], seq_len: int, horizon: int, fold: str | None
-) -> None:
-    base, closed_middle, closed_coarse = LOOK_BACK
+) -> DataError:
+    base, of_middle, of_coarse = LOOK_BACK
     middle, coarse = choose(bars)
     span = seq_len + horizon
-    raise DataError(
+    return DataError(
         f"{name} has too few rows: {len(bars):,}, and {moments:,} bars in time after the warm-up",
         problems=[
-            f"a bar counts once {base} bars, {closed_middle} x 1 {middle} and {closed_coarse} x 1 {coarse} are behind it",
+            f"a bar counts from the {base}th on, after {of_middle} closed bars of {middle} and {of_coarse} of {coarse}",
             f"a sample takes {span} bars of one part: {seq_len} in its sequence and {horizon} to its label",
             f"without any sample: {', '.join(empty)}",
         ],

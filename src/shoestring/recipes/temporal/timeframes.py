@@ -15,24 +15,24 @@ MINUTE, HOUR, DAY = 60, 3600, 86400
 PERIODS = {
     # name: (unit of the calendar, how many, how many after 1970-01-01 one begins)
     "15 minutes": ("s", 15 * MINUTE, 0),
-    "hour": ("s", HOUR, 0),
+    "1 hour": ("s", HOUR, 0),
     "4 hours": ("s", 4 * HOUR, 0),
-    "day": ("s", DAY, 0),
-    "week": ("s", 7 * DAY, 4 * DAY),  # 1970-01-05 was a Monday
-    "month": ("M", 1, 0),
-    "quarter": ("M", 3, 0),
-    "year": ("M", 12, 0),
+    "1 day": ("s", DAY, 0),
+    "1 week": ("s", 7 * DAY, 4 * DAY),  # 1970-01-05 was a Monday
+    "1 month": ("M", 1, 0),
+    "1 quarter": ("M", 3, 0),
+    "1 year": ("M", 12, 0),
 }
 
 TIMEFRAMES = (
     # seconds between bars up to which it holds, the middle timeframe, the coarse one
-    (2 * MINUTE, "15 minutes", "hour"),
-    (15 * MINUTE, "hour", "4 hours"),
-    (1 * HOUR, "4 hours", "day"),
-    (12 * HOUR, "day", "week"),
-    (2 * DAY, "week", "month"),
-    (7 * DAY, "month", "quarter"),
-    (float("inf"), "quarter", "year"),
+    (2 * MINUTE, "15 minutes", "1 hour"),
+    (15 * MINUTE, "1 hour", "4 hours"),
+    (1 * HOUR, "4 hours", "1 day"),
+    (12 * HOUR, "1 day", "1 week"),
+    (2 * DAY, "1 week", "1 month"),
+    (7 * DAY, "1 month", "1 quarter"),
+    (float("inf"), "1 quarter", "1 year"),
 )
 
 

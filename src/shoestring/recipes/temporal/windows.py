@@ -65,6 +65,6 @@ def ends(table: Table, seq_len: int, horizon: int, first: int, stop: int) -> NDA
 
 def classes(close: NDArray[np.float64], ends: NDArray[np.int64], horizon: int, threshold: float) -> NDArray[np.int64]:
     """The class of each sample by the change of the close `horizon` bars on: beyond ±`threshold` is up or down."""
-    change = close[ends + horizon] / close[ends] - 1
+    change: NDArray[np.float64] = close[ends + horizon] / close[ends] - 1
     label: NDArray[np.int64] = 1 + (change > threshold).astype(np.int64) - (change < -threshold).astype(np.int64)
     return label
