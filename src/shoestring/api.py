@@ -1,55 +1,15 @@
 """The verbs of the command line as plain functions: estimate, plan, train, report."""
 
-import dataclasses
-from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-from shoestring import config
-from shoestring.errors import QuestionError, RunError
 from shoestring.hardware import catalog
-from shoestring.hardware.catalog import Target
+from shoestring.launch import choose, launch
 from shoestring.plan.estimate import Estimate, make_estimate
 from shoestring.plan.plan import Plan, make_plan
-from shoestring.recipe import BUILT_IN, LoadedRecipe, find, live, option_fields
-from shoestring.session.directory import RunDirectory
-from shoestring.settings import Settings
-from shoestring.units import bytes_text
 
 if TYPE_CHECKING:
     from shoestring.train.loop import Outcome
-
-
-def recipes() -> list[dict[str, Any]]:
-    """The built-in recipes: name, what it is, and its options with defaults, choices and help."""
-    return [
-        {
-            "name": name,
-            "summary": (type(found.recipe).__doc__ or "").strip().splitlines()[0],
-            "options": [
-                {
-                    "name": field.name,
-                    "default": found.options[field.name],
-                    "expected": field.expected(),
-                    "help": field.help,
-                }
-                for field in option_fields(found).values()
-            ],
-        }
-        for name, found in ((name, find(name)) for name in BUILT_IN)
-    ]
-
-
-def choose(recipe: str | object, values: Mapping[str, object]) -> tuple[LoadedRecipe, Settings]:
-    """A recipe and settings with `values` set, each value in the one of the two that knows its name.
-
-    Raises QuestionError with every unknown name and wrong value at once.
-    """
-    found = find(recipe) if isinstance(recipe, str) else live(recipe)
-    options, settings = option_fields(found), config.fields(Settings)
-    chosen = config.read(values, {**options, **settings}, f"options of {found.title} and settings")
-    loaded = found.replace(**{name: value for name, value in chosen.items() if name in options})
-    return loaded, Settings(**{name: value for name, value in chosen.items() if name in settings})
 
 
 def estimate(recipe: str | object, on: str = "local", **values: object) -> Estimate:
@@ -60,9 +20,8 @@ def estimate(recipe: str | object, on: str = "local", **values: object) -> Estim
 
     Raises QuestionError for anything unknown, TraceError when a step of the model cannot be followed.
     """
-    target = catalog.find(on)
     loaded, wanted = choose(recipe, values)
-    return make_estimate(loaded, target, wanted)
+    return make_estimate(loaded, catalog.find(on), wanted)
 
 
 def plan(recipe: str | object, on: str = "local", **values: object) -> Plan:
@@ -70,9 +29,8 @@ def plan(recipe: str | object, on: str = "local", **values: object) -> Plan:
 
     Arguments and errors are those of `estimate`; what is not given is chosen.
     """
-    target = catalog.find(on)
     loaded, wanted = choose(recipe, values)
-    return make_plan(loaded, target, wanted)
+    return make_plan(loaded, catalog.find(on), wanted)
 
 
 def train(
@@ -82,42 +40,20 @@ def train(
     run: str | Path,
     on: str = "local",
     limit_seconds: float | None = None,
-    elapsed_seconds: float = 0.0,
     allow_inexact: bool = False,
-    say: Callable[[str], None] = lambda _: None,
     **values: object,
 ) -> "Outcome":
     """Train until the run in the directory `run` is finished or this session is over; again to continue.
 
     Without a plan, or with one made for another device, the run is planned for this machine first. `on` lends its
-    platform's limits (session hours, disk). `limit_seconds` ends this session earlier; `elapsed_seconds` of it are
-    spent already. A run keeps its options; other settings, versions or hardware need `allow_inexact`. `say` is told
-    what a person should know.
+    platform's limits (session hours, disk); `limit_seconds` from now ends this session earlier. A run keeps its
+    options; other settings, versions or hardware need `allow_inexact`.
 
     Raises QuestionError for a wrong question, RunError when the run cannot go on.
     """
-    target = _here(on)
-    directory = RunDirectory(Path(run))
-    directory.create()
-    with directory.locked():
-        stored = directory.plan()
-        if stored is None:
-            loaded, settings = _begin(directory, recipe, plan, target, values, say)
-        else:
-            loaded, settings = _continue(stored, directory, recipe, values)
-            finished = _finished(directory)
-            if finished:
-                say(f"the run in {directory.path} is finished; shoestring report {directory.path} draws it")
-                return finished
-        return _train(
-            loaded,
-            settings,
-            directory,
-            target,
-            limit_seconds=limit_seconds,
-            elapsed_seconds=elapsed_seconds,
-            allow_inexact=allow_inexact,
-        )
+    return launch(
+        recipe, values, plan=plan, run=Path(run), on=on, limit_seconds=limit_seconds, allow_inexact=allow_inexact
+    )
 
 
 def report(run: str | Path) -> Path:
@@ -128,128 +64,3 @@ def report(run: str | Path) -> Path:
     from shoestring.report.page import write
 
     return write(Path(run))
-
-
-def _here(on: str) -> Target:
-    """This machine under the limits of the platform of `on`."""
-    local = catalog.find("local")
-    return local if on == "local" else dataclasses.replace(local, platform=catalog.find(on).platform)
-
-
-def _begin(
-    directory: RunDirectory,
-    recipe: str | object,
-    plan: Plan | None,
-    target: Target,
-    values: Mapping[str, object],
-    say: Callable[[str], None],
-) -> tuple[LoadedRecipe, Settings]:
-    """Decide on a new run and write its plan.json."""
-    if plan is not None:
-        unset = {name: value for name, value in plan.options.items() if name not in values}
-        loaded, wanted = choose(recipe, {**unset, **values})
-    else:
-        loaded, wanted = choose(recipe, values)
-    if plan is None or plan.target.device.name != target.device.name:
-        made = make_plan(loaded, target, wanted)
-        if plan is not None:
-            say(_replanned(plan, made))
-        plan = made
-    if not plan.fits:
-        raise RunError(
-            f"{plan.recipe} does not fit {target.device.title}",
-            problems=plan.reasons,
-            hint="plan with other settings or options: shoestring plan",
-        )
-    directory.write_plan(
-        {
-            "recipe": loaded.name,
-            "reference": loaded.reference,
-            "digest": loaded.digest,
-            "options": dict(loaded.options),
-            "plan": plan.json(),
-        }
-    )
-    return loaded, plan.settings
-
-
-def _continue(
-    stored: dict[str, Any], directory: RunDirectory, recipe: str | object, values: Mapping[str, object]
-) -> tuple[LoadedRecipe, Settings]:
-    """The run's own recipe, options and settings, with the settings that are set anew."""
-    found = find(recipe) if isinstance(recipe, str) else live(recipe)
-    if found.name != stored["recipe"]:
-        raise QuestionError(
-            f"{directory.path} is a run of {stored['recipe'] or 'a recipe of another process'}, not of "
-            f"{found.name or type(recipe).__name__}",
-            hint="give another --run, or the recipe it was begun with",
-        )
-    loaded, _ = choose(recipe, {**stored["options"], **{k: v for k, v in values.items() if k not in stored["options"]}})
-    wanted, wanted_settings = choose(recipe, {**stored["options"], **values})
-    changed = [
-        f"{name}: the run has {stored['options'][name]}, asked for is {wanted.options[name]}"
-        for name in stored["options"]
-        if wanted.options[name] != loaded.options[name]
-    ]
-    if changed:
-        raise QuestionError(
-            f"the run in {directory.path} keeps the options it began with",
-            problems=changed,
-            hint="they change what is learnt: begin another run with another --run",
-        )
-    settings = Settings.from_json(stored["plan"]["settings"])
-    set_anew = {name: getattr(wanted_settings, name) for name in values if hasattr(wanted_settings, name)}
-    return loaded, settings.replace(**set_anew)
-
-
-def _finished(directory: RunDirectory) -> "Outcome | None":
-    from shoestring.train.loop import Outcome
-
-    state = directory.state()
-    if state is None or state["status"] != "finished":
-        return None
-    return Outcome(**{field.name: state[field.name] for field in dataclasses.fields(Outcome)})
-
-
-def _train(
-    loaded: LoadedRecipe,
-    settings: Settings,
-    directory: RunDirectory,
-    target: Target,
-    *,
-    limit_seconds: float | None,
-    elapsed_seconds: float,
-    allow_inexact: bool,
-) -> "Outcome":
-    import torch
-
-    from shoestring.session.deadline import Deadline
-    from shoestring.session.signals import StopSignals
-    from shoestring.session.stop import Stop
-    from shoestring.train.loop import train as run_loop
-
-    platform = target.platform
-    if limit_seconds is None and platform and platform.session_hours:
-        limit_seconds = platform.session_hours * 3600
-    with StopSignals() as signals:
-        return run_loop(
-            loaded,
-            settings,
-            directory,
-            target=target.name,
-            device=torch.device("cuda" if torch.cuda.is_available() else "cpu"),
-            stop=Stop(deadline=Deadline(limit_seconds, elapsed_seconds=elapsed_seconds), signals=signals),
-            disk_bytes=platform.disk_bytes if platform else None,
-            allow_inexact=allow_inexact,
-        )
-
-
-def _replanned(old: Plan, new: Plan) -> str:
-    """What a plan for another device and the one for this differ in."""
-    before, after = old.settings.json(), new.settings.json()
-    changes = [f"{name} {before[name]} -> {after[name]}" for name in before if before[name] != after[name]]
-    return (
-        f"planned for {old.target.device.title}, this is {new.target.device.title}: planned anew with the same "
-        f"effective batch; {', '.join(changes) or 'the settings stay'}; memory "
-        f"{bytes_text(old.memory.peak_bytes)} -> {bytes_text(new.memory.peak_bytes)}"
-    )

@@ -14,6 +14,11 @@ import typer
 
 from shoestring import api, config
 from shoestring.errors import QuestionError, ShoestringError
+from shoestring.hardware import catalog
+from shoestring.launch import choose, launch
+from shoestring.plan.estimate import make_estimate
+from shoestring.plan.plan import make_plan
+from shoestring.recipe import built_in
 from shoestring.units import parse_seconds
 
 app = typer.Typer(
@@ -42,13 +47,12 @@ def recipes(as_json: Json = False) -> None:
     """The built-in recipes and what can be set for each."""
     from shoestring.report import terminal
 
-    _answer(api.recipes(), as_json, terminal.recipes)
+    _answer(built_in(), as_json, terminal.recipes)
 
 
 @app.command()
 def targets(as_json: Json = False) -> None:
     """Where a run can be planned for: platforms and bare GPUs."""
-    from shoestring.hardware import catalog
     from shoestring.report import terminal
 
     known = [*catalog.targets().values(), catalog.find("local")]
@@ -61,7 +65,8 @@ def estimate(recipe: Recipe, on: On = "local", set_: Set = None, as_json: Json =
     from shoestring.report import terminal
 
     with _waiting(f"tracing one training step of {recipe} for {on}"):
-        found = api.estimate(recipe, on, **config.parse_pairs(set_ or []))
+        loaded, wanted = choose(recipe, config.parse_pairs(set_ or []))
+        found = make_estimate(loaded, catalog.find(on), wanted)
     _answer(found.json(), as_json, lambda _: terminal.estimate(found))
 
 
@@ -76,7 +81,8 @@ def plan(
     from shoestring.report import terminal
 
     with _waiting(f"planning {recipe} for {on}"):
-        found = api.plan(recipe, on, **config.parse_pairs(set_ or []))
+        loaded, wanted = choose(recipe, config.parse_pairs(set_ or []))
+        found = make_plan(loaded, catalog.find(on), wanted)
     _answer(found.json(), as_json, lambda _: terminal.plan(found))
 
 
@@ -101,15 +107,14 @@ def train(
         limit_seconds = parse_seconds(limit) if limit else None
     except ValueError as error:
         raise QuestionError(f"--limit: {error}") from error
-    outcome = api.train(
+    outcome = launch(
         recipe,
+        config.parse_pairs(set_ or []),
         run=run,
         on=on,
         limit_seconds=limit_seconds,
         elapsed_seconds=_process_seconds(),
         allow_inexact=allow_inexact,
-        say=_say,
-        **config.parse_pairs(set_ or []),
     )
     _answer(asdict(outcome), as_json, lambda _: terminal.outcome(outcome, recipe, run))
 

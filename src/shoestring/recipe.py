@@ -144,6 +144,26 @@ def find(reference: str) -> LoadedRecipe:
     )
 
 
+def built_in() -> list[dict[str, Any]]:
+    """The built-in recipes: name, what it is, and its options with defaults, choices and help."""
+    return [
+        {
+            "name": name,
+            "summary": (type(found.recipe).__doc__ or "").strip().splitlines()[0],
+            "options": [
+                {
+                    "name": field.name,
+                    "default": found.options[field.name],
+                    "expected": field.expected(),
+                    "help": field.help,
+                }
+                for field in option_fields(found).values()
+            ],
+        }
+        for name, found in ((name, find(name)) for name in BUILT_IN)
+    ]
+
+
 def live(recipe: object) -> LoadedRecipe:
     """A recipe that is an object of this process (a class of a notebook, say), with the options it has."""
     missing = _missing(recipe)

@@ -27,16 +27,14 @@ class Seconds:
 
 @dataclass(frozen=True, kw_only=True)
 class Sustained:
-    """What training reaches of a datasheet's rates, and how far off the time may be."""
+    """The fractions of a device's rates that training reaches."""
 
     fp32: float
     half: float
     bandwidth: float
-    operator_seconds: float
-    """Least time from one operator to the next: eager PyTorch's own work on the host."""
     low: float
     high: float
-    """Factors on the estimated time."""
+    """Factors on the time of arithmetic and bytes."""
     source: str
 
 
@@ -45,12 +43,11 @@ SUSTAINED = {
         fp32=3.0 / 8.1,
         half=9.0 / 65.0,
         bandwidth=239 / 320,
-        operator_seconds=10e-6,
         low=0.6,
         high=2.0,
         source=(
-            "training runs on a T4: 2.6-4.9 TFLOP/s in fp32 (BERT-base, GPT, ResNet18), 8.5-9.3 in fp16; bandwidth as"
-            " Habitat measured it; small models reach a third of what large ones do"
+            "training runs on a T4: 2.6-4.9 TFLOP/s in fp32 (BERT-base, GPT, ResNet18), 8.5-9.3 in fp16, a third of"
+            " that for small models; bandwidth as Habitat's tools measured it (geoffxy/habitat, devices.yml)"
         ),
     ),
 }
@@ -59,24 +56,26 @@ ANY_GPU = Sustained(
     fp32=0.53,
     half=0.32,
     bandwidth=0.75,
-    operator_seconds=10e-6,
     low=0.5,
     high=2.5,
-    source="no training run on this GPU: between what a T4 reaches and the 75% of peak torch's RuntimeEstimator takes",
+    source="no training run on this GPU: between what a T4 reaches and the 75% of peak that torch's estimator takes",
 )
 
 CPU = Sustained(
     fp32=1.0,
     half=1.0,
     bandwidth=1.0,
-    operator_seconds=5e-6,
     low=0.5,
     high=2.5,
-    source="rates measured on this machine; half precision and small operators reach less",
+    source="large products and copies measured on this machine; smaller ones reach less",
 )
 
+OPERATOR_SECONDS = (7e-6, 15e-6, 40e-6)
+"""Least time from one operator to the next, low, typical and high: eager PyTorch's work on the host. Typical: a small
+MLP's update on a current CPU, 14 us per operator; the hosts of free GPUs are slower, a bare launch is 5-10 us."""
+
 _KERNEL_SECONDS = 5e-6
-"""Of each kernel after another within one operator: about what a launch takes on CUDA."""
+"""Of each further kernel within one operator: about what a launch takes on CUDA."""
 
 
 def sustained(device: Device) -> Sustained:
@@ -94,23 +93,33 @@ def update_seconds(trace: Trace, device: Device, microbatches: int) -> Seconds |
     rates = sustained(device)
     flops = _flops_per_second(device, device.fp32_flops, rates)
     bandwidth = device.bandwidth * rates.bandwidth
+    low, parts, high = (
+        _by_phase(trace, microbatches, flops, bandwidth, factor, operator)
+        for factor, operator in zip((rates.low, 1.0, rates.high), OPERATOR_SECONDS, strict=True)
+    )
+    return Seconds(parts=parts, low=sum(low.values()), high=sum(high.values()), source=rates.source)
+
+
+def _by_phase(
+    trace: Trace,
+    microbatches: int,
+    flops: Mapping[Precision, float],
+    bandwidth: float,
+    factor: float,
+    operator_seconds: float,
+) -> dict[str, float]:
     times: dict[tuple[str, int], float] = defaultdict(float)
     phase: Phase | None = None
     for event in trace.events:
         if isinstance(event, Phase):
             phase = event
         elif isinstance(event, Op) and phase and phase.update == 1:
-            times[phase.name, phase.microbatch] += max(
-                event.flops / flops[event.precision],
-                event.bytes / bandwidth,
-                rates.operator_seconds,
-                (event.launches - 1) * _KERNEL_SECONDS,
-            )
+            work = max(event.flops / flops[event.precision], event.bytes / bandwidth)
+            launching = operator_seconds + (event.launches - 1) * _KERNEL_SECONDS
+            times[phase.name, phase.microbatch] += max(work * factor, launching)
     later = trace.microbatches - 1
     parts = {name: times[name, 0] + (microbatches - 1) * times[name, later] for name in ("forward", "backward")}
-    parts["optimizer"] = times["optimizer", 0]
-    value = sum(parts.values())
-    return Seconds(parts=parts, low=value * rates.low, high=value * rates.high, source=rates.source)
+    return {**parts, "optimizer": times["optimizer", 0]}
 
 
 def _flops_per_second(device: Device, fp32_flops: float, rates: Sustained) -> dict[Precision, float]:

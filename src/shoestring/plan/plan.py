@@ -8,7 +8,7 @@ from typing import Any, Literal
 from shoestring.estimate.disk import checkpoint_bytes
 from shoestring.estimate.memory import Breakdown
 from shoestring.hardware.catalog import Target
-from shoestring.plan.search import Candidate, search
+from shoestring.plan.search import CLOSE, Candidate, search
 from shoestring.plan.sessions import PlannedSession, sessions
 from shoestring.recipe import LoadedRecipe, updates_per_epoch
 from shoestring.settings import Settings
@@ -21,9 +21,9 @@ Verdict = Literal["fits", "does not fit"]
 
 @dataclass(frozen=True, kw_only=True)
 class Duration:
-    """Predicted seconds. An epoch and the whole run are None for a recipe without data."""
+    """Predicted seconds; None is unknown: all on a device without known rates, all but the first without data."""
 
-    update_seconds: float
+    update_seconds: float | None
     epoch_seconds: float | None
     total_seconds: float | None
 
@@ -134,13 +134,15 @@ def make_plan(loaded: LoadedRecipe, target: Target, wanted: Settings) -> Plan:
 
 
 def _time(chosen: Candidate, per_epoch: int | None, epochs: int) -> PlannedTime:
-    def duration(update_seconds: float) -> Duration:
-        epoch = update_seconds * per_epoch if per_epoch else None
+    def duration(update_seconds: float | None) -> Duration:
+        epoch = update_seconds * per_epoch if update_seconds is not None and per_epoch else None
         return Duration(
             update_seconds=update_seconds, epoch_seconds=epoch, total_seconds=epoch * epochs if epoch else None
         )
 
     seconds = chosen.time
+    if seconds is None:
+        return PlannedTime(predicted=duration(None), low=duration(None), high=duration(None))
     return PlannedTime(predicted=duration(seconds.value), low=duration(seconds.low), high=duration(seconds.high))
 
 
@@ -156,7 +158,7 @@ def _disk(chosen: Candidate, target: Target) -> PlannedDisk:
 
 
 def _sessions(target: Target, time: PlannedTime, per_epoch: int | None, epochs: int) -> list[PlannedSession] | None:
-    if per_epoch is None:
+    if per_epoch is None or time.predicted.update_seconds is None:
         return []
     return sessions(
         total_updates=per_epoch * epochs,
@@ -177,7 +179,7 @@ def _reasons(
 ) -> list[str]:
     chosen = candidates[0]
     settings, memory = chosen.settings, chosen.memory
-    reasons = [_memory_reason(chosen, target)]
+    reasons = [_memory_reason(chosen)]
     if wanted.micro_batch:
         reasons.append(f"micro_batch {settings.micro_batch}: as asked")
     elif settings.micro_batch == loaded.effective_batch:
@@ -192,20 +194,23 @@ def _reasons(
             f"BatchNorm takes its statistics from each microbatch of {settings.micro_batch}, so another microbatch "
             "learns a little differently"
         )
+    if chosen.time is None:
+        reasons.append(f"no time: nobody knows the rates of {target.device.title}; the first updates will tell")
     if facts.samples is None:
         reasons.append("no epochs, sessions or total time: the recipe has no data()")
     if planned is None:
         reasons.append("a session ends before its first update could be done and saved")
     if not disk.fits and disk.limit_bytes is not None:
         reasons.append(
-            f"the run's checkpoints take {bytes_text(disk.peak_bytes)}, {target.name} keeps {bytes_text(disk.limit_bytes)}"
+            f"the run's checkpoints take {bytes_text(disk.peak_bytes)}, of which {target.name} keeps "
+            f"{bytes_text(disk.limit_bytes)}"
         )
     if target.gpus > 1:
         reasons.append(f"one of the {target.gpus} GPUs is used: this version cannot train on several yet")
     return reasons
 
 
-def _memory_reason(chosen: Candidate, target: Target) -> str:
+def _memory_reason(chosen: Candidate) -> str:
     memory = chosen.memory
     largest = max(memory.parts, key=lambda part: part.bytes)
     return (
@@ -222,11 +227,14 @@ def _precision_reason(candidates: list[Candidate], target: Target, wanted: Setti
     others = [other for other in candidates[1:] if other.settings.precision != name]
     if not others:
         return f"precision {name}: what {target.device.title} has"
-    rival = min(others, key=lambda other: other.time.value)
-    ratio = rival.time.value / chosen.time.value
-    if ratio < 1.1:
-        return f"precision {name}: {rival.settings.precision} is predicted no more than 10% faster"
-    return f"precision {name}: predicted {ratio:.1f} times as fast as {rival.settings.precision}"
+    rival = min(others, key=lambda other: other.seconds)
+    if chosen.memory.fits and not rival.memory.fits:
+        return f"precision {name}: {rival.settings.precision} does not fit"
+    if not chosen.seconds or rival.seconds < chosen.seconds * CLOSE:
+        return f"precision {name}: {rival.settings.precision} is not predicted to be 10% faster"
+    return (
+        f"precision {name}: predicted {rival.seconds / chosen.seconds:.1f} times as fast as {rival.settings.precision}"
+    )
 
 
 def _alternative(other: Candidate) -> dict[str, Any]:
@@ -235,5 +243,5 @@ def _alternative(other: Candidate) -> dict[str, Any]:
         "fits": other.memory.fits,
         "peak_bytes": other.memory.peak_bytes,
         "high_bytes": other.memory.high_bytes,
-        "update_seconds": other.time.value,
+        "update_seconds": other.time.value if other.time else None,
     }

@@ -11,7 +11,7 @@ from shoestring.settings import Settings
 from shoestring.trace import Tracer
 from shoestring.trace.record import Trace
 
-_CLOSE = 1.1
+CLOSE = 1.1
 """Predicted times nearer than this are a tie: no prediction without a measurement tells them apart."""
 
 
@@ -22,7 +22,13 @@ class Candidate:
     settings: Settings
     trace: Trace
     memory: Breakdown
-    time: Seconds
+    time: Seconds | None
+    """None on a device whose rates nobody knows."""
+
+    @property
+    def seconds(self) -> float:
+        """Predicted seconds of an update; 0 where no rate is known, so that all are equal."""
+        return self.time.value if self.time else 0.0
 
 
 def search(tracer: Tracer, loaded: LoadedRecipe, target: Target, wanted: Settings) -> list[Candidate]:
@@ -39,17 +45,12 @@ def search(tracer: Tracer, loaded: LoadedRecipe, target: Target, wanted: Setting
             candidates.append(candidate(tracer, loaded, target, settings))
             if candidates[-1].memory.fits:
                 break
-    quickest = min(item.time.value for item in candidates)
+    quickest = min((item.seconds for item in candidates if item.memory.fits), default=0.0)
 
-    def rank(item: Candidate) -> tuple[bool, bool, int, float]:
-        # Among equals the first precision in the device's own order: fp32 needs no loss scaling.
-        tied = item.time.value <= quickest * _CLOSE
-        return (
-            not item.memory.fits,
-            not tied,
-            precisions.index(item.settings.precision) if tied else 0,
-            item.time.value,
-        )
+    def rank(item: Candidate) -> tuple[bool, bool, float]:
+        # sorted() is stable, so among equals the device's own order of precisions holds: fp32 needs no loss scaling.
+        tied = item.seconds <= quickest * CLOSE
+        return (not item.memory.fits, not tied, 0.0 if tied else item.seconds)
 
     return sorted(candidates, key=rank)
 

@@ -37,7 +37,7 @@ def memory_parts(run: Run) -> Markup:
         return EMPTY
     total = sum(value for _, value in parts)
     high = max(total, memory.get("high_bytes", total))
-    measured = max((value for event in run.of("progress") if (value := number(event.get("memory_bytes")))), default=0)
+    measured = run.measured_bytes or 0
     capacity = memory.get("capacity_bytes")
     unit, unit_name = (GIB, "GiB") if total >= GIB else (MIB, "MiB")
 

@@ -17,8 +17,8 @@ if TYPE_CHECKING:
 BASELINE = "majority_"
 """A metric `majority_x` is what `x` is for the one answer that is most frequent."""
 
-WIDE = (720.0, 250.0)
-HALF = (360.0, 190.0)
+WIDE, HALF = (720.0, 250.0), (360.0, 190.0)
+"""Width and height of a figure in points."""
 
 _MOST_POINTS = 300
 
@@ -86,28 +86,11 @@ def metric(run: Run, name: str) -> Markup:
 
 
 def learning_rate(run: Run) -> Markup:
-    values = points(_series(run.of("progress"), "learning_rate"))
-    if not values:
-        return EMPTY
-
-    def paint(axes: "Axes") -> None:
-        _curve(axes, values, svg.BLUE, "learning rate", band=False)
-        axes.ticklabel_format(axis="y", style="sci", scilimits=(-3, 4), useMathText=False)
-        _finish(axes, run, "learning rate", from_zero=True)
-
-    return svg.draw("Learning rate over the updates", paint, width=HALF[0], height=HALF[1])
+    return _plain(run, "learning_rate", "Learning rate over the updates")
 
 
 def gradient_norm(run: Run) -> Markup:
-    values = points(_series(run.of("progress"), "gradient_norm"))
-    if not values:
-        return EMPTY
-
-    def paint(axes: "Axes") -> None:
-        _curve(axes, values, svg.BLUE, "gradient norm")
-        _finish(axes, run, "gradient norm", from_zero=True)
-
-    return svg.draw("Norm of the gradient over the updates", paint, width=HALF[0], height=HALF[1])
+    return _plain(run, "gradient_norm", "Norm of the gradient over the updates")
 
 
 def throughput(run: Run) -> Markup:
@@ -160,6 +143,20 @@ def memory(run: Run) -> Markup:
     return svg.draw("Memory in use over the updates", paint, width=HALF[0], height=HALF[1])
 
 
+def _plain(run: Run, key: str, label: str) -> Markup:
+    """A number of the progress as it was, from zero."""
+    values = points(_series(run.of("progress"), key))
+    if not values:
+        return EMPTY
+
+    def paint(axes: "Axes") -> None:
+        _curve(axes, values, svg.BLUE, words(key))
+        axes.ticklabel_format(axis="y", style="sci", scilimits=(-3, 4))
+        _finish(axes, run, words(key), from_zero=True)
+
+    return svg.draw(label, paint, width=HALF[0], height=HALF[1])
+
+
 def _point(values: Sequence[tuple[float, float, float]]) -> Point:
     weights = sum(weight for *_, weight in values)
     only = [value for _, value, _ in values]
@@ -187,13 +184,13 @@ def _evaluated(run: Run, name: str) -> list[tuple[float, float]]:
     ]
 
 
-def _curve(axes: "Axes", values: list[Point], color: str, label: str, *, band: bool = True) -> None:
+def _curve(axes: "Axes", values: list[Point], color: str, label: str) -> None:
     if not values:
         return
     updates = [point.update for point in values]
     alone = "o" if len(values) == 1 else None
     axes.plot(updates, [point.mean for point in values], color=color, label=label, marker=alone, markersize=4)
-    if band and any(point.low < point.high for point in values):
+    if any(point.low < point.high for point in values):
         lows, highs = [point.low for point in values], [point.high for point in values]
         axes.fill_between(updates, lows, highs, color=color, alpha=0.18, linewidth=0)
 
@@ -204,19 +201,10 @@ def _marked(axes: "Axes", run: Run, values: list[tuple[float, float]], color: st
         return
     updates, heights = zip(*values, strict=True)
     axes.plot(updates, heights, color=color, marker="o", markersize=3.2, label=label)
-    best = [event.get("update") for event in run.of("evaluation") if event.get("best") is True]
-    for update, height in values:
-        if best and update == best[-1]:
-            axes.plot(
-                update,
-                height,
-                color=color,
-                marker="o",
-                markersize=8,
-                fillstyle="none",
-                linestyle="none",
-                label="best",
-            )
+    best = [event.get("update") for event in run.of("evaluation") if event.get("best") is True][-1:]
+    ringed = [value for value in values if value[0] in best]
+    if ringed:
+        axes.plot(*ringed[0], color=color, marker="o", markersize=8, fillstyle="none", linestyle="none", label="best")
 
 
 def _level(axes: "Axes", height: float, text: str, *, color: str = svg.MUTED) -> None:

@@ -4,7 +4,9 @@ from importlib.resources import files
 from pathlib import Path
 
 from shoestring.report import sections
+from shoestring.report.headline import headline
 from shoestring.report.markup import Markup, element, join
+from shoestring.report.results import results
 from shoestring.report.run import Run, read
 from shoestring.report.sessions import sessions
 
@@ -39,8 +41,8 @@ def html(run: Run) -> Markup:
     )
     body = element(
         "main",
-        sections.headline(run, found),
-        sections.results(run),
+        headline(run, found),
+        results(run),
         sections.training(run),
         sections.history(found),
         sections.plan(run, found),

@@ -8,7 +8,7 @@ from typing import Any
 from shoestring.errors import QuestionError
 from shoestring.monitor import events as record
 from shoestring.monitor.events import Event
-from shoestring.report.values import dig
+from shoestring.report.values import dig, number
 
 _MARKS = ("plan.json", "state.json", "events.jsonl")
 
@@ -37,6 +37,11 @@ class Run:
     def status(self) -> str:
         """`finished`, `paused`, `failed` or `running`; `unknown` where nothing says so."""
         return str(self.state.get("status", "unknown"))
+
+    @property
+    def measured_bytes(self) -> float | None:
+        """The most memory that any progress reported."""
+        return max((used for event in self.of("progress") if (used := number(event.get("memory_bytes")))), default=None)
 
     def of(self, kind: str) -> list[Event]:
         """The events of one kind that count."""

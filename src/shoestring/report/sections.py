@@ -1,6 +1,5 @@
-"""The sections of the page, in reading order; each is empty where it has nothing to say."""
+"""How it went and how it was meant to go: the curves, the sessions, the plan, remarks."""
 
-from collections.abc import Iterable
 from statistics import median
 
 from shoestring.monitor.events import Event
@@ -14,62 +13,16 @@ from shoestring.report.values import (
     dig,
     duration,
     label,
-    metric_text,
     moment,
     named,
     number,
-    numbers,
-    pretty_json,
+    plural,
     share,
     size,
     words,
 )
 
-_SMALLER_IS_BETTER = ("loss", "error", "perplexity", "mae", "mse", "rmse")
 _METRIC_FIGURES = 8
-
-
-def headline(run: Run, found: list[Session]) -> Markup:
-    """What it is, how it stands, what to do next, and the few numbers one looks for first."""
-    title = element("div", element("h1", run.name), element("span", run.status, class_=f"status {run.status}"))
-    return element("header", title, *_standing(run, found), element("dl", *_cards(run, found), class_="cards"))
-
-
-def results(run: Run) -> Markup:
-    """Final metrics beside the answer that needs no model."""
-    validation, test = (dig(run.state, "metrics", part) or _last_metrics(run, part) for part in ("validation", "test"))
-    seen = {**numbers(validation), **numbers(test)}
-    names = [name for name in seen if not name.startswith(curves.BASELINE)]
-    if not names:
-        return EMPTY
-    decisive, part = (test, "test") if numbers(test) else (validation, "validation")
-    rows = [
-        [
-            words(name),
-            metric_text(dig(validation, name)),
-            metric_text(dig(test, name)),
-            metric_text(dig(decisive, curves.BASELINE + name)),
-        ]
-        for name in names
-    ]
-    nested = {
-        f"{words(name)} ({where})": value
-        for where, metrics in (("validation", validation), ("test", test))
-        if isinstance(metrics, dict)
-        for name, value in metrics.items()
-        if isinstance(value, dict | list)
-    }
-    return join(
-        [
-            element("h2", "Results"),
-            *_against_majority(numbers(decisive), part),
-            table(["metric", "validation", "test", f"most frequent class ({part})"], rows, numeric=(1, 2, 3)),
-            [
-                element("details", element("summary", name), element("pre", pretty_json(value)))
-                for name, value in nested.items()
-            ],
-        ]
-    )
 
 
 def training(run: Run) -> Markup:
@@ -164,87 +117,23 @@ def colophon(run: Run) -> Markup:
     versions = [dig(event, "versions") for event in run.of("session")]
     newest = named("versions", versions[-1]) if versions and versions[-1] else f"versions {UNKNOWN}"
     last = moment(run.events[-1]["time"]) if run.events else UNKNOWN
-    events = _plural(len(run.events), "event")
+    events = plural(len(run.events), "event")
     return element("footer", f"From plan.json, state.json and {events}, the last of {last}. Last session: {newest}.")
-
-
-def _standing(run: Run, found: list[Session]) -> Iterable[Markup]:
-    reason = str(run.state.get("reason") or "")
-    last = moment(found[-1].end) if found else UNKNOWN
-    sentence = {
-        "finished": f"Finished{_because(reason)}.{_weights(run)}",
-        "paused": f"Paused{_because(reason)}. The next session goes on from here:",
-        "failed": f"Failed{_because(reason)}. Once the cause is removed, this goes on from the last checkpoint:",
-        "running": f"Running when this page was written; its last sign of life is of {last}.",
-    }.get(run.status, "Nothing in this directory says how the run stands.")
-    yield element("p", sentence, class_="reason")
-    following = run.state.get("next")
-    if following and run.status != "finished":
-        yield element("pre", str(following))
-
-
-def _cards(run: Run, found: list[Session]) -> Iterable[Markup]:
-    def card(name: str, value: str, more: str) -> Markup:
-        return element("div", element("dt", name), element("dd", value, element("small", more)))
-
-    best = [event for event in run.of("evaluation") if event.get("best") is True]
-    if best:
-        metrics = numbers(best[-1].get("metrics"))
-        shown = {name: value for name, value in metrics.items() if not name.startswith(curves.BASELINE)}
-        first, *others = shown.items() or [("", None)]
-        more = [f"{words(name)} {metric_text(value)}" for name, value in others[:2]]
-        where = f"at update {count(best[-1].get('update'))}"
-        yield card("Best on validation", f"{words(first[0])} {metric_text(first[1])}", ", ".join([*more, where]))
-    epochs = [event.get("epoch") for event in run.of("progress")] or [None]
-    total, update = run.state.get("total_updates"), run.state.get("update")
-    yield card(
-        "Updates",
-        f"{count(update)} of {count(total)}",
-        f"{share(update, total)}, epoch {count(epochs[-1])}",
-    )
-    if found:
-        kills = sum(session.ended == "killed" for session in found)
-        cut = f", {kills} of them cut off" if kills else ""
-        yield card(
-            "Time", duration(sum(session.seconds for session in found)), f"in {_plural(len(found), 'session')}{cut}"
-        )
-    peak = max((value for event in run.of("progress") if (value := number(event.get("memory_bytes")))), default=None)
-    if peak:
-        planned = dig(run.plan, "plan", "memory", "peak_bytes")
-        yield card("Memory, at most", size(peak), f"planned {size(planned)}")
-
-
-def _against_majority(metrics: dict[str, float], part: str) -> Iterable[Markup]:
-    """One honest sentence for each metric that has a baseline."""
-    for name, value in metrics.items():
-        baseline = metrics.get(curves.BASELINE + name)
-        if baseline is None:
-            continue
-        smaller = any(word in name.split("_") for word in _SMALLER_IS_BETTER)
-        better = value < baseline if smaller else value > baseline
-        claim = "better than" if better else "no better than"
-        text = (
-            f"{words(name).capitalize()} on {part} data is {metric_text(value)}: {claim} always answering the most "
-            f"frequent class ({metric_text(baseline)})."
-        )
-        yield element("p", text, class_="verdict" if better else "verdict no")
 
 
 def _planned_and_measured(run: Run, found: list[Session]) -> Markup:
     time, memory = dig(run.plan, "plan", "time"), dig(run.plan, "plan", "memory")
-    progress = run.of("progress")
     update_seconds = [
         seconds / updates
-        for event in progress
+        for event in run.of("progress")
         if (seconds := number(event.get("seconds"))) is not None and (updates := number(event.get("updates")))
     ]
-    used = [value for event in progress if (value := number(event.get("memory_bytes"))) is not None]
     rows = [
         [
             "memory at its peak",
             size(dig(memory, "peak_bytes")),
             f"{size(dig(memory, 'low_bytes'))} to {size(dig(memory, 'high_bytes'))}",
-            size(max(used, default=None)),
+            size(run.measured_bytes),
         ],
         [
             "one update",
@@ -283,7 +172,7 @@ def _list(title: str, values: object) -> Markup:
 
 
 def _ending(session: Session) -> Markup:
-    again = f"; {_plural(session.redone_updates, 'update')} done again" if session.redone_updates else ""
+    again = f"; {plural(session.redone_updates, 'update')} done again" if session.redone_updates else ""
     return join(
         [
             element("span", session.ended, class_=f"ending {session.ended}"),
@@ -300,21 +189,3 @@ def _remark(event: Event) -> Content:
         return f"{event.get('path', '')} is damaged: {event.get('file', '')}: {event.get('why', '')}"
     rest = {key: value for key, value in event.items() if key not in ("time", "session", "event")}
     return f"out of memory: {named('', rest)}"
-
-
-def _last_metrics(run: Run, part: str) -> object:
-    return next((event.get("metrics") for event in reversed(run.of("evaluation")) if event.get("part") == part), None)
-
-
-def _weights(run: Run) -> str:
-    """Where the weights to use are, as far as they are there."""
-    kinds = {"best": "The best weights are in best/.", "light": "The last weights are in light/."}
-    return "".join(f" {text}" for name, text in kinds.items() if (run.path / name).is_dir())
-
-
-def _because(reason: str) -> str:
-    return f": {reason}" if reason else ""
-
-
-def _plural(amount: int, word: str) -> str:
-    return f"{count(amount)} {word}" if amount == 1 else f"{count(amount)} {word}s"

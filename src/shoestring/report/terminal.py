@@ -142,6 +142,8 @@ def _bar(share: float) -> Text:
 
 def _time_text(found: "Plan") -> str:
     predicted, low, high = found.time.predicted, found.time.low, found.time.high
+    if predicted.update_seconds is None:
+        return "unknown"
     text = f"{seconds_text(predicted.update_seconds)} an update"
     if predicted.epoch_seconds is None or predicted.total_seconds is None:
         return text
@@ -172,9 +174,10 @@ def _disk_text(found: "Plan") -> str:
 def _alternative_text(other: Any) -> str:
     settings = other["settings"]
     fits = "" if other["fits"] else ", does not fit"
+    time = f", {seconds_text(other['update_seconds'])} an update" if other["update_seconds"] else ""
     return (
-        f"micro_batch {settings['micro_batch']} · {settings['precision']}: {bytes_text(other['peak_bytes'])}, "
-        f"{seconds_text(other['update_seconds'])} an update{fits}"
+        f"micro_batch {settings['micro_batch']} · {settings['precision']}: {bytes_text(other['peak_bytes'])}"
+        f"{time}{fits}"
     )
 
 

@@ -55,6 +55,10 @@ def count(value: object) -> str:
     return UNKNOWN if found is None else count_text(round(found))
 
 
+def plural(amount: int, word: str) -> str:
+    return f"{count(amount)} {word}" if amount == 1 else f"{count(amount)} {word}s"
+
+
 def size(value: object) -> str:
     found = number(value)
     return UNKNOWN if found is None else bytes_text(found)

@@ -84,7 +84,12 @@ class Tracer:
     def _ask(self, question: dict[str, Any]) -> dict[str, Any]:
         if self._child is None:
             self._child = _spawn() if self._loaded.reference else _fork(self._loaded)
-        answer = self._child.ask(question)
+        try:
+            answer = self._child.ask(question)
+        except KeyboardInterrupt:
+            # The answer to come must not be taken for the next question's.
+            self.close()
+            raise
         if answer is None:
             died, self._child, self._facts = self._child, None, None
             raise died.obituary()

@@ -163,7 +163,7 @@ def _problems(raw: pd.DataFrame, bars: pd.DataFrame) -> Iterator[Problem]:
 
 
 def _wrong_numbers(name: str, text: "pd.Series[str]", values: "pd.Series[float]") -> Iterator[Problem]:
-    yield ~pd.Series(np.isfinite(values)), lambda row: f"{name} {text[row]!r} is no finite number"
+    yield ~pd.Series(np.isfinite(values)), lambda row: f"{name} {str(text[row])!r} is no finite number"
     if name in PRICES:
         yield values <= 0, lambda row: f"{name} {values[row]:g} is not positive"
     else:

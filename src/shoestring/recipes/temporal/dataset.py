@@ -13,7 +13,7 @@ from shoestring.recipes.temporal.features import LOOK_BACK
 from shoestring.recipes.temporal.split import PARTS, borders, shares
 from shoestring.recipes.temporal.table import standardised, tabulate
 from shoestring.recipes.temporal.timeframes import choose
-from shoestring.recipes.temporal.windows import Windows, classes, ends
+from shoestring.recipes.temporal.windows import Windows, classes, last_bars
 
 
 def parts(path: str | None, *, seq_len: int, horizon: int, threshold: float, fold: str | None) -> dict[str, Windows]:
@@ -39,7 +39,7 @@ def _parts(
     bars = read_bars(file) if file else sample_bars()
     table = tabulate(bars)
     where = dict(zip(PARTS, borders(table.moments, fold), strict=True))
-    found = {part: ends(table, seq_len, horizon, *border) for part, border in where.items()}
+    found = {part: last_bars(table, seq_len, horizon, *border) for part, border in where.items()}
     empty = [part for part in PARTS if not len(found[part])]
     if empty:
         raise _too_few(bars, str(file or "the sample data"), table.moments, empty, seq_len, horizon, fold)

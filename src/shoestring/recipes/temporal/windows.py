@@ -51,7 +51,7 @@ def collate(samples: Batch | list[Batch]) -> Batch:
     return torch.stack(inputs), torch.stack(labels)
 
 
-def ends(table: Table, seq_len: int, horizon: int, first: int, stop: int) -> NDArray[np.int64]:
+def last_bars(table: Table, seq_len: int, horizon: int, first: int, stop: int) -> NDArray[np.int64]:
     """The last bars of the samples that lie in the moments from `first` to before `stop`, label and all.
 
     A sample is the `seq_len` bars that end there, and the bar `horizon` later that decides its class. All are of one
@@ -60,11 +60,11 @@ def ends(table: Table, seq_len: int, horizon: int, first: int, stop: int) -> NDA
     found = np.arange(seq_len - 1, len(table.close) - horizon)
     begin, decided = found - seq_len + 1, found + horizon
     together = table.symbol[begin] == table.symbol[decided]
-    return found[together & (table.moment[begin] >= first) & (table.moment[decided] < stop)]
+    inside: NDArray[np.bool_] = (table.moment[begin] >= first) & (table.moment[decided] < stop)
+    return found[together & inside]
 
 
 def classes(close: NDArray[np.float64], ends: NDArray[np.int64], horizon: int, threshold: float) -> NDArray[np.int64]:
     """The class of each sample by the change of the close `horizon` bars on: beyond ±`threshold` is up or down."""
-    change: NDArray[np.float64] = close[ends + horizon] / close[ends] - 1
-    label: NDArray[np.int64] = 1 + (change > threshold).astype(np.int64) - (change < -threshold).astype(np.int64)
-    return label
+    change = close[ends + horizon] / close[ends] - 1
+    return np.where(change > threshold, 2, np.where(change < -threshold, 0, 1)).astype(np.int64)

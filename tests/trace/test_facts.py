@@ -1,0 +1,49 @@
+"""What a recipe is, whatever the settings."""
+
+from recipes_of_each_kind import Linears, Mlp, Tied
+from torch import nn
+
+from shoestring.trace import facts
+
+
+def test_parameters_buffers_and_data_are_counted() -> None:
+    found = facts.read(Mlp())
+    parameters = 20 * 64 + 64 + 2 * 64 + 64 * 3 + 3
+    assert found.parameters_total == found.parameters_trainable == parameters
+    assert found.weight_bytes == 4 * parameters + 2 * 4 * 64 + 8  # running mean and variance, batches seen
+    assert found.batch_norm
+    assert found.samples == {"train": 70, "test": 30}
+
+
+def test_tied_weights_count_once_and_a_recipe_may_have_no_data() -> None:
+    found = facts.read(Tied())
+    assert found.parameters_total == 1000 * 64 + 2 * 64
+    assert found.weight_bytes == 4 * found.parameters_total
+    assert found.samples is None
+    assert not found.batch_norm
+
+
+class Frozen(Linears):
+    def model(self) -> nn.Module:
+        model = super().model()
+        next(model.parameters()).requires_grad_(False)
+        return model
+
+
+def test_frozen_parameters_are_not_trainable() -> None:
+    found = facts.read(Frozen())
+    assert found.parameters_total - found.parameters_trainable == 256 * 512
+
+
+class AlwaysEvaluating(nn.BatchNorm1d):
+    def train(self, mode: bool = True) -> nn.Module:
+        return super().train(False)
+
+
+class FixedStatistics(Mlp):
+    def model(self) -> nn.Module:
+        return nn.Sequential(AlwaysEvaluating(20), nn.Linear(20, 3))
+
+
+def test_batch_norm_with_fixed_statistics_does_not_depend_on_the_batch() -> None:
+    assert not facts.read(FixedStatistics()).batch_norm

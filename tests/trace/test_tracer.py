@@ -1,0 +1,150 @@
+"""The child process: one for many questions, gone afterwards, its errors told here."""
+
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import psutil
+import pytest
+from recipes_of_each_kind import Linears
+
+from shoestring import recipe
+from shoestring.errors import DataError, TraceError
+from shoestring.hardware.catalog import DEVICES
+from shoestring.trace import Tracer
+
+T4 = DEVICES["t4"]
+
+MISFITS = """
+import os
+import torch
+from torch import nn
+from shoestring.errors import DataError
+
+class Base:
+    def model(self):
+        print("talk on standard output")
+        return nn.Linear(4, 1)
+
+    def batch(self, size):
+        return torch.zeros(size, 4)
+
+    def loss(self, model, batch):
+        return model(batch).mean()
+
+class BadData(Base):
+    def data(self):
+        raise DataError("two bad rows", problems=["row 3: empty", "row 7: text"], hint="drop them")
+
+class Dying(Base):
+    def loss(self, model, batch):
+        os.abort()
+
+class Deciding(Base):
+    def loss(self, model, batch):
+        return model(batch).mean() if batch.sum().item() else None
+
+class Endless(Base):
+    def model(self):
+        while True:
+            pass
+
+class Mismatched(Base):
+    def batch(self, size):
+        return torch.zeros(size, 5)
+
+class Initialised(Base):
+    def model(self):
+        layer = nn.Linear(4, 1)
+        layer.weight.data.mul_(1 / layer.weight.norm().item())
+        return layer
+"""
+
+
+@pytest.fixture
+def misfits(tmp_path: Path) -> Path:
+    path = tmp_path / "misfits.py"
+    path.write_text(MISFITS)
+    return path
+
+
+def children() -> list[psutil.Process]:
+    return psutil.Process().children()
+
+
+@pytest.fixture(autouse=True)
+def no_child_left() -> Iterator[None]:
+    before = len(children())
+    yield
+    assert len(children()) == before
+
+
+def test_one_child_answers_several_questions_whatever_the_recipe_prints(misfits: Path) -> None:
+    with Tracer(recipe.load(f"{misfits}:Base", {})) as tracer:
+        assert tracer.facts.parameters_total == 5
+        process = children()
+        small = tracer.trace(micro_batch=2, accumulate=1, precision="fp32", device=T4)
+        large = tracer.trace(micro_batch=64, accumulate=3, precision="fp32", device=T4)
+        assert children() == process
+    assert (small.microbatches, large.microbatches) == (1, 2)
+
+
+def test_errors_of_the_data_come_through_as_they_are(misfits: Path) -> None:
+    with Tracer(recipe.load(f"{misfits}:BadData", {})) as tracer, pytest.raises(DataError) as caught:
+        assert tracer.facts
+    assert caught.value.problems == ("row 3: empty", "row 7: text")
+    assert caught.value.hint == "drop them"
+
+
+def line_of(text: str) -> int:
+    return next(number for number, line in enumerate(MISFITS.splitlines(), start=1) if text in line)
+
+
+def test_a_decision_by_values_is_named_with_its_line_and_leaves_the_child_alive(misfits: Path) -> None:
+    with Tracer(recipe.load(f"{misfits}:Deciding", {})) as tracer:
+        for _ in range(2):
+            with pytest.raises(TraceError, match=rf"misfits\.py:{line_of('.item() else')} in loss"):
+                tracer.trace(micro_batch=2, accumulate=1, precision="fp32", device=T4)
+
+
+def test_an_abort_is_told_with_the_line_and_the_next_question_has_a_new_child(misfits: Path) -> None:
+    with Tracer(recipe.load(f"{misfits}:Dying", {})) as tracer:
+        for _ in range(2):
+            with pytest.raises(TraceError, match=rf"SIGABRT at .*misfits\.py:{line_of('os.abort()')} in loss"):
+                tracer.trace(micro_batch=2, accumulate=1, precision="fp32", device=T4)
+
+
+def test_an_error_of_the_code_names_line_operator_and_shapes(misfits: Path) -> None:
+    with Tracer(recipe.load(f"{misfits}:Mismatched", {})) as tracer:
+        line = line_of("return model(batch).mean()")
+        with pytest.raises(TraceError, match=rf"misfits\.py:{line} in loss during aten::\w+.*5.*4"):
+            tracer.trace(micro_batch=2, accumulate=1, precision="fp32", device=T4)
+
+
+def test_a_model_that_looks_at_its_weights_is_built_for_real(misfits: Path) -> None:
+    with Tracer(recipe.load(f"{misfits}:Initialised", {})) as tracer:
+        assert tracer.trace(micro_batch=2, accumulate=1, precision="fp32", device=T4).facts.weight_bytes == 20
+
+
+def test_ctrl_c_while_an_answer_is_awaited_ends_the_child(misfits: Path) -> None:
+    def interrupt(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    previous = signal.signal(signal.SIGALRM, interrupt)
+    signal.setitimer(signal.ITIMER_REAL, 0.3)
+    with Tracer(recipe.load(f"{misfits}:Endless", {})) as tracer, pytest.raises(KeyboardInterrupt):
+        assert tracer.facts
+    signal.signal(signal.SIGALRM, previous)
+
+
+def test_a_live_object_goes_along_by_fork() -> None:
+    with Tracer(recipe.live(Linears())) as tracer:
+        assert tracer.trace(micro_batch=2, accumulate=1, precision="fp32", device=T4).events
+
+
+def test_asking_imports_no_torch() -> None:
+    code = "import sys, shoestring.trace, shoestring.estimate; sys.exit('torch' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", code], env=os.environ, check=False).returncode == 0
