@@ -164,3 +164,14 @@ class OtherRecurrent(Recurrent):
 
 class EncoderWithoutDropout(Encoder):
     dropout = 0.0
+
+
+class Repeated(Linears):
+    """One layer, used twice."""
+
+    def model(self) -> nn.Module:
+        return nn.Linear(256, 256, bias=False)
+
+    def loss(self, model: nn.Module, batch: Tensor) -> Tensor:
+        result: Tensor = model(model(batch)).mean()
+        return result

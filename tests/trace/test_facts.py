@@ -1,9 +1,9 @@
 """What a recipe is, whatever the settings."""
 
-from recipes_of_each_kind import Linears, Mlp, Tied
 from torch import nn
 
 from shoestring.trace import facts
+from tests.trace.recipes_of_each_kind import Linears, Mlp, Tied
 
 
 def test_parameters_buffers_and_data_are_counted() -> None:

@@ -9,12 +9,12 @@ from pathlib import Path
 
 import psutil
 import pytest
-from recipes_of_each_kind import Linears
 
 from shoestring import recipe
 from shoestring.errors import DataError, TraceError
 from shoestring.hardware.catalog import DEVICES
 from shoestring.trace import Tracer
+from tests.trace.recipes_of_each_kind import Linears
 
 T4 = DEVICES["t4"]
 

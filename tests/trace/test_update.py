@@ -4,13 +4,13 @@ from collections import Counter
 from collections.abc import Callable, Iterator
 
 import pytest
-import recipes_of_each_kind
 
 from shoestring import recipe
 from shoestring.hardware.catalog import DEVICES
 from shoestring.settings import Precision
 from shoestring.trace import Trace, Tracer
 from shoestring.trace.record import Alloc, Free, Op, Phase
+from tests.trace import recipes_of_each_kind
 
 T4, L4, P100 = DEVICES["t4"], DEVICES["l4"], DEVICES["p100"]
 
@@ -107,6 +107,12 @@ def test_autocast_keeps_casts_of_the_weights_for_backward(ask: Ask) -> None:
     activations = live_by_part(ask("Linears", "fp16"), "backward")["activations"]
     # Backward needs the second layer's weight, both layers' inputs, and the scaled loss.
     assert activations == 2 * (512 * 128 + 32 * 256 + 32 * 512) + 4
+
+
+def test_a_weight_is_cast_once_in_a_microbatch(ask: Ask) -> None:
+    casts = operators(ask("Repeated", "fp16"))["_to_copy"]
+    # In each of two microbatches: the input and the weight; in backward the weight's gradient.
+    assert casts == 2 * 3
 
 
 def test_products_run_in_half_precision_and_the_loss_does_not(ask: Ask) -> None:

@@ -84,7 +84,7 @@ class Allocator:
     def _new_segment(self, size: int) -> Block:
         length = segment_size(size)
         if not self._has_room(length):
-            self._release_unused()
+            self.release_unused()
             if not self._has_room(length):
                 raise Exhausted(f"{length} bytes above {self.reserved}")
         self.reserved += length
@@ -96,7 +96,8 @@ class Allocator:
     def _has_room(self, length: int) -> bool:
         return self._limit is None or self.reserved + length <= self._limit
 
-    def _release_unused(self) -> None:
+    def release_unused(self) -> None:
+        """Give every segment without a used block back to the device."""
         for small, pool in self._free.items():
             self.reserved -= sum(block.size for *_, block in pool if block.whole)
             self._free[small] = [entry for entry in pool if not entry[2].whole]

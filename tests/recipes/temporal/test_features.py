@@ -26,7 +26,9 @@ def test_no_feature_knows_the_future(cut: int, seed: int) -> None:
 
 
 def test_every_feature_knows_its_own_past() -> None:
-    found = features(otherwise_from(HOURLY, 120), "4 hours", "1 day")[120:] != features(HOURLY, "4 hours", "1 day")[120:]
+    found = (
+        features(otherwise_from(HOURLY, 120), "4 hours", "1 day")[120:] != features(HOURLY, "4 hours", "1 day")[120:]
+    )
     assert found.any().all(), found.any()
 
 

@@ -22,6 +22,20 @@ def test_parts_follow_each_other_without_a_gap(moments: int, fold: str | None) -
     assert sum(shares(fold)) <= 1 + 1e-9
 
 
-@pytest.mark.parametrize(("text", "right"), [("3/5", True), ("1/1", True), ("10/12", True), ("0/5", False), ("6/5", False), ("3", False), ("3/5/7", False), ("a/b", False), ("", False), ("-1/5", False)])
+@pytest.mark.parametrize(
+    ("text", "right"),
+    [
+        ("3/5", True),
+        ("1/1", True),
+        ("10/12", True),
+        ("0/5", False),
+        ("6/5", False),
+        ("3", False),
+        ("3/5/7", False),
+        ("a/b", False),
+        ("", False),
+        ("-1/5", False),
+    ],
+)
 def test_what_a_fold_looks_like(text: str, right: bool) -> None:
     assert is_fold(text) is right

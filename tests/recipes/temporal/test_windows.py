@@ -62,7 +62,7 @@ def test_too_few_bars_are_no_samples() -> None:
 
 
 def test_classes_by_hand() -> None:
-    close = np.array([100.0, 100.0, 101.0, 99.0, 100.6, 99.4, 100.5])
+    close = np.array([100.0, 100.0, 101.0, 99.0, 100.5, 99.5, 100.4])
     assert classes(close, np.zeros(1, int), 2, 0.006).tolist() == [2]
     assert [int(classes(close, np.zeros(1, int), ahead, 0.006)[0]) for ahead in range(1, 7)] == [1, 2, 0, 1, 1, 1]
     assert [int(classes(close, np.zeros(1, int), ahead, 0.0)[0]) for ahead in range(1, 7)] == [1, 2, 0, 2, 0, 2]

@@ -22,7 +22,7 @@ def parts(path: str | None, *, seq_len: int, horizon: int, threshold: float, fol
     Raises DataError for what is wrong with the file, and where a part is too short for a single sample.
     """
     if path is None:
-        return _parts(None, (), seq_len, horizon, threshold, fold)
+        return dict(_parts(None, (), seq_len, horizon, threshold, fold))
     file = Path(path).resolve()
     try:
         stat = file.stat()

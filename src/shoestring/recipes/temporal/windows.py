@@ -59,9 +59,9 @@ def last_bars(table: Table, seq_len: int, horizon: int, first: int, stop: int) -
     """
     found = np.arange(seq_len - 1, len(table.close) - horizon)
     begin, decided = found - seq_len + 1, found + horizon
-    together = table.symbol[begin] == table.symbol[decided]
-    inside: NDArray[np.bool_] = (table.moment[begin] >= first) & (table.moment[decided] < stop)
-    return found[together & inside]
+    one_symbol = table.symbol[begin] == table.symbol[decided]
+    one_part = (table.moment[begin] >= first) & (table.moment[decided] < stop)
+    return found[np.flatnonzero(one_symbol & one_part)]
 
 
 def classes(close: NDArray[np.float64], ends: NDArray[np.int64], horizon: int, threshold: float) -> NDArray[np.int64]:

@@ -1,0 +1,133 @@
+import math
+
+import pytest
+import torch
+from torch import nn
+from torch._subclasses.fake_tensor import FakeTensorMode
+
+from shoestring.recipes.temporal import ARCHITECTURES, Temporal
+from shoestring.recipes.temporal.models import TemporalTransformer, sinusoids
+
+every_architecture = pytest.mark.parametrize("architecture", list(ARCHITECTURES))
+every_size = pytest.mark.parametrize("size", ["full", "tiny"])
+
+
+def parameters(model: nn.Module) -> int:
+    return sum(parameter.numel() for parameter in model.parameters())
+
+
+@pytest.mark.parametrize(("architecture", "count"), [("lstm", 625_726), ("transformer", 608_003), ("mlp", 26_381)])
+def test_full_models_have_the_published_number_of_parameters(architecture: str, count: int) -> None:
+    assert parameters(Temporal(architecture=architecture).model()) == count
+
+
+def test_a_transformer_of_four_layers_has_the_published_number_of_parameters() -> None:
+    shape = {"seq_len": 20, "width": 128, "heads": 8, "feedforward": 512, "head": 64, "dropout": 0.1}
+    assert parameters(TemporalTransformer(29, 3, layers=4, **shape)) == 806_275
+
+
+@every_architecture
+def test_tiny_models_have_a_few_thousand_parameters(architecture: str) -> None:
+    assert 1000 < parameters(Temporal(architecture=architecture, size="tiny").model()) < 10_000
+
+
+@every_architecture
+@every_size
+@pytest.mark.parametrize("seq_len", [1, 20, 33])
+def test_logits_of_three_classes(architecture: str, size: str, seq_len: int) -> None:
+    recipe = Temporal(architecture=architecture, size=size, seq_len=seq_len)
+    assert recipe.model()(recipe.batch(2)[0]).shape == (2, 3)
+
+
+@every_architecture
+@every_size
+def test_a_step_can_be_followed_without_any_values(architecture: str, size: str) -> None:
+    recipe = Temporal(architecture=architecture, size=size)
+    with FakeTensorMode():
+        model = recipe.model()
+        recipe.loss(model, recipe.batch(3)).backward()
+        assert all(parameter.grad is not None for parameter in model.parameters())
+    model = recipe.model().to("meta")
+    inputs, labels = recipe.batch(3)
+    assert recipe.loss(model, (inputs.to("meta"), labels.to("meta"))).is_meta
+
+
+@pytest.mark.parametrize(
+    ("architecture", "precision"),
+    [
+        ("lstm", torch.bfloat16),  # torch has no LSTM in fp16 on the CPU
+        ("transformer", torch.bfloat16),
+        ("transformer", torch.float16),
+        ("mlp", torch.bfloat16),
+        ("mlp", torch.float16),
+    ],
+)
+def test_mixed_precision(architecture: str, precision: torch.dtype) -> None:
+    torch.manual_seed(0)
+    recipe = Temporal(architecture=architecture, size="tiny", dropout=0.0)
+    model, batch = recipe.model().train(), (torch.randn(64, 20, 29), torch.randint(3, (64,)))
+    exact = recipe.loss(model, batch)
+    with torch.autocast("cpu", precision):
+        loss = recipe.loss(model, batch)
+    loss.backward()
+    assert loss.dtype == torch.float32
+    assert float(loss.detach()) == pytest.approx(float(exact.detach()), rel=0.02)
+    assert all(parameter.grad.isfinite().all() for parameter in model.parameters())
+
+
+@every_architecture
+def test_every_parameter_learns(architecture: str) -> None:
+    torch.manual_seed(0)
+    recipe = Temporal(architecture=architecture, size="tiny")
+    model = recipe.model()
+    recipe.loss(model, (torch.randn(64, 20, 29), torch.randint(3, (64,)))).backward()
+    assert all(parameter.grad is not None and parameter.grad.any() for parameter in model.parameters())
+
+
+@every_architecture
+def test_the_same_seed_gives_the_same_model(architecture: str) -> None:
+    def state() -> dict[str, torch.Tensor]:
+        torch.manual_seed(3)
+        return Temporal(architecture=architecture).model().state_dict()
+
+    assert all(map(torch.equal, state().values(), state().values()))
+
+
+def test_the_layers_of_the_transformer_start_differently() -> None:
+    first, second, third, _ = Temporal(architecture="transformer").model().encoder
+    assert not torch.equal(first.linear1.weight, second.linear1.weight)
+    assert not torch.equal(second.linear1.weight, third.linear1.weight)
+
+
+@pytest.mark.parametrize("architecture", ["lstm", "transformer"])
+def test_the_order_of_bars_matters_and_the_sample_beside_does_not(architecture: str) -> None:
+    torch.manual_seed(0)
+    model, inputs = Temporal(architecture=architecture).model().eval(), torch.randn(2, 20, 29)
+    with torch.no_grad():
+        logits = model(inputs)
+        assert not torch.allclose(model(inputs.flip(1)), logits)
+        torch.testing.assert_close(model(inputs[:1]), logits[:1])
+
+
+def test_the_mlp_sees_the_last_bar_only() -> None:
+    model, inputs = Temporal(architecture="mlp").model().eval(), torch.randn(2, 20, 29)
+    other = torch.randn(2, 20, 29)
+    other[:, -1] = inputs[:, -1]
+    with torch.no_grad():
+        assert torch.equal(model(other), model(inputs))
+
+
+@every_architecture
+def test_dropout_is_the_architectures_own_or_the_chosen_one(architecture: str) -> None:
+    def probabilities(**chosen: float) -> set[float]:
+        modules = list(Temporal(architecture=architecture, **chosen).model().modules())
+        inside = {module.p for module in modules if isinstance(module, nn.Dropout)}
+        return inside | {module.dropout for module in modules if isinstance(module, nn.LSTM)}
+
+    assert probabilities() == {ARCHITECTURES[architecture].dropout}
+    assert probabilities(dropout=0.25) == {0.25}
+
+
+def test_sinusoids_by_hand() -> None:
+    expected = [math.sin(3), math.cos(3), math.sin(0.03), math.cos(0.03)]
+    assert sinusoids(5, 4)[3].tolist() == pytest.approx(expected)

@@ -1,0 +1,161 @@
+import math
+from itertools import pairwise
+
+import pytest
+import torch
+from torch.nn.functional import cross_entropy
+
+from shoestring.errors import QuestionError
+from shoestring.recipe import build_optimizer, datasets, find, load, option_fields
+from shoestring.recipes.temporal import ARCHITECTURES, Temporal
+
+every_architecture = pytest.mark.parametrize("architecture", list(ARCHITECTURES))
+
+
+def planted(count: int, seed: int = 0) -> tuple[torch.Tensor, torch.Tensor]:
+    """Samples whose class lies in one feature of the last bar."""
+    torch.manual_seed(seed)
+    inputs = torch.randn(count, 4, 29)
+    return inputs, (inputs[:, -1, 0] > -0.4).long() + (inputs[:, -1, 0] > 0.4).long()
+
+
+def test_it_is_built_in_and_every_option_is_explained() -> None:
+    found = find("temporal")
+    assert isinstance(found.recipe, Temporal)
+    assert (found.epochs, found.effective_batch, found.seed) == (50, 256, 42)
+    assert all(field.help for field in option_fields(found).values())
+
+
+def test_options_are_read_from_texts() -> None:
+    chosen = load("temporal", {"size": "tiny", "architecture": "mlp", "fold": "3/5", "learning_rate": "0.01"}).recipe
+    assert chosen == Temporal(size="tiny", architecture="mlp", fold="3/5", learning_rate=0.01)
+
+
+def test_every_bad_option_is_named_at_once() -> None:
+    bad = {
+        "seq_len": 0,
+        "horizon": 0,
+        "patience": 0,
+        "threshold": -0.1,
+        "warmup_epochs": -1,
+        "dropout": 1.0,
+        "label_smoothing": 1.0,
+        "learning_rate": 0.0,
+        "fold": "6/5",
+    }
+    with pytest.raises(QuestionError) as refused:
+        Temporal(**bad)
+    assert {problem.split("=")[0] for problem in refused.value.problems} == set(bad)
+
+
+def test_the_edges_of_the_options_are_allowed() -> None:
+    Temporal(seq_len=1, horizon=1, patience=1, threshold=0.0, warmup_epochs=0, dropout=0.0, label_smoothing=0.0)
+
+
+def test_a_batch_is_like_those_of_the_data() -> None:
+    recipe = Temporal(seq_len=7)
+    inputs, labels = recipe.batch(5)
+    data = datasets(recipe)["train"]
+    real, classes = recipe.collate(data.__getitems__([0, 1, 2, 3, 4]))
+    assert inputs.shape == real.shape == (5, 7, 29) and inputs.dtype == real.dtype
+    assert labels.shape == classes.shape == (5,) and labels.dtype == classes.dtype
+
+
+def test_the_loss_is_the_mean_over_the_microbatch() -> None:
+    recipe = Temporal(size="tiny", dropout=0.0)
+    model, (inputs, labels) = recipe.model(), planted(8)
+    parts = [recipe.loss(model, (inputs[start : start + 2], labels[start : start + 2])) for start in range(0, 8, 2)]
+    torch.testing.assert_close(torch.stack(parts).mean(), recipe.loss(model, (inputs, labels)))
+    smoothed = 0.9 * cross_entropy(model(inputs), labels) - 0.1 * model(inputs).log_softmax(1).mean()
+    torch.testing.assert_close(recipe.loss(model, (inputs, labels)), smoothed)
+
+
+@every_architecture
+def test_tiny_learns_a_planted_signal(architecture: str) -> None:
+    recipe = Temporal(size="tiny", architecture=architecture, seq_len=4, dropout=0.0, learning_rate=2e-2)
+    torch.manual_seed(0)
+    model, batch = recipe.model(), planted(128)
+    optimizer = build_optimizer(recipe, model)
+    losses = []
+    for update in range(40):
+        optimizer.zero_grad()
+        loss = recipe.loss(model, batch)
+        loss.backward()
+        torch.nn.utils.clip_grad_norm_(model.parameters(), recipe.clip_norm)
+        for group in optimizer.param_groups:
+            group["lr"] = 2e-2 * recipe.schedule(update, 2, 40)
+        optimizer.step()
+        losses.append(float(loss.detach()))
+    assert losses[0] > 1.0  # log 3 for a guess
+    assert losses[-1] < 0.75, losses
+
+
+@every_architecture
+def test_the_optimizer_is_adamw_at_the_architectures_rate(architecture: str) -> None:
+    recipe = Temporal(architecture=architecture)
+    optimizer = recipe.optimizer(recipe.model())
+    assert isinstance(optimizer, torch.optim.AdamW)
+    rate = {"lstm": 5e-4, "transformer": 3e-4, "mlp": 1e-3}[architecture]
+    assert {(group["lr"], group["weight_decay"]) for group in optimizer.param_groups} == {(rate, 5e-4)}
+    assert recipe.clip_norm == (1.0 if architecture == "mlp" else 0.5)
+    chosen = Temporal(architecture=architecture, learning_rate=0.1)
+    assert chosen.optimizer(chosen.model()).param_groups[0]["lr"] == 0.1
+
+
+def test_the_schedule_rises_for_the_warmup_and_falls_to_nothing() -> None:
+    factors = [Temporal().schedule(update, 10, 500) for update in range(500)]
+    assert factors[:50] == pytest.approx([(update + 1) / 50 for update in range(50)])
+    assert factors[50] == 1
+    assert factors[275] == pytest.approx(0.5)
+    assert all(later < earlier for earlier, later in pairwise(factors[50:]))
+    assert 0 < factors[-1] < 1e-4
+
+
+@pytest.mark.parametrize(("updates_per_epoch", "total"), [(1, 1), (1, 2), (3, 6), (1, 50)])
+def test_the_schedule_of_a_short_run_still_reaches_the_peak(updates_per_epoch: int, total: int) -> None:
+    factors = [Temporal().schedule(update, updates_per_epoch, total) for update in range(total)]
+    assert max(factors) == 1
+    assert min(factors) > 0
+
+
+def test_no_warmup_starts_at_the_peak() -> None:
+    assert Temporal(warmup_epochs=0).schedule(0, 10, 500) == 1
+
+
+def test_evaluate_by_hand() -> None:
+    recipe = Temporal(size="tiny")
+    model = recipe.model().eval()
+    data = recipe.data()
+    inputs, labels = data["validation"].__getitems__(list(range(50)))
+    with torch.no_grad():
+        found = recipe.evaluate(model, [(inputs[:32], labels[:32]), (inputs[32:], labels[32:])])
+        logits = model(inputs).double()
+    picked = logits.log_softmax(1)
+    expected = -(0.9 * picked.gather(1, labels[:, None])[:, 0] + 0.1 * picked.mean(dim=1)).sum() / 50
+    assert found["loss"] == pytest.approx(float(expected), rel=1e-6)
+    assert found["accuracy"] == pytest.approx(float((logits.argmax(1) == labels).double().mean()))
+    counts = data["train"].counts()
+    assert counts.index(max(counts)) == 2  # Google rose
+    share = float((labels == 2).double().mean())
+    assert found["majority_accuracy"] == pytest.approx(share)
+    present = len(labels.unique())
+    assert found["majority_macro_f1"] == pytest.approx(2 * share / (1 + share) / present)
+    assert all(math.isfinite(value) for value in found.values() if isinstance(value, float))
+
+
+def test_the_majority_is_the_training_parts_own_and_not_that_of_what_is_evaluated() -> None:
+    recipe = Temporal(size="tiny")
+    inputs, _ = recipe.batch(4)
+    with torch.no_grad():
+        found = recipe.evaluate(recipe.model().eval(), [(inputs, torch.tensor([0, 0, 0, 2]))])
+    assert found["majority_accuracy"] == 0.25
+
+
+def test_batches_of_different_sizes_weigh_as_many_samples_as_they_have() -> None:
+    recipe = Temporal(size="tiny")
+    model, (inputs, labels) = recipe.model().eval(), planted(33)
+    with torch.no_grad():
+        whole = recipe.evaluate(model, [(inputs, labels)])
+        uneven = recipe.evaluate(model, [(inputs[:32], labels[:32]), (inputs[32:], labels[32:])])
+    assert uneven["loss"] == pytest.approx(whole["loss"], rel=1e-6)
+    assert uneven["macro_f1"] == whole["macro_f1"]

@@ -1,0 +1,66 @@
+import multiprocessing
+
+import pytest
+
+from shoestring.errors import QuestionError
+from shoestring.session.directory import RunDirectory
+
+
+def test_a_new_run_has_neither_plan_nor_state(tmp_path):
+    run = RunDirectory(tmp_path / "runs" / "a")
+    run.create()
+    assert run.plan() is None
+    assert run.state() is None
+
+
+def test_what_is_written_is_read_and_nothing_lies_beside(tmp_path):
+    run = RunDirectory(tmp_path)
+    run.write_plan({"recipe": "temporal"})
+    run.write_state({"status": "paused"})
+    assert (run.plan(), run.state()) == ({"recipe": "temporal"}, {"status": "paused"})
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["plan.json", "state.json"]
+
+
+def test_a_directory_of_something_else_is_refused(tmp_path):
+    (tmp_path / "thesis.tex").write_text("")
+    with pytest.raises(QuestionError, match=r"holds no run: thesis\.tex"):
+        RunDirectory(tmp_path).create()
+
+
+def test_what_a_kill_left_of_a_write_is_not_something_else(tmp_path):
+    (tmp_path / ".plan.json.123").write_text("{")
+    (tmp_path / "lock").write_text("")
+    RunDirectory(tmp_path).create()
+
+
+def test_a_file_in_the_way_is_one_error(tmp_path):
+    (tmp_path / "run").write_text("")
+    with pytest.raises(QuestionError, match="cannot hold a run"):
+        RunDirectory(tmp_path / "run").create()
+
+
+@pytest.mark.parametrize("text", ["", "{", "[]", "\xff"])
+def test_a_damaged_file_is_one_error(tmp_path, text):
+    (tmp_path / "state.json").write_bytes(text.encode("latin-1"))
+    with pytest.raises(QuestionError, match=r"state\.json"):
+        RunDirectory(tmp_path).state()
+
+
+def hold(path, held, leave):
+    with RunDirectory(path).locked():
+        held.set()
+        leave.wait(30)
+
+
+def test_a_second_process_is_refused_and_a_dead_ones_lock_is_free(tmp_path):
+    context = multiprocessing.get_context("spawn")
+    held, leave = context.Event(), context.Event()
+    holder = context.Process(target=hold, args=(tmp_path, held, leave))
+    holder.start()
+    assert held.wait(30)
+    with pytest.raises(QuestionError, match=f"another process .pid {holder.pid}"), RunDirectory(tmp_path).locked():
+        pass
+    holder.kill()
+    holder.join()
+    with RunDirectory(tmp_path).locked():
+        pass

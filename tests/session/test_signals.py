@@ -1,0 +1,41 @@
+import os
+import signal
+import subprocess
+import sys
+
+import pytest
+
+from shoestring.session.deadline import Deadline
+from shoestring.session.signals import StopSignals
+from shoestring.session.stop import SessionOver, Stop
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_a_signal_sets_a_flag_and_the_old_handlers_come_back(number):
+    before = signal.getsignal(number)
+    with StopSignals() as signals:
+        os.kill(os.getpid(), number)
+        assert signals.received == number.name
+        stop = Stop(deadline=Deadline(None), signals=signals)
+        assert stop.reason() == number.name
+        with pytest.raises(SessionOver):
+            stop.check()
+    assert signal.getsignal(number) is before
+
+
+def test_a_second_signal_ends_the_process():
+    script = (
+        "import os, signal\n"
+        "from shoestring.session.signals import StopSignals\n"
+        "with StopSignals():\n"
+        "    os.kill(os.getpid(), signal.SIGINT); os.kill(os.getpid(), signal.SIGTERM); print('alive')\n"
+    )
+    ended = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=60)
+    assert ended.returncode == -signal.SIGTERM
+    assert "alive" not in ended.stdout
+
+
+def test_the_limit_is_a_reason_too():
+    with StopSignals() as signals:
+        assert Stop(deadline=Deadline(None), signals=signals).reason() is None
+        assert Stop(deadline=Deadline(20, elapsed_seconds=20), signals=signals).reason() == "session limit of 20.0 s"

@@ -1,0 +1,107 @@
+"""Sessions of training that end where a test wants them to."""
+
+import json
+import os
+import signal
+from dataclasses import replace
+from pathlib import Path
+
+import safetensors
+import torch
+
+from shoestring.launch import choose
+from shoestring.session.deadline import Deadline
+from shoestring.session.directory import RunDirectory
+from shoestring.session.signals import StopSignals
+from shoestring.session.stop import Stop
+from shoestring.train.loop import train
+
+CPU = torch.device("cpu")
+
+
+class AtLoss:
+    """A recipe that does `act` when its loss is computed for the `count`th time."""
+
+    def __init__(self, recipe, count, act):
+        self._recipe, self._count, self._act = recipe, count, act
+
+    def __getattr__(self, name):
+        return getattr(self._recipe, name)
+
+    def loss(self, model, batch):
+        self._count -= 1
+        if self._count == 0:
+            self._act()
+        return self._recipe.loss(model, batch)
+
+
+def session(recipe, run: Path, values, *, stop="", at=0, allow_inexact=False, wrap=lambda recipe: recipe):
+    """One session of `recipe` in `run`; `stop` it by `limit`, `SIGTERM` or `SIGKILL` in the `at`th loss."""
+    loaded, settings = choose(recipe, values)
+    clock = Clock()
+    acts = {
+        "": lambda: None,
+        "limit": clock.jump,
+        "SIGTERM": lambda: os.kill(os.getpid(), signal.SIGTERM),
+        "SIGKILL": lambda: os.kill(os.getpid(), signal.SIGKILL),
+    }
+    loaded = replace(loaded, recipe=AtLoss(wrap(loaded.recipe), at, acts[stop]))
+    directory = RunDirectory(run)
+    directory.create()
+    directory.write_plan({"recipe": loaded.name})
+    settings = settings.replace(
+        micro_batch=settings.micro_batch or loaded.effective_batch, precision=settings.precision or "fp32"
+    )
+    with directory.locked(), StopSignals() as signals:
+        return train(
+            loaded,
+            settings,
+            directory,
+            target="local",
+            device=CPU,
+            stop=Stop(deadline=Deadline(1000, clock=clock), signals=signals),
+            allow_inexact=allow_inexact,
+        )
+
+
+class Clock:
+    """Time stands still until it jumps past every limit."""
+
+    now = 0.0
+
+    def __call__(self):
+        return self.now
+
+    def jump(self):
+        self.now = 1e6
+
+
+def final_bits(run: Path):
+    """Everything a run ends with that has to be equal to the last bit: files as bytes, the rest as JSON."""
+    newest = max((run / "checkpoints").glob("update-*"))
+    state = json.loads((newest / "state.json").read_text())
+    return {
+        "name": newest.name,
+        "model": (newest / "model.safetensors").read_bytes(),
+        "optimizer": (newest / "optimizer.safetensors").read_bytes(),
+        "state": state,
+        "light": light_bits(run / "light"),
+        "best": light_bits(run / "best"),
+        "metrics": json.loads((run / "state.json").read_text())["metrics"],
+    }
+
+
+def light_bits(folder: Path):
+    """safetensors writes its metadata in any order, so not the bytes of the file."""
+    with safetensors.safe_open(folder / "model.safetensors", framework="np") as file:
+        return file.metadata(), {name: file.get_tensor(name).tobytes() for name in file.keys()}  # noqa: SIM118
+
+
+if __name__ == "__main__":
+    import sys
+
+    torch.set_num_threads(1)
+    arguments = json.loads(sys.argv[1])
+    session(
+        arguments["recipe"], Path(arguments["run"]), arguments["values"], stop=arguments["stop"], at=arguments["at"]
+    )

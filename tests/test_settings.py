@@ -1,0 +1,27 @@
+import dataclasses
+
+import pytest
+
+from shoestring.errors import QuestionError
+from shoestring.settings import Settings
+
+
+def test_settings_survive_json():
+    settings = Settings(micro_batch=7, precision="fp16", save_every_seconds=30.0)
+    assert Settings.from_json(settings.json()) == settings
+
+
+def test_settings_of_another_version_are_named():
+    with pytest.raises(QuestionError, match="unknown"):
+        Settings.from_json({"microbatch": 3})
+
+
+def test_what_cannot_be_is_refused_all_at_once():
+    with pytest.raises(QuestionError) as caught:
+        Settings(micro_batch=0, keep_checkpoints=1, save_every_updates=0)
+    assert len(caught.value.problems) == 3
+
+
+def test_settings_are_frozen():
+    with pytest.raises(dataclasses.FrozenInstanceError):
+        Settings().micro_batch = 3

@@ -1,0 +1,43 @@
+import pytest
+
+from shoestring.units import GIB, KIB, MIB, bytes_text, count_text, parse_seconds, seconds_text
+
+
+@pytest.mark.parametrize(
+    ("count", "text"),
+    [
+        (0, "0 B"),
+        (512, "512 B"),
+        (KIB, "1.00 KiB"),
+        (234 * MIB, "234 MiB"),
+        (int(14.5625 * GIB), "14.56 GiB"),
+        (-3 * GIB, "-3.00 GiB"),
+    ],
+)
+def test_bytes_have_the_unit_a_person_would_choose(count, text):
+    assert bytes_text(count) == text
+
+
+@pytest.mark.parametrize(
+    ("seconds", "text"),
+    [(0.0032, "3.2 ms"), (4.12, "4.1 s"), (125, "2 min 05 s"), (3599.7, "1 h 00 min"), (3840, "1 h 04 min")],
+)
+def test_seconds_read_as_a_person_says_them(seconds, text):
+    assert seconds_text(seconds) == text
+
+
+@pytest.mark.parametrize(
+    ("text", "seconds"), [("90", 90), ("90s", 90), ("20m", 1200), ("20 min", 1200), ("1.5h", 5400), (" 2 h ", 7200)]
+)
+def test_durations_are_read(text, seconds):
+    assert parse_seconds(text) == seconds
+
+
+@pytest.mark.parametrize("text", ["", "h", "0", "-3s", "3x", "1e3", "nan", "12:00"])
+def test_anything_else_is_no_duration(text):
+    with pytest.raises(ValueError, match="write 90s"):
+        parse_seconds(text)
+
+
+def test_counts_are_set_apart():
+    assert count_text(625726) == "625,726"
