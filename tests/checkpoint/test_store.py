@@ -55,7 +55,9 @@ def test_any_flipped_byte_is_found_named_and_passed_over(tmp_path, name):
     for place in range(0, size, max(1, size // 40)):
         found = []
         flip(tmp_path / "update-00000002" / name, place)
-        restored = Store(tmp_path, on_damaged=lambda path, file, why, found=found: found.append((path.name, file))).load()
+        restored = Store(
+            tmp_path, on_damaged=lambda path, file, why, found=found: found.append((path.name, file))
+        ).load()
         assert restored.update == 1
         # A manifest that no longer fits its own digest is what is named, else the file itself.
         assert found == [("update-00000002", name)]

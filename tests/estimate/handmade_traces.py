@@ -52,6 +52,7 @@ TRAINING = trace(
         Phase("forward", 0, 0),
         Alloc(1),
         op(name="aten::mm"),
+        op(name="aten::mm"),
         Phase("backward", 0, 0),
         op(name="aten::mm"),
         Alloc(4),

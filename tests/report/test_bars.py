@@ -2,10 +2,10 @@ import re
 
 import pytest
 
-from report import runs
 from shoestring.report import bars
 from shoestring.report.run import read
 from shoestring.report.sessions import sessions
+from tests.report import runs
 
 
 def said(drawing):

@@ -3,9 +3,9 @@ import re
 
 import pytest
 
-from report import runs
 from shoestring.report import curves
 from shoestring.report.run import read
+from tests.report import runs
 
 
 def test_few_values_stay_as_they_are():

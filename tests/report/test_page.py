@@ -4,9 +4,9 @@ from html.parser import HTMLParser
 
 import pytest
 
-from report import runs
 from shoestring.errors import QuestionError
 from shoestring.report.page import write
+from tests.report import runs
 
 
 def page(run):

@@ -1,8 +1,8 @@
 import pytest
 
-from report import runs
 from shoestring.monitor import events
 from shoestring.report.sessions import pauses, sessions
+from tests.report import runs
 
 
 def event(kind, session, time, update=0, **fields):

@@ -11,7 +11,7 @@ def test_a_drawing_is_the_same_each_time_and_labelled():
     first = svg.draw('the "label"', paint, width=300, height=200)
     assert first == svg.draw('the "label"', paint, width=300, height=200)
     assert first.startswith('<svg viewBox="0 0 300 200" role="img" aria-label="the &quot;label&quot;">')
-    assert "&lt;b&gt;$x$ 字&lt;/b&gt;" in first
+    assert ">&lt;b&gt;$x$ 字&lt;/b&gt;</text>" in first
 
 
 def test_every_colour_comes_from_the_page():

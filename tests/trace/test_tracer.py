@@ -135,8 +135,11 @@ def test_ctrl_c_while_an_answer_is_awaited_ends_the_child(misfits: Path) -> None
 
     previous = signal.signal(signal.SIGALRM, interrupt)
     signal.setitimer(signal.ITIMER_REAL, 0.3)
-    with Tracer(recipe.load(f"{misfits}:Endless", {})) as tracer, pytest.raises(KeyboardInterrupt):
-        assert tracer.facts
+    others = children()
+    with Tracer(recipe.load(f"{misfits}:Endless", {})) as tracer:
+        with pytest.raises(KeyboardInterrupt):
+            assert tracer.facts
+        assert children() == others
     signal.signal(signal.SIGALRM, previous)
 
 

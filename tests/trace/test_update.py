@@ -111,8 +111,8 @@ def test_autocast_keeps_casts_of_the_weights_for_backward(ask: Ask) -> None:
 
 def test_a_weight_is_cast_once_in_a_microbatch(ask: Ask) -> None:
     casts = operators(ask("Repeated", "fp16"))["_to_copy"]
-    # In each of two microbatches: the input and the weight; in backward the weight's gradient.
-    assert casts == 2 * 3
+    # In each of two updates: the input and the weight; in backward the loss's gradient and the weight's.
+    assert casts == 2 * 4
 
 
 def test_products_run_in_half_precision_and_the_loss_does_not(ask: Ask) -> None:

@@ -130,7 +130,7 @@ class Allocator:
 
 def rounded(requested: int) -> int:
     """Bytes a block takes for so many requested."""
-    return max(ROUNDING, -(-requested // ROUNDING) * ROUNDING)
+    return -(-requested // ROUNDING) * ROUNDING
 
 
 def segment_size(size: int) -> int:

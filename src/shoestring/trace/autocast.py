@@ -31,7 +31,8 @@ def set_up() -> None:
     for policy, names in _POLICIES.items():
         for name in names.split():
             packet, _, overload = name.partition(".")
-            operator = getattr(getattr(torch.ops.aten, packet), overload or "default", None)
+            # Not every torch has every one of them.
+            operator = getattr(getattr(torch.ops.aten, packet, None), overload or "default", None)
             if operator is not None:
                 _library.impl(name, _kernel(operator, policy), "AutocastPrivateUse1")
 
@@ -131,10 +132,11 @@ def _eligible(value: Any) -> bool:
 
 _POLICIES = {
     _to_lower: """
-        _convolution _convolution.deprecated conv1d conv2d conv3d conv1d.padding conv2d.padding conv3d.padding
+        _convolution _convolution.deprecated conv1d conv2d conv3d
         conv_tbc conv_transpose1d conv_transpose2d.input conv_transpose3d.input convolution prelu addmm addmv addr
         matmul mm mv linalg_vecdot linear addbmm baddbmm bmm einsum chain_matmul linalg_multi_dot lstm_cell gru_cell
         rnn_tanh_cell rnn_relu_cell _thnn_fused_lstm_cell _thnn_fused_gru_cell scaled_dot_product_attention
+        _scaled_dot_product_flash_attention
     """,
     _to_fp32: """
         acos asin cosh erfinv exp expm1 log log10 log2 log1p reciprocal rsqrt sinh tan pow.Tensor_Scalar
@@ -144,6 +146,7 @@ _POLICIES = {
         multilabel_margin_loss soft_margin_loss triplet_margin_loss multi_margin_loss dist pdist cdist renorm logsumexp
         binary_cross_entropy_with_logits upsample_nearest1d upsample_nearest2d upsample_nearest3d upsample_linear1d
         upsample_bilinear2d _upsample_bilinear2d_aa upsample_trilinear3d upsample_bicubic2d _upsample_bicubic2d_aa
+        _upsample_nearest_exact1d _upsample_nearest_exact2d _upsample_nearest_exact3d rms_norm
     """,
     _to_fp32_result: """
         prod prod.dim_int softmax.int log_softmax.int cumprod cumsum linalg_vector_norm linalg_matrix_norm

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import traceback
 from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -26,7 +26,7 @@ _OWN = tuple(str(_PACKAGE / room) for room in ("trace", "recipe.py"))
 _TORCH = str(Path(torch.__file__).parent)
 
 
-@contextmanager
+@contextlib.contextmanager
 def explained(recorder: Recorder | None = None) -> Iterator[None]:
     """Turn any error in this block into a TraceError; the project's own pass as they are."""
     try:
@@ -57,9 +57,8 @@ def _place(error: BaseException) -> str:
     frames = [
         frame
         for frame in traceback.extract_tb(error.__traceback__)
-        if not frame.filename.startswith((_TORCH, *_OWN, "<"))
+        if not frame.filename.startswith((_TORCH, *_OWN, "<", contextlib.__file__))
     ]
-    frames = [frame for frame in frames if "contextlib" not in frame.filename]
     if not frames:
         return ""
     frame = frames[-1]

@@ -21,7 +21,7 @@ def read(recipe: Any) -> Facts:
         samples = {name: len(data) for name, data in datasets(recipe).items()}
     model: nn.Module = pretend.build(recipe.model)
     parameters = list(model.parameters())
-    stored = {id(tensor): tensor for tensor in model.state_dict(keep_vars=True).values()}
+    stored = {id(tensor): tensor for tensor in pretend.tensors(dict(model.state_dict(keep_vars=True)))}
     return Facts(
         parameters_total=sum(parameter.numel() for parameter in parameters),
         parameters_trainable=sum(parameter.numel() for parameter in parameters if parameter.requires_grad),

@@ -66,7 +66,7 @@ def move(model: nn.Module) -> None:
     for module in model.modules():
         for name, parameter in module._parameters.items():
             if parameter is not None:
-                if True:
+                if id(parameter) not in moved:
                     moved[id(parameter)] = nn.Parameter(like(parameter), requires_grad=parameter.requires_grad)
                 # By attribute, so that recurrent layers renew their own list of weights.
                 setattr(module, name, moved[id(parameter)])

@@ -8,7 +8,7 @@ from torch.utils._pytree import tree_map
 from torch.utils.data import default_collate
 
 from shoestring.recipe import part
-from shoestring.train.seeding import derive, seeded
+from shoestring.train.seeding import derive, generators_kept, seed_host
 
 
 def fetch(dataset: Any, collate: Callable[[Any], Any], indices: Sequence[int], *, seed: int, epoch: int) -> Any:
@@ -21,8 +21,9 @@ def fetch(dataset: Any, collate: Callable[[Any], Any], indices: Sequence[int], *
     if callable(getattr(dataset, "__getitems__", None)):
         return collate(dataset.__getitems__(list(indices)))
     samples = []
-    for index in indices:
-        with seeded(derive(seed, "sample", epoch, index)):
+    with generators_kept():
+        for index in indices:
+            seed_host(derive(seed, "sample", epoch, index))
             samples.append(dataset[index])
     return collate(samples)
 

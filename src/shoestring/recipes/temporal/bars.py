@@ -151,10 +151,11 @@ def _problems(raw: pd.DataFrame, bars: pd.DataFrame) -> Iterator[Problem]:
     yield repeated, lambda row: f"time {bars['time'][row]} is there already ({raw['symbol'][row]})"
     for name in NUMBERS:
         yield from _wrong_numbers(name, raw[name], bars[name])
+    # A high below the low is one of these two, whichever way the body lies.
     body = bars[["open", "close"]]
     yield (
-        bars["high"] < body.max(axis=1, skipna=False).clip(lower=bars["low"]),
-        lambda row: f"high {bars['high'][row]:g} is below open, low or close",
+        bars["high"] < body.max(axis=1, skipna=False),
+        lambda row: f"high {bars['high'][row]:g} is below open or close",
     )
     yield (
         bars["low"] > body.min(axis=1, skipna=False),

@@ -1,0 +1,83 @@
+"""Real runs of the real command, killed from outside at instants they do not choose."""
+
+import json
+import os
+import random
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from tests.sessions import final_bits
+
+KILLS = 30 if os.environ.get("SHOESTRING_SOAK") else 4
+COMMAND = [sys.executable, "-m", "shoestring", "train", "temporal"]
+OPTIONS = {"size": "tiny", "epochs": 8, "effective_batch": 16, "micro_batch": 8, "patience": 1000}
+
+
+def train(run: Path, *more: str, **options: int) -> subprocess.Popen:
+    options = {**OPTIONS, "save_every_seconds": 0.05, **options}
+    settings = [part for key, value in options.items() for part in ("--set", f"{key}={value}")]
+    return subprocess.Popen(
+        [*COMMAND, "--run", str(run), *settings, *more],
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+        env={**os.environ, "OMP_NUM_THREADS": "1"},
+    )
+
+
+@pytest.fixture(scope="module")
+def straight(tmp_path_factory):
+    run = tmp_path_factory.mktemp("straight")
+    assert train(run).wait(120) == 0
+    return final_bits(run)
+
+
+def wait_until_training(run: Path, process: subprocess.Popen, sessions: int) -> None:
+    events = run / "events.jsonl"
+    while process.poll() is None:
+        if events.exists() and events.read_text().count('"event": "session"') > sessions:
+            return
+        time.sleep(0.01)
+
+
+def test_killed_at_random_instants_it_ends_in_the_same_bits(straight, tmp_path):
+    generator = random.Random(5)
+    killed = 0
+    for number in range(KILLS):
+        process = train(tmp_path)
+        wait_until_training(tmp_path, process, number)
+        time.sleep(generator.uniform(0, 0.6))
+        process.kill()
+        killed += process.wait(60) == -signal.SIGKILL
+    assert killed > KILLS // 2
+    assert train(tmp_path).wait(120) == 0
+    assert final_bits(tmp_path) == straight
+
+
+def test_asked_to_stop_it_pauses_with_status_0_and_continues(straight, tmp_path):
+    for number, ask in enumerate([signal.SIGTERM, signal.SIGINT]):
+        process = train(tmp_path)
+        wait_until_training(tmp_path, process, number)
+        process.send_signal(ask)
+        assert process.wait(60) == 0
+        state = json.loads((tmp_path / "state.json").read_text())
+        assert (state["status"], state["reason"]) == ("paused", ask.name)
+    assert train(tmp_path).wait(120) == 0
+    assert final_bits(tmp_path) == straight
+
+
+def test_under_a_limit_it_pauses_before_it(straight, tmp_path):
+    """Starting and leaving Python included, so that a platform's own clock agrees."""
+    limit = 8.0
+    started = time.monotonic()
+    process = train(tmp_path, "--limit", f"{limit:g}s", epochs=1000)
+    assert process.wait(60) == 0
+    assert time.monotonic() - started < limit
+    state = json.loads((tmp_path / "state.json").read_text())
+    assert state["status"] == "paused"
+    assert state["reason"] == "session limit of 8.0 s"
+    assert state["update"] > 0

@@ -1,0 +1,100 @@
+"""What is learnt depends on the effective batch, not on the microbatches it is computed in."""
+
+import pytest
+import torch
+from torch import nn
+
+from shoestring.launch import choose
+from shoestring.train.batches import collate_of, fetch
+from shoestring.train.order import DataOrder, split
+from shoestring.train.precision import arithmetic
+from shoestring.train.seeding import derive, seed_all
+from shoestring.train.update import update
+from tests.sessions import session
+
+UPDATES = 50
+EFFECTIVE = 64
+
+
+def trajectory(architecture, micro_batch, dtype, *, batch_statistics=False):
+    """The losses of the first updates, which samples each had, and each update's learning rate."""
+    loaded, _ = choose("temporal", {"architecture": architecture, "size": "tiny", "dropout": 0.0, "epochs": 10})
+    recipe = loaded.recipe
+    seed_all(derive(loaded.seed, "model"))
+    model = recipe.model().to(dtype).train()
+    if not batch_statistics:
+        for module in model.modules():
+            if isinstance(module, nn.BatchNorm1d):
+                module.eval()
+    optimizer = recipe.optimizer(model)
+    rates = [group["lr"] for group in optimizer.param_groups]
+    data = recipe.data()["train"]
+    order = DataOrder(samples=len(data), effective_batch=EFFECTIVE, seed=loaded.seed)
+    losses, samples, schedule = [], [], []
+    for number in range(UPDATES):
+        indices = order.indices(number)
+        factor = recipe.schedule(number, order.updates_per_epoch, 10 * order.updates_per_epoch)
+        for group, rate in zip(optimizer.param_groups, rates, strict=True):
+            group["lr"] = rate * factor
+        pieces = split(indices, micro_batch)
+        batches = [fetch(data, collate_of(recipe), piece, seed=0, epoch=0) for piece in pieces]
+        result = update(
+            model,
+            optimizer,
+            recipe.loss,
+            [((x.to(dtype), y), len(piece)) for (x, y), piece in zip(batches, pieces, strict=True)],
+            samples=len(indices),
+            arithmetic=arithmetic("fp32", torch.device("cpu")),
+            clip_norm=recipe.clip_norm,
+        )
+        losses.append(float(result.loss))
+        samples.append([index for piece in pieces for index in piece])
+        schedule.append([group["lr"] for group in optimizer.param_groups])
+    return torch.tensor(losses, dtype=torch.float64), samples, schedule
+
+
+@pytest.fixture(scope="module", params=["lstm", "transformer", "mlp"])
+def architecture(request):
+    return request.param
+
+
+# Loss sums are kept in fp32 whatever the model computes in, hence not 1e-15 for float64.
+@pytest.mark.parametrize(("dtype", "tolerance"), [(torch.float64, 1e-6), (torch.float32, 2e-4)])
+def test_fifty_updates_are_the_same_in_microbatches_of_32_16_and_7(architecture, dtype, tolerance):
+    losses, samples, schedule = trajectory(architecture, EFFECTIVE, dtype)
+    assert losses[-10:].mean() < losses[:10].mean()
+    for micro_batch in (32, 16, 7):
+        other_losses, other_samples, other_schedule = trajectory(architecture, micro_batch, dtype)
+        assert other_samples == samples
+        assert other_schedule == schedule
+        torch.testing.assert_close(other_losses, losses, rtol=tolerance, atol=0)
+
+
+def test_batch_statistics_do_depend_on_the_microbatch():
+    """What the comparison leaves out is real, and the comparison can fail."""
+    whole, _, _ = trajectory("mlp", EFFECTIVE, torch.float64, batch_statistics=True)
+    split_up, _, _ = trajectory("mlp", 16, torch.float64, batch_statistics=True)
+    assert (whole - split_up).abs().max() > 1e-3
+
+
+@pytest.mark.parametrize(("micro_batch", "told"), [(64, 0), (16, 1)])
+def test_who_trains_batch_norm_in_microbatches_is_told(tmp_path, micro_batch, told):
+    values = {"architecture": "mlp", "size": "tiny", "epochs": 1, "effective_batch": 64, "micro_batch": micro_batch}
+    session("temporal", tmp_path, values)
+    assert (tmp_path / "events.jsonl").read_text().count("BatchNorm takes its statistics from each microbatch") == told
+
+
+def test_sixty_four_by_seven_is_ten_of_seven_or_six():
+    assert [len(piece) for piece in split(range(64), 7)] == [7, 7, 7, 7, 6, 6, 6, 6, 6, 6]
+
+
+@pytest.mark.parametrize("samples", range(1, 40))
+def test_microbatches_are_equal_cover_all_and_are_alone_only_where_they_must(samples):
+    for micro_batch in range(1, samples + 3):
+        pieces = split(range(samples), micro_batch)
+        sizes = [len(piece) for piece in pieces]
+        assert [index for piece in pieces for index in piece] == list(range(samples))
+        assert max(sizes) <= micro_batch
+        assert max(sizes) - min(sizes) <= 1
+        # One alone: only one there is, one at a time, or one more than pairs can hold.
+        assert min(sizes) > 1 or samples == 1 or micro_batch == 1 or (micro_batch == 2 and samples % 2)
