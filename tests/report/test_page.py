@@ -41,6 +41,9 @@ def test_a_finished_run_is_told_whole(tmp_path):
         "checkpoints/update-00001640 is damaged: model.safetensors: sha256 differs",
         "out of memory: update 3",
         "torch 2.7.1",
+        "memory at its peak 5.74 GiB 5.47 GiB to 6.35 GiB 5.47 GiB",
+        "one update 460 ms 380 ms to 620 ms 505 ms (median)",
+        "the whole training 23 min 00 s 19 min 00 s to 31 min 00 s 28 min 28 s",
     ):
         assert expected in said
     assert "last weights" not in said

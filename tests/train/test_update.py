@@ -1,4 +1,5 @@
 from copy import deepcopy
+from dataclasses import replace
 
 import pytest
 import torch
@@ -23,6 +24,10 @@ def tokens_loss(model, batch):
 
 def run(loss, microbatches, samples, *, precision="fp32", clip_norm=None, model=None):
     torch.manual_seed(0)
+    rules = arithmetic(precision, CPU)
+    if rules.scaler:
+        # The usual first scale of 65536 is there to be lowered by overflow; these tests see one update only.
+        rules = replace(rules, scaler=torch.amp.GradScaler("cpu", init_scale=256.0))
     model = model or nn.Linear(4, 1, dtype=torch.float64 if precision == "fp32" else torch.float32)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
     result = update(
@@ -31,7 +36,7 @@ def run(loss, microbatches, samples, *, precision="fp32", clip_norm=None, model=
         loss,
         microbatches,
         samples=samples,
-        arithmetic=arithmetic(precision, CPU),
+        arithmetic=rules,
         clip_norm=clip_norm,
     )
     return model, result

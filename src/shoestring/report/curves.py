@@ -107,13 +107,17 @@ def throughput(run: Run) -> Markup:
     if not measured:
         return EMPTY
     batch = number(dig(run.plan, "options", "effective_batch"))
-    update_seconds = number(dig(run.plan, "plan", "time", "update_seconds"))
+    planned = numbers(dig(run.plan, "plan", "time"))
+    update_seconds = planned.get("update_seconds")
 
     def paint(axes: "Axes") -> None:
         _session_starts(axes, run)
         _curve(axes, measured, svg.GREEN, "measured")
         if batch and update_seconds:
+            slowest, fastest = (planned.get(f"{end}_update_seconds") or update_seconds for end in ("high", "low"))
+            _range(axes, batch / slowest, batch / fastest)
             _level(axes, batch / update_seconds, "planned")
+        axes.yaxis.set_major_formatter(lambda value, _: f"{value:,g}")
         _finish(axes, run, "samples / s", from_zero=True)
 
     return svg.draw("Training samples per second over the updates", paint, width=HALF[0], height=HALF[1])
@@ -133,8 +137,7 @@ def memory(run: Run) -> Markup:
     def paint(axes: "Axes") -> None:
         _curve(axes, measured, svg.PURPLE, "measured")
         if peak:
-            low, high = planned.get("low_bytes", peak), planned.get("high_bytes", peak)
-            axes.axhspan(low / unit, high / unit, color=svg.MUTED, alpha=0.12, linewidth=0)
+            _range(axes, planned.get("low_bytes", peak) / unit, planned.get("high_bytes", peak) / unit)
             _level(axes, peak / unit, f"planned peak {bytes_text(peak)}")
         if capacity and capacity < 2 * highest:
             _level(axes, capacity / unit, f"capacity {bytes_text(capacity)}", color=svg.VERMILLION)
@@ -220,6 +223,11 @@ def _level(axes: "Axes", height: float, text: str, *, color: str = svg.MUTED) ->
         color=svg.MUTED,
         fontsize=8,
     )
+
+
+def _range(axes: "Axes", low: float, high: float) -> None:
+    """What the plan held possible."""
+    axes.axhspan(low, high, color=svg.MUTED, alpha=0.12, linewidth=0)
 
 
 def _session_starts(axes: "Axes", run: Run) -> None:

@@ -128,27 +128,22 @@ def _planned_and_measured(run: Run, found: list[Session]) -> Markup:
         for event in run.of("progress")
         if (seconds := number(event.get("seconds"))) is not None and (updates := number(event.get("updates")))
     ]
+    one_update = f"{duration(median(update_seconds))} (median)" if update_seconds else UNKNOWN
+    so_far = "" if run.status == "finished" else " so far"
+    spent = duration(sum(session.seconds for session in found)) + so_far
     rows = [
-        [
-            "memory at its peak",
-            size(dig(memory, "peak_bytes")),
-            f"{size(dig(memory, 'low_bytes'))} to {size(dig(memory, 'high_bytes'))}",
-            size(run.measured_bytes),
-        ],
-        [
-            "one update",
-            duration(dig(time, "update_seconds")),
-            f"{duration(dig(time, 'low', 'update_seconds'))} to {duration(dig(time, 'high', 'update_seconds'))}",
-            f"{duration(median(update_seconds))} (median)" if update_seconds else UNKNOWN,
-        ],
-        [
-            "the whole training",
-            duration(dig(time, "total_seconds")),
-            f"{duration(dig(time, 'low', 'total_seconds'))} to {duration(dig(time, 'high', 'total_seconds'))}",
-            duration(sum(session.seconds for session in found)) + ("" if run.status == "finished" else " so far"),
-        ],
+        ["memory at its peak", *_expected(memory, "peak_bytes", "low_bytes", "high_bytes"), size(run.measured_bytes)],
+        ["one update", *_expected(time, "update_seconds", "low_update_seconds", "high_update_seconds"), one_update],
+        ["the whole training", *_expected(time, "total_seconds", "low_total_seconds", "high_total_seconds"), spent],
     ]
     return table(["", "planned", "range", "measured"], rows, numeric=(1, 2, 3))
+
+
+def _expected(values: object, likely: str, low: str, high: str) -> tuple[str, str]:
+    """What the plan says, and between what."""
+    between = [named(key, found) for key in (low, high) if (found := dig(values, key)) is not None]
+    found = dig(values, likely)
+    return UNKNOWN if found is None else named(likely, found), " to ".join(between) or UNKNOWN
 
 
 def _figure(title: str, caption: str, drawing: Markup, *, class_: str = "") -> Markup:
@@ -161,7 +156,9 @@ def _figure(title: str, caption: str, drawing: Markup, *, class_: str = "") -> M
 def _settings(title: str, values: object) -> Markup:
     if not isinstance(values, dict) or not values:
         return EMPTY
-    pairs = [(label(name), UNKNOWN if value is None else named(name, value)) for name, value in values.items()]
+    pairs = [
+        (words(name), UNKNOWN) if value is None else (label(name), named(name, value)) for name, value in values.items()
+    ]
     return element("section", element("h3", title), facts(pairs))
 
 
