@@ -29,7 +29,7 @@ def search(monkeypatch, *, fits, seconds, wanted=None, target=T4):
         return room.Candidate(
             settings=settings,
             trace=None,
-            memory=SimpleNamespace(fits=fits(settings)),
+            memory=SimpleNamespace(fits=fits(settings), high_bytes=settings.micro_batch),
             time=None if time is None else SimpleNamespace(value=time),
         )
 
@@ -66,6 +66,9 @@ def test_what_fits_goes_before_what_is_fast(monkeypatch):
 
 
 def test_what_is_asked_for_is_kept_even_where_it_does_not_fit(monkeypatch):
+    chosen, _ = search(monkeypatch, fits=lambda s: False, seconds=lambda s: 1 / s.micro_batch)
+    assert chosen.micro_batch == 1  # the nearest to fitting
+
     wanted = Settings(precision="fp32", micro_batch=48)
     chosen, tried = search(monkeypatch, fits=lambda s: False, seconds=lambda s: 1.0, wanted=wanted)
     assert (chosen.precision, chosen.micro_batch) == ("fp32", 48)

@@ -182,12 +182,12 @@ def _reasons(
     reasons = [_memory_reason(chosen)]
     if wanted.micro_batch:
         reasons.append(f"micro_batch {settings.micro_batch}: as asked")
+    elif not memory.fits:
+        reasons.append(f"micro_batch {settings.micro_batch}: not even that fits")
     elif settings.micro_batch == loaded.effective_batch:
         reasons.append(f"micro_batch {settings.micro_batch}: the whole effective batch fits, so nothing is accumulated")
-    elif memory.fits:
-        reasons.append(f"micro_batch {settings.micro_batch}: the largest halving of {loaded.effective_batch} that fits")
     else:
-        reasons.append(f"micro_batch {settings.micro_batch}: not even that fits")
+        reasons.append(f"micro_batch {settings.micro_batch}: the largest halving of {loaded.effective_batch} that fits")
     reasons.append(_precision_reason(candidates, target, wanted))
     if facts.batch_norm and settings.micro_batch != loaded.effective_batch:
         reasons.append(

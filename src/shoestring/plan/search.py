@@ -32,7 +32,7 @@ class Candidate:
 
 
 def search(tracer: Tracer, loaded: LoadedRecipe, target: Target, wanted: Settings) -> list[Candidate]:
-    """Candidates, the best first: those that fit before those that do not, then by time.
+    """Candidates, the best first: those that fit by time, then those that do not by memory.
 
     What `wanted` fixes stays fixed; what it leaves open is chosen. Of each precision that the device has, microbatches
     are halved from the effective batch down to the first that fits.
@@ -47,10 +47,11 @@ def search(tracer: Tracer, loaded: LoadedRecipe, target: Target, wanted: Setting
                 break
     quickest = min((item.seconds for item in candidates if item.memory.fits), default=0.0)
 
-    def rank(item: Candidate) -> tuple[bool, bool, float]:
+    def rank(item: Candidate) -> tuple[bool, float]:
+        if not item.memory.fits:
+            return (True, item.memory.high_bytes)
         # sorted() is stable, so among equals the device's own order of precisions holds: fp32 needs no loss scaling.
-        tied = item.seconds <= quickest * CLOSE
-        return (not item.memory.fits, not tied, 0.0 if tied else item.seconds)
+        return (False, 0.0 if item.seconds <= quickest * CLOSE else item.seconds)
 
     return sorted(candidates, key=rank)
 

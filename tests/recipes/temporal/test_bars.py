@@ -116,13 +116,19 @@ def test_rows_with_too_many_fields(tmp_path: Path, lines: tuple[str, ...]) -> No
     assert problems_of(tmp_path, *lines)[-1] == "line 3: 7 fields under 6 names"
 
 
+def test_a_quote_that_never_ends(tmp_path: Path) -> None:
+    for lines in ([f'"{GOOD}'], [f'"{GOOD}', *[GOOD] * 10_000]):
+        (problem,) = problems_of(tmp_path, *lines)
+        assert "inside string" in problem
+
+
 def test_a_file_without_rows_or_without_anything(tmp_path: Path) -> None:
     assert problems_of(tmp_path) == ("there are no rows",)
     assert "there is no column time" in problems_of(tmp_path, header="")
 
 
 def test_a_file_that_is_no_text(tmp_path: Path) -> None:
-    for content in (b"\xff\xfe\x00", HEADER.encode() + b"\n" + GOOD.encode() + b"\xff\n"):
+    for content in (b"\xff\xfe\x00", b"a" * 200_000, HEADER.encode() + b"\n" + GOOD.encode() + b"\xff\n"):
         (tmp_path / "bars.csv").write_bytes(content)
         with pytest.raises(DataError, match="cannot be read"):
             read_bars(tmp_path / "bars.csv")

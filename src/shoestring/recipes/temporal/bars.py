@@ -3,6 +3,7 @@
 import csv
 import heapq
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from itertools import islice
 from pathlib import Path
 from typing import NoReturn, TypeAlias
@@ -85,7 +86,7 @@ def _header(path: Path) -> list[str]:
     try:
         with path.open(encoding="utf-8-sig", newline="") as file:
             names = next(filter(None, csv.reader(file)), [])
-    except (OSError, UnicodeDecodeError) as error:
+    except (OSError, UnicodeDecodeError, csv.Error) as error:
         raise DataError(f"{path} cannot be read: {error}", hint="give a CSV file in UTF-8") from error
     lowered = {name: name.strip().lower() for name in names}
     known = {**dict.fromkeys(NAMES_OF_TIME, "time"), **{name: name for name in (*NUMBERS, "symbol")}}
@@ -114,21 +115,27 @@ def _rows(path: Path, header: list[str]) -> pd.DataFrame:
         )
     except UnicodeDecodeError as error:
         raise DataError(f"{path} cannot be read: {error}", hint="give a CSV file in UTF-8") from error
-    except pd.errors.ParserError:
-        _refuse_ragged(path, len(header))
-    if not isinstance(rows.index, pd.RangeIndex):  # pandas takes a first column without a name for an index
-        _refuse_ragged(path, len(header))
+    except pd.errors.ParserError as error:
+        _refuse_ragged(path, len(header), str(error).strip())
+    if not isinstance(rows.index, pd.RangeIndex):
+        # Where every row has a field too many, pandas takes the first for an index and says nothing.
+        _refuse_ragged(path, len(header), "rows have more fields than there are names")
     if "symbol" not in header:
         rows["symbol"] = "the only one"
     return rows[["symbol", *NEEDED]]
 
 
-def _refuse_ragged(path: Path, columns: int) -> NoReturn:
-    with path.open(encoding="utf-8-sig", newline="") as file:
+def _refuse_ragged(path: Path, columns: int, reason: str) -> NoReturn:
+    """Every line with more fields than names, where pandas stops at the first; or else its `reason`."""
+    wrong = []
+    # A quote that never ends is one for pandas to name.
+    with path.open(encoding="utf-8-sig", newline="") as file, suppress(csv.Error):
         reader = csv.reader(file)
-        wrong = [(reader.line_num, len(row)) for row in reader if len(row) > columns]
-    listed = [f"line {line}: {fields} fields under {columns} names" for line, fields in wrong[:LISTED]]
-    _refuse(path, listed, count=len(wrong), hint="write numbers without separators of thousands")
+        for row in reader:
+            if len(row) > columns:
+                wrong.append(f"line {reader.line_num}: {len(row)} fields under {columns} names")
+    hint = "write numbers without separators of thousands, and close every quote"
+    _refuse(path, wrong[:LISTED] or [reason], count=len(wrong) or 1, hint=hint)
 
 
 def _parsed(raw: pd.DataFrame) -> pd.DataFrame:
