@@ -12,6 +12,8 @@ from contextvars import ContextVar
 import torch
 from torch import Tensor
 
+from shoestring.trace.pretend import KEY
+
 CAPABILITY: ContextVar[tuple[int, int] | None] = ContextVar("capability", default=None)
 """The target's compute capability; None for a CPU."""
 
@@ -22,7 +24,7 @@ _library = torch.library.Library("aten", "IMPL")
 
 def set_up() -> None:
     """Redirect attention on the pretend device, also where backward computes something anew."""
-    _library.impl("scaled_dot_product_attention", _attention, "AutogradPrivateUse1")
+    _library.impl("scaled_dot_product_attention", _attention, f"Autograd{KEY}")
 
 
 def _attention(

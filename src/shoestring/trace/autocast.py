@@ -14,9 +14,10 @@ import torch
 from torch import Tensor
 
 from shoestring.settings import Precision
-from shoestring.trace.pretend import DEVICE
+from shoestring.trace.pretend import DEVICE, KEY
 
-_AUTOCAST_KEY: Any = torch._C._parse_dispatch_key("AutocastPrivateUse1")
+_AUTOCAST: str = f"Autocast{KEY}"
+_AUTOCAST_KEY: Any = torch._C._parse_dispatch_key(_AUTOCAST)
 _AUTOCAST_KEYS = torch._C.DispatchKeySet(_AUTOCAST_KEY)
 
 _library = torch.library.Library("aten", "IMPL")
@@ -27,14 +28,14 @@ _kept: dict[int, Tensor] = {}
 
 def set_up() -> None:
     """Give the pretend device CUDA's autocast policies, once per process."""
-    _fallback.fallback(torch.library.fallthrough_kernel, "AutocastPrivateUse1")
+    _fallback.fallback(torch.library.fallthrough_kernel, _AUTOCAST)
     for policy, names in _POLICIES.items():
         for name in names.split():
             packet, _, overload = name.partition(".")
             # Not every torch has every one of them.
             operator = getattr(getattr(torch.ops.aten, packet, None), overload or "default", None)
             if operator is not None:
-                _library.impl(name, _kernel(operator, policy), "AutocastPrivateUse1")
+                _library.impl(name, _kernel(operator, policy), _AUTOCAST)
 
 
 @contextmanager

@@ -12,24 +12,23 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 from torch._subclasses.fake_tensor import FakeTensorMode
+from torch.utils import backend_registration
 
-from shoestring.errors import TraceError
+_REGISTER: Callable[..., None] | None = getattr(
+    backend_registration, "_setup_privateuseone_for_python_backend", None
+)
+DEVICE, KEY = ("pretend", "PrivateUse1") if _REGISTER else ("cpu", "CPU")
+"""The device's name and its dispatch key. An older torch (2.6 for one) cannot register a device from Python; there
+fake tensors on the CPU take its place, with the same operators redirected."""
 
-DEVICE = "pretend"
-NEEDED_TORCH = "2.9"
+_library = torch.library.Library("aten", "IMPL")
 
 
 def set_up() -> None:
-    """Register the pretend device, once per process. Raises TraceError on a torch that cannot."""
-    from torch.utils import backend_registration
-
-    register: Callable[..., None] | None = getattr(
-        backend_registration, "_setup_privateuseone_for_python_backend", None
-    )
-    if register is None:
-        raise TraceError(
-            f"torch {torch.__version__} cannot pretend a GPU", hint=f"install torch {NEEDED_TORCH} or newer"
-        )
+    """Make the pretend device, once per process."""
+    if _REGISTER is None:
+        _library.impl("dropout", _dropout, f"Autograd{KEY}")
+        return
     module = types.ModuleType(DEVICE)
     # "Not available" keeps the fake mode from folding constants across devices, which fails without real kernels.
     answers: dict[str, Any] = {
@@ -41,7 +40,7 @@ def set_up() -> None:
     }
     for name, answer in answers.items():
         setattr(module, name, lambda answer=answer: answer)
-    register(DEVICE, backend_module=module)
+    _REGISTER(DEVICE, backend_module=module)
     _make_tensors_by_way_of_the_cpu()
 
 
@@ -96,6 +95,11 @@ def batch_like(batch: Any) -> Any:
 def tensors(tree: Any) -> Iterable[Tensor]:
     """The tensors in tuples, lists and dicts of them."""
     return (leaf for leaf in torch.utils._pytree.tree_leaves(tree) if isinstance(leaf, Tensor))
+
+
+def _dropout(values: Tensor, p: float, train: bool) -> Tensor:
+    """Dropout with the boolean mask of a GPU; on the CPU torch multiplies by one of the values' own type."""
+    return torch.native_dropout(values, p, train)[0] if train and p else values
 
 
 def _make_tensors_by_way_of_the_cpu() -> None:

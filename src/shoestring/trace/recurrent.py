@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 from torch.utils.flop_counter import register_flop_formula
 
-from shoestring.trace.pretend import DEVICE
+from shoestring.trace.pretend import DEVICE, KEY
 
 _LAYERS = {"lstm.input": (4, 6), "gru.input": (3, 5), "rnn_tanh.input": (1, 2), "rnn_relu.input": (1, 2)}
 """Gates, and values kept per unit of state: the gates, the hidden state, and an LSTM's cell state or the part of a
@@ -40,7 +40,7 @@ def set_up() -> None:
     register_flop_formula(torch.ops.shoestring.recurrent, get_raw=True)(_flops)
     register_flop_formula(torch.ops.shoestring.recurrent_backward, get_raw=True)(_backward_flops)
     for name, (gates, kept) in _LAYERS.items():
-        _aten.impl(name, _kernel(name, gates, kept), "AutogradPrivateUse1")
+        _aten.impl(name, _kernel(name, gates, kept), f"Autograd{KEY}")
 
 
 def launches(sequence: Tensor, _states: list[Tensor], weights: list[Tensor], *_: Any) -> int:

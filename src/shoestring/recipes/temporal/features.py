@@ -32,7 +32,7 @@ FEATURES = (
     "lower_wick",  # low below the body, in ranges of the bar
     "range",  # the bar's range in average true ranges
     "channel20",  # where the close lies between low and high of 20 bars, from -1 to 1
-    "volume20",  # logarithm of the volume above its mean of 20 bars
+    "volume20",  # logarithm of the volume (and 1) above its mean of 20 bars
     "order_block_up",  # close above the last falling bar before a strong rise, in average true ranges
     "order_block_down",  # close above the last rising bar before a strong fall, in average true ranges
     "fair_value_gap",  # gap between this bar and the one before the last, in average true ranges, signed
@@ -100,7 +100,7 @@ def _base(bars: pd.DataFrame) -> dict[str, Series]:
         "lower_wick": _ratio(bottom - low, high - low),
         "range": _ratio(high - low, atr),
         "channel20": _channel(bars, 20),
-        "volume20": volume - np.log1p(bars["volume"].rolling(20).mean()),
+        "volume20": volume - volume.rolling(20).mean(),
         "order_block_up": _order_block(bars, atr, 1),
         "order_block_down": _order_block(bars, atr, -1),
         "fair_value_gap": _ratio((low - high.shift(2)).clip(lower=0) - (low.shift(2) - high).clip(lower=0), atr),

@@ -44,8 +44,7 @@ def tabulate(bars: pd.DataFrame) -> Table:
     rows, values = [], []
     for _, own in bars.groupby("symbol", observed=True):
         found = features(own, middle, coarse).to_numpy()
-        # Only a beginning has NaN; were one to appear later, this would stop at it instead of hiding it.
-        warm = int(np.isnan(found).any(axis=1).sum())
+        warm = int(np.isnan(found).any(axis=1).sum())  # they all lie at the beginning
         rows.append(own.index.to_numpy()[warm:])
         values.append(found[warm:].astype(np.float32))
     kept = bars.iloc[np.concatenate(rows)]
