@@ -104,6 +104,15 @@ def read(values: Mapping[str, object], known: Mapping[str, Field], what: str) ->
     return result
 
 
+def too_small(values: Mapping[str, Any], floors: Mapping[str, float]) -> list[str]:
+    """A problem for each of `values` that lies below its floor; None lies nowhere."""
+    return [
+        f"{name}={values[name]}: must be at least {floor}"
+        for name, floor in floors.items()
+        if values[name] is not None and values[name] < floor
+    ]
+
+
 def _field(name: str, hint: Any, default: Any) -> Field:
     text = ""
     if get_origin(hint) is Annotated:

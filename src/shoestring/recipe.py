@@ -1,8 +1,7 @@
 """The recipe: what is trained, in a few plain functions that know nothing of the engine.
 
-Three methods are enough to estimate and plan; training also needs `data()`. Nothing is inherited. What a recipe
-lets one choose are its options: if its class is a dataclass, the fields. Everything in `Optional parts` is used
-where it is there and has a default where it is not.
+Three methods are enough to estimate and plan; training also needs `data()`. Nothing is inherited. Everything optional
+is used where it is there and has a default where it is not.
 """
 
 from __future__ import annotations
@@ -13,7 +12,7 @@ import hashlib
 import importlib
 import importlib.util
 import sys
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Protocol, TypeAlias, runtime_checkable
@@ -36,6 +35,9 @@ class Recipe(Protocol):
 
     Optional parts, each used where the recipe has it:
 
+    - `options`: a frozen dataclass whose fields are what may be chosen; `type(recipe)(options)` must make the recipe
+      with others. Without it `epochs`, `effective_batch` and `seed` may be chosen, and attributes of these names are
+      their defaults.
     - `data()` -> a map-style dataset (`len` and `[index]`; `__getitems__(indices)` where a whole batch is cheaper),
       or a dict of them: `train`, and as far as there are `validation` and `test`. Training needs it.
     - `collate(samples)` -> a batch; by default `torch.utils.data.default_collate`.
@@ -185,8 +187,9 @@ def load(reference: str | object, options: Mapping[str, object]) -> LoadedRecipe
 
 
 def option_fields(found: LoadedRecipe) -> dict[str, config.Field]:
-    """What may be set for the recipe: its own fields, then those of `Common` that it does not have itself."""
-    own = config.fields(type(found.recipe)) if dataclasses.is_dataclass(found.recipe) else {}
+    """What may be set for the recipe: its own options, then those of `Common` that are not among them."""
+    options = part(found.recipe, "options", None)
+    own = {} if options is None else config.fields(type(options))
     return {**own, **{name: field for name, field in config.fields(Common).items() if name not in own}}
 
 
@@ -278,27 +281,26 @@ def _recipe_class(path: Path, wanted: str) -> type:
 
 
 def _defaults(found: LoadedRecipe) -> LoadedRecipe:
-    """`found`, whose `recipe` may still be a class, as an instance with its default options."""
-    instance = found.recipe() if isinstance(found.recipe, type) else found.recipe
-    found = dataclasses.replace(found, recipe=instance)
-    fields: Iterable[config.Field] = option_fields(found).values()
-    return _with_options(found, {field.name: getattr(instance, field.name, field.default) for field in fields})
+    """`found`, whose `recipe` may still be a class, as an instance with the options it has."""
+    recipe = found.recipe() if isinstance(found.recipe, type) else found.recipe
+    source = part(recipe, "options", recipe)
+    found = dataclasses.replace(found, recipe=recipe)
+    fields = option_fields(found).values()
+    return _with_options(found, {field.name: getattr(source, field.name, field.default) for field in fields})
 
 
-def _with_options(found: LoadedRecipe, options: dict[str, Any]) -> LoadedRecipe:
-    floors = {"epochs": 1, "effective_batch": 1, "seed": 0}
-    problems = [
-        f"{name}={options[name]}: must be at least {low}" for name, low in floors.items() if options[name] < low
-    ]
+def _with_options(found: LoadedRecipe, chosen: dict[str, Any]) -> LoadedRecipe:
+    problems = config.too_small(chosen, {"epochs": 1, "effective_batch": 1, "seed": 0})
     if problems:
         raise QuestionError(f"options of {found.title} cannot be used", problems=problems)
-    recipe = copy.copy(found.recipe)
-    own: set[str] = set()
-    if dataclasses.is_dataclass(recipe) and not isinstance(recipe, type):
-        own = {field.name for field in dataclasses.fields(recipe) if field.init}
-        recipe = dataclasses.replace(recipe, **{name: options[name] for name in own})
-    for name in options.keys() - own:
-        # A plain class names its epochs or its batch as attributes; its own methods must see what was chosen.
-        if hasattr(recipe, name):
-            setattr(recipe, name, options[name])
-    return dataclasses.replace(found, recipe=recipe, options=options)
+    options = part(found.recipe, "options", None)
+    if options is not None:
+        own = {field.name: chosen[field.name] for field in dataclasses.fields(options)}
+        recipe = type(found.recipe)(dataclasses.replace(options, **own))
+    else:
+        recipe = copy.copy(found.recipe)
+        for name, value in chosen.items():
+            if hasattr(recipe, name):
+                # Its own methods may read what was chosen, a schedule its epochs for one.
+                setattr(recipe, name, value)
+    return dataclasses.replace(found, recipe=recipe, options=chosen)

@@ -23,12 +23,9 @@ class Settings:
     keep_checkpoints: Annotated[int, "verified full checkpoints to keep, at least 2"] = 2
 
     def __post_init__(self) -> None:
-        floors = {"micro_batch": 1, "save_every_updates": 1, "save_every_seconds": 0, "keep_checkpoints": 2}
-        problems = [
-            f"{name}={value}: must be at least {floor}"
-            for name, floor in floors.items()
-            if (value := getattr(self, name)) is not None and value < floor
-        ]
+        problems = config.too_small(
+            vars(self), {"micro_batch": 1, "save_every_updates": 1, "save_every_seconds": 0, "keep_checkpoints": 2}
+        )
         if problems:
             raise QuestionError("settings cannot be used", problems=problems)
 

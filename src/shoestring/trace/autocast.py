@@ -28,7 +28,8 @@ _kept: dict[int, Tensor] = {}
 
 def set_up() -> None:
     """Give the pretend device CUDA's autocast policies, once per process."""
-    _fallback.fallback(torch.library.fallthrough_kernel, _AUTOCAST)
+    if KEY != "CPU":  # the CPU's own falls through as well
+        _fallback.fallback(torch.library.fallthrough_kernel, _AUTOCAST)
     for policy, names in _POLICIES.items():
         for name in names.split():
             packet, _, overload = name.partition(".")

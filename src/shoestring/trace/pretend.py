@@ -14,9 +14,7 @@ from torch import Tensor, nn
 from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.utils import backend_registration
 
-_REGISTER: Callable[..., None] | None = getattr(
-    backend_registration, "_setup_privateuseone_for_python_backend", None
-)
+_REGISTER: Callable[..., None] | None = getattr(backend_registration, "_setup_privateuseone_for_python_backend", None)
 DEVICE, KEY = ("pretend", "PrivateUse1") if _REGISTER else ("cpu", "CPU")
 """The device's name and its dispatch key. An older torch (2.6 for one) cannot register a device from Python; there
 fake tensors on the CPU take its place, with the same operators redirected."""

@@ -102,6 +102,11 @@ class Record:
         self._end(status, reason)
         done = f"update {count_text(update)} of {count_text(self._total)}"
         self.progress.message(f"{status} at {done}: {reason}")
+        if status == "paused" and update == self._started_at and self._deadline.limit_seconds:
+            self.progress.message(
+                f"no update fitted into this session of {seconds_text(self._deadline.limit_seconds)}: starting took "
+                f"{seconds_text(self._deadline.elapsed())} of it; give it more time"
+            )
 
     def _end(self, status: str, reason: str) -> None:
         self.events.emit(

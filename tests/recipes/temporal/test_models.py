@@ -5,7 +5,7 @@ import torch
 from torch import nn
 from torch._subclasses.fake_tensor import FakeTensorMode
 
-from shoestring.recipes.temporal import ARCHITECTURES, Temporal
+from shoestring.recipes.temporal import ARCHITECTURES, Options, Temporal
 from shoestring.recipes.temporal.models import TemporalTransformer, sinusoids
 
 every_architecture = pytest.mark.parametrize("architecture", list(ARCHITECTURES))
@@ -18,7 +18,7 @@ def parameters(model: nn.Module) -> int:
 
 @pytest.mark.parametrize(("architecture", "count"), [("lstm", 625_726), ("transformer", 608_003), ("mlp", 26_381)])
 def test_full_models_have_the_published_number_of_parameters(architecture: str, count: int) -> None:
-    assert parameters(Temporal(architecture=architecture).model()) == count
+    assert parameters(Temporal(Options(architecture=architecture)).model()) == count
 
 
 def test_a_transformer_of_four_layers_has_the_published_number_of_parameters() -> None:
@@ -28,21 +28,21 @@ def test_a_transformer_of_four_layers_has_the_published_number_of_parameters() -
 
 @every_architecture
 def test_tiny_models_have_a_few_thousand_parameters(architecture: str) -> None:
-    assert 1000 < parameters(Temporal(architecture=architecture, size="tiny").model()) < 10_000
+    assert 1000 < parameters(Temporal(Options(architecture=architecture, size="tiny")).model()) < 10_000
 
 
 @every_architecture
 @every_size
 @pytest.mark.parametrize("seq_len", [1, 20, 33])
 def test_logits_of_three_classes(architecture: str, size: str, seq_len: int) -> None:
-    recipe = Temporal(architecture=architecture, size=size, seq_len=seq_len)
+    recipe = Temporal(Options(architecture=architecture, size=size, seq_len=seq_len))
     assert recipe.model()(recipe.batch(2)[0]).shape == (2, 3)
 
 
 @every_architecture
 @every_size
 def test_a_step_can_be_followed_without_any_values(architecture: str, size: str) -> None:
-    recipe = Temporal(architecture=architecture, size=size)
+    recipe = Temporal(Options(architecture=architecture, size=size))
     with FakeTensorMode():
         model = recipe.model()
         recipe.loss(model, recipe.batch(3)).backward()
@@ -64,7 +64,7 @@ def test_a_step_can_be_followed_without_any_values(architecture: str, size: str)
 )
 def test_mixed_precision(architecture: str, precision: torch.dtype) -> None:
     torch.manual_seed(0)
-    recipe = Temporal(architecture=architecture, size="tiny", dropout=0.0)
+    recipe = Temporal(Options(architecture=architecture, size="tiny", dropout=0.0))
     model, batch = recipe.model().train(), (torch.randn(64, 20, 29), torch.randint(3, (64,)))
     exact = recipe.loss(model, batch)
     with torch.autocast("cpu", precision):
@@ -78,7 +78,7 @@ def test_mixed_precision(architecture: str, precision: torch.dtype) -> None:
 @every_architecture
 def test_every_parameter_learns(architecture: str) -> None:
     torch.manual_seed(0)
-    recipe = Temporal(architecture=architecture, size="tiny")
+    recipe = Temporal(Options(architecture=architecture, size="tiny"))
     model = recipe.model()
     recipe.loss(model, (torch.randn(64, 20, 29), torch.randint(3, (64,)))).backward()
     assert all(parameter.grad is not None and parameter.grad.any() for parameter in model.parameters())
@@ -88,13 +88,13 @@ def test_every_parameter_learns(architecture: str) -> None:
 def test_the_same_seed_gives_the_same_model(architecture: str) -> None:
     def state() -> dict[str, torch.Tensor]:
         torch.manual_seed(3)
-        return Temporal(architecture=architecture).model().state_dict()
+        return Temporal(Options(architecture=architecture)).model().state_dict()
 
     assert all(map(torch.equal, state().values(), state().values()))
 
 
 def test_the_layers_of_the_transformer_start_differently() -> None:
-    first, second, third, _ = Temporal(architecture="transformer").model().encoder
+    first, second, third, _ = Temporal(Options(architecture="transformer")).model().encoder
     assert not torch.equal(first.linear1.weight, second.linear1.weight)
     assert not torch.equal(second.linear1.weight, third.linear1.weight)
 
@@ -102,7 +102,7 @@ def test_the_layers_of_the_transformer_start_differently() -> None:
 @pytest.mark.parametrize("architecture", ["lstm", "transformer"])
 def test_the_order_of_bars_matters_and_the_sample_beside_does_not(architecture: str) -> None:
     torch.manual_seed(0)
-    model, inputs = Temporal(architecture=architecture).model().eval(), torch.randn(2, 20, 29)
+    model, inputs = Temporal(Options(architecture=architecture)).model().eval(), torch.randn(2, 20, 29)
     with torch.no_grad():
         logits = model(inputs)
         assert not torch.allclose(model(inputs.flip(1)), logits)
@@ -110,7 +110,7 @@ def test_the_order_of_bars_matters_and_the_sample_beside_does_not(architecture: 
 
 
 def test_the_mlp_sees_the_last_bar_only() -> None:
-    model, inputs = Temporal(architecture="mlp").model().eval(), torch.randn(2, 20, 29)
+    model, inputs = Temporal(Options(architecture="mlp")).model().eval(), torch.randn(2, 20, 29)
     other = torch.randn(2, 20, 29)
     other[:, -1] = inputs[:, -1]
     with torch.no_grad():
@@ -120,7 +120,7 @@ def test_the_mlp_sees_the_last_bar_only() -> None:
 @every_architecture
 def test_dropout_is_the_architectures_own_or_the_chosen_one(architecture: str) -> None:
     def probabilities(**chosen: float) -> set[float]:
-        modules = list(Temporal(architecture=architecture, **chosen).model().modules())
+        modules = list(Temporal(Options(architecture=architecture, **chosen)).model().modules())
         inside = {module.p for module in modules if isinstance(module, nn.Dropout)}
         return inside | {module.dropout for module in modules if isinstance(module, nn.LSTM)}
 

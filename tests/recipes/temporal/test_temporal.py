@@ -7,7 +7,7 @@ from torch.nn.functional import cross_entropy
 
 from shoestring.errors import QuestionError
 from shoestring.recipe import build_optimizer, datasets, find, load, option_fields
-from shoestring.recipes.temporal import ARCHITECTURES, Temporal
+from shoestring.recipes.temporal import ARCHITECTURES, Options, Temporal
 
 every_architecture = pytest.mark.parametrize("architecture", list(ARCHITECTURES))
 
@@ -28,7 +28,7 @@ def test_it_is_built_in_and_every_option_is_explained() -> None:
 
 def test_options_are_read_from_texts() -> None:
     chosen = load("temporal", {"size": "tiny", "architecture": "mlp", "fold": "3/5", "learning_rate": "0.01"}).recipe
-    assert chosen == Temporal(size="tiny", architecture="mlp", fold="3/5", learning_rate=0.01)
+    assert chosen.options == Options(size="tiny", architecture="mlp", fold="3/5", learning_rate=0.01)
 
 
 def test_every_bad_option_is_named_at_once() -> None:
@@ -44,16 +44,16 @@ def test_every_bad_option_is_named_at_once() -> None:
         "fold": "6/5",
     }
     with pytest.raises(QuestionError) as refused:
-        Temporal(**bad)
+        Options(**bad)
     assert {problem.split("=")[0] for problem in refused.value.problems} == set(bad)
 
 
 def test_the_edges_of_the_options_are_allowed() -> None:
-    Temporal(seq_len=1, horizon=1, patience=1, threshold=0.0, warmup_epochs=0, dropout=0.0, label_smoothing=0.0)
+    Options(seq_len=1, horizon=1, patience=1, threshold=0.0, warmup_epochs=0, dropout=0.0, label_smoothing=0.0)
 
 
 def test_a_batch_is_like_those_of_the_data() -> None:
-    recipe = Temporal(seq_len=7)
+    recipe = Temporal(Options(seq_len=7))
     inputs, labels = recipe.batch(5)
     data = datasets(recipe)["train"]
     real, classes = recipe.collate(data.__getitems__([0, 1, 2, 3, 4]))
@@ -62,7 +62,7 @@ def test_a_batch_is_like_those_of_the_data() -> None:
 
 
 def test_the_loss_is_the_mean_over_the_microbatch() -> None:
-    recipe = Temporal(size="tiny", dropout=0.0)
+    recipe = Temporal(Options(size="tiny", dropout=0.0))
     model, (inputs, labels) = recipe.model(), planted(8)
     parts = [recipe.loss(model, (inputs[start : start + 2], labels[start : start + 2])) for start in range(0, 8, 2)]
     torch.testing.assert_close(torch.stack(parts).mean(), recipe.loss(model, (inputs, labels)))
@@ -72,7 +72,7 @@ def test_the_loss_is_the_mean_over_the_microbatch() -> None:
 
 @every_architecture
 def test_tiny_learns_a_planted_signal(architecture: str) -> None:
-    recipe = Temporal(size="tiny", architecture=architecture, seq_len=4, dropout=0.0, learning_rate=2e-2)
+    recipe = Temporal(Options(size="tiny", architecture=architecture, seq_len=4, dropout=0.0, learning_rate=2e-2))
     torch.manual_seed(0)
     model, batch = recipe.model(), planted(128)
     optimizer = build_optimizer(recipe, model)
@@ -92,13 +92,13 @@ def test_tiny_learns_a_planted_signal(architecture: str) -> None:
 
 @every_architecture
 def test_the_optimizer_is_adamw_at_the_architectures_rate(architecture: str) -> None:
-    recipe = Temporal(architecture=architecture)
+    recipe = Temporal(Options(architecture=architecture))
     optimizer = recipe.optimizer(recipe.model())
     assert isinstance(optimizer, torch.optim.AdamW)
     rate = {"lstm": 5e-4, "transformer": 3e-4, "mlp": 1e-3}[architecture]
     assert {(group["lr"], group["weight_decay"]) for group in optimizer.param_groups} == {(rate, 5e-4)}
     assert recipe.clip_norm == (1.0 if architecture == "mlp" else 0.5)
-    chosen = Temporal(architecture=architecture, learning_rate=0.1)
+    chosen = Temporal(Options(architecture=architecture, learning_rate=0.1))
     assert chosen.optimizer(chosen.model()).param_groups[0]["lr"] == 0.1
 
 
@@ -120,11 +120,11 @@ def test_the_schedule_of_a_short_run_still_reaches_the_peak(updates_per_epoch: i
 
 
 def test_no_warmup_starts_at_the_peak() -> None:
-    assert Temporal(warmup_epochs=0).schedule(0, 10, 500) == 1
+    assert Temporal(Options(warmup_epochs=0)).schedule(0, 10, 500) == 1
 
 
 def test_evaluate_by_hand() -> None:
-    recipe = Temporal(size="tiny")
+    recipe = Temporal(Options(size="tiny"))
     model = recipe.model().eval()
     data = recipe.data()
     inputs, labels = data["validation"].__getitems__(list(range(50)))
@@ -145,7 +145,7 @@ def test_evaluate_by_hand() -> None:
 
 
 def test_the_majority_is_the_training_parts_own_and_not_that_of_what_is_evaluated() -> None:
-    recipe = Temporal(size="tiny")
+    recipe = Temporal(Options(size="tiny"))
     inputs, _ = recipe.batch(4)
     with torch.no_grad():
         found = recipe.evaluate(recipe.model().eval(), [(inputs, torch.tensor([0, 0, 0, 2]))])
@@ -153,7 +153,7 @@ def test_the_majority_is_the_training_parts_own_and_not_that_of_what_is_evaluate
 
 
 def test_batches_of_different_sizes_weigh_as_many_samples_as_they_have() -> None:
-    recipe = Temporal(size="tiny")
+    recipe = Temporal(Options(size="tiny"))
     model, (inputs, labels) = recipe.model().eval(), planted(33)
     with torch.no_grad():
         whole = recipe.evaluate(model, [(inputs, labels)])

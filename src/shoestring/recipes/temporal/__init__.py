@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from shoestring.errors import QuestionError
-from shoestring.recipes.temporal.extras import require
+from shoestring.extras import require
 from shoestring.recipes.temporal.features import FEATURES
 from shoestring.recipes.temporal.split import is_fold
 
@@ -74,8 +74,8 @@ RULES: tuple[tuple[tuple[str, ...], str, Callable[[Any], bool]], ...] = (
 
 
 @dataclass(frozen=True, kw_only=True)
-class Temporal:
-    """Three-class classification of the return over the next bars. The fields are its options."""
+class Options:
+    """What may be chosen."""
 
     size: Annotated[Literal["full", "tiny"], "the published size, or a few thousand parameters to try things with"] = (
         "full"
@@ -83,9 +83,7 @@ class Temporal:
     architecture: Annotated[Literal["lstm", "transformer", "mlp"], "the network; the MLP sees the last bar only"] = (
         "lstm"
     )
-    data_path: Annotated[str | None, "CSV of OHLCV bars; none: 1,047 real daily bars that matplotlib brings along"] = (
-        None
-    )
+    data: Annotated[str | None, "CSV of OHLCV bars; none: 1,047 real daily bars that matplotlib brings along"] = None
     epochs: Annotated[int, "passes over the training data"] = 50
     effective_batch: Annotated[int, "samples in one update"] = 256
     seed: Annotated[int, "decides initialisation, sample order and dropout"] = 42
@@ -99,8 +97,6 @@ class Temporal:
     warmup_epochs: Annotated[int, "epochs over which the learning rate rises"] = 5
     fold: Annotated[str | None, "3/5: the third of five expanding walk-forward folds; none: 70/15/15 % by time"] = None
 
-    best = ("loss", "min")
-
     def __post_init__(self) -> None:
         problems = [
             f"{name}={value}: must be {rule}"
@@ -111,6 +107,15 @@ class Temporal:
         if problems:
             raise QuestionError("options of temporal cannot be used", problems=problems)
 
+
+class Temporal:
+    """Three-class classification of the return over the next bars."""
+
+    best = ("loss", "min")
+
+    def __init__(self, options: Options | None = None) -> None:
+        self.options = options or Options()
+
     def model(self) -> nn.Module:
         from shoestring.recipes.temporal import models
         from shoestring.recipes.temporal.windows import CLASSES
@@ -118,14 +123,14 @@ class Temporal:
         shape: dict[str, Any] = {
             "features": len(FEATURES),
             "classes": len(CLASSES),
-            "dropout": self._own.dropout if self.dropout is None else self.dropout,
-            **(self._own.tiny if self.size == "tiny" else self._own.full),
+            "dropout": self._own.dropout if self.options.dropout is None else self.options.dropout,
+            **(self._own.tiny if self.options.size == "tiny" else self._own.full),
         }
-        match self.architecture:
+        match self.options.architecture:
             case "lstm":
                 return models.AttentiveLSTM(**shape)
             case "transformer":
-                return models.TemporalTransformer(**shape, seq_len=self.seq_len)
+                return models.TemporalTransformer(**shape, seq_len=self.options.seq_len)
             case "mlp":
                 return models.GatedMLP(**shape)
 
@@ -133,7 +138,7 @@ class Temporal:
         """(size, seq_len, 29) float32 and (size,) int64; all samples are of one length."""
         import torch
 
-        return torch.zeros(size, self.seq_len, len(FEATURES)), torch.zeros(size, dtype=torch.int64)
+        return torch.zeros(size, self.options.seq_len, len(FEATURES)), torch.zeros(size, dtype=torch.int64)
 
     def loss(self, model: nn.Module, batch: Batch) -> Tensor:
         """Mean cross-entropy with label smoothing."""
@@ -150,7 +155,11 @@ class Temporal:
         from shoestring.recipes.temporal.dataset import parts
 
         return parts(
-            self.data_path, seq_len=self.seq_len, horizon=self.horizon, threshold=self.threshold, fold=self.fold
+            self.options.data,
+            seq_len=self.options.seq_len,
+            horizon=self.options.horizon,
+            threshold=self.options.threshold,
+            fold=self.options.fold,
         )
 
     def collate(self, samples: Batch | list[Batch]) -> Batch:
@@ -161,15 +170,19 @@ class Temporal:
     def optimizer(self, model: nn.Module) -> Optimizer:
         import torch
 
-        learning_rate = self._own.learning_rate if self.learning_rate is None else self.learning_rate
+        learning_rate = self._own.learning_rate if self.options.learning_rate is None else self.options.learning_rate
         return torch.optim.AdamW(model.parameters(), lr=learning_rate, weight_decay=WEIGHT_DECAY)
 
     def schedule(self, update: int, updates_per_epoch: int, total_updates: int) -> float:
         """Linear warmup, then a cosine to almost 0. The warmup never takes more than half of a short run."""
-        warmup = min(self.warmup_epochs * updates_per_epoch, total_updates // 2)
+        warmup = min(self.options.warmup_epochs * updates_per_epoch, total_updates // 2)
         if update < warmup:
             return (update + 1) / warmup
         return 0.5 * (1 + math.cos(math.pi * (update - warmup) / max(1, total_updates - warmup)))
+
+    @property
+    def patience(self) -> int:
+        return self.options.patience
 
     @property
     def clip_norm(self) -> float:
@@ -198,9 +211,9 @@ class Temporal:
 
     @property
     def _own(self) -> Architecture:
-        return ARCHITECTURES[self.architecture]
+        return ARCHITECTURES[self.options.architecture]
 
     def _cross_entropy(self, logits: Tensor, labels: Tensor, reduction: Literal["mean", "sum"]) -> Tensor:
         from torch.nn.functional import cross_entropy
 
-        return cross_entropy(logits, labels, label_smoothing=self.label_smoothing, reduction=reduction)
+        return cross_entropy(logits, labels, label_smoothing=self.options.label_smoothing, reduction=reduction)

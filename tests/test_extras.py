@@ -4,8 +4,8 @@ import sys
 import pytest
 
 from shoestring.errors import QuestionError
+from shoestring.extras import require
 from shoestring.recipes.temporal import Temporal
-from shoestring.recipes.temporal.extras import require
 
 HEAVY = {"torch", "pandas", "torchmetrics", "matplotlib"}
 
