@@ -113,7 +113,7 @@ def train(
         run=run,
         on=on,
         limit_seconds=limit_seconds,
-        elapsed_seconds=_process_seconds(),
+        started=_process_started(),
         allow_inexact=allow_inexact,
     )
     _answer(asdict(outcome), as_json, lambda _: terminal.outcome(outcome, recipe, run))
@@ -166,8 +166,8 @@ def _waiting(what: str) -> Any:
     return console.status(f"{what} …") if console.is_terminal else nullcontext()
 
 
-def _process_seconds() -> float:
-    """How long this process has lived: a session's limit counts from its start, imports included."""
+def _process_started() -> float:
+    """When this process began, by the monotonic clock: a session's limit counts from there, imports included."""
     import psutil
 
-    return time.time() - float(psutil.Process().create_time())
+    return time.monotonic() - (time.time() - float(psutil.Process().create_time()))

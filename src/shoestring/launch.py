@@ -2,6 +2,7 @@
 
 import dataclasses
 import sys
+import time
 from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -40,13 +41,14 @@ def launch(
     run: Path,
     on: str = "local",
     limit_seconds: float | None = None,
-    elapsed_seconds: float = 0.0,
+    started: float | None = None,
     allow_inexact: bool = False,
 ) -> "Outcome":
     """Train as `shoestring.train` says, with options and settings in `values`.
 
-    `elapsed_seconds` of the session's limit are spent already.
+    The session began when `time.monotonic()` said `started`, by default now: planning is part of it.
     """
+    started = time.monotonic() if started is None else started
     target = _here(on)
     directory = RunDirectory(run)
     directory.create()
@@ -65,7 +67,7 @@ def launch(
             directory,
             target,
             limit_seconds=limit_seconds,
-            elapsed_seconds=elapsed_seconds,
+            started=started,
             allow_inexact=allow_inexact,
         )
 
@@ -157,7 +159,7 @@ def _train(
     target: Target,
     *,
     limit_seconds: float | None,
-    elapsed_seconds: float,
+    started: float,
     allow_inexact: bool,
 ) -> "Outcome":
     import torch
@@ -177,7 +179,7 @@ def _train(
             directory,
             target=target.name,
             device=torch.device("cuda" if torch.cuda.is_available() else "cpu"),
-            stop=Stop(deadline=Deadline(limit_seconds, elapsed_seconds=elapsed_seconds), signals=signals),
+            stop=Stop(deadline=Deadline(limit_seconds, started=started), signals=signals),
             disk_bytes=platform.disk_bytes if platform else None,
             allow_inexact=allow_inexact,
         )

@@ -29,7 +29,7 @@ def test_it_is_reached_before_the_limit_by_what_stopping_takes():
 
 
 def test_what_was_spent_before_counts():
-    deadline = Deadline(100, elapsed_seconds=60, clock=Clock())
+    deadline = Deadline(100, started=Clock.now - 60, clock=Clock())
     assert deadline.remaining() == 40
 
 

@@ -2,6 +2,7 @@ import os
 import signal
 import subprocess
 import sys
+import time
 
 import pytest
 
@@ -38,4 +39,4 @@ def test_a_second_signal_ends_the_process():
 def test_the_limit_is_a_reason_too():
     with StopSignals() as signals:
         assert Stop(deadline=Deadline(None), signals=signals).reason() is None
-        assert Stop(deadline=Deadline(20, elapsed_seconds=20), signals=signals).reason() == "session limit of 20.0 s"
+        assert Stop(deadline=Deadline(20, started=time.monotonic() - 20), signals=signals).reason() == "session limit of 20.0 s"

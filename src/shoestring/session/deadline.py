@@ -25,17 +25,17 @@ class Deadline:
         self,
         limit_seconds: float | None,
         *,
-        elapsed_seconds: float = 0.0,
+        started: float | None = None,
         margin_seconds: float | None = None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        """`elapsed_seconds` of the limit are already spent; `margin_seconds` are kept for leaving the process.
+        """The session began when the clock said `started`, by default now; `margin_seconds` are kept for leaving.
 
         The margin is 2% of the limit, at least 1 s and at most 60 s, unless said otherwise.
         """
         self.limit_seconds = limit_seconds
         self._clock = clock
-        self._started = clock() - elapsed_seconds
+        self._started = clock() if started is None else started
         if margin_seconds is None:
             margin_seconds = min(60.0, max(1.0, 0.02 * limit_seconds)) if limit_seconds else 0.0
         self._margin = margin_seconds
