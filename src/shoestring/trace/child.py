@@ -10,6 +10,7 @@ from __future__ import annotations
 import faulthandler
 import json
 import signal
+import warnings
 from collections.abc import Mapping
 from typing import Any, TextIO
 
@@ -63,8 +64,11 @@ def _open(loaded: LoadedRecipe) -> Facts:
 
     with explained():
         found = facts.read(loaded.recipe)
-    for part in (pretend, autocast, attention, recurrent):
-        part.set_up()
+    with warnings.catch_warnings():
+        # Where the CPU stands in for the pretend device, its own kernels are replaced, of which torch warns.
+        warnings.simplefilter("ignore", UserWarning)
+        for part in (pretend, autocast, attention, recurrent):
+            part.set_up()
     return found
 
 
