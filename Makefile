@@ -11,8 +11,13 @@ $(STAMP): pyproject.toml constraints.txt
 	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable '.[all,dev]'
 	touch $@
 
+# Plan for a T4, train here on the CPU until the session's limit, continue in a second process, draw the report.
 demo: $(STAMP)
-	$(BIN)/python examples/demo.py
+	@rm -rf runs/demo
+	$(BIN)/shoestring plan temporal --on kaggle-t4
+	$(BIN)/shoestring train temporal --run runs/demo --set patience=50 --limit 12s
+	$(BIN)/shoestring train temporal --run runs/demo
+	$(BIN)/shoestring report runs/demo
 
 test: lint types contract unit
 
@@ -27,7 +32,7 @@ contract: $(STAMP)
 	$(BIN)/lint-imports
 
 unit: $(STAMP)
-	$(BIN)/python -m pytest
+	$(BIN)/python -m pytest -n 2
 
 # The long form of the proofs that `make test` holds in short.
 soak: $(STAMP)

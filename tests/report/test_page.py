@@ -33,7 +33,8 @@ def test_a_finished_run_is_told_whole(tmp_path):
         "Finished: all updates are done. The best weights are in best/.",
         "3,000 of 3,000",
         "in 4 sessions, 1 of them cut off",
-        "Accuracy on test data is 0.8376: better than always answering the most frequent class (0.612).",
+        "Accuracy on test data is 0.8376: better than always answering the most frequent class of the training data "
+        "(0.612).",
         "killed ; 140 updates done again",
         "1,100 to 1,640",
         "stopped by SIGTERM",
@@ -74,9 +75,18 @@ def test_no_better_than_the_majority_is_said(tmp_path):
     test = {"loss": 0.7, "majority_loss": 0.6, "accuracy": 0.61, "majority_accuracy": 0.612}
     change(run, "state.json", metrics={"test": test})
     said = words(run)
-    claim = "no better than always answering the most frequent class"
+    claim = "no better than always answering the most frequent class of the training data"
     assert f"Accuracy on test data is 0.61: {claim} (0.612)." in said
     assert f"Loss on test data is 0.7: {claim} (0.6)." in said
+
+
+def test_what_two_standard_errors_cover_is_not_called_better(tmp_path):
+    run = runs.finished(tmp_path)
+    test = {"accuracy": 0.54, "accuracy_error": 0.13, "majority_accuracy": 0.31}
+    change(run, "state.json", metrics={"test": test})
+    assert "Accuracy on test data is 0.54 ± 0.13: within two standard errors of always answering" in words(run)
+    change(run, "state.json", metrics={"test": test | {"accuracy_error": 0.1}})
+    assert "Accuracy on test data is 0.54 ± 0.1: better than always answering" in words(run)
 
 
 def test_a_paused_run_says_how_to_go_on(tmp_path):

@@ -39,4 +39,7 @@ def test_a_second_signal_ends_the_process():
 def test_the_limit_is_a_reason_too():
     with StopSignals() as signals:
         assert Stop(deadline=Deadline(None), signals=signals).reason() is None
-        assert Stop(deadline=Deadline(20, started=time.monotonic() - 20), signals=signals).reason() == "session limit of 20.0 s"
+        assert (
+            Stop(deadline=Deadline(20, started=time.monotonic() - 20), signals=signals).reason()
+            == "session limit of 20.0 s"
+        )

@@ -32,11 +32,11 @@ _SOURCES = {
     WORKSPACES: "8.125 MiB for each thread that multiplies matrices, 32 MiB on capability 9.0 (CublasHandlePool.cpp)",
     "allocator slack": "segments reserved above live blocks, by a simulation of torch's caching allocator",
     "CUDA context": "typical for the device; outside of torch's allocator",
-    "process": "resident bytes of Python with torch and the recipe, measured",
+    "process": "resident bytes of Python with torch and the recipe's data, measured",
 }
 
 _RESERVE_DOUBT = 0.5
-_CPU_DOUBT = 0.25
+_CPU_DOUBT = 1.0
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -84,7 +84,7 @@ def memory(trace: Trace, device: Device) -> Breakdown:
     space; the high end has the largest context, the slack, half as much again of the reserve space, and a cuDNN
     workspace as large as the operands of the largest convolution. These last two are assumptions.
 
-    On a CPU blocks are not rounded; the high end adds a quarter of the tensors for kernels' buffers and the C
+    On a CPU blocks are not rounded; the high end adds as much again as the tensors for kernels' buffers and the C
     library's own slack, an assumption too.
     """
     return _on_cpu(trace, device) if device.compute_capability is None else _on_gpu(trace, device)

@@ -7,15 +7,13 @@ from typing import TYPE_CHECKING
 from shoestring.monitor.events import Event
 from shoestring.report import svg
 from shoestring.report.markup import EMPTY, Markup
+from shoestring.report.metrics import BASELINE, is_about_another
 from shoestring.report.run import Run
 from shoestring.report.values import dig, metric_text, number, numbers, words
 from shoestring.units import GIB, MIB, bytes_text
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
-
-BASELINE = "majority_"
-"""A metric `majority_x` is what `x` is for the one answer that is most frequent."""
 
 WIDE, HALF = (720.0, 250.0), (360.0, 190.0)
 """Width and height of a figure in points."""
@@ -68,7 +66,7 @@ def metric_names(run: Run) -> list[str]:
     for event in run.of("evaluation"):
         if event.get("part") == "validation":
             names.update(dict.fromkeys(numbers(event.get("metrics"))))
-    return [name for name in names if name != "loss" and not name.startswith(BASELINE)]
+    return [name for name in names if name != "loss" and not is_about_another(name)]
 
 
 def metric(run: Run, name: str) -> Markup:

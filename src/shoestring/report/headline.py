@@ -2,8 +2,8 @@
 
 from collections.abc import Iterable
 
-from shoestring.report.curves import BASELINE
 from shoestring.report.markup import Markup, element
+from shoestring.report.metrics import is_about_another
 from shoestring.report.run import Run
 from shoestring.report.sessions import Session
 from shoestring.report.values import (
@@ -53,7 +53,7 @@ def _cards(run: Run, found: list[Session]) -> Iterable[Markup]:
     best = [event for event in run.of("evaluation") if event.get("best") is True]
     if best:
         metrics = numbers(best[-1].get("metrics"))
-        shown = {name: value for name, value in metrics.items() if not name.startswith(BASELINE)}
+        shown = {name: value for name, value in metrics.items() if not is_about_another(name)}
         first, *others = shown.items() or [("", None)]
         more = [f"{words(name)} {metric_text(value)}" for name, value in others[:2]]
         where = f"at update {count(best[-1].get('update'))}"

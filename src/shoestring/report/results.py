@@ -3,8 +3,8 @@
 from collections.abc import Iterable
 from typing import Any
 
-from shoestring.report.curves import BASELINE
 from shoestring.report.markup import EMPTY, Markup, element, join, table
+from shoestring.report.metrics import BASELINE, ERROR, is_about_another, with_error
 from shoestring.report.run import Run
 from shoestring.report.values import dig, metric_text, numbers, pretty_json, words
 
@@ -21,9 +21,9 @@ def results(run: Run) -> Markup:
         name.removeprefix(BASELINE): value for name, value in parts[decisive].items() if name.startswith(BASELINE)
     }
     columns = {**parts, f"most frequent class ({decisive})": baselines} if baselines else parts
-    names = dict.fromkeys(name for metrics in parts.values() for name in metrics if not name.startswith(BASELINE))
+    names = dict.fromkeys(name for metrics in parts.values() for name in metrics if not is_about_another(name))
     rows = [
-        [words(name), *(metric_text(column.get(name)) for column in columns.values())]
+        [words(name), *(with_error(column, name) for column in columns.values())]
         for name in names
         if not any(isinstance(metrics.get(name), dict | list) for metrics in parts.values())
     ]
@@ -50,11 +50,13 @@ def _against_majority(metrics: dict[str, float], part: str) -> Iterable[Markup]:
         if baseline is None:
             continue
         smaller = any(word in name.split("_") for word in _SMALLER_IS_BETTER)
-        better = value < baseline if smaller else value > baseline
-        claim = "better than" if better else "no better than"
+        ahead = baseline - value if smaller else value - baseline
+        error = metrics.get(name + ERROR, 0.0)
+        better = ahead > 2 * error
+        claim = "better than" if better else "no better than" if ahead <= 0 else "within two standard errors of"
         text = (
-            f"{words(name).capitalize()} on {part} data is {metric_text(value)}: {claim} always answering the most "
-            f"frequent class ({metric_text(baseline)})."
+            f"{words(name).capitalize()} on {part} data is {with_error(metrics, name)}: {claim} always answering the "
+            f"most frequent class of the training data ({metric_text(baseline)})."
         )
         yield element("p", text, class_="verdict" if better else "verdict no")
 

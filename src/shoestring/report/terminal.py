@@ -10,6 +10,7 @@ from rich.text import Text
 
 from shoestring.estimate.memory import Breakdown
 from shoestring.hardware.catalog import Target
+from shoestring.report.metrics import summary
 from shoestring.trace.record import Facts
 from shoestring.units import bytes_text, count_text, seconds_text
 
@@ -92,9 +93,7 @@ def outcome(found: "Outcome", recipe: str, run: Path) -> RenderableType:
     """How a session ended, and what to do next."""
     again = f"shoestring train {recipe} --run {run}"
     lines = [Text(f"{found.status}: {found.reason}", style="bold")]
-    for part, metrics in found.metrics.items():
-        numbers = [f"{name} {value:.4g}" for name, value in metrics.items() if isinstance(value, (int, float))]
-        lines.append(Text(f"{part}: {' · '.join(numbers)}"))
+    lines += [Text(f"{part}: {summary(metrics)}") for part, metrics in found.metrics.items()]
     done = f"update {count_text(found.update)} of {count_text(found.total_updates)}"
     if found.status == "finished":
         lines.append(Text(f"{done}; draw it: shoestring report {run}"))

@@ -32,7 +32,7 @@ class Facts:
     samples: Mapping[str, int] | None
     """Samples in each part of the data; None when the recipe has no `data()`."""
     process_bytes: int
-    """Resident bytes of a process that imported torch and the recipe, before any model."""
+    """Resident bytes of a process that has the recipe's data and all of torch that training imports, but no model."""
 
     @classmethod
     def from_json(cls, values: Mapping[str, Any]) -> Facts:

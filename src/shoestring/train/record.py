@@ -100,8 +100,6 @@ class Record:
         """The session is over."""
         self.update, self._metrics = update, metrics
         self._end(status, reason)
-        done = f"update {count_text(update)} of {count_text(self._total)}"
-        self.progress.message(f"{status} at {done}: {reason}")
         if status == "paused" and update == self._started_at and self._deadline.limit_seconds:
             self.progress.message(
                 f"no update fitted into this session of {seconds_text(self._deadline.limit_seconds)}: starting took "

@@ -191,6 +191,7 @@ class Temporal:
     def evaluate(self, model: nn.Module, batches: Iterable[Batch]) -> dict[str, Any]:
         """`loss`, `accuracy`, `macro_f1`, and the last two of always naming the training part's most frequent class.
 
+        `accuracy_error` and `macro_f1_error` are standard errors that know how neighbouring labels overlap.
         `classes` has for each class how often it was there and how often it was predicted.
         """
         require("temporal", "pandas", "torchmetrics")
@@ -207,7 +208,10 @@ class Temporal:
             labels.append(truth)
         truths = torch.cat(labels)
         loss = float(torch.stack(losses).sum()) / len(truths)
-        return {"loss": loss, **scores(torch.cat(predicted), truths, majority=counts.index(max(counts)))}
+        return {
+            "loss": loss,
+            **scores(torch.cat(predicted), truths, majority=counts.index(max(counts)), horizon=self.options.horizon),
+        }
 
     @property
     def _own(self) -> Architecture:
