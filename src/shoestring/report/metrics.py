@@ -1,6 +1,6 @@
 """Metrics that explain other metrics, by their names.
 
-`majority_accuracy` is the accuracy of always answering the most frequent class of the training data;
+`majority_accuracy` is the accuracy of always answering the most frequent class;
 `accuracy_error` is the standard error of the accuracy.
 """
 

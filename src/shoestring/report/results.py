@@ -56,7 +56,7 @@ def _against_majority(metrics: dict[str, float], part: str) -> Iterable[Markup]:
         claim = "better than" if better else "no better than" if ahead <= 0 else "within two standard errors of"
         text = (
             f"{words(name).capitalize()} on {part} data is {with_error(metrics, name)}: {claim} always answering the "
-            f"most frequent class of the training data ({metric_text(baseline)})."
+            f"most frequent class ({metric_text(baseline)})."
         )
         yield element("p", text, class_="verdict" if better else "verdict no")
 

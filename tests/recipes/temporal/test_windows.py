@@ -98,9 +98,3 @@ def test_torch_own_loader_goes_the_same_way(part: Windows) -> None:
     (inputs, labels), *_ = DataLoader(part, batch_size=3, collate_fn=collate)
     assert torch.equal(inputs, torch.stack([part[index][0] for index in range(3)]))
     assert torch.equal(labels, torch.stack([part[index][1] for index in range(3)]))
-
-
-def test_counts_name_every_class() -> None:
-    data = windows()
-    data.labels.fill_(2)
-    assert data.counts() == [0, 0, 27]

@@ -189,7 +189,7 @@ class Temporal:
         return self._own.clip_norm
 
     def evaluate(self, model: nn.Module, batches: Iterable[Batch]) -> dict[str, Any]:
-        """`loss`, `accuracy`, `macro_f1`, and the last two of always naming the training part's most frequent class.
+        """`loss`, `accuracy`, `macro_f1`, and the last two of always naming these data's most frequent class.
 
         `accuracy_error` and `macro_f1_error` are standard errors that know how neighbouring labels overlap.
         `classes` has for each class how often it was there and how often it was predicted.
@@ -199,7 +199,6 @@ class Temporal:
 
         from shoestring.recipes.temporal.metrics import scores
 
-        counts = self.data()["train"].counts()
         losses, predicted, labels = [], [], []
         for inputs, truth in batches:
             logits = model(inputs)
@@ -210,7 +209,7 @@ class Temporal:
         loss = float(torch.stack(losses).sum()) / len(truths)
         return {
             "loss": loss,
-            **scores(torch.cat(predicted), truths, majority=counts.index(max(counts)), horizon=self.options.horizon),
+            **scores(torch.cat(predicted), truths, self.options.horizon),
         }
 
     @property

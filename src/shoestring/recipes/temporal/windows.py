@@ -37,11 +37,6 @@ class Windows(Dataset[Batch]):
         chosen = torch.as_tensor(indices, dtype=torch.int64)
         return self.features[self.ends[chosen, None] + self.offsets], self.labels[chosen]
 
-    def counts(self) -> list[int]:
-        """How many samples there are of each of `CLASSES`."""
-        counted: list[int] = torch.bincount(self.labels, minlength=len(CLASSES)).tolist()
-        return counted
-
 
 def collate(samples: Batch | list[Batch]) -> Batch:
     """The batch that `Windows.__getitems__` gathered as it is, or one made of single samples."""

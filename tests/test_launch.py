@@ -1,0 +1,93 @@
+"""From a question to a run."""
+
+import json
+
+import pytest
+import torch
+from torch import nn
+
+import shoestring
+from shoestring.errors import QuestionError, RunError
+
+
+class Mine:
+    """Of this process alone: no file, no name."""
+
+    epochs = 3
+    effective_batch = 4
+
+    def model(self):
+        return nn.Linear(3, 1)
+
+    def batch(self, size):
+        return torch.zeros(size, 3)
+
+    def loss(self, model, batch):
+        return model(batch).square().mean()
+
+    def data(self):
+        return torch.ones(10, 3)
+
+
+def plan_of(run):
+    return json.loads((run / "plan.json").read_text())
+
+
+def test_from_python_a_live_object_is_planned_trained_and_continued(tmp_path):
+    paused = shoestring.train(Mine(), run=tmp_path / "run", limit_seconds=1e-9)
+    assert (paused.status, paused.update) == ("paused", 0)
+    finished = shoestring.train(Mine(), run=tmp_path / "run")
+    assert (finished.status, finished.update) == ("finished", 9)
+    assert shoestring.train(Mine(), run=tmp_path / "run") == finished
+    assert shoestring.report(tmp_path / "run").name == "report.html"
+
+
+def test_values_go_to_options_and_settings_alike(tmp_path):
+    outcome = shoestring.train(Mine(), run=tmp_path, epochs=1, micro_batch=2)
+    assert outcome.total_updates == 3
+    assert plan_of(tmp_path)["options"]["epochs"] == 1
+    assert plan_of(tmp_path)["plan"]["settings"]["micro_batch"] == 2
+
+
+def test_a_plan_for_another_device_is_made_anew_with_the_same_options_and_said(tmp_path, capsys):
+    plan = shoestring.plan(Mine(), on="kaggle-t4", epochs=2, precision="fp16", effective_batch=5)
+    shoestring.train(Mine(), plan, run=tmp_path)
+    told = capsys.readouterr().err
+    assert "planned for NVIDIA T4, this is" in told
+    assert "precision fp16 -> fp32" in told
+    stored = plan_of(tmp_path)
+    assert (stored["options"]["epochs"], stored["options"]["effective_batch"]) == (2, 5)
+    assert stored["plan"]["target"] == "local"
+
+
+def test_a_plan_for_this_machine_is_run_as_it_stands(tmp_path, capsys):
+    plan = shoestring.plan(Mine(), micro_batch=3)
+    shoestring.train(Mine(), plan, run=tmp_path)
+    assert "planned anew" not in capsys.readouterr().err
+    assert plan_of(tmp_path)["plan"] == plan.json()
+
+
+def test_a_platform_lends_its_session_limit(tmp_path):
+    shoestring.train(Mine(), run=tmp_path, on="kaggle-t4")
+    sessions = [line for line in (tmp_path / "events.jsonl").read_text().splitlines() if '"event": "session"' in line]
+    assert json.loads(sessions[0])["limit_seconds"] == 12 * 3600
+
+
+def test_what_does_not_fit_is_not_begun(tmp_path, monkeypatch):
+    import dataclasses
+
+    from shoestring.hardware import catalog
+
+    local = catalog.find("local")
+    tiny = dataclasses.replace(local, device=dataclasses.replace(local.device, memory_bytes=2**20))
+    monkeypatch.setattr(catalog, "find", lambda name: tiny)
+    with pytest.raises(RunError, match="does not fit"):
+        shoestring.train(Mine(), run=tmp_path)
+    assert not (tmp_path / "plan.json").exists()
+
+
+def test_names_that_are_also_parameters_can_be_set_from_the_command_line():
+    from shoestring.launch import choose
+
+    with pytest.raises(QuestionError, match="run: unknown"):
+        choose(Mine(), {"run": "x"})

@@ -1,0 +1,60 @@
+"""The package as a whole: its public names, what it imports, what it never does."""
+
+import ast
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import shoestring
+
+PACKAGE = Path(shoestring.__file__).parent
+MODULES = sorted(PACKAGE.rglob("*.py"))
+
+
+def test_the_public_names():
+    assert shoestring.__all__ == ["__version__", "estimate", "plan", "report", "train"]
+    assert (PACKAGE / "py.typed").exists()
+
+
+def test_the_verbs_stay_verbs_when_their_rooms_are_imported():
+    import shoestring.plan.plan
+    import shoestring.train.loop
+
+    assert callable(shoestring.plan)
+    assert callable(shoestring.train)
+
+
+def test_importing_the_package_imports_nothing_heavy():
+    heavy = "{'torch', 'numpy', 'pandas', 'matplotlib', 'safetensors', 'psutil', 'rich'}"
+    script = f"import sys, shoestring; assert not {heavy} & set(sys.modules), {heavy} & set(sys.modules)"
+    ended = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True)
+    assert ended.returncode == 0, ended.stderr
+
+
+@pytest.mark.parametrize("path", MODULES, ids=lambda path: str(path.relative_to(PACKAGE)))
+def test_nothing_is_unpickled(path):
+    """Not by any of the usual doors; tensors are safetensors, all else is JSON."""
+    tree = ast.parse(path.read_text())
+    imported = {
+        name
+        for node in ast.walk(tree)
+        if isinstance(node, (ast.Import, ast.ImportFrom))
+        for name in [*(alias.name for alias in node.names), getattr(node, "module", None) or ""]
+    }
+    assert not imported & {"pickle", "cPickle", "dill", "cloudpickle", "joblib", "shelve", "marshal"}
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Call):
+            called = ast.unparse(node.func)
+            assert called not in {"torch.load", "torch.save", "pandas.read_pickle", "eval", "exec"}
+            assert not any(
+                keyword.arg in ("allow_pickle", "trust_remote_code") and ast.unparse(keyword.value) != "False"
+                for keyword in node.keywords
+            )
+
+
+@pytest.mark.parametrize("path", MODULES, ids=lambda path: str(path.relative_to(PACKAGE)))
+def test_every_module_says_what_it_is(path):
+    source = path.read_text()
+    assert not source.strip() or ast.get_docstring(ast.parse(source))

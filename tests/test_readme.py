@@ -1,0 +1,68 @@
+"""What the README says can be typed as it stands, and where it points there is something."""
+
+import re
+import shlex
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[1]
+PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").glob("*.md"))]
+README = (ROOT / "README.md").read_text()
+
+
+def blocks(language: str) -> list[str]:
+    return re.findall(rf"```{language}\n(.*?)```", README, re.DOTALL)
+
+
+@pytest.fixture
+def elsewhere(tmp_path):
+    """A directory to leave runs in, with the examples beside it."""
+    (tmp_path / "examples").symlink_to(ROOT / "examples")
+    return tmp_path
+
+
+def test_every_command_runs_in_its_order(elsewhere):
+    lines = [line for block in blocks("sh") for line in block.splitlines()]
+    commands = [shlex.split(line, comments=True) for line in lines if line.startswith("shoestring ")]
+    assert {command[1] for command in commands} == {"recipes", "targets", "plan", "estimate", "train", "report"}
+    for _, *command in commands:
+        if command[:2] == ["train", "temporal"]:
+            command += ["--set", "size=tiny", "--set", "epochs=2"]
+        ended = subprocess.run(
+            [sys.executable, "-m", "shoestring", *command], cwd=elsewhere, capture_output=True, text=True
+        )
+        assert ended.returncode == 0, (command, ended.stderr)
+
+
+def test_the_python_runs(elsewhere):
+    (block,) = blocks("python")
+    ended = subprocess.run([sys.executable, "-c", block], cwd=elsewhere, capture_output=True, text=True)
+    assert ended.returncode == 0, ended.stderr
+    assert int(ended.stdout) > 0
+
+
+def test_the_screen_is_what_the_command_prints():
+    """Its first lines at least: predicted times move with the tables they rest on."""
+    (screen,) = blocks("console")
+    command, *expected = screen.splitlines()
+    words = shlex.split(command.removeprefix("$ "))
+    printed = subprocess.run(
+        [sys.executable, "-m", *words], capture_output=True, text=True, env={"COLUMNS": "120", "PATH": ""}
+    ).stdout
+    assert [line.rstrip() for line in printed.splitlines()] == expected
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_every_link_leads_somewhere(page):
+    for target in re.findall(r"\]\(([^)#]+)\)", page.read_text()):
+        assert target.startswith("https://") or (page.parent / target).exists(), target
+
+
+def test_every_make_target_exists():
+    named = {line.split()[1] for block in blocks("sh") for line in block.splitlines() if line.startswith("make ")}
+    assert named == {"demo", "test"}
+    makefile = (ROOT / "Makefile").read_text()
+    assert all(re.search(rf"^{target}:", makefile, re.MULTILINE) for target in named)

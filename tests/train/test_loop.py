@@ -1,0 +1,168 @@
+"""What a session does besides its updates: evaluate, keep the best, stop early, save, tell."""
+
+import json
+
+import pytest
+import torch
+from torch import nn
+from torch.utils.data import TensorDataset
+
+from shoestring.checkpoint.light import load_light
+from shoestring.checkpoint.store import Store
+from shoestring.errors import CheckpointError, QuestionError, RunError
+from shoestring.monitor.events import read
+from tests.sessions import session
+
+
+class Line:
+    """A line to be found in noise, with a validation loss that a test may dictate."""
+
+    epochs = 4
+    effective_batch = 10
+    learning_rate = 0.05
+    told: tuple[float, ...] = ()
+
+    def model(self):
+        return nn.Linear(2, 1)
+
+    def batch(self, size):
+        return torch.zeros(size, 2), torch.zeros(size, 1)
+
+    def loss(self, model, batch):
+        return nn.functional.mse_loss(model(batch[0]), batch[1])
+
+    def data(self):
+        inputs = torch.randn(45, 2, generator=torch.Generator().manual_seed(0))
+        whole = TensorDataset(inputs, inputs.sum(dim=1, keepdim=True))
+        parts = torch.utils.data.random_split(whole, [25, 10, 10], torch.Generator().manual_seed(0))
+        return dict(zip(("train", "validation", "test"), parts, strict=True))
+
+
+class Told(Line):
+    """Each evaluation's loss is the next of `told`; the test part's is the model's own."""
+
+    def evaluate(self, model, batches):
+        seen = len(list(batches))
+        assert seen
+        self.asked.append(model.weight.detach().clone())
+        return {"loss": self.told[min(len(self.asked) - 1, len(self.told) - 1)]}
+
+    def __init__(self, *told, **attributes):
+        self.told, self.asked = told, []
+        self.__dict__ |= attributes
+
+
+def events(run, kind):
+    return [event for event in read(run / "events.jsonl") if event["event"] == kind]
+
+
+def test_the_best_weights_are_kept_and_the_test_part_sees_them(tmp_path):
+    recipe = Told(3.0, 1.0, 2.0, 4.0, 9.0)
+    outcome = session(recipe, tmp_path, {})
+    assert outcome.metrics == {"validation": {"loss": 1.0}, "test": {"loss": 9.0}}
+    best, last = nn.Linear(2, 1), nn.Linear(2, 1)
+    assert load_light(tmp_path / "best", best) == {"update": 6, "metrics": {"loss": 1.0}}
+    assert load_light(tmp_path / "light", last)["update"] == 12
+    assert torch.equal(best.weight, recipe.asked[1])
+    assert torch.equal(last.weight, recipe.asked[3])
+    assert torch.equal(recipe.asked[4], best.weight)
+    assert [event["best"] for event in events(tmp_path, "evaluation")] == [True, True, False, False, False]
+
+
+def test_out_of_patience_it_is_finished(tmp_path):
+    outcome = session(Told(2.0, 1.0, 3.0, 3.0, patience=2, epochs=50), tmp_path, {})
+    assert (outcome.status, outcome.update, outcome.reason) == ("finished", 12, "no better epoch in the last 2")
+
+
+def test_paused_at_an_epochs_end_the_next_session_evaluates_it_first(tmp_path):
+    assert session(Line(), tmp_path, {}, stop="limit", at=3).update == 3
+    assert events(tmp_path, "evaluation") == []
+    session(Line(), tmp_path, {}, stop="limit", at=2)
+    (evaluated,) = events(tmp_path, "evaluation")
+    assert (evaluated["update"], evaluated["session"]) == (3, 2)
+
+
+def test_without_other_parts_there_is_nothing_to_evaluate(tmp_path):
+    class Bare(Line):
+        def data(self):
+            return super().data()["train"]
+
+    outcome = session(Bare(), tmp_path, {})
+    assert (outcome.status, outcome.update, outcome.metrics) == ("finished", 12, {})
+    assert not (tmp_path / "best").exists()
+    assert (tmp_path / "light" / "model.safetensors").exists()
+
+
+def test_there_is_a_checkpoint_before_the_first_update(tmp_path):
+    assert session(Line(), tmp_path, {}, stop="limit", at=1).update == 1
+    assert [event["update"] for event in events(tmp_path, "save")] == [0, 1]
+
+
+@pytest.mark.parametrize("poison", [float("nan"), float("inf")])
+def test_a_loss_that_is_not_finite_ends_the_run_and_is_never_saved(tmp_path, poison):
+    class Poisoned(Line):
+        seen = 0
+
+        def loss(self, model, batch):
+            self.seen += model.training
+            return super().loss(model, batch) * (poison if self.seen == 5 else 1)
+
+    with pytest.raises(RunError, match=f"the loss of update 5 is {poison}"):
+        session(Poisoned(), tmp_path, {"save_every_updates": 1})
+    state = json.loads((tmp_path / "state.json").read_text())
+    assert (state["status"], state["update"]) == ("failed", 4)
+    assert Store(tmp_path / "checkpoints").load().update == 4
+    assert events(tmp_path, "stop")[-1]["status"] == "failed"
+
+
+def test_an_error_of_the_recipe_fails_the_run_and_comes_through(tmp_path):
+    class Broken(Line):
+        def evaluate(self, model, batches):
+            raise ZeroDivisionError("no batches?")
+
+    with pytest.raises(ZeroDivisionError):
+        session(Broken(), tmp_path, {})
+    assert json.loads((tmp_path / "state.json").read_text())["reason"] == "ZeroDivisionError: no batches?"
+
+
+def test_another_model_is_refused(tmp_path):
+    session(Line(), tmp_path, {}, stop="limit", at=1)
+
+    class Wider(Line):
+        def model(self):
+            return nn.Linear(3, 1)
+
+    with pytest.raises(CheckpointError, match="of another model"):
+        session(Wider(), tmp_path, {})
+
+
+def test_another_microbatch_needs_leave_and_is_noted(tmp_path):
+    session(Line(), tmp_path, {"micro_batch": 10}, stop="limit", at=2)
+    with pytest.raises(QuestionError, match="micro_batch: saved under 10, here 5"):
+        session(Line(), tmp_path, {"micro_batch": 5})
+    assert session(Line(), tmp_path, {"micro_batch": 5}, allow_inexact=True).status == "finished"
+    assert any("micro_batch: saved under 10, here 5" in event["message"] for event in events(tmp_path, "note"))
+
+
+def test_events_account_for_every_update_once(tmp_path):
+    session(Line(), tmp_path, {}, stop="limit", at=5)
+    session(Line(), tmp_path, {})
+    progress = events(tmp_path, "progress")
+    assert sum(event["updates"] for event in progress) == 12
+    assert sum(event["samples"] for event in progress) == 4 * 25
+    assert [event["reason"] for event in events(tmp_path, "stop")] == ["session limit of 16 min 40 s", "all 4 epochs"]
+
+
+@pytest.mark.parametrize("precision", ["bf16", "fp16"])
+def test_mixed_precision_resumes_to_the_same_bits(tmp_path, precision):
+    for name, stops in (("straight", []), ("stopped", [5, 3])):
+        for at in stops:
+            session(Line(), tmp_path / name, {"precision": precision}, stop="limit", at=at)
+        session(Line(), tmp_path / name, {"precision": precision})
+    newest = "checkpoints/update-00000012"
+    for file in ("model.safetensors", "optimizer.safetensors", "state.json"):
+        assert (tmp_path / "straight" / newest / file).read_bytes() == (
+            tmp_path / "stopped" / newest / file
+        ).read_bytes()
+    scaler = json.loads((tmp_path / "straight" / newest / "state.json").read_text())["scaler"]
+    assert (scaler is not None) == (precision == "fp16")
