@@ -45,7 +45,6 @@ def test_the_python_runs(elsewhere):
 
 
 def test_the_screen_is_what_the_command_prints():
-    """Its first lines at least: predicted times move with the tables they rest on."""
     (screen,) = blocks("console")
     command, *expected = screen.splitlines()
     words = shlex.split(command.removeprefix("$ "))
