@@ -86,6 +86,15 @@ def test_what_does_not_fit_is_not_begun(tmp_path, monkeypatch):
     assert not (tmp_path / "plan.json").exists()
 
 
+def test_a_recipe_without_data_is_not_begun(tmp_path):
+    class Half(Mine):
+        data = None
+
+    with pytest.raises(QuestionError, match="has no data"):
+        shoestring.train(Half(), run=tmp_path)
+    assert not (tmp_path / "plan.json").exists()
+
+
 def test_names_that_are_also_parameters_can_be_set_from_the_command_line():
     from shoestring.launch import choose
 

@@ -137,9 +137,6 @@ def main() -> None:
     except OSError as error:
         _say(f"error: {error}")
         sys.exit(1)
-    except KeyboardInterrupt:
-        _say("interrupted")
-        sys.exit(130)
 
 
 def _answer(facts: Any, as_json: bool, render: Any) -> None:

@@ -12,7 +12,7 @@ from shoestring.errors import QuestionError, RunError
 from shoestring.hardware import catalog
 from shoestring.hardware.catalog import Target
 from shoestring.plan.plan import Plan, make_plan
-from shoestring.recipe import LoadedRecipe, find, live, option_fields
+from shoestring.recipe import LoadedRecipe, find, live, option_fields, require_data
 from shoestring.session.directory import RunDirectory
 from shoestring.settings import Settings
 from shoestring.units import bytes_text
@@ -91,6 +91,7 @@ def _begin(
         loaded, wanted = choose(recipe, {**unset, **values})
     else:
         loaded, wanted = choose(recipe, values)
+    require_data(loaded.recipe)
     if plan is None or plan.target.device.name != target.device.name:
         made = make_plan(loaded, target, wanted)
         if plan is not None:

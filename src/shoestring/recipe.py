@@ -220,18 +220,22 @@ def build_optimizer(recipe: object, model: nn.Module) -> Optimizer:
     return torch.optim.AdamW(trainable, lr=part(recipe, "learning_rate", 1e-3))
 
 
-def datasets(recipe: object) -> dict[str, Any]:
-    """The recipe's data by part, `train` always among them.
-
-    Raises QuestionError where the recipe has no `data()`, or no training part in it.
-    """
-    data = part(recipe, "data", None)
-    if data is None:
+def require_data(recipe: object) -> None:
+    """Raises QuestionError where the recipe has no `data()`: it can be planned, not trained."""
+    if part(recipe, "data", None) is None:
         raise QuestionError(
             f"{type(recipe).__name__} cannot be trained: it has no data()",
             hint="return a map-style dataset from data(), or {'train': ..., 'validation': ...}",
         )
-    parts = data()
+
+
+def datasets(recipe: Any) -> dict[str, Any]:
+    """The recipe's data by part, `train` always among them.
+
+    Raises QuestionError where the recipe has no `data()`, or no training part in it.
+    """
+    require_data(recipe)
+    parts = recipe.data()
     parts = dict(parts) if isinstance(parts, dict) else {"train": parts}
     unknown = set(parts) - {"train", "validation", "test"}
     if "train" not in parts or unknown:
