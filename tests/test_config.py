@@ -41,7 +41,7 @@ def test_a_field_tells_its_default_choices_and_help():
         ("fast", "yes", True),
         ("fast", "False", False),
         ("size", "tiny", "tiny"),
-        ("data", "bars.csv", Path("bars.csv")),
+        ("data", "bars.csv", Path.cwd() / "bars.csv"),
         ("data", "none", None),
         ("limit", None, None),
         ("limit", "2.5", 2.5),
@@ -83,3 +83,9 @@ def test_what_is_no_pair_or_set_twice_is_refused():
     with pytest.raises(QuestionError) as caught:
         config.parse_pairs(["epochs", "=3", "a=1", "a=2"])
     assert len(caught.value.problems) == 3
+
+
+def test_as_json_a_path_is_a_text_that_reads_back():
+    values = {"data": Path("/data/bars.csv"), "epochs": 3}
+    assert config.as_json(values) == {"data": "/data/bars.csv", "epochs": 3}
+    assert config.read(config.as_json(values), WISHES, "wishes") == values

@@ -1,5 +1,6 @@
 """From a question to a run."""
 
+import dataclasses
 import json
 
 import pytest
@@ -8,6 +9,7 @@ from torch import nn
 
 import shoestring
 from shoestring.errors import QuestionError, RunError
+from shoestring.hardware import targets
 
 
 class Mine:
@@ -74,16 +76,51 @@ def test_a_platform_lends_its_session_limit(tmp_path):
 
 
 def test_what_does_not_fit_is_not_begun(tmp_path, monkeypatch):
-    import dataclasses
-
-    from shoestring.hardware import catalog
-
-    local = catalog.find("local")
+    local = targets.find("local")
     tiny = dataclasses.replace(local, device=dataclasses.replace(local.device, memory_bytes=2**20))
-    monkeypatch.setattr(catalog, "find", lambda name: tiny)
+    monkeypatch.setattr(targets, "find", lambda name: tiny)
     with pytest.raises(RunError, match="does not fit"):
         shoestring.train(Mine(), run=tmp_path)
     assert not (tmp_path / "plan.json").exists()
+
+
+def bars(path, price=100.0):
+    rows = [
+        f"{2000 + n // 336}-{n // 28 % 12 + 1:02}-{n % 28 + 1:02},{price},{price * 2},{price / 2},{price},10"
+        for n in range(900)
+    ]
+    path.write_text("\n".join(["time,open,high,low,close,volume", *rows]))
+
+
+def test_a_run_that_was_copied_continues_with_its_data_elsewhere(tmp_path, monkeypatch):
+    values = {"size": "tiny", "epochs": 2, "threshold": 0.0}
+    (tmp_path / "here").mkdir()
+    bars(tmp_path / "here" / "bars.csv")
+    monkeypatch.chdir(tmp_path / "here")
+    paused = shoestring.train("temporal", run="run", limit_seconds=1e-9, data="bars.csv", **values)
+    assert paused.status == "paused"
+    (tmp_path / "here").rename(tmp_path / "there")
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(QuestionError, match=r"bars\.csv"):
+        shoestring.train("temporal", run="there/run")
+    bars(tmp_path / "other.csv", price=50.0)
+    with pytest.raises(QuestionError, match="content of data: saved under"):
+        shoestring.train("temporal", run="there/run", data="other.csv")
+    assert shoestring.train("temporal", run="there/run", data="there/bars.csv").status == "finished"
+
+
+def test_a_gpu_that_this_torch_cannot_use_is_an_error_not_a_slow_run(tmp_path, monkeypatch):
+    t4 = targets.find("t4")
+    monkeypatch.setattr(targets, "find", lambda name: dataclasses.replace(t4, name="local"))
+    with pytest.raises(QuestionError, match=r"has NVIDIA T4, but this torch .* cannot use it"):
+        shoestring.train(Mine(), run=tmp_path)
+
+
+def test_a_damaged_plan_is_one_error(tmp_path):
+    shoestring.train(Mine(), run=tmp_path, limit_seconds=1e-9)
+    (tmp_path / "plan.json").write_text("{}")
+    with pytest.raises(QuestionError, match="lacks options, plan, recipe"):
+        shoestring.train(Mine(), run=tmp_path)
 
 
 def test_a_recipe_without_data_is_not_begun(tmp_path):

@@ -91,7 +91,7 @@ def test_an_object_with_the_three_methods_is_a_recipe():
         def loss(self, model, batch): ...
 
     found = live(Mine())
-    assert (found.name, found.title, found.reference, found.effective_batch) == ("", "Mine", "", 4)
+    assert (found.name, found.is_live, found.reference, found.effective_batch) == ("Mine", True, "", 4)
 
 
 def test_an_object_that_lacks_one_is_told():

@@ -3,7 +3,7 @@
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from shoestring.hardware import catalog
+from shoestring.hardware import targets
 from shoestring.launch import choose, launch
 from shoestring.plan.estimate import Estimate, make_estimate
 from shoestring.plan.plan import Plan, make_plan
@@ -21,7 +21,7 @@ def estimate(recipe: str | object, on: str = "local", **values: object) -> Estim
     Raises QuestionError for anything unknown, TraceError when a step of the model cannot be followed.
     """
     loaded, wanted = choose(recipe, values)
-    return make_estimate(loaded, catalog.find(on), wanted)
+    return make_estimate(loaded, targets.find(on), wanted)
 
 
 def plan(recipe: str | object, on: str = "local", **values: object) -> Plan:
@@ -30,7 +30,7 @@ def plan(recipe: str | object, on: str = "local", **values: object) -> Plan:
     Arguments and errors are those of `estimate`; what is not given is chosen.
     """
     loaded, wanted = choose(recipe, values)
-    return make_plan(loaded, catalog.find(on), wanted)
+    return make_plan(loaded, targets.find(on), wanted)
 
 
 def train(

@@ -14,7 +14,8 @@ import typer
 
 from shoestring import api, config
 from shoestring.errors import QuestionError, ShoestringError
-from shoestring.hardware import catalog
+from shoestring.hardware.targets import find as find_target
+from shoestring.hardware.targets import known as known_targets
 from shoestring.launch import choose, launch
 from shoestring.plan.estimate import make_estimate
 from shoestring.plan.plan import make_plan
@@ -55,7 +56,7 @@ def targets(as_json: Json = False) -> None:
     """Where a run can be planned for: platforms and bare GPUs."""
     from shoestring.report import terminal
 
-    known = [*catalog.targets().values(), catalog.find("local")]
+    known = [*known_targets().values(), find_target("local")]
     _answer([target.json() for target in known], as_json, lambda _: terminal.targets(known))
 
 
@@ -66,7 +67,7 @@ def estimate(recipe: Recipe, on: On = "local", set_: Set = None, as_json: Json =
 
     with _waiting(f"tracing one training step of {recipe} for {on}"):
         loaded, wanted = choose(recipe, config.parse_pairs(set_ or []))
-        found = make_estimate(loaded, catalog.find(on), wanted)
+        found = make_estimate(loaded, find_target(on), wanted)
     _answer(found.json(), as_json, lambda _: terminal.estimate(found))
 
 
@@ -82,7 +83,7 @@ def plan(
 
     with _waiting(f"planning {recipe} for {on}"):
         loaded, wanted = choose(recipe, config.parse_pairs(set_ or []))
-        found = make_plan(loaded, catalog.find(on), wanted)
+        found = make_plan(loaded, find_target(on), wanted)
     _answer(found.json(), as_json, lambda _: terminal.plan(found))
 
 

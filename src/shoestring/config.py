@@ -7,6 +7,7 @@ A field's help is the text in its `Annotated` type, its choices are its `Literal
 
 import dataclasses
 from collections.abc import Iterable, Mapping
+from pathlib import Path
 from types import NoneType, UnionType
 from typing import Annotated, Any, Literal, Union, get_args, get_origin, get_type_hints
 
@@ -30,7 +31,7 @@ class Field:
     def expected(self) -> str:
         if self.choices:
             return "one of " + ", ".join(map(str, self.choices))
-        names = {int: "a whole number", float: "a number", bool: "true or false", str: "a text"}
+        names = {int: "a whole number", float: "a number", bool: "true or false", str: "a text", Path: "a path"}
         return " or ".join(names.get(kind, "none") for kind in self.types)
 
     def read(self, value: object) -> Any:
@@ -104,6 +105,11 @@ def read(values: Mapping[str, object], known: Mapping[str, Field], what: str) ->
     return result
 
 
+def as_json(values: Mapping[str, Any]) -> dict[str, Any]:
+    """`values` as JSON has them: a path is a text, which `read` makes a path again."""
+    return {name: str(value) if isinstance(value, Path) else value for name, value in values.items()}
+
+
 def too_small(values: Mapping[str, Any], floors: Mapping[str, float]) -> list[str]:
     """A problem for each of `values` that lies below its floor; None lies nowhere."""
     return [
@@ -142,4 +148,7 @@ def _convert(value: object, kind: Any) -> Any:
         if value.lower() not in known:
             raise ValueError
         return known[value.lower()]
+    if kind is Path:
+        # The working directory of the session that continues a run is another one.
+        return Path(value).expanduser().absolute()
     return kind(value)

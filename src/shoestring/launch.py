@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from shoestring import config
 from shoestring.errors import QuestionError, RunError
-from shoestring.hardware import catalog
+from shoestring.hardware import targets
 from shoestring.hardware.catalog import Target
 from shoestring.plan.plan import Plan, make_plan
 from shoestring.recipe import LoadedRecipe, find, live, option_fields, require_data
@@ -28,7 +28,7 @@ def choose(recipe: str | object, values: Mapping[str, object]) -> tuple[LoadedRe
     """
     found = find(recipe) if isinstance(recipe, str) else live(recipe)
     options, settings = option_fields(found), config.fields(Settings)
-    chosen = config.read(values, {**options, **settings}, f"options of {found.title} and settings")
+    chosen = config.read(values, {**options, **settings}, f"options of {found.name} and settings")
     loaded = found.replace(**{name: value for name, value in chosen.items() if name in options})
     return loaded, Settings(**{name: value for name, value in chosen.items() if name in settings})
 
@@ -74,8 +74,8 @@ def launch(
 
 def _here(on: str) -> Target:
     """This machine under the limits of the platform of `on`."""
-    local = catalog.find("local")
-    return local if on == "local" else dataclasses.replace(local, platform=catalog.find(on).platform)
+    asked = targets.find(on)
+    return asked if on in targets.PROBED else dataclasses.replace(targets.find("local"), platform=asked.platform)
 
 
 def _begin(
@@ -108,7 +108,7 @@ def _begin(
             "recipe": loaded.name,
             "reference": loaded.reference,
             "digest": loaded.digest,
-            "options": dict(loaded.options),
+            "options": config.as_json(loaded.options),
             "plan": plan.json(),
         }
     )
@@ -118,20 +118,24 @@ def _begin(
 def _continue(
     stored: dict[str, Any], directory: RunDirectory, recipe: str | object, values: Mapping[str, object]
 ) -> tuple[LoadedRecipe, Settings]:
-    """The run's own recipe, options and settings, with the settings that are set anew."""
+    """The run's own recipe and options, and its settings with those that are set anew."""
+    missing = {"recipe", "options", "plan"} - stored.keys()
+    if missing:
+        raise QuestionError(
+            f"{directory.plan_file} lacks {', '.join(sorted(missing))}", hint="copy the run again from where it came"
+        )
     found = find(recipe) if isinstance(recipe, str) else live(recipe)
     if found.name != stored["recipe"]:
         raise QuestionError(
-            f"{directory.path} is a run of {stored['recipe'] or 'a recipe of another process'}, not of "
-            f"{found.name or type(recipe).__name__}",
+            f"{directory.path} is a run of {stored['recipe']}, not of {found.name}",
             hint="give another --run, or the recipe it was begun with",
         )
-    loaded, _ = choose(recipe, {**stored["options"], **{k: v for k, v in values.items() if k not in stored["options"]}})
-    wanted, wanted_settings = choose(recipe, {**stored["options"], **values})
+    kept, _ = choose(recipe, stored["options"])
+    loaded, anew = choose(recipe, {**stored["options"], **values})
     changed = [
-        f"{name}: the run has {stored['options'][name]}, asked for is {wanted.options[name]}"
-        for name in stored["options"]
-        if wanted.options[name] != loaded.options[name]
+        f"{name}: the run has {kept.options[name]}, asked for is {value}"
+        for name, value in loaded.options.items()
+        if value != kept.options[name] and name not in loaded.paths
     ]
     if changed:
         raise QuestionError(
@@ -140,15 +144,14 @@ def _continue(
             hint="they change what is learnt: begin another run with another --run",
         )
     settings = Settings.from_json(stored["plan"]["settings"])
-    set_anew = {name: getattr(wanted_settings, name) for name in values if hasattr(wanted_settings, name)}
-    return loaded, settings.replace(**set_anew)
+    return loaded, settings.replace(**{name: getattr(anew, name) for name in values if hasattr(anew, name)})
 
 
 def _finished(directory: RunDirectory) -> "Outcome | None":
     from shoestring.train.loop import Outcome
 
     state = directory.state()
-    if state is None or state["status"] != "finished":
+    if state is None or state.get("status") != "finished":
         return None
     return Outcome(**{field.name: state[field.name] for field in dataclasses.fields(Outcome)})
 
@@ -170,6 +173,12 @@ def _train(
     from shoestring.session.stop import Stop
     from shoestring.train.loop import train as run_loop
 
+    device = torch.device(target.device.kind)
+    if device.type == "cuda" and not torch.cuda.is_available():
+        raise QuestionError(
+            f"this machine has {target.device.title}, but this torch ({torch.__version__}) cannot use it",
+            hint="install a CUDA build of torch for its driver, or train with --on cpu",
+        )
     platform = target.platform
     if limit_seconds is None and platform and platform.session_hours:
         limit_seconds = platform.session_hours * 3600
@@ -179,7 +188,7 @@ def _train(
             settings,
             directory,
             target=target.name,
-            device=torch.device("cuda" if torch.cuda.is_available() else "cpu"),
+            device=device,
             stop=Stop(deadline=Deadline(limit_seconds, started=started), signals=signals),
             disk_bytes=platform.disk_bytes if platform else None,
             allow_inexact=allow_inexact,

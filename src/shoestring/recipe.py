@@ -78,19 +78,16 @@ class LoadedRecipe:
     """A recipe with its options chosen, and how to find the very same one again."""
 
     name: str
-    """`temporal`, `my.py` or `my.py:Mine`; empty for an object that only lives in this process."""
+    """`temporal`, `my.py`, `my.py:Mine`, or the class of an object that only lives in this process."""
+    is_live: bool = False
+    """Whether it is such an object."""
     path: Path | None
     """The file of a recipe of one's own."""
     digest: str
     """SHA-256 of that file: a changed recipe is another recipe."""
     recipe: Any
     options: Mapping[str, Any]
-    """Every option with its chosen value, `epochs`, `effective_batch` and `seed` among them; all JSON."""
-
-    @property
-    def title(self) -> str:
-        """What to call it."""
-        return self.name or type(self.recipe).__name__
+    """Every option with its chosen value, `epochs`, `effective_batch` and `seed` among them."""
 
     @property
     def epochs(self) -> int:
@@ -107,9 +104,16 @@ class LoadedRecipe:
     @property
     def reference(self) -> str:
         """What `load` finds this recipe by, from any working directory; empty for a live object."""
+        if self.is_live:
+            return ""
         if not self.path:
             return self.name
         return f"{self.path}:{self.name.partition(':')[2]}" if ":" in self.name else str(self.path)
+
+    @property
+    def paths(self) -> dict[str, Path]:
+        """The options that say where something lies. Where is not what: another machine has it elsewhere."""
+        return {name: value for name, value in self.options.items() if isinstance(value, Path)}
 
     def replace(self, **options: Any) -> LoadedRecipe:
         """The same recipe with other options."""
@@ -155,7 +159,7 @@ def built_in() -> list[dict[str, Any]]:
             "options": [
                 {
                     "name": field.name,
-                    "default": found.options[field.name],
+                    "default": config.as_json(found.options)[field.name],
                     "expected": field.expected(),
                     "help": field.help,
                 }
@@ -174,7 +178,9 @@ def live(recipe: object) -> LoadedRecipe:
             f"{type(recipe).__name__} is no recipe: it lacks {', '.join(missing)}",
             hint="a recipe has model(), batch(size) and loss(model, batch)",
         )
-    return _defaults(LoadedRecipe(name="", path=None, digest="", recipe=recipe, options={}))
+    return _defaults(
+        LoadedRecipe(name=type(recipe).__name__, is_live=True, path=None, digest="", recipe=recipe, options={})
+    )
 
 
 def load(reference: str | object, options: Mapping[str, object]) -> LoadedRecipe:
@@ -183,7 +189,7 @@ def load(reference: str | object, options: Mapping[str, object]) -> LoadedRecipe
     Raises QuestionError, naming every unknown or unreadable option at once.
     """
     found = find(reference) if isinstance(reference, str) else live(reference)
-    return found.replace(**config.read(options, option_fields(found), f"options of {found.title}"))
+    return found.replace(**config.read(options, option_fields(found), f"options of {found.name}"))
 
 
 def option_fields(found: LoadedRecipe) -> dict[str, config.Field]:
@@ -296,7 +302,7 @@ def _defaults(found: LoadedRecipe) -> LoadedRecipe:
 def _with_options(found: LoadedRecipe, chosen: dict[str, Any]) -> LoadedRecipe:
     problems = config.too_small(chosen, {"epochs": 1, "effective_batch": 1, "seed": 0})
     if problems:
-        raise QuestionError(f"options of {found.title} cannot be used", problems=problems)
+        raise QuestionError(f"options of {found.name} cannot be used", problems=problems)
     options = part(found.recipe, "options", None)
     if options is not None:
         own = {field.name: chosen[field.name] for field in dataclasses.fields(options)}

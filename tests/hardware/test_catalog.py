@@ -7,7 +7,8 @@ import sys
 import pytest
 
 from shoestring.errors import QuestionError
-from shoestring.hardware.catalog import DEVICES, PLATFORMS, PROBED, Device, find, targets
+from shoestring.hardware.catalog import DEVICES, PLATFORMS, Device
+from shoestring.hardware.targets import PROBED, find, known
 from shoestring.units import GIB, bytes_text
 
 RATES = ("fp32_flops", "tf32_flops", "fp16_flops", "bf16_flops")
@@ -82,7 +83,7 @@ def test_a_bare_gpu_is_a_target_without_limits() -> None:
 
 
 def test_kaggle_has_no_p100_any_more() -> None:
-    assert not [name for name in targets() if "p100" in name and "kaggle" in name]
+    assert not [name for name in known() if "p100" in name and "kaggle" in name]
     assert any("kernels" in note for note in DEVICES["p100"].notes)
 
 
@@ -95,23 +96,23 @@ def test_an_unknown_name_is_answered_with_the_nearest() -> None:
 
 
 def test_listing_does_not_look_at_this_machine() -> None:
-    assert not PROBED.keys() & targets().keys()
+    assert not PROBED.keys() & known().keys()
 
 
 def test_a_target_is_json() -> None:
-    for target in targets().values():
-        known = json.loads(json.dumps(target.json()))
-        assert known["device"]["memory_bytes"] == target.device.memory_bytes
-        assert known["device"]["precisions"] == list(target.device.precisions)
+    for target in known().values():
+        told = json.loads(json.dumps(target.json()))
+        assert told["device"]["memory_bytes"] == target.device.memory_bytes
+        assert told["device"]["precisions"] == list(target.device.precisions)
 
 
 def test_devices_and_targets_can_be_keys() -> None:
-    assert len({*DEVICES.values(), *targets().values()}) == len(DEVICES) + len(targets())
+    assert len({*DEVICES.values(), *known().values()}) == len(DEVICES) + len(known())
 
 
 def test_neither_the_catalogue_nor_a_look_at_this_machine_imports_torch() -> None:
     code = (
-        "import sys; from shoestring.hardware import catalog, probe; "
-        "catalog.targets(); assert 'numpy' not in sys.modules; probe.machine(); assert 'torch' not in sys.modules"
+        "import sys; from shoestring.hardware import probe, targets; "
+        "targets.known(); assert 'numpy' not in sys.modules; probe.machine(); assert 'torch' not in sys.modules"
     )
     subprocess.run([sys.executable, "-c", code], check=True)

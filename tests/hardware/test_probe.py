@@ -11,7 +11,8 @@ import pytest
 
 from shoestring.errors import RunError
 from shoestring.hardware import probe
-from shoestring.hardware.catalog import DEVICES, PLATFORMS, find
+from shoestring.hardware.catalog import DEVICES, PLATFORMS
+from shoestring.hardware.targets import find
 from shoestring.units import GIB, MIB
 
 T4 = ("Tesla T4", 15_360, 449, (7, 5))

@@ -8,7 +8,7 @@ import torch
 from torch import nn
 
 import shoestring
-from shoestring.hardware import catalog
+from shoestring.hardware import targets
 from shoestring.plan.plan import make_plan
 from shoestring.recipe import live
 from shoestring.settings import Settings
@@ -64,7 +64,7 @@ class Wide:
 
 
 def small(gib):
-    t4 = catalog.find("t4")
+    t4 = targets.find("t4")
     return dataclasses.replace(t4, device=dataclasses.replace(t4.device, memory_bytes=int(gib * 2**30)))
 
 

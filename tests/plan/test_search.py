@@ -4,12 +4,12 @@ from types import SimpleNamespace
 
 import pytest
 
-from shoestring.hardware import catalog
+from shoestring.hardware import targets
 from shoestring.plan import search as room
 from shoestring.recipe import live
 from shoestring.settings import Settings
 
-T4 = catalog.find("t4")
+T4 = targets.find("t4")
 
 
 class Nothing:
@@ -87,5 +87,5 @@ def test_a_device_of_unknown_rates_is_planned_by_memory_alone(monkeypatch):
 
 @pytest.mark.parametrize(("name", "precisions"), [("t4", {"fp32", "fp16"}), ("l4", {"fp32", "fp16", "bf16"})])
 def test_only_what_the_device_has_is_tried(monkeypatch, name, precisions):
-    _, tried = search(monkeypatch, fits=lambda s: True, seconds=lambda s: 1.0, target=catalog.find(name))
+    _, tried = search(monkeypatch, fits=lambda s: True, seconds=lambda s: 1.0, target=targets.find(name))
     assert {precision for precision, _ in tried} == precisions

@@ -2,13 +2,14 @@ import pytest
 import torch
 
 from shoestring.errors import QuestionError
+from shoestring.recipe import find
 from shoestring.settings import Settings
-from shoestring.train.environment import differences, environment, require_same
+from shoestring.train.environment import content, differences, environment, require_same
 
 
 @pytest.fixture
 def here():
-    return environment(Settings(micro_batch=4, precision="fp32"), torch.device("cpu"), "abc")
+    return environment(Settings(micro_batch=4, precision="fp32"), torch.device("cpu"), find("temporal"))
 
 
 def test_it_has_what_the_bits_depend_on(here):
@@ -32,3 +33,17 @@ def test_a_difference_is_an_error_unless_it_is_allowed(here):
     with pytest.raises(QuestionError, match="--allow-inexact"):
         require_same(here | {"device": "cuda: Tesla T4"}, here, allow_inexact=False)
     assert require_same(here | {"device": "cuda: Tesla T4"}, here, allow_inexact=True)
+
+
+def test_the_content_of_data_counts_not_its_place(tmp_path):
+    for name, text in (("a.csv", "1"), ("b.csv", "1"), ("c.csv", "2")):
+        (tmp_path / name).write_text(text)
+    assert content(tmp_path / "a.csv") == content(tmp_path / "b.csv") != content(tmp_path / "c.csv")
+
+
+def test_of_a_directory_the_names_and_sizes_count(tmp_path):
+    before = content(tmp_path)
+    (tmp_path / "more").mkdir()
+    assert content(tmp_path) == before
+    (tmp_path / "more" / "a.tif").write_text("1")
+    assert content(tmp_path) != before

@@ -10,7 +10,6 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
-from shoestring.errors import QuestionError, nearest
 from shoestring.settings import Precision
 from shoestring.units import GIB, MIB
 
@@ -286,30 +285,3 @@ PLATFORMS: Mapping[str, Platform] = {
         ),
     )
 }
-
-PROBED = {"local": "this machine", "cpu": "this machine's CPU, whatever GPU it has"}
-"""The targets that are known only by looking, which takes a moment: `find` does it when asked for one."""
-
-
-def targets() -> dict[str, Target]:
-    """Every target that is the same everywhere, by name: those of the platforms, then each GPU without limits."""
-    rows = (("kaggle-t4x2", "t4", 2, "kaggle"), ("kaggle-t4", "t4", 1, "kaggle"), ("colab-t4", "t4", 1, "colab"))
-    return {
-        name: Target(name=name, device=DEVICES[device], gpus=gpus, platform=PLATFORMS[platform])
-        for name, device, gpus, platform in rows
-    } | {name: Target(name=name, device=device, gpus=1) for name, device in DEVICES.items()}
-
-
-def find(name: str) -> Target:
-    """The target called `name`; `local` and `cpu` look at this machine.
-
-    Raises QuestionError for an unknown name.
-    """
-    if name in PROBED:
-        from shoestring.hardware import probe  # it reads this catalogue
-
-        return probe.local() if name == "local" else probe.local_cpu()
-    known = targets()
-    if name not in known:
-        raise QuestionError(f"there is no target {name!r}", hint=nearest(name, [*PROBED, *known]))
-    return known[name]

@@ -50,4 +50,4 @@ def make_estimate(loaded: LoadedRecipe, target: Target, wanted: Settings) -> Est
     with Tracer(loaded) as tracer:
         found = candidate(tracer, loaded, target, settings)
         facts = tracer.facts
-    return Estimate(recipe=loaded.title, target=target, settings=settings, facts=facts, memory=found.memory)
+    return Estimate(recipe=loaded.name, target=target, settings=settings, facts=facts, memory=found.memory)

@@ -5,6 +5,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Literal
 
+from shoestring import config
 from shoestring.estimate.disk import checkpoint_bytes
 from shoestring.estimate.memory import Breakdown
 from shoestring.hardware.catalog import Target
@@ -85,7 +86,7 @@ class Plan:
         return {
             "verdict": self.verdict,
             "recipe": self.recipe,
-            "options": dict(self.options),
+            "options": config.as_json(self.options),
             "target": self.target.name,
             "device": self.target.device.title,
             "settings": self.settings.json(),
@@ -120,7 +121,7 @@ def make_plan(loaded: LoadedRecipe, target: Target, wanted: Settings) -> Plan:
     return Plan(
         verdict=verdict,
         target=target,
-        recipe=loaded.title,
+        recipe=loaded.name,
         options=loaded.options,
         settings=chosen.settings,
         facts=facts,

@@ -15,7 +15,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import IO, Any
 
-from shoestring import errors
+from shoestring import config, errors
 from shoestring.errors import ShoestringError, TraceError
 from shoestring.hardware.catalog import Device
 from shoestring.recipe import LoadedRecipe
@@ -45,7 +45,7 @@ class Tracer:
         """What the recipe is. Raises the recipe's own QuestionError or DataError, or TraceError."""
         if self._facts is None:
             answer = self._ask(
-                {"do": "open", "reference": self._loaded.reference, "options": dict(self._loaded.options)}
+                {"do": "open", "reference": self._loaded.reference, "options": config.as_json(self._loaded.options)}
             )
             self._facts = Facts.from_json(answer["facts"])
         return self._facts

@@ -1,17 +1,22 @@
 """What the bits of a run depend on besides its recipe: versions, machine, settings."""
 
+import hashlib
+import json
 import platform
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
 
+from shoestring.checkpoint.files import sha256
 from shoestring.errors import QuestionError
+from shoestring.recipe import LoadedRecipe
 from shoestring.settings import Settings
 
 
-def environment(settings: Settings, device: torch.device, digest: str) -> dict[str, Any]:
-    """Everything that, changed, lets a resumed run end in other bits; `digest` is that of the recipe's file."""
+def environment(settings: Settings, device: torch.device, loaded: LoadedRecipe) -> dict[str, Any]:
+    """Everything that, changed, lets a resumed run end in other bits."""
     facts: dict[str, Any] = {
         "torch": torch.__version__,
         "numpy": np.__version__,
@@ -19,13 +24,22 @@ def environment(settings: Settings, device: torch.device, digest: str) -> dict[s
         "device": device_name(device),
         "micro_batch": settings.micro_batch,
         "precision": settings.precision,
-        "recipe file": digest[:16],
+        "recipe file": loaded.digest[:16],
+        **{f"content of {name}": content(path)[:16] for name, path in loaded.paths.items()},
     }
     if device.type == "cpu":
         # A sum is split among threads and vector lanes, so both decide its rounding.
         facts["threads"] = torch.get_num_threads()
         facts["instructions"] = torch.backends.cpu.get_cpu_capability()
     return facts
+
+
+def content(path: Path) -> str:
+    """The SHA-256 of a file, or of a directory's file names and sizes: reading all of a large data set takes long."""
+    if path.is_file():
+        return sha256(path)
+    names = sorted((str(file.relative_to(path)), file.stat().st_size) for file in path.rglob("*") if file.is_file())
+    return hashlib.sha256(json.dumps(names).encode()).hexdigest()
 
 
 def device_name(device: torch.device) -> str:

@@ -71,7 +71,7 @@ def train(
     data = datasets(loaded.recipe)
     order = DataOrder(samples=len(data["train"]), effective_batch=loaded.effective_batch, seed=loaded.seed)
     total = loaded.epochs * order.updates_per_epoch
-    here = environment(settings, device, loaded.digest)
+    here = environment(settings, device, loaded)
 
     with Record(run, loaded, total, stop.deadline) as record:
         session = _Session(

@@ -120,7 +120,7 @@ class Record:
         self._write_state(status, reason)
 
     def _write_state(self, status: str, reason: str) -> None:
-        again = f"shoestring train {self._loaded.reference or 'RECIPE'} --run {self._run.path}"
+        again = f"shoestring train {self._loaded.reference or self._loaded.name} --run {self._run.path}"
         self._run.write_state(
             {
                 "status": status,

@@ -12,6 +12,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from shoestring.errors import QuestionError
@@ -83,7 +84,7 @@ class Options:
     architecture: Annotated[Literal["lstm", "transformer", "mlp"], "the network; the MLP sees the last bar only"] = (
         "lstm"
     )
-    data: Annotated[str | None, "CSV of OHLCV bars; none: 1,047 real daily bars that matplotlib brings along"] = None
+    data: Annotated[Path | None, "CSV of OHLCV bars; none: 1,047 real daily bars that matplotlib brings along"] = None
     epochs: Annotated[int, "passes over the training data"] = 50
     effective_batch: Annotated[int, "samples in one update"] = 256
     seed: Annotated[int, "decides initialisation, sample order and dropout"] = 42

@@ -16,7 +16,7 @@ from shoestring.recipes.temporal.timeframes import choose
 from shoestring.recipes.temporal.windows import Windows, classes, last_bars
 
 
-def parts(path: str | None, *, seq_len: int, horizon: int, threshold: float, fold: str | None) -> dict[str, Windows]:
+def parts(path: Path | None, *, seq_len: int, horizon: int, threshold: float, fold: str | None) -> dict[str, Windows]:
     """The `PARTS` of the bars in the CSV file `path`, or of the sample bars. Read once while the file stays as it is.
 
     Raises DataError for what is wrong with the file, and where a part is too short for a single sample.
