@@ -11,7 +11,7 @@ from shoestring.checkpoint.light import load_light
 from shoestring.checkpoint.store import Store
 from shoestring.errors import CheckpointError, QuestionError, RunError
 from shoestring.monitor.events import read
-from tests.sessions import session
+from tests.sessions import final_bits, session
 
 
 class Line:
@@ -123,6 +123,22 @@ def test_an_error_of_the_recipe_fails_the_run_and_comes_through(tmp_path):
     with pytest.raises(ZeroDivisionError):
         session(Broken(), tmp_path, {})
     assert json.loads((tmp_path / "state.json").read_text())["reason"] == "ZeroDivisionError: no batches?"
+
+
+@pytest.mark.parametrize("name", ["manifest.json", "state.json", "model.safetensors", "optimizer.safetensors"])
+def test_a_flipped_byte_of_the_newest_checkpoint_is_named_and_costs_only_what_came_after(tmp_path, name):
+    session(Line(), tmp_path / "straight", {})
+    session(Line(), tmp_path / "hurt", {"save_every_updates": 3}, stop="limit", at=8)
+    before, last = sorted((tmp_path / "hurt" / "checkpoints").glob("update-*"))
+    newest = last / name
+    data = bytearray(newest.read_bytes())
+    data[len(data) // 2] ^= 1
+    newest.write_bytes(data)
+    session(Line(), tmp_path / "hurt", {"save_every_updates": 3})
+    (damaged,) = events(tmp_path / "hurt", "damaged")
+    assert (damaged["path"], damaged["file"]) == (last.name, name)
+    assert events(tmp_path / "hurt", "session")[-1]["update"] == int(before.name[-8:]) > 0
+    assert final_bits(tmp_path / "hurt") == final_bits(tmp_path / "straight")
 
 
 def test_another_model_is_refused(tmp_path):
