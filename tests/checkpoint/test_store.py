@@ -1,10 +1,12 @@
 import json
 import shutil
 from collections import namedtuple
+from pathlib import Path
 
 import pytest
 import torch
 
+from shoestring.checkpoint.files import sha256
 from shoestring.checkpoint.store import Store
 from shoestring.errors import CheckpointError
 
@@ -119,6 +121,23 @@ def test_what_a_kill_leaves_in_the_midst_of_a_save_is_put_right(tmp_path):
     assert [entry.name for entry in tmp_path.iterdir()] == ["update-00000005"]
 
 
+def test_when_the_new_one_cannot_take_its_name_the_old_one_has_it_again(tmp_path, monkeypatch):
+    store = Store(tmp_path)
+    store.save(5, state(5))
+    rename = Path.rename
+
+    def fail(path, target):
+        if path.name.startswith(".writing"):
+            raise OSError(5, "Input/output error")
+        return rename(path, target)
+
+    monkeypatch.setattr(Path, "rename", fail)
+    with pytest.raises(CheckpointError, match="Input/output error"):
+        store.save(5, state(50))
+    assert [entry.name for entry in tmp_path.iterdir()] == ["update-00000005"]
+    assert Store(tmp_path).load().state["progress"]["update"] == 5
+
+
 def test_a_full_disk_is_found_before_writing(tmp_path, monkeypatch):
     store = Store(tmp_path)
     store.save(1, state(1))
@@ -161,12 +180,16 @@ def rewrite_manifest(path, **changes):
     (path / "manifest.json").write_text(json.dumps({**manifest, "sha256": _digest(manifest)}))
 
 
-@pytest.mark.parametrize("name", ["../../secret.json", "/etc/passwd", "x.pkl"])
-def test_a_manifest_that_names_other_places_is_not_followed(tmp_path, name):
+@pytest.mark.parametrize("name", ["../secret.json", "secret.pkl", "more/model.safetensors"])
+def test_a_manifest_that_names_other_places_or_kinds_is_not_followed(tmp_path, name):
     path = Store(tmp_path).save(1, state(1)).path
+    other = path / name
+    other.parent.mkdir(exist_ok=True)
+    other.write_text("{}")
     manifest = json.loads((path / "manifest.json").read_text())
-    rewrite_manifest(path, files={**manifest["files"], name: {"bytes": 1, "sha256": ""}})
-    with pytest.raises(CheckpointError, match="no checkpoint"):
+    listed = {"bytes": 2, "sha256": sha256(other)}
+    rewrite_manifest(path, files={**manifest["files"], name: listed})
+    with pytest.raises(CheckpointError, match="does not describe this checkpoint"):
         Store(tmp_path).load()
 
 

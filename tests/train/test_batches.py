@@ -25,6 +25,7 @@ def test_a_sample_is_augmented_the_same_whatever_batch_it_falls_into():
     torch.rand(7)
     pieces = [fetch(data, default_collate, some, seed=0, epoch=2) for some in ([3], [1, 4, 5])]
     assert torch.equal(torch.cat(pieces), whole)
+    assert len(whole[:, 1].unique()) == len(whole[:, 2].unique()) == 4  # and each sample its own way
     assert not torch.equal(fetch(data, default_collate, [3, 1, 4, 5], seed=0, epoch=3), whole)
     assert not torch.equal(fetch(data, default_collate, [3, 1, 4, 5], seed=1, epoch=2), whole)
 

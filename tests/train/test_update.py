@@ -93,6 +93,15 @@ def test_mixed_precision_learns_the_same_but_for_rounding(precision):
     assert not result.skipped
 
 
+def test_in_fp16_the_true_gradient_is_clipped_not_the_scaled_one():
+    torch.manual_seed(1)
+    batch, model = torch.randn(8, 4), nn.Linear(4, 1)
+    exact, expected = run(mean_loss, [(batch, 8)], 8, model=deepcopy(model), clip_norm=0.1)
+    mixed, result = run(mean_loss, [(batch, 8)], 8, precision="fp16", model=deepcopy(model), clip_norm=0.1)
+    torch.testing.assert_close(result.gradient_norm, expected.gradient_norm, rtol=0.01, atol=0)
+    torch.testing.assert_close(mixed.weight, exact.weight, rtol=0, atol=1e-4)
+
+
 def test_an_overflow_in_fp16_is_skipped_and_said():
     model = nn.Linear(4, 1)
     before = model.weight.clone()

@@ -101,7 +101,7 @@ class Store:
             sync(self.root)
             shutil.rmtree(replaced, ignore_errors=True)
         except (OSError, safetensors.SafetensorError) as error:
-            shutil.rmtree(beside, ignore_errors=True)
+            self._clear_leftovers()
             raise CheckpointError(
                 f"the checkpoint of update {update} could not be written to {self.root}: {error}",
                 hint=f"free space there ({bytes_text(shutil.disk_usage(self.root).free)} left), then train again: "
