@@ -37,6 +37,7 @@ _SOURCES = {
 
 _RESERVE_DOUBT = 0.5
 _CPU_DOUBT = 1.0
+_PROCESS_DOUBT = 0.15
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -85,7 +86,7 @@ def memory(trace: Trace, device: Device) -> Breakdown:
     workspace as large as the operands of the largest convolution. These last two are assumptions.
 
     On a CPU blocks are not rounded; the high end adds as much again as the tensors for kernels' buffers and the C
-    library's own slack, an assumption too.
+    library's own slack, and 15% of the process for what is imported while it trains: assumptions too.
     """
     return _on_cpu(trace, device) if device.compute_capability is None else _on_gpu(trace, device)
 
@@ -125,7 +126,7 @@ def _on_cpu(trace: Trace, device: Device) -> Breakdown:
     return Breakdown(
         parts=_parts({**peak, "process": process}),
         low_bytes=total,
-        high_bytes=total + round(peak.total() * _CPU_DOUBT),
+        high_bytes=total + round(peak.total() * _CPU_DOUBT + process * _PROCESS_DOUBT),
         capacity_bytes=device.memory_bytes,
     )
 
