@@ -225,10 +225,3 @@ def test_limits_of_version_1_that_are_not_set(tmp_path) -> None:
 def test_the_cpu_by_its_name(tmp_path) -> None:
     root = write(tmp_path, {"proc/cpuinfo": "processor\t: 0\nmodel name\t: A CPU @ 2 GHz\n"})
     assert probe.cpu_model(root) == "A CPU @ 2 GHz"
-
-
-def test_disk_free_of_a_place_that_is_yet_to_be_made(tmp_path, monkeypatch) -> None:
-    asked = []
-    monkeypatch.setattr(probe.shutil, "disk_usage", lambda path: asked.append(path) or SimpleNamespace(free=7))
-    assert probe.disk_free(tmp_path / "runs" / "new") == 7
-    assert asked == [tmp_path]

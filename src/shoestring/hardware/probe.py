@@ -6,7 +6,6 @@ Capacities are fixed ones, never what happens to be free: the same machine gives
 import dataclasses
 import os
 import platform as system
-import shutil
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from functools import cache
@@ -109,12 +108,6 @@ def ram_bytes(root: Path = _ROOT) -> int:
     files = _control_files(root, "memory", "memory.max", "memory.limit_in_bytes")
     limits = (file.read_text().strip() for file in files)
     return min([total, *(int(limit) for limit in limits if limit != "max")])
-
-
-def disk_free(path: Path) -> int:
-    """Bytes this user may still write where `path` is, or would be made. The one thing here that is not fixed."""
-    path = path.absolute()
-    return shutil.disk_usage(next(place for place in (path, *path.parents) if place.exists())).free
 
 
 def cpu_model(root: Path = _ROOT) -> str:

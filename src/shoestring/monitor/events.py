@@ -2,7 +2,8 @@
 
 Every event has `time` (unix seconds), `session` (from 1) and `event`, which says what else it has:
 
-    session     update, limit_seconds, target, device, micro_batch, precision, versions {name: version}, pid
+    session     update, limit_seconds, target, device, micro_batch, precision, versions {name: version},
+                machine {what hardware.probe tells}, pid
     progress    update, epoch, updates, samples, seconds, loss, learning_rate, gradient_norm, memory_bytes,
                 skipped (updates left out because fp16 overflowed)
     evaluation  update, epoch, part (validation or test), metrics {name: number or JSON}, seconds, best

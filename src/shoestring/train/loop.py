@@ -26,6 +26,7 @@ from shoestring.session.directory import RunDirectory
 from shoestring.session.stop import SessionOver, Stop
 from shoestring.settings import Settings
 from shoestring.train.batches import collate_of, fetch, to_device
+from shoestring.train.determinism import deterministic
 from shoestring.train.environment import device_name, environment
 from shoestring.train.evaluation import best_entry, evaluate, out_of_patience
 from shoestring.train.meter import Meter
@@ -73,7 +74,7 @@ def train(
     total = loaded.epochs * order.updates_per_epoch
     here = environment(settings, device, loaded)
 
-    with Record(run, loaded, total, stop.deadline) as record:
+    with deterministic(), Record(run, loaded, total, stop.deadline) as record:
         session = _Session(
             loaded=loaded, settings=settings, run=run, data=data, order=order, device=device, stop=stop, record=record
         )
@@ -124,6 +125,7 @@ def train(
             )
         except SessionOver as over:
             meter.flush()
+            # Where the test was cut short, the model has its best weights already, but the state was saved before.
             saver.save(state)
             outcome = Outcome(
                 status="paused",

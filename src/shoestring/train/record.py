@@ -10,6 +10,7 @@ import torch
 
 from shoestring.checkpoint.store import Saved
 from shoestring.errors import ShoestringError
+from shoestring.hardware.probe import machine
 from shoestring.monitor.events import Events
 from shoestring.monitor.progress import Progress
 from shoestring.recipe import LoadedRecipe
@@ -52,6 +53,7 @@ class Record:
             device=device,
             micro_batch=settings.micro_batch,
             precision=settings.precision,
+            machine=machine(),
             versions={"shoestring": __version__, "python": platform.python_version(), "torch": torch.__version__},
             pid=os.getpid(),
         )
