@@ -67,7 +67,7 @@ def fields(cls: type, *, only: Iterable[str] | None = None) -> dict[str, Field]:
 
 
 def parse_pairs(pairs: Iterable[str]) -> dict[str, str]:
-    """`["epochs=3", "size=tiny"]` as a mapping.
+    """`["epochs=3", "lora.r=8"]` as a mapping; a dot in a key is the field's underscore: `lora_r`.
 
     Raises QuestionError for a text without `=` and for a key that is set twice.
     """
@@ -75,6 +75,7 @@ def parse_pairs(pairs: Iterable[str]) -> dict[str, str]:
     problems = []
     for pair in pairs:
         key, equals, value = pair.partition("=")
+        key = key.replace(".", "_")
         if not equals or not key:
             problems.append(f"{pair!r} is not key=value")
         elif key in values:

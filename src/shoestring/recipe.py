@@ -26,7 +26,16 @@ if TYPE_CHECKING:
 
 Batch: TypeAlias = Any  # a tensor, or tuples, lists and dicts of them; first dimension of each: samples
 
-BUILT_IN = {"temporal": "shoestring.recipes.temporal:Temporal"}
+BUILT_IN = {
+    "vqa": "shoestring.recipes.vqa:VQA",
+    "legal": "shoestring.recipes.legal:Legal",
+    "temporal": "shoestring.recipes.temporal:Temporal",
+    "chart": "shoestring.recipes.chart:Chart",
+    "cloud": "shoestring.recipes.cloud:Cloud",
+}
+
+HUGGING_FACE = "hf:"
+"""What begins the name of a recipe that a Hugging Face configuration makes."""
 
 
 @runtime_checkable
@@ -121,7 +130,8 @@ class LoadedRecipe:
 
 
 def find(reference: str) -> LoadedRecipe:
-    """The recipe a built-in name, `path/to/file.py` or `path/to/file.py:Class` stands for, with default options.
+    """The recipe a built-in name, `hf:PATH_OR_NAME`, `path/to/file.py` or `path/to/file.py:Class` stands for, with
+    default options.
 
     Running a file runs its code: give only files you would run with Python.
 
@@ -131,11 +141,14 @@ def find(reference: str) -> LoadedRecipe:
         module, _, cls = BUILT_IN[reference].partition(":")
         kind = getattr(importlib.import_module(module), cls)
         return _defaults(LoadedRecipe(name=reference, path=None, digest="", recipe=kind, options={}))
+    if reference.startswith(HUGGING_FACE):
+        return _hugging_face(reference.removeprefix(HUGGING_FACE))
     where, _, wanted = reference.partition(":")
     if not where.endswith(".py"):
         raise QuestionError(
             f"there is no recipe {reference!r}",
-            hint=f"{nearest(reference, BUILT_IN)}; a recipe of your own is path/to/file.py",
+            hint=f"{nearest(reference, BUILT_IN)}; a recipe of your own is path/to/file.py, "
+            f"a Hugging Face model {HUGGING_FACE}path/to/config.json",
         )
     path = Path(where).resolve()
     kind = _recipe_class(path, wanted)
@@ -252,6 +265,19 @@ def datasets(recipe: Any) -> dict[str, Any]:
     if not len(parts["train"]):
         raise QuestionError("data() returned a training part without samples")
     return parts
+
+
+def _hugging_face(source: str) -> LoadedRecipe:
+    """The recipe of a configuration's file or folder, whose path is made absolute, or of a name on the hub."""
+    if not source:
+        raise QuestionError("hf: names no model", hint="hf:path/to/config.json, or hf:owner/name on the hub")
+    path = Path(source).expanduser()
+    here = path.exists() or path.suffix == ".json"
+    if here and not path.exists():
+        raise QuestionError(f"there is no file {path.resolve()}", hint="hf: takes a config.json, its folder or a name")
+    source = str(path.resolve()) if here else source
+    kind = importlib.import_module("shoestring.recipes.huggingface").of(source)
+    return _defaults(LoadedRecipe(name=HUGGING_FACE + source, path=None, digest="", recipe=kind, options={}))
 
 
 def _missing(recipe: object) -> list[str]:

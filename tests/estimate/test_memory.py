@@ -39,7 +39,16 @@ def test_the_range_is_made_of_what_it_says() -> None:
     low, _, high = T4.context_bytes
     breakdown = memory(TRAINING, T4)
     assert breakdown.low_bytes == 4096 + 42 * MIB + 2 * WORKSPACE + low
-    assert breakdown.high_bytes == 64 * MIB + high
+    # A first batch shorter by an eighth: 9.625 MiB share a segment of 20 MiB with one workspace, so the other has its
+    # own; 26.25 MiB have 28 MiB.
+    assert breakdown.high_bytes == (2 + 20 + 20 + 28) * MIB + high
+
+
+def test_allocated_and_reserved_are_told_apart() -> None:
+    breakdown = memory(TRAINING, T4)
+    assert breakdown.allocated_peak_bytes == 4096 + 42 * MIB + 2 * WORKSPACE
+    assert breakdown.reserved_peak_bytes == 64 * MIB
+    assert breakdown.peak_bytes == 64 * MIB + T4.context_bytes[1]
 
 
 def test_half_of_a_modelled_reserve_space_is_in_doubt() -> None:
@@ -53,8 +62,17 @@ def test_a_convolution_may_take_a_workspace() -> None:
     convolution = op(name="aten::convolution", size=7 * MIB)
     without = memory(trace([(MIB, "weights")], [Alloc(0)]), T4)
     breakdown = memory(trace([(MIB, "weights")], [Alloc(0), convolution]), T4)
-    assert breakdown.high_bytes - without.high_bytes == 7 * MIB
+    # A workspace as large as the operands gets a segment of 20 MiB and is no part of the peak.
+    assert breakdown.high_bytes - without.high_bytes == 20 * MIB
     assert breakdown.peak_bytes == without.peak_bytes
+
+
+def test_a_workspace_that_does_not_fit_is_done_without() -> None:
+    convolution = op(name="aten::convolution", size=100 * MIB)
+    steps = trace([(40 * MIB, "weights")], [Alloc(0), convolution])
+    tight = memory(steps, dataclasses.replace(T4, memory_bytes=60 * MIB + T4.context_bytes[2]))
+    assert tight.high_bytes == 40 * MIB + T4.context_bytes[2]
+    assert tight.fits
 
 
 def test_hopper_has_larger_workspaces() -> None:

@@ -3,22 +3,17 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 from typing import Any
 
 from shoestring.estimate.allocator import Allocator, Block, Exhausted
+from shoestring.estimate.requests import CONVOLUTION_WORKSPACE, WORKSPACES, Request, requests
 from shoestring.hardware.catalog import Device
-from shoestring.trace.record import PARTS, Alloc, Free, Op, Phase, Trace
-from shoestring.units import MIB
+from shoestring.trace.record import PARTS, Alloc, Free, Op, Trace
 
-WORKSPACES = "cuBLAS workspaces"
-
-_WORKSPACE_BYTES = 8 * MIB + 128 * 1024
-_WORKSPACE_BYTES_HOPPER = 32 * MIB
-"""Per thread that multiplies matrices: torch's `aten/src/ATen/cuda/CublasHandlePool.cpp`."""
-
-_PRODUCTS = {"aten::mm", "aten::addmm", "aten::bmm", "aten::baddbmm", "aten::addbmm", "aten::mv", "aten::addmv"}
+SLACK = "allocator slack"
+CONTEXT = "CUDA context"
+PROCESS = "process"
 
 _SOURCES = {
     "weights": "the model's parameters",
@@ -30,11 +25,14 @@ _SOURCES = {
     "reserve space": "a model of what cuDNN keeps of recurrent layers; not measured",
     "temporaries": "operators' results alive at the peak that are none of the others",
     WORKSPACES: "8.125 MiB for each thread that multiplies matrices, 32 MiB on capability 9.0 (CublasHandlePool.cpp)",
-    "allocator slack": "segments reserved above live blocks, by a simulation of torch's caching allocator",
-    "CUDA context": "typical for the device; outside of torch's allocator",
-    "process": "resident bytes of Python with torch and the recipe's data, measured",
+    CONVOLUTION_WORKSPACE: "of cuDNN, in passing",
+    SLACK: "segments reserved above live blocks, by a simulation of torch's caching allocator",
+    CONTEXT: "typical for the device; outside of torch's allocator",
+    PROCESS: "resident bytes of Python with torch and the recipe's data, measured",
 }
 
+_WORKSPACE_SHARES = (0.5, 1.0)
+_FIRST_SHARES = (1.0, 15 / 16, 7 / 8)
 _RESERVE_DOUBT = 0.5
 _CPU_DOUBT = 1.0
 _PROCESS_DOUBT = 0.15
@@ -63,6 +61,16 @@ class Breakdown:
         return sum(part.bytes for part in self.parts)
 
     @property
+    def allocated_peak_bytes(self) -> int:
+        """Of the peak what tensors and workspaces take: torch's `max_memory_allocated`."""
+        return sum(part.bytes for part in self.parts if part.name not in (SLACK, CONTEXT, PROCESS))
+
+    @property
+    def reserved_peak_bytes(self) -> int:
+        """The same with the allocator's slack: torch's `max_memory_reserved`, where there is a GPU."""
+        return sum(part.bytes for part in self.parts if part.name not in (CONTEXT, PROCESS))
+
+    @property
     def fits(self) -> bool:
         """Even the high end fits."""
         return self.high_bytes <= self.capacity_bytes
@@ -82,8 +90,13 @@ def memory(trace: Trace, device: Device) -> Breakdown:
     """What the traced updates take on `device`.
 
     On a GPU the low end has the smallest CUDA context, no slack in the allocator, and half of the modelled reserve
-    space; the high end has the largest context, the slack, half as much again of the reserve space, and a cuDNN
-    workspace as large as the operands of the largest convolution. These last two are assumptions.
+    space. The high end has the largest context, half as much again of the reserve space, and the most that is reserved
+    when one of these differs from the trace, with shares that are assumptions:
+
+    - The first batch is a sixteenth or an eighth shorter, so that what it leaves free fits no later request.
+    - Every convolution takes a workspace in passing, half or all of its operands' bytes, since kernels that want
+      another layout copy them. Near the limit one that does not fit is done without, as torch does. Which algorithm
+      cuDNN takes is not known without the GPU, so the estimate itself has no such workspace.
 
     On a CPU blocks are not rounded; the high end adds as much again as the tensors for kernels' buffers and the C
     library's own slack, and 15% of the process for what is imported while it trains: assumptions too.
@@ -93,21 +106,17 @@ def memory(trace: Trace, device: Device) -> Breakdown:
 
 def _on_gpu(trace: Trace, device: Device) -> Breakdown:
     context_low, context, context_high = device.context_bytes
-    convolutions = (event.bytes for event in trace.events if isinstance(event, Op) and "convolution" in event.name)
-    doubt = max(convolutions, default=0)
-    requests = list(_requests(trace, device))
-    try:
-        # Close to the limit torch gives unused segments back and tries again; so does the simulation.
-        live, reserved = _replay(requests, Allocator(device.memory_bytes - context_high - doubt))
-    except Exhausted:
-        live, reserved = _replay(requests, Allocator())
+    live, reserved = _within(requests(trace, device), device.memory_bytes - context)
     slack = reserved - live.total()
+    most = max(
+        _within(requests(trace, device, **doubt), device.memory_bytes - context_high)[1] for doubt in _doubts(trace)
+    )
     reserve_doubt = round(live["reserve space"] * _RESERVE_DOUBT)
-    peak = reserved + context
     return Breakdown(
-        parts=_parts({**live, "allocator slack": slack, "CUDA context": context}),
-        low_bytes=peak - slack - reserve_doubt - (context - context_low),
-        high_bytes=peak + doubt + reserve_doubt + (context_high - context),
+        parts=_parts({**live, SLACK: slack, CONTEXT: context}),
+        low_bytes=live.total() - reserve_doubt + context_low,
+        # A larger context may leave so little that unused segments are given back and less is reserved.
+        high_bytes=max(reserved + context, most + reserve_doubt + context_high),
         capacity_bytes=device.memory_bytes,
     )
 
@@ -124,53 +133,47 @@ def _on_cpu(trace: Trace, device: Device) -> Breakdown:
     process = trace.facts.process_bytes
     total = peak.total() + process
     return Breakdown(
-        parts=_parts({**peak, "process": process}),
+        parts=_parts({**peak, PROCESS: process}),
         low_bytes=total,
         high_bytes=total + round(peak.total() * _CPU_DOUBT + process * _PROCESS_DOUBT),
         capacity_bytes=device.memory_bytes,
     )
 
 
-@dataclass(frozen=True, slots=True)
-class _Request:
-    """Bytes asked for (None: given back) under a key, for a part."""
-
-    key: object
-    part: str
-    bytes: int | None
-
-
-def _requests(trace: Trace, device: Device) -> Iterator[_Request]:
-    """The trace's storages in order, and the workspace of each thread before its first product."""
-    workspace = _WORKSPACE_BYTES_HOPPER if device.compute_capability == (9, 0) else _WORKSPACE_BYTES
-    thread = ""
-    with_workspace: set[str] = set()
-    for event in trace.events:
-        match event:
-            case Phase(name):
-                # Backward runs in a thread of its own.
-                thread = "backward" if name == "backward" else "forward"
-            case Op(name) if name in _PRODUCTS and thread not in with_workspace:
-                with_workspace.add(thread)
-                yield _Request((WORKSPACES, thread), WORKSPACES, workspace)
-            case Alloc(index):
-                yield _Request(index, trace.storages[index].part, trace.storages[index].bytes)
-            case Free(index):
-                yield _Request(index, trace.storages[index].part, None)
+def _doubts(trace: Trace) -> list[dict[str, float]]:
+    """What may differ from the trace, one thing at a time, as options of `requests`."""
+    doubts = [{"first_share": share} for share in _FIRST_SHARES]
+    if any(isinstance(event, Op) and "convolution" in event.name for event in trace.events):
+        doubts += [{"convolution_share": share} for share in _WORKSPACE_SHARES]
+    return doubts
 
 
-def _replay(requests: list[_Request], allocator: Allocator) -> tuple[Counter[str], int]:
+def _within(asked: list[Request], limit: int) -> tuple[Counter[str], int]:
+    """`_replay` within the limit, or without one where the limit does not suffice."""
+    try:
+        # Close to the limit torch gives unused segments back and tries again; so does the simulation.
+        return _replay(asked, Allocator(limit))
+    except Exhausted:
+        return _replay(asked, Allocator())
+
+
+def _replay(asked: list[Request], allocator: Allocator) -> tuple[Counter[str], int]:
     """Bytes by part at the moment most were allocated, and the most that was reserved. Raises Exhausted."""
     blocks: dict[object, Block] = {}
     live: Counter[str] = Counter()
     peak: Counter[str] = Counter()
-    for request in requests:
+    for request in asked:
         if request.bytes is None:
-            block = blocks.pop(request.key)
-            live[request.part] -= block.size
-            allocator.free(block)
+            if block := blocks.pop(request.key, None):
+                live[request.part] -= block.size
+                allocator.free(block)
             continue
-        blocks[request.key] = block = allocator.allocate(request.bytes)
+        try:
+            blocks[request.key] = block = allocator.allocate(request.bytes)
+        except Exhausted:
+            if not request.optional:
+                raise
+            continue
         live[request.part] += block.size
         if live.total() > peak.total():
             peak = live.copy()

@@ -59,7 +59,7 @@ class _Session:
 
 
 def _open(loaded: LoadedRecipe) -> Facts:
-    from shoestring.trace import attention, autocast, facts, pretend, recurrent
+    from shoestring.trace import attention, autocast, facts, kernels, masks, pretend, recurrent
     from shoestring.trace.explain import explained
 
     with explained():
@@ -67,7 +67,7 @@ def _open(loaded: LoadedRecipe) -> Facts:
     with warnings.catch_warnings():
         # Where the CPU stands in for the pretend device, its own kernels are replaced, of which torch warns.
         warnings.simplefilter("ignore", UserWarning)
-        for part in (pretend, autocast, attention, recurrent):
+        for part in (pretend, autocast, attention, kernels, masks, recurrent):
             part.set_up()
     return found
 

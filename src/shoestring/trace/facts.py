@@ -26,7 +26,8 @@ def read(recipe: Any) -> Facts:
     parameters = list(model.parameters())
     stored = {id(tensor): tensor for tensor in pretend.tensors(dict(model.state_dict(keep_vars=True)))}
     return Facts(
-        parameters_total=sum(parameter.numel() for parameter in parameters),
+        # Packed weights (4 bits, two in each byte) say how many they are.
+        parameters_total=sum(getattr(parameter, "unpacked_numel", parameter.numel()) for parameter in parameters),
         parameters_trainable=sum(parameter.numel() for parameter in parameters if parameter.requires_grad),
         weight_bytes=sum(tensor.numel() * tensor.element_size() for tensor in stored.values()),
         batch_norm=any(isinstance(module, _BatchNorm) and module.training for module in model.modules()),

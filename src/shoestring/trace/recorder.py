@@ -14,7 +14,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils.flop_counter import flop_registry
 
 from shoestring.settings import Precision
-from shoestring.trace import recurrent
+from shoestring.trace import attention, kernels, recurrent
 from shoestring.trace.pretend import DEVICE, tensors
 from shoestring.trace.record import Alloc, Event, Free, Op, Part, Phase, PhaseName, Storage
 
@@ -49,6 +49,7 @@ class Recorder(TorchDispatchMode):
         result = func(*args, **kwargs)
         returned = _on_device(result)
         new = [tensor for tensor in returned if self._track(tensor)]
+        self._pass_through(kernels.scratch_bytes(func, args) if attention.CAPABILITY.get() else 0)
         written = [tensor for read in _writes(func) for tensor in _on_device(read(args, kwargs))]
         if (new or written) and not _leaves_memory_alone(func):
             self._events.append(_operator(func, args, kwargs, result, new + written))
@@ -75,6 +76,14 @@ class Recorder(TorchDispatchMode):
         """The storages and the events so far; what has no part yet is a temporary."""
         storages = (Storage(size, part or "temporaries") for size, part in zip(self._bytes, self._parts, strict=True))
         return tuple(storages), tuple(self._events)
+
+    def _pass_through(self, size: int) -> None:
+        """A kernel's own storage, gone when the kernel has been queued."""
+        if size:
+            index = len(self._bytes)
+            self._bytes.append(size)
+            self._parts.append("temporaries")
+            self._events += (Alloc(index), Free(index))
 
     def _track(self, tensor: Tensor) -> bool:
         """Whether the tensor's storage is a new one."""

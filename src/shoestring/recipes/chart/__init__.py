@@ -1,0 +1,103 @@
+"""`chart`: a small vision-language model learns to reason about charts from rewards (GRPO).
+
+Qwen2.5-VL-3B with LoRA adapters on every projection of the language model and on the vision tower's dense layers,
+which have the same names. An estimate is of the training forward and backward over completions that are there;
+generating them is not in it yet. Needs `pip install 'shoestring[chart]'`.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Literal
+
+from shoestring.config import too_small
+from shoestring.errors import QuestionError
+from shoestring.extras import require
+
+if TYPE_CHECKING:
+    from torch import Tensor, nn
+    from torch.optim import Optimizer
+
+    from shoestring.recipes.chart.policy import Batch
+
+IMAGE_TOKENS = {"full": 320, "tiny": 32}
+"""Tokens that an image takes of the prompt: its 14x14 patches, merged two by two."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Options:
+    """What may be chosen."""
+
+    size: Annotated[Literal["full", "tiny"], "Qwen2.5-VL-3B, or some hundred thousand parameters"] = "full"
+    data: Annotated[Path | None, "where charts and questions lie; an estimate reads none of them"] = None
+    epochs: Annotated[int, "passes over the training data"] = 4
+    effective_batch: Annotated[int, "completions in one update"] = 4
+    seed: Annotated[int, "decides initialisation, sample order, dropout and completions"] = 42
+    prompt_len: Annotated[int, "tokens of a prompt at most, those of its image among them"] = 800
+    completion_len: Annotated[int, "tokens of a completion at most"] = 768
+    lora_r: Annotated[int, "rank of the adapters"] = 8
+    weights: Annotated[Literal["fp16", "bf16", "fp32"], "type of the frozen weights; the adapters are fp32"] = "fp16"
+    checkpointing: Annotated[bool, "keep little of each layer's forward and compute it again in backward"] = True
+    learning_rate: Annotated[float, "peak"] = 1e-5
+
+    def __post_init__(self) -> None:
+        problems = too_small(vars(self), {"prompt_len": IMAGE_TOKENS[self.size] + 1, "completion_len": 1, "lora_r": 1})
+        if self.learning_rate <= 0:
+            problems.append(f"learning_rate={self.learning_rate}: must be more than 0")
+        if problems:
+            raise QuestionError("options of chart cannot be used", problems=problems)
+
+
+class Chart:
+    """Reasoning about charts, learnt from rewards by LoRA adapters on Qwen2.5-VL-3B.
+
+    It can be estimated and planned; its data, generation and rewards, and with them training, come later.
+    """
+
+    def __init__(self, options: Options | None = None) -> None:
+        self.options = options or Options()
+
+    def model(self) -> nn.Module:
+        """Raises QuestionError where the extra is not installed."""
+        require("chart", "transformers", "peft")
+        from shoestring.recipes.chart.policy import SIZES, Policy
+
+        return Policy(
+            SIZES[self.options.size],
+            rank=self.options.lora_r,
+            weights=self.options.weights,
+            checkpointing=self.options.checkpointing,
+        )
+
+    def batch(self, size: int) -> Batch:
+        """The longest prompts and completions; see `Batch` for shapes."""
+        import torch
+
+        from shoestring.recipes.chart.policy import SIZES, Batch
+
+        shape, length = SIZES[self.options.size], self.options.prompt_len + self.options.completion_len
+        tokens = torch.zeros(size, length, dtype=torch.int64)
+        tokens[:, 1 : 1 + IMAGE_TOKENS[self.options.size]] = shape.image_token
+        mask = torch.ones_like(tokens)
+        # Prompts differ in length, and without any padding attention would take a path that most batches do not.
+        mask[0, 0] = 0
+        return Batch(
+            tokens=tokens,
+            mask=mask,
+            positions=torch.arange(length).expand(size, 3, length).contiguous(),
+            patches=torch.zeros(size, shape.patches, shape.patch_values),
+            completions=torch.ones(size, self.options.completion_len, dtype=torch.int64),
+            advantages=torch.ones(size),
+        )
+
+    def loss(self, model: nn.Module, batch: Batch) -> Tensor:
+        """The mean over completions of the mean over a completion's tokens of -log-probability times advantage."""
+        per_token: Tensor = -model(batch) * batch.advantages[:, None] * batch.completions
+        return (per_token.sum(dim=1) / batch.completions.sum(dim=1).clamp(min=1)).mean()
+
+    def optimizer(self, model: nn.Module) -> Optimizer:
+        import torch
+
+        adapters = [parameter for parameter in model.parameters() if parameter.requires_grad]
+        return torch.optim.AdamW(adapters, lr=self.options.learning_rate, weight_decay=0.0)

@@ -1,0 +1,94 @@
+"""Qwen2.5-VL's vision tower for images of one size, whose windows are known before any tensor is.
+
+transformers takes images of any sizes in one row and asks the GPU in each of the 32 layers where one window ends and
+the next begins, which stops its queue of kernels, and then attends to the windows one by one. Where all images have
+one size and windows fill it, a reshape does the same.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.nn.functional import scaled_dot_product_attention
+from transformers.models.qwen2_5_vl.modeling_qwen2_5_vl import (
+    Qwen2_5_VisionTransformerPretrainedModel,
+    Qwen2_5_VLVisionAttention,
+    apply_rotary_pos_emb_vision,
+)
+
+
+class SegmentAttention(Qwen2_5_VLVisionAttention):
+    """Attention within segments that are all of one length: patches (segments * length, width) to the same shape."""
+
+    def forward(
+        self,
+        hidden_states: Tensor,
+        cu_seqlens: Tensor,  # noqa: ARG002 - the tower passes the borders too
+        position_embeddings: tuple[Tensor, Tensor] | None = None,
+        max_seqlen: int | None = None,
+        **_: Any,
+    ) -> Tensor:
+        assert position_embeddings and max_seqlen
+        query, key, value = self.qkv(hidden_states).unflatten(-1, (3, self.num_heads, self.head_dim)).unbind(1)
+        query, key = apply_rotary_pos_emb_vision(query, key, *position_embeddings)
+        query, key, value = (heads.unflatten(0, (-1, max_seqlen)).transpose(1, 2) for heads in (query, key, value))
+        attended = scaled_dot_product_attention(query, key, value, scale=self.scaling)
+        projected: Tensor = self.proj(attended.transpose(1, 2).reshape(hidden_states.shape))
+        return projected
+
+
+class Images(nn.Module):
+    """Where the patches of an image of `grid` (rows, columns) lie; both multiples of a window's side."""
+
+    positions: Tensor
+    """(patches, 2) int64: row and column, in the order of the patches: those of a token together."""
+    order: Tensor
+    """(tokens,) int64: those of a window together."""
+
+    def __init__(self, grid: tuple[int, int], *, merge: int, window: int) -> None:
+        """`merge`: patches on the side of what becomes one token; `window`: tokens on the side of a window."""
+        super().__init__()
+        rows, columns = grid
+        if rows % (merge * window) or columns % (merge * window):
+            raise ValueError(f"windows of {merge * window} patches do not fill {rows} x {columns}")
+        self.patches, self.per_window = rows * columns, (merge * window) ** 2
+        self.tokens = self.patches // merge**2
+        self.register_buffer("positions", _blocks(torch.cartesian_prod(*map(torch.arange, grid)), grid, merge), False)
+        tokens = (rows // merge, columns // merge)
+        self.register_buffer("order", _blocks(torch.arange(self.tokens)[:, None], tokens, window)[:, 0], False)
+
+    def encode(self, tower: Qwen2_5_VisionTransformerPretrainedModel, patches: Tensor) -> Tensor:
+        """Patches (n, patches, values) to features (n * tokens, width of the language model)."""
+        count = patches.shape[0]
+        first = torch.arange(count, device=patches.device)[:, None]
+        # The borders are for attention over segments of different lengths; here nothing reads them.
+        borders = torch.zeros(0, dtype=torch.int32, device=patches.device)
+        features: Tensor = tower(
+            patches.flatten(0, 1).to(tower.dtype),
+            grid_thw=None,
+            position_ids=self.positions.repeat(count, 1),
+            window_index=(first * self.tokens + self.order).flatten(),
+            cu_seqlens=borders,
+            cu_window_seqlens=borders,
+            max_seqlen=self.patches,
+            max_window_seqlen=self.per_window,
+        ).pooler_output
+        return features
+
+
+def attend_by_segment(tower: Qwen2_5_VisionTransformerPretrainedModel) -> None:
+    """Give each layer the attention above; its weights stay, and their names."""
+    blocks: Any = tower.blocks
+    for block in blocks:
+        with torch.device("meta"):
+            attention = SegmentAttention(tower.config)
+        attention.qkv, attention.proj = block.attn.qkv, block.attn.proj
+        block.attn = attention
+
+
+def _blocks(values: Tensor, grid: tuple[int, int], side: int) -> Tensor:
+    """(rows * columns, ...) in rows, as (rows * columns, ...) in blocks of `side` x `side`, each in rows."""
+    rows, columns = grid
+    return values.view(rows // side, side, columns // side, side, -1).transpose(1, 2).flatten(0, 3)

@@ -1,0 +1,95 @@
+"""`hf:PATH_OR_NAME`: the model of any Hugging Face configuration, full or with LoRA, its base weights full or NF4.
+
+Enough to estimate and to plan: no weights are loaded, and there is no data.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
+
+from shoestring import config, extras
+from shoestring.errors import QuestionError
+
+if TYPE_CHECKING:
+    from torch import Tensor, nn
+    from torch.optim import Optimizer
+
+EXTRA = "huggingface"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Options:
+    """What may be chosen, and what it means for learning and memory."""
+
+    seq_len: Annotated[int, "tokens in each sample, the longest that the data can have"] = 512
+    lora_r: Annotated[int | None, "rank of LoRA adapters; none trains every weight"] = None
+    lora_alpha: Annotated[int | None, "LoRA's scale times its rank; by default twice the rank"] = None
+    lora_targets: Annotated[str, "modules with adapters, by the ends of their names, with commas between"] = "attention"
+    quantization: Annotated[Literal["none", "nf4"], "base weights in 4 bits, as bitsandbytes packs them"] = "none"
+    double_quantization: Annotated[bool, "4-bit weights' scales in 8 bits"] = False
+    weights: Annotated[Literal["fp32", "fp16", "bf16"], "base weights as they are stored, apart from autocast"] = "fp32"
+    attention: Annotated[Literal["sdpa", "eager"], "torch's fused attention, or the square of scores"] = "sdpa"
+    checkpointing: Annotated[bool, "keep each block's input alone and compute the rest again in backward"] = False
+    optimizer: Literal["adamw", "adam", "sgd", "rmsprop", "adagrad", "adafactor"] = "adamw"
+    epochs: Annotated[int, "passes over the training data"] = 1
+    effective_batch: Annotated[int, "samples in one update"] = 8
+    seed: Annotated[int, "decides initialisation, sample order and dropout"] = 0
+
+    def __post_init__(self) -> None:
+        problems = config.too_small(vars(self), {"seq_len": 1, "lora_r": 1, "lora_alpha": 1})
+        if self.quantization != "none" and self.lora_r is None:
+            problems.append("quantization=nf4: 4-bit weights cannot be trained themselves; set lora.r as well")
+        if problems:
+            raise QuestionError("options of hf: cannot be used", problems=problems, hint="for one, --set lora.r=8")
+
+
+class HuggingFace:
+    """The model of a Hugging Face configuration, with the head that its architecture declares."""
+
+    source: ClassVar[str] = ""
+    """A configuration's file, a folder with one, or a name on the hub."""
+
+    def __init__(self, options: Options | None = None) -> None:
+        self.options = options or Options()
+
+    def model(self) -> nn.Module:
+        """The model in its training mode, LoRA's weights and their gradients in fp32 whatever the base has."""
+        extras.require(EXTRA, "transformers", *(["peft"] if self.options.lora_r else []))
+        from shoestring.recipes.huggingface import build
+
+        return build.model(self.source, self.options)
+
+    def batch(self, size: int) -> dict[str, Tensor]:
+        """`size` samples of `seq_len` tokens with the labels that the head takes."""
+        extras.require(EXTRA, "transformers")
+        from shoestring.recipes.huggingface import batches, configuration
+
+        return batches.batch(configuration.read(self.source), size, self.options.seq_len)
+
+    def loss(self, model: nn.Module, batch: dict[str, Tensor]) -> Tensor:
+        """The head's own loss, a mean."""
+        outputs: Any = model(**batch)
+        loss: Tensor = outputs.loss
+        return loss
+
+    def optimizer(self, model: nn.Module) -> Optimizer:
+        """The chosen optimizer over what is trained."""
+        import torch
+
+        kinds: dict[str, type[Optimizer]] = {
+            "adamw": torch.optim.AdamW,
+            "adam": torch.optim.Adam,
+            "sgd": torch.optim.SGD,
+            "rmsprop": torch.optim.RMSprop,
+            "adagrad": torch.optim.Adagrad,
+            "adafactor": torch.optim.Adafactor,
+        }
+        make: Any = kinds[self.options.optimizer]
+        made: Optimizer = make([weight for weight in model.parameters() if weight.requires_grad], lr=1e-4)
+        return made
+
+
+def of(source: str) -> type[HuggingFace]:
+    """The recipe of one configuration: a class, since options are all that an instance is made of."""
+    return type("HuggingFace", (HuggingFace,), {"source": source, "__doc__": HuggingFace.__doc__})

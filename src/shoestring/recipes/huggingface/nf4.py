@@ -1,0 +1,108 @@
+"""Linear layers with 4-bit weights that have bitsandbytes' memory: what is stored and what is made on the way.
+
+After `Linear4bit` and `MatMul4Bit` of bitsandbytes 0.45 (`nn/modules.py`, `autograd/_functions.py`): a weight is one
+column of bytes with two values in each, one scale for each 64 of them, and the table of the 16 values that a scale
+multiplies. Forward and backward each unpack the weight for one product; nothing unpacked is kept between them.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+from transformers.pytorch_utils import Conv1D
+
+BLOCK = 64
+"""Values that share a scale (bitsandbytes' default `blocksize`)."""
+SCALES_BLOCK = 256
+"""Scales that share a scale of their own under double quantisation."""
+
+
+class Nf4Linear(nn.Linear):
+    """A frozen linear layer with packed weights; its values do not matter, there are none to load."""
+
+    def __init__(self, like: Any, *, compute: torch.dtype, double: bool) -> None:
+        """In the place of `like`, an `nn.Linear` or GPT-2's transposed one: the same shape, and its bias."""
+        nn.Module.__init__(self)
+        shape: tuple[int, int] = tuple(like.weight.shape)
+        self.out_features, self.in_features = shape[::-1] if isinstance(like, Conv1D) else shape
+        self.compute = compute
+        device = like.weight.device
+        count = like.weight.numel()
+        packed = nn.Parameter(torch.zeros(-(-count // 2), 1, dtype=torch.uint8, device=device), requires_grad=False)
+        unpacked: Any = packed
+        unpacked.unpacked_numel = count
+        self.weight = packed
+        self.bias = like.bias
+        blocks = -(-count // BLOCK)
+        self.register_buffer("table", torch.zeros(16, device=device))
+        self.register_buffer(
+            "scales", torch.zeros(blocks, dtype=torch.uint8 if double else torch.float32, device=device)
+        )
+        if double:
+            self.register_buffer("scales_of_scales", torch.zeros(-(-blocks // SCALES_BLOCK), device=device))
+            self.register_buffer("scales_table", torch.zeros(256, device=device))
+            self.register_buffer("offset", torch.zeros((), device=device))
+
+    def forward(self, input: Tensor) -> Tensor:  # noqa: A002 - torch's own name for it
+        """The product in the compute type, returned in the type of `input`."""
+        bias = None if self.bias is None else self.bias.to(self.compute)
+        scales = [self._buffers[name] for name in ("scales", "scales_of_scales") if name in self._buffers]
+        product: Any = _Product.apply
+        result: Tensor = product(
+            input.to(self.compute), self.weight, bias, (self.out_features, self.in_features), scales
+        )
+        return result.to(input.dtype)
+
+
+def quantize(model: nn.Module, *, compute: torch.dtype, double: bool) -> None:
+    """Put 4-bit layers in the place of all linear ones but the output's, then fp32 in all that is left.
+
+    The latter is peft's `prepare_model_for_kbit_training`: norms, embeddings, biases and the output layer.
+    """
+    output = _output(model)
+    layers = [
+        (parent, name, layer)
+        for parent in model.modules()
+        for name, layer in parent.named_children()
+        if type(layer) in (nn.Linear, Conv1D) and layer is not output
+    ]
+    for parent, name, layer in layers:
+        setattr(parent, name, Nf4Linear(layer, compute=compute, double=double))
+    for parameter in model.parameters():
+        parameter.requires_grad_(False)
+        if parameter.is_floating_point():
+            parameter.data = parameter.data.float()
+
+
+def _output(model: Any) -> nn.Module | None:
+    """The layer that transformers keeps as it is: the output embedding, or a head, which is the last linear layer."""
+    output: nn.Module | None = model.get_output_embeddings()
+    if output is None:
+        layers = [layer for layer in model.modules() if type(layer) is nn.Linear]
+        output = layers[-1] if layers else None
+    return output
+
+
+class _Product(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, values: Tensor, packed: Tensor, bias: Tensor | None, shape: Any, scales: Any) -> Tensor:
+        ctx.save_for_backward(packed)
+        ctx.shape, ctx.scales = shape, scales
+        return functional.linear(values, _unpacked(packed, shape, scales, values.dtype), bias)
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, ...]:
+        (packed,) = ctx.saved_tensors
+        weight = _unpacked(packed, ctx.shape, ctx.scales, gradients[0].dtype)
+        return gradients[0] @ weight, None, None, None, None
+
+
+def _unpacked(packed: Tensor, shape: tuple[int, int], scales: list[Tensor], dtype: torch.dtype) -> Tensor:
+    """The weight in `dtype`; scales in 8 bits are themselves unpacked to fp32 first and dropped after."""
+    plain = torch.empty_like(scales[0], dtype=torch.float32) if len(scales) > 1 else scales[0]
+    weight = packed.new_empty(shape, dtype=dtype)
+    del plain
+    return weight

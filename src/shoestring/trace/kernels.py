@@ -1,0 +1,41 @@
+"""Where CUDA's kernels take other memory than their operators show: conversions they save, copies they make inside."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from shoestring.trace.pretend import KEY
+
+_library = torch.library.Library("aten", "IMPL")
+
+
+def set_up() -> None:
+    """Softmax that reads fp16 and writes fp32 in one kernel, as CUDA's does; elsewhere the input is copied first."""
+    _library.impl("softmax.int", _half_to_float(torch.ops.aten._softmax), f"Autograd{KEY}")
+    _library.impl("log_softmax.int", _half_to_float(torch.ops.aten._log_softmax), f"Autograd{KEY}")
+
+
+def scratch_bytes(func: Any, args: tuple[Any, ...]) -> int:
+    """Bytes that the operator's CUDA kernel allocates for itself and frees before it returns."""
+    if func is torch.ops.aten._softmax_backward_data.default:
+        # `Tensor tmp = grad * output` in torch's `aten/src/ATen/native/cuda/SoftMax.cu`; log_softmax needs none.
+        gradient: Tensor = args[0]
+        return gradient.numel() * gradient.element_size()
+    return 0
+
+
+def _half_to_float(operator: Any) -> Callable[..., Tensor]:
+    """The composite operator of `aten/src/ATen/native/SoftMax.cpp`, with its branch for CUDA."""
+
+    def kernel(values: Tensor, dim: int, dtype: torch.dtype | None = None) -> Tensor:
+        fused = values.dtype == torch.float16 and dtype == torch.float32
+        if dtype is not None and not fused:
+            values = values.to(dtype)
+        result: Tensor = operator(values, dim, fused)
+        return result
+
+    return kernel

@@ -1,0 +1,146 @@
+"""`hf:`: found, built and followed, with the counts of a small model."""
+
+import pytest
+
+pytest.importorskip("transformers")
+pytest.importorskip("peft")
+
+import torch
+
+from shoestring.config import parse_pairs
+from shoestring.errors import QuestionError
+from shoestring.hardware.catalog import DEVICES
+from shoestring.recipe import find, live, load
+from shoestring.trace import Tracer
+from shoestring.trace.record import Trace
+from tests.recipes.huggingface import tiny
+
+
+@pytest.fixture
+def llama(tmp_path):
+    return tiny.write(tmp_path, tiny.LLAMA)
+
+
+def built(path, **options):
+    with torch.device("meta"):
+        return load(f"hf:{path}", options).recipe.model()
+
+
+def test_a_file_and_its_folder_are_found_from_anywhere(llama, monkeypatch):
+    monkeypatch.chdir(llama.parent)
+    for source, where in ((str(llama), llama), (".", llama.parent), ("config.json", llama)):
+        found = find(f"hf:{source}")
+        assert found.name == found.reference == f"hf:{where}"
+        assert found.path is None
+    assert load(found.reference, {"seq_len": "64", "lora_r": "8"}).recipe.options.lora_r == 8
+
+
+def test_a_dot_in_a_key_is_the_fields_underscore(llama):
+    assert load(f"hf:{llama}", parse_pairs(["lora.r=8", "lora.alpha=none"])).recipe.options.lora_r == 8
+    with pytest.raises(QuestionError, match="set twice"):
+        parse_pairs(["lora.r=8", "lora_r=4"])
+
+
+def test_what_cannot_be_is_told_with_every_problem(llama, tmp_path):
+    with pytest.raises(QuestionError, match="no file"):
+        find(f"hf:{tmp_path}/missing.json")
+    with pytest.raises(QuestionError, match="names no model"):
+        find("hf:")
+    with pytest.raises(QuestionError) as caught:
+        load(f"hf:{llama}", {"quantization": "nf4", "seq_len": 0})
+    assert len(caught.value.problems) == 2
+    with pytest.raises(QuestionError, match="cannot be used") as caught:
+        built(llama, lora_r=4, lora_targets="q_proj,p_proj")
+    assert caught.value.problems == ("the model has no module 'p_proj'",)
+
+
+def test_a_kind_of_model_nobody_knows(tmp_path):
+    path = tiny.write(tmp_path, tiny.LLAMA, model_type="from_tomorrow")
+    with pytest.raises(QuestionError, match="from_tomorrow"):
+        find(f"hf:{path}").recipe.model()
+
+
+def test_the_head_is_the_architectures_and_decides_the_labels(tmp_path):
+    path = tiny.write(tmp_path, tiny.BERT)
+    recipe = load(f"hf:{path}", {"seq_len": 16}).recipe
+    assert type(recipe.model()).__name__ == "BertForSequenceClassification"
+    assert {name: tuple(x.shape) for name, x in recipe.batch(3).items()} == {"input_ids": (3, 16), "labels": (3,)}
+    (tmp_path / "other").mkdir()
+    other = tiny.write(tmp_path / "other", tiny.BERT, architectures=["BertForQuestionAnswering"])
+    answering = load(f"hf:{other}", {"seq_len": 64}).recipe
+    assert set(answering.batch(1)) == {"input_ids", "start_positions", "end_positions"}
+
+
+def test_positions_that_are_weights_end_and_rotary_ones_do_not(tmp_path, llama):
+    assert load(f"hf:{llama}", {"seq_len": 257}).recipe.batch(1)["labels"].shape == (1, 257)
+    path = tiny.write(tmp_path, tiny.BERT)
+    with pytest.raises(QuestionError, match="64 positions"):
+        load(f"hf:{path}", {"seq_len": 65}).recipe.batch(1)
+
+
+def test_lora_is_fp32_on_the_attention_of_a_frozen_fp16_base(llama):
+    trained = {n: p for n, p in built(llama, lora_r=4, weights="fp16").named_parameters() if p.requires_grad}
+    # Query and output have 128 by 128, key and value 128 by 64, in two blocks.
+    assert sum(p.numel() for p in trained.values()) == 2 * 4 * (2 * (128 + 128) + 2 * (128 + 64))
+    assert {p.dtype for p in trained.values()} == {torch.float32}
+    base = [p for p in built(llama, lora_r=4, weights="fp16").parameters() if not p.requires_grad]
+    assert {p.dtype for p in base} == {torch.float16}
+    assert sum(p.numel() for p in base) == tiny.LINEAR_WEIGHTS + tiny.OTHER_WEIGHTS
+
+
+def test_a_small_model_really_trains_in_four_bits_and_with_adapters(llama):
+    # Values of packed weights are nobody's; the full model's are real.
+    recipe = load(f"hf:{llama}", {"seq_len": 8, "lora_r": 2, "checkpointing": True}).recipe
+    model = recipe.model()
+    optimizer = recipe.optimizer(model)
+    recipe.loss(model, recipe.batch(2)).backward()
+    grown = [p.grad.abs().sum() > 0 for n, p in model.named_parameters() if "lora_B" in n]
+    assert len(grown) == 8 and all(grown)
+    optimizer.step()
+
+
+TOKENS = 72
+"""No other tensor of these models has the size of something squared."""
+
+
+def followed(loaded) -> Trace:
+    with Tracer(loaded) as tracer:
+        return tracer.trace(micro_batch=2, accumulate=1, precision="fp32", device=DEVICES["t4"])
+
+
+def bytes_of(trace: Trace, part: str) -> int:
+    return sum(storage.bytes for storage in trace.storages if storage.part == part)
+
+
+@pytest.fixture(scope="module")
+def qlora(tmp_path_factory):
+    path = tiny.write(tmp_path_factory.mktemp("qlora"), tiny.LLAMA)
+    options = {"seq_len": TOKENS, "lora_r": 4, "quantization": "nf4", "weights": "fp16", "checkpointing": True}
+    return followed(load(f"hf:{path}", options))
+
+
+def test_four_bits_take_half_a_byte_and_the_rest_is_fp32(qlora):
+    adapters = qlora.facts.parameters_trainable
+    assert bytes_of(qlora, "weights") == tiny.LINEAR_WEIGHTS // 2 + 4 * tiny.OTHER_WEIGHTS + 4 * adapters
+    scales, tables, rope = tiny.LINEAR_WEIGHTS // 64 * 4, 14 * 16 * 4, 2 * 16 * 4
+    assert bytes_of(qlora, "buffers") == scales + tables + rope
+    assert qlora.facts.parameters_total == tiny.LINEAR_WEIGHTS + tiny.OTHER_WEIGHTS + adapters
+
+
+def test_no_square_of_scores_is_made(qlora):
+    """Repeated heads go to the memory-efficient kernel, without a mask for each pair of positions."""
+    names = {event.name for event in qlora.events if hasattr(event, "flops")}
+    assert "aten::_scaled_dot_product_efficient_attention" in names
+    assert "aten::_softmax" not in names
+    assert {TOKENS * TOKENS, 2 * TOKENS * TOKENS}.isdisjoint(storage.bytes for storage in qlora.storages)
+
+
+def test_eager_attention_makes_scores_in_fp32_without_a_copy_before(llama):
+    options = {"seq_len": TOKENS, "lora_r": 4, "weights": "fp16", "attention": "eager"}
+    trace = followed(live(load(f"hf:{llama}", options).recipe))
+    names = [event.name for event in trace.events if hasattr(event, "flops")]
+    assert names.count("aten::_softmax") == 2 * 2
+    scores = 2 * 4 * TOKENS * TOKENS
+    in_fp32 = sum(storage.bytes == 4 * scores for storage in trace.storages)
+    # In each of two updates and two blocks: softmax's result, its gradient, and the product inside its backward.
+    assert in_fp32 == 2 * 2 * 3

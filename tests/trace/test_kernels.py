@@ -1,0 +1,55 @@
+"""Memory that CUDA's kernels take beside their operators' results."""
+
+import dataclasses
+
+import torch
+
+from shoestring.hardware.catalog import DEVICES
+from shoestring.recipe import live
+from shoestring.trace import Tracer
+from shoestring.trace.record import Alloc, Free, Op
+
+
+class Softmax:
+    """A linear layer of 16 by 16 in fp16, then softmax in fp32."""
+
+    dtype = torch.float16
+
+    def model(self):
+        return torch.nn.Linear(16, 16, bias=False).to(self.dtype)
+
+    def batch(self, size):
+        return torch.zeros(size, 16, dtype=self.dtype)
+
+    def loss(self, model, batch):
+        return model(batch).softmax(-1, dtype=torch.float32).sum()
+
+
+class FullSoftmax(Softmax):
+    dtype = torch.float32
+
+
+T4 = DEVICES["t4"]
+CPU = dataclasses.replace(T4, compute_capability=None)
+
+
+def followed(recipe, device=T4):
+    with Tracer(live(recipe)) as tracer:
+        return tracer.trace(micro_batch=1024, accumulate=1, precision="fp32", device=device)
+
+
+def test_softmax_reads_fp16_and_writes_fp32_without_a_copy():
+    trace = followed(Softmax())
+    names = [event.name for event in trace.events if isinstance(event, Op)]
+    assert names[: names.index("aten::_softmax") + 1].count("aten::_to_copy") == 0
+
+
+def test_softmax_backward_makes_a_product_that_is_gone_at_once():
+    for device, products in ((T4, 2), (CPU, 0)):
+        trace = followed(FullSoftmax(), device)
+        passing = [
+            trace.storages[first.storage].bytes
+            for first, second in zip(trace.events, trace.events[1:], strict=False)
+            if isinstance(first, Alloc) and isinstance(second, Free) and first.storage == second.storage
+        ]
+        assert passing.count(1024 * 16 * 4) == products
