@@ -1,6 +1,6 @@
 """Hold the estimates of memory against what was measured: one table, ours beside the other estimators'.
 
-    python benchmarks/memory/score.py xmem ROWS.csv --json OUT [--configs DIR]
+    python benchmarks/memory/score.py xmem|lora ROWS.csv --json OUT [--configs DIR]
 
 Nothing is measured and nothing is fetched here. OUT has for each row the bytes measured and estimated with the range,
 or why it was skipped.
@@ -22,7 +22,7 @@ from typing import Any
 if __package__ in (None, ""):
     sys.path.insert(0, str(Path(__file__).parents[2]))
 
-from benchmarks.memory import xmem
+from benchmarks.memory import t4, xmem
 
 from shoestring.errors import ShoestringError
 from shoestring.estimate import memory
@@ -171,6 +171,9 @@ def _words(error: ShoestringError) -> str:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
+    arguments = sys.argv[1:] if arguments is None else arguments
+    if arguments[:1] == ["lora"]:
+        return t4.main(arguments)
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("set", choices=["xmem"])
     parser.add_argument("rows", type=Path)

@@ -16,7 +16,7 @@ import json
 import statistics
 import sys
 from collections import defaultdict
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -200,14 +200,14 @@ def table(results: Iterable[Mapping[str, Any]]) -> str:
     return "\n".join(lines)
 
 
-def main() -> None:
+def main(arguments: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("set", choices=["lora"])
     parser.add_argument("rows", type=Path)
     parser.add_argument("--configs", type=Path, default=CONFIGS)
     parser.add_argument("--json", type=Path, required=True)
     parser.add_argument("--only", help="ids with commas between")
-    asked = parser.parse_args()
+    asked = parser.parse_args(arguments)
     # Here once, so that the process of each row has them already.
     import peft
     import torch
@@ -220,7 +220,8 @@ def main() -> None:
     results = score(rows, asked.configs)
     asked.json.write_text(json.dumps({"rows": results}, indent=1) + "\n", encoding="utf-8")
     print(table(results))
+    return 0
 
 
 if __name__ == "__main__":
-    main()
+    sys.exit(main())
