@@ -31,7 +31,9 @@ class Options:
     weights: Annotated[Literal["fp32", "fp16", "bf16"], "base weights as they are stored, apart from autocast"] = "fp32"
     attention: Annotated[Literal["sdpa", "eager"], "torch's fused attention, or the square of scores"] = "sdpa"
     checkpointing: Annotated[bool, "keep each block's input alone and compute the rest again in backward"] = False
-    optimizer: Literal["adamw", "adam", "sgd", "rmsprop", "adagrad", "adafactor"] = "adamw"
+    optimizer: Annotated[
+        Literal["adamw", "adam", "sgd", "rmsprop", "adagrad", "adafactor"], "torch's, with its default settings"
+    ] = "adamw"
     epochs: Annotated[int, "passes over the training data"] = 1
     effective_batch: Annotated[int, "samples in one update"] = 8
     seed: Annotated[int, "decides initialisation, sample order and dropout"] = 0
