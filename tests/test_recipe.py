@@ -134,6 +134,6 @@ def test_updates_per_epoch_count_the_rest_but_no_lone_sample():
 def test_every_built_in_recipe_says_what_it_is_and_can_be_made_small():
     for recipe in built_in():
         names = {option["name"] for option in recipe["options"]}
-        assert {"size", "epochs", "effective_batch", "seed", "data"} <= names
+        assert {"size", "epochs", "effective_batch", "seed"} <= names
         assert recipe["summary"].endswith(".")
         assert all(option["help"] for option in recipe["options"])

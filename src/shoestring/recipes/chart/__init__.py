@@ -8,7 +8,6 @@ generating them is not in it yet. Needs `pip install 'shoestring[chart]'`.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
 
 from shoestring.config import too_small
@@ -30,7 +29,6 @@ class Options:
     """What may be chosen."""
 
     size: Annotated[Literal["full", "tiny"], "Qwen2.5-VL-3B, or some hundred thousand parameters"] = "full"
-    data: Annotated[Path | None, "where charts and questions lie; an estimate reads none of them"] = None
     epochs: Annotated[int, "passes over the training data"] = 4
     effective_batch: Annotated[int, "completions in one update"] = 4
     seed: Annotated[int, "decides initialisation, sample order, dropout and completions"] = 42

@@ -7,7 +7,6 @@ model needs torch alone.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
 
 from shoestring.errors import QuestionError
@@ -24,7 +23,6 @@ class Options:
     """What may be chosen."""
 
     size: Annotated[Literal["full", "tiny"], "the published size, or some ten thousand parameters"] = "full"
-    data: Annotated[Path | None, "where the images lie; an estimate reads none of them"] = None
     epochs: Annotated[int, "passes over the training data"] = 30
     effective_batch: Annotated[int, "samples in one update"] = 4
     seed: Annotated[int, "decides initialisation, sample order, crops and dropped paths"] = 42

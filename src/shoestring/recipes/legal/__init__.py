@@ -7,7 +7,6 @@ BERT-base over a sentence and the one before it, and one of seven roles out of t
 from __future__ import annotations
 
 from dataclasses import dataclass
-from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
 
 from shoestring.config import too_small
@@ -28,7 +27,6 @@ class Options:
     """What may be chosen."""
 
     size: Annotated[Literal["full", "tiny"], "BERT-base, or some ten thousand parameters to try things with"] = "full"
-    data: Annotated[Path | None, "where the judgments lie; an estimate reads none of them"] = None
     epochs: Annotated[int, "passes over the training data"] = 5
     effective_batch: Annotated[int, "samples in one update"] = 16
     seed: Annotated[int, "decides initialisation, sample order and dropout"] = 42

@@ -8,7 +8,6 @@ for each image: the whole in its format, the answer alone, and the reasoning alo
 from __future__ import annotations
 
 from dataclasses import dataclass
-from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
 
 from shoestring.config import too_small
@@ -31,7 +30,6 @@ class Options:
     """What may be chosen."""
 
     size: Annotated[Literal["full", "tiny"], "the published size, or some ten thousand parameters"] = "full"
-    data: Annotated[Path | None, "where images and texts lie; an estimate reads none of them"] = None
     epochs: Annotated[int, "passes over the training data"] = 100
     effective_batch: Annotated[int, "samples in one update"] = 9
     seed: Annotated[int, "decides initialisation, sample order and dropout"] = 42
