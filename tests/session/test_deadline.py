@@ -34,7 +34,7 @@ def test_what_was_spent_before_counts():
 
 
 def test_the_margin_is_a_share_of_the_limit_within_bounds():
-    assert Deadline(10).stopping_seconds() == 1
+    assert Deadline(10).stopping_seconds() == 3
     assert Deadline(1000).stopping_seconds() == 20
     assert Deadline(12 * 3600).stopping_seconds() == 60
 

@@ -31,13 +31,14 @@ class Deadline:
     ) -> None:
         """The session began when the clock said `started`, by default now; `margin_seconds` are kept for leaving.
 
-        The margin is 2% of the limit, at least 1 s and at most 60 s, unless said otherwise.
+        The margin is 2% of the limit, at least 3 s (leaving Python and torch took 1.2 s on a busy machine) and at most
+        60 s, unless said otherwise.
         """
         self.limit_seconds = limit_seconds
         self._clock = clock
         self._started = clock() if started is None else started
         if margin_seconds is None:
-            margin_seconds = min(60.0, max(1.0, 0.02 * limit_seconds)) if limit_seconds else 0.0
+            margin_seconds = min(60.0, max(3.0, 0.02 * limit_seconds)) if limit_seconds else 0.0
         self._margin = margin_seconds
         self._durations: dict[str, deque[float]] = defaultdict(lambda: deque(maxlen=_REMEMBERED))
 
