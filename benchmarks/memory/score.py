@@ -28,6 +28,7 @@ from shoestring.errors import ShoestringError
 from shoestring.estimate import memory
 from shoestring.hardware.catalog import DEVICES, Device
 from shoestring.recipe import live
+from shoestring.settings import Settings
 from shoestring.trace.record import Trace
 from shoestring.trace.tracer import Tracer
 
@@ -147,7 +148,7 @@ def _score_row(row: Mapping[str, str], tracer: Tracer) -> Score:
         return Score(row=row, skipped=f"no GPU {row['gpu']} is known")
     on = device(row["gpu"])
     try:
-        trace = tracer.trace(micro_batch=int(row["batch_size"]), accumulate=1, precision="fp32", device=on)
+        trace = tracer.trace(Settings(micro_batch=int(row["batch_size"]), precision="fp32"), accumulate=1, device=on)
     except ShoestringError as error:
         return Score(row=row, skipped=_words(error))
     return _scored(row, trace, on)

@@ -26,6 +26,7 @@ from shoestring.errors import ShoestringError
 from shoestring.estimate.allocator import SMALL, Allocator, Block, rounded
 from shoestring.hardware.catalog import DEVICES
 from shoestring.recipes.huggingface import HuggingFace, Options
+from shoestring.settings import Settings
 from shoestring.trace import Tracer
 from shoestring.trace.record import Alloc, Free, Op, Phase, Trace
 from shoestring.units import MIB
@@ -89,7 +90,7 @@ def trace(row: Row, configs: Path) -> Trace:
     )
     kind = type("Step", (Step,), {"source": str(source)})
     with Tracer(recipe.live(kind(options))) as tracer:
-        return tracer.trace(micro_batch=size, accumulate=1, precision="fp32", device=DEVICES["t4"])
+        return tracer.trace(Settings(micro_batch=size, precision="fp32"), accumulate=1, device=DEVICES["t4"])
 
 
 def peaks(found: Trace) -> Peaks:

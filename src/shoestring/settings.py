@@ -8,6 +8,7 @@ from shoestring import config
 from shoestring.errors import QuestionError
 
 Precision = Literal["fp32", "fp16", "bf16"]
+Kernel = Literal["for-loop", "foreach", "fused"]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -16,6 +17,23 @@ class Settings:
 
     micro_batch: Annotated[int | None, "samples on the GPU at once; the effective batch stays as it is"] = None
     precision: Annotated[Precision | None, "fp32, or automatic mixed precision in fp16 or bf16"] = None
+    checkpointing: Annotated[
+        str | None, "blocks whose activations are computed again in backward: no, full (every block), or how many"
+    ] = None
+    optimizer_kernel: Annotated[
+        Kernel | None, "an optimizer's step for one tensor after another, for many at once, or in one kernel"
+    ] = None
+    offload: Annotated[
+        Literal["no", "optimizer", "parameters"], "what is kept in host memory: the optimizer's states, or weights too"
+    ] = "no"
+    sharding: Annotated[
+        Literal["ddp", "zero1", "zero2", "zero3"],
+        "what several GPUs divide: nothing, the optimizer's states, gradients as well, weights as well",
+    ] = "ddp"
+    allocator: Annotated[
+        Literal["segments", "expandable"], "torch's CUDA allocator as it comes, or with expandable_segments"
+    ] = "segments"
+    cudnn_benchmark: Annotated[bool, "let cuDNN try its convolution algorithms and take the fastest"] = False
     save_every_updates: Annotated[int | None, "a full checkpoint each so many updates, besides the timed ones"] = None
     save_every_seconds: Annotated[
         float | None, "seconds between full checkpoints; by default so long that saving costs at most 2% of the time"
@@ -26,6 +44,8 @@ class Settings:
         problems = config.too_small(
             vars(self), {"micro_batch": 1, "save_every_updates": 1, "save_every_seconds": 0, "keep_checkpoints": 2}
         )
+        if self.checkpointing not in (None, "no", "full") and not self.checkpointing.isdecimal():
+            problems.append(f"checkpointing={self.checkpointing}: expected no, full or a number of blocks")
         if problems:
             raise QuestionError("settings cannot be used", problems=problems)
 

@@ -6,6 +6,7 @@ import torch
 
 from shoestring.hardware.catalog import DEVICES
 from shoestring.recipe import live
+from shoestring.settings import Settings
 from shoestring.trace import Tracer
 from shoestring.trace.record import Alloc, Free, Op
 
@@ -35,7 +36,7 @@ CPU = dataclasses.replace(T4, compute_capability=None)
 
 def followed(recipe, device=T4):
     with Tracer(live(recipe)) as tracer:
-        return tracer.trace(micro_batch=1024, accumulate=1, precision="fp32", device=device)
+        return tracer.trace(Settings(micro_batch=1024, precision="fp32"), accumulate=1, device=device)
 
 
 def test_softmax_reads_fp16_and_writes_fp32_without_a_copy():

@@ -13,6 +13,7 @@ import pytest
 from shoestring import recipe
 from shoestring.errors import DataError, TraceError
 from shoestring.hardware.catalog import DEVICES
+from shoestring.settings import Settings
 from shoestring.trace import Tracer
 from tests.trace.recipes_of_each_kind import Linears
 
@@ -86,8 +87,8 @@ def test_one_child_answers_several_questions_whatever_the_recipe_prints(misfits:
     with Tracer(recipe.load(f"{misfits}:Base", {})) as tracer:
         assert tracer.facts.parameters_total == 5
         process = children()
-        small = tracer.trace(micro_batch=2, accumulate=1, precision="fp32", device=T4)
-        large = tracer.trace(micro_batch=64, accumulate=3, precision="fp32", device=T4)
+        small = tracer.trace(Settings(micro_batch=2, precision="fp32"), accumulate=1, device=T4)
+        large = tracer.trace(Settings(micro_batch=64, precision="fp32"), accumulate=3, device=T4)
         assert children() == process
     assert (small.microbatches, large.microbatches) == (1, 2)
 
@@ -107,26 +108,26 @@ def test_a_decision_by_values_is_named_with_its_line_and_leaves_the_child_alive(
     with Tracer(recipe.load(f"{misfits}:Deciding", {})) as tracer:
         for _ in range(2):
             with pytest.raises(TraceError, match=rf"misfits\.py:{line_of('.item() else')} in loss"):
-                tracer.trace(micro_batch=2, accumulate=1, precision="fp32", device=T4)
+                tracer.trace(Settings(micro_batch=2, precision="fp32"), accumulate=1, device=T4)
 
 
 def test_an_abort_is_told_with_the_line_and_the_next_question_has_a_new_child(misfits: Path) -> None:
     with Tracer(recipe.load(f"{misfits}:Dying", {})) as tracer:
         for _ in range(2):
             with pytest.raises(TraceError, match=rf"SIGABRT at .*misfits\.py:{line_of('os.abort()')} in loss"):
-                tracer.trace(micro_batch=2, accumulate=1, precision="fp32", device=T4)
+                tracer.trace(Settings(micro_batch=2, precision="fp32"), accumulate=1, device=T4)
 
 
 def test_an_error_of_the_code_names_line_operator_and_shapes(misfits: Path) -> None:
     with Tracer(recipe.load(f"{misfits}:Mismatched", {})) as tracer:
         line = line_of("return model(batch).mean()")
         with pytest.raises(TraceError, match=rf"misfits\.py:{line} in loss during aten::\w+.*5.*4"):
-            tracer.trace(micro_batch=2, accumulate=1, precision="fp32", device=T4)
+            tracer.trace(Settings(micro_batch=2, precision="fp32"), accumulate=1, device=T4)
 
 
 def test_a_model_that_looks_at_its_weights_is_built_for_real(misfits: Path) -> None:
     with Tracer(recipe.load(f"{misfits}:Initialised", {})) as tracer:
-        assert tracer.trace(micro_batch=2, accumulate=1, precision="fp32", device=T4).facts.weight_bytes == 20
+        assert tracer.trace(Settings(micro_batch=2, precision="fp32"), accumulate=1, device=T4).facts.weight_bytes == 20
 
 
 def test_ctrl_c_while_an_answer_is_awaited_ends_the_child(misfits: Path) -> None:
@@ -145,7 +146,7 @@ def test_ctrl_c_while_an_answer_is_awaited_ends_the_child(misfits: Path) -> None
 
 def test_a_live_object_goes_along_by_fork() -> None:
     with Tracer(recipe.live(Linears())) as tracer:
-        assert tracer.trace(micro_batch=2, accumulate=1, precision="fp32", device=T4).events
+        assert tracer.trace(Settings(micro_batch=2, precision="fp32"), accumulate=1, device=T4).events
 
 
 def test_asking_imports_no_torch() -> None:

@@ -7,7 +7,7 @@ import pytest
 
 from shoestring import recipe
 from shoestring.hardware.catalog import DEVICES
-from shoestring.settings import Precision
+from shoestring.settings import Precision, Settings
 from shoestring.trace import Trace, Tracer
 from shoestring.trace.record import Alloc, Free, Op, Phase
 from tests.trace import recipes_of_each_kind
@@ -31,7 +31,8 @@ def ask(tracers: dict[str, Tracer]) -> Ask:
     def trace(name: str, precision: Precision = "fp32", device: object = T4, *, accumulate: int = 1) -> Trace:
         if name not in tracers:
             tracers[name] = Tracer(recipe.live(getattr(recipes_of_each_kind, name)()))
-        return tracers[name].trace(micro_batch=32, accumulate=accumulate, precision=precision, device=device)
+        settings = Settings(micro_batch=32, precision=precision)
+        return tracers[name].trace(settings, accumulate=accumulate, device=device)
 
     return trace
 

@@ -60,12 +60,9 @@ def candidate(tracer: Tracer, loaded: LoadedRecipe, target: Target, settings: Se
     """The cost of settings that leave neither microbatch nor precision open, on one GPU of the target."""
     assert settings.micro_batch is not None and settings.precision is not None
     microbatches = -(-loaded.effective_batch // settings.micro_batch)
-    trace = tracer.trace(
-        micro_batch=-(-loaded.effective_batch // microbatches),
-        accumulate=microbatches,
-        precision=settings.precision,
-        device=target.device,
-    )
+    # Microbatches are as equal as possible, so the largest may be smaller than the setting allows.
+    traced = settings.replace(micro_batch=-(-loaded.effective_batch // microbatches))
+    trace = tracer.trace(traced, accumulate=microbatches, device=target.device)
     return Candidate(
         settings=settings,
         trace=trace,

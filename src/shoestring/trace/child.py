@@ -1,7 +1,7 @@
 """The child's side of the protocol: a question on each line in, an answer on each line out, both JSON.
 
 {"do": "open", "reference": ..., "options": {...}}      -> {"facts": {...}}
-{"do": "trace", "micro_batch": ..., ...}                -> {"trace": {...}}
+{"do": "trace", "settings": {...}, ...}                 -> {"trace": {...}}
 any of them                                             -> {"error": {"kind", "message", "problems", "hint"}}
 """
 
@@ -16,6 +16,7 @@ from typing import Any, TextIO
 
 from shoestring.errors import ShoestringError
 from shoestring.recipe import LoadedRecipe, load
+from shoestring.settings import Settings
 from shoestring.trace.record import Facts, Trace
 
 
@@ -78,20 +79,22 @@ def _trace(loaded: LoadedRecipe, facts: Facts, question: Mapping[str, Any]) -> T
     from shoestring.trace.recorder import Recorder
 
     recorder = Recorder()
+    settings = Settings.from_json(question["settings"])
+    assert settings.micro_batch is not None and settings.precision is not None
     capability = question["capability"]
     with explained(recorder):
         storages, events = update.run(
             recorder,
             loaded.recipe,
-            micro_batch=question["micro_batch"],
+            settings,
             accumulate=question["accumulate"],
-            precision=question["precision"],
             capability=tuple(capability) if capability else None,
+            gpus=question["gpus"],
         )
     return Trace(
-        micro_batch=question["micro_batch"],
+        micro_batch=settings.micro_batch,
         microbatches=min(update.FOLLOWED_MICROBATCHES, question["accumulate"]),
-        precision=question["precision"],
+        precision=settings.precision,
         facts=facts,
         storages=storages,
         events=events,

@@ -19,7 +19,7 @@ from shoestring import config, errors
 from shoestring.errors import ShoestringError, TraceError
 from shoestring.hardware.catalog import Device
 from shoestring.recipe import LoadedRecipe
-from shoestring.settings import Precision
+from shoestring.settings import Settings
 from shoestring.trace.record import Facts, Trace
 
 _FRAME = re.compile(r'File "(?P<file>[^"]+)", line (?P<line>\d+) in (?P<name>\S+)')
@@ -29,7 +29,7 @@ class Tracer:
     """Follows updates of one recipe, as many as asked for, in one child process.
 
         with Tracer(loaded) as tracer:
-            trace = tracer.trace(micro_batch=8, accumulate=4, precision="fp16", device=catalog_entry)
+            trace = tracer.trace(Settings(micro_batch=8, precision="fp16"), accumulate=4, device=catalog_entry)
 
     A process of its own, because torch may abort on the way and since a pretend device cannot be taken back. A
     recipe with a reference is loaded again there; a live object goes along by `fork`.
@@ -50,19 +50,20 @@ class Tracer:
             self._facts = Facts.from_json(answer["facts"])
         return self._facts
 
-    def trace(self, *, micro_batch: int, accumulate: int, precision: Precision, device: Device) -> Trace:
-        """Two updates as `device` would run them, the second in at most two microbatches.
+    def trace(self, settings: Settings, *, accumulate: int, device: Device, gpus: int = 1) -> Trace:
+        """Two updates as one of `gpus` such devices would run them, the second in at most two microbatches.
 
-        Raises TraceError naming the operator or the line that cannot be followed.
+        `settings` leave neither microbatch nor precision open. Raises TraceError naming the operator or the line that
+        cannot be followed.
         """
         assert self.facts
         answer = self._ask(
             {
                 "do": "trace",
-                "micro_batch": micro_batch,
+                "settings": settings.json(),
                 "accumulate": accumulate,
-                "precision": precision,
                 "capability": device.compute_capability,
+                "gpus": gpus,
             }
         )
         return Trace.from_json(answer["trace"])

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from shoestring.recipe import build_optimizer, part
-from shoestring.settings import Precision
+from shoestring.settings import Precision, Settings
 from shoestring.trace import attention, autocast, pretend
 from shoestring.trace.pretend import DEVICE
 from shoestring.trace.record import Event, Storage
@@ -25,20 +25,22 @@ FOLLOWED_MICROBATCHES = 2
 def run(
     recorder: Recorder,
     recipe: Any,
+    settings: Settings,
     *,
-    micro_batch: int,
     accumulate: int,
-    precision: Precision,
     capability: tuple[int, int] | None,
+    gpus: int = 1,  # noqa: ARG001
 ) -> tuple[tuple[Storage, ...], tuple[Event, ...]]:
-    """Follow two updates of `recipe`, the first with one microbatch, on a GPU of this compute capability.
+    """Follow two updates of `recipe`, the first with one microbatch, on one of `gpus` of this compute capability.
 
     None for `capability` means a CPU. Raises whatever the recipe's code raises.
     """
     attention.CAPABILITY.set(capability)
     on_gpu = capability is not None
+    assert settings.micro_batch is not None and settings.precision is not None
+    precision = settings.precision
     model = pretend.build(recipe.model)
-    batch = recipe.batch(micro_batch)
+    batch = recipe.batch(settings.micro_batch)
     # A Python error in another thread's backward would end the process while it unwinds.
     with pretend.fake_mode(), recorder, torch.autograd.set_multithreading_enabled(False):
         recorder.mark("model", 0)

@@ -11,6 +11,7 @@ from shoestring.config import parse_pairs
 from shoestring.errors import QuestionError
 from shoestring.hardware.catalog import DEVICES
 from shoestring.recipe import find, live, load
+from shoestring.settings import Settings
 from shoestring.trace import Tracer
 from shoestring.trace.record import Trace
 from tests.recipes.huggingface import tiny
@@ -105,7 +106,7 @@ TOKENS = 72
 
 def followed(loaded) -> Trace:
     with Tracer(loaded) as tracer:
-        return tracer.trace(micro_batch=2, accumulate=1, precision="fp32", device=DEVICES["t4"])
+        return tracer.trace(Settings(micro_batch=2, precision="fp32"), accumulate=1, device=DEVICES["t4"])
 
 
 def bytes_of(trace: Trace, part: str) -> int:
