@@ -63,7 +63,8 @@ def test_an_estimate_has_the_documented_form(shoestring, mine):
     )
     answer = json.loads(out)
     assert set(answer) == {
-        "target", "settings", "parameters", "peak_bytes", "low_bytes", "high_bytes", "capacity_bytes", "fits", "parts"
+        "target", "settings", "parameters", "peak_bytes", "low_bytes", "high_bytes", "capacity_bytes", "fits", "parts",
+        "allocated", "reserved",
     }  # fmt: skip
     assert answer["parameters"] == {"total": 4, "trainable": 4}
     assert (answer["settings"]["micro_batch"], answer["settings"]["precision"]) == (2, "fp16")

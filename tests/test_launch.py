@@ -2,12 +2,14 @@
 
 import dataclasses
 import json
+import os
 
 import pytest
 import torch
 from torch import nn
 
 import shoestring
+from shoestring import launch
 from shoestring.errors import QuestionError, RunError
 from shoestring.hardware import targets
 
@@ -137,3 +139,20 @@ def test_names_that_are_also_parameters_can_be_set_from_the_command_line():
 
     with pytest.raises(QuestionError, match="run: unknown"):
         choose(Mine(), {"run": "x"})
+
+
+def test_settings_that_can_only_be_estimated_begin_nothing(tmp_path):
+    with pytest.raises(QuestionError, match="cannot be trained with") as refused:
+        shoestring.train(Mine(), run=tmp_path, offload="optimizer", sharding="zero1")
+    assert len(refused.value.problems) == 2
+    assert not (tmp_path / "plan.json").exists()
+
+
+def test_expandable_segments_are_asked_of_torch_by_the_variable_it_reads(monkeypatch, capsys):
+    name = "PYTORCH_CUDA_ALLOC_CONF"
+    monkeypatch.setenv(name, "max_split_size_mb:64")
+    launch._expandable_segments()
+    assert os.environ[name] == "max_split_size_mb:64,expandable_segments:True"
+    assert "torch was imported before" in capsys.readouterr().err
+    launch._expandable_segments()
+    assert os.environ[name].count("expandable") == 1

@@ -1,20 +1,19 @@
 """Hold the estimates of memory against what was measured: one table, ours beside the other estimators'.
 
-    python benchmarks/memory/score.py xmem|lora ROWS.csv --json OUT [--configs DIR]
+    python benchmarks/memory/score.py xmem|lora|train ROWS.csv --json OUT [--configs DIR] [--only ID,ID]
 
 Nothing is measured and nothing is fetched here. OUT has for each row the bytes measured and estimated with the range,
-or why it was skipped.
+or why it was skipped. xMem's rows are judged as reserved memory, the others as allocated, with reserved told apart.
 """
 
 from __future__ import annotations
 
 import argparse
 import csv
-import dataclasses
 import json
 import sys
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 from statistics import median
 from typing import Any
@@ -22,87 +21,96 @@ from typing import Any
 if __package__ in (None, ""):
     sys.path.insert(0, str(Path(__file__).parents[2]))
 
-from benchmarks.memory import t4, xmem
+from benchmarks.memory import lora, train, xmem
+from benchmarks.memory.cases import Case, Row, Rows, number
 
 from shoestring.errors import ShoestringError
 from shoestring.estimate import memory
-from shoestring.hardware.catalog import DEVICES, Device
+from shoestring.estimate.memory import Breakdown, Range
 from shoestring.recipe import live
-from shoestring.settings import Settings
-from shoestring.trace.record import Trace
 from shoestring.trace.tracer import Tracer
 
 CONFIGS = Path(__file__).parents[3] / "shared" / "data" / "configs"
 
-_TOTAL_BYTES = {"RTX 3060 12GB": 12_622_168_064}
-"""As the records' notes give it; where they do not, the catalogue's figure."""
+SETS: Mapping[str, Rows] = {"xmem": xmem.ROWS, "lora": lora.ROWS, "train": train.ROWS}
+
+NOTHING = Range(0, 0, 0)
 
 
 @dataclass(frozen=True, kw_only=True)
 class Score:
     """One row: bytes measured and estimated, without the CUDA context; or why there is no estimate."""
 
-    row: Mapping[str, str]
-    estimate: int = 0
-    low: int = 0
-    high: int = 0
+    row: Row
+    measured: int = 0
+    estimate: Range = NOTHING
+    reserved: int = 0
+    """The estimate of reserved memory, where the row is judged by another."""
     fits: bool = False
+    fitted: bool = True
+    group: str = ""
+    capacity: int = 0
     skipped: str = ""
 
     @property
-    def measured(self) -> int:
-        return int(self.row["measured_bytes"])
-
-    @property
-    def fitted(self) -> bool:
-        """Whether the measured run did; one that did not was measured where it died."""
-        return self.row["oom"] != "1"
+    def error(self) -> float:
+        """Above (positive) or below what was measured, relative to it."""
+        return self.estimate.value / self.measured - 1
 
     def json(self) -> dict[str, Any]:
         if self.skipped:
             return {"id": self.row["id"], "skipped": self.skipped}
-        return {
+        answer = {
             "id": self.row["id"],
             "measured": self.measured,
-            "estimate": self.estimate,
-            "low": self.low,
-            "high": self.high,
+            "estimate": self.estimate.value,
+            "low": self.estimate.low,
+            "high": self.estimate.high,
         }
+        if self.reserved:
+            answer["reserved"] = {"measured": number(self.row, "reserved_bytes"), "estimate": self.reserved}
+        return answer
 
 
-def score(rows: Iterable[Mapping[str, str]], configs: Path) -> list[Score]:
-    """Every row's score, in order; rows of one recipe share the process that follows it."""
-    scores: dict[str, Score] = {}
-    groups: dict[tuple[str, ...], list[Mapping[str, str]]] = {}
+def scores(rows: Iterable[Row], kind: Rows, configs: Path) -> Iterator[Score]:
+    """Every row's score; rows of one recipe follow each other and share the process that follows it."""
+    groups: dict[tuple[object, ...], list[tuple[Row, Case]]] = {}
     for row in rows:
-        scores[row["id"]] = Score(row=row)
-        groups.setdefault(tuple(row[name] for name in ("model", "optimizer", "zero_grad")), []).append(row)
+        if kind.measured(row) is None:
+            yield Score(row=row, skipped="nothing was measured")
+            continue
+        try:
+            case = kind.case(row, configs)
+        except ShoestringError as error:
+            yield Score(row=row, skipped=_words(error))
+            continue
+        groups.setdefault(case.same, []).append((row, case))
     for group in groups.values():
-        scores |= {scored.row["id"]: scored for scored in _score_group(group, configs)}
-    return list(scores.values())
+        yield from _of_one_recipe(group, kind)
 
 
-def device(gpu: str) -> Device:
-    """The catalogue's entry for the name of a GPU in the records."""
-    found = DEVICES[xmem.DEVICES[gpu]]
-    return dataclasses.replace(found, memory_bytes=_TOTAL_BYTES.get(gpu, found.memory_bytes))
-
-
-def table(scores: Sequence[Score]) -> str:
-    """Of each family and of all: relative errors of the rows that fitted, and how often `fits` was wrong."""
-    lines = [f"{'rows':<14}{'':<12}{'n':>4}{'median':>9}{'p90':>8}{'worst':>8}{'under':>8}{'wrong fit':>11}"]
-    families = dict.fromkeys(scored.row["family"] for scored in scores)
-    for family in [*families, "all"]:
-        group = [scored for scored in scores if not scored.skipped and family in (scored.row["family"], "all")]
-        for name in ("shoestring", "xmem", "dnnmem", "schedtune", "llmem"):
-            said = [(scored, bytes_) for scored in group if (bytes_ := _said(scored, name)) is not None]
-            lines.append(f"{family:<14}{name:<12}" + _figures(said, name))
-    ours = [scored for scored in scores if not scored.skipped and scored.fitted]
+def table(found: Sequence[Score], kind: Rows) -> str:
+    """Of each group and of all: relative errors of the rows that fitted, and how often `fits` was wrong."""
+    known = [scored for scored in found if not scored.skipped]
+    width = max([10, *(len(scored.group) for scored in known)]) + 2
+    lines = [f"{'rows':<{width}}{'':<12}{'n':>4}{'median':>9}{'p90':>9}{'worst':>9}{'under':>8}{'wrong fit':>11}"]
+    for name in dict.fromkeys([*(scored.group for scored in known), "all"]):
+        group = [scored for scored in known if name in (scored.group, "all")]
+        lines.append(f"{name:<{width}}{'shoestring':<12}" + _figures(group))
+        for rival in kind.rivals:
+            lines.append(f"{name:<{width}}{rival:<12}" + _figures(list(_of_rival(group, rival))))
+    ours = [scored for scored in known if scored.fitted]
     if ours:
-        held = sum(scored.low <= scored.measured <= scored.high for scored in ours) / len(ours)
-        under = sum(scored.measured <= scored.high for scored in ours) / len(ours)
-        excess = median(scored.high / scored.measured - 1 for scored in ours)
-        lines.append(f"range: holds {held:.0%}, high end holds {under:.0%} and is {excess:+.1%} off at the median")
+        held = sum(scored.estimate.low <= scored.measured <= scored.estimate.high for scored in ours) / len(ours)
+        under = sum(scored.measured <= scored.estimate.high for scored in ours) / len(ours)
+        excess = median(scored.estimate.high / scored.measured - 1 for scored in ours)
+        lines.append(f"range: holds {held:.0%}, high end holds {under:.1%} and is {excess:+.1%} off at the median")
+    pairs = [(scored.reserved, number(scored.row, "reserved_bytes")) for scored in ours if scored.reserved]
+    if errors := [estimate / measured - 1 for estimate, measured in pairs if measured]:
+        lines.append(
+            f"reserved: median {median(map(abs, errors)):.1%}, from {min(errors):+.1%} to {max(errors):+.1%}, "
+            f"{len(errors)} rows"
+        )
     return "\n".join(lines)
 
 
@@ -112,58 +120,52 @@ def percentile(values: Sequence[float], share: float) -> float:
     return ordered[max(0, -int(-len(ordered) * share // 1) - 1)]
 
 
-def _figures(said: Sequence[tuple[Score, int]], name: str) -> str:
-    errors = [bytes_ / scored.measured - 1 for scored, bytes_ in said if scored.fitted]
+def _figures(said: Sequence[Score]) -> str:
+    errors = [scored.error for scored in said if scored.fitted]
     if not errors:
         return f"{0:>4}"
     sizes = [abs(error) for error in errors]
     under = sum(error < 0 for error in errors) / len(errors)
-    fits = [scored for scored, bytes_ in said if (scored.fits if name == "shoestring" else _below(scored, bytes_))]
+    fits = [scored for scored in said if scored.fits]
     wrong = sum(not scored.fitted for scored in fits) / len(fits) if fits else 0.0
-    shares = (f"{value:>8.1%}" for value in (median(sizes), percentile(sizes, 0.9), max(sizes), under))
-    return f"{len(errors):>4} {''.join(shares)}{wrong:>11.1%}"
+    shares = (f"{value:>9.2%}" for value in (median(sizes), percentile(sizes, 0.9), max(sizes)))
+    return f"{len(errors):>4}{''.join(shares)}{under:>8.0%}{wrong:>11.1%}"
 
 
-def _said(scored: Score, name: str) -> int | None:
-    if name == "shoestring":
-        return scored.estimate
-    written = scored.row.get(f"{name}_bytes")
-    return int(written) if written else None
+def _of_rival(group: Sequence[Score], name: str) -> Iterator[Score]:
+    """What another estimator said of the same rows; it said `fits` where that lies below the device's memory."""
+    for scored in group:
+        said = number(scored.row, f"{name}_bytes")
+        if said is not None:
+            yield replace(scored, estimate=Range(said, said, said), fits=said <= scored.capacity)
 
 
-def _below(scored: Score, bytes_: int) -> bool:
-    return bytes_ <= device(scored.row["gpu"]).memory_bytes
-
-
-def _score_group(group: Sequence[Mapping[str, str]], configs: Path) -> list[Score]:
+def _of_one_recipe(group: Sequence[tuple[Row, Case]], kind: Rows) -> Iterator[Score]:
     try:
-        with Tracer(live(xmem.run(group[0], configs))) as tracer:
-            return [_score_row(row, tracer) for row in group]
+        tracer = Tracer(live(group[0][1].recipe()))
     except ShoestringError as error:
-        return [Score(row=row, skipped=_words(error)) for row in group]
+        yield from (Score(row=row, skipped=_words(error)) for row, _ in group)
+        return
+    with tracer:
+        for row, case in group:
+            try:
+                trace = tracer.trace(case.settings, accumulate=1, device=case.device, gpus=case.gpus)
+            except ShoestringError as error:
+                yield Score(row=row, skipped=_words(error))
+                continue
+            yield _scored(row, kind, case, memory(trace, case.device, gpus=case.gpus))
 
 
-def _score_row(row: Mapping[str, str], tracer: Tracer) -> Score:
-    if row["gpu"] not in xmem.DEVICES:
-        return Score(row=row, skipped=f"no GPU {row['gpu']} is known")
-    on = device(row["gpu"])
-    try:
-        trace = tracer.trace(Settings(micro_batch=int(row["batch_size"]), precision="fp32"), accumulate=1, device=on)
-    except ShoestringError as error:
-        return Score(row=row, skipped=_words(error))
-    return _scored(row, trace, on)
-
-
-def _scored(row: Mapping[str, str], trace: Trace, on: Device) -> Score:
-    breakdown = memory(trace, on)
-    context_low, _, context_high = on.context_bytes
-    reserved = breakdown.reserved_peak_bytes
+def _scored(row: Row, kind: Rows, case: Case, found: Breakdown) -> Score:
     return Score(
         row=row,
-        estimate=reserved,
-        low=breakdown.low_bytes - context_low,
-        high=max(reserved, breakdown.high_bytes - context_high),
-        fits=breakdown.fits,
+        measured=kind.measured(row) or 0,
+        estimate=getattr(found, kind.judged),
+        reserved=0 if kind.judged == "reserved" else found.reserved.value,
+        fits=found.fits,
+        fitted=kind.fitted(row),
+        group=kind.group(row),
+        capacity=case.device.memory_bytes,
     )
 
 
@@ -172,23 +174,37 @@ def _words(error: ShoestringError) -> str:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    arguments = sys.argv[1:] if arguments is None else arguments
-    if arguments[:1] == ["lora"]:
-        return t4.main(arguments)
-    parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
-    parser.add_argument("set", choices=["xmem"])
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("set", choices=list(SETS))
     parser.add_argument("rows", type=Path)
     parser.add_argument("--configs", type=Path, default=CONFIGS)
     parser.add_argument("--json", type=Path, required=True)
-    chosen = parser.parse_args(arguments)
-    with chosen.rows.open(newline="", encoding="utf-8") as file:
-        scores = score(csv.DictReader(file), chosen.configs)
-    chosen.json.write_text(json.dumps({"rows": [scored.json() for scored in scores]}, indent=1) + "\n", "utf-8")
-    print(table(scores))
-    for scored in scores:
-        if scored.skipped:
-            print(f"skipped {scored.row['id']}: {scored.skipped}", file=sys.stderr)
+    parser.add_argument("--only", help="ids with commas between")
+    asked = parser.parse_args(arguments)
+    _import_once()
+    kind = SETS[asked.set]
+    with asked.rows.open(newline="", encoding="utf-8") as file:
+        rows = [row for row in csv.DictReader(file) if not asked.only or row["id"] in asked.only.split(",")]
+    found = {}
+    for scored in scores(rows, kind, asked.configs):
+        found[scored.row["id"]] = scored
+        said = f"skipped, {scored.skipped}" if scored.skipped else f"{scored.error:+.2%}"
+        print(f"{len(found)}/{len(rows)} {scored.row['id']}: {said}", file=sys.stderr)
+    ordered = [found[row["id"]] for row in rows]
+    asked.json.write_text(json.dumps({"rows": [scored.json() for scored in ordered]}, indent=1) + "\n", "utf-8")
+    print(table(ordered, kind))
     return 0
+
+
+def _import_once() -> None:
+    """Here, so that the process of each recipe has them already; what is not there is missed by its rows alone."""
+    try:
+        import peft
+        import transformers
+    except ImportError:
+        return
+    assert peft
+    transformers.logging.set_verbosity_error()
 
 
 if __name__ == "__main__":

@@ -1,20 +1,26 @@
 """The runs that the authors of xMem measured (arXiv 2510.21048, code and data under MIT), as recipes.
 
-What their loops do is in `exp/trainer/train_loop.py` of Stone-ResearchLife/xMem: float32, four steps, the last step's
-outputs, loss and batch alive until the next ones take their names, gradients cleared at one of three places.
+What their loops do is in `exp/trainer/` of Stone-ResearchLife/xMem: float32, four steps, the last step's outputs, loss
+and batch alive until the next ones take their names, gradients cleared at one of three places, lines in random order.
 torchvision is no dependency of the project; where it is installed in a folder of its own, only these models see it.
 """
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import os
 import sys
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from benchmarks.memory.cases import Case, Row, Rows, configuration, number
+
 from shoestring.errors import QuestionError
+from shoestring.hardware.catalog import DEVICES, Device
+from shoestring.settings import Settings
 
 if TYPE_CHECKING:
     from torch import Tensor, nn
@@ -25,7 +31,15 @@ IMAGE = (3, 86, 86)
 TOKENS = 128
 """Lines are cut here and padded to the longest of the batch, which is as long in almost every batch of five or more."""
 
-DEVICES = {"RTX 4060 8GB": "rtx4060", "RTX 3060 12GB": "rtx3060", "A100 40GB": "a100-40"}
+LONG_LINES = 0.22
+"""The share of lines with 128 tokens or more: of wikitext-2-raw's 36,718 training lines 12,951 are empty and about
+6,000 are headings; the others have 2.4 million of GPT-2's tokens, 137 each, and of lengths that are spread about as
+widely as their mean, something less than half reach 128. An assumption, since nobody here has counted them."""
+
+_GPUS = {"RTX 4060 8GB": "rtx4060", "RTX 3060 12GB": "rtx3060", "A100 40GB": "a100-40"}
+
+_TOTAL_BYTES = {"RTX 3060 12GB": 12_622_168_064}
+"""As the records' notes give it; where they do not, the catalogue's figure."""
 
 _CLASSES = {"MnasNet": ("mnasnet1_0", 10), "MobeNetV3Large": ("mobilenet_v3_large", 10)}
 _CLASSES |= {"MobeNetV3Small": ("mobilenet_v3_small", 10)}
@@ -66,12 +80,8 @@ class Run:
         kind = getattr(torch.optim, self.optimizer_name, None)
         if kind is None:
             raise QuestionError(f"torch.optim has no {self.optimizer_name}")
-        # Alone of all, Adafactor takes its parameters one by one unless told otherwise (its documentation).
-        options = {"foreach": False} if self.optimizer_name == "Adafactor" else {}
-        made: Any = kind(model.parameters(), lr=1e-3, **options)
+        made: Any = kind(model.parameters(), lr=1e-3)
         self._clear = made.zero_grad
-        if self.optimizer_name == "Adafactor":
-            made.step = _without_values(made.step)
         if self.zero_grad != AFTER_STEP:
             made.zero_grad = _leave
         self._last = ()
@@ -95,15 +105,16 @@ class Images(Run):
     """A torchvision classification model on CIFAR-10 resized to 86x86."""
 
     def model(self) -> nn.Module:
-        models = _torchvision_models()
-        name, classes = _CLASSES.get(self.name) or (_torchvision_name(self.name, models.list_models()), 1000)
-        made: nn.Module = models.get_model(name, weights=None, num_classes=classes)
-        return made
+        return torchvision_model(self.name)
 
     def batch(self, size: int) -> tuple[Tensor, Tensor]:
         import torch
 
         return torch.empty(size, *IMAGE, device="meta"), torch.empty(size, dtype=torch.int64, device="meta")
+
+    def first_batches(self, _size: int) -> Mapping[float, float]:
+        """All are of one shape."""
+        return {}
 
     def forward(self, model: nn.Module, batch: Any) -> tuple[Any, Tensor]:
         from torch.nn.functional import cross_entropy
@@ -121,9 +132,7 @@ class Text(Run):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        path = self.configs / f"{self.name.replace('/', '--')}.json"
-        if not path.is_file():
-            raise QuestionError(f"there is no configuration {path}", hint="--configs DIR says where they lie")
+        path = configuration(self.name, self.configs)
         self._values: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
 
     def model(self) -> nn.Module:
@@ -153,12 +162,45 @@ class Text(Run):
         shape = (size, TOKENS)
         return {name: torch.ones(shape, dtype=torch.int64) for name in ("input_ids", "attention_mask", "labels")}
 
+    def first_batches(self, size: int) -> Mapping[float, float]:
+        """How likely one of the batches before the last has no long line; by how much it is shorter is a guess."""
+        short = 1 - (1 - (1 - LONG_LINES) ** size) ** (STEPS - 1)
+        return {15 / 16: short / 2, 7 / 8: short / 2}
+
     def forward(self, model: nn.Module, batch: Any) -> tuple[Any, Tensor]:
         outputs = model(**batch)
         return outputs, outputs.loss
 
 
-def run(row: dict[str, str], configs: Path) -> Run:
+def case(row: Row, configs: Path) -> Case:
+    """The row's run. Raises QuestionError for a GPU that is not known."""
+    if row["gpu"] not in _GPUS:
+        raise QuestionError(f"no GPU {row['gpu']} is known")
+    return Case(
+        recipe=lambda: run(row, configs),
+        same=tuple(row[name] for name in ("model", "optimizer", "zero_grad")),
+        settings=Settings(micro_batch=int(row["batch_size"]), precision="fp32"),
+        device=device(row["gpu"]),
+    )
+
+
+def device(gpu: str) -> Device:
+    """The catalogue's entry for the name of a GPU in the records."""
+    found = DEVICES[_GPUS[gpu]]
+    return dataclasses.replace(found, memory_bytes=_TOTAL_BYTES.get(gpu, found.memory_bytes))
+
+
+ROWS = Rows(
+    case=case,
+    measured=lambda row: number(row, "measured_bytes"),
+    judged="reserved",
+    group=lambda row: row["family"],
+    fitted=lambda row: row["oom"] != "1",
+    rivals=("xmem", "dnnmem", "schedtune", "llmem"),
+)
+
+
+def run(row: Row, configs: Path) -> Run:
     """The recipe of a row of the records. Raises QuestionError where its model's configuration is missing."""
     common: dict[str, Any] = {
         "name": row["model"],
@@ -170,22 +212,6 @@ def run(row: dict[str, str], configs: Path) -> Run:
 
 def _leave(set_to_none: bool = True) -> None:
     """Gradients stay until the loop clears them elsewhere."""
-
-
-def _without_values(step: Any) -> Any:
-    """Adafactor's step where `item()`, which a pretend GPU cannot answer, is 1: its values change no size."""
-
-    def stepped() -> None:
-        import torch
-
-        item = torch.Tensor.item
-        torch.Tensor.item = lambda _: 1.0
-        try:
-            step()
-        finally:
-            torch.Tensor.item = item
-
-    return stepped
 
 
 def _keep_first_keys_as_they_are() -> None:
@@ -217,6 +243,14 @@ def _copy_before_sdpa() -> None:
         return later(module, query.contiguous(), key.contiguous(), value.contiguous(), *rest, **options)
 
     ALL_ATTENTION_FUNCTIONS["sdpa"] = attend
+
+
+def torchvision_model(name: str) -> nn.Module:
+    """torchvision's classification model of that name, with the classes of the measured runs. Raises QuestionError."""
+    models = _torchvision_models()
+    name, classes = _CLASSES.get(name) or (_torchvision_name(name, models.list_models()), 1000)
+    made: nn.Module = models.get_model(name, weights=None, num_classes=classes)
+    return made
 
 
 def _torchvision_name(name: str, known: list[str]) -> str:

@@ -1,6 +1,7 @@
 """From a question to a run: what was asked for is found and decided, then the run is begun, or continued."""
 
 import dataclasses
+import os
 import sys
 import time
 from collections.abc import Mapping
@@ -15,6 +16,7 @@ from shoestring.plan.plan import Plan, make_plan
 from shoestring.recipe import LoadedRecipe, find, live, option_fields, require_data
 from shoestring.session.directory import RunDirectory
 from shoestring.settings import Settings
+from shoestring.techniques.trainable import require_trainable
 from shoestring.units import bytes_text
 
 if TYPE_CHECKING:
@@ -92,6 +94,7 @@ def _begin(
     else:
         loaded, wanted = choose(recipe, values)
     require_data(loaded.recipe)
+    require_trainable(wanted)
     if plan is None or plan.target.device.name != target.device.name:
         made = make_plan(loaded, target, wanted)
         if plan is not None:
@@ -144,7 +147,9 @@ def _continue(
             hint="they change what is learnt: begin another run with another --run",
         )
     settings = Settings.from_json(stored["plan"]["settings"])
-    return loaded, settings.replace(**{name: getattr(anew, name) for name in values if hasattr(anew, name)})
+    settings = settings.replace(**{name: getattr(anew, name) for name in values if hasattr(anew, name)})
+    require_trainable(settings)
+    return loaded, settings
 
 
 def _finished(directory: RunDirectory) -> "Outcome | None":
@@ -166,6 +171,8 @@ def _train(
     started: float,
     allow_inexact: bool,
 ) -> "Outcome":
+    if settings.allocator == "expandable" and target.device.kind == "cuda":
+        _expandable_segments()
     import torch
 
     from shoestring.session.deadline import Deadline
@@ -193,6 +200,17 @@ def _train(
             disk_bytes=platform.disk_bytes if platform else None,
             allow_inexact=allow_inexact,
         )
+
+
+def _expandable_segments() -> None:
+    """Have torch's CUDA allocator grow its segments; it reads this when it starts."""
+    name, chosen = "PYTORCH_CUDA_ALLOC_CONF", "expandable_segments:True"
+    before = os.environ.get(name)
+    if before and chosen in before:
+        return
+    os.environ[name] = f"{before},{chosen}" if before else chosen
+    if "torch" in sys.modules:
+        _say(f"torch was imported before allocator=expandable was set: if it is not in force, set {name}={chosen}")
 
 
 def _replanned(old: Plan, new: Plan) -> str:

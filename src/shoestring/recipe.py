@@ -53,7 +53,16 @@ class Recipe(Protocol):
     - `optimizer(model)` -> a torch optimizer; by default AdamW with `learning_rate` (1e-3).
     - `schedule(update, updates_per_epoch, total_updates)` -> the factor on the optimizer's learning rates for update
       number `update` (from 0); a pure function, so that a resumed run follows the same curve; by default 1.
+    - `blocks(model)` -> the modules that activation checkpointing may compute again, the first to be so first; by
+      default the layers of transformers' models, or the modules that occur several times in a list.
+    - `first_batches(size)` -> how likely the first batch is which share of `batch(size)`, for planning: smaller ones
+      that come first cut up memory in which larger ones then find no place. Empty where all are of one shape; by
+      default an assumption for sequences of tokens.
     - `clip_norm`: the gradient's largest norm; by default none.
+    - `rollout(model, batch)`: what the model does without gradients before an update's first forward, in evaluation
+      mode and over all of the update's samples (writing the completions that it then learns from); for planning. An
+      iterator that yields after each step what is kept for the next one (a cache of keys and values); of steps that
+      are alike the largest is enough.
     - `evaluate(model, batches)` -> metrics by name, numbers (those to draw) or JSON; by default the mean `loss`.
     - `best`: the metric on the validation data that decides, and whether `"min"` or `"max"` is better; by default
       `("loss", "min")`. `patience`: epochs without a better one after which training stops; by default never.

@@ -3,12 +3,14 @@
 import csv
 import json
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
 from benchmarks.memory import score, xmem
 
 from shoestring.errors import QuestionError
+from shoestring.estimate.memory import Range
 from shoestring.trace.pretend import tensors
 
 ROW = {
@@ -35,49 +37,103 @@ def configs(tmp_path: Path) -> Path:
 
 
 def scored(measured: int, estimate: int, *, oom: bool = False, fits: bool = True, high: int = 0) -> score.Score:
-    row = ROW | {"measured_bytes": str(measured), "oom": str(int(oom)), "xmem_bytes": str(2 * measured)}
-    return score.Score(row=row, estimate=estimate, high=high or estimate, fits=fits)
+    return score.Score(
+        row=ROW | {"xmem_bytes": str(2 * measured)},
+        measured=measured,
+        estimate=Range(0, estimate, high or estimate),
+        fits=fits,
+        fitted=not oom,
+        group="cnn",
+        capacity=1000,
+    )
 
 
 def figures(table: str, family: str, name: str) -> list[str]:
     return next(line.split()[2:] for line in table.splitlines() if line.split()[:2] == [family, name])
 
 
+def scores_of(which: str, rows: list[dict[str, str]], configs: Path) -> list[dict[str, Any]]:
+    file = configs / "rows.csv"
+    with file.open("w", newline="", encoding="utf-8") as opened:
+        writer = csv.DictWriter(opened, rows[0])
+        writer.writeheader()
+        writer.writerows(rows)
+    out = configs / "out.json"
+    assert score.main([which, str(file), "--configs", str(configs), "--json", str(out)]) == 0
+    found: list[dict[str, Any]] = json.loads(out.read_text("utf-8"))["rows"]
+    return found
+
+
 def test_a_file_of_rows_becomes_a_file_of_scores(configs: Path, capsys: pytest.CaptureFixture[str]) -> None:
     pytest.importorskip("transformers")
-    rows = configs / "rows.csv"
-    with rows.open("w", newline="", encoding="utf-8") as file:
-        writer = csv.DictWriter(file, ROW)
-        writer.writeheader()
-        writer.writerows([ROW, ROW | {"id": "X2", "model": "org/other"}, ROW | {"id": "X3", "gpu": "RTX 1"}])
-    out = configs / "out.json"
-    assert score.main(["xmem", str(rows), "--configs", str(configs), "--json", str(out)]) == 0
-    first, second, third = json.loads(out.read_text("utf-8"))["rows"]
+    rows = [ROW, ROW | {"id": "X2", "model": "org/other"}, ROW | {"id": "X3", "gpu": "RTX 1"}]
+    first, second, third = scores_of("xmem", rows, configs)
     assert first["id"] == "X1" and first["measured"] == 100_000_000
     # At least the workspaces of cuBLAS, twice 8.125 MiB.
     assert 16 * 2**20 < first["low"] <= first["estimate"] <= first["high"] < 200 * 2**20
     assert "org--other.json" in second["skipped"]
     assert third == {"id": "X3", "skipped": "no GPU RTX 1 is known"}
     said = capsys.readouterr()
-    assert figures(said.out, "transformer", "xmem")[:2] == ["1", "20.0%"]
-    assert "skipped X2" in said.err
+    assert figures(said.out, "transformer", "xmem")[:2] == ["1", "20.00%"]
+    assert "X2: skipped" in said.err
+
+
+def test_lora_rows_are_judged_as_allocated_with_reserved_told_apart(configs: Path) -> None:
+    pytest.importorskip("peft")
+    row = {"id": "L1", "model": "org/tiny", "micro_batch": "2", "seq_len": "16", "attention": "sdpa"}
+    row |= {"checkpointing": "1", "lora_r": "2", "lora_alpha": "4", "quantization": "nf4"}
+    row |= {"allocated_bytes": "100000000", "reserved_bytes": "200000000"}
+    found, unmeasured = scores_of("lora", [row, row | {"id": "L2", "allocated_bytes": ""}], configs)
+    assert found["measured"] == 100_000_000
+    assert found["reserved"] == {"measured": 200_000_000, "estimate": found["reserved"]["estimate"]}
+    assert found["reserved"]["estimate"] > found["estimate"] > found["low"]
+    assert unmeasured == {"id": "L2", "skipped": "nothing was measured"}
+
+
+def test_full_trainings_are_of_models_written_here_and_of_the_hub(configs: Path) -> None:
+    pytest.importorskip("transformers")
+    row = {"id": "T1", "gpu": "T4", "num_gpus": "1", "model": "gpt-11m", "precision": "fp32"}
+    row |= {"optimizer": "torch AdamW lr3e-4 foreach=False", "micro_batch": "1", "seq_len_or_image": "8"}
+    row |= {"checkpointing": "0", "allocated_bytes": "200000000"}
+    twice = row | {"id": "T2", "num_gpus": "2"}
+    hub = row | {"id": "T3", "model": "tiny", "precision": "fp16 AMP", "optimizer": "bnb AdamW8bit"}
+    image = row | {"id": "T4", "model": "resnet18-cifar", "seq_len_or_image": "32x32", "optimizer": "SGD m0.9"}
+    words = row | {"id": "T5", "model": "lstm-lm", "optimizer": "SGD", "gpu": "P100"}
+    wrong = row | {"id": "T6", "optimizer": "Lion"}
+    one, two, small, resnet, lstm, lion = scores_of("train", [row, twice, hub, image, words, wrong], configs)
+    # 10.9 million parameters, three times more as gradients and states, all in fp32.
+    assert one["estimate"] > 4 * 4 * 10_900_000
+    # The buckets of DistributedDataParallel are as large as all gradients.
+    assert two["estimate"] - one["estimate"] == pytest.approx(4 * 10_900_000, rel=0.05)
+    assert 0 < small["estimate"] < one["estimate"]
+    assert resnet["estimate"] > 3 * 4 * 11_173_962
+    assert lstm["estimate"] > 0
+    assert "Lion" in lion["skipped"]
 
 
 def test_the_table_counts_errors_of_rows_that_fitted() -> None:
     rows = [scored(100, 110), scored(100, 96), scored(100, 70), scored(100, 500, oom=True)]
-    assert figures(score.table(rows), "all", "shoestring") == ["3", "10.0%", "30.0%", "30.0%", "66.7%", "25.0%"]
-    assert figures(score.table(rows), "all", "xmem")[:2] == ["3", "100.0%"]
-    assert "high end holds 33%" in score.table(rows)
+    table = score.table(rows, xmem.ROWS)
+    assert figures(table, "all", "shoestring") == ["3", "10.00%", "30.00%", "30.00%", "67%", "25.0%"]
+    assert figures(table, "all", "xmem")[:2] == ["3", "100.00%"]
+    assert "high end holds 33.3%" in table
 
 
 def test_fits_is_wrong_only_where_it_was_said() -> None:
     rows = [scored(100, 100), scored(100, 500, oom=True, fits=False)]
-    assert figures(score.table(rows), "all", "shoestring")[-1] == "0.0%"
+    assert figures(score.table(rows, xmem.ROWS), "all", "shoestring")[-1] == "0.0%"
 
 
 @pytest.mark.parametrize(("share", "value"), [(0.5, 5), (0.9, 9), (0.91, 10), (1.0, 10)])
 def test_percentiles_are_values_of_the_list(share: float, value: int) -> None:
     assert score.percentile(range(1, 11), share) == value
+
+
+def test_a_long_line_is_all_but_certain_in_a_large_batch(configs: Path) -> None:
+    text = xmem.Text(name="org/tiny", optimizer_name="SGD", zero_grad=0, configs=configs)
+    shorter = [sum(text.first_batches(size).values()) for size in (1, 5, 10, 40)]
+    assert shorter == sorted(shorter, reverse=True)
+    assert shorter[0] > 0.9 and shorter[1] > 0.5 and shorter[-1] < 0.001
 
 
 class Line(xmem.Run):

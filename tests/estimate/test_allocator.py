@@ -6,7 +6,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from shoestring.estimate.allocator import Allocator, Block, Exhausted
+from shoestring.estimate.allocator import (
+    LARGE_SEGMENT,
+    SMALL_SEGMENT,
+    Allocator,
+    Block,
+    Exhausted,
+    segment_size,
+)
+from shoestring.estimate.expandable import ExpandableAllocator, page
 from shoestring.units import MIB
 
 
@@ -65,19 +73,124 @@ def test_unused_segments_are_given_back_before_the_memory_is_exhausted() -> None
         allocator.allocate(20 * MIB)
 
 
+def test_what_one_stream_gave_back_no_other_takes() -> None:
+    allocator = Allocator()
+    allocator.free(allocator.allocate(40 * MIB, "copy-in"))
+    allocator.allocate(40 * MIB)
+    assert allocator.reserved == 80 * MIB
+    allocator.allocate(40 * MIB, "copy-in")
+    assert allocator.reserved == 80 * MIB
+
+
+@pytest.mark.parametrize(
+    ("requested", "allocated", "reserved"),
+    [
+        (1, 512, 2 * MIB),
+        (MIB + 1, MIB + 512, 20 * MIB),
+        (11 * MIB, 11 * MIB, 20 * MIB),
+        (33 * MIB + 1, 33 * MIB + 512, 40 * MIB),
+    ],
+)
+def test_a_first_request_of_expandable_segments(requested: int, allocated: int, reserved: int) -> None:
+    allocator = ExpandableAllocator()
+    allocator.allocate(requested)
+    assert (allocator.allocated, allocator.reserved) == (allocated, reserved)
+
+
+def test_an_expandable_segment_grows_by_what_its_free_end_lacks() -> None:
+    allocator = ExpandableAllocator()
+    first, last = allocator.allocate(10 * MIB), allocator.allocate(50 * MIB)
+    allocator.free(last)
+    assert allocator.reserved == 60 * MIB
+    grown = allocator.allocate(70 * MIB)
+    assert (grown.address, allocator.reserved) == (first.size, 80 * MIB)
+
+
+def test_a_block_inside_is_taken_before_the_end_which_can_still_grow() -> None:
+    allocator = ExpandableAllocator()
+    inside, _, end = (allocator.allocate(size * MIB) for size in (30, 5, 5))
+    allocator.free(inside)
+    allocator.free(end)
+    # 5 MiB at the end would fit better.
+    assert allocator.allocate(4 * MIB).address == inside.address
+
+
+def test_pages_without_a_used_block_are_given_back_from_the_middle_of_a_segment() -> None:
+    allocator = ExpandableAllocator(limit=140 * MIB)
+    blocks = [allocator.allocate(size * MIB) for size in (30, 70, 40)]
+    allocator.free(blocks[1])
+    allocator.release_unused()
+    # Whole pages of the free 30 to 100 MiB are those from 40 on.
+    assert allocator.reserved == 80 * MIB
+    assert allocator.allocate(55 * MIB).address == 30 * MIB
+    assert allocator.reserved == 140 * MIB
+
+
+def test_a_free_block_does_not_take_in_addresses_without_memory() -> None:
+    allocator = ExpandableAllocator()
+    blocks = [allocator.allocate(20 * MIB) for _ in range(3)]
+    allocator.free(blocks[1])
+    allocator.release_unused()
+    allocator.free(blocks[2])
+    assert allocator.reserved == 40 * MIB
+    assert allocator.allocate(30 * MIB).address == 20 * MIB
+    assert allocator.reserved == 60 * MIB
+
+
+def test_expandable_segments_find_room_where_whole_segments_have_none() -> None:
+    for kind, fits in ((Allocator, False), (ExpandableAllocator, True)):
+        allocator = kind(limit=100 * MIB)
+        blocks = [allocator.allocate(20 * MIB) for _ in range(5)]
+        for block in blocks[1:4]:
+            allocator.free(block)
+        if fits:
+            assert allocator.allocate(60 * MIB).address == blocks[1].address
+            assert allocator.reserved == 100 * MIB
+        else:
+            allocator.allocate(20 * MIB)
+            with pytest.raises(Exhausted):
+                allocator.allocate(60 * MIB)
+
+
+def test_expandable_segments_may_reserve_more_because_they_cut_up_every_free_block() -> None:
+    peaks = []
+    for kind in (Allocator, ExpandableAllocator):
+        allocator = kind()
+        first = allocator.allocate(41 * MIB)
+        allocator.allocate(3 * MIB)
+        allocator.free(first)
+        # A segment of 20 MiB has room for it beside the 3; the expandable one takes it out of the free 41.
+        allocator.allocate(5 * MIB)
+        allocator.allocate(41 * MIB)
+        peaks.append(allocator.peak_reserved)
+    assert peaks == [62 * MIB, 100 * MIB]
+
+
 # Sizes around every rule; a number instead of a size frees one of the blocks in use.
 SIZES = st.one_of(
     st.integers(1, 3000), st.integers(MIB - 2000, MIB + 2000), st.integers(2 * MIB, 12 * MIB), st.integers(1, 50 * MIB)
 )
 
 
-@given(st.lists(st.one_of(SIZES.map(lambda size: ("allocate", size)), st.integers(0, 99).map(lambda n: ("free", n)))))
-def test_blocks_never_overlap_and_bytes_are_conserved(steps: list[tuple[str, int]]) -> None:
-    allocator = Allocator()
+STEPS = st.lists(
+    st.one_of(
+        SIZES.map(lambda size: ("allocate", size)),
+        st.integers(0, 99).map(lambda number: ("free", number)),
+        st.just(("release", 0)),
+    )
+)
+KINDS = st.sampled_from([Allocator, ExpandableAllocator])
+
+
+@given(KINDS, STEPS)
+def test_blocks_never_overlap_and_bytes_are_conserved(kind: type[Allocator], steps: list[tuple[str, int]]) -> None:
+    allocator = kind()
     used: list[tuple[Block, int]] = []
     for what, number in steps:
         if what == "allocate":
             used.append((allocator.allocate(number), number))
+        elif what == "release":
+            allocator.release_unused()
         elif used:
             allocator.free(used.pop(number % len(used))[0])
         spans = sorted((block.address, block.address + block.size) for block, _ in used)
@@ -91,3 +204,48 @@ def test_blocks_never_overlap_and_bytes_are_conserved(steps: list[tuple[str, int
     # Whatever the order of frees, every segment is one free block again.
     allocator.release_unused()
     assert allocator.reserved == 0
+
+
+@given(KINDS, STEPS)
+def test_a_limit_is_kept_and_is_no_obstacle_to_what_fits(kind: type[Allocator], steps: list[tuple[str, int]]) -> None:
+    limit = 120 * MIB
+    allocator = kind(limit)
+    used: list[Block] = []
+    for what, number in steps:
+        if what == "free" and used:
+            allocator.free(used.pop(number % len(used)))
+        elif what == "allocate":
+            try:
+                used.append(allocator.allocate(number))
+            except Exhausted:
+                allocator.release_unused()
+                assert allocator.reserved + segment_size(number) > limit
+        assert allocator.reserved <= limit
+
+
+@given(st.lists(SIZES))
+def test_without_frees_expandable_segments_reserve_less_but_for_a_page_of_each_pool(sizes: list[int]) -> None:
+    whole, growing = Allocator(), ExpandableAllocator()
+    for size in sizes:
+        whole.allocate(size)
+        growing.allocate(size)
+    assert growing.allocated <= whole.allocated
+    assert growing.reserved <= whole.reserved + SMALL_SEGMENT + LARGE_SEGMENT
+
+
+@given(STEPS)
+def test_an_expandable_segment_grows_only_where_nothing_fits(steps: list[tuple[str, int]]) -> None:
+    allocator = ExpandableAllocator()
+    used: list[Block] = []
+    for what, number in steps:
+        if what == "free" and used:
+            allocator.free(used.pop(number % len(used)))
+        elif what == "allocate":
+            before, free = allocator.reserved, allocator.reserved - allocator.allocated
+            used.append(allocator.allocate(number))
+            grown = allocator.reserved - before
+            assert grown < number + LARGE_SEGMENT
+            if grown:
+                # The pages are of the pool that was too full, and none of them is more than was missing.
+                assert grown >= page(used[-1].pool)
+                assert allocator.reserved - allocator.allocated <= free + page(used[-1].pool)

@@ -1,6 +1,6 @@
 """What a trace asks of the allocator where the real engine differs from what is recorded, and after it ends."""
 
-from shoestring.estimate.requests import CONVOLUTION_WORKSPACE, Request, added_in_place, requests, steady
+from shoestring.estimate.requests import WORKSPACES, added_in_place, requests, settled, steady
 from shoestring.hardware.catalog import DEVICES
 from shoestring.trace.record import Alloc, Event, Free, Phase, Trace
 from shoestring.units import MIB
@@ -12,10 +12,6 @@ ADD = op(name="aten::add.Tensor")
 
 def storage_events(found: Trace) -> list[Event]:
     return [event for event in found.events if isinstance(event, Alloc | Free)]
-
-
-def asked(found: Trace, share: float = 0.0) -> list[tuple[str, int | None]]:
-    return [(request.part, request.bytes) for request in requests(found, T4, convolution_share=share)]
 
 
 def sum_of_two(phase: Phase, *, third: int = MIB) -> Trace:
@@ -58,19 +54,18 @@ def test_nothing_is_repeated_of_a_trace_without_a_second_update() -> None:
     assert steady(one) == one
 
 
-def test_a_convolution_asks_for_its_workspace_in_passing() -> None:
-    forward = trace([], [Phase("forward", 0, 0), op(name="aten::convolution", size=6 * MIB)])
-    backward = trace([], [Phase("backward", 0, 0), op(name="aten::convolution_backward", size=6 * MIB)])
-    assert asked(forward) == []
-    assert asked(forward, 0.5) == [(CONVOLUTION_WORKSPACE, 3 * MIB), (CONVOLUTION_WORKSPACE, None)]
-    assert asked(backward, 1.0) == [(CONVOLUTION_WORKSPACE, 4 * MIB), (CONVOLUTION_WORKSPACE, None)]
+def test_a_settled_trace_adds_in_place_and_goes_on() -> None:
+    events: list[Event] = [Phase("backward", 1, 0), Alloc(0), Alloc(1), Alloc(2), ADD, Free(0), Free(1), Free(2)]
+    found = storage_events(settled(trace([(MIB, "temporaries")] * 3, events)))
+    # The sum, number 2, is in the first; repetitions have numbers for two.
+    assert found == [event for n in (0, 3, 5) for event in (Alloc(n), Alloc(n + 1), Free(n + 1), Free(n))]
 
 
-def test_only_workspaces_of_convolutions_can_be_done_without() -> None:
-    both = trace([(MIB, "weights")], [Alloc(0), op(name="aten::mm"), op(name="aten::convolution", size=MIB)])
-    optional = {request.part for request in requests(both, T4, convolution_share=1.0) if request.optional}
-    assert optional == {CONVOLUTION_WORKSPACE}
-    assert Request(0, "weights", MIB) in requests(both, T4, convolution_share=1.0)
+def test_each_thread_that_multiplies_asks_for_a_workspace_once() -> None:
+    product = op(name="aten::mm")
+    events: list[Event] = [Phase("forward", 0, 0), product, product, Phase("backward", 0, 0), product]
+    found = [(request.part, request.bytes) for request in requests(trace([], events), T4)]
+    assert found == [(WORKSPACES, 8 * MIB + 128 * 1024)] * 2
 
 
 def test_a_first_batch_that_is_smaller_leaves_the_weights_as_they_are() -> None:

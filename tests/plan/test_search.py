@@ -4,6 +4,7 @@ from types import SimpleNamespace
 
 import pytest
 
+from shoestring.errors import QuestionError
 from shoestring.hardware import targets
 from shoestring.plan import search as room
 from shoestring.recipe import live
@@ -69,10 +70,34 @@ def test_what_is_asked_for_is_kept_even_where_it_does_not_fit(monkeypatch):
     chosen, _ = search(monkeypatch, fits=lambda s: False, seconds=lambda s: 1 / s.micro_batch)
     assert chosen.micro_batch == 1  # the nearest to fitting
 
-    wanted = Settings(precision="fp32", micro_batch=48)
+    wanted = Settings(precision="fp32", micro_batch=48, checkpointing="no")
     chosen, tried = search(monkeypatch, fits=lambda s: False, seconds=lambda s: 1.0, wanted=wanted)
-    assert (chosen.precision, chosen.micro_batch) == ("fp32", 48)
+    assert (chosen.precision, chosen.micro_batch, chosen.checkpointing) == ("fp32", 48, "no")
     assert tried == [("fp32", 48)]
+
+
+def test_activations_are_computed_again_only_where_no_microbatch_fits_otherwise(monkeypatch):
+    def fits(settings):
+        return settings.checkpointing == "full" and settings.micro_batch <= 32
+
+    wanted = Settings(precision="fp16")
+    chosen, tried = search(monkeypatch, fits=fits, seconds=lambda s: 1.0, wanted=wanted)
+    assert (chosen.checkpointing, chosen.micro_batch) == ("full", 32)
+    assert [size for _, size in tried] == [64, 32, 16, 8, 4, 2, 1, 64, 32]
+    chosen, _ = search(monkeypatch, fits=lambda s: s.micro_batch == 1, seconds=lambda s: 1.0, wanted=wanted)
+    assert (chosen.checkpointing, chosen.micro_batch) == ("no", 1)
+
+
+def test_a_model_without_blocks_is_planned_without_checkpointing(monkeypatch):
+    def fits(settings):
+        if settings.checkpointing == "full":
+            raise QuestionError("no blocks")
+        return False
+
+    chosen, _ = search(monkeypatch, fits=fits, seconds=lambda s: 1.0)
+    assert chosen.checkpointing == "no"
+    with pytest.raises(QuestionError, match="no blocks"):
+        search(monkeypatch, fits=fits, seconds=lambda s: 1.0, wanted=Settings(checkpointing="full"))
 
 
 def test_a_microbatch_beyond_the_effective_batch_is_the_effective_batch(monkeypatch):

@@ -39,6 +39,15 @@ def followed(recipe, device=T4):
         return tracer.trace(Settings(micro_batch=1024, precision="fp32"), accumulate=1, device=device)
 
 
+def in_passing(trace):
+    """Bytes of what lives for no event but its own end."""
+    return [
+        trace.storages[first.storage].bytes
+        for first, second in zip(trace.events, trace.events[1:], strict=False)
+        if isinstance(first, Alloc) and isinstance(second, Free) and first.storage == second.storage
+    ]
+
+
 def test_softmax_reads_fp16_and_writes_fp32_without_a_copy():
     trace = followed(Softmax())
     names = [event.name for event in trace.events if isinstance(event, Op)]
@@ -47,10 +56,18 @@ def test_softmax_reads_fp16_and_writes_fp32_without_a_copy():
 
 def test_softmax_backward_makes_a_product_that_is_gone_at_once():
     for device, products in ((T4, 2), (CPU, 0)):
-        trace = followed(FullSoftmax(), device)
-        passing = [
-            trace.storages[first.storage].bytes
-            for first, second in zip(trace.events, trace.events[1:], strict=False)
-            if isinstance(first, Alloc) and isinstance(second, Free) and first.storage == second.storage
-        ]
-        assert passing.count(1024 * 16 * 4) == products
+        assert in_passing(followed(FullSoftmax(), device)).count(1024 * 16 * 4) == products
+
+
+class LogSumExp(Softmax):
+    """Its result is a number for each row; the copy it is made from is all of what goes in."""
+
+    dtype = torch.float32
+
+    def loss(self, model, batch):
+        return model(batch).logsumexp(-1).sum()
+
+
+def test_logsumexp_makes_a_copy_in_passing():
+    for device, copies in ((T4, 2), (CPU, 0)):
+        assert in_passing(followed(LogSumExp(), device)).count(1024 * 16 * 4) == copies

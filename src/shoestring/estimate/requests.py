@@ -5,52 +5,50 @@ from __future__ import annotations
 import dataclasses
 from collections import defaultdict
 from collections.abc import Iterator
-from dataclasses import dataclass
+from typing import NamedTuple
 
 from shoestring.hardware.catalog import Device
 from shoestring.trace.record import Alloc, Free, Op, Phase, Trace
 from shoestring.units import MIB
 
 WORKSPACES = "cuBLAS workspaces"
-CONVOLUTION_WORKSPACE = "convolution workspaces"
 
 _WORKSPACE_BYTES = 8 * MIB + 128 * 1024
 _WORKSPACE_BYTES_HOPPER = 32 * MIB
 """Per thread that multiplies matrices: torch's `aten/src/ATen/cuda/CublasHandlePool.cpp`."""
 
-_PRODUCTS = {"aten::mm", "aten::addmm", "aten::bmm", "aten::baddbmm", "aten::addbmm", "aten::mv", "aten::addmv"}
+STREAMS = {"all-gather buffers": "copy-in"}
+"""Parts that FSDP2 allocates on a stream of its own, so that no other part takes their blocks."""
 
-_BACKWARD_SHARE = 2 / 3
-"""A convolution's backward is two calls of cuDNN, each with three of the operands and results counted for both."""
+_PRODUCTS = {"aten::mm", "aten::addmm", "aten::bmm", "aten::baddbmm", "aten::addbmm", "aten::mv", "aten::addmv"}
 
 _REPEATED_UPDATES = 2
 """The updates after the traced ones ask for the same, but of segments cut up by what came before."""
 
 
-@dataclass(frozen=True, slots=True)
-class Request:
+class Request(NamedTuple):
     """Bytes asked for (None: given back) under a key, for a part."""
 
     key: object
     part: str
     bytes: int | None
-    optional: bool = False
-    """A workspace without which cuDNN takes another algorithm (`try_plans` in torch's `Conv_v8.cpp`)."""
 
 
-_OF_A_BATCH = {"activations", "batch", "reserve space", "temporaries"}
+OF_A_BATCH = {"activations", "batch", "reserve space", "KV cache", "temporaries"}
 """Parts that are smaller where a batch is."""
 
 
-def requests(
-    trace: Trace, device: Device, *, convolution_share: float = 0.0, first_share: float = 1.0
-) -> list[Request]:
-    """The requests of the trace's updates and two more of the second's kind.
+def requests(trace: Trace, device: Device, *, first_share: float = 1.0) -> list[Request]:
+    """The requests of a trace; of one that `settled` gave, if they are to be those of a longer run.
 
-    `convolution_share` is the workspace of each convolution as a share of its operands' bytes; `first_share` is the
-    first batch's size as a share of the others'.
+    `first_share` is the first batch's size as a share of the others'.
     """
-    return list(_requests(steady(added_in_place(trace)), device, convolution_share, first_share))
+    return list(_requests(trace, device, first_share))
+
+
+def settled(trace: Trace) -> Trace:
+    """The trace's updates as the engine makes them, and two more of the second's kind."""
+    return steady(added_in_place(trace))
 
 
 def added_in_place(trace: Trace) -> Trace:
@@ -117,14 +115,20 @@ def steady(trace: Trace, times: int = _REPEATED_UPDATES) -> Trace:
     return dataclasses.replace(trace, storages=tuple(storages), events=tuple(events))
 
 
-def _requests(trace: Trace, device: Device, convolution_share: float, first_share: float) -> Iterator[Request]:
-    """The storages in order, each thread's workspace before its first product, those of convolutions in passing."""
+def _requests(trace: Trace, device: Device, first_share: float) -> Iterator[Request]:
+    """The storages in order, each thread's workspace before its first product."""
     workspace = _WORKSPACE_BYTES_HOPPER if device.compute_capability == (9, 0) else _WORKSPACE_BYTES
     thread = ""
     share_of_batch = 1.0
     with_workspace: set[str] = set()
-    for place, event in enumerate(trace.events):
+    for event in trace.events:
         match event:
+            case Alloc(index):
+                storage = trace.storages[index]
+                share = share_of_batch if storage.part in OF_A_BATCH else 1.0
+                yield Request(index, storage.part, int(storage.bytes * share) or 1)
+            case Free(index):
+                yield Request(index, trace.storages[index].part, None)
             case Phase(name, update):
                 share_of_batch = first_share if update == 0 else 1.0
                 # Backward runs in a thread of its own.
@@ -132,17 +136,6 @@ def _requests(trace: Trace, device: Device, convolution_share: float, first_shar
             case Op(name) if name in _PRODUCTS and thread not in with_workspace:
                 with_workspace.add(thread)
                 yield Request((WORKSPACES, thread), WORKSPACES, workspace)
-            case Op(name, _, size) if convolution_share and "convolution" in name:
-                share = convolution_share * (_BACKWARD_SHARE if thread == "backward" else 1)
-                key = (CONVOLUTION_WORKSPACE, place)
-                yield Request(key, CONVOLUTION_WORKSPACE, int(size * share), optional=True)
-                yield Request(key, CONVOLUTION_WORKSPACE, None, optional=True)
-            case Alloc(index):
-                storage = trace.storages[index]
-                share = share_of_batch if storage.part in _OF_A_BATCH else 1.0
-                yield Request(index, storage.part, int(storage.bytes * share) or 1)
-            case Free(index):
-                yield Request(index, trace.storages[index].part, None)
 
 
 def _first_alike(trace: Trace, made: int, place: int) -> int | None:

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from typing import Any, Literal
 
 from shoestring.settings import Precision
-from shoestring.units import GIB, MIB
+from shoestring.units import GIB, KIB, MIB
 
 GB = 10**9  # of data sheets and disks; memory is counted in GiB
 
@@ -143,6 +143,15 @@ CONTEXT_SOURCE = (
     "not measured here; low: a T4's; typical: what users report of lazy loading (pytorch#107667); "
     "high: every kernel loaded (pytorch#86509)"
 )
+
+_NCCL_CONNECTION = 512 * KIB + 120 * 640 * 8 * 8 + 4 * MIB
+NCCL_BYTES = (0, 2 * 2 * _NCCL_CONNECTION, 2 * 4 * 2 * _NCCL_CONNECTION + 40 * MIB)
+"""On each of a few GPUs of one machine, outside PyTorch's allocator: low, typical, high. Of NCCL's source code
+(`src/include/comm.h`) are the default buffers of a connection, one for each protocol (LL, LL128, Simple), and that a
+channel is a ring and a tree, with a connection each. Low: all of them in host memory, as between GPUs that cannot read
+each other. Typical: 2 channels, as for two GPUs on PCIe. High: two communicators of 4 channels, and all of NCCL's
+kernels for one architecture loaded (its library's size divided by the architectures in it)."""
+NCCL_SOURCE = "not measured; buffers of NCCL's connections by its source code (comm.h), outside of torch's allocator"
 
 
 def _gpu(

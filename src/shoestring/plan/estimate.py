@@ -1,9 +1,11 @@
-"""The memory of given settings on one GPU of a target."""
+"""The memory of given settings on each GPU of a target."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
 from shoestring.estimate.memory import Breakdown
+from shoestring.estimate.phases import tensor_bytes
 from shoestring.hardware.catalog import Target
 from shoestring.plan.search import candidate
 from shoestring.recipe import LoadedRecipe
@@ -21,6 +23,8 @@ class Estimate:
     settings: Settings
     facts: Facts
     memory: Breakdown
+    phases: Mapping[str, int]
+    """The most bytes of tensors in each phase of an update."""
 
     @property
     def peak_bytes(self) -> int:
@@ -38,16 +42,28 @@ class Estimate:
 
 
 def make_estimate(loaded: LoadedRecipe, target: Target, wanted: Settings) -> Estimate:
-    """Trace one update of `loaded` under `wanted`; an open microbatch is the effective batch, an open precision fp32.
+    """Trace one update of `loaded` under `wanted`, divided among the target's GPUs.
+
+    An open microbatch is a GPU's share of the effective batch, an open precision fp32, open checkpointing none.
 
     Raises TraceError when a training step of the model cannot be followed.
     """
+    gpus = target.processes
     settings = wanted.replace(
-        micro_batch=wanted.micro_batch or loaded.effective_batch, precision=wanted.precision or "fp32"
+        micro_batch=wanted.micro_batch or -(-loaded.effective_batch // gpus),
+        precision=wanted.precision or "fp32",
+        checkpointing=wanted.checkpointing or "no",
     )
-    if wanted.micro_batch and wanted.micro_batch > loaded.effective_batch:
-        loaded = loaded.replace(effective_batch=wanted.micro_batch)
+    if wanted.micro_batch and wanted.micro_batch * gpus > loaded.effective_batch:
+        loaded = loaded.replace(effective_batch=wanted.micro_batch * gpus)
     with Tracer(loaded) as tracer:
-        found = candidate(tracer, loaded, target, settings)
+        found = candidate(tracer, loaded, target, settings, gpus=gpus)
         facts = tracer.facts
-    return Estimate(recipe=loaded.name, target=target, settings=settings, facts=facts, memory=found.memory)
+    return Estimate(
+        recipe=loaded.name,
+        target=target,
+        settings=settings,
+        facts=facts,
+        memory=found.memory,
+        phases=tensor_bytes(found.trace),
+    )

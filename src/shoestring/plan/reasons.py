@@ -24,6 +24,8 @@ def reasons(
     settings = chosen.settings
     said = [_memory_reason(chosen), _micro_batch_reason(chosen, loaded, wanted)]
     said.append(_precision_reason(candidates, target, wanted))
+    if settings.checkpointing == "full" and wanted.checkpointing is None:
+        said.append("checkpointing full: without it not even the smallest microbatch fits")
     if facts.batch_norm and settings.micro_batch != loaded.effective_batch:
         said.append(
             f"BatchNorm takes its statistics from each microbatch of {settings.micro_batch}, so another microbatch "

@@ -1,6 +1,6 @@
 """Answers as a person reads them in a terminal: what is compared is a bar, what is looked up a table."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -11,6 +11,7 @@ from rich.text import Text
 from shoestring.estimate.memory import Breakdown
 from shoestring.hardware.catalog import Target
 from shoestring.report.metrics import summary
+from shoestring.settings import Settings
 from shoestring.trace.record import Facts
 from shoestring.units import bytes_text, count_text, seconds_text
 
@@ -26,7 +27,7 @@ def plan(found: "Plan") -> RenderableType:
     """A plan on one screen: the verdict first, then what it rests on."""
     facts = _grid()
     settings = found.settings
-    facts.add_row("settings", f"micro_batch {settings.micro_batch} · {settings.precision}")
+    facts.add_row("settings", _settings_text(settings.json()))
     facts.add_row("", _effective_batch(found))
     facts.add_row("memory", _memory_text(found.memory))
     facts.add_row("", _memory_bars(found.memory))
@@ -47,9 +48,10 @@ def estimate(found: "Estimate") -> RenderableType:
     """The memory of given settings as its parts."""
     settings = found.settings
     facts = _grid()
-    facts.add_row("settings", f"micro_batch {settings.micro_batch} · {settings.precision}")
+    facts.add_row("settings", _settings_text(settings.json()))
     facts.add_row("memory", _memory_text(found.memory))
     facts.add_row("", _memory_bars(found.memory))
+    facts.add_row("tensors in", " · ".join(f"{name} {bytes_text(size)}" for name, size in found.phases.items()))
     fits = found.memory.fits
     return Group(
         _headline(found.recipe, found.target, found.facts),
@@ -110,6 +112,14 @@ def _headline(recipe: str, target: Target, facts: Facts) -> Text:
         (target.name, "bold"),
         f" ({device}) · {count_text(facts.parameters_total)} parameters",
     )
+
+
+def _settings_text(settings: Mapping[str, Any]) -> str:
+    """Microbatch and precision, and what else decides memory where it is not the default."""
+    plain = Settings(checkpointing="no").json()
+    names = ("checkpointing", "optimizer_kernel", "offload", "sharding", "allocator", "cudnn_benchmark")
+    others = [f"{name} {settings[name]}" for name in names if settings[name] not in (None, plain[name])]
+    return " · ".join([f"micro_batch {settings['micro_batch']}", str(settings["precision"]), *others])
 
 
 def _effective_batch(found: "Plan") -> str:
@@ -174,10 +184,7 @@ def _alternative_text(other: Any) -> str:
     settings = other["settings"]
     fits = "" if other["fits"] else ", does not fit"
     time = f", {seconds_text(other['update_seconds'])} an update" if other["update_seconds"] else ""
-    return (
-        f"micro_batch {settings['micro_batch']} · {settings['precision']}: {bytes_text(other['peak_bytes'])}"
-        f"{time}{fits}"
-    )
+    return f"{_settings_text(settings)}: {bytes_text(other['peak_bytes'])}{time}{fits}"
 
 
 def _grid(columns: Iterable[str] = ()) -> Table:

@@ -37,6 +37,19 @@ def set_up() -> None:
             operator = getattr(getattr(torch.ops.aten, packet, None), overload or "default", None)
             if operator is not None:
                 _library.impl(name, _kernel(operator, policy), _AUTOCAST)
+    _clear_with_the_cache_of_torch()
+
+
+def _clear_with_the_cache_of_torch() -> None:
+    """Casts end where the outermost region does, also one that recomputation opens in backward: there torch clears."""
+    clear = torch.clear_autocast_cache
+
+    def cleared() -> None:
+        _kept.clear()
+        clear()
+
+    replaced: Any = torch
+    replaced.clear_autocast_cache = cleared
 
 
 @contextmanager
@@ -46,11 +59,8 @@ def region(precision: Precision) -> Iterator[None]:
         yield
         return
     dtype = {"fp16": torch.float16, "bf16": torch.bfloat16}[precision]
-    try:
-        with torch.autocast(DEVICE, dtype=dtype):
-            yield
-    finally:
-        _kept.clear()
+    with torch.autocast(DEVICE, dtype=dtype):
+        yield
 
 
 def _kernel(operator: Any, policy: Callable[..., Any]) -> Callable[..., Any]:

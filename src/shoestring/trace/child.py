@@ -60,7 +60,7 @@ class _Session:
 
 
 def _open(loaded: LoadedRecipe) -> Facts:
-    from shoestring.trace import attention, autocast, facts, kernels, masks, pretend, recurrent
+    from shoestring.trace import attention, autocast, experts, facts, fused, kernels, masks, pretend, recurrent
     from shoestring.trace.explain import explained
 
     with explained():
@@ -68,7 +68,7 @@ def _open(loaded: LoadedRecipe) -> Facts:
     with warnings.catch_warnings():
         # Where the CPU stands in for the pretend device, its own kernels are replaced, of which torch warns.
         warnings.simplefilter("ignore", UserWarning)
-        for part in (pretend, autocast, attention, kernels, masks, recurrent):
+        for part in (pretend, autocast, attention, kernels, fused, experts, masks, recurrent):
             part.set_up()
     return found
 
@@ -76,6 +76,7 @@ def _open(loaded: LoadedRecipe) -> Facts:
 def _trace(loaded: LoadedRecipe, facts: Facts, question: Mapping[str, Any]) -> Trace:
     from shoestring.trace import update
     from shoestring.trace.explain import explained
+    from shoestring.trace.facts import first_batches
     from shoestring.trace.recorder import Recorder
 
     recorder = Recorder()
@@ -96,6 +97,7 @@ def _trace(loaded: LoadedRecipe, facts: Facts, question: Mapping[str, Any]) -> T
         microbatches=min(update.FOLLOWED_MICROBATCHES, question["accumulate"]),
         precision=settings.precision,
         facts=facts,
+        first_batches=first_batches(loaded.recipe, settings.micro_batch),
         storages=storages,
         events=events,
     )

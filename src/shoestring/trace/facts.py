@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 import psutil
@@ -34,3 +35,17 @@ def read(recipe: Any) -> Facts:
         samples=samples,
         process_bytes=process,
     )
+
+
+def first_batches(recipe: Any, size: int) -> tuple[tuple[float, float], ...]:
+    """How likely the first batch of `size` samples is which share of `recipe.batch(size)`.
+
+    What the recipe says; else, where a batch has sequences of tokens, which are padded to the longest of a batch more
+    often than not, a sixteenth or an eighth less, each as likely as one in four: an assumption.
+    """
+    own = part(recipe, "first_batches", None)
+    if own is not None:
+        said: Mapping[float, float] = own(size)
+        return tuple(said.items())
+    tokens = any(tensor.dtype == torch.int64 and tensor.dim() > 1 for tensor in pretend.tensors(recipe.batch(size)))
+    return ((15 / 16, 0.25), (7 / 8, 0.25)) if tokens else ()

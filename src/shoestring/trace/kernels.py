@@ -21,11 +21,19 @@ def set_up() -> None:
 
 def scratch_bytes(func: Any, args: tuple[Any, ...]) -> int:
     """Bytes that the operator's CUDA kernel allocates for itself and frees before it returns."""
-    if func is torch.ops.aten._softmax_backward_data.default:
-        # `Tensor tmp = grad * output` in torch's `aten/src/ATen/native/cuda/SoftMax.cu`; log_softmax needs none.
-        gradient: Tensor = args[0]
-        return gradient.numel() * gradient.element_size()
+    if func in _COPY_FIRST:
+        operand: Tensor = args[0]
+        return operand.numel() * operand.element_size()
     return 0
+
+
+_COPY_FIRST = {
+    # `Tensor tmp = grad * output` in torch's `aten/src/ATen/native/cuda/SoftMax.cu`; log_softmax needs none.
+    torch.ops.aten._softmax_backward_data.default,
+    # `(self - maxes).exp_()` in `aten/src/ATen/native/ReduceOps.cpp: logsumexp_out_impl`.
+    torch.ops.aten.logsumexp.default,
+}
+"""Operators whose kernel makes a tensor of its first operand's size in passing."""
 
 
 def _half_to_float(operator: Any) -> Callable[..., Tensor]:

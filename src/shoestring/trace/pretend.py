@@ -11,8 +11,9 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.utils import backend_registration
+
+from shoestring.trace import fake
 
 _REGISTER: Callable[..., None] | None = getattr(backend_registration, "_setup_privateuseone_for_python_backend", None)
 DEVICE, KEY = ("pretend", "PrivateUse1") if _REGISTER else ("cpu", "CPU")
@@ -20,6 +21,10 @@ DEVICE, KEY = ("pretend", "PrivateUse1") if _REGISTER else ("cpu", "CPU")
 fake tensors on the CPU take its place, with the same operators redirected."""
 
 _library = torch.library.Library("aten", "IMPL")
+
+_IN_ONE_KERNEL = ("silu_backward", "mish_backward")
+"""What CUDA has a kernel for and a device without one computes by several operators: of all operators with a kernel for
+the CPU those that are also composite (`aten/src/ATen/native/native_functions.yaml`) and run in training."""
 
 
 def set_up() -> None:
@@ -39,12 +44,14 @@ def set_up() -> None:
     for name, answer in answers.items():
         setattr(module, name, lambda answer=answer: answer)
     _REGISTER(DEVICE, backend_module=module)
+    for name in _IN_ONE_KERNEL:
+        _library.impl(name, _as_one(getattr(torch.ops.aten, name).default), f"Autograd{KEY}")
     _make_tensors_by_way_of_the_cpu()
 
 
-def fake_mode() -> FakeTensorMode:
+def fake_mode() -> fake.Mode:
     # Tensors that a model made itself and that are no parameters are real; they may meet fake ones.
-    return FakeTensorMode(allow_non_fake_inputs=True)
+    return fake.Mode(allow_non_fake_inputs=True)
 
 
 def build(make: Callable[[], nn.Module]) -> nn.Module:
@@ -57,24 +64,24 @@ def build(make: Callable[[], nn.Module]) -> nn.Module:
         return make().train()
 
 
-def move(model: nn.Module) -> None:
-    """Replace the model's parameters and buffers by ones on the pretend device; tied ones stay tied."""
+def like(tensor: Tensor) -> Tensor:
+    """A tensor of the same shape, strides and type on the pretend device."""
+    return torch.empty_strided(tensor.size(), tensor.stride(), dtype=tensor.dtype, device=DEVICE)
+
+
+def move(model: nn.Module, copy: Callable[[Tensor], Tensor] = like) -> None:
+    """Replace the model's parameters and buffers by copies, on the pretend device for one; tied ones stay tied."""
     moved: dict[int, Tensor] = {}
     for module in model.modules():
         for name, parameter in module._parameters.items():
             if parameter is not None:
                 if id(parameter) not in moved:
-                    moved[id(parameter)] = nn.Parameter(like(parameter), requires_grad=parameter.requires_grad)
+                    moved[id(parameter)] = nn.Parameter(copy(parameter), requires_grad=parameter.requires_grad)
                 # By attribute, so that recurrent layers renew their own list of weights.
                 setattr(module, name, moved[id(parameter)])
         for name, buffer in module._buffers.items():
             if buffer is not None:
-                module._buffers[name] = moved.setdefault(id(buffer), like(buffer))
-
-
-def like(tensor: Tensor) -> Tensor:
-    """A tensor of the same shape, strides and type on the pretend device."""
-    return torch.empty_strided(tensor.size(), tensor.stride(), dtype=tensor.dtype, device=DEVICE)
+                module._buffers[name] = moved.setdefault(id(buffer), copy(buffer))
 
 
 def batch_like(batch: Any) -> Any:
@@ -93,6 +100,17 @@ def batch_like(batch: Any) -> Any:
 def tensors(tree: Any) -> Iterable[Tensor]:
     """The tensors in tuples, lists and dicts of them."""
     return (leaf for leaf in torch.utils._pytree.tree_leaves(tree) if isinstance(leaf, Tensor))
+
+
+def _as_one(operator: Any) -> Callable[..., Tensor]:
+    """The operator as it is; a fake mode knows its result's shape without the formula."""
+
+    def kernel(*arguments: Tensor) -> Tensor:
+        with torch._C._AutoDispatchBelowAutograd():
+            result: Tensor = operator(*arguments)
+        return result
+
+    return kernel
 
 
 def _dropout(values: Tensor, p: float, train: bool) -> Tensor:

@@ -9,12 +9,26 @@ from typing import Any, Literal, TypeAlias, get_args
 from shoestring.settings import Precision
 
 Part = Literal[
-    "weights", "buffers", "gradients", "optimizer states", "batch", "activations", "reserve space", "temporaries"
+    "weights",
+    "buffers",
+    "gradients",
+    "optimizer states",
+    "batch",
+    "activations",
+    "reserve space",
+    "KV cache",
+    "gradient buckets",
+    "gathered weights",
+    "all-gather buffers",
+    "reduce-scatter buffers",
+    "temporaries",
 ]
 """What a storage is for. Activations are what forward made and backward still finds (autocast's copies of weights
-among them); reserve space is the same of a fused recurrent layer, whose size is a model; temporaries are the rest."""
+among them); reserve space is the same of a fused recurrent layer, whose size is a model; the KV cache is what a rollout
+keeps from one step to the next; buckets, gathered weights and buffers are those of several GPUs (`trace/sharding.py`);
+temporaries are the rest."""
 
-PhaseName = Literal["model", "forward", "backward", "optimizer", "end"]
+PhaseName = Literal["model", "generation", "forward", "backward", "optimizer", "end"]
 
 PARTS: tuple[Part, ...] = get_args(Part)
 
@@ -101,6 +115,8 @@ class Trace:
     """Microbatches in the measured update: at most two, since all later ones repeat the second."""
     precision: Precision
     facts: Facts
+    first_batches: tuple[tuple[float, float], ...] = ()
+    """How much smaller than the traced one the first batch may be: shares of it, each with how likely it is."""
     storages: tuple[Storage, ...]
     events: tuple[Event, ...]
 
@@ -113,6 +129,7 @@ class Trace:
             "microbatches": self.microbatches,
             "precision": self.precision,
             "facts": self.facts.json(),
+            "first_batches": self.first_batches,
             "names": list(names),
             "storages": [[storage.bytes, PARTS.index(storage.part)] for storage in self.storages],
             "events": list(_rows(self.events, numbers)),
@@ -132,6 +149,7 @@ class Trace:
             microbatches=values["microbatches"],
             precision=values["precision"],
             facts=Facts.from_json(values["facts"]),
+            first_batches=tuple((share, likely) for share, likely in values["first_batches"]),
             storages=tuple(Storage(size, PARTS[part]) for size, part in values["storages"]),
             events=tuple(events),
         )

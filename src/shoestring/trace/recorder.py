@@ -15,7 +15,8 @@ from torch.utils.flop_counter import flop_registry
 
 from shoestring.settings import Precision
 from shoestring.trace import attention, kernels, recurrent
-from shoestring.trace.pretend import DEVICE, tensors
+from shoestring.trace.fake import DEVICE_OF
+from shoestring.trace.pretend import DEVICE
 from shoestring.trace.record import Alloc, Event, Free, Op, Part, Phase, PhaseName, Storage
 
 _PRECISIONS: dict[torch.dtype, Precision] = {torch.float16: "fp16", torch.bfloat16: "bf16"}
@@ -24,12 +25,26 @@ _PRECISIONS: dict[torch.dtype, Precision] = {torch.float16: "fp16", torch.bfloat
 _GATHERS = {"aten::embedding", "aten::index", "aten::index_select", "aten::gather"}
 
 
-class Recorder(TorchDispatchMode):
-    """Entered above a fake mode, it sees what autograd and autocast have made of the model: plain operators."""
+def pretend(tensor: Tensor) -> bool:
+    """Whether the tensor lies on the pretend device."""
+    return isinstance(tensor, FakeTensor) and tensor.fake_device.type == DEVICE
 
-    def __init__(self) -> None:
+
+def real(tensor: Tensor) -> bool:
+    """Whether the tensor lies in the memory of this process."""
+    return not isinstance(tensor, FakeTensor) and tensor.device.type == "cpu"
+
+
+class Recorder(TorchDispatchMode):
+    """Entered above a fake mode, it sees what autograd and autocast have made of the model: plain operators.
+
+    With `watched=real` it follows real tensors on the CPU likewise, without a fake mode.
+    """
+
+    def __init__(self, watched: Callable[[Tensor], bool] = pretend) -> None:
         enter: Any = super().__init__
         enter()
+        self._watched = watched
         self.operator = ""
         """The operator that was called last: the one to name when it fails."""
         self._events: list[Event] = []
@@ -37,22 +52,30 @@ class Recorder(TorchDispatchMode):
         self._parts: list[Part | None] = []
         self._live: dict[int, tuple[int, weakref.ref[Any]]] = {}
         """From a storage's address to its index; the reference is what tells of its end."""
+        self._asleep: set[int] = set()
+        """Addresses of storages whose memory is given back while their tensors live on."""
         self._phase_began = 0
+
+    @classmethod
+    def _should_skip_dynamo(cls) -> bool:
+        # Nothing is compiled here, so nothing has to be kept from being compiled at each operator.
+        return False
 
     def __torch_dispatch__(
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
     ) -> Any:
         kwargs = kwargs or {}
-        if func is torch.ops.prim.device.default:
-            return func(*args, **kwargs)
+        if func is DEVICE_OF and isinstance(args[0], FakeTensor):
+            return args[0].fake_device
         self.operator = func.name()
         result = func(*args, **kwargs)
-        returned = _on_device(result)
+        returned = self._of_interest(result)
         new = [tensor for tensor in returned if self._track(tensor)]
         self._pass_through(kernels.scratch_bytes(func, args) if attention.CAPABILITY.get() else 0)
-        written = [tensor for read in _writes(func) for tensor in _on_device(read(args, kwargs))]
+        written = [tensor for read in _writes(func) for tensor in self._of_interest(read(args, kwargs))]
         if (new or written) and not _leaves_memory_alone(func):
-            self._events.append(_operator(func, args, kwargs, result, new + written))
+            read = self._of_interest((args, kwargs))
+            self._events.append(_operator(func, args, kwargs, result, read, new + written))
         if func is recurrent.FORWARD:
             self.label(result[-2:-1], "reserve space")
         return result
@@ -72,18 +95,44 @@ class Recorder(TorchDispatchMode):
             if tensor is not None and (known := self._live.get(tensor.untyped_storage()._cdata)):
                 self._parts[known[0]] = self._parts[known[0]] or part
 
+    def release(self, tensor: Tensor) -> None:
+        """End the storage's life in the record, not the tensor's: another device keeps what it holds."""
+        address: int = tensor.untyped_storage()._cdata
+        self._asleep.add(address)
+        self._events.append(Free(self._live[address][0]))
+
+    def revive(self, tensor: Tensor, size: int, part: Part) -> None:
+        """Begin another life, with `size` bytes, of a storage that was released."""
+        address: int = tensor.untyped_storage()._cdata
+        self._asleep.remove(address)
+        self._live[address] = self._begin(size, part), self._live[address][1]
+
+    def erase(self, group: Iterable[Tensor]) -> None:
+        """Release tensors that were never whole on the device: the record has nothing of them so far."""
+        born = set()
+        for tensor in group:
+            address: int = tensor.untyped_storage()._cdata
+            self._asleep.add(address)
+            born.add(self._live[address][0])
+        self._events = [event for event in self._events if not (isinstance(event, Alloc) and event.storage in born)]
+
     def record(self) -> tuple[tuple[Storage, ...], tuple[Event, ...]]:
         """The storages and the events so far; what has no part yet is a temporary."""
         storages = (Storage(size, part or "temporaries") for size, part in zip(self._bytes, self._parts, strict=True))
         return tuple(storages), tuple(self._events)
 
+    def _of_interest(self, tree: Any) -> list[Tensor]:
+        """The watched tensors in an operator's arguments or results: in tuples, lists and dicts."""
+        if isinstance(tree, Tensor):
+            return [tree] if self._watched(tree) else []
+        if isinstance(tree, list | tuple):
+            return [tensor for branch in tree for tensor in self._of_interest(branch)]
+        return self._of_interest(list(tree.values())) if isinstance(tree, dict) else []
+
     def _pass_through(self, size: int) -> None:
         """A kernel's own storage, gone when the kernel has been queued."""
         if size:
-            index = len(self._bytes)
-            self._bytes.append(size)
-            self._parts.append("temporaries")
-            self._events += (Alloc(index), Free(index))
+            self._events.append(Free(self._begin(size, "temporaries")))
 
     def _track(self, tensor: Tensor) -> bool:
         """Whether the tensor's storage is a new one."""
@@ -91,21 +140,28 @@ class Recorder(TorchDispatchMode):
         address: int = storage._cdata
         if address in self._live or not storage.nbytes():
             return False
-        index = len(self._bytes)
-        self._bytes.append(storage.nbytes())
-        self._parts.append(None)
-        self._events.append(Alloc(index))
 
         def ended(_: weakref.ref[Any]) -> None:
-            del self._live[address]
-            self._events.append(Free(index))
+            index, _ = self._live.pop(address)
+            if address in self._asleep:
+                self._asleep.remove(address)
+            else:
+                self._events.append(Free(index))
 
-        self._live[address] = index, weakref.ref(storage, ended)
+        self._live[address] = self._begin(storage.nbytes(), None), weakref.ref(storage, ended)
         return True
 
+    def _begin(self, size: int, part: Part | None) -> int:
+        """The index of a new storage, which lives from now on."""
+        self._bytes.append(size)
+        self._parts.append(part)
+        self._events.append(Alloc(len(self._bytes) - 1))
+        return len(self._bytes) - 1
 
-def _operator(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], result: Any, made: list[Tensor]) -> Op:
-    read = _on_device((args, kwargs))
+
+def _operator(
+    func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], result: Any, read: list[Tensor], made: list[Tensor]
+) -> Op:
     if func._schema.name in _GATHERS:
         read = made
     count = flop_registry.get(func._overloadpacket)
@@ -113,10 +169,6 @@ def _operator(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], result: 
     precision: Precision = next((name for x in read if (name := _PRECISIONS.get(x.dtype))), "fp32")
     launches = recurrent.launches(*args) if func in (recurrent.FORWARD, recurrent.BACKWARD) else 1
     return Op(func.name(), flops, _size(read) + _size(made), precision, launches)
-
-
-def _on_device(tree: Any) -> list[Tensor]:
-    return [leaf for leaf in tensors(tree) if isinstance(leaf, FakeTensor) and leaf.fake_device.type == DEVICE]
 
 
 def _size(group: Iterable[Tensor]) -> int:

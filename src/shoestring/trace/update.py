@@ -3,20 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 
 from shoestring.recipe import build_optimizer, part
 from shoestring.settings import Precision, Settings
-from shoestring.trace import attention, autocast, pretend
+from shoestring.techniques import checkpointing, kernels
+from shoestring.trace import attention, autocast, hosted, pretend, rollout, sharding, values
+from shoestring.trace.alone import Alone
 from shoestring.trace.pretend import DEVICE
 from shoestring.trace.record import Event, Storage
 from shoestring.trace.recorder import Recorder
-
-if TYPE_CHECKING:
-    from torch.optim import Optimizer
 
 FOLLOWED_MICROBATCHES = 2
 """The second finds gradients to add to; all later ones repeat it."""
@@ -29,7 +28,7 @@ def run(
     *,
     accumulate: int,
     capability: tuple[int, int] | None,
-    gpus: int = 1,  # noqa: ARG001
+    gpus: int = 1,
 ) -> tuple[tuple[Storage, ...], tuple[Event, ...]]:
     """Follow two updates of `recipe`, the first with one microbatch, on one of `gpus` of this compute capability.
 
@@ -44,30 +43,45 @@ def run(
     # A Python error in another thread's backward would end the process while it unwinds.
     with pretend.fake_mode(), recorder, torch.autograd.set_multithreading_enabled(False):
         recorder.mark("model", 0)
-        pretend.move(model)
+        hosted.move(recorder, model, recipe, settings, gpus)
         recorder.label(model.parameters(), "weights")
         recorder.label(model.buffers(), "buffers")
-        optimizer = build_optimizer(recipe, model)
-        if on_gpu:
-            _many_tensors_at_once(optimizer)
+        checkpointing.apply(model, recipe, settings.checkpointing)
+        shared = sharding.share(recorder, model, recipe, settings, gpus)
+        with shared.while_the_optimizer_is_made():
+            optimizer = build_optimizer(recipe, model)
+        shared.divide(optimizer)
+        kernels.choose(optimizer, settings.optimizer_kernel, many_by_default=on_gpu)
+        stepping = hosted.stepping(optimizer, settings)
         scaler = _Scaler() if precision == "fp16" else None
         clip_norm = part(recipe, "clip_norm", None)
+        samples = settings.micro_batch * accumulate
         for number, microbatches in enumerate((1, min(FOLLOWED_MICROBATCHES, accumulate))):
+            rollout.follow(recorder, recipe, model, samples=samples, precision=precision, number=number)
             for index in range(microbatches):
                 recorder.mark("forward", number, index)
-                _microbatch(recorder, recipe, model, batch, precision, scaler, 1 / microbatches, (number, index))
+                shared.before_forward()
+                _microbatch(
+                    recorder, recipe, model, batch, precision, scaler, 1 / microbatches, (number, index), shared
+                )
             recorder.mark("optimizer", number)
-            parameters = [parameter for parameter in model.parameters() if parameter.grad is not None]
+            parameters = [parameter for parameter in shared.trained if parameter.grad is not None]
             if scaler:
                 scaler.unscale(parameters)
             if clip_norm is not None:
                 nn.utils.clip_grad_norm_(parameters, clip_norm, foreach=on_gpu)
-            optimizer.step()
+            with values.answered():
+                stepping.step()
             recorder.label(pretend.tensors(list(optimizer.state.values())), "optimizer states")
             if scaler:
                 scaler.update()
             del parameters
-            optimizer.zero_grad(set_to_none=True)
+            # A recipe's optimizer may clear its gradients in a way or at a time of its own.
+            stepping.zero_grad(set_to_none=True)
+            if gpus > 1:  # what another GPU steps is not among this one's
+                for parameter in shared.trained:
+                    parameter.grad = None
+            shared.after_update()
         recorder.mark("end", 1)
         return recorder.record()
 
@@ -81,6 +95,7 @@ def _microbatch(
     scaler: _Scaler | None,
     share: float,
     place: tuple[int, int],
+    shared: Alone,
 ) -> None:
     moved = pretend.batch_like(batch)
     recorder.label(pretend.tensors(moved), "batch")
@@ -92,7 +107,9 @@ def _microbatch(
     if scaler:
         loss = scaler.scale(loss)
     recorder.mark("backward", *place)
+    shared.before_backward()
     loss.backward()
+    shared.after_backward()
     recorder.label((parameter.grad for parameter in model.parameters()), "gradients")
 
 
@@ -113,10 +130,3 @@ class _Scaler:
 
     def update(self) -> None:
         torch._amp_update_scale_(self._scale, self._growth, self._found, 2.0, 0.5, 2000)
-
-
-def _many_tensors_at_once(optimizer: Optimizer) -> None:
-    """Choose the optimizer's kernel as on CUDA: it looks at the parameters' type, which a fake one hides."""
-    for group in optimizer.param_groups:
-        if "foreach" in group and group["foreach"] is None and not group.get("fused"):
-            group["foreach"] = True

@@ -10,6 +10,7 @@ from torch.optim import Optimizer
 from shoestring.errors import CheckpointError
 from shoestring.recipe import LoadedRecipe, build_optimizer
 from shoestring.settings import Settings
+from shoestring.techniques import checkpointing, eightbit, kernels
 from shoestring.train.precision import Arithmetic, arithmetic
 from shoestring.train.seeding import derive, seed_all
 
@@ -61,11 +62,18 @@ class TrainingState:
 
 
 def build(loaded: LoadedRecipe, settings: Settings, device: torch.device) -> TrainingState:
-    """The state before the first update: a model initialised from the seed, on `device`, in training mode."""
+    """The state before the first update: a model initialised from the seed, on `device`, in training mode.
+
+    Raises QuestionError for a technique that the model or its optimizer has not.
+    """
     assert settings.precision is not None
     seed_all(derive(loaded.seed, "model"))
     model = loaded.recipe.model().to(device).train()
+    checkpointing.apply(model, loaded.recipe, settings.checkpointing)
     optimizer = build_optimizer(loaded.recipe, model)
+    eightbit.require_real(optimizer)
+    kernels.choose(optimizer, settings.optimizer_kernel)
+    torch.backends.cudnn.benchmark = settings.cudnn_benchmark
     return TrainingState(
         model=model,
         optimizer=optimizer,

@@ -9,6 +9,7 @@ from shoestring.errors import QuestionError
 from shoestring.recipe import find, option_fields
 from shoestring.recipes.chart import IMAGE_TOKENS, Chart, Options
 from shoestring.recipes.chart.policy import SIZES, Batch, log_probabilities
+from shoestring.techniques import checkpointing
 
 TINY = {"size": "tiny", "prompt_len": 40, "completion_len": 6, "weights": "fp32"}
 
@@ -51,6 +52,13 @@ def test_every_bad_option_is_named_at_once() -> None:
         Options(prompt_len=320, completion_len=0, lora_r=0, learning_rate=0.0)
     named = {problem.split("=")[0] for problem in refused.value.problems}
     assert named == {"prompt_len", "completion_len", "lora_r", "learning_rate"}
+
+
+@pytest.mark.parametrize(("generations", "effective_batch"), [(1, 4), (3, 4), (4, 6)])
+def test_an_update_is_made_of_whole_groups(generations: int, effective_batch: int) -> None:
+    with pytest.raises(QuestionError, match="options of chart"):
+        Options(generations=generations, effective_batch=effective_batch)
+    assert Options(generations=3, effective_batch=6).written_at_once is None
 
 
 def test_the_full_model_has_the_published_number_of_parameters() -> None:
@@ -123,10 +131,11 @@ def test_the_loss_is_minus_the_mean_of_log_probability_times_advantage(model: nn
 
 def test_checkpointing_keeps_less_and_changes_no_gradient() -> None:
     found = {}
-    for checkpointing in (True, False):
-        recipe = Chart(Options(**TINY, checkpointing=checkpointing))
+    for setting in ("full", "no"):
+        recipe = Chart(Options(**TINY))
         torch.manual_seed(0)
         model = recipe.model().train()
+        assert checkpointing.apply(model, recipe, setting) == {"full": 4, "no": 0}[setting]
         for module in model.modules():
             if isinstance(module, nn.Dropout):
                 module.p = 0.0
@@ -139,6 +148,6 @@ def test_checkpointing_keeps_less_and_changes_no_gradient() -> None:
         with torch.autograd.graph.saved_tensors_hooks(keep, lambda tensor: tensor):
             loss = recipe.loss(model, drawn(2))
         loss.backward()
-        found[checkpointing] = sum(kept), [x.grad for x in model.parameters() if x.requires_grad]
-    assert found[True][0] < found[False][0]
-    torch.testing.assert_close(found[True][1], found[False][1])
+        found[setting] = sum(kept), [x.grad for x in model.parameters() if x.requires_grad]
+    assert found["full"][0] < found["no"][0]
+    torch.testing.assert_close(found["full"][1], found["no"][1])

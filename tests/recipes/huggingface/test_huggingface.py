@@ -12,6 +12,7 @@ from shoestring.errors import QuestionError
 from shoestring.hardware.catalog import DEVICES
 from shoestring.recipe import find, live, load
 from shoestring.settings import Settings
+from shoestring.techniques import checkpointing
 from shoestring.trace import Tracer
 from shoestring.trace.record import Trace
 from tests.recipes.huggingface import tiny
@@ -91,8 +92,9 @@ def test_lora_is_fp32_on_the_attention_of_a_frozen_fp16_base(llama):
 
 def test_a_small_model_really_trains_in_four_bits_and_with_adapters(llama):
     # Values of packed weights are nobody's; the full model's are real.
-    recipe = load(f"hf:{llama}", {"seq_len": 8, "lora_r": 2, "checkpointing": True}).recipe
+    recipe = load(f"hf:{llama}", {"seq_len": 8, "lora_r": 2}).recipe
     model = recipe.model()
+    assert checkpointing.apply(model, recipe, "full") == 2
     optimizer = recipe.optimizer(model)
     recipe.loss(model, recipe.batch(2)).backward()
     grown = [p.grad.abs().sum() > 0 for n, p in model.named_parameters() if "lora_B" in n]
@@ -104,9 +106,9 @@ TOKENS = 72
 """No other tensor of these models has the size of something squared."""
 
 
-def followed(loaded) -> Trace:
+def followed(loaded, **settings) -> Trace:
     with Tracer(loaded) as tracer:
-        return tracer.trace(Settings(micro_batch=2, precision="fp32"), accumulate=1, device=DEVICES["t4"])
+        return tracer.trace(Settings(micro_batch=2, precision="fp32", **settings), accumulate=1, device=DEVICES["t4"])
 
 
 def bytes_of(trace: Trace, part: str) -> int:
@@ -116,8 +118,8 @@ def bytes_of(trace: Trace, part: str) -> int:
 @pytest.fixture(scope="module")
 def qlora(tmp_path_factory):
     path = tiny.write(tmp_path_factory.mktemp("qlora"), tiny.LLAMA)
-    options = {"seq_len": TOKENS, "lora_r": 4, "quantization": "nf4", "weights": "fp16", "checkpointing": True}
-    return followed(load(f"hf:{path}", options))
+    options = {"seq_len": TOKENS, "lora_r": 4, "quantization": "nf4", "weights": "fp16"}
+    return followed(load(f"hf:{path}", options), checkpointing="full")
 
 
 def test_four_bits_take_half_a_byte_and_the_rest_is_fp32(qlora):
@@ -145,3 +147,47 @@ def test_eager_attention_makes_scores_in_fp32_without_a_copy_before(llama):
     in_fp32 = sum(storage.bytes == 4 * scores for storage in trace.storages)
     # In each of two updates and two blocks: softmax's result, its gradient, and the product inside its backward.
     assert in_fp32 == 2 * 2 * 3
+
+
+@pytest.mark.parametrize("options", [{}, {"lora_r": 2}])
+def test_a_loss_in_chunks_is_the_models_own(llama, options):
+    found = {}
+    for chunk in (None, 5):
+        recipe = load(f"hf:{llama}", {"seq_len": 8, "loss_chunk": chunk, **options}).recipe
+        torch.manual_seed(0)
+        model = recipe.model()
+        batch = {name: torch.arange(16).view(2, 8) for name in ("input_ids", "labels")}
+        loss = recipe.loss(model, batch)
+        loss.backward()
+        found[chunk] = [loss.detach(), *(p.grad for p in model.parameters() if p.requires_grad)]
+    assert len(found[5]) > 2
+    torch.testing.assert_close(found[None], found[5])
+
+
+def test_a_loss_in_chunks_is_for_plain_causal_models(tmp_path):
+    with pytest.raises(QuestionError, match="no causal language model"):
+        built(tiny.write(tmp_path, tiny.BERT), loss_chunk=4)
+    with pytest.raises(QuestionError, match="logits_scaling"):
+        built(tiny.write(tmp_path, tiny.LLAMA, logits_scaling=8.0), loss_chunk=4)
+    options = {"seq_len": 8, "loss_chunk": 4, "lora_r": 2, "lora_targets": "lm_head"}
+    recipe = load(f"hf:{tiny.write(tmp_path, tiny.LLAMA)}", options).recipe
+    with pytest.raises(QuestionError, match="the head is"):
+        recipe.loss(recipe.model(), recipe.batch(1))
+
+
+def test_a_loss_in_chunks_never_holds_all_logits(llama):
+    def largest(**options):
+        trace = followed(live(load(f"hf:{llama}", {"seq_len": 200, "effective_batch": 2, **options}).recipe))
+        return max(storage.bytes for storage in trace.storages if storage.part != "weights")
+
+    vocabulary = tiny.LLAMA["vocab_size"]
+    assert largest() >= 4 * 2 * 200 * vocabulary > largest(loss_chunk=8)
+
+
+def test_bitsandbytes_states_have_a_byte_a_value(llama):
+    whole, small, paged = (
+        bytes_of(followed(live(load(f"hf:{llama}", {"seq_len": 8, "optimizer": name}).recipe)), "optimizer states")
+        for name in ("adamw", "adamw8bit", "paged_adamw8bit")
+    )
+    assert 0.25 * whole < small < 0.3 * whole
+    assert paged <= small

@@ -9,6 +9,7 @@ from shoestring.errors import QuestionError
 from shoestring.recipe import find, option_fields
 from shoestring.recipes.vqa import VQA, Options
 from shoestring.recipes.vqa.student import IGNORED, Batch
+from shoestring.techniques import checkpointing
 
 TINY = {"size": "tiny", "q_len": 6, "a_len": 5}
 
@@ -96,10 +97,12 @@ def test_the_encoders_are_shared_unless_asked_otherwise(model: nn.Module, monkey
 
 def test_checkpointing_changes_no_gradient_and_keeps_less() -> None:
     found = {}
-    for checkpointing in (True, False):
-        recipe = VQA(Options(**TINY, checkpointing=checkpointing))
+    for setting in ("full", "2", "no"):
+        recipe = VQA(Options(**TINY))
         torch.manual_seed(0)
         model = recipe.model().train()
+        assert checkpointing.apply(model, recipe, setting) == {"full": 8, "2": 2, "no": 0}[setting]
+        assert model.writer.decoder.block[1].gradient_checkpointing == (setting != "no")
         for module in model.modules():
             if isinstance(module, nn.Dropout):
                 module.p = 0.0
@@ -118,9 +121,9 @@ def test_checkpointing_changes_no_gradient_and_keeps_less() -> None:
         with torch.autograd.graph.saved_tensors_hooks(count, lambda tensor: tensor):
             loss = recipe.loss(model, drawn(2))
         loss.backward()
-        found[checkpointing] = kept, [x.grad for x in model.parameters()]
-    assert found[True][0] < found[False][0]
-    torch.testing.assert_close(found[True][1], found[False][1])
+        found[setting] = kept, [x.grad for x in model.parameters()]
+    assert found["full"][0] < found["2"][0] < found["no"][0]
+    torch.testing.assert_close(found["full"][1], found["no"][1])
 
 
 def test_padding_weighs_nothing_and_every_sample_the_same(model: nn.Module) -> None:

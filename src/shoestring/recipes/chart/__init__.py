@@ -1,12 +1,13 @@
 """`chart`: a small vision-language model learns to reason about charts from rewards (GRPO).
 
 Qwen2.5-VL-3B with LoRA adapters on every projection of the language model and on the vision tower's dense layers,
-which have the same names. An estimate is of the training forward and backward over completions that are there;
-generating them is not in it yet. Needs `pip install 'shoestring[chart]'`.
+which have the same names. Before each update the policy writes the completions that it then learns from. Needs
+`pip install 'shoestring[chart]'`.
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated, Literal
 
@@ -18,7 +19,7 @@ if TYPE_CHECKING:
     from torch import Tensor, nn
     from torch.optim import Optimizer
 
-    from shoestring.recipes.chart.policy import Batch
+    from shoestring.recipes.chart.policy import Batch, Policy
 
 IMAGE_TOKENS = {"full": 320, "tiny": 32}
 """Tokens that an image takes of the prompt: its 14x14 patches, merged two by two."""
@@ -30,17 +31,23 @@ class Options:
 
     size: Annotated[Literal["full", "tiny"], "Qwen2.5-VL-3B, or some hundred thousand parameters"] = "full"
     epochs: Annotated[int, "passes over the training data"] = 4
-    effective_batch: Annotated[int, "completions in one update"] = 4
+    effective_batch: Annotated[int, "completions in one update, a multiple of generations"] = 4
+    generations: Annotated[int, "completions of one prompt, which are judged by one another; at least 2"] = 4
+    written_at_once: Annotated[int | None, "completions written at the same time; by default all of an update's"] = None
     seed: Annotated[int, "decides initialisation, sample order, dropout and completions"] = 42
     prompt_len: Annotated[int, "tokens of a prompt at most, those of its image among them"] = 800
     completion_len: Annotated[int, "tokens of a completion at most"] = 768
     lora_r: Annotated[int, "rank of the adapters"] = 8
     weights: Annotated[Literal["fp16", "bf16", "fp32"], "type of the frozen weights; the adapters are fp32"] = "fp16"
-    checkpointing: Annotated[bool, "keep little of each layer's forward and compute it again in backward"] = True
     learning_rate: Annotated[float, "peak"] = 1e-5
 
     def __post_init__(self) -> None:
-        problems = too_small(vars(self), {"prompt_len": IMAGE_TOKENS[self.size] + 1, "completion_len": 1, "lora_r": 1})
+        least = {"generations": 2, "written_at_once": 1, "completion_len": 1, "lora_r": 1}
+        problems = too_small(vars(self), {**least, "prompt_len": IMAGE_TOKENS[self.size] + 1})
+        if self.generations > 1 and self.effective_batch % self.generations:
+            problems.append(
+                f"effective_batch={self.effective_batch}: must be a multiple of generations={self.generations}"
+            )
         if self.learning_rate <= 0:
             problems.append(f"learning_rate={self.learning_rate}: must be more than 0")
         if problems:
@@ -50,7 +57,7 @@ class Options:
 class Chart:
     """Reasoning about charts, learnt from rewards by LoRA adapters on Qwen2.5-VL-3B.
 
-    It can be estimated and planned; its data, generation and rewards, and with them training, come later.
+    It can be estimated and planned; its data and rewards, and with them training, come later.
     """
 
     def __init__(self, options: Options | None = None) -> None:
@@ -65,7 +72,6 @@ class Chart:
             SIZES[self.options.size],
             rank=self.options.lora_r,
             weights=self.options.weights,
-            checkpointing=self.options.checkpointing,
         )
 
     def batch(self, size: int) -> Batch:
@@ -93,6 +99,13 @@ class Chart:
         """The mean over completions of the mean over a completion's tokens of -log-probability times advantage."""
         per_token: Tensor = -model(batch) * batch.advantages[:, None] * batch.completions
         return (per_token.sum(dim=1) / batch.completions.sum(dim=1).clamp(min=1)).mean()
+
+    def rollout(self, model: Policy, batch: Batch) -> Iterator[list[Tensor]]:
+        """Writing the completions; see `generation.decisive_steps`. Groups written later are like the first."""
+        from shoestring.recipes.chart.generation import decisive_steps
+        from shoestring.recipes.chart.policy import Batch
+
+        return decisive_steps(model, Batch(*(tensor[: self.options.written_at_once] for tensor in batch)))
 
     def optimizer(self, model: nn.Module) -> Optimizer:
         import torch

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 import torch
 from peft import LoraConfig, get_peft_model
 from torch import Tensor, nn
-from transformers import AutoModelForImageTextToText, Qwen2_5_VLConfig
+from transformers import AutoModelForImageTextToText, DynamicCache, Qwen2_5_VLConfig
 
 from shoestring.recipes.chart.vision import Images, attend_by_segment
 
@@ -115,8 +115,8 @@ SIZES = {
 class Policy(nn.Module):
     """`Batch` in, log-probabilities of the completions' tokens (n, completion_len) float32 out."""
 
-    def __init__(self, shape: Shape, *, rank: int, weights: str, checkpointing: bool) -> None:
-        """`weights`: type of the frozen ones, a name in `TYPES`; `checkpointing`: whether layers keep inputs only."""
+    def __init__(self, shape: Shape, *, rank: int, weights: str) -> None:
+        """`weights`: type of the frozen ones, a name in `TYPES`."""
         super().__init__()
         config = shape.config()
         self.image_token = shape.image_token
@@ -131,23 +131,39 @@ class Policy(nn.Module):
             # peft asks transformers about checkpointing by a name that will be gone in version 6.
             warnings.simplefilter("ignore", FutureWarning)
             self.adapted = get_peft_model(base, adapters)
-        if checkpointing:
-            base.activation_checkpointing_enable()
 
     def forward(self, batch: Batch) -> Tensor:
-        model: Any = self.adapted.get_base_model()
-        images = self.images.encode(model.model.visual, batch.patches)
-        embedded = model.get_input_embeddings()(batch.tokens)
-        here = (batch.tokens == self.image_token)[:, :, None]
         length = batch.completions.shape[1]
-        logits = self.adapted(
-            inputs_embeds=embedded.masked_scatter(here, images.to(embedded.dtype)),
+        logits: Tensor = self.adapted(
+            inputs_embeds=self._embedded(batch.tokens, batch.patches),
             attention_mask=batch.mask,
             position_ids=batch.positions.transpose(0, 1),
             logits_to_keep=length + 1,
         ).logits
         # A token is foretold by the place before it. fp32: log-probabilities of 151,936 tokens lie close together.
         return log_probabilities(logits.float()[:, :-1], batch.tokens[:, -length:])
+
+    def scores(self, batch: Batch, places: slice, cache: DynamicCache) -> Tensor:
+        """Logits (n, 1, vocabulary) of the token after `places`; keys and values before them are in the cache."""
+        tokens = batch.tokens[:, places]
+        logits: Tensor = self.adapted.get_base_model()(
+            inputs_embeds=self._embedded(tokens, None if places.start else batch.patches),
+            attention_mask=batch.mask[:, : places.stop],
+            position_ids=batch.positions[:, :, places].transpose(0, 1),
+            past_key_values=cache,
+            use_cache=True,
+            logits_to_keep=1,
+        ).logits
+        return logits
+
+    def _embedded(self, tokens: Tensor, patches: Tensor | None) -> Tensor:
+        """(n, places, width): words, and where there are patches, images in their places."""
+        model: Any = self.adapted.get_base_model()
+        words: Tensor = model.get_input_embeddings()(tokens)
+        if patches is None:
+            return words
+        images = self.images.encode(model.model.visual, patches)
+        return words.masked_scatter((tokens == self.image_token)[:, :, None], images.to(words.dtype))
 
 
 def log_probabilities(logits: Tensor, tokens: Tensor) -> Tensor:

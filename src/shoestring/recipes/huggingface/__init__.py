@@ -12,6 +12,8 @@ from shoestring import config, extras
 from shoestring.errors import QuestionError
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from torch import Tensor, nn
     from torch.optim import Optimizer
 
@@ -30,16 +32,21 @@ class Options:
     double_quantization: Annotated[bool, "4-bit weights' scales in 8 bits"] = False
     weights: Annotated[Literal["fp32", "fp16", "bf16"], "base weights as they are stored, apart from autocast"] = "fp32"
     attention: Annotated[Literal["sdpa", "eager"], "torch's fused attention, or the square of scores"] = "sdpa"
-    checkpointing: Annotated[bool, "keep each block's input alone and compute the rest again in backward"] = False
+    loss_chunk: Annotated[
+        int | None, "tokens whose logits exist at once, of a causal language model; none for the model's own loss"
+    ] = None
     optimizer: Annotated[
-        Literal["adamw", "adam", "sgd", "rmsprop", "adagrad", "adafactor"], "torch's, with its default settings"
+        Literal[
+            "adamw", "adam", "sgd", "rmsprop", "adagrad", "adafactor", "adamw8bit", "paged_adamw8bit", "paged_adamw"
+        ],
+        "torch's, with its default settings, or bitsandbytes' with its states in 8 bits, or swapped out, or both",
     ] = "adamw"
     epochs: Annotated[int, "passes over the training data"] = 1
     effective_batch: Annotated[int, "samples in one update"] = 8
     seed: Annotated[int, "decides initialisation, sample order and dropout"] = 0
 
     def __post_init__(self) -> None:
-        problems = config.too_small(vars(self), {"seq_len": 1, "lora_r": 1, "lora_alpha": 1})
+        problems = config.too_small(vars(self), {"seq_len": 1, "lora_r": 1, "lora_alpha": 1, "loss_chunk": 1})
         if self.quantization != "none" and self.lora_r is None:
             problems.append("quantization=nf4: 4-bit weights cannot be trained themselves; set lora.r as well")
         if problems:
@@ -70,26 +77,51 @@ class HuggingFace:
         return batches.batch(configuration.read(self.source), size, self.options.seq_len)
 
     def loss(self, model: nn.Module, batch: dict[str, Tensor]) -> Tensor:
-        """The head's own loss, a mean."""
+        """The head's own loss, a mean; the same in pieces where `loss_chunk` is set."""
+        if self.options.loss_chunk:
+            from shoestring.recipes.huggingface import chunks
+
+            return chunks.loss(model, batch, self.options.loss_chunk)
         outputs: Any = model(**batch)
         loss: Tensor = outputs.loss
         return loss
 
     def optimizer(self, model: nn.Module) -> Optimizer:
         """The chosen optimizer over what is trained."""
+        trained = [weight for weight in model.parameters() if weight.requires_grad]
+        return _OPTIMIZERS[self.options.optimizer](trained)
+
+
+def _torchs(name: str) -> Callable[[list[nn.Parameter]], Optimizer]:
+    def make(trained: list[nn.Parameter]) -> Optimizer:
         import torch
 
-        kinds: dict[str, type[Optimizer]] = {
-            "adamw": torch.optim.AdamW,
-            "adam": torch.optim.Adam,
-            "sgd": torch.optim.SGD,
-            "rmsprop": torch.optim.RMSprop,
-            "adagrad": torch.optim.Adagrad,
-            "adafactor": torch.optim.Adafactor,
-        }
-        make: Any = kinds[self.options.optimizer]
-        made: Optimizer = make([weight for weight in model.parameters() if weight.requires_grad], lr=1e-4)
+        made: Optimizer = getattr(torch.optim, name)(trained, lr=1e-4)
         return made
+
+    return make
+
+
+def _bitsandbytes(*, bits: int, paged: bool) -> Callable[[list[nn.Parameter]], Optimizer]:
+    def make(trained: list[nn.Parameter]) -> Optimizer:
+        from shoestring.techniques.eightbit import BlockwiseAdamW
+
+        return BlockwiseAdamW(trained, lr=1e-4, bits=bits, paged=paged)
+
+    return make
+
+
+_OPTIMIZERS = {
+    "adamw": _torchs("AdamW"),
+    "adam": _torchs("Adam"),
+    "sgd": _torchs("SGD"),
+    "rmsprop": _torchs("RMSprop"),
+    "adagrad": _torchs("Adagrad"),
+    "adafactor": _torchs("Adafactor"),
+    "adamw8bit": _bitsandbytes(bits=8, paged=False),
+    "paged_adamw8bit": _bitsandbytes(bits=8, paged=True),
+    "paged_adamw": _bitsandbytes(bits=32, paged=True),
+}
 
 
 def of(source: str) -> type[HuggingFace]:

@@ -9,7 +9,7 @@ import torch
 from torch import nn
 
 from shoestring.errors import QuestionError
-from shoestring.recipes.huggingface import Options, attention, configuration, nf4
+from shoestring.recipes.huggingface import Options, attention, chunks, configuration, nf4
 
 _DTYPES = {"fp32": torch.float32, "fp16": torch.float16, "bf16": torch.bfloat16}
 
@@ -23,6 +23,8 @@ def model(source: str, options: Options) -> nn.Module:
     settings = configuration.read(source)
     attention.register()
     kind = configuration.model_class(settings)
+    if options.loss_chunk:
+        chunks.require_plain_head(kind, settings)
     make = getattr(kind, "_from_config", None) or kind.from_config
     dtype = _DTYPES[options.weights]
     made: Any = make(settings, dtype=dtype, attn_implementation=_attention(kind, settings, options))
@@ -31,8 +33,6 @@ def model(source: str, options: Options) -> nn.Module:
     if options.quantization == "nf4":
         # bitsandbytes computes in the type of its compute option, for which fp32 base weights have no better one.
         nf4.quantize(made, compute=dtype, double=options.double_quantization)
-    if options.checkpointing:
-        _checkpoint(made)
     return _with_adapters(made, options) if options.lora_r else made
 
 
@@ -44,15 +44,6 @@ def _attention(kind: Any, settings: Any, options: Options) -> str:
     text = settings.get_text_config()
     heads = getattr(text, "num_attention_heads", None)
     return "sdpa" if getattr(text, "num_key_value_heads", heads) in (heads, None) else attention.NAME
-
-
-def _checkpoint(made: Any) -> None:
-    """Each block by torch's non-reentrant checkpointing, under its name in transformers 5.23 or the one before."""
-    enable = getattr(made, "activation_checkpointing_enable", None)
-    if enable is not None:
-        enable(activation_checkpointing_kwargs={"use_reentrant": False})
-    else:
-        made.gradient_checkpointing_enable(gradient_checkpointing_kwargs={"use_reentrant": False})
 
 
 def _with_adapters(base: Any, options: Options) -> nn.Module:

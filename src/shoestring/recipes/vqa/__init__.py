@@ -39,7 +39,6 @@ class Options:
     forwards: Annotated[
         Literal["shared", "guide"], "encode image and question once for all three texts, or as published for each"
     ] = "shared"
-    checkpointing: Annotated[bool, "keep little of the decoder's forward and compute it again in backward"] = True
 
     def __post_init__(self) -> None:
         problems = too_small(vars(self), {"q_len": 1, "a_len": 1})
@@ -65,7 +64,11 @@ class VQA:
         require("vqa", "transformers")
         from shoestring.recipes.vqa.student import SIZES, Student
 
-        return Student(SIZES[self.options.size], checkpointing=self.options.checkpointing)
+        return Student(SIZES[self.options.size])
+
+    def blocks(self, model: Student) -> list[nn.Module]:
+        """The decoder's first: those that the published system computes again in backward."""
+        return model.blocks()
 
     def batch(self, size: int) -> Batch:
         """Images (size, 3, pixels, pixels) float32, the rest int64: questions and their mask (size, q_len), and

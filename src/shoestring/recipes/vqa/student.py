@@ -88,8 +88,7 @@ SIZES = {
 class Student(nn.Module):
     """Images and questions in, texts out. PhoBERT's pooler is among its parameters, as published, and unused."""
 
-    def __init__(self, shape: Shape, *, checkpointing: bool) -> None:
-        """`checkpointing`: whether the decoder's layers keep only their inputs for backward."""
+    def __init__(self, shape: Shape) -> None:
         super().__init__()
         self.vision = BlipVisionModel(BlipVisionConfig(**shape.vision))
         self.text = RobertaModel(RobertaConfig(**shape.text))
@@ -99,8 +98,11 @@ class Student(nn.Module):
         self.fusion = nn.Sequential(
             nn.Linear(seen, seen), nn.ReLU(), nn.Dropout(0.2), nn.Linear(seen, width), nn.ReLU(), nn.Dropout(0.1)
         )
-        if checkpointing:
-            self.writer.decoder.activation_checkpointing_enable()
+
+    def blocks(self) -> list[nn.Module]:
+        """The transformers' layers: the decoder's, the encoder's, PhoBERT's, the vision transformer's."""
+        writer, text, vision = self.writer, self.text, self.vision
+        return [*writer.decoder.block, *writer.encoder.block, *text.encoder.layer, *vision.encoder.layers]
 
     def encode(self, images: Tensor, questions: Tensor, mask: Tensor) -> Tensor:
         """What the writer sees: one vector for each sample, (n, 1, width)."""

@@ -1,0 +1,65 @@
+"""LoRA and QLoRA steps that others measured on Tesla T4s, as recipes.
+
+One step to warm up and one that is measured, of random tokens of one length, without autocast or clipping; the base in
+fp16, or NF4 by way of peft's `prepare_model_for_kbit_training`; AdamW over fp32 adapters.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from benchmarks.memory.cases import Case, Row, Rows, configuration, number
+
+from shoestring.hardware.catalog import DEVICES
+from shoestring.recipes.huggingface import HuggingFace, Options
+from shoestring.settings import Settings
+
+if TYPE_CHECKING:
+    from torch import Tensor, nn
+
+
+class KeptOutputs(HuggingFace):
+    """The measured loop keeps the model's outputs, logits among them, until the step has ended."""
+
+    def loss(self, model: nn.Module, batch: Any) -> Tensor:
+        self._outputs: Any = None
+        self._outputs = model(**batch)
+        loss: Tensor = self._outputs.loss
+        return loss
+
+    def first_batches(self, _size: int) -> Mapping[float, float]:
+        """All are of one length."""
+        return {}
+
+
+def case(row: Row, configs: Path) -> Case:
+    """The row's step. Raises QuestionError."""
+    source = configuration(row["model"], configs)
+    size = int(row["micro_batch"])
+    options = Options(
+        seq_len=int(row["seq_len"]),
+        lora_r=int(row["lora_r"]),
+        lora_alpha=int(row["lora_alpha"]),
+        quantization="nf4" if row["quantization"] == "nf4" else "none",
+        weights="fp16",
+        attention="eager" if row["attention"] == "eager" else "sdpa",
+        effective_batch=size,
+    )
+    return Case(
+        recipe=lambda: type("KeptOutputs", (KeptOutputs,), {"source": str(source)})(options),
+        same=(source, options),
+        settings=Settings(
+            micro_batch=size, precision="fp32", checkpointing="full" if row["checkpointing"] == "1" else "no"
+        ),
+        device=DEVICES["t4"],
+    )
+
+
+ROWS = Rows(
+    case=case,
+    measured=lambda row: number(row, "allocated_bytes"),
+    judged="allocated",
+    group=lambda row: f"{row['quantization']} {row['attention']}",
+)

@@ -1,0 +1,133 @@
+"""How long `shoestring estimate` takes, and how much memory its processes.
+
+    python benchmarks/speed/estimate.py [--times 3] [--json OUT] [NAME ...]
+
+Imports are timed in the same run, for the goals are beyond them: 4 s for `legal` (110M parameters), 20 s for `chart`
+(Qwen2.5-VL-3B with LoRA), 2 GiB for both.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import platform
+import subprocess
+import sys
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from importlib import metadata
+from pathlib import Path
+from statistics import median
+from typing import Any
+
+import psutil
+
+RESULTS = Path(__file__).parents[1] / "results"
+
+COMMANDS: dict[str, tuple[list[str], str]] = {
+    "legal": (["--set", "micro_batch=16"], "torch, transformers"),
+    "chart": (["--set", "micro_batch=1", "--set", "precision=fp16"], "torch, transformers, peft"),
+    "vqa": (["--set", "micro_batch=8", "--set", "precision=fp16"], "torch, transformers"),
+    "cloud": (["--set", "micro_batch=4", "--set", "precision=fp16"], "torch"),
+    "temporal": (["--set", "precision=fp16"], "torch, pandas"),
+}
+"""What follows `shoestring estimate NAME --on t4`, and what the trace of it imports."""
+
+GOALS = {"legal": 4.0, "chart": 20.0}
+"""Seconds beyond imports."""
+
+GOAL_BYTES = 2 * 2**30
+
+
+@dataclass(frozen=True, kw_only=True)
+class Timing:
+    """Medians in seconds; the most resident bytes of all processes together."""
+
+    name: str
+    seconds: float
+    imports: float
+    peak_bytes: int
+
+    @property
+    def beyond(self) -> float:
+        return self.seconds - self.imports
+
+    def json(self) -> dict[str, Any]:
+        return {**vars(self), "beyond": self.beyond, "goal_seconds": GOALS.get(self.name), "goal_bytes": GOAL_BYTES}
+
+
+def measure(name: str, times: int) -> Timing:
+    """The median of so many runs of the command and of its imports. Raises CalledProcessError where one fails."""
+    options, imports = COMMANDS[name]
+    command = [sys.executable, "-m", "shoestring", "estimate", name, "--on", "t4", "--json", *options]
+    runs = [timed(command) for _ in range(times)]
+    importing = [timed([sys.executable, "-c", f"import {imports}"])[0] for _ in range(times)]
+    return Timing(
+        name=name,
+        seconds=median(seconds for seconds, _ in runs),
+        imports=median(importing),
+        peak_bytes=max(peak for _, peak in runs),
+    )
+
+
+def timed(command: Sequence[str]) -> tuple[float, int]:
+    """Seconds, and the most resident bytes of the process and its children, looked at every 50 ms."""
+    began = time.perf_counter()
+    process = subprocess.Popen(command, stdout=subprocess.DEVNULL)
+    peak = 0
+    while process.poll() is None:
+        peak = max(peak, _resident(psutil.Process(process.pid)))
+        time.sleep(0.05)
+    if process.returncode:
+        raise subprocess.CalledProcessError(process.returncode, list(command))
+    return time.perf_counter() - began, peak
+
+
+def table(timings: Sequence[Timing]) -> str:
+    lines = [f"{'':<10}{'seconds':>9}{'imports':>9}{'beyond':>9}{'goal':>7}{'MiB':>7}"]
+    for timing in timings:
+        goal = GOALS.get(timing.name)
+        lines.append(
+            f"{timing.name:<10}{timing.seconds:>9.1f}{timing.imports:>9.1f}{timing.beyond:>9.1f}"
+            f"{f'{goal:.0f}' if goal else '':>7}{timing.peak_bytes / 2**20:>7.0f}"
+        )
+    return "\n".join(lines)
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
+    parser.add_argument("names", nargs="*", metavar="NAME", help=f"of {', '.join(COMMANDS)}; all where none is given")
+    parser.add_argument("--times", type=int, default=3, help="runs of which the median counts")
+    parser.add_argument(
+        "--json", type=Path, default=RESULTS / "estimate_speed.json", help="where the result is written"
+    )
+    options = parser.parse_args(arguments)
+    unknown = [name for name in options.names if name not in COMMANDS]
+    if unknown:
+        parser.error(f"not timed here: {', '.join(unknown)}; known: {', '.join(COMMANDS)}")
+    timings = [measure(name, options.times) for name in options.names or COMMANDS]
+    environment = {
+        "python": platform.python_version(),
+        "torch": metadata.version("torch"),
+        "processors": psutil.cpu_count(),
+        "busy at the end": psutil.getloadavg()[0],
+    }
+    content = {"environment": environment, "rows": [timing.json() for timing in timings]}
+    options.json.write_text(json.dumps(content, indent=1) + "\n", encoding="utf-8")
+    print(table(timings))
+    return 0
+
+
+def _resident(process: psutil.Process) -> int:
+    total = 0
+    try:
+        for each in [process, *process.children(recursive=True)]:
+            total += each.memory_info().rss
+    except psutil.NoSuchProcess:
+        return total
+    return total
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())

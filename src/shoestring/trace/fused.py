@@ -1,0 +1,28 @@
+"""Optimizers in one kernel, which change their operands in place and make nothing: the rules for shapes torch lacks.
+
+torch has them for Adam and AdamW (`_meta_registrations.py`, 2.13), not for SGD and Adagrad, and none for a learning
+rate that is a tensor.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+
+_OPERATORS = ("_fused_sgd_", "_fused_adagrad_", "_fused_adam_", "_fused_adamw_")
+
+_library = torch.library.Library("aten", "IMPL")
+
+
+def set_up() -> None:
+    """Give every one of them a rule, once per process."""
+    for operator in _OPERATORS:
+        for overload in ("", ".tensor_lr"):
+            name = operator + overload
+            if not torch._C._dispatch_has_kernel_for_dispatch_key(f"aten::{name}", "Meta"):
+                _library.impl(name, _in_place, "Meta")
+
+
+def _in_place(*_: Any, **__: Any) -> None:
+    return None

@@ -1,0 +1,125 @@
+"""A whole model on each GPU: DistributedDataParallel, also with the optimizer's states divided.
+
+The order of events is that of `torch/nn/parallel/distributed.py` (2.13) and of its Reducer
+(`torch/csrc/distributed/c10d/reducer.cpp`): buckets with room for all gradients are made with the model, at first one
+for each type and, once the order is known in which gradients become ready, of 1 MiB and then of 25 MiB, the old ones
+gone before; gradients are copied into them and back (`gradient_as_bucket_view=False`).
+"""
+
+from __future__ import annotations
+
+import sys
+from collections import deque
+from collections.abc import Iterable, Sequence
+
+import torch
+from torch import Tensor, nn
+from torch.optim import Optimizer
+
+from shoestring.trace.alone import Alone
+from shoestring.trace.pretend import DEVICE
+from shoestring.trace.recorder import Recorder
+from shoestring.units import MIB
+
+FIRST_BUCKET = MIB
+BUCKET = 25 * MIB
+"""`kDefaultFirstBucketBytes` and `kDefaultBucketBytesCap` in torch's `reducer.hpp`."""
+
+BROADCAST = 250 * MIB
+"""`broadcast_bucket_size` in `distributed.py`."""
+BROADCASTS_AT_ONCE = 2
+"""`max_in_flight` of `broadcast_coalesced` in torch's `csrc/distributed/c10d/comm.cpp`."""
+
+
+class Replicas(Alone):
+    """`DistributedDataParallel(model)` with its defaults."""
+
+    def __init__(self, recorder: Recorder, model: nn.Module) -> None:
+        super().__init__(model)
+        self._recorder = recorder
+        self._buffers = list(model.buffers())
+        self._ready: dict[nn.Parameter, None] = {}
+        """Parameters in the order in which their gradients became ready."""
+        self._buckets: list[Tensor] = []
+        self._rebuilt = False
+        _broadcast([*model.parameters(), *self._buffers])
+        self._make_buckets(self.trained, [sys.maxsize])
+        for parameter in self.trained:
+            parameter.register_post_accumulate_grad_hook(self._remember)
+
+    def before_forward(self) -> None:
+        """Send the first GPU's buffers."""
+        _broadcast(self._buffers)
+
+    def after_update(self) -> None:
+        """Once the first backward has told the order, make the buckets anew, which torch does with the next forward."""
+        if not self._rebuilt:
+            self._rebuilt = True
+            self._make_buckets(list(self._ready), [FIRST_BUCKET, BUCKET])
+
+    def _remember(self, parameter: Tensor) -> None:
+        assert isinstance(parameter, nn.Parameter)
+        self._ready.setdefault(parameter)
+
+    def _make_buckets(self, parameters: Sequence[nn.Parameter], limits: Sequence[int]) -> None:
+        self._buckets.clear()
+        for group in buckets(parameters, limits):
+            self._buckets.append(_flat(group))
+            self._recorder.label(self._buckets[-1:], "gradient buckets")
+
+
+class DividedStates(Replicas):
+    """The same with a `ZeroRedundancyOptimizer`: each GPU steps whole parameters, some of them, and sends them on."""
+
+    def __init__(self, recorder: Recorder, model: nn.Module, gpus: int) -> None:
+        super().__init__(recorder, model)
+        self._gpus = gpus
+
+    def divide(self, optimizer: Optimizer) -> None:
+        """Leave the share of the GPU that has most."""
+        shares: list[list[list[Tensor]]] = [[] for _ in range(self._gpus)]
+        sizes = [0] * self._gpus
+        for group in optimizer.param_groups:
+            for share in shares:
+                share.append([])
+            # As `_partition_parameters` in torch's `zero_redundancy_optimizer.py`: the largest first, to who has least.
+            for parameter in sorted(group["params"], key=Tensor.numel, reverse=True):
+                rank = sizes.index(min(sizes))
+                shares[rank][-1].append(parameter)
+                sizes[rank] += parameter.numel()
+        own = shares[sizes.index(max(sizes))]
+        for group, kept in zip(optimizer.param_groups, own, strict=True):
+            group["params"] = kept
+        for parameter in set(optimizer.state) - {parameter for kept in own for parameter in kept}:
+            del optimizer.state[parameter]
+
+
+def buckets(tensors: Iterable[Tensor], limits: Sequence[int]) -> list[list[Tensor]]:
+    """The tensors of one type in a row, a group ended as soon as it has its limit's bytes; the last limit stays.
+
+    As `compute_bucket_assignment_by_size` in `reducer.cpp`.
+    """
+    done: list[list[Tensor]] = []
+    open_: dict[torch.dtype, list[Tensor]] = {}
+    ended: dict[torch.dtype, int] = {}
+    for tensor in tensors:
+        group = open_.setdefault(tensor.dtype, [])
+        group.append(tensor)
+        limit = limits[min(ended.get(tensor.dtype, 0), len(limits) - 1)]
+        if sum(member.numel() * member.element_size() for member in group) >= limit:
+            done.append(open_.pop(tensor.dtype))
+            ended[tensor.dtype] = ended.get(tensor.dtype, 0) + 1
+    return done + list(open_.values())
+
+
+def _broadcast(tensors: Iterable[Tensor]) -> None:
+    """Flat copies of the tensors come and go, two at a time."""
+    in_flight: deque[Tensor] = deque()
+    for group in buckets(tensors, [BROADCAST]):
+        if len(in_flight) == BROADCASTS_AT_ONCE:
+            in_flight.popleft()
+        in_flight.append(_flat(group))
+
+
+def _flat(group: Sequence[Tensor]) -> Tensor:
+    return torch.empty(sum(tensor.numel() for tensor in group), dtype=group[0].dtype, device=DEVICE)

@@ -1,0 +1,50 @@
+from shoestring.estimate.phases import tensor_bytes
+from shoestring.trace.record import Alloc, Free, Phase
+from tests.estimate.handmade_traces import trace
+
+
+def test_each_phase_has_the_most_that_lives_in_it_rounded() -> None:
+    found = tensor_bytes(
+        trace(
+            [(1, "weights"), (513, "KV cache"), (2048, "activations"), (512, "temporaries")],
+            [
+                Phase("model", 0, 0),
+                Alloc(0),
+                Phase("generation", 1, 0),
+                Alloc(1),
+                Free(1),
+                Phase("forward", 1, 0),
+                Alloc(2),
+                Phase("backward", 1, 0),
+                Free(2),
+                Alloc(3),
+                Phase("optimizer", 1, 0),
+                Free(3),
+                Phase("end", 1, 0),
+            ],
+        )
+    )
+    assert found == {"generation": 512 + 1024, "forward": 512 + 2048, "backward": 512 + 2048, "optimizer": 512 + 512}
+
+
+def test_of_two_microbatches_the_larger_counts_and_the_first_update_does_not() -> None:
+    found = tensor_bytes(
+        trace(
+            [(4096, "activations"), (512, "activations"), (1024, "activations")],
+            [
+                Phase("forward", 0, 0),
+                Alloc(0),
+                Free(0),
+                Phase("forward", 1, 0),
+                Alloc(1),
+                Free(1),
+                Phase("backward", 1, 0),
+                Phase("forward", 1, 1),
+                Alloc(2),
+                Free(2),
+                Phase("backward", 1, 1),
+                Phase("end", 1, 0),
+            ],
+        )
+    )
+    assert found == {"forward": 1024, "backward": 0}

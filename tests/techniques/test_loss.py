@@ -1,0 +1,96 @@
+"""Cross-entropy in pieces is torch's, and never holds more than a piece."""
+
+import pytest
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+
+from shoestring import recipe
+from shoestring.hardware.catalog import DEVICES
+from shoestring.settings import Settings
+from shoestring.techniques.loss import IGNORED, chunked_cross_entropy
+from shoestring.trace import Tracer
+from shoestring.trace.record import Alloc, Free
+
+TOKENS, WIDTH, WORDS = 13, 6, 17
+
+
+def drawn(dtype: torch.dtype = torch.float64) -> list[Tensor]:
+    torch.manual_seed(0)
+    hidden, weight, bias = torch.randn(TOKENS, WIDTH), torch.randn(WORDS, WIDTH), torch.randn(WORDS)
+    return [tensor.to(dtype).requires_grad_() for tensor in (hidden, weight, bias)]
+
+
+def labels() -> Tensor:
+    chosen = torch.arange(TOKENS) % WORDS
+    chosen[3] = chosen[12] = IGNORED
+    return chosen
+
+
+@pytest.mark.parametrize("chunk", [1, 4, 13, 100])
+@pytest.mark.parametrize("with_bias", [True, False])
+def test_sum_weight_and_gradients_are_torchs(chunk: int, with_bias: bool) -> None:
+    found, expected = drawn(), drawn()
+    total, weight = chunked_cross_entropy(*found[:2], labels(), chunk, found[2] if with_bias else None)
+    logits = functional.linear(*expected[:2], expected[2] if with_bias else None)
+    reference = functional.cross_entropy(logits, labels(), ignore_index=IGNORED, reduction="sum")
+    assert weight == TOKENS - 2
+    torch.testing.assert_close(total, reference, rtol=0, atol=1e-6)
+    (total * 3).backward()
+    (reference * 3).backward()
+    for ours, theirs in zip(found[: 2 + with_bias], expected, strict=False):
+        torch.testing.assert_close(ours.grad, theirs.grad, rtol=0, atol=1e-6)
+
+
+def test_a_frozen_weight_gets_no_gradient() -> None:
+    hidden, weight, _ = drawn()
+    weight.requires_grad_(False)
+    chunked_cross_entropy(hidden, weight, labels(), 4)[0].backward()
+    assert weight.grad is None and hidden.grad is not None
+
+
+def test_under_autocast_products_are_in_its_type_and_logarithms_in_fp32() -> None:
+    found, expected = drawn(torch.float32), drawn(torch.float32)
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        total, _ = chunked_cross_entropy(*found[:2], labels(), TOKENS)
+        logits = functional.linear(*expected[:2])
+        reference = functional.cross_entropy(logits.float(), labels(), ignore_index=IGNORED, reduction="sum")
+    assert logits.dtype == torch.bfloat16 and total.dtype == torch.float32
+    torch.testing.assert_close(total, reference)
+    total.backward()
+    reference.backward()
+    torch.testing.assert_close(found[1].grad, expected[1].grad, rtol=2e-2, atol=1e-2)
+
+
+class Head:
+    """256 tokens of width 32, a vocabulary of 8192: all logits are 8 MiB in fp32, those of 16 tokens 512 KiB."""
+
+    effective_batch = 256
+    chunk = 16
+
+    def model(self) -> nn.Module:
+        return nn.Linear(32, 8192, bias=False)
+
+    def batch(self, size: int) -> tuple[Tensor, Tensor]:
+        return torch.zeros(size, 32), torch.zeros(size, dtype=torch.int64)
+
+    def loss(self, model: nn.Module, batch: tuple[Tensor, Tensor]) -> tuple[Tensor, Tensor]:
+        return chunked_cross_entropy(batch[0], model.weight, batch[1], self.chunk)
+
+    def optimizer(self, model: nn.Module) -> torch.optim.Optimizer:
+        return torch.optim.SGD(model.parameters(), lr=0.1)
+
+
+def test_the_most_that_is_held_is_one_chunk() -> None:
+    logits, weight, batch = 4 * 16 * 8192, 4 * 32 * 8192, 256 * (4 * 32 + 8)
+    with Tracer(recipe.live(Head())) as tracer:
+        trace = tracer.trace(Settings(micro_batch=256, precision="fp32"), accumulate=1, device=DEVICES["t4"])
+    live = most = 0
+    for event in trace.events:
+        if isinstance(event, Alloc | Free):
+            size = trace.storages[event.storage].bytes
+            live += size if isinstance(event, Alloc) else -size
+            most = max(most, live)
+    # Weight, its gradient, the logits of one chunk, and some numbers for each token.
+    expected = 2 * weight + logits + batch
+    assert expected <= most < expected + 4096

@@ -1,0 +1,338 @@
+"""The recorder on real tensors and on pretend ones: the same storages begin and cease to live, in the same order.
+
+One process (`python -m tests.trace.test_real_and_pretend`) follows every model on both, since a pretend device cannot
+be taken back; the tests compare what it prints.
+"""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from collections import Counter
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+
+from shoestring.trace.pretend import DEVICE
+
+ROOT = Path(__file__).parents[2]
+
+Answers = dict[str, dict[str, Any]]
+
+DIFFERENCES = {
+    "dropout": "a GPU keeps a boolean mask; the CPU one of the values' own type, already scaled",
+    "attention kernel": "a GPU's kernels draw their own dropout; the CPU's has none, so it takes plain mathematics",
+    "fused recurrent layer": "cuDNN keeps one reserve space for all layers; oneDNN, on the CPU, a workspace for each",
+    "embedding bag": "on the CPU its borders have an index more, and the bags' sizes are there twice",
+    "softmax scratch": "CUDA's backward of softmax makes a product (SoftMax.cu), the CPU's none",
+    "step counters": "AdamW counts steps in 4 bytes per weight on the host, which is the CPU's own memory",
+}
+"""Where the two do not run the same operators, and why. Each has its test below."""
+
+
+class Residual(nn.Module):
+    def __init__(self, *layers: nn.Module) -> None:
+        super().__init__()
+        self.layers = nn.Sequential(*layers)
+
+    def forward(self, values: Tensor) -> Tensor:
+        result: Tensor = torch.relu(values + self.layers(values))
+        return result
+
+
+def _normed(width: int) -> tuple[nn.Module, ...]:
+    return nn.Conv2d(width, width, 3, padding=1, bias=False), nn.BatchNorm2d(width)
+
+
+class UNet(nn.Module):
+    """Down, across and up again by a transposed convolution; GroupNorm."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.into = nn.Conv2d(3, 8, 3, padding=1)
+        self.down = nn.Sequential(nn.MaxPool2d(2), nn.Conv2d(8, 16, 3, padding=1), nn.GroupNorm(4, 16), nn.SiLU())
+        self.up = nn.ConvTranspose2d(16, 8, 2, stride=2)
+        self.out = nn.Conv2d(16, 1, 1)
+
+    def forward(self, image: Tensor) -> Tensor:
+        first = functional.gelu(self.into(image))
+        result: Tensor = self.out(torch.cat([first, self.up(self.down(first))], 1))
+        return result
+
+
+class Words(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.bag = nn.EmbeddingBag(100, 16, mode="mean")
+        self.head = nn.Linear(16, 3)
+
+    def forward(self, tokens: Tensor) -> Tensor:
+        result: Tensor = self.head(self.bag(tokens))
+        return result
+
+
+class Summed(nn.Module):
+    """A recurrent layer by its last outputs."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer = nn.LSTM(12, 16, num_layers=2, batch_first=True)
+
+    def forward(self, steps: Tensor) -> Tensor:
+        outputs: Tensor = self.layer(steps)[0]
+        return outputs
+
+
+class HuggingFace(nn.Module):
+    """A tiny model with the head that its name says; by its first output."""
+
+    def __init__(self, name: str, attention: str = "sdpa", **values: Any) -> None:
+        super().__init__()
+        import transformers
+
+        kind = getattr(transformers, name)
+        made: Any = kind._from_config(kind.config_class(**values), attn_implementation=attention)
+        made.config.use_cache = False
+        self.model = made
+
+    def forward(self, batch: dict[str, Tensor]) -> Tensor:
+        loss: Tensor = self.model(**batch).loss
+        return loss
+
+
+def _encoder(dropout: float) -> nn.Module:
+    layer = nn.TransformerEncoderLayer(32, 4, 64, dropout=dropout, batch_first=True)
+    return nn.TransformerEncoder(layer, 2, enable_nested_tensor=False)
+
+
+def _tokens(*labels: int) -> dict[str, Tensor]:
+    return {"input_ids": torch.zeros(2, 12, dtype=torch.long), "labels": torch.zeros(labels, dtype=torch.long)}
+
+
+_WITHOUT_DROPOUT = {"hidden_dropout_prob": 0.0, "attention_probs_dropout_prob": 0.0}
+_BERT = {"hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 2, "intermediate_size": 64, "vocab_size": 99}
+
+Make = Callable[[], tuple[nn.Module, Any]]
+"""A model and its batch."""
+
+ALIKE: dict[str, Make] = {
+    "linear stack": lambda: (
+        nn.Sequential(nn.Linear(20, 64), nn.ReLU(), nn.Linear(64, 64), nn.Tanh(), nn.Linear(64, 3)),
+        torch.zeros(8, 20),
+    ),
+    "cnn with batch norm": lambda: (
+        nn.Sequential(nn.Conv2d(3, 8, 3), nn.BatchNorm2d(8), nn.ReLU(), nn.MaxPool2d(2), nn.Flatten()),
+        torch.zeros(4, 3, 16, 16),
+    ),
+    "residual network": lambda: (
+        nn.Sequential(
+            nn.Conv2d(3, 8, 3), Residual(*_normed(8), nn.ReLU(inplace=True), *_normed(8)), nn.AdaptiveAvgPool2d(1)
+        ),
+        torch.zeros(4, 3, 12, 12),
+    ),
+    "transformer encoder": lambda: (_encoder(0.0), torch.zeros(2, 24, 32)),
+    "gpt": lambda: (
+        HuggingFace(
+            "GPT2LMHeadModel",
+            n_embd=32,
+            n_layer=2,
+            n_head=2,
+            vocab_size=99,
+            **dict.fromkeys(("resid_pdrop", "embd_pdrop", "attn_pdrop"), 0.0),
+        ),
+        _tokens(2, 12),
+    ),
+    "bert": lambda: (HuggingFace("BertForSequenceClassification", **_BERT, **_WITHOUT_DROPOUT), _tokens(2)),
+    "t5": lambda: (
+        HuggingFace(
+            "T5ForConditionalGeneration",
+            # Its scores are trained by position, which the CPU's kernel does not take.
+            "eager",
+            d_model=32,
+            d_kv=8,
+            d_ff=64,
+            num_layers=2,
+            num_heads=2,
+            vocab_size=99,
+            dropout_rate=0.0,
+            decoder_start_token_id=0,
+        ),
+        _tokens(2, 12),
+    ),
+    "vit": lambda: (
+        HuggingFace(
+            "ViTForImageClassification",
+            **{**_BERT, "image_size": 32, "patch_size": 8},
+            **_WITHOUT_DROPOUT,
+        ),
+        {"pixel_values": torch.zeros(2, 3, 32, 32), "labels": torch.zeros(2, dtype=torch.long)},
+    ),
+    "llama": lambda: (
+        HuggingFace(
+            "LlamaForCausalLM",
+            hidden_size=32,
+            num_hidden_layers=2,
+            num_attention_heads=2,
+            intermediate_size=64,
+            vocab_size=99,
+        ),
+        _tokens(2, 12),
+    ),
+    "u-net": lambda: (UNet(), torch.zeros(2, 3, 16, 16)),
+}
+
+DIFFERENT: dict[str, Make] = {
+    "dropout": lambda: (nn.Sequential(nn.Linear(8, 16), nn.Dropout(0.5), nn.Linear(16, 3)), torch.zeros(10, 8)),
+    "attention kernel": lambda: (_encoder(0.1), torch.zeros(2, 20, 32)),
+    "fused recurrent layer": lambda: (Summed(), torch.zeros(2, 7, 12)),
+    "embedding bag": lambda: (Words(), torch.zeros(6, 5, dtype=torch.long)),
+    "softmax scratch": lambda: (nn.Sequential(nn.Linear(8, 16), nn.Softmax(-1)), torch.zeros(10, 8)),
+}
+
+TURING = (7, 5)
+
+
+@pytest.fixture(scope="module")
+def answers() -> Answers:
+    """By model and by device: `events` by phase, a storage's bytes where it begins and their negative where it ends."""
+    pytest.importorskip("transformers")
+    if DEVICE == "cpu":
+        pytest.skip("this torch has no pretend device of its own")
+    done = subprocess.run([sys.executable, "-m", __name__], capture_output=True, text=True, check=False, cwd=ROOT)
+    assert done.returncode == 0, done.stderr
+    found: Answers = json.loads(done.stdout)
+    return found
+
+
+@pytest.mark.parametrize("name", ALIKE)
+def test_storages_begin_and_end_alike(answers: Answers, name: str) -> None:
+    real, pretend = answers[name]["real"], answers[name]["pretend"]
+    assert [phase for phase, _ in real] == ["model", *("forward", "backward", "optimizer") * 2, "end"]
+    assert [len(events) > 2 for phase, events in real] == [True] * 7 + [False]
+    assert without_counters(real) == without_counters(pretend)
+
+
+@pytest.mark.parametrize("name", ALIKE)
+def test_step_counters_are_all_that_differs_in_the_optimizer(answers: Answers, name: str) -> None:
+    real, pretend = answers[name]["real"], answers[name]["pretend"]
+    counters = Counter(events_of(real)) - Counter(events_of(pretend))
+    assert counters and set(counters) <= {4, -4}
+
+
+def test_a_mask_is_boolean_on_a_gpu(answers: Answers) -> None:
+    real, pretend = answers["dropout"]["real"], answers["dropout"]["pretend"]
+    kept = 10 * 16
+    assert phase(real, "forward").count(4 * kept) - phase(pretend, "forward").count(4 * kept) == 1
+    assert phase(pretend, "forward").count(kept) == 1 and kept not in phase(real, "forward")
+
+
+def test_attention_with_dropout_has_no_square_of_scores_on_a_gpu(answers: Answers) -> None:
+    scores = 2 * 4 * 20 * 20 * 4
+    real, pretend = answers["attention kernel"]["real"], answers["attention kernel"]["pretend"]
+    assert scores in phase(real, "forward") and scores not in events_of(pretend)
+
+
+def test_a_recurrent_layer_is_one_operator_on_a_gpu(answers: Answers) -> None:
+    real, pretend = answers["fused recurrent layer"]["real"], answers["fused recurrent layer"]["pretend"]
+    # Gates, state and cell of each step and layer, in bytes; see `trace/recurrent.py`.
+    reserve = 2 * 7 * 16 * 2 * 6 * 4
+    assert phase(pretend, "forward").count(reserve) == 1 and reserve not in phase(real, "forward")
+
+
+def test_softmax_has_a_product_on_a_gpu(answers: Answers) -> None:
+    real, pretend = answers["softmax scratch"]["real"], answers["softmax scratch"]["pretend"]
+    more = Counter(phase(pretend, "backward")) - Counter(phase(real, "backward"))
+    assert more == {10 * 16 * 4: 1, -10 * 16 * 4: 1}
+
+
+def test_a_bag_of_words_keeps_less_on_a_gpu(answers: Answers) -> None:
+    real, pretend = answers["embedding bag"]["real"], answers["embedding bag"]["pretend"]
+    bags, words, index = 6, 30, 8
+    more = Counter(phase(real, "forward")) - Counter(phase(pretend, "forward"))
+    assert more == {(words + 1) * index: 1, bags * index: 1}
+
+
+def test_each_difference_has_a_name() -> None:
+    assert set(DIFFERENT) | {"step counters"} == set(DIFFERENCES)
+
+
+def without_counters(phases: list[Any]) -> list[Any]:
+    """Without the 4 bytes for each weight: only they are made in the first step alone, or live in host memory."""
+    return [
+        [name, [size for size in events if abs(size) != 4] if name == "optimizer" else events]
+        for name, events in phases
+    ]
+
+
+def events_of(phases: list[Any]) -> list[int]:
+    return [size for _, events in phases for size in events]
+
+
+def phase(phases: list[Any], wanted: str) -> list[int]:
+    """What happened in the first of the phases with this name."""
+    found: list[int] = next(events for name, events in phases if name == wanted)
+    return found
+
+
+def _follow() -> Iterator[tuple[str, dict[str, Any]]]:
+    """Each model's two updates on both devices."""
+    import transformers.masking_utils  # noqa: F401 - before the masks are set up
+
+    from shoestring.trace import attention, autocast, kernels, masks, pretend, recorder, recurrent
+
+    for part in (pretend, autocast, attention, kernels, masks, recurrent):
+        part.set_up()
+
+    def zeros(tensor: Tensor) -> Tensor:
+        return torch.empty_strided(tensor.size(), tensor.stride(), dtype=tensor.dtype).zero_()
+
+    for name, make in {**ALIKE, **DIFFERENT}.items():
+        model, batch = make()
+        pretended = pretend.build(lambda make=make: make()[0])
+        with torch.autograd.set_multithreading_enabled(False):
+            attention.CAPABILITY.set(None)
+            real = _updates(recorder.Recorder(watched=recorder.real), model, batch, zeros)
+            # The kernels of a GPU where the difference is about them, else those that both have.
+            attention.CAPABILITY.set(TURING if name in DIFFERENT else None)
+            with pretend.fake_mode():
+                faked = _updates(recorder.Recorder(), pretended, batch, pretend.like)
+        yield name, {"real": real, "pretend": faked}
+
+
+def _updates(recorder: Any, model: nn.Module, batch: Any, copy: Callable[[Tensor], Tensor]) -> list[Any]:
+    """Two updates by AdamW for many tensors at once; its states are made in the first."""
+    from shoestring.trace import pretend
+    from shoestring.trace.record import Alloc, Free, Phase
+
+    with recorder:
+        recorder.mark("model", 0)
+        pretend.move(model, copy)
+        optimizer = torch.optim.AdamW(model.train().parameters(), foreach=True)
+        for number in range(2):
+            recorder.mark("forward", number)
+            loss = model(torch.utils._pytree.tree_map_only(Tensor, copy, batch)).float().sum()
+            recorder.mark("backward", number)
+            loss.backward()
+            recorder.mark("optimizer", number)
+            optimizer.step()
+            optimizer.zero_grad()
+        recorder.mark("end", 1)
+        storages, events = recorder.record()
+    phases: list[Any] = []
+    for event in events:
+        if isinstance(event, Phase):
+            phases.append((event.name, []))
+        elif isinstance(event, Alloc | Free):
+            size = storages[event.storage].bytes
+            phases[-1][1].append(size if isinstance(event, Alloc) else -size)
+    return phases
+
+
+if __name__ == "__main__":
+    print(json.dumps(dict(_follow())))  # noqa: T201

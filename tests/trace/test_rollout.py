@@ -1,0 +1,69 @@
+from collections.abc import Iterator
+
+import torch
+from torch import Tensor, nn
+
+from shoestring.hardware.targets import find
+from shoestring.recipe import live
+from shoestring.settings import Precision, Settings
+from shoestring.trace import Tracer
+from shoestring.trace.record import Op, Phase, Trace
+
+WIDTH = 256
+
+
+class Writing:
+    """A model that writes into a cache in steps; what it is in while it does so is asserted in the child."""
+
+    frozen = False
+
+    def model(self) -> nn.Module:
+        return nn.Sequential(nn.Linear(WIDTH, WIDTH), nn.Dropout(0.5))
+
+    def batch(self, size: int) -> Tensor:
+        return torch.zeros(size, WIDTH)
+
+    def loss(self, model: nn.Sequential, batch: Tensor) -> Tensor:
+        assert model.training and model[1].training != self.frozen, "modes as they were before the rollout"
+        model[1].eval()
+        self.frozen = True
+        loss: Tensor = model(batch).mean()
+        return loss
+
+    def rollout(self, model: nn.Module, batch: Tensor) -> Iterator[Tensor]:
+        assert not model.training and not torch.is_grad_enabled()
+        kept = model(batch)
+        yield kept
+        for _ in range(2):
+            kept = kept + 1
+            yield kept
+
+
+def traced(recipe: object, precision: Precision, accumulate: int = 3) -> Trace:
+    with Tracer(live(recipe)) as tracer:
+        settings = Settings(micro_batch=2, precision=precision, checkpointing="no")
+        return tracer.trace(settings, accumulate=accumulate, device=find("t4").device)
+
+
+def test_a_rollout_is_over_all_samples_of_the_update_and_labelled_by_what_it_keeps() -> None:
+    trace = traced(Writing(), "fp32")
+    assert [x.bytes for x in trace.storages if x.part == "KV cache"] == 2 * 3 * [2 * 3 * WIDTH * 4]
+
+
+def test_it_computes_in_the_settings_precision() -> None:
+    trace = traced(Writing(), "fp16")
+    phase, products = "", set()
+    for event in trace.events:
+        if isinstance(event, Phase):
+            phase = event.name
+        elif isinstance(event, Op) and phase == "generation" and "mm" in event.name:
+            products.add(event.precision)
+    assert products == {"fp16"}
+
+
+def test_a_recipe_without_one_has_no_such_phase() -> None:
+    class Plain(Writing):
+        rollout = None  # type: ignore[assignment]
+
+    trace = traced(Plain(), "fp32")
+    assert "generation" not in {event.name for event in trace.events if isinstance(event, Phase)}
