@@ -1,5 +1,6 @@
 """What the README says can be typed as it stands, and where it points there is something."""
 
+import json
 import re
 import shlex
 import subprocess
@@ -11,6 +12,8 @@ import pytest
 ROOT = Path(__file__).parents[1]
 PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").glob("*.md"))]
 README = (ROOT / "README.md").read_text()
+MODEL = {"model_type": "llama", "hidden_size": 64, "intermediate_size": 128, "num_hidden_layers": 2}
+MODEL |= {"num_attention_heads": 4, "vocab_size": 100}
 
 
 def blocks(language: str) -> list[str]:
@@ -19,8 +22,11 @@ def blocks(language: str) -> list[str]:
 
 @pytest.fixture
 def elsewhere(tmp_path):
-    """A directory to leave runs in, with the examples beside it."""
+    """A directory to leave runs in, with the examples and a model's configuration beside it."""
     (tmp_path / "examples").symlink_to(ROOT / "examples")
+    configuration = tmp_path / "path" / "to" / "config.json"
+    configuration.parent.mkdir(parents=True)
+    configuration.write_text(json.dumps(MODEL))
     return tmp_path
 
 

@@ -175,3 +175,22 @@ class Repeated(Linears):
     def loss(self, model: nn.Module, batch: Tensor) -> Tensor:
         result: Tensor = model(model(batch)).mean()
         return result
+
+
+class Biased(nn.Module):
+    """Attention whose scores have a trained bias, as T5's have."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.bias = nn.Parameter(torch.zeros(1, 2, 16, 16))
+
+    def forward(self, values: Tensor) -> Tensor:
+        return functional.scaled_dot_product_attention(values, values, values, attn_mask=self.bias)
+
+
+class BiasedAttention(Linears):
+    def model(self) -> nn.Module:
+        return Biased()
+
+    def batch(self, size: int) -> Tensor:
+        return torch.zeros(size, 2, 16, 32)

@@ -158,6 +158,14 @@ def test_attention_runs_as_the_target_would(ask: Ask, device: object, precision:
     assert not run["bmm"]
 
 
+def test_a_cpu_runs_attention_with_a_trained_bias_in_plain_mathematics(ask: Ask) -> None:
+    from shoestring.hardware.probe import local_cpu
+
+    run = operators(ask("BiasedAttention", device=local_cpu().device))
+    assert run["_softmax_backward_data"] == 2
+    assert not any("flash" in name for name in run)
+
+
 def test_a_recurrent_layer_is_one_operator_with_its_reserve_space(ask: Ask) -> None:
     trace = ask("Recurrent")
     fused = [event for event in trace.events if isinstance(event, Op) and event.name.startswith("shoestring::")]

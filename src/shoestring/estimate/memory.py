@@ -6,7 +6,7 @@ from collections import Counter
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from shoestring.estimate.replay import Kind, within
+from shoestring.estimate.replay import Kind, unlimited, within
 from shoestring.estimate.requests import OF_A_BATCH, WORKSPACES, requests, settled
 from shoestring.hardware.catalog import NCCL_BYTES, NCCL_SOURCE, Device
 from shoestring.trace.record import PARTS, Alloc, Free, Op, Trace
@@ -133,8 +133,10 @@ def _on_gpu(
     capacity = device.memory_bytes
     firsts = _first_batches(trace)
     asked = {share: requests(trace, device, first_share=share) for share in firsts}
-    # Where it fits only beside the smallest context, it may still fit.
-    usages = {share: within((capacity - context, capacity - context_low), asked[share], kind) for share in firsts}
+    free = {share: unlimited(asked[share], kind) for share in firsts}
+    # What fits beside the smallest context alone may still fit.
+    limits = capacity - context, capacity - context_low
+    usages = {share: within(limits, asked[share], kind, free[share]) for share in firsts}
     usage = usages[1.0]
     live = usage.live
     reserved = _weighted_median({share: usages[share].reserved for share in firsts}, firsts)
@@ -143,7 +145,10 @@ def _on_gpu(
     misplaced = max((storage.bytes for storage in trace.storages if storage.part in OF_A_BATCH), default=0)
     reserve_doubt = round(live["reserve space"] * _RESERVE_DOUBT)
     doubt = workspaces + misplaced + reserve_doubt
-    most = max(within((capacity - context_high - doubt,), asked[share], kind).reserved for share in firsts)
+    most = max(used.reserved for used in free.values()) + doubt
+    # Unused segments are given back where memory ends: what fits with the doubt set aside reserves no more than all.
+    limit = capacity - context_high - doubt
+    fits = all(within((limit,), asked[share], kind, free[share]).reserved <= limit for share in firsts)
     allocated_range = Range(
         max(0, usage.requested - workspaces - reserve_doubt),
         live.total(),
@@ -152,14 +157,13 @@ def _on_gpu(
     reserved_range = Range(
         max(allocated_range.low, min(used.reserved for used in usages.values()) - doubt),
         reserved,
-        # Within a smaller limit unused segments are given back, and less may be reserved.
-        max(reserved, most + doubt),
+        max(reserved, min(most, capacity - context_low) if fits else most),
     )
     typical = {name: middle for name, (_, middle, _) in outside.items()}
     return Breakdown(
         parts=_parts({**live, SLACK: reserved - live.total(), **typical}),
         low_bytes=reserved_range.low + context_low,
-        high_bytes=max(reserved + context, most + doubt + context_high),
+        high_bytes=max(reserved + context, min(most + context_high, capacity) if fits else most + context_high),
         capacity_bytes=capacity,
         allocated=allocated_range,
         reserved=reserved_range,

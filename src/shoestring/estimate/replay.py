@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
@@ -27,22 +28,24 @@ class Usage:
     """The most at any moment."""
 
 
-def within(limits: Iterable[int], asked: Sequence[Request], kind: Kind) -> Usage:
-    """The usage under the first of the limits that suffices, or without one where none does.
+def unlimited(asked: Sequence[Request], kind: Kind) -> Usage:
+    """The usage on a device without end."""
+    return replay(asked, _ALLOCATORS[kind]())
+
+
+def within(limits: Iterable[int], asked: Sequence[Request], kind: Kind, free: Usage) -> Usage:
+    """The usage under the first of the limits that suffices; `free`, the one without any, where none does.
 
     Close to the limit torch gives unused segments back and tries again; so does the simulation.
     """
-    unlimited = replay(asked, _ALLOCATORS[kind]())
     for limit in limits:
-        if unlimited.reserved <= limit:
-            return unlimited
-        try:
-            # Most questions need no second replay: what is live at once tells that nothing could help.
-            if unlimited.requested <= limit:
+        if free.reserved <= limit:
+            return free
+        # Most questions need no second replay: what is live at once tells that giving back would not help.
+        if free.requested <= limit:
+            with contextlib.suppress(Exhausted):
                 return replay(asked, _ALLOCATORS[kind](limit))
-        except Exhausted:
-            continue
-    return unlimited
+    return free
 
 
 def replay(asked: Sequence[Request], allocator: Allocator) -> Usage:

@@ -46,7 +46,7 @@ def _attention(
         results = aten._scaled_dot_product_efficient_attention(
             query, key, value, _bias(query, key, attn_mask), needs_gradient, dropout_p, is_causal, scale=scale
         )
-    elif CAPABILITY.get() is None and query.dim() == 4 and not dropout_p:
+    elif CAPABILITY.get() is None and query.dim() == 4 and not dropout_p and not _is_trained(attn_mask):
         results = aten._scaled_dot_product_flash_attention_for_cpu(
             query, key, value, dropout_p, is_causal, attn_mask=_bias(query, key, attn_mask), scale=scale
         )
@@ -83,6 +83,11 @@ def _efficient(query: Tensor, key: Tensor, value: Tensor) -> bool:
     alignment = 8 if query.dtype in _HALF else 4 if capability >= (8, 0) else 1
     same_heads = query.shape[1] == key.shape[1] == value.shape[1]
     return same_heads and not any(x.shape[-1] % alignment for x in (query, value))
+
+
+def _is_trained(mask: Tensor | None) -> bool:
+    """Whether the mask wants a gradient (T5's relative positions), which the CPU's flash kernel has not."""
+    return mask is not None and mask.requires_grad and torch.is_grad_enabled()
 
 
 def _bias(query: Tensor, key: Tensor, mask: Tensor | None) -> Tensor | None:

@@ -27,6 +27,16 @@ _PLAIN = (int, float, bool, str, type(None), torch.dtype, torch.device, torch.la
 """Arguments that say all there is to know by their type and value. 1 and 1.0 are equal, but not alike."""
 
 
+_READ = (2, 13)
+"""The first torch whose private parts this was written against; an older one gets its own mode, which is slower."""
+
+
+def mode() -> type[FakeTensorMode]:
+    """The fake mode to trace in."""
+    major, minor = torch.__version__.split(".")[:2]
+    return Mode if (int(major), int(minor)) >= _READ else FakeTensorMode
+
+
 class Mode(FakeTensorMode):
     """The fake mode of a trace."""
 

@@ -18,8 +18,11 @@ _library = torch.library.Library("aten", "IMPL")
 def set_up() -> None:
     """Give every one of them a rule, once per process."""
     for operator in _OPERATORS:
-        for overload in ("", ".tensor_lr"):
-            name = operator + overload
+        for overload in ("default", "tensor_lr"):
+            # Not every torch has every one of them.
+            if not hasattr(getattr(torch.ops.aten, operator, None), overload):
+                continue
+            name = operator if overload == "default" else f"{operator}.{overload}"
             if not torch._C._dispatch_has_kernel_for_dispatch_key(f"aten::{name}", "Meta"):
                 _library.impl(name, _in_place, "Meta")
 

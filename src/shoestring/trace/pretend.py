@@ -11,6 +11,7 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.utils import backend_registration
 
 from shoestring.trace import fake
@@ -49,9 +50,9 @@ def set_up() -> None:
     _make_tensors_by_way_of_the_cpu()
 
 
-def fake_mode() -> fake.Mode:
+def fake_mode() -> FakeTensorMode:
     # Tensors that a model made itself and that are no parameters are real; they may meet fake ones.
-    return fake.Mode(allow_non_fake_inputs=True)
+    return fake.mode()(allow_non_fake_inputs=True)
 
 
 def build(make: Callable[[], nn.Module]) -> nn.Module:
