@@ -125,6 +125,7 @@ WRONG = {
     "unknown target": (["plan", "temporal", "--on", "kagle-t4"], "did you mean kaggle-t4?"),
     "unreadable data": (["plan", "temporal", "--set", "data=nope.csv"], "nope.csv"),
     "no duration": (["train", "temporal", "--run", "x", "--limit", "soon"], "write 90s, 20m or 1.5h"),
+    "no size": (["train", "temporal", "--run", "x", "--disk", "much"], "write 15GB, 500MB or 1.5GiB"),
     "no run": (["report", "."], "is no run"),
 }
 

@@ -1,12 +1,19 @@
+import os
+import signal
 import subprocess
 import sys
+from importlib.util import module_from_spec, spec_from_file_location
 from pathlib import Path
 
 import pytest
+import torch
 
+from shoestring.checkpoint.store import Store
 from shoestring.launch import launch
+from tests.sessions import session
 
 EXAMPLES = Path(__file__).parents[1] / "examples"
+UPDATES = 40  # of own_loop's 15 an epoch
 
 
 def test_the_spirals_are_told_apart(tmp_path):
@@ -17,9 +24,104 @@ def test_the_spirals_are_told_apart(tmp_path):
     assert outcome.metrics["validation"]["loss"] < 0.1
 
 
-@pytest.mark.parametrize("example", sorted(EXAMPLES.glob("*.py")), ids=lambda path: path.name)
-def test_every_example_can_be_planned(example):
+def test_the_recipe_can_be_planned():
     ended = subprocess.run(
-        [sys.executable, "-m", "shoestring", "plan", example, "--on", "kaggle-t4"], capture_output=True, text=True
+        [sys.executable, "-m", "shoestring", "plan", EXAMPLES / "spiral.py", "--on", "kaggle-t4"],
+        capture_output=True,
+        text=True,
     )
     assert ended.returncode == 0, ended.stderr
+
+
+@pytest.fixture
+def own_loop():
+    spec = spec_from_file_location("own_loop", EXAMPLES / "own_loop.py")
+    module = module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+@pytest.fixture
+def engine(own_loop, tmp_path):
+    """What the engine's run of the same model, loss and data ends with."""
+
+    class Recipe:
+        epochs, effective_batch, seed = 3, 64, 0
+        loss = staticmethod(own_loop.loss)
+
+        def model(self):
+            layers = torch.nn.Linear(2, 64), torch.nn.Dropout(0.1), torch.nn.Linear(64, 1)
+            return torch.nn.Sequential(*layers)
+
+        def batch(self, size):
+            return torch.zeros(size, 2)
+
+        def data(self):
+            return own_loop.POINTS
+
+        def optimizer(self, model):
+            return torch.optim.AdamW(model.parameters(), lr=0.01)
+
+    outcome = session(Recipe(), tmp_path / "engine", {}, stop="SIGTERM", at=UPDATES)
+    assert outcome.update == UPDATES
+    return state(tmp_path / "engine")
+
+
+def state(run):
+    """(update, the bits of model and optimizer) of a run's newest checkpoint."""
+    saved = Store(run / "checkpoints").load()
+    adam = saved.state["optimizer"]["state"]
+    bits = [*saved.state["model"].values(), *(value for slots in adam.values() for value in slots.values())]
+    return saved.update, [tensor.numpy().tobytes() for tensor in bits]
+
+
+def test_a_loop_of_ones_own_is_bit_equal_to_the_engine(own_loop, engine, tmp_path):
+    assert len((EXAMPLES / "own_loop.py").read_text().splitlines()) <= 40
+    own_loop.train(tmp_path / "own", updates=UPDATES)
+    assert state(tmp_path / "own") == engine
+    own_loop.train(tmp_path / "other", updates=UPDATES, seed=1)
+    assert state(tmp_path / "other")[1] != engine[1]
+
+
+def test_also_stopped_and_continued_twice_in_an_epoch(own_loop, engine, tmp_path, monkeypatch):
+    reached, loss = [], own_loop.loss
+
+    def interrupted(model, points):
+        interrupted.left -= 1
+        if not interrupted.left:
+            os.kill(os.getpid(), signal.SIGTERM)
+        return loss(model, points)
+
+    monkeypatch.setattr(own_loop, "loss", interrupted)
+    for interrupted.left in (3, 5, 1000):
+        own_loop.train(tmp_path / "own", updates=UPDATES)
+        reached.append(state(tmp_path / "own")[0])
+    assert reached == [3, 8, UPDATES]
+    assert state(tmp_path / "own") == engine
+
+
+def test_also_under_a_limit(own_loop, engine, tmp_path):
+    """A limit that no session can keep: it saves after a single update."""
+    for done in range(1, 4):
+        own_loop.train(tmp_path / "own", limit_seconds=0.001, updates=UPDATES)
+        assert state(tmp_path / "own")[0] == done
+    own_loop.train(tmp_path / "own", updates=UPDATES)
+    assert state(tmp_path / "own") == engine
+
+
+def test_also_where_memory_runs_out(own_loop, tmp_path, monkeypatch):
+    """From the update that did not fit it is the run with microbatches of half the size, as learnt and kept."""
+    asked, loss = [], own_loop.loss
+
+    def tight(model, points):
+        asked.append(len(points))
+        if len(points) > 32:
+            raise torch.OutOfMemoryError("CUDA out of memory")
+        return loss(model, points)
+
+    monkeypatch.setattr(own_loop, "loss", tight)
+    own_loop.train(tmp_path / "own", updates=5)
+    assert asked == [64, *[32, 32] * 5]
+    own_loop.train(tmp_path / "own", updates=6)
+    assert asked[11:] == [32, 32]
+    assert Store(tmp_path / "own" / "checkpoints").load().state["size"] == 32

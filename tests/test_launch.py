@@ -3,6 +3,7 @@
 import dataclasses
 import json
 import os
+import signal
 
 import pytest
 import torch
@@ -143,7 +144,7 @@ def test_names_that_are_also_parameters_can_be_set_from_the_command_line():
 
 def test_settings_that_can_only_be_estimated_begin_nothing(tmp_path):
     with pytest.raises(QuestionError, match="cannot be trained with") as refused:
-        shoestring.train(Mine(), run=tmp_path, offload="optimizer", sharding="zero1")
+        shoestring.train(Mine(), run=tmp_path, quantization="nf4", lora_r=2, sharding="zero1")
     assert len(refused.value.problems) == 2
     assert not (tmp_path / "plan.json").exists()
 
@@ -156,3 +157,27 @@ def test_expandable_segments_are_asked_of_torch_by_the_variable_it_reads(monkeyp
     assert "torch was imported before" in capsys.readouterr().err
     launch._expandable_segments()
     assert os.environ[name].count("expandable") == 1
+
+
+def test_a_disk_that_is_given_counts_instead_of_the_platforms(tmp_path):
+    with pytest.raises(RunError, match=r"the run may take 9\.77 KiB"):
+        shoestring.train(Mine(), run=tmp_path, on="kaggle-t4", disk_bytes=10_000)
+
+
+def test_the_next_step_names_the_platform_whose_limits_count(tmp_path):
+    shoestring.train(Mine(), run=tmp_path, on="kaggle-t4", limit_seconds=1e-9)
+    assert json.loads((tmp_path / "state.json").read_text())["next"].endswith("--on kaggle-t4")
+
+
+def test_a_session_that_ends_while_data_is_read_is_paused(tmp_path):
+    class Slow(Mine):
+        def data(self):
+            os.kill(os.getpid(), signal.SIGTERM)
+            raise AssertionError("nobody stopped it")
+
+    run = tmp_path / "run"
+    shoestring.train(Mine(), run=run, limit_seconds=1e-9)
+    plan = plan_of(run)
+    (run / "plan.json").write_text(json.dumps(plan | {"recipe": "Slow"}))
+    outcome = shoestring.train(Slow(), run=run)
+    assert (outcome.status, outcome.reason, outcome.update, outcome.total_updates) == ("paused", "SIGTERM", 0, 9)

@@ -1,7 +1,9 @@
+import dataclasses
+
 import pytest
 
 from shoestring.errors import QuestionError
-from shoestring.recipe import built_in, datasets, find, live, load, updates_per_epoch
+from shoestring.recipe import Adaptation, built_in, datasets, find, live, load, updates_per_epoch
 
 MINE = """
 class {name}:
@@ -23,7 +25,8 @@ def mine(tmp_path):
 def test_a_file_is_found_with_its_defaults(mine):
     found = find(str(mine))
     assert (found.name, found.path) == ("mine.py", mine)
-    assert dict(found.options) == {"epochs": 5, "effective_batch": 32, "seed": 0}
+    adapted = dataclasses.asdict(Adaptation())
+    assert dict(found.options) == {"epochs": 5, "effective_batch": 32, "seed": 0, "subset": None, **adapted}
     assert len(found.digest) == 64
 
 

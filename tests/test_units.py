@@ -1,6 +1,6 @@
 import pytest
 
-from shoestring.units import GIB, KIB, MIB, bytes_text, count_text, parse_seconds, seconds_text
+from shoestring.units import GIB, KIB, MIB, bytes_text, count_text, parse_bytes, parse_seconds, seconds_text
 
 
 @pytest.mark.parametrize(
@@ -37,6 +37,17 @@ def test_durations_are_read(text, seconds):
 def test_anything_else_is_no_duration(text):
     with pytest.raises(ValueError, match="write 90s"):
         parse_seconds(text)
+
+
+@pytest.mark.parametrize(("text", "count"), [("15GB", 15 * 10**9), ("500MB", 5 * 10**8), (" 1.5 GiB ", 3 * GIB // 2)])
+def test_bytes_are_read(text, count):
+    assert parse_bytes(text) == count
+
+
+@pytest.mark.parametrize("text", ["", "15", "0GB", "-1GB", "15gigs", "1KB"])
+def test_anything_else_is_no_size(text):
+    with pytest.raises(ValueError, match="write 15GB"):
+        parse_bytes(text)
 
 
 def test_counts_are_set_apart():

@@ -8,13 +8,15 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from benchmarks.memory.cases import Case, Row, Rows, configuration, number
 
 from shoestring.hardware.catalog import DEVICES
+from shoestring.recipe import Adaptation
 from shoestring.recipes.huggingface import HuggingFace, Options
 from shoestring.settings import Settings
+from shoestring.techniques import adapt
 
 if TYPE_CHECKING:
     from torch import Tensor, nn
@@ -22,6 +24,11 @@ if TYPE_CHECKING:
 
 class KeptOutputs(HuggingFace):
     """The measured loop keeps the model's outputs, logits among them, until the step has ended."""
+
+    adaptation: ClassVar[Adaptation]
+
+    def model(self) -> nn.Module:
+        return adapt.model(super().model(), self.adaptation)
 
     def loss(self, model: nn.Module, batch: Any) -> Tensor:
         self._outputs: Any = None
@@ -40,16 +47,19 @@ def case(row: Row, configs: Path) -> Case:
     size = int(row["micro_batch"])
     options = Options(
         seq_len=int(row["seq_len"]),
+        attention="eager" if row["attention"] == "eager" else "sdpa",
+        effective_batch=size,
+    )
+    adaptation = Adaptation(
         lora_r=int(row["lora_r"]),
         lora_alpha=int(row["lora_alpha"]),
         quantization="nf4" if row["quantization"] == "nf4" else "none",
         weights="fp16",
-        attention="eager" if row["attention"] == "eager" else "sdpa",
-        effective_batch=size,
     )
+    kind = type("KeptOutputs", (KeptOutputs,), {"source": str(source), "adaptation": adaptation})
     return Case(
-        recipe=lambda: type("KeptOutputs", (KeptOutputs,), {"source": str(source)})(options),
-        same=(source, options),
+        recipe=lambda: kind(options),
+        same=(source, options, adaptation),
         settings=Settings(
             micro_batch=size, precision="fp32", checkpointing="full" if row["checkpointing"] == "1" else "no"
         ),

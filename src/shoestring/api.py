@@ -40,19 +40,27 @@ def train(
     run: str | Path,
     on: str = "local",
     limit_seconds: float | None = None,
+    disk_bytes: int | None = None,
     allow_inexact: bool = False,
     **values: object,
 ) -> "Outcome":
     """Train until the run in the directory `run` is finished or this session is over; again to continue.
 
     Without a plan, or with one made for another device, the run is planned for this machine first. `on` lends its
-    platform's limits (session hours, disk); `limit_seconds` from now ends this session earlier. A run keeps its
-    options; other settings, versions or hardware need `allow_inexact`.
+    platform's limits (session hours, disk); `limit_seconds` from now and `disk_bytes` of the run's directory count
+    instead. A run keeps its options; other settings, versions or hardware need `allow_inexact`.
 
     Raises QuestionError for a wrong question, RunError when the run cannot go on.
     """
     return launch(
-        recipe, values, plan=plan, run=Path(run), on=on, limit_seconds=limit_seconds, allow_inexact=allow_inexact
+        recipe,
+        values,
+        plan=plan,
+        run=Path(run),
+        on=on,
+        limit_seconds=limit_seconds,
+        disk_bytes=disk_bytes,
+        allow_inexact=allow_inexact,
     )
 
 

@@ -6,9 +6,10 @@ Status 0: answered, finished or paused, also when the answer is "does not fit"; 
 import json
 import sys
 import time
+from collections.abc import Callable
 from dataclasses import asdict
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, TypeVar
 
 import typer
 
@@ -20,7 +21,9 @@ from shoestring.launch import choose, launch
 from shoestring.plan.estimate import make_estimate
 from shoestring.plan.plan import make_plan
 from shoestring.recipe import built_in
-from shoestring.units import parse_seconds
+from shoestring.units import parse_bytes, parse_seconds
+
+T = TypeVar("T")
 
 app = typer.Typer(
     no_args_is_help=True,
@@ -95,6 +98,9 @@ def train(
     limit: Annotated[
         str | None, typer.Option(metavar="DURATION", help="End this session before 90s, 20m or 1.5h are over.")
     ] = None,
+    disk: Annotated[
+        str | None, typer.Option(metavar="SIZE", help="The run's directory may take 15GB; by default the platform's.")
+    ] = None,
     set_: Set = None,
     allow_inexact: Annotated[
         bool, typer.Option("--allow-inexact", help="Continue under other versions, hardware or settings.")
@@ -104,16 +110,15 @@ def train(
     """Plan if there is no plan, train, and continue if DIR has a run. Stops by itself before a session's limit."""
     from shoestring.report import terminal
 
-    try:
-        limit_seconds = parse_seconds(limit) if limit else None
-    except ValueError as error:
-        raise QuestionError(f"--limit: {error}") from error
+    limit_seconds = _parsed("--limit", limit, parse_seconds)
+    disk_bytes = _parsed("--disk", disk, parse_bytes)
     outcome = launch(
         recipe,
         config.parse_pairs(set_ or []),
         run=run,
         on=on,
         limit_seconds=limit_seconds,
+        disk_bytes=disk_bytes,
         started=_process_started(),
         allow_inexact=allow_inexact,
     )
@@ -138,6 +143,14 @@ def main() -> None:
     except OSError as error:
         _say(f"error: {error}")
         sys.exit(1)
+
+
+def _parsed(name: str, text: str | None, parse: Callable[[str], T]) -> T | None:
+    """What `parse` makes of an option's text; None for none."""
+    try:
+        return None if text is None else parse(text)
+    except ValueError as error:
+        raise QuestionError(f"{name}: {error}") from error
 
 
 def _answer(facts: Any, as_json: bool, render: Any) -> None:

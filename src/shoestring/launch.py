@@ -43,6 +43,7 @@ def launch(
     run: Path,
     on: str = "local",
     limit_seconds: float | None = None,
+    disk_bytes: int | None = None,
     started: float | None = None,
     allow_inexact: bool = False,
 ) -> "Outcome":
@@ -68,7 +69,9 @@ def launch(
             settings,
             directory,
             target,
+            on=on,
             limit_seconds=limit_seconds,
+            disk_bytes=disk_bytes,
             started=started,
             allow_inexact=allow_inexact,
         )
@@ -94,7 +97,7 @@ def _begin(
     else:
         loaded, wanted = choose(recipe, values)
     require_data(loaded.recipe)
-    require_trainable(wanted)
+    require_trainable(wanted, loaded.adaptation)
     if plan is None or plan.target.device.name != target.device.name:
         made = make_plan(loaded, target, wanted)
         if plan is not None:
@@ -148,16 +151,20 @@ def _continue(
         )
     settings = Settings.from_json(stored["plan"]["settings"])
     settings = settings.replace(**{name: getattr(anew, name) for name in values if hasattr(anew, name)})
-    require_trainable(settings)
+    require_trainable(settings, loaded.adaptation)
     return loaded, settings
 
 
 def _finished(directory: RunDirectory) -> "Outcome | None":
+    state = directory.state()
+    return _as_written(directory) if state and state.get("status") == "finished" else None
+
+
+def _as_written(directory: RunDirectory) -> "Outcome":
+    """The outcome that state.json tells."""
     from shoestring.train.loop import Outcome
 
-    state = directory.state()
-    if state is None or state.get("status") != "finished":
-        return None
+    state = directory.state() or {}
     return Outcome(**{field.name: state[field.name] for field in dataclasses.fields(Outcome)})
 
 
@@ -167,7 +174,9 @@ def _train(
     directory: RunDirectory,
     target: Target,
     *,
+    on: str,
     limit_seconds: float | None,
+    disk_bytes: int | None,
     started: float,
     allow_inexact: bool,
 ) -> "Outcome":
@@ -177,7 +186,7 @@ def _train(
 
     from shoestring.session.deadline import Deadline
     from shoestring.session.signals import StopSignals
-    from shoestring.session.stop import Stop
+    from shoestring.session.stop import SessionOver, Stop
     from shoestring.train.loop import train as run_loop
 
     device = torch.device(target.device.kind)
@@ -186,20 +195,26 @@ def _train(
             f"this machine has {target.device.title}, but this torch ({torch.__version__}) cannot use it",
             hint="install a CUDA build of torch for its driver, or train with --on cpu",
         )
+    # A platform's limits are what they are today; what is given here counts instead.
     platform = target.platform
     if limit_seconds is None and platform and platform.session_hours:
         limit_seconds = platform.session_hours * 3600
+    if disk_bytes is None and platform:
+        disk_bytes = platform.disk_bytes
     with StopSignals() as signals:
-        return run_loop(
-            loaded,
-            settings,
-            directory,
-            target=target.name,
-            device=device,
-            stop=Stop(deadline=Deadline(limit_seconds, started=started), signals=signals),
-            disk_bytes=platform.disk_bytes if platform else None,
-            allow_inexact=allow_inexact,
-        )
+        try:
+            return run_loop(
+                loaded,
+                settings,
+                directory,
+                target=on,
+                device=device,
+                stop=Stop(deadline=Deadline(limit_seconds, started=started), signals=signals),
+                disk_bytes=disk_bytes,
+                allow_inexact=allow_inexact,
+            )
+        except SessionOver:
+            return _as_written(directory)
 
 
 def _expandable_segments() -> None:

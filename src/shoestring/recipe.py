@@ -15,10 +15,11 @@ import sys
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Protocol, TypeAlias, runtime_checkable
+from typing import TYPE_CHECKING, Annotated, Any, Literal, Protocol, TypeAlias, runtime_checkable
 
 from shoestring import config
 from shoestring.errors import QuestionError, nearest
+from shoestring.subset import Subset, chosen
 
 if TYPE_CHECKING:
     from torch import Tensor, nn
@@ -48,8 +49,13 @@ class Recipe(Protocol):
       with others. Without it `epochs`, `effective_batch` and `seed` may be chosen, and attributes of these names are
       their defaults.
     - `data()` -> a map-style dataset (`len` and `[index]`; `__getitems__(indices)` where a whole batch is cheaper),
-      or a dict of them: `train`, and as far as there are `validation` and `test`. Training needs it.
-    - `collate(samples)` -> a batch; by default `torch.utils.data.default_collate`.
+      or a dict of them: `train`, and as far as there are `validation` and `test`. Training needs it. A dataset with
+      `__getitems__`, `nbytes` and `to(device)` -> the same samples there lies on the GPU where it is small.
+    - `collate(samples)` -> a batch; by default `torch.utils.data.default_collate`. Random numbers are drawn in
+      `[index]`, or in `collate` where the dataset has no `__getitems__`: there they are the same whoever fetches.
+    - `length(dataset, index)` -> how long a sample is, without reading it: those of an update that are about as long
+      share a microbatch. What makes up the update stays as it is.
+    - `label(dataset, index)` -> what a subset of the training data keeps the shares of.
     - `optimizer(model)` -> a torch optimizer; by default AdamW with `learning_rate` (1e-3).
     - `schedule(update, updates_per_epoch, total_updates)` -> the factor on the optimizer's learning rates for update
       number `update` (from 0); a pure function, so that a resumed run follows the same curve; by default 1.
@@ -89,6 +95,38 @@ class Common:
     epochs: Annotated[int, "passes over the training data"] = 1
     effective_batch: Annotated[int, "samples in one update"] = 32
     seed: Annotated[int, "decides initialisation, sample order, dropout and augmentation"] = 0
+    subset: Annotated[float | None, "of the training data: a share (at most 1) or a number of samples; none: all"] = (
+        None
+    )
+
+
+@dataclass(frozen=True, kw_only=True)
+class Adaptation:
+    """What may be done to any recipe's model and optimizer after it has made them. It changes what is learnt, so
+    nothing of it is done unless it is set. An option of the recipe's own with such a name is the recipe's affair.
+    """
+
+    lora_r: Annotated[int | None, "rank of LoRA adapters; none trains every weight"] = None
+    lora_alpha: Annotated[int | None, "LoRA's scale times its rank; by default twice the rank"] = None
+    lora_targets: Annotated[str, "modules with adapters, by the ends of their names, with commas between"] = "attention"
+    quantization: Annotated[Literal["none", "nf4"], "frozen weights in 4 bits, as bitsandbytes packs them"] = "none"
+    double_quantization: Annotated[bool, "4-bit weights' scales in 8 bits"] = False
+    weights: Annotated[Literal["fp32", "fp16", "bf16"], "weights as they are stored, apart from autocast"] = "fp32"
+    optimizer_states: Annotated[
+        Literal["own", "8bit", "paged", "paged_8bit"],
+        "the optimizer's own, or AdamW's as bitsandbytes has them: in 8 bits, or swapped out, or both",
+    ] = "own"
+
+    def __post_init__(self) -> None:
+        problems = config.too_small(vars(self), {"lora_r": 1, "lora_alpha": 1})
+        if self.quantization != "none" and self.lora_r is None:
+            problems.append("quantization=nf4: 4-bit weights cannot be trained themselves; set lora.r as well")
+        if problems:
+            raise QuestionError("a model cannot be adapted so", problems=problems, hint="for one, --set lora.r=8")
+
+
+_OF_ADAPTERS = ("lora_r", "lora_alpha", "lora_targets", "quantization", "double_quantization")
+"""A recipe with an option `lora_r` puts its adapters in itself, and into weights that it knows."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -118,6 +156,22 @@ class LoadedRecipe:
     @property
     def seed(self) -> int:
         return int(self.options["seed"])
+
+    @property
+    def adaptation(self) -> Adaptation:
+        """What is to be done to its model and optimizer; what the recipe does itself is left out."""
+        names = _adaptation_fields(self)
+        return Adaptation(**{name: self.options[name] for name in names if name in self.options})
+
+    def data(self) -> dict[str, Any]:
+        """As `datasets` says, with the subset of the training data that was chosen."""
+        parts = datasets(self.recipe)
+        wanted = None if "subset" in _own_fields(self) else self.options["subset"]
+        if wanted is None:
+            return parts
+        whole, label = parts["train"], part(self.recipe, "label", None)
+        find_label = None if label is None else lambda index: label(whole, index)
+        return {**parts, "train": Subset(whole, chosen(len(whole), wanted, seed=self.seed, label=find_label))}
 
     @property
     def reference(self) -> str:
@@ -215,10 +269,21 @@ def load(reference: str | object, options: Mapping[str, object]) -> LoadedRecipe
 
 
 def option_fields(found: LoadedRecipe) -> dict[str, config.Field]:
-    """What may be set for the recipe: its own options, then those of `Common` that are not among them."""
+    """What may be set for the recipe: its own options, then those of `Common` and `Adaptation` not among them."""
+    own = _own_fields(found)
+    common = {name: field for name, field in config.fields(Common).items() if name not in own}
+    return {**own, **common, **_adaptation_fields(found)}
+
+
+def _own_fields(found: LoadedRecipe) -> dict[str, config.Field]:
     options = part(found.recipe, "options", None)
-    own = {} if options is None else config.fields(type(options))
-    return {**own, **{name: field for name, field in config.fields(Common).items() if name not in own}}
+    return {} if options is None else config.fields(type(options))
+
+
+def _adaptation_fields(found: LoadedRecipe) -> dict[str, config.Field]:
+    own = _own_fields(found).keys()
+    hidden = own | _OF_ADAPTERS if "lora_r" in own else own
+    return {name: field for name, field in config.fields(Adaptation).items() if name not in hidden}
 
 
 def updates_per_epoch(samples: int, effective_batch: int) -> int:
@@ -330,8 +395,15 @@ def _defaults(found: LoadedRecipe) -> LoadedRecipe:
     recipe = found.recipe() if isinstance(found.recipe, type) else found.recipe
     source = part(recipe, "options", recipe)
     found = dataclasses.replace(found, recipe=recipe)
-    fields = option_fields(found).values()
-    return _with_options(found, {field.name: getattr(source, field.name, field.default) for field in fields})
+    adapting = _adaptation_fields(found)
+    return _with_options(
+        found,
+        {
+            # An attribute `weights` of a plain recipe is something else than the option.
+            name: field.default if name in adapting else getattr(source, name, field.default)
+            for name, field in option_fields(found).items()
+        },
+    )
 
 
 def _with_options(found: LoadedRecipe, chosen: dict[str, Any]) -> LoadedRecipe:
@@ -345,7 +417,9 @@ def _with_options(found: LoadedRecipe, chosen: dict[str, Any]) -> LoadedRecipe:
     else:
         recipe = copy.copy(found.recipe)
         for name, value in chosen.items():
-            if hasattr(recipe, name):
+            if hasattr(recipe, name) and name not in _adaptation_fields(found):
                 # Its own methods may read what was chosen, a schedule its epochs for one.
                 setattr(recipe, name, value)
-    return dataclasses.replace(found, recipe=recipe, options=chosen)
+    made = dataclasses.replace(found, recipe=recipe, options=chosen)
+    _ = made.adaptation  # raises where it cannot be
+    return made

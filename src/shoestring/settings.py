@@ -34,6 +34,9 @@ class Settings:
         Literal["segments", "expandable"], "torch's CUDA allocator as it comes, or with expandable_segments"
     ] = "segments"
     cudnn_benchmark: Annotated[bool, "let cuDNN try its convolution algorithms and take the fastest"] = False
+    workers: Annotated[
+        int | None, "processes that fetch the training data ahead; by default none until waiting for it costs 5%"
+    ] = None
     save_every_updates: Annotated[int | None, "a full checkpoint each so many updates, besides the timed ones"] = None
     save_every_seconds: Annotated[
         float | None, "seconds between full checkpoints; by default so long that saving costs at most 2% of the time"
@@ -42,7 +45,8 @@ class Settings:
 
     def __post_init__(self) -> None:
         problems = config.too_small(
-            vars(self), {"micro_batch": 1, "save_every_updates": 1, "save_every_seconds": 0, "keep_checkpoints": 2}
+            vars(self),
+            {"micro_batch": 1, "workers": 0, "save_every_updates": 1, "save_every_seconds": 0, "keep_checkpoints": 2},
         )
         if self.checkpointing not in (None, "no", "full") and not self.checkpointing.isdecimal():
             problems.append(f"checkpointing={self.checkpointing}: expected no, full or a number of blocks")

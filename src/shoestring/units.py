@@ -5,6 +5,7 @@ import re
 KIB, MIB, GIB = 2**10, 2**20, 2**30
 
 _SECONDS = {"": 1.0, "s": 1.0, "m": 60.0, "min": 60.0, "h": 3600.0}
+_BYTES = {"MB": 10**6, "GB": 10**9, "TB": 10**12, "MiB": MIB, "GiB": GIB, "TiB": 2**40}
 
 
 def bytes_text(count: float) -> str:
@@ -43,3 +44,14 @@ def parse_seconds(text: str) -> float:
     if not found or not float(found[1]):
         raise ValueError(f"{text!r} is no duration; write 90s, 20m or 1.5h")
     return float(found[1]) * _SECONDS[found[2]]
+
+
+def parse_bytes(text: str) -> int:
+    """Bytes from ``15GB`` (decimal, as platforms count), ``500MB`` or ``1.5GiB``.
+
+    Raises ``ValueError`` for anything else, zero included.
+    """
+    found = re.fullmatch(r"\s*(\d+(?:\.\d+)?)\s*([KMGT]i?B)\s*", text)
+    if not found or found[2] not in _BYTES or not float(found[1]):
+        raise ValueError(f"{text!r} is no size; write 15GB, 500MB or 1.5GiB")
+    return int(float(found[1]) * _BYTES[found[2]])

@@ -1,8 +1,14 @@
+import json
+
+import peft
 import pytest
+import safetensors.torch
 import torch
+from safetensors.torch import save_file
 from torch import nn
 
 from shoestring.checkpoint.light import WEIGHTS, load_light, save_light
+from shoestring.checkpoint.store import Store
 from shoestring.errors import CheckpointError
 
 
@@ -41,3 +47,71 @@ def test_another_models_weights_are_one_error(tmp_path):
         load_light(tmp_path, nn.Linear(3, 2))
     with pytest.raises(CheckpointError):
         load_light(tmp_path / "nothing", nn.Linear(3, 2))
+
+
+def test_what_does_not_fit_changes_nothing(tmp_path):
+    class Two(nn.Module):
+        def __init__(self, width):
+            super().__init__()
+            self.a, self.b = nn.Linear(2, 2), nn.Linear(2, width)
+
+    save_light(tmp_path, Two(3), {})
+    model = Two(4)
+    before = {name: value.clone() for name, value in model.state_dict().items()}
+    with pytest.raises(CheckpointError, match=r"b\.weight was saved as \(3, 2\)"):
+        load_light(tmp_path, model)
+    assert all(torch.equal(value, before[name]) for name, value in model.state_dict().items())
+
+
+def test_facts_that_are_no_object_are_refused(tmp_path):
+    save_file(nn.Linear(2, 2).state_dict(), tmp_path / WEIGHTS, metadata={"shoestring": "[1]"})
+    with pytest.raises(CheckpointError, match="not an object"):
+        load_light(tmp_path, nn.Linear(2, 2))
+
+
+class Words(nn.Module):
+    """A wrapper around a model that peft adapts, as recipes have them."""
+
+    def __init__(self, seed=0, head=False):
+        super().__init__()
+        torch.manual_seed(seed)
+        base = nn.Sequential(nn.Embedding(50, 32), nn.Linear(32, 64), nn.Linear(64, 50))
+        self.adapted = peft.get_peft_model(base, peft.LoraConfig(r=2, target_modules=["1"]))
+        self.head = nn.Linear(50, 2) if head else None
+
+
+def test_adapters_are_written_as_peft_writes_them(tmp_path):
+    saved = Words()
+    with torch.no_grad():
+        for parameter in saved.parameters():
+            if parameter.requires_grad:
+                parameter += 0.1
+    path = save_light(tmp_path / "best", saved, {"update": 3})
+    assert sorted(file.name for file in path.parent.iterdir()) == ["adapter_config.json", "adapter_model.safetensors"]
+    saved.adapted.save_pretrained(tmp_path / "peft")
+    theirs = safetensors.torch.load_file(tmp_path / "peft" / "adapter_model.safetensors")
+    ours = safetensors.torch.load_file(path)
+    assert ours.keys() == theirs.keys()
+    assert all(torch.equal(ours[name], theirs[name]) for name in ours)
+    assert json.loads((path.parent / "adapter_config.json").read_text()) == json.loads(
+        (tmp_path / "peft" / "adapter_config.json").read_text()
+    )
+    full = Store(tmp_path / "full").save(1, {"model": saved.state_dict()})
+    assert 4 * sum(file.stat().st_size for file in path.parent.iterdir()) <= full.bytes
+
+    other = Words()
+    assert load_light(tmp_path / "best", other) == {"update": 3}
+    assert all(torch.equal(value, saved.state_dict()[name]) for name, value in other.state_dict().items())
+    base = Words().adapted.unload()
+    again = peft.PeftModel.from_pretrained(base, str(tmp_path / "best"))
+    tokens = torch.arange(5)
+    assert torch.equal(again(tokens), saved.adapted(tokens))
+
+
+def test_what_is_trained_besides_adapters_is_saved_with_them(tmp_path):
+    assert save_light(tmp_path, Words(head=True), {}).name == WEIGHTS
+
+
+def test_a_metric_that_is_no_number_keeps_nothing_from_loading(tmp_path):
+    save_light(tmp_path, nn.Linear(2, 2), {"metrics": {"loss": 1.0, "auc": float("nan")}})
+    assert str(load_light(tmp_path, nn.Linear(2, 2))["metrics"]["auc"]) == "nan"

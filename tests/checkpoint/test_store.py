@@ -7,6 +7,7 @@ import pytest
 import torch
 
 from shoestring.checkpoint.files import sha256
+from shoestring.checkpoint.manifest import signed
 from shoestring.checkpoint.store import Store
 from shoestring.errors import CheckpointError
 
@@ -172,12 +173,9 @@ def test_a_write_that_fails_leaves_what_was_there(tmp_path, monkeypatch):
 
 
 def rewrite_manifest(path, **changes):
-    from shoestring.checkpoint.store import _digest
-
     manifest = json.loads((path / "manifest.json").read_text())
     del manifest["sha256"]
-    manifest.update(changes)
-    (path / "manifest.json").write_text(json.dumps({**manifest, "sha256": _digest(manifest)}))
+    (path / "manifest.json").write_text(json.dumps(signed({**manifest, **changes})))
 
 
 @pytest.mark.parametrize("name", ["../secret.json", "secret.pkl", "more/model.safetensors"])

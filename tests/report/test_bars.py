@@ -4,7 +4,7 @@ import pytest
 
 from shoestring.report import bars
 from shoestring.report.run import read
-from shoestring.report.sessions import sessions
+from shoestring.session.ledger import sessions
 from tests.report import runs
 
 

@@ -2,12 +2,13 @@
 
 from torch import nn
 
+from shoestring.recipe import live
 from shoestring.trace import facts
 from tests.trace.recipes_of_each_kind import Linears, Mlp, Tied
 
 
 def test_parameters_buffers_and_data_are_counted() -> None:
-    found = facts.read(Mlp())
+    found = facts.read(live(Mlp()))
     parameters = 20 * 64 + 64 + 2 * 64 + 64 * 3 + 3
     assert found.parameters_total == found.parameters_trainable == parameters
     assert found.weight_bytes == 4 * parameters + 2 * 4 * 64 + 8  # running mean and variance, batches seen
@@ -16,7 +17,7 @@ def test_parameters_buffers_and_data_are_counted() -> None:
 
 
 def test_tied_weights_count_once_and_a_recipe_may_have_no_data() -> None:
-    found = facts.read(Tied())
+    found = facts.read(live(Tied()))
     assert found.parameters_total == 1000 * 64 + 2 * 64
     assert found.weight_bytes == 4 * found.parameters_total
     assert found.samples is None
@@ -31,7 +32,7 @@ class Frozen(Linears):
 
 
 def test_frozen_parameters_are_not_trainable() -> None:
-    found = facts.read(Frozen())
+    found = facts.read(live(Frozen()))
     assert found.parameters_total - found.parameters_trainable == 256 * 512
 
 
@@ -46,4 +47,4 @@ class FixedStatistics(Mlp):
 
 
 def test_batch_norm_with_fixed_statistics_does_not_depend_on_the_batch() -> None:
-    assert not facts.read(FixedStatistics()).batch_norm
+    assert not facts.read(live(FixedStatistics())).batch_norm

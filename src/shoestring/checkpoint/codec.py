@@ -8,7 +8,6 @@ import math
 from collections.abc import Mapping
 from typing import Any
 
-import torch
 from torch import Tensor
 
 from shoestring.errors import CheckpointError
@@ -17,8 +16,8 @@ from shoestring.errors import CheckpointError
 def pack(state: Any) -> tuple[Any, dict[str, Tensor]]:
     """`state`, a tree of dicts, lists, tuples, numbers, texts and tensors, as (JSON, tensors by name).
 
-    Tensors are contiguous CPU tensors that share no memory; one that stands at several places (tied weights) is
-    stored once. Names follow the place: `state.0.exp_avg`.
+    Tensors are the ones in `state`, not copies; one that stands at several places (tied weights) is there once. Names
+    follow the place: `state.0.exp_avg`. The JSON shares nothing with `state`.
 
     Raises CheckpointError naming the place of anything else.
     """
@@ -26,25 +25,32 @@ def pack(state: Any) -> tuple[Any, dict[str, Tensor]]:
     return packer.pack(state, ()), packer.tensors
 
 
-def unpack(skeleton: Any, tensors: Mapping[str, Tensor]) -> Any:
+def unpack(skeleton: Any, tensors: Mapping[str, Any]) -> Any:
     """The state that `pack` was given.
 
     Raises CheckpointError where the skeleton names a tensor that is not there or is malformed.
     """
+    try:
+        return _unpack(skeleton, tensors)
+    except (TypeError, ValueError, RecursionError) as error:
+        raise CheckpointError(f"the state is malformed: {error}") from error
+
+
+def _unpack(skeleton: Any, tensors: Mapping[str, Any]) -> Any:
     if isinstance(skeleton, list):
-        return [unpack(value, tensors) for value in skeleton]
+        return [_unpack(value, tensors) for value in skeleton]
     if not isinstance(skeleton, dict):
         return skeleton
     kind = next(iter(skeleton), "") if len(skeleton) == 1 else ""
     if not kind.startswith("$"):
-        return {key: unpack(value, tensors) for key, value in skeleton.items()}
+        return {key: _unpack(value, tensors) for key, value in skeleton.items()}
     value = skeleton[kind]
     if kind == "$tensor" and value in tensors:
         return tensors[value]
     if kind == "$tuple":
-        return tuple(unpack(item, tensors) for item in value)
+        return tuple(_unpack(item, tensors) for item in value)
     if kind == "$map":
-        return {unpack(key, tensors): unpack(item, tensors) for key, item in value}
+        return {_unpack(key, tensors): _unpack(item, tensors) for key, item in value}
     if kind == "$float":
         return float(value)
     raise CheckpointError(f"the state has {skeleton} in it, which stands for nothing that was saved")
@@ -54,7 +60,6 @@ class _Packer:
     def __init__(self) -> None:
         self.tensors: dict[str, Tensor] = {}
         self._names: dict[tuple[Any, ...], str] = {}
-        self._memory: set[int] = set()
 
     def pack(self, value: Any, place: tuple[str, ...]) -> Any:
         if isinstance(value, Tensor):
@@ -88,26 +93,9 @@ class _Packer:
         )  # fmt: skip
         if tensor.numel() and same in self._names:
             return self._names[same]
-        copy = tensor.detach().to("cpu").contiguous()
-        # safetensors refuses two tensors of one memory, such as a row and its matrix.
-        memory = copy.untyped_storage().data_ptr()
-        if memory in self._memory or copy.untyped_storage().nbytes() != copy.nbytes:
-            copy = copy.clone()
-        self._memory.add(copy.untyped_storage().data_ptr())
         name = ".".join(place) or "value"
         while name in self.tensors:
             name += "'"
-        self.tensors[name] = copy
+        self.tensors[name] = tensor.detach()
         self._names[same] = name
         return name
-
-
-def tensor_bytes(state: Any) -> int:
-    """Bytes of all tensors in a state, tied ones counted once for each place."""
-    if isinstance(state, torch.Tensor):
-        return state.nbytes
-    if isinstance(state, dict):
-        return sum(tensor_bytes(value) for value in state.values())
-    if isinstance(state, (list, tuple)):
-        return sum(tensor_bytes(value) for value in state)
-    return 0

@@ -1,18 +1,28 @@
-"""Light checkpoints: a model's weights alone, in the one file the ecosystem loads."""
+"""Light checkpoints: weights alone, in the format the ecosystem loads.
+
+`model.safetensors`; for a model that peft adapts and that trains nothing else, peft's own two files, which
+`PeftModel.from_pretrained` loads: `adapter_config.json` and `adapter_model.safetensors`.
+"""
 
 import json
-import os
+import sys
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 import safetensors
 import safetensors.torch
-from torch import nn
+from torch import Tensor, nn
 
-from shoestring.checkpoint.files import sync
+from shoestring.checkpoint import codec
+from shoestring.checkpoint.files import parse_json, regular_bytes, replace, write_file, write_json
+from shoestring.checkpoint.fitting import misfits
+from shoestring.checkpoint.tensors import pieces
 from shoestring.errors import CheckpointError
 
 WEIGHTS = "model.safetensors"
+ADAPTER = "adapter_model.safetensors"
+ADAPTER_CONFIG = "adapter_config.json"
 
 
 def save_light(folder: Path, model: nn.Module, facts: dict[str, Any]) -> Path:
@@ -20,29 +30,79 @@ def save_light(folder: Path, model: nn.Module, facts: dict[str, Any]) -> Path:
 
     Raises CheckpointError when the file cannot be written; the old one is untouched then.
     """
-    beside = folder / f".{WEIGHTS}.{os.getpid()}"
+    adapted = _adapted(model)
+    path = folder / (ADAPTER if adapted else WEIGHTS)
+    metadata = {"format": "pt", "shoestring": json.dumps(codec.pack(facts)[0], allow_nan=False)}
     try:
         folder.mkdir(parents=True, exist_ok=True)
-        safetensors.torch.save_model(model, str(beside), metadata={"format": "pt", "shoestring": json.dumps(facts)})
-        sync(beside)
-        beside.replace(folder / WEIGHTS)
-        sync(folder)
-    except (OSError, safetensors.SafetensorError) as error:
-        beside.unlink(missing_ok=True)
+        if adapted:
+            # The same for every save of a run: whichever of the two files a kill leaves, they belong together.
+            write_json(folder / ADAPTER_CONFIG, _adapter_config(adapted))
+        replace(path, lambda beside: write_file(beside, pieces(_weights(model), metadata)))
+    except OSError as error:
         raise CheckpointError(f"weights could not be written to {folder}: {error}", hint="free space there") from error
-    return folder / WEIGHTS
+    return path
 
 
 def load_light(folder: Path, model: nn.Module) -> dict[str, Any]:
     """Load the weights in `folder` into `model`; returns the facts they were saved with.
 
-    Raises CheckpointError when there are none, or they are damaged or another model's.
+    Raises CheckpointError when there are none, or they are damaged or another model's; the model is as it was then.
     """
-    path = folder / WEIGHTS
+    adapted = _adapted(model)
+    path = folder / (ADAPTER if adapted else WEIGHTS)
     try:
+        regular_bytes(path)
         with safetensors.safe_open(path, framework="pt") as file:
-            facts = json.loads((file.metadata() or {}).get("shoestring", "{}"))
-        safetensors.torch.load_model(model, path, strict=True)
+            facts = codec.unpack(parse_json((file.metadata() or {}).get("shoestring", "{}")), {})
+        if not isinstance(facts, dict):
+            raise ValueError("its metadata is not an object")
+        saved = safetensors.torch.load_file(path)  # mapped: only what is copied is ever read
     except (OSError, ValueError, RuntimeError, safetensors.SafetensorError) as error:
         raise CheckpointError(f"{path} cannot be loaded: {error}") from error
-    return dict(facts)
+    problems = misfits(saved, _weights(model), dtypes=False)
+    if problems:
+        raise CheckpointError(f"{path} cannot be loaded: it is of another model", problems=problems[:20])
+    if adapted:
+        from peft import set_peft_model_state_dict
+
+        set_peft_model_state_dict(adapted, saved)
+    else:
+        model.load_state_dict(_with_tied(saved, model), strict=True)
+    return facts
+
+
+def _weights(model: nn.Module) -> dict[str, Tensor]:
+    """The tensors to save by name: the model's own, not copies, each once."""
+    adapted = _adapted(model)
+    if adapted is None:
+        return codec.pack(model.state_dict())[1]
+    from peft import get_peft_model_state_dict
+
+    return dict(get_peft_model_state_dict(adapted))
+
+
+def _with_tied(saved: Mapping[str, Tensor], model: nn.Module) -> dict[str, Tensor]:
+    """A full state of `model` of the tensors that stand in the file once."""
+    skeleton, _ = codec.pack(model.state_dict())
+    return dict(codec.unpack(skeleton, saved))
+
+
+def _adapted(model: nn.Module) -> Any:
+    """The part of `model` that peft adapts, where nothing else of it is trained; None otherwise."""
+    peft = sys.modules.get("peft")  # whoever made such a model has imported it
+    found = [module for module in model.modules() if peft and isinstance(module, peft.PeftModel)]
+    if len(found) != 1:
+        return None
+    inside = {id(parameter) for parameter in found[0].parameters()}
+    alone = all(id(parameter) in inside for parameter in model.parameters() if parameter.requires_grad)
+    return found[0] if alone else None
+
+
+def _adapter_config(adapted: Any) -> dict[str, Any]:
+    """As peft writes it: for use, not for training on."""
+    config = {**adapted.peft_config[adapted.active_adapter].to_dict(), "inference_mode": True}
+    if config.get("task_type") is None:
+        base = type(adapted.get_base_model())
+        config["auto_mapping"] = {"base_model_class": base.__name__, "parent_library": base.__module__}
+    return {key: sorted(value) if isinstance(value, set) else value for key, value in config.items()}

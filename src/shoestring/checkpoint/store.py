@@ -6,28 +6,29 @@ A checkpoint is written into a directory beside, synced, read back for its manif
 that has its name therefore was whole; whether it still is, the manifest tells at every load.
 """
 
-import hashlib
+import errno
 import json
 import os
 import re
 import shutil
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import safetensors
-import safetensors.torch
-
-from shoestring.checkpoint import codec
-from shoestring.checkpoint.files import directory_bytes, sha256, sync, write_text
+from shoestring.checkpoint import reading
+from shoestring.checkpoint.files import directory_bytes, is_full, remove, sync, write_file, write_text
+from shoestring.checkpoint.manifest import FORMAT, Damaged, signed
+from shoestring.checkpoint.snapshot import Snapshot, snapshot
+from shoestring.checkpoint.tensors import pieces
 from shoestring.errors import CheckpointError
 from shoestring.units import MIB, bytes_text
 
-FORMAT = 1
-_NAME = re.compile(r"update-(\d{8,})")
-_FILE = re.compile(r"[a-z_]+\.(safetensors|json)")
+_NAME = re.compile(r"update-([0-9]{8,18})")
+_REPLACED = re.compile(r"\.replaced-([0-9]{8,18})")
+_UNFINISHED = (".writing-*", ".removed-*")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -38,6 +39,9 @@ class Saved:
     path: Path
     bytes: int
     seconds: float
+    """From the call to the checkpoint being there, older ones removed."""
+    cpu_seconds: float
+    """Of a processor's time, of those that `seconds` had."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -46,11 +50,14 @@ class Restored:
 
     update: int
     path: Path
-    state: dict[str, Any]
+    state: Mapping[str, Any]
+    """By section. A section's tensors are the file itself, mapped into memory anew each time the section is asked for:
+    copy them into place and let go of them.
+    """
 
 
 class Store:
-    """The full checkpoints in one directory. One process at a time may use it."""
+    """The full checkpoints in one directory. One process at a time may use it, and one thread of it."""
 
     def __init__(
         self,
@@ -58,59 +65,74 @@ class Store:
         *,
         keep: int = 2,
         limit_bytes: int | None = None,
+        expendable: Callable[[], Iterable[Path]] = tuple,
         on_damaged: Callable[[Path, str, str], None] | None = None,
     ) -> None:
         """`keep` verified checkpoints stay. `limit_bytes` is what the platform lets the run's directory (the parent
-        of `root`) have, where the free space the system reports may be the host's. `on_damaged(path, file, why)` is
-        told of every checkpoint that is passed over.
+        of `root`) have, where the free space the system reports may be the host's. When there is no room for another
+        one, `expendable()` are removed, one after another. `on_damaged(path, file, why)` is told of every checkpoint
+        that is passed over.
+
+        Raises CheckpointError where `root` can be neither found nor made.
         """
         self.root = root
         self._keep = keep
         self._limit_bytes = limit_bytes
+        self._expendable = expendable
         self._on_damaged = on_damaged
         self._verified: set[int] = set()
         self._damaged: set[int] = set()
-        root.mkdir(parents=True, exist_ok=True)
+        try:
+            root.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise CheckpointError(f"{root} cannot hold checkpoints: {error}") from error
         self._clear_leftovers()
 
     def updates(self) -> list[int]:
         """The updates that have a checkpoint, verified or not, in order."""
         found = (_NAME.fullmatch(path.name) for path in self.root.iterdir())
-        return sorted(int(match[1]) for match in found if match)
+        return sorted(int(match[1]) for match in found if match and match[0] == self.path(int(match[1])).name)
 
     def path(self, update: int) -> Path:
         return self.root / f"update-{update:08d}"
 
-    def save(self, update: int, state: dict[str, Any]) -> Saved:
+    def newest_verified(self) -> Path | None:
+        """The newest checkpoint that was written or read whole by this store."""
+        return self.path(max(self._verified)) if self._verified else None
+
+    def save(self, update: int, state: Mapping[str, Any]) -> Saved:
         """Write `state` as the checkpoint of `update`; older ones beyond `keep` are removed afterwards.
 
         Each value of `state` is a section; the tensors of a section lie in a file of its name, all else in state.json.
 
         Raises CheckpointError when the disk cannot hold it or writing fails; nothing that was there is touched then.
         """
-        started = time.monotonic()
-        self._require_space(codec.tensor_bytes(state) + MIB)
-        beside = self.root / f".writing-{update:08d}-{os.getpid()}"
-        try:
-            beside.mkdir()
-            _write(beside, update, state)
-            final, replaced = self.path(update), self.root / f".replaced-{update:08d}"
-            if final.exists():
-                final.rename(replaced)
-            beside.rename(final)
-            sync(self.root)
-            shutil.rmtree(replaced, ignore_errors=True)
-        except (OSError, safetensors.SafetensorError) as error:
-            self._clear_leftovers()
-            raise CheckpointError(
-                f"the checkpoint of update {update} could not be written to {self.root}: {error}",
-                hint=f"free space there ({bytes_text(shutil.disk_usage(self.root).free)} left), then train again: "
-                "the run continues from its last checkpoint",
-            ) from error
+        return self.write(update, snapshot(state))
+
+    def write(self, update: int, state: Snapshot) -> Saved:
+        """As `save`, of a state that was made into sections before, such as a copy that a thread of its own writes."""
+        started, cpu_started = time.monotonic(), time.thread_time()
+        while True:
+            try:
+                self._require_space(state.bytes + MIB)
+                self._write_whole(update, state)
+                break
+            except OSError as error:
+                self._clear_leftovers()
+                if not (is_full(error) and self._free_one()):
+                    raise self._failure(update, error) from error
         self._damaged.discard(update)
         self._verified.add(update)
-        self._rotate()
-        return Saved(update=update, path=final, bytes=directory_bytes(final), seconds=time.monotonic() - started)
+        # The checkpoint is there. What cannot be removed now is removed after the next one.
+        with suppress(OSError):
+            self._rotate()
+        return Saved(
+            update=update,
+            path=self.path(update),
+            bytes=directory_bytes(self.path(update)),
+            seconds=time.monotonic() - started,
+            cpu_seconds=time.thread_time() - cpu_started,
+        )
 
     def load(self) -> Restored | None:
         """The newest checkpoint that verifies; None when there is none at all.
@@ -121,8 +143,8 @@ class Store:
         for update in reversed(self.updates()):
             path = self.path(update)
             try:
-                state = _read(path, update)
-            except _Damaged as damage:
+                state = reading.sections(path, update)
+            except Damaged as damage:
                 self._damaged.add(update)
                 reasons.append(f"{path.name}/{damage.file}: {damage.why}")
                 if self._on_damaged:
@@ -139,28 +161,60 @@ class Store:
         return None
 
     def _clear_leftovers(self) -> None:
-        """Put right what a kill in the midst of a save has left."""
-        for unfinished in self.root.glob(".writing-*"):
-            shutil.rmtree(unfinished)
+        """Put right what a kill or an error in the midst of a save has left, as far as the disk lets us."""
+        with suppress(OSError):
+            self._put_right()
+
+    def _put_right(self) -> None:
+        for pattern in _UNFINISHED:
+            for unfinished in self.root.glob(pattern):
+                remove(unfinished)
         for replaced in self.root.glob(".replaced-*"):
-            final = self.path(int(replaced.name.rpartition("-")[2]))
-            if final.exists():
-                shutil.rmtree(replaced)
+            match = _REPLACED.fullmatch(replaced.name)
+            if match and not self.path(int(match[1])).exists():
+                replaced.rename(self.path(int(match[1])))
             else:
-                replaced.rename(final)
+                remove(replaced)
 
     def _require_space(self, need: int) -> None:
+        """Raises OSError, as a disk that is full does, when `need` bytes are more than there are."""
         free = shutil.disk_usage(self.root).free
         what = f"{self.root} has {bytes_text(free)} free"
         if self._limit_bytes is not None:
             left = self._limit_bytes - directory_bytes(self.root.parent)
             if left < free:
-                free, what = left, f"the run may take {bytes_text(self._limit_bytes)} and has {bytes_text(left)} left"
+                free = left
+                what = f"the run may take {bytes_text(self._limit_bytes)} and has {bytes_text(max(0, left))} left"
         if need > free:
-            raise CheckpointError(
-                f"a checkpoint needs {bytes_text(need)}; {what}",
-                hint="free space, then train again: the run continues from its last checkpoint",
-            )
+            raise OSError(errno.ENOSPC, f"a checkpoint needs {bytes_text(need)}; {what}")
+
+    def _write_whole(self, update: int, state: Snapshot) -> None:
+        beside = self.root / f".writing-{update:08d}-{os.getpid()}"
+        beside.mkdir()
+        _write(beside, update, state)
+        final, replaced = self.path(update), self.root / f".replaced-{update:08d}"
+        if final.exists():
+            final.rename(replaced)
+        beside.rename(final)
+        sync(self.root)
+        remove(replaced)
+
+    def _free_one(self) -> bool:
+        """Remove what is expendable first; False where nothing is."""
+        for path in filter(Path.exists, self._expendable()):
+            remove(path)
+            if not path.exists():
+                return True
+        return False
+
+    def _failure(self, update: int, error: OSError) -> CheckpointError:
+        good = self.newest_verified()
+        return CheckpointError(
+            f"the checkpoint of update {update} could not be written to {self.root}: {error}",
+            hint=f"the last good one is {good}; free space, then train again: the run continues from there"
+            if good
+            else "free space there, then train again",
+        )
 
     def _rotate(self) -> None:
         """Keep the newest ones, and always the newest that verified; damaged ones go first."""
@@ -168,72 +222,28 @@ class Store:
         keep = {*whole[-self._keep :], max(self._verified)}
         for update in self.updates():
             if update not in keep:
-                shutil.rmtree(self.path(update))
+                self._remove(update)
+
+    def _remove(self, update: int) -> None:
+        """Remove a checkpoint, all of it at once in the eyes of who looks; one that cannot be removed stays."""
+        removed = self.root / f".removed-{update:08d}"
+        with suppress(OSError):
+            self.path(update).rename(removed)
+            remove(removed)
 
 
-class _Damaged(Exception):  # noqa: N818  (a finding about a file, turned into an event or an error by the caller)
-    def __init__(self, file: str, why: str) -> None:
-        super().__init__(file, why)
-        self.file, self.why = file, why
-
-
-def _write(folder: Path, update: int, state: dict[str, Any]) -> None:
-    skeleton = {}
-    for section, value in state.items():
-        skeleton[section], tensors = codec.pack(value)
-        if tensors:
-            path = folder / f"{section}.safetensors"
-            safetensors.torch.save_file(tensors, path, metadata={"format": "pt"})
-            sync(path)
-    write_text(folder / "state.json", json.dumps(skeleton, allow_nan=False))
-    manifest: dict[str, Any] = {
-        "format": FORMAT,
-        "update": update,
-        "files": {
-            path.name: {"bytes": path.stat().st_size, "sha256": sha256(path)} for path in sorted(folder.iterdir())
-        },
+def _write(folder: Path, update: int, state: Snapshot) -> None:
+    digests = {}
+    for name, section in state.sections.items():
+        if section.tensors:
+            file = f"{name}.safetensors"
+            digests[file] = write_file(folder / file, pieces(section.tensors, {"format": "pt"}))
+    skeletons = {name: section.skeleton for name, section in state.sections.items()}
+    digests["state.json"] = write_text(folder / "state.json", json.dumps(skeletons, allow_nan=False))
+    files = {
+        name: {"bytes": (folder / name).stat().st_size, "sha256": digest} for name, digest in sorted(digests.items())
     }
-    write_text(folder / "manifest.json", json.dumps({**manifest, "sha256": _digest(manifest)}, indent=1))
+    write_text(
+        folder / "manifest.json", json.dumps(signed({"format": FORMAT, "update": update, "files": files}), indent=1)
+    )
     sync(folder)
-
-
-def _read(folder: Path, update: int) -> dict[str, Any]:
-    manifest = _manifest(folder, update)
-    for name, expected in manifest["files"].items():
-        path = folder / name
-        if not path.is_file():
-            raise _Damaged(name, "it is not there")
-        if path.stat().st_size != expected["bytes"]:
-            raise _Damaged(name, f"it has {path.stat().st_size} bytes, {expected['bytes']} were written")
-        if sha256(path) != expected["sha256"]:
-            raise _Damaged(name, "its bytes are not those that were written")
-    skeleton = json.loads((folder / "state.json").read_text(encoding="utf-8"))
-    state = {}
-    for section, value in skeleton.items():
-        name = f"{section}.safetensors"
-        tensors = safetensors.torch.load_file(folder / name) if name in manifest["files"] else {}
-        state[section] = codec.unpack(value, tensors)
-    return state
-
-
-def _manifest(folder: Path, update: int) -> dict[str, Any]:
-    try:
-        manifest = json.loads((folder / "manifest.json").read_text(encoding="utf-8"))
-    except (OSError, ValueError) as error:
-        raise _Damaged("manifest.json", f"it cannot be read: {error}") from error
-    digest = manifest.pop("sha256", None) if isinstance(manifest, dict) else None
-    if digest is None or digest != _digest(manifest):
-        raise _Damaged("manifest.json", "its bytes are not those that were written")
-    if manifest["format"] != FORMAT:
-        raise CheckpointError(
-            f"{folder} is of format {manifest['format']}, this version reads {FORMAT}",
-            hint="continue with the version of shoestring that wrote it",
-        )
-    names = set(manifest["files"])
-    if manifest["update"] != update or "state.json" not in names or not all(map(_FILE.fullmatch, names)):
-        raise _Damaged("manifest.json", "it does not describe this checkpoint")
-    return dict(manifest)
-
-
-def _digest(manifest: dict[str, Any]) -> str:
-    return hashlib.sha256(json.dumps(manifest, sort_keys=True).encode()).hexdigest()

@@ -21,7 +21,7 @@ _SOURCES = {
     "weights": "the model's parameters",
     "buffers": "the model's buffers",
     "gradients": "kept from backward to the optimizer's step",
-    "optimizer states": "made in the first step",
+    "optimizer states": "made in the first step; paged ones lie in managed memory, apart from the GPU's, and count 0",
     "batch": "one microbatch as recipe.batch gives it",
     "activations": "made in forward and kept for backward, casts of weights by autocast among them",
     "reserve space": "a model of what cuDNN keeps of recurrent layers; not measured",

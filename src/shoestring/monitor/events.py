@@ -2,15 +2,20 @@
 
 Every event has `time` (unix seconds), `session` (from 1) and `event`, which says what else it has:
 
-    session     update, limit_seconds, target, device, micro_batch, precision, versions {name: version},
-                machine {what hardware.probe tells}, pid
+    session     update, limit_seconds, startup_seconds (since its process began), target, device, micro_batch,
+                precision, versions {name: version}, machine {what hardware.probe tells}, pid
     progress    update, epoch, updates, samples, seconds, loss, learning_rate, gradient_norm, memory_bytes,
-                skipped (updates left out because fp16 overflowed)
+                skipped (optimizer steps left out because fp16 overflowed), waiting_seconds (of them, training stood
+                still for data), workers (processes that fetch); on a GPU gpu_utilisation (0 to 1), gpu_watts,
+                gpu_allocated_bytes
     evaluation  update, epoch, part (validation or test), metrics {name: number or JSON}, seconds, best
-    save        update, bytes, seconds, kind (full, light or best)
+    save        update, bytes, seconds, stall_seconds (of them, training stood still), kind (full, light or best)
+    unsaved     update, what (checkpoint, light or best), why: it could not be written, training goes on
     damaged     path, file, why
     note        message
-    oom         what did not fit and what was done about it
+    oom         update, during (update, optimizer step or evaluation), failure (what was said), micro_batch (tried),
+                done (what was made smaller), back_to (the update of the checkpoint gone back to, where one was)
+    (any)       lost: so many events before it found no room on the disk
     stop        update, status (paused, finished or failed), reason, updates, seconds, saving_seconds,
                 evaluating_seconds
 
@@ -25,6 +30,8 @@ from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
+
+from shoestring.checkpoint.files import is_full
 
 Event = dict[str, Any]
 
@@ -43,22 +50,32 @@ class Events:
         self.session = 1 + max((event["session"] for event in read(path)), default=0)
         self._file = os.open(path, os.O_RDWR | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o644)
         size = os.fstat(self._file).st_size
+        self.lost = 0
         self._torn = size > 0 and os.pread(self._file, 1, size - 1) != b"\n"
 
     def emit(self, event: str, **fields: Any) -> None:
         """Append one line; `fields` are JSON, a number that is not finite is written as its name (`"nan"`).
 
-        Raises OSError where the line cannot be written whole, as on a full disk.
+        On a full disk the line is lost, and the next that finds room says how many were. Raises OSError where it
+        cannot be written for another reason.
         """
         values = {"time": time.time(), "session": self.session, "event": event, **fields}
+        if self.lost:
+            values["lost"] = self.lost
         line = json.dumps(_finite(values), allow_nan=False, ensure_ascii=False).encode() + b"\n"
         if self._torn:
             line = b"\n" + line
         self._torn = True
-        written = os.write(self._file, line)
+        try:
+            written = os.write(self._file, line)
+        except OSError as error:
+            if not is_full(error):
+                raise
+            written = 0
         if written < len(line):
-            raise OSError(f"only {written} of {len(line)} bytes of an event were written; the disk may be full")
-        self._torn = False
+            self.lost += 1
+            return
+        self._torn, self.lost = False, 0
 
     def close(self) -> None:
         os.close(self._file)
@@ -72,11 +89,15 @@ class Events:
         self.close()
 
 
-def read(path: Path) -> Iterator[Event]:
-    """The events at `path` as they happened, without lines that a kill tore; none if there is no file."""
+def read(path: Path, offset: int = 0) -> Iterator[Event]:
+    """The events at `path` as they happened, without lines that a kill tore; none if there is no file.
+
+    The first `offset` bytes are left out.
+    """
     if not path.exists():
         return
     with path.open("rb") as lines:
+        lines.seek(offset)
         for line in lines:
             try:
                 event = json.loads(line)
@@ -94,8 +115,8 @@ def current(events: Iterable[Event]) -> list[Event]:
     """
     kept: list[Event] = []
     for event in events:
-        if event["event"] == "session":
-            start = event.get("update", 0)
+        if event["event"] == "session" or "back_to" in event:
+            start = event.get("back_to", event.get("update", 0))
             kept = [old for old in kept if old["event"] not in _COUNTED or old.get("update", 0) <= start]
         elif event["event"] == "evaluation":
             kept = [old for old in kept if not _same_evaluation(old, event)]

@@ -5,7 +5,6 @@ from collections.abc import Iterable
 from shoestring.report.markup import Markup, element
 from shoestring.report.metrics import is_about_another
 from shoestring.report.run import Run
-from shoestring.report.sessions import Session
 from shoestring.report.values import (
     UNKNOWN,
     count,
@@ -19,6 +18,7 @@ from shoestring.report.values import (
     size,
     words,
 )
+from shoestring.session.ledger import Session
 
 
 def headline(run: Run, found: list[Session]) -> Markup:
@@ -68,8 +68,12 @@ def _cards(run: Run, found: list[Session]) -> Iterable[Markup]:
     if found:
         kills = sum(session.ended == "killed" for session in found)
         cut = f", {kills} of them cut off" if kills else ""
+        gpu = sum(session.gpu_seconds for session in found)
+        billed = f"; {duration(gpu)} with a GPU" if gpu else ""
         yield card(
-            "Time", duration(sum(session.seconds for session in found)), f"in {plural(len(found), 'session')}{cut}"
+            "Time",
+            duration(sum(session.seconds for session in found)),
+            f"in {plural(len(found), 'session')}{cut}{billed}",
         )
     if run.measured_bytes:
         planned = dig(run.plan, "plan", "memory", "peak_bytes")

@@ -8,7 +8,7 @@ from shoestring.report.headline import headline
 from shoestring.report.markup import Markup, element, join
 from shoestring.report.results import results
 from shoestring.report.run import Run, read
-from shoestring.report.sessions import sessions
+from shoestring.session.ledger import sessions
 
 # The browser itself refuses whatever would be fetched or run.
 _POLICY = "default-src 'none'; style-src 'unsafe-inline'; img-src data:"
@@ -45,6 +45,7 @@ def html(run: Run) -> Markup:
         results(run),
         sections.training(run),
         sections.history(found),
+        sections.bound(run),
         sections.plan(run, found),
         sections.remarks(run),
         sections.colophon(run),

@@ -2,11 +2,12 @@
 
 from statistics import median
 
+from shoestring.monitor import bound as monitor
+from shoestring.monitor.bound import spent
 from shoestring.monitor.events import Event
 from shoestring.report import bars, curves
 from shoestring.report.markup import EMPTY, Content, Markup, element, facts, join, table
 from shoestring.report.run import Run
-from shoestring.report.sessions import Session
 from shoestring.report.values import (
     UNKNOWN,
     count,
@@ -21,6 +22,7 @@ from shoestring.report.values import (
     size,
     words,
 )
+from shoestring.session.ledger import Session
 
 _METRIC_FIGURES = 8
 
@@ -57,18 +59,36 @@ def history(found: list[Session]) -> Markup:
             session.device or UNKNOWN,
             f"{count(session.start_update)} to {count(session.reached_update)}" if session.updates else "none",
             duration(session.seconds),
-            share(session.saving_seconds, session.seconds),
+            share(session.stall_seconds, session.seconds),
             share(session.evaluating_seconds, session.seconds),
+            share(session.waiting_seconds, session.seconds),
             _ending(session),
         ]
         for session in found
     ]
-    head = ["", "began", "device", "updates", "time", "saving", "evaluating", "how it ended"]
+    head = ["", "began", "device", "updates", "time", "saving", "evaluating", "waiting", "how it ended"]
     return join(
         [
             element("h2", "Sessions"),
             _figure("Timeline", "numbers are sessions", bars.timeline(found), class_="wide"),
-            table(head, rows, numeric=(3, 4, 5, 6)),
+            table(head, rows, numeric=(3, 4, 5, 6, 7)),
+        ]
+    )
+
+
+def bound(run: Run) -> Markup:
+    """Where the time of all sessions went, and what would help."""
+    where = spent(run.events)
+    if not (most := monitor.bound(where)):
+        return EMPTY
+    rows = [[cause, duration(seconds), share(seconds, where.total)] for cause, seconds in where.items()]
+    unknown = "" if where.launches is not None else " A CPU does not tell launches from arithmetic."
+    return join(
+        [
+            element("h2", "Where the time went"),
+            element("p", f"Training was bound by {most}.{unknown}"),
+            table(["cause", "time", "share"], rows, numeric=(1, 2)),
+            element("ul", [element("li", f"{cause}: {what}") for cause, what in monitor.helps(where)]),
         ]
     )
 
@@ -106,6 +126,8 @@ def remarks(run: Run) -> Markup:
         for event in run.events
         if event["event"] in ("note", "oom", "damaged")
     ]
+    if skipped := sum(int(number(event.get("skipped")) or 0) for event in run.of("progress")):
+        lines.append(f"fp16 overflowed: {plural(skipped, 'optimizer step')} left out, each made again at a lower scale")
     lines += run.problems
     if not lines:
         return EMPTY
@@ -184,5 +206,11 @@ def _remark(event: Event) -> Content:
         return str(event.get("message", ""))
     if event["event"] == "damaged":
         return f"{event.get('path', '')} is damaged: {event.get('file', '')}: {event.get('why', '')}"
+    if "done" in event and "during" in event:
+        back = f"; back to update {count(event['back_to'])}" if "back_to" in event else ""
+        return (
+            f"out of memory in {event['during']} at update {count(event.get('update'))} with microbatch "
+            f"{count(event.get('micro_batch'))}: {event['done']} from then on{back}"
+        )
     rest = {key: value for key, value in event.items() if key not in ("time", "session", "event")}
     return f"out of memory: {named('', rest)}"

@@ -40,6 +40,10 @@ class Deadline:
         if margin_seconds is None:
             margin_seconds = min(60.0, max(3.0, 0.02 * limit_seconds)) if limit_seconds else 0.0
         self._margin = margin_seconds
+        self.startup_seconds: float | None = None
+        """Until the first work that was measured."""
+        self.seconds_per_sample: dict[str, float] = {}
+        """Of work that cannot be paused, by its kind."""
         self._durations: dict[str, deque[float]] = defaultdict(lambda: deque(maxlen=_REMEMBERED))
 
     def elapsed(self) -> float:
@@ -65,6 +69,8 @@ class Deadline:
 
     def measure(self, kind: str) -> "_Measured":
         """A context manager that observes how long its body took."""
+        if self.startup_seconds is None:
+            self.startup_seconds = self.elapsed()
         return _Measured(self, kind, self._clock)
 
 

@@ -4,11 +4,10 @@ plan.json      what was decided when the run began
 state.json     running | paused | finished | failed, the update reached, what to do next
 checkpoints/   full checkpoints          light/ best/   weights to use
 events.jsonl   what happened             report.html
+ledger.json    what each session took, got done and ended by
 """
 
-import fcntl
 import json
-import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -16,6 +15,7 @@ from typing import Any
 
 from shoestring.checkpoint.files import write_json
 from shoestring.errors import QuestionError
+from shoestring.session.lock import locked
 
 
 class RunDirectory:
@@ -26,6 +26,7 @@ class RunDirectory:
         self.plan_file = path / "plan.json"
         self.state_file = path / "state.json"
         self.events_file = path / "events.jsonl"
+        self.ledger_file = path / "ledger.json"
         self.checkpoints = path / "checkpoints"
         self.light = path / "light"
         self.best = path / "best"
@@ -70,25 +71,12 @@ class RunDirectory:
 
     @contextmanager
     def locked(self) -> Iterator[None]:
-        """Hold the run for this process. The system lets go of it when the process dies, however it dies.
+        """Hold the run for this process.
 
         Raises QuestionError, naming the holder, when another process is at it.
         """
-        descriptor = os.open(self.path / "lock", os.O_RDWR | os.O_CREAT, 0o644)
-        try:
-            try:
-                fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            except BlockingIOError as error:
-                holder = os.read(descriptor, 100).decode(errors="replace").strip()
-                raise QuestionError(
-                    f"{self.path} is being trained by another process ({holder or 'unknown'})",
-                    hint="wait for it, stop it, or give another --run",
-                ) from error
-            os.ftruncate(descriptor, 0)
-            os.pwrite(descriptor, f"pid {os.getpid()} on {os.uname().nodename}\n".encode(), 0)
+        with locked(self.path):
             yield
-        finally:
-            os.close(descriptor)
 
 
 def _read(path: Path) -> dict[str, Any] | None:

@@ -3,6 +3,8 @@
 import os
 import signal
 import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from types import FrameType, TracebackType
 from typing import Any
 
@@ -16,6 +18,7 @@ class StopSignals:
 
     def __init__(self) -> None:
         self.received: str | None = None
+        self._error: Callable[[str], BaseException] | None = None
         self._before: dict[int, Any] = {}
 
     def __enter__(self) -> "StopSignals":
@@ -28,8 +31,24 @@ class StopSignals:
         for number, handler in self._before.items():
             signal.signal(number, handler)
 
+    @contextmanager
+    def raising(self, error: Callable[[str], BaseException]) -> Iterator[None]:
+        """Within it a signal raises `error(its name)` where it arrives: for work that nothing is lost of.
+
+        One that came before is raised on entry.
+        """
+        self._error = error
+        try:
+            if self.received is not None:
+                raise error(self.received)
+            yield
+        finally:
+            self._error = None
+
     def _receive(self, number: int, _: FrameType | None) -> None:
         if self.received is not None:
             signal.signal(number, signal.SIG_DFL)
             os.kill(os.getpid(), number)
         self.received = signal.Signals(number).name
+        if self._error is not None:
+            raise self._error(self.received)

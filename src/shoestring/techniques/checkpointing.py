@@ -100,12 +100,20 @@ def _compute_again(block: nn.Module) -> None:
         changed._gradient_checkpointing_func = functools.partial(_checkpointed, block)
         return
     forward = block.forward
+    if is_computed_again(block):
+        return  # a run that meets its memory's end asks for all blocks when some are done
 
     @functools.wraps(forward)
     def checkpointed(*args: Any, **kwargs: Any) -> Any:
         return _checkpointed(block, functools.partial(_call, forward, args, kwargs), *tree_leaves((args, kwargs)))
 
+    checkpointed.computed_again = True  # type: ignore[attr-defined]
     changed.forward = checkpointed
+
+
+def is_computed_again(block: nn.Module) -> bool:
+    """Whether the block's forward is one that backward runs again; not for a layer that uses a switch of its own."""
+    return hasattr(block.forward, "computed_again")
 
 
 def _call(forward: Callable[..., Any], args: Any, kwargs: Any, *_: Any) -> Any:

@@ -1,4 +1,4 @@
-"""AdamW with bitsandbytes' memory, to estimate with: what its 8-bit and its paged versions store, and nothing more.
+"""AdamW with bitsandbytes' states: its own to train with, and one that only stores what they take to estimate with.
 
 After bitsandbytes 0.45 (`bitsandbytes/optim/optimizer.py`: `Optimizer8bit`, `Optimizer2State`). A parameter of 4096
 values or more has two states of one byte a value, each with an fp32 scale for every 256 of them, and all share two
@@ -14,7 +14,13 @@ import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
+from shoestring import extras
 from shoestring.errors import QuestionError
+
+EXTRA = "bitsandbytes"
+
+_STATES = {"8bit": (8, False), "paged": (32, True), "paged_8bit": (8, True)}
+"""Bits of each value of a state, and whether large states may be swapped out, by the option `optimizer_states`."""
 
 SMALLEST = 4096
 """Values from which on states have 8 bits (`min_8bit_size`)."""
@@ -29,7 +35,7 @@ TABLE = 256
 class BlockwiseAdamW(Optimizer):
     """States of AdamW as bitsandbytes lays them out. Its step changes no weight: there is nothing to train with."""
 
-    def __init__(self, params: Iterable[nn.Parameter], lr: float = 1e-3, *, bits: int = 8, paged: bool = False) -> None:
+    def __init__(self, params: Iterable[Any], lr: float = 1e-3, *, bits: int = 8, paged: bool = False) -> None:
         """`bits`: 8 or 32 for each value of a state; `paged`: whether large states may be swapped out."""
         super().__init__(params, {"lr": lr})
         self._bits, self._paged = bits, paged
@@ -60,13 +66,54 @@ class BlockwiseAdamW(Optimizer):
         return made
 
 
+def pretended(own: Optimizer, states: str) -> Optimizer:
+    """What takes the place of the recipe's AdamW where memory is estimated. Raises QuestionError for another one."""
+    bits, paged = _STATES[states]
+    return BlockwiseAdamW(_groups(own, states), bits=bits, paged=paged)
+
+
+def real(own: Optimizer, states: str, device: torch.device) -> Optimizer:
+    """What takes the place of the recipe's AdamW where it is trained: bitsandbytes', with the same groups and rates.
+
+    Raises QuestionError for another optimizer, without bitsandbytes, and for paged states on a CPU.
+    """
+    groups, (bits, paged) = _groups(own, states), _STATES[states]
+    if paged and device.type == "cpu":
+        raise QuestionError(
+            f"optimizer_states={states}: pages are moved between a GPU and its host, and there is no GPU here",
+            hint="optimizer_states=8bit" if bits == 8 else "optimizer_states=own",
+        )
+    extras.require(EXTRA, "bitsandbytes")
+    import bitsandbytes
+
+    made: Optimizer = bitsandbytes.optim.AdamW(groups, optim_bits=bits, is_paged=paged)
+    return made
+
+
+def is_bitsandbytes(optimizer: Optimizer) -> bool:
+    """Whether it is one of bitsandbytes', or stands for one."""
+    return isinstance(optimizer, BlockwiseAdamW) or type(optimizer).__module__.startswith("bitsandbytes")
+
+
 def require_real(optimizer: Optimizer) -> None:
     """Raises QuestionError for an optimizer that only shows what another would take."""
     if isinstance(optimizer, BlockwiseAdamW):
         raise QuestionError(
-            "8-bit and paged AdamW can be estimated, not trained with yet",
-            hint="an optimizer of torch's, or bitsandbytes' own in the recipe's optimizer()",
+            "this optimizer can be estimated, not trained with",
+            hint="torch.optim.AdamW in the recipe's optimizer(), and optimizer_states=8bit",
         )
+
+
+def _groups(own: Optimizer, states: str) -> list[dict[str, Any]]:
+    """The parameter groups of torch's AdamW, with what bitsandbytes' takes."""
+    if type(own) is not torch.optim.AdamW or any(group["amsgrad"] or group["maximize"] for group in own.param_groups):
+        raise QuestionError(
+            f"optimizer_states={states}: it is AdamW that bitsandbytes has them for, and the recipe has "
+            f"{type(own).__name__}",
+            hint="optimizer_states=own",
+        )
+    names = ("params", "lr", "betas", "eps", "weight_decay")
+    return [{name: group[name] for name in names} for group in own.param_groups]
 
 
 def _table(like: Tensor) -> Tensor:

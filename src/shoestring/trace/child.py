@@ -64,7 +64,7 @@ def _open(loaded: LoadedRecipe) -> Facts:
     from shoestring.trace.explain import explained
 
     with explained():
-        found = facts.read(loaded.recipe)
+        found = facts.read(loaded)
     with warnings.catch_warnings():
         # Where the CPU stands in for the pretend device, its own kernels are replaced, of which torch warns.
         warnings.simplefilter("ignore", UserWarning)
@@ -86,7 +86,7 @@ def _trace(loaded: LoadedRecipe, facts: Facts, question: Mapping[str, Any]) -> T
     with explained(recorder):
         storages, events = update.run(
             recorder,
-            loaded.recipe,
+            loaded,
             settings,
             accumulate=question["accumulate"],
             capability=tuple(capability) if capability else None,

@@ -10,17 +10,18 @@ import torch
 from torch import nn
 from torch.nn.modules.batchnorm import _BatchNorm
 
-from shoestring.recipe import datasets, part
+from shoestring.recipe import LoadedRecipe, part
+from shoestring.techniques import adapt
 from shoestring.trace import pretend
 from shoestring.trace.record import Facts
 
 
-def read(recipe: Any) -> Facts:
-    """The facts of `recipe`; raises what its own code raises."""
-    samples = None
+def read(loaded: LoadedRecipe) -> Facts:
+    """The facts of the recipe and its options; raises what its own code raises."""
+    recipe, samples = loaded.recipe, None
     if part(recipe, "data", None) is not None:
-        samples = {name: len(data) for name, data in datasets(recipe).items()}
-    model: nn.Module = pretend.build(recipe.model)
+        samples = {name: len(data) for name, data in loaded.data().items()}
+    model: nn.Module = pretend.build(lambda: adapt.model(recipe.model(), loaded.adaptation))
     # Making an optimizer imports a good part of torch; where it did before, this costs nothing.
     torch.optim.AdamW([torch.zeros(1)])
     process = int(psutil.Process().memory_info().rss)

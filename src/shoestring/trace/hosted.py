@@ -1,4 +1,4 @@
-"""Offload on the pretend device: which weights never come there to stay, and who makes the optimizer's step."""
+"""Offload on the pretend device: which weights never come there to stay."""
 
 from __future__ import annotations
 
@@ -6,7 +6,6 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.optim import Optimizer
 
 from shoestring.errors import QuestionError
 from shoestring.settings import Settings
@@ -28,9 +27,7 @@ def move(recorder: Recorder, model: nn.Module, recipe: Any, settings: Settings, 
         pretend.move(model)
         return
     blocks = checkpointing.blocks(model, recipe)
-    if not blocks:
-        raise QuestionError("offload=parameters: the model has no blocks", hint="offload=optimizer")
-    at_home = {id(parameter) for block in blocks for parameter in block.parameters()}
+    at_home = {id(parameter) for parameter in offload.at_home(model, blocks)}
 
     def place(tensor: Tensor) -> Tensor:
         if id(tensor) in at_home:
@@ -38,10 +35,4 @@ def move(recorder: Recorder, model: nn.Module, recipe: Any, settings: Settings, 
         return pretend.like(tensor)
 
     pretend.move(model, place)
-    again = checkpointing.chosen(model, recipe, settings.checkpointing)
-    offload.bring(blocks, pretend.DEVICE, again=again, arrived=lambda weight: recorder.label([weight], "weights"))
-
-
-def stepping(optimizer: Optimizer, settings: Settings) -> Optimizer | offload.HostOptimizer:
-    """The optimizer as it takes its steps."""
-    return optimizer if settings.offload == "no" else offload.HostOptimizer(optimizer)
+    offload.bring(blocks, pretend.DEVICE, arrived=lambda weight: recorder.label([weight], "weights"))

@@ -8,9 +8,9 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from shoestring.recipe import build_optimizer, part
+from shoestring.recipe import LoadedRecipe, part
 from shoestring.settings import Precision, Settings
-from shoestring.techniques import checkpointing, kernels
+from shoestring.techniques import adapt, checkpointing, kernels, offload
 from shoestring.trace import attention, autocast, hosted, pretend, rollout, sharding, values
 from shoestring.trace.alone import Alone
 from shoestring.trace.pretend import DEVICE
@@ -23,14 +23,14 @@ FOLLOWED_MICROBATCHES = 2
 
 def run(
     recorder: Recorder,
-    recipe: Any,
+    loaded: LoadedRecipe,
     settings: Settings,
     *,
     accumulate: int,
     capability: tuple[int, int] | None,
     gpus: int = 1,
 ) -> tuple[tuple[Storage, ...], tuple[Event, ...]]:
-    """Follow two updates of `recipe`, the first with one microbatch, on one of `gpus` of this compute capability.
+    """Follow two updates of the recipe, the first with one microbatch, on one of `gpus` of this compute capability.
 
     None for `capability` means a CPU. Raises whatever the recipe's code raises.
     """
@@ -38,7 +38,8 @@ def run(
     on_gpu = capability is not None
     assert settings.micro_batch is not None and settings.precision is not None
     precision = settings.precision
-    model = pretend.build(recipe.model)
+    recipe = loaded.recipe
+    model = pretend.build(lambda: adapt.model(recipe.model(), loaded.adaptation))
     batch = recipe.batch(settings.micro_batch)
     # A Python error in another thread's backward would end the process while it unwinds.
     with pretend.fake_mode(), recorder, torch.autograd.set_multithreading_enabled(False):
@@ -49,10 +50,10 @@ def run(
         checkpointing.apply(model, recipe, settings.checkpointing)
         shared = sharding.share(recorder, model, recipe, settings, gpus)
         with shared.while_the_optimizer_is_made():
-            optimizer = build_optimizer(recipe, model)
+            optimizer = adapt.optimizer(loaded, model)
         shared.divide(optimizer)
         kernels.choose(optimizer, settings.optimizer_kernel, many_by_default=on_gpu)
-        stepping = hosted.stepping(optimizer, settings)
+        stepping = offload.hosted(optimizer, settings)
         scaler = _Scaler() if precision == "fp16" else None
         clip_norm = part(recipe, "clip_norm", None)
         samples = settings.micro_batch * accumulate

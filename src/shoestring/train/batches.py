@@ -1,6 +1,7 @@
 """From sample numbers to a batch on the device."""
 
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any
 
 import torch
@@ -12,20 +13,35 @@ from shoestring.train.seeding import derive, generators_kept, seed_host
 
 
 def fetch(dataset: Any, collate: Callable[[Any], Any], indices: Sequence[int], *, seed: int, epoch: int) -> Any:
-    """The samples `indices` of a map-style dataset as one batch on the CPU.
+    """The samples `indices` of a map-style dataset as one batch, on the CPU unless the dataset lies elsewhere.
 
     A sample may be augmented at random: it is fetched under a seed of (seed, epoch, index), so that it is the same
-    whatever microbatch or session it falls into. A dataset with torch's `__getitems__` gives many samples at once and
-    must not draw random numbers.
+    whatever microbatch, session or process it falls into. What `collate` draws follows on the last sample's. A dataset
+    with torch's `__getitems__` gives many samples at once; neither it nor `collate` must draw random numbers then.
     """
-    if callable(getattr(dataset, "__getitems__", None)):
-        return collate(dataset.__getitems__(list(indices)))
-    samples = []
-    with generators_kept():
-        for index in indices:
-            seed_host(derive(seed, "sample", epoch, index))
-            samples.append(dataset[index])
-    return collate(samples)
+    with one_thread():
+        if callable(getattr(dataset, "__getitems__", None)):
+            return collate(dataset.__getitems__(list(indices)))
+        samples = []
+        with generators_kept():
+            for index in indices:
+                seed_host(derive(seed, "sample", epoch, index))
+                samples.append(dataset[index])
+            return collate(samples)
+
+
+@contextmanager
+def one_thread() -> Iterator[None]:
+    """Within it torch computes in one thread, as it must in a worker process: a sum over several rounds differently."""
+    before = torch.get_num_threads()
+    if before == 1:
+        yield
+        return
+    torch.set_num_threads(1)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)
 
 
 def collate_of(recipe: object) -> Callable[[Any], Any]:
@@ -35,10 +51,19 @@ def collate_of(recipe: object) -> Callable[[Any], Any]:
 
 
 def to_device(batch: Any, device: torch.device) -> Any:
-    """`batch` with every tensor on `device`; containers that move themselves (transformers' BatchEncoding) do."""
-    if hasattr(batch, "to"):
+    """`batch` with every tensor on `device`; containers that move themselves (transformers' BatchEncoding) do.
+
+    A copy to a GPU is not waited for where it comes from pinned memory; from other memory it cannot be otherwise.
+    """
+    if not isinstance(batch, torch.Tensor) and hasattr(batch, "to"):
         return batch.to(device)
-    return tree_map(lambda leaf: leaf.to(device) if hasattr(leaf, "to") else leaf, batch)
+    return tree_map(lambda leaf: _moved(leaf, device), batch)
+
+
+def _moved(leaf: Any, device: torch.device) -> Any:
+    if isinstance(leaf, torch.Tensor):
+        return leaf.to(device, non_blocking=device.type == "cuda" and leaf.device.type == "cpu" and leaf.is_pinned())
+    return leaf.to(device) if hasattr(leaf, "to") else leaf
 
 
 def in_order(dataset: Any, recipe: object, size: int, device: torch.device, seed: int) -> Iterator[tuple[Any, int]]:

@@ -27,6 +27,7 @@ def environment(settings: Settings, device: torch.device, loaded: LoadedRecipe) 
         # What is not there is as it always was, so that older states are still known.
         "checkpointing": None if settings.checkpointing == "no" else settings.checkpointing,
         "optimizer_kernel": settings.optimizer_kernel,
+        "offload": None if settings.offload == "no" else settings.offload,
         "cudnn_benchmark": settings.cudnn_benchmark or None,
         "recipe file": loaded.digest[:16],
         **{f"content of {name}": content(path)[:16] for name, path in loaded.paths.items()},

@@ -9,6 +9,7 @@ from torch import nn
 from shoestring.errors import QuestionError
 from shoestring.recipe import LoadedRecipe, part
 from shoestring.session.stop import Stop
+from shoestring.session.stretch import polled
 from shoestring.train.batches import in_order
 from shoestring.train.precision import Arithmetic
 from shoestring.train.seeding import derive, seed_all
@@ -27,20 +28,17 @@ def evaluate(
 ) -> dict[str, Any]:
     """The recipe's metrics on `dataset`, in evaluation mode and without gradients.
 
-    Raises SessionOver when it is time to stop before the last batch; nothing is changed then.
+    Raises SessionOver when it is time to stop before the last batch, or would be; nothing is changed then.
     """
     training = {module: module.training for module in model.modules()}
     batches = in_order(dataset, loaded.recipe, micro_batch, device, loaded.seed)
+    fitting = polled(stop, "evaluation", batches, len(dataset))
     seed_all(derive(loaded.seed, "evaluation"))
     model.eval()
     try:
         with torch.no_grad(), arithmetic.autocast():
             own = part(loaded.recipe, "evaluate", None)
-            metrics = (
-                own(model, (batch for batch, _ in _polled(batches, stop)))
-                if own
-                else mean_loss(loaded.recipe, model, _polled(batches, stop))
-            )
+            metrics = own(model, (batch for batch, _ in fitting)) if own else mean_loss(loaded.recipe, model, fitting)
     finally:
         # Not simply train(): a recipe may keep frozen parts in evaluation mode.
         for module, mode in training.items():
@@ -79,10 +77,3 @@ def out_of_patience(recipe: object, history: list[dict[str, Any]]) -> bool:
     patience = part(recipe, "patience", None)
     best = best_entry(recipe, history)
     return patience is not None and best is not None and history[-1]["epoch"] - best["epoch"] >= patience
-
-
-def _polled(batches: Iterator[tuple[Any, int]], stop: Stop) -> Iterator[tuple[Any, int]]:
-    for item in batches:
-        stop.check()
-        with stop.deadline.measure("evaluation batch"):
-            yield item

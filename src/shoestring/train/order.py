@@ -3,11 +3,13 @@
 Microbatch, workers, number of GPUs and interruptions do not enter, so the update number alone is the data position.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from itertools import pairwise
 
 import torch
+from torch import Tensor
 
 from shoestring.recipe import updates_per_epoch
 from shoestring.train.seeding import derive
@@ -34,20 +36,24 @@ class DataOrder:
         epoch, number = self.place(update)
         start = number * self.effective_batch
         stop = self.samples if number == self.updates_per_epoch - 1 else start + self.effective_batch
-        return self._permutation(epoch)[start:stop]
-
-    def _permutation(self, epoch: int) -> list[int]:
-        cached = _last_permutation.get(self)
-        if cached is None or cached[0] != epoch:
-            generator = torch.Generator().manual_seed(derive(self.seed, "order", epoch))
-            cached = epoch, torch.randperm(self.samples, generator=generator).tolist()
-            _last_permutation.clear()
-            _last_permutation[self] = cached
-        return cached[1]
+        return _permutation(self.samples, self.seed, epoch)[start:stop].tolist()
 
 
-# A permutation of a large data set takes a while and an epoch asks for it once an update.
-_last_permutation: dict[DataOrder, tuple[int, list[int]]] = {}
+# A permutation of a large data set takes a while and an epoch asks for it once an update; who fetches ahead asks for
+# the next epoch's while this one's is still in use. A tensor, for 100 million samples take 4 GB as a list.
+@lru_cache(maxsize=2)
+def _permutation(samples: int, seed: int, epoch: int) -> Tensor:
+    """The samples in the order of an epoch, (samples,) int64."""
+    return torch.randperm(samples, generator=torch.Generator().manual_seed(derive(seed, "order", epoch)))
+
+
+def longest_first(indices: Sequence[int], length: Callable[[int], int]) -> list[int]:
+    """The samples of one update so that those of about the same `length` share a microbatch and little is padded.
+
+    The update is the same: its loss is a sum over its samples. The longest come first, because where memory is too
+    small for them that shows at the update's beginning, and what is smaller finds room in what they leave.
+    """
+    return sorted(indices, key=lambda index: -length(index))
 
 
 def split(indices: Sequence[int], micro_batch: int) -> list[Sequence[int]]:

@@ -6,7 +6,14 @@ from dataclasses import dataclass
 
 import torch
 
+from shoestring.errors import QuestionError
 from shoestring.settings import Precision
+
+LEAST_SCALE = 1.0
+"""A loss scale below it makes gradients smaller than they are: what still overflows then is no matter of scaling."""
+
+IN_A_ROW = {"fp32": 1, "bf16": 1, "fp16": 8}
+"""Updates without a finite loss that end a run. In fp16 a forward can overflow on one odd batch: it is left out."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -19,12 +26,28 @@ class Arithmetic:
 
 
 def arithmetic(name: Precision, device: torch.device) -> Arithmetic:
-    """The arithmetic called `name` on `device`."""
+    """The arithmetic called `name` on `device`.
+
+    Raises QuestionError for bf16 on a GPU that only emulates it, as Turing does.
+    """
     if name == "fp32":
         return Arithmetic(name=name, autocast=nullcontext, scaler=None)
+    if name == "bf16" and device.type == "cuda" and not torch.cuda.is_bf16_supported(including_emulation=False):
+        raise QuestionError(
+            f"precision=bf16: {torch.cuda.get_device_name(device)} has no units for it and would emulate it, many "
+            "times slower than fp32",
+            hint="precision=fp16",
+        )
     dtype = torch.float16 if name == "fp16" else torch.bfloat16
     return Arithmetic(
         name=name,
         autocast=lambda: torch.autocast(device.type, dtype=dtype),
         scaler=torch.amp.GradScaler(device.type) if name == "fp16" else None,
     )
+
+
+def remark(name: Precision, device: torch.device) -> str | None:
+    """What a person should know about `name` on `device`; None for nothing."""
+    if name == "fp16" and device.type == "cpu":
+        return "fp16 on a CPU is for tests: it is slower than fp32 there, and rounds more"
+    return None

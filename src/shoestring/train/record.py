@@ -1,55 +1,78 @@
 """What a session tells: the run's state.json, its events, and the person who waits."""
 
+import dataclasses
 import os
 import platform
+import shlex
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
 import torch
 
+from shoestring.checkpoint.files import is_full, write_json
 from shoestring.checkpoint.store import Saved
 from shoestring.errors import ShoestringError
 from shoestring.hardware.probe import machine
-from shoestring.monitor.events import Events
+from shoestring.monitor.bound import spent, told
+from shoestring.monitor.events import Events, read
 from shoestring.monitor.progress import Progress
 from shoestring.recipe import LoadedRecipe
 from shoestring.session.deadline import Deadline
 from shoestring.session.directory import RunDirectory
+from shoestring.session.ledger import Session, ledger, sessions, slowest
+from shoestring.session.stop import SessionOver
 from shoestring.settings import Settings
+from shoestring.train.recovery import OutOfMemory
 from shoestring.units import count_text, seconds_text
 from shoestring.version import __version__
 
 
 class Record:
-    """One session's account. A session that ends by an exception is recorded as failed when it is left."""
+    """One session's account. A session that ends by an exception is recorded as failed when it is left, or as paused
+    when it had to stop before it could begin.
+    """
 
-    def __init__(self, run: RunDirectory, loaded: LoadedRecipe, total_updates: int, deadline: Deadline) -> None:
-        self.events = Events(run.events_file)
-        self.progress = Progress(total_updates=total_updates)
-        self.update = 0
-        self._run, self._loaded, self._total, self._deadline = run, loaded, total_updates, deadline
+    def __init__(self, run: RunDirectory, loaded: LoadedRecipe, deadline: Deadline, *, target: str) -> None:
+        """`target` is where the run was asked to be; `deadline` is told what this session must expect."""
+        self._run, self._loaded, self._deadline, self._target = run, loaded, deadline, target
+        self._earlier: list[Session] = []
+        for kind, seconds in slowest(read(run.events_file)).items():
+            deadline.observe(kind, seconds)
+        # The events of this session begin where those of the others end.
+        self._offset = run.events_file.stat().st_size if run.events_file.exists() else 0
+        before = run.state() or {}
+        self.update = self._started_at = int(before.get("update", 0))
+        self._total = int(before.get("total_updates", 0))
+        self._metrics: dict[str, Any] = before.get("metrics", {})
         self._spent = {"saving": 0.0, "evaluating": 0.0}
-        self._started_at = 0
-        self._metrics: dict[str, Any] = {}
+        self.events = Events(run.events_file)
+        self.progress = Progress(total_updates=self._total)
 
     def __enter__(self) -> Self:
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
-        if error is not None:
+        if isinstance(error, SessionOver):
+            self._end("paused", error.reason)
+        elif error is not None:
             what = error.message if isinstance(error, ShoestringError) else f"{type(error).__name__}: {error}"
             self._end("failed", what)
         self.events.close()
 
-    def started(self, update: int, *, target: str, device: str, settings: Settings) -> None:
+    def expect(self, total_updates: int) -> None:
+        """The run is to have so many updates."""
+        self._total, self.progress = total_updates, Progress(total_updates=total_updates)
+
+    def started(self, update: int, *, device: str, settings: Settings) -> None:
         """The session begins with `update` updates done."""
         self._started_at = self.update = update
         self.events.emit(
             "session",
             update=update,
             limit_seconds=self._deadline.limit_seconds,
-            target=target,
+            startup_seconds=self._deadline.elapsed(),
+            target=self._target,
             device=device,
             micro_batch=settings.micro_batch,
             precision=settings.precision,
@@ -57,6 +80,7 @@ class Record:
             versions={"shoestring": __version__, "python": platform.python_version(), "torch": torch.__version__},
             pid=os.getpid(),
         )
+        self._account_for_earlier()
         self._write_state("running", "")
         limit = self._deadline.limit_seconds
         self.progress.message(
@@ -70,22 +94,46 @@ class Record:
         self.events.emit("note", message=message)
         self.progress.message(f"note: {message}")
 
+    def out_of_memory(self, during: str, event: OutOfMemory, *, update: int, back_to: int | None = None) -> None:
+        """Memory ran out and something was done about it; `back_to` is the update of the checkpoint gone back to."""
+        back = {} if back_to is None else {"back_to": back_to}
+        self.events.emit("oom", update=update, during=during, **dataclasses.asdict(event), **back)
+        self.progress.message(
+            f"out of memory in {during} at update {count_text(update)} with microbatch {event.micro_batch}: now "
+            f"{event.done}; the effective batch stays"
+            + ("" if back_to is None else f"; back to update {count_text(back_to)}")
+        )
+
     def damaged(self, path: Path, file: str, why: str) -> None:
         """A checkpoint was passed over."""
         self.events.emit("damaged", path=str(path.name), file=file, why=why)
         self.progress.message(f"damaged: {path.name}/{file}: {why}; falling back to the checkpoint before")
 
-    def saved(self, saved: Saved) -> None:
-        """A full checkpoint was written."""
-        self._spent["saving"] += saved.seconds
+    def saved(self, saved: Saved, *, stall_seconds: float) -> None:
+        """A full checkpoint was written; training stood still for `stall_seconds` of it."""
+        self._spent["saving"] += stall_seconds
         self.update = saved.update
-        self.events.emit("save", update=saved.update, bytes=saved.bytes, seconds=saved.seconds, kind="full")
+        self.events.emit(
+            "save",
+            update=saved.update,
+            bytes=saved.bytes,
+            seconds=saved.seconds,
+            stall_seconds=stall_seconds,
+            kind="full",
+        )
         self._write_state("running", "")
 
     def saved_light(self, path: Path, update: int, seconds: float, kind: str) -> None:
         """Weights to use were written."""
         self._spent["saving"] += seconds
-        self.events.emit("save", update=update, bytes=path.stat().st_size, seconds=seconds, kind=kind)
+        self.events.emit(
+            "save", update=update, bytes=path.stat().st_size, seconds=seconds, stall_seconds=seconds, kind=kind
+        )
+
+    def unsaved(self, update: int, what: str, why: str) -> None:
+        """A checkpoint or weights could not be written, and training goes on."""
+        self.events.emit("unsaved", update=update, what=what, why=why)
+        self.progress.message(f"not saved: {why}\ntraining goes on, and saving is tried again")
 
     def evaluated(
         self, part: str, update: int, metrics: dict[str, Any], *, epoch: int, seconds: float, best: bool
@@ -102,11 +150,7 @@ class Record:
         """The session is over."""
         self.update, self._metrics = update, metrics
         self._end(status, reason)
-        if status == "paused" and update == self._started_at and self._deadline.limit_seconds:
-            self.progress.message(
-                f"no update fitted into this session of {seconds_text(self._deadline.limit_seconds)}: starting took "
-                f"{seconds_text(self._deadline.elapsed())} of it; give it more time"
-            )
+        self.progress.message(told(spent(read(self._run.events_file, self._offset))))
 
     def _end(self, status: str, reason: str) -> None:
         self.events.emit(
@@ -119,17 +163,48 @@ class Record:
             evaluating_seconds=self._spent["evaluating"],
             updates=self.update - self._started_at,
         )
+        self._write_ledger(status)
         self._write_state(status, reason)
+        if status == "paused" and self.update == self._started_at and self._deadline.limit_seconds:
+            self.progress.message(
+                f"no update fitted into this session of {seconds_text(self._deadline.limit_seconds)}: starting took "
+                f"{seconds_text(self._deadline.elapsed())} of it; give it more time"
+            )
+
+    def _account_for_earlier(self) -> None:
+        """The ledger of all sessions up to the beginning of this one; the last may have died without a word."""
+        *self._earlier, _ = sessions(read(self._run.events_file), "running")
+        self._write_ledger("running")
+        if self._earlier and self._earlier[-1].ended == "killed":
+            last = self._earlier[-1]
+            lost = f"{count_text(last.redone_updates)} updates after its last save are done again"
+            self.note(
+                f"session {last.number} died without a word after {seconds_text(last.seconds)}: "
+                + (lost if last.redone_updates else "nothing of it is lost")
+            )
+
+    def _write_ledger(self, status: str) -> None:
+        write_json(self._run.ledger_file, ledger([*self._earlier, *self._this(status)]))
+
+    def _this(self, status: str) -> list[Session]:
+        return sessions(read(self._run.events_file, self._offset), status)
 
     def _write_state(self, status: str, reason: str) -> None:
-        again = f"shoestring train {self._loaded.reference or self._loaded.name} --run {self._run.path}"
-        self._run.write_state(
-            {
-                "status": status,
-                "update": self.update,
-                "total_updates": self._total,
-                "reason": reason,
-                "next": f"shoestring report {self._run.path}" if status == "finished" else again,
-                "metrics": self._metrics,
-            }
+        again = shlex.join(
+            ["shoestring", "train", self._loaded.reference or self._loaded.name, "--run", str(self._run.path)]
+            + (["--on", self._target] if self._target != "local" else [])
         )
+        state = {
+            "status": status,
+            "update": self.update,
+            "total_updates": self._total,
+            "reason": reason,
+            "next": f"shoestring report {self._run.path}" if status == "finished" else again,
+            "metrics": self._metrics,
+        }
+        try:
+            self._run.write_state(state)
+        except OSError as error:
+            # Of no use to a run whose disk is full: the one before still stands, and what matters is the checkpoint.
+            if status != "running" or not is_full(error):
+                raise

@@ -12,12 +12,13 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from shoestring.errors import QuestionError, RunError
+from shoestring.train.memory import HalfDoneError, out_of_memory, said
 from shoestring.train.precision import Arithmetic
 
 LossFunction = Callable[[nn.Module, Any], Any]
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(kw_only=True)
 class UpdateResult:
     """What an update did; tensors stay on the device until somebody reads them, so that a GPU need not wait."""
 
@@ -25,8 +26,10 @@ class UpdateResult:
     """Sum over the effective batch divided by its total weight, scalar."""
     gradient_norm: Tensor | None
     """Before clipping, scalar; None where nothing is clipped."""
-    skipped: bool
-    """True where fp16 overflowed: no optimizer step was made and the loss scale was lowered."""
+    skipped: int
+    """How often the optimizer's step was left out and the loss scale lowered, because fp16 overflowed."""
+    stepped: bool
+    """Whether the step was made in the end."""
 
 
 def update(
@@ -44,7 +47,8 @@ def update(
     `samples` is the size of the effective batch. `loss(model, batch)` gives a mean over the batch's samples, or
     (sum, weight). Gradients must be clear on entry and are clear on return.
 
-    Raises RunError when all samples together weigh nothing.
+    Raises RunError when all samples together weigh nothing, and HalfDoneError where memory ran out within the step;
+    where it ran out before, nothing has changed but gradients and buffers.
     """
     total_sum: Tensor | None = None
     total_weight: Tensor | None = None
@@ -71,9 +75,10 @@ def update(
     if total_weight != expected_weight:
         torch._foreach_mul_(gradients, float(expected_weight / total_weight))
     norm = nn.utils.clip_grad_norm_(parameters, clip_norm) if clip_norm is not None else None
-    skipped = _step(optimizer, arithmetic)
+    mean = total_sum / total_weight
+    stepped = _step(optimizer, arithmetic)
     optimizer.zero_grad(set_to_none=True)
-    return UpdateResult(loss=total_sum / total_weight, gradient_norm=norm, skipped=skipped)
+    return UpdateResult(loss=mean, gradient_norm=norm, skipped=int(not stepped), stepped=stepped)
 
 
 def as_sum(value: Any, size: int) -> tuple[Tensor, Tensor]:
@@ -96,11 +101,17 @@ def as_sum(value: Any, size: int) -> tuple[Tensor, Tensor]:
 
 
 def _step(optimizer: Optimizer, arithmetic: Arithmetic) -> bool:
-    """One optimizer step; True where fp16 overflow made the scaler skip it."""
-    if arithmetic.scaler is None:
-        optimizer.step()
-        return False
-    scale = arithmetic.scaler.get_scale()
-    arithmetic.scaler.step(optimizer)
-    arithmetic.scaler.update()
-    return arithmetic.scaler.get_scale() < scale
+    """One optimizer step; False where fp16 overflow made the scaler leave it out."""
+    scaler = arithmetic.scaler
+    scale = scaler.get_scale() if scaler else 0.0
+    try:
+        if scaler is None:
+            optimizer.step()
+            return True
+        scaler.step(optimizer)
+        scaler.update()
+    except (RuntimeError, MemoryError) as error:
+        if not out_of_memory(error):
+            raise
+        raise HalfDoneError(said(error), hint="weights may be half updated: go on from the last checkpoint") from error
+    return scaler.get_scale() >= scale

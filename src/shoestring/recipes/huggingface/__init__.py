@@ -1,4 +1,4 @@
-"""`hf:PATH_OR_NAME`: the model of any Hugging Face configuration, full or with LoRA, its base weights full or NF4.
+"""`hf:PATH_OR_NAME`: the model of any Hugging Face configuration.
 
 Enough to estimate and to plan: no weights are loaded, and there is no data.
 """
@@ -25,32 +25,21 @@ class Options:
     """What may be chosen, and what it means for learning and memory."""
 
     seq_len: Annotated[int, "tokens in each sample, the longest that the data can have"] = 512
-    lora_r: Annotated[int | None, "rank of LoRA adapters; none trains every weight"] = None
-    lora_alpha: Annotated[int | None, "LoRA's scale times its rank; by default twice the rank"] = None
-    lora_targets: Annotated[str, "modules with adapters, by the ends of their names, with commas between"] = "attention"
-    quantization: Annotated[Literal["none", "nf4"], "base weights in 4 bits, as bitsandbytes packs them"] = "none"
-    double_quantization: Annotated[bool, "4-bit weights' scales in 8 bits"] = False
-    weights: Annotated[Literal["fp32", "fp16", "bf16"], "base weights as they are stored, apart from autocast"] = "fp32"
     attention: Annotated[Literal["sdpa", "eager"], "torch's fused attention, or the square of scores"] = "sdpa"
     loss_chunk: Annotated[
         int | None, "tokens whose logits exist at once, of a causal language model; none for the model's own loss"
     ] = None
     optimizer: Annotated[
-        Literal[
-            "adamw", "adam", "sgd", "rmsprop", "adagrad", "adafactor", "adamw8bit", "paged_adamw8bit", "paged_adamw"
-        ],
-        "torch's, with its default settings, or bitsandbytes' with its states in 8 bits, or swapped out, or both",
+        Literal["adamw", "adam", "sgd", "rmsprop", "adagrad", "adafactor"], "torch's, with its default settings"
     ] = "adamw"
     epochs: Annotated[int, "passes over the training data"] = 1
     effective_batch: Annotated[int, "samples in one update"] = 8
     seed: Annotated[int, "decides initialisation, sample order and dropout"] = 0
 
     def __post_init__(self) -> None:
-        problems = config.too_small(vars(self), {"seq_len": 1, "lora_r": 1, "lora_alpha": 1, "loss_chunk": 1})
-        if self.quantization != "none" and self.lora_r is None:
-            problems.append("quantization=nf4: 4-bit weights cannot be trained themselves; set lora.r as well")
+        problems = config.too_small(vars(self), {"seq_len": 1, "loss_chunk": 1})
         if problems:
-            raise QuestionError("options of hf: cannot be used", problems=problems, hint="for one, --set lora.r=8")
+            raise QuestionError("options of hf: cannot be used", problems=problems)
 
 
 class HuggingFace:
@@ -63,8 +52,8 @@ class HuggingFace:
         self.options = options or Options()
 
     def model(self) -> nn.Module:
-        """The model in its training mode, LoRA's weights and their gradients in fp32 whatever the base has."""
-        extras.require(EXTRA, "transformers", *(["peft"] if self.options.lora_r else []))
+        """The model in its training mode, in fp32."""
+        extras.require(EXTRA, "transformers")
         from shoestring.recipes.huggingface import build
 
         return build.model(self.source, self.options)
@@ -102,15 +91,6 @@ def _torchs(name: str) -> Callable[[list[nn.Parameter]], Optimizer]:
     return make
 
 
-def _bitsandbytes(*, bits: int, paged: bool) -> Callable[[list[nn.Parameter]], Optimizer]:
-    def make(trained: list[nn.Parameter]) -> Optimizer:
-        from shoestring.techniques.eightbit import BlockwiseAdamW
-
-        return BlockwiseAdamW(trained, lr=1e-4, bits=bits, paged=paged)
-
-    return make
-
-
 _OPTIMIZERS = {
     "adamw": _torchs("AdamW"),
     "adam": _torchs("Adam"),
@@ -118,9 +98,6 @@ _OPTIMIZERS = {
     "rmsprop": _torchs("RMSprop"),
     "adagrad": _torchs("Adagrad"),
     "adafactor": _torchs("Adafactor"),
-    "adamw8bit": _bitsandbytes(bits=8, paged=False),
-    "paged_adamw8bit": _bitsandbytes(bits=8, paged=True),
-    "paged_adamw": _bitsandbytes(bits=32, paged=True),
 }
 
 

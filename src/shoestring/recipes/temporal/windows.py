@@ -23,7 +23,17 @@ class Windows(Dataset[Batch]):
     def __init__(self, features: Tensor, ends: Tensor, labels: Tensor, seq_len: int) -> None:
         """`features` (bars, 29); of each sample the row of its last bar and its class, (samples,) int64."""
         self.features, self.ends, self.labels = features, ends, labels
-        self.offsets = torch.arange(1 - seq_len, 1)
+        self.offsets = torch.arange(1 - seq_len, 1, device=features.device)
+
+    @property
+    def nbytes(self) -> int:
+        """Of the table and what finds the samples in it."""
+        return self.features.nbytes + self.ends.nbytes + self.labels.nbytes
+
+    def to(self, device: torch.device) -> "Windows":
+        """The same samples from a table on `device`."""
+        features, ends, labels = (one.to(device) for one in (self.features, self.ends, self.labels))
+        return Windows(features, ends, labels, len(self.offsets))
 
     def __len__(self) -> int:
         return len(self.ends)
@@ -34,7 +44,7 @@ class Windows(Dataset[Batch]):
 
     def __getitems__(self, indices: Sequence[int]) -> Batch:
         """A whole batch at once, for `collate` to pass on."""
-        chosen = torch.as_tensor(indices, dtype=torch.int64)
+        chosen = torch.as_tensor(indices, dtype=torch.int64, device=self.features.device)
         return self.features[self.ends[chosen, None] + self.offsets], self.labels[chosen]
 
 

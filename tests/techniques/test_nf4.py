@@ -7,7 +7,7 @@ pytest.importorskip("transformers")
 import torch
 from torch import nn
 
-from shoestring.recipes.huggingface.nf4 import Nf4Linear
+from shoestring.techniques.nf4 import Nf4Linear
 
 
 def test_double_quantisation_takes_a_byte_for_a_scale_and_a_number_for_256():

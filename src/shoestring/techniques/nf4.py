@@ -1,4 +1,5 @@
-"""Linear layers with 4-bit weights that have bitsandbytes' memory: what is stored and what is made on the way.
+"""Linear layers with 4-bit weights that have bitsandbytes' memory, to estimate with: what is stored and what is made on
+the way.
 
 After `Linear4bit` and `MatMul4Bit` of bitsandbytes 0.45 (`nn/modules.py`, `autograd/_functions.py`): a weight is one
 column of bytes with two values in each, one scale for each 64 of them, and the table of the 16 values that a scale
@@ -7,12 +8,14 @@ multiplies. Forward and backward each unpack the weight for one product; nothing
 
 from __future__ import annotations
 
+import sys
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional
-from transformers.pytorch_utils import Conv1D
+
+from shoestring.errors import QuestionError
 
 BLOCK = 64
 """Values that share a scale (bitsandbytes' default `blocksize`)."""
@@ -27,7 +30,7 @@ class Nf4Linear(nn.Linear):
         """In the place of `like`, an `nn.Linear` or GPT-2's transposed one: the same shape, and its bias."""
         nn.Module.__init__(self)
         shape: tuple[int, int] = tuple(like.weight.shape)
-        self.out_features, self.in_features = shape[::-1] if isinstance(like, Conv1D) else shape
+        self.out_features, self.in_features = shape[::-1] if _is_transposed(like) else shape
         self.compute = compute
         device = like.weight.device
         count = like.weight.numel()
@@ -67,8 +70,10 @@ def quantize(model: nn.Module, *, compute: torch.dtype, double: bool) -> None:
         (parent, name, layer)
         for parent in model.modules()
         for name, layer in parent.named_children()
-        if type(layer) in (nn.Linear, Conv1D) and layer is not output
+        if (type(layer) is nn.Linear or _is_transposed(layer)) and layer is not output
     ]
+    if not layers:
+        raise QuestionError("quantization=nf4: the model has no linear layers besides its output")
     for parent, name, layer in layers:
         setattr(parent, name, Nf4Linear(layer, compute=compute, double=double))
     for parameter in model.parameters():
@@ -77,9 +82,25 @@ def quantize(model: nn.Module, *, compute: torch.dtype, double: bool) -> None:
             parameter.data = parameter.data.float()
 
 
-def _output(model: Any) -> nn.Module | None:
+def require_real(model: nn.Module) -> None:
+    """Raises QuestionError for a model with layers that only show what 4-bit ones would take."""
+    if any(isinstance(module, Nf4Linear) for module in model.modules()):
+        raise QuestionError(
+            "quantization=nf4: can be estimated, not trained with yet",
+            hint="quantization=none with weights=bf16 takes four times the bytes for the base's weights",
+        )
+
+
+def _is_transposed(layer: nn.Module) -> bool:
+    """Whether it is GPT-2's layer; without transformers there is none."""
+    loaded: Any = sys.modules.get("transformers.pytorch_utils")
+    return loaded is not None and type(layer) is loaded.Conv1D
+
+
+def _output(model: nn.Module) -> nn.Module | None:
     """The layer that transformers keeps as it is: the output embedding, or a head, which is the last linear layer."""
-    output: nn.Module | None = model.get_output_embeddings()
+    find: Any = getattr(model, "get_output_embeddings", None)
+    output: nn.Module | None = find() if find else None
     if output is None:
         layers = [layer for layer in model.modules() if type(layer) is nn.Linear]
         output = layers[-1] if layers else None

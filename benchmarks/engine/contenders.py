@@ -1,0 +1,231 @@
+"""The same training four times: a hand-written loop, Shoestring, Hugging Face Trainer, Lightning Trainer.
+
+Each runs in a process of its own. The model itself keeps the time, at the beginning of every forward: from one to the
+next lies one whole update, whoever's loop it is. `python -m benchmarks.engine.contenders QUESTION` is one such process;
+compare.py asks.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+import time
+import warnings
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import nn
+from torch.utils.data import DataLoader, TensorDataset
+
+WIDTH, LAYERS, BATCH, SAMPLES = 1024, 4, 32, 4096
+RATE = 1e-4
+NEVER = 10**6
+"""Updates; the clock ends the process long before."""
+KEEP = 2
+
+
+class Clock:
+    """Counts updates and ends the process when it has seen enough: `run` says what that is."""
+
+    def __init__(self, question: dict[str, Any]) -> None:
+        self._question = question
+        self._to = os.fdopen(question["to"], "w")
+        self._from = os.fdopen(question["from"])
+        self._stamps: list[float] = []
+        self._worked = 0.0
+
+    def tick(self) -> None:
+        """An update begins."""
+        self._stamps.append(time.monotonic())
+        ended = getattr(self, f"_{self._question['mode']}")()
+        if ended:
+            os._exit(0)
+
+    def _rounds(self) -> bool:
+        """Blocks of updates, each when it is asked for; the first are to warm up."""
+        if len(self._stamps) <= self._question["updates"]:
+            return False
+        self._say([self._stamps[-1] - self._stamps[0], time.process_time() - self._worked])
+        answer = self._from.readline()
+        if not answer.strip():
+            return True
+        self._question["updates"] = int(answer)
+        self._stamps, self._worked = [time.monotonic()], time.process_time()
+        return False
+
+    def _saves(self) -> bool:
+        """So many updates, with saves among them."""
+        if len(self._stamps) <= self._question["updates"]:
+            return False
+        self._say(self._stamps)
+        return True
+
+    def _first(self) -> bool:
+        """The first update alone."""
+        if len(self._stamps) < 2:
+            return False
+        self._say(self._stamps[1])
+        return True
+
+    def _say(self, value: object) -> None:
+        print(json.dumps(value), file=self._to, flush=True)
+
+
+class Timed(nn.Module):
+    """A perceptron that tells the clock of each forward in training."""
+
+    def __init__(self, clock: Clock | None) -> None:
+        super().__init__()
+        layers: list[nn.Module] = []
+        for _ in range(LAYERS):
+            layers += [nn.Linear(WIDTH, WIDTH), nn.GELU()]
+        self.layers = nn.Sequential(*layers)
+        self.clock = clock
+
+    def forward(self, x: torch.Tensor, y: torch.Tensor) -> dict[str, torch.Tensor]:
+        if self.clock is not None:
+            self.clock.tick()
+        return {"loss": nn.functional.mse_loss(self.layers(x), y)}
+
+
+def data() -> TensorDataset:
+    generator = torch.Generator().manual_seed(0)
+    return TensorDataset(*(torch.randn(SAMPLES, WIDTH, generator=generator) for _ in range(2)))
+
+
+def plain(clock: Clock, folder: Path, *, save_every: int | None, resume: bool) -> None:
+    """What one writes by hand, with a blocking torch.save."""
+    torch.manual_seed(0)
+    model = Timed(clock).train()
+    optimizer = torch.optim.AdamW(model.parameters(), lr=RATE)
+    file, done = folder / "checkpoint.pt", 0
+    if resume:
+        saved = torch.load(file, weights_only=True)
+        model.load_state_dict(saved["model"])
+        optimizer.load_state_dict(saved["optimizer"])
+        done = saved["done"]
+    while done < NEVER:
+        for x, y in DataLoader(data(), batch_size=BATCH, shuffle=True):
+            model(x, y)["loss"].backward()
+            optimizer.step()
+            optimizer.zero_grad()
+            done += 1
+            if save_every and done % save_every == 0:
+                torch.save({"model": model.state_dict(), "optimizer": optimizer.state_dict(), "done": done}, file)
+
+
+def shoestring(clock: Clock, folder: Path, *, save_every: int | None, **_: Any) -> None:
+    """The engine as `shoestring train` runs it: lock, record, deadline, deterministic kernels. Resumes by itself."""
+    import shoestring as shoestring_package
+
+    class Recipe:
+        epochs, effective_batch, seed = NEVER * BATCH // SAMPLES, BATCH, 0
+
+        def model(self) -> nn.Module:
+            return Timed(clock)
+
+        def batch(self, size: int) -> Any:
+            return torch.zeros(size, WIDTH), torch.zeros(size, WIDTH)
+
+        def loss(self, model: nn.Module, batch: Any) -> Any:
+            return model(*batch)["loss"]
+
+        def optimizer(self, model: nn.Module) -> Any:
+            return torch.optim.AdamW(model.parameters(), lr=RATE)
+
+        def data(self) -> Any:
+            return data()
+
+    saving: dict[str, object] = {"save_every_seconds": 1e6, "keep_checkpoints": KEEP}
+    if save_every:
+        saving["save_every_updates"] = save_every
+    begin(Recipe(), folder, saving)
+    shoestring_package.train(Recipe(), run=folder, limit_seconds=12 * 3600, allow_inexact=True, **saving)
+
+
+def begin(recipe: Any, folder: Path, saving: dict[str, object]) -> None:
+    """Decide on a run without a trace, in which the model would tell the clock of forwards that train nothing."""
+    from shoestring import config
+    from shoestring.launch import choose
+    from shoestring.session.directory import RunDirectory
+
+    loaded, settings = choose(recipe, {"micro_batch": BATCH, "precision": "fp32", **saving})
+    settings = settings.replace(checkpointing="no", optimizer_kernel="for-loop")
+    directory = RunDirectory(folder)
+    directory.create()
+    if directory.plan() is None:
+        plan = {"settings": settings.json()}
+        directory.write_plan({"recipe": loaded.name, "options": config.as_json(loaded.options), "plan": plan})
+
+
+def hugging_face(clock: Clock, folder: Path, *, save_every: int | None, resume: bool) -> None:
+    """transformers' Trainer, silent."""
+    from transformers import Trainer, TrainingArguments
+
+    arguments = TrainingArguments(
+        output_dir=str(folder), per_device_train_batch_size=BATCH, max_steps=NEVER, learning_rate=RATE,
+        weight_decay=0.01, lr_scheduler_type="constant", max_grad_norm=0.0, optim="adamw_torch", use_cpu=True,
+        dataloader_pin_memory=False, report_to=[], logging_strategy="no", disable_tqdm=True,
+        save_strategy="steps" if save_every else "no", save_steps=save_every or NEVER, save_total_limit=KEEP,
+    )  # fmt: skip
+
+    def collate(rows: Any) -> dict[str, torch.Tensor]:
+        x, y = zip(*rows, strict=True)
+        return {"x": torch.stack(x), "y": torch.stack(y)}
+
+    torch.manual_seed(0)
+    trainer = Trainer(model=Timed(clock), args=arguments, train_dataset=data(), data_collator=collate)
+    trainer.train(resume_from_checkpoint=resume or None)
+
+
+def lightning(clock: Clock, folder: Path, *, save_every: int | None, resume: bool) -> None:
+    """Lightning's Trainer, silent."""
+    from lightning.pytorch import LightningModule, Trainer, seed_everything
+    from lightning.pytorch.callbacks import ModelCheckpoint
+
+    class Module(LightningModule):
+        def __init__(self) -> None:
+            super().__init__()
+            self.timed = Timed(clock)
+
+        def training_step(self, batch: Any, _: int) -> Any:
+            return self.timed(*batch)["loss"]
+
+        def configure_optimizers(self) -> Any:
+            return torch.optim.AdamW(self.parameters(), lr=RATE)
+
+    seed_everything(0, verbose=False)
+    saves = ModelCheckpoint(folder, every_n_train_steps=save_every, save_top_k=-1) if save_every else None
+    trainer = Trainer(
+        accelerator="cpu", max_steps=NEVER, max_epochs=-1, logger=False, enable_progress_bar=False,
+        enable_model_summary=False, callbacks=[saves] if saves else [], enable_checkpointing=saves is not None,
+    )  # fmt: skip
+    newest = max(folder.glob("*.ckpt"), key=lambda path: path.stat().st_mtime) if resume else None
+    trainer.fit(Module(), DataLoader(data(), batch_size=BATCH, shuffle=True), ckpt_path=newest)
+
+
+CONTENDERS: dict[str, Callable[..., None]] = {
+    "plain": plain,
+    "shoestring": shoestring,
+    "Hugging Face Trainer": hugging_face,
+    "Lightning Trainer": lightning,
+}
+CHECKPOINTS = {
+    "plain": "checkpoint.pt",
+    "shoestring": "checkpoints/update-*",
+    "Hugging Face Trainer": "checkpoint-*",
+    "Lightning Trainer": "*.ckpt",
+}
+"""Where each puts its checkpoints, in its folder."""
+
+
+if __name__ == "__main__":
+    warnings.simplefilter("ignore")
+    torch.set_num_threads(1)
+    asked = json.loads(sys.argv[1])
+    CONTENDERS[asked["name"]](
+        Clock(asked), Path(asked["folder"]), save_every=asked.get("save_every"), resume=asked.get("resume", False)
+    )

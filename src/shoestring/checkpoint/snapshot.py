@@ -1,0 +1,98 @@
+"""A state at one instant: a copy in host memory, which training cannot change while it is written."""
+
+import itertools
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from shoestring.checkpoint import codec
+
+_ALIGNED = 64  # bytes; torch aligns what it allocates to so many
+
+
+@dataclass(frozen=True, kw_only=True)
+class Section:
+    """A part of a state: what JSON can say, and the tensors it names."""
+
+    skeleton: Any
+    tensors: dict[str, Tensor]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Snapshot:
+    """A state as sections by name."""
+
+    sections: dict[str, Section]
+
+    @property
+    def bytes(self) -> int:
+        """Of all tensors."""
+        return sum(tensor.nbytes for section in self.sections.values() for tensor in section.tensors.values())
+
+
+def snapshot(state: Mapping[str, Any]) -> Snapshot:
+    """`state` as it is: its tensors are the ones that training goes on to change.
+
+    Raises CheckpointError for a value that cannot be saved.
+    """
+    packed = {name: codec.pack(value) for name, value in state.items()}
+    return Snapshot(
+        sections={name: Section(skeleton=skeleton, tensors=tensors) for name, (skeleton, tensors) in packed.items()}
+    )
+
+
+class HostCopy:
+    """Memory that holds a copy of a state, taken when it is first needed and used again for the next.
+
+    It is as large as the state's tensors and at most 64 bytes for each of them. For tensors of a GPU its pages are
+    locked, which copying at full speed needs; `cudaHostRegister` is asked for it because torch's own allocator of
+    such memory rounds up to a power of two.
+    """
+
+    def __init__(self) -> None:
+        self._memory = torch.empty(0, dtype=torch.uint8)
+        self._locked = False
+
+    def take(self, state: Mapping[str, Any]) -> Snapshot:
+        """A copy of `state`, complete on return; the copy before it must not be needed any more.
+
+        Raises CheckpointError for a value that cannot be saved.
+        """
+        live = snapshot(state)
+        tensors = [tensor for section in live.sections.values() for tensor in section.tensors.values()]
+        sizes = [-(-tensor.nbytes // _ALIGNED) * _ALIGNED for tensor in tensors]
+        devices = {tensor.device for tensor in tensors if tensor.is_cuda}
+        self._reserve(sum(sizes), lock=bool(devices))
+        copies = [
+            self._memory[start : start + tensor.nbytes].view(tensor.dtype).view(tensor.shape)
+            for tensor, start in zip(tensors, itertools.accumulate(sizes, initial=0), strict=False)
+        ]
+        for copy, tensor in zip(copies, tensors, strict=True):
+            copy.copy_(tensor.detach(), non_blocking=self._locked)
+        for device in devices:
+            torch.cuda.synchronize(device)
+        following = iter(copies)
+        return Snapshot(
+            sections={
+                name: Section(skeleton=section.skeleton, tensors=dict(zip(section.tensors, following, strict=False)))
+                for name, section in live.sections.items()
+            }
+        )
+
+    def close(self) -> None:
+        """Give the memory back."""
+        if self._locked:
+            torch.cuda.cudart().cudaHostUnregister(self._memory.data_ptr())
+        self._locked = False
+        self._memory = torch.empty(0, dtype=torch.uint8)
+
+    def _reserve(self, size: int, *, lock: bool) -> None:
+        if self._memory.nbytes == size and self._locked == lock:
+            return
+        self.close()
+        self._memory = torch.empty(size, dtype=torch.uint8)
+        # Where the system locks no more pages the copy is slower, not wrong.
+        self._locked = lock and not torch.cuda.cudart().cudaHostRegister(self._memory.data_ptr(), size, 0)

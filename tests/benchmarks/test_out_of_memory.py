@@ -1,0 +1,41 @@
+"""The exhaustion of a GPU, all but the GPU."""
+
+import json
+
+import pytest
+import torch
+from benchmarks.gpu import out_of_memory
+
+from shoestring.units import GIB
+
+
+def test_without_a_gpu_it_is_refused(monkeypatch, capsys):
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    assert out_of_memory.main([]) == 2
+    assert "no NVIDIA GPU" in capsys.readouterr().err
+
+
+def test_a_dry_run_goes_through_every_phase(tmp_path, capsys):
+    out = tmp_path / "deep" / "out.json"
+    assert out_of_memory.main(["--dry-run", "--json", str(out)]) == 0
+    rows = json.loads(out.read_text())["rows"]
+    assert [(row["phase"], row["tried"]) for row in rows if row["precision"] == "fp16"] == [
+        ("forward", [64, 32]),
+        ("backward", [64, 32]),
+        ("optimizer", [64]),
+        ("evaluation", [64, 32]),
+    ]
+    assert capsys.readouterr().out.count("good") == 8
+
+
+@pytest.mark.parametrize(
+    "change", [{"same_bits": False}, {"after_bytes": [5, 6]}, {"failures": []}, {"after_bytes": []}]
+)
+def test_memory_that_is_not_back_and_other_bits_are_no_success(change):
+    row = {"phase": "forward", "precision": "fp32", "failures": ["x"], "before_bytes": 5, "after_bytes": [5, 5]}
+    assert out_of_memory.Row(**row, same_bits=True).good
+    assert not out_of_memory.Row(**{**row, "same_bits": True, **change}).good
+
+
+def test_the_limit_is_a_t4s():
+    assert 14.55 < out_of_memory.LIMIT_BYTES / GIB < 14.57

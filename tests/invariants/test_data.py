@@ -1,0 +1,194 @@
+"""Who fetches the data, from where, and what shares a microbatch does not change what is learnt."""
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+
+from shoestring.monitor.events import read
+from shoestring.train.loading import Loader
+from shoestring.train.order import DataOrder
+from shoestring.train.padding import pad_batch
+from shoestring.train.precision import arithmetic
+from shoestring.train.update import update
+from tests.sessions import final_bits, session
+
+CPU = torch.device("cpu")
+
+
+class Noisy:
+    """A line in noise that is drawn anew each time a sample is fetched; dropout in the model."""
+
+    epochs, effective_batch, learning_rate = 3, 10, 0.05
+
+    def model(self):
+        return nn.Sequential(nn.Linear(2, 8), nn.Dropout(0.2), nn.Linear(8, 1))
+
+    def batch(self, size):
+        return torch.zeros(size, 2), torch.zeros(size, 1)
+
+    def loss(self, model, batch):
+        return nn.functional.mse_loss(model(batch[0]), batch[1])
+
+    def data(self):
+        return {"train": Points(45), "validation": Points(9)}
+
+
+class Points:
+    def __init__(self, samples):
+        self.samples = samples
+
+    def __len__(self):
+        return self.samples
+
+    def __getitem__(self, index):
+        inputs = torch.tensor([index / self.samples, 1.0])
+        return inputs + 0.1 * torch.randn(2), inputs.sum(dim=0, keepdim=True)
+
+
+@pytest.fixture(scope="module")
+def straight(tmp_path_factory):
+    run = tmp_path_factory.mktemp("straight")
+    assert session(Noisy(), run, {"micro_batch": 4, "workers": 0}).status == "finished"
+    return final_bits(run)
+
+
+@pytest.mark.parametrize("workers", [1, 3])
+def test_a_run_ends_in_the_same_bits_whatever_the_number_of_workers(straight, workers, tmp_path):
+    session(Noisy(), tmp_path, {"micro_batch": 4, "workers": workers})
+    assert final_bits(tmp_path) == straight
+    told = [event for event in read(tmp_path / "events.jsonl") if event["event"] == "progress"]
+    assert told and all(event["workers"] == workers and event["waiting_seconds"] >= 0 for event in told)
+
+
+def test_each_session_may_have_another_number(straight, tmp_path):
+    for workers, at in ((3, 8), (0, 9), (1, 0)):
+        session(Noisy(), tmp_path, {"micro_batch": 4, "workers": workers}, stop="limit" if at else "", at=at)
+    assert final_bits(tmp_path) == straight
+
+
+class Sentences:
+    """Sequences of 1 to 40 tokens; a loss that is a sum over tokens."""
+
+    def __init__(self, by_length):
+        if by_length:
+            self.length = lambda dataset, index: len(dataset[index])
+
+    def data(self):
+        random = torch.Generator().manual_seed(0)
+        lengths = torch.randint(1, 41, (64,), generator=random).tolist()
+        return [torch.randint(1, 50, (length,), generator=random) for length in lengths]
+
+    def collate(self, samples):
+        return pad_batch(samples, 0)
+
+    def loss(self, model, batch):
+        losses = nn.functional.cross_entropy(model(batch).flatten(0, 1), batch.flatten(), reduction="none")
+        kept = batch.flatten() != 0
+        return losses[kept].sum(), kept.sum()
+
+
+def trained(by_length, micro_batch=8):
+    """The losses of six updates, the samples of each, and how many tokens were computed."""
+    recipe, data = Sentences(by_length), Sentences(False).data()
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Embedding(50, 16), nn.Linear(16, 50)).double()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.5)
+    order = DataOrder(samples=len(data), effective_batch=32, seed=0)
+    losses, samples, computed = [], [], 0
+    with Loader(recipe, data, order, seed=0, device=CPU, workers=0) as loader:
+        for number in range(6):
+            batches = list(loader.microbatches(number, micro_batch))
+            computed += sum(batch.numel() for batch, _ in batches)
+            rows = [tuple(row[row != 0].tolist()) for batch, _ in batches for row in batch]
+            samples.append(sorted(rows))
+            result = update(
+                model, optimizer, recipe.loss, batches, samples=32, arithmetic=arithmetic("fp32", CPU), clip_norm=None
+            )
+            losses.append(float(result.loss))
+    return losses, samples, computed
+
+
+def test_sorted_by_length_within_an_update_the_update_is_the_same_and_less_is_padded():
+    plain_losses, plain_samples, plain_computed = trained(False)
+    losses, samples, computed = trained(True)
+    assert samples == plain_samples
+    np.testing.assert_allclose(losses, plain_losses, rtol=1e-6)  # sums are kept in fp32
+    assert losses[-1] < losses[0]
+    assert computed < 0.75 * plain_computed
+
+
+MAPPED = """
+import resource, sys
+import numpy as np, torch
+sys.path.insert(0, {root!r})
+torch.set_num_threads(1)
+from tests.invariants.test_data import Mapped
+from tests.sessions import session
+from pathlib import Path
+warm = Mapped({data!r})
+session(warm, Path({run!r}) / "warm", dict(epochs=1, subset=8))
+held = int(next(line for line in open("/proc/self/status") if line.startswith("VmData")).split()[1]) * 1024
+resource.setrlimit(resource.RLIMIT_DATA, (held + 40 * 2**20, -1))
+try:
+    np.fromfile({data!r}, dtype=np.float32)
+except MemoryError:
+    print("does not fit")
+session(Mapped({data!r}), Path({run!r}) / "run", {{}}, stop={stop!r}, at=3)
+session(Mapped({data!r}), Path({run!r}) / "run", {{}})
+"""
+ROWS, WIDTH = 1024, 2**15
+
+
+class Mapped:
+    """128 MiB of samples that stay in their file."""
+
+    epochs, effective_batch = 1, 256
+
+    def __init__(self, path):
+        self.path = path
+
+    def model(self):
+        return nn.Linear(4, 1)
+
+    def batch(self, size):
+        return torch.zeros(size, 4)
+
+    def loss(self, model, batch):
+        return (model(batch) - batch.sum(dim=1, keepdim=True)).square().mean()
+
+    def data(self):
+        table = np.memmap(self.path, dtype=np.float32, mode="r", shape=(ROWS, WIDTH))
+        return {"train": Rows(table), "validation": Rows(table[:9])}
+
+
+class Rows:
+    def __init__(self, table):
+        self.table = table
+
+    def __len__(self):
+        return len(self.table)
+
+    def __getitem__(self, index):
+        row = self.table[index]
+        return torch.tensor([row[0], row[1], row[-2], row[-1]])
+
+
+def test_data_larger_than_memory_is_trained_on_from_its_file_with_the_order_and_bits_as_ever(tmp_path):
+    file = tmp_path / "rows.bin"
+    table = np.memmap(file, dtype=np.float32, mode="w+", shape=(ROWS, WIDTH))
+    table[:, 0] = np.random.RandomState(0).rand(ROWS)
+    table[:, -1] = 1
+    table.flush()
+    code = MAPPED.format(root=str(Path(__file__).parents[2]), data=str(file), run=str(tmp_path), stop="limit")
+    small = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=120)
+    assert small.returncode == 0, small.stderr
+    assert small.stdout == "does not fit\n"  # the whole of it, under the limit that training kept
+    session(Mapped(str(file)), tmp_path / "straight", {})
+    assert final_bits(tmp_path / "run") == final_bits(tmp_path / "straight")
+    assert json.loads((tmp_path / "run" / "state.json").read_text())["status"] == "finished"

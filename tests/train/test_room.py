@@ -1,0 +1,185 @@
+"""What a run does when smaller microbatches do not suffice: it computes activations again, then says what is there."""
+
+import json
+
+import pytest
+import torch
+from torch import nn
+from torch.utils.data import TensorDataset
+
+from shoestring.errors import RunError
+from shoestring.monitor.events import read
+from shoestring.recipe import live
+from shoestring.settings import Settings
+from shoestring.train import room, saving
+from shoestring.train.fit import Fit
+from shoestring.train.state import build
+from tests.sessions import light_bits, session
+
+CPU = torch.device("cpu")
+
+
+class Stacked:
+    """Three blocks. Memory suffices as long as `fits(model, samples)` says so."""
+
+    epochs = 2
+    effective_batch = 8
+
+    def __init__(self, fits=lambda model, samples: True, optimizer=torch.optim.SGD):
+        self.fits, self.make = fits, optimizer
+
+    def model(self):
+        blocks = [nn.Sequential(nn.Linear(4, 4), nn.Tanh(), nn.Dropout(0.3)) for _ in range(3)]
+        return nn.Sequential(nn.Linear(3, 4), *blocks)
+
+    def optimizer(self, model):
+        return self.make(model.parameters(), lr=0.1)
+
+    def batch(self, size):
+        return (torch.zeros(size, 3),)
+
+    def loss(self, model, batch):
+        if not self.fits(model, len(batch[0])):
+            raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2.00 GiB")
+        return model(batch[0]).square().mean()
+
+    def data(self):
+        return TensorDataset(torch.randn(24, 3, generator=torch.Generator().manual_seed(0)))
+
+
+def computed_again(model):
+    return ["forward" in vars(block) for block in model]
+
+
+def events(run, kind):
+    return [event for event in read(run / "events.jsonl") if event["event"] == kind]
+
+
+@pytest.mark.parametrize("before", ["no", "2"])
+def test_activations_are_computed_again_and_the_next_session_begins_so(tmp_path, before):
+    recipe = Stacked(lambda model, samples: all(computed_again(model)[1:]))
+    values = {"micro_batch": 2, "checkpointing": before}
+    session(recipe, tmp_path / "run", values, stop="limit", at=20)
+    session(recipe, tmp_path / "run", values)
+    assert [event["done"] for event in events(tmp_path / "run", "oom")] == [
+        "microbatch 1",
+        "activations of all 3 blocks computed again in backward",
+    ]
+    session(Stacked(), tmp_path / "undisturbed", {"micro_batch": 1})
+    assert light_bits(tmp_path / "run" / "light")[1] == light_bits(tmp_path / "undisturbed" / "light")[1]
+
+
+def test_a_block_is_not_wrapped_twice():
+    state = build(live(Stacked()), Settings(micro_batch=1, precision="fp32", checkpointing="2"), CPU)
+    wrapped = [block.forward for block in state.model][1:3]
+    assert room.compute_again(state, Stacked())
+    assert [block.forward for block in state.model][1:3] == wrapped
+    assert computed_again(state.model) == [False, True, True, True]
+    assert room.compute_again(state, Stacked()) == ""
+
+
+def test_when_nothing_is_left_the_error_has_what_takes_the_memory_and_the_run_says_failed(tmp_path):
+    with pytest.raises(RunError) as error:
+        session(Stacked(lambda model, samples: False, torch.optim.AdamW), tmp_path, {"micro_batch": 8})
+    assert error.value.message == (
+        "out of memory with the smallest microbatch and activations computed again: "
+        "CUDA out of memory. Tried to allocate 2.00 GiB"
+    )
+    assert error.value.problems[:2] == (
+        "weights: 304 B, whatever the microbatch",
+        "gradients: 304 B, whatever the microbatch",
+    )
+    assert "LoRA" in error.value.hint
+    assert len(events(tmp_path, "oom")) == 4
+    assert json.loads((tmp_path / "state.json").read_text())["status"] == "failed"
+
+
+def test_the_error_has_the_plans_largest_parts():
+    state = build(live(Stacked()), Settings(micro_batch=1, precision="fp32"), CPU)
+    parts = [{"name": name, "bytes": size} for name, size in (("a", 1), ("activations", 2**20), ("b", 2), ("c", 3))]
+    plan = {"plan": {"memory": {"settings": {"micro_batch": 8}, "parts": parts}}}
+    error = room.does_not_fit(state, "no", plan, CPU)
+    assert [problem.partition(": ")[2] for problem in error.problems[-3:]] == ["activations 1.00 MiB", "c 3 B", "b 2 B"]
+
+
+def test_a_model_without_blocks_has_no_way_out():
+    class Plain(Stacked):
+        def model(self):
+            return nn.Linear(3, 4)
+
+    state = build(live(Plain()), Settings(micro_batch=1, precision="fp32"), CPU)
+    assert room.compute_again(state, Plain()) == ""
+    assert state.fit.checkpointing is None
+
+
+def test_for_the_optimizers_step_its_kernel_is_the_first_to_change(tmp_path):
+    failing = iter([True, True, False])
+
+    class Step(torch.optim.SGD):
+        def __init__(self, parameters, lr):
+            super().__init__(parameters, lr=lr, foreach=True)
+
+        def step(self, closure=None):
+            if next(failing, False):
+                raise MemoryError("no room")
+            return super().step(closure)
+
+    session(Stacked(optimizer=Step), tmp_path, {"micro_batch": 4}, stop="limit", at=6)
+    assert [event["done"] for event in events(tmp_path, "oom")] == [
+        "the optimizer goes from tensor to tensor",
+        "microbatch 2",
+    ]
+    seen = []
+
+    class Told(Step):
+        def step(self, closure=None):
+            seen.append(self.param_groups[0]["foreach"])
+            return super().step(closure)
+
+    session(Stacked(optimizer=Told), tmp_path, {"micro_batch": 4})
+    assert set(seen) == {False}
+
+
+def test_no_memory_to_copy_the_state_training_goes_on_and_the_last_save_is_tried_twice(tmp_path, monkeypatch):
+    def no_room(*_):
+        raise MemoryError("no 8.00 GiB")
+
+    monkeypatch.setattr(saving.HostCopy, "take", no_room)
+    failing = iter([False, True, False])
+    save = saving.Saver.save
+
+    def reluctant(self, state):
+        if next(failing, False):
+            raise RuntimeError("[enforce fail at alloc_cpu.cpp:127] . DefaultCPUAllocator: can't allocate memory")
+        save(self, state)
+
+    monkeypatch.setattr(saving.Saver, "save", reluctant)
+    assert session(Stacked(), tmp_path, {"save_every_updates": 2}).status == "finished"
+    (unsaved,) = events(tmp_path, "unsaved")
+    assert (unsaved["update"], unsaved["why"]) == (2, "no memory for a copy of the state: no 8.00 GiB")
+    assert [event["update"] for event in events(tmp_path, "save") if event["kind"] == "full"] == [0, 6]
+
+
+FIT = Fit.of(Settings(micro_batch=8))
+
+
+def test_what_was_learnt_goes_on_under_the_same_settings():
+    learnt = {**FIT.json(), "micro_batch": 2, "evaluation_batch": 4, "checkpointing": "full"}
+    fit = FIT.resumed(learnt)
+    assert (fit.micro_batch, fit.evaluation_batch, fit.checkpointing) == (2, 4, "full")
+
+
+@pytest.mark.parametrize(
+    "saved",
+    [
+        None,
+        3,
+        {},
+        {**FIT.json(), "micro_batch": 16},
+        {**FIT.json(), "micro_batch": 0},
+        {**FIT.json(), "micro_batch": "2", "evaluation_batch": [1]},
+        {**Fit.of(Settings(micro_batch=4)).json()},
+    ],
+)
+def test_it_is_never_raised_and_what_makes_no_sense_is_left_out(saved):
+    assert FIT.resumed(saved) == FIT
