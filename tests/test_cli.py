@@ -57,6 +57,13 @@ def test_every_answer_a_program_reads_is_json_alone(shoestring, mine):
         json.loads(out)
 
 
+def test_what_any_recipe_takes_is_listed_once_and_so_are_the_settings(shoestring):
+    _, out, _ = shoestring("recipes")
+    for name in ("subset=", "optimizer_states=own", "checkpointing=", "keep_checkpoints=2"):
+        assert out.count(f"  {name}") == 1
+    assert out.index("cloud") < out.index("any recipe") < out.index("subset=") < out.index("settings, which")
+
+
 def test_an_estimate_has_the_documented_form(shoestring, mine):
     _, out, _ = shoestring(
         "estimate", mine, "--on", "t4", "--set", "micro_batch=2", "--set", "precision=fp16", "--json"

@@ -227,7 +227,10 @@ def find(reference: str) -> LoadedRecipe:
 
 
 def built_in() -> list[dict[str, Any]]:
-    """The built-in recipes: name, what it is, and its options with defaults, choices and help."""
+    """The built-in recipes: name, what it is, and its options with defaults, choices and help.
+
+    An option is its `own`, or one that any recipe has.
+    """
     return [
         {
             "name": name,
@@ -238,6 +241,7 @@ def built_in() -> list[dict[str, Any]]:
                     "default": config.as_json(found.options)[field.name],
                     "expected": field.expected(),
                     "help": field.help,
+                    "own": field.name in _own_fields(found),
                 }
                 for field in option_fields(found).values()
             ],
