@@ -20,7 +20,9 @@ import torch
 from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
 
-WIDTH, LAYERS, BATCH, SAMPLES = 1024, 4, 32, 4096
+BATCH, SAMPLES = 64, 4096
+SMALL, LARGE = (4, 1024), (10, 2048)
+"""Layers and their width: states of 48 MiB and 480 MiB with AdamW."""
 RATE = 1e-4
 NEVER = 10**6
 """Updates; the clock ends the process long before."""
@@ -32,6 +34,7 @@ class Clock:
 
     def __init__(self, question: dict[str, Any]) -> None:
         self._question = question
+        self.layers, self.width = question["shape"]
         self._to = os.fdopen(question["to"], "w")
         self._from = os.fdopen(question["from"])
         self._stamps: list[float] = []
@@ -77,23 +80,23 @@ class Clock:
 class Timed(nn.Module):
     """A perceptron that tells the clock of each forward in training."""
 
-    def __init__(self, clock: Clock | None) -> None:
+    def __init__(self, clock: Clock) -> None:
         super().__init__()
         layers: list[nn.Module] = []
-        for _ in range(LAYERS):
-            layers += [nn.Linear(WIDTH, WIDTH), nn.GELU()]
+        for _ in range(clock.layers):
+            layers += [nn.Linear(clock.width, clock.width), nn.GELU()]
         self.layers = nn.Sequential(*layers)
         self.clock = clock
 
     def forward(self, x: torch.Tensor, y: torch.Tensor) -> dict[str, torch.Tensor]:
-        if self.clock is not None:
-            self.clock.tick()
+        self.clock.tick()
         return {"loss": nn.functional.mse_loss(self.layers(x), y)}
 
 
-def data() -> TensorDataset:
+def data(clock: Clock) -> TensorDataset:
+    """Pairs of vectors in memory, fetched one at a time: it has no `__getitems__`."""
     generator = torch.Generator().manual_seed(0)
-    return TensorDataset(*(torch.randn(SAMPLES, WIDTH, generator=generator) for _ in range(2)))
+    return TensorDataset(*(torch.randn(SAMPLES, clock.width, generator=generator) for _ in range(2)))
 
 
 def plain(clock: Clock, folder: Path, *, save_every: int | None, resume: bool) -> None:
@@ -107,11 +110,13 @@ def plain(clock: Clock, folder: Path, *, save_every: int | None, resume: bool) -
         model.load_state_dict(saved["model"])
         optimizer.load_state_dict(saved["optimizer"])
         done = saved["done"]
+    loader = DataLoader(data(clock), batch_size=BATCH, shuffle=True)
     while done < NEVER:
-        for x, y in DataLoader(data(), batch_size=BATCH, shuffle=True):
-            model(x, y)["loss"].backward()
+        for x, y in loader:
+            optimizer.zero_grad(set_to_none=True)
+            loss = model(x, y)["loss"]
+            loss.backward()
             optimizer.step()
-            optimizer.zero_grad()
             done += 1
             if save_every and done % save_every == 0:
                 torch.save({"model": model.state_dict(), "optimizer": optimizer.state_dict(), "done": done}, file)
@@ -128,7 +133,7 @@ def shoestring(clock: Clock, folder: Path, *, save_every: int | None, **_: Any) 
             return Timed(clock)
 
         def batch(self, size: int) -> Any:
-            return torch.zeros(size, WIDTH), torch.zeros(size, WIDTH)
+            return torch.zeros(size, clock.width), torch.zeros(size, clock.width)
 
         def loss(self, model: nn.Module, batch: Any) -> Any:
             return model(*batch)["loss"]
@@ -137,7 +142,7 @@ def shoestring(clock: Clock, folder: Path, *, save_every: int | None, **_: Any) 
             return torch.optim.AdamW(model.parameters(), lr=RATE)
 
         def data(self) -> Any:
-            return data()
+            return data(clock)
 
     saving: dict[str, object] = {"save_every_seconds": 1e6, "keep_checkpoints": KEEP}
     if save_every:
@@ -177,7 +182,7 @@ def hugging_face(clock: Clock, folder: Path, *, save_every: int | None, resume: 
         return {"x": torch.stack(x), "y": torch.stack(y)}
 
     torch.manual_seed(0)
-    trainer = Trainer(model=Timed(clock), args=arguments, train_dataset=data(), data_collator=collate)
+    trainer = Trainer(model=Timed(clock), args=arguments, train_dataset=data(clock), data_collator=collate)
     trainer.train(resume_from_checkpoint=resume or None)
 
 
@@ -204,7 +209,7 @@ def lightning(clock: Clock, folder: Path, *, save_every: int | None, resume: boo
         enable_model_summary=False, callbacks=[saves] if saves else [], enable_checkpointing=saves is not None,
     )  # fmt: skip
     newest = max(folder.glob("*.ckpt"), key=lambda path: path.stat().st_mtime) if resume else None
-    trainer.fit(Module(), DataLoader(data(), batch_size=BATCH, shuffle=True), ckpt_path=newest)
+    trainer.fit(Module(), DataLoader(data(clock), batch_size=BATCH, shuffle=True), ckpt_path=newest)
 
 
 CONTENDERS: dict[str, Callable[..., None]] = {
@@ -225,6 +230,9 @@ CHECKPOINTS = {
 if __name__ == "__main__":
     warnings.simplefilter("ignore")
     torch.set_num_threads(1)
+    # For all, as the engine has it for itself; here they are the same kernels.
+    torch.use_deterministic_algorithms(True, warn_only=True)
+    torch.utils.deterministic.fill_uninitialized_memory = False
     asked = json.loads(sys.argv[1])
     CONTENDERS[asked["name"]](
         Clock(asked), Path(asked["folder"]), save_every=asked.get("save_every"), resume=asked.get("resume", False)

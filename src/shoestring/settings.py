@@ -33,6 +33,9 @@ class Settings:
     allocator: Annotated[
         Literal["segments", "expandable"], "torch's CUDA allocator as it comes, or with expandable_segments"
     ] = "segments"
+    compile: Annotated[
+        Literal["no", "yes", "graphs"], "have torch compile the model's blocks; graphs: as CUDA graphs as well"
+    ] = "no"
     cudnn_benchmark: Annotated[bool, "let cuDNN try its convolution algorithms and take the fastest"] = False
     workers: Annotated[
         int | None, "processes that fetch the training data ahead; by default none until waiting for it costs 5%"

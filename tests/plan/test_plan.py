@@ -85,6 +85,12 @@ def test_without_data_there_is_an_update_but_no_total():
     assert any("no data()" in reason for reason in plan.reasons)
 
 
+def test_a_compiled_step_is_not_estimated_and_that_is_said():
+    plan = make_plan(live(Wide()), small(4), Settings(precision="fp32", micro_batch=8, compile="yes"))
+    assert plan.settings.compile == "yes"
+    assert any("compiled steps are not estimated" in reason for reason in plan.reasons)
+
+
 def test_what_cannot_fit_is_a_verdict_with_its_numbers():
     plan = make_plan(live(Wide()), small(0.2), Settings(precision="fp32"))
     assert plan.verdict == "does not fit"

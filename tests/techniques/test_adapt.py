@@ -7,6 +7,7 @@ from torch import nn
 from shoestring import recipe
 from shoestring.errors import QuestionError
 from shoestring.recipe import Adaptation
+from shoestring.settings import Settings
 from shoestring.techniques import adapt, eightbit
 
 
@@ -88,7 +89,8 @@ def test_what_only_shows_memory_is_not_trained_with() -> None:
     loaded = recipe.live(Mine(eightbit.BlockwiseAdamW))
     with pytest.raises(QuestionError, match="estimated, not trained"):
         adapt.trained_optimizer(loaded, made(), torch.device("cpu"))
-    pytest.importorskip("transformers")
-    quantized = adapt.model(made(), Adaptation(quantization="nf4", lora_r=2, lora_targets="0"))
-    with pytest.raises(QuestionError, match="estimated, not trained"):
-        adapt.trained_optimizer(recipe.live(Mine()), quantized, torch.device("cpu"))
+
+
+def test_4_bits_and_weights_that_come_and_go_are_refused() -> None:
+    with pytest.raises(QuestionError, match="offload=parameters"):
+        adapt.trained_model(made(), Adaptation(quantization="nf4", lora_r=2), Settings(offload="parameters"))

@@ -4,7 +4,8 @@ from collections import UserDict
 import torch
 from torch.utils.data import TensorDataset, default_collate
 
-from shoestring.train.batches import fetch, in_order, to_device
+from shoestring.train import batches
+from shoestring.train.batches import Draws, fetch, in_order, to_device
 
 CPU = torch.device("cpu")
 
@@ -68,3 +69,28 @@ def test_every_tensor_of_a_batch_moves_and_nothing_else():
     assert moved["x"].device.type == moved["more"][0][0].device.type == "meta"
     assert moved["more"][0][1:] == ("text", 3)
     assert to_device(Encoding(), CPU) == "moved itself"
+
+
+class Seldom(Augmented):
+    """Only some samples are augmented."""
+
+    def __getitem__(self, index):
+        return super().__getitem__(index) if index > 5 else torch.full((3,), float(index), dtype=torch.float64)
+
+
+def test_a_sample_is_the_same_whether_or_not_others_were_seen_to_draw():
+    draws = Draws()
+    at_once = [fetch(Seldom(), default_collate, some, seed=0, epoch=2) for some in ([0, 1], [2, 7, 3], [8, 4])]
+    told = [
+        fetch(Seldom(), default_collate, some, seed=0, epoch=2, draws=draws) for some in ([0, 1], [2, 7, 3], [8, 4])
+    ]
+    assert all(torch.equal(a, b) for a, b in zip(at_once, told, strict=True))
+    assert draws.seen
+
+
+def test_samples_that_draw_nothing_are_not_seeded(monkeypatch):
+    draws, seeded = Draws(), []
+    monkeypatch.setattr(batches, "seed_host", seeded.append)
+    for some in ([1, 2], [3], [4, 5]):
+        fetch(Seldom(), default_collate, some, seed=0, epoch=0, draws=draws)
+    assert len(seeded) == 2 and draws.seen is False

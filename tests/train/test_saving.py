@@ -10,6 +10,7 @@ from shoestring.checkpoint.store import Store
 from shoestring.errors import CheckpointError
 from shoestring.session.deadline import Deadline
 from shoestring.settings import Settings
+from shoestring.train import saving
 from shoestring.train.precision import arithmetic
 from shoestring.train.saving import SavePolicy, Saver
 from shoestring.train.state import TrainingState
@@ -216,3 +217,18 @@ def test_no_save_begins_that_stopping_would_wait_for(tmp_path, state):
         assert saver.due(1)
         clock.now = 60.0  # 40 left, of which stopping takes 25 and another save 20
         assert not saver.due(1)
+
+
+def test_memory_for_copies_is_there_before_the_first_save(slow, state, monkeypatch):
+    began = []
+    reserve = saving.HostCopy._reserve
+    monkeypatch.setattr(
+        saving.HostCopy, "_reserve", lambda self, size, *, lock: (began.append(size), reserve(self, size, lock=lock))
+    )
+    assert not slow.saver.restore(state, allow_inexact=False)
+    assert slow.saver.due(1)
+    slow.saver._prepared.result()
+    memory = slow.saver._copy._memory.data_ptr()
+    slow.gate.set()
+    slow.saver.begin(state)
+    assert slow.saver._copy._memory.data_ptr() == memory and len(set(began)) == 1 < len(began)

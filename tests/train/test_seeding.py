@@ -1,9 +1,10 @@
 import random
 
 import numpy as np
+import pytest
 import torch
 
-from shoestring.train.seeding import derive, generators_kept, seed_all, seed_host
+from shoestring.train.seeding import Generators, derive, generators_kept, seed_all, seed_host
 
 
 def draw():
@@ -33,3 +34,35 @@ def test_what_happens_between_leaves_no_trace():
         seed_host(99)
         draw()
     assert draw() == expected
+
+
+@pytest.mark.parametrize(
+    "touch",
+    [
+        random.random,
+        lambda: random.gauss(0.0, 1.0),
+        lambda: torch.rand(1),
+        lambda: np.random.rand(),
+        lambda: np.random.seed(5),
+        lambda: torch.manual_seed(5),
+    ],
+)
+def test_whoever_draws_is_seen_and_undone(touch):
+    seed_all(1)
+    generators, again = Generators(), Generators()
+    assert generators.untouched() and again.untouched()
+    touch()
+    assert not generators.untouched()
+    generators.restore()
+    assert again.untouched()
+
+
+def test_the_second_of_a_pair_of_normal_numbers_is_seen_to_be_used_up():
+    seed_all(1)
+    np.random.randn()
+    generators = Generators()
+    assert generators.untouched()
+    second = np.random.randn()  # changes nothing but the note that it is there
+    assert not generators.untouched()
+    generators.restore()
+    assert np.random.randn() == second

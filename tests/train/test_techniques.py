@@ -177,6 +177,67 @@ def test_states_in_8_bits_need_bitsandbytes_or_learn(tmp_path):
     assert losses(tmp_path / "stopped") == losses(tmp_path / "straight")
 
 
+@pytest.mark.parametrize("more", [{}, {"double_quantization": True}, {"weights": "bf16", "precision": "bf16"}], ids=str)
+def test_adapters_learn_beside_4_bits_and_continue_in_the_same_bits(tmp_path, more):
+    pytest.importorskip("peft")
+    pytest.importorskip("bitsandbytes")
+    values = {"micro_batch": 5, "epochs": 4, "lora_r": 2, "quantization": "nf4", **more}
+    session(Blocks(), tmp_path / "straight", values)
+    assert losses(tmp_path / "straight")[-1] < losses(tmp_path / "straight")[0]
+    session(Blocks(), tmp_path / "stopped", values, stop="limit", at=6)
+    session(Blocks(), tmp_path / "stopped", values)
+    assert learnt(tmp_path / "stopped") == learnt(tmp_path / "straight")
+    light = tmp_path / "straight" / "light"
+    assert {path.name for path in light.iterdir()} == {"adapter_config.json", "adapter_model.safetensors"}
+    assert all("lora_" in name for name in safetensors.torch.load_file(light / "adapter_model.safetensors"))
+
+
+class Normed(nn.Module):
+    """Sums over features and over samples, which code for any size rounds in another way than code for one."""
+
+    def __init__(self):
+        super().__init__()
+        self.norm, self.statistics = nn.LayerNorm(40), nn.BatchNorm1d(40)
+        self.dropout, self.linear = nn.Dropout(0.1), nn.Linear(40, 40)
+
+    def forward(self, values):
+        return values + self.linear(self.dropout(nn.functional.gelu(self.statistics(self.norm(values)))))
+
+
+class Uneven(Blocks):
+    """Four updates in an epoch, of 12 and 4 samples: microbatches of 6 and 4."""
+
+    effective_batch = 12
+
+    def model(self):
+        return nn.Sequential(nn.Linear(4, 40), nn.Sequential(Normed(), Normed()), nn.Linear(40, 2))
+
+
+@pytest.mark.filterwarnings("ignore")  # torch's own compiler uses what torch calls deprecated
+@pytest.mark.parametrize("more", [{}, {"checkpointing": "full"}], ids=str)
+def test_compiled_blocks_learn_and_continue_in_the_same_bits(tmp_path, more):
+    """As in another process nothing is compiled when the second session begins, and 4 is the first size it meets."""
+    values = {"micro_batch": 6, "epochs": 2, "compile": "yes", **more}
+    torch._dynamo.reset()
+    session(Uneven(), tmp_path / "straight", values)
+    assert losses(tmp_path / "straight")[-1] < losses(tmp_path / "straight")[0]
+    torch._dynamo.reset()
+    assert session(Uneven(), tmp_path / "stopped", values, stop="limit", at=6).status == "paused"
+    torch._dynamo.reset()
+    assert session(Uneven(), tmp_path / "stopped", values).status == "finished"
+    assert learnt(tmp_path / "stopped") == learnt(tmp_path / "straight")
+
+
+@pytest.mark.filterwarnings("ignore")
+def test_a_run_that_was_compiled_is_not_continued_uncompiled_unless_it_may_be_inexact(tmp_path):
+    values = {"micro_batch": 5, "compile": "yes"}
+    session(Blocks(), tmp_path, values, stop="limit", at=2)
+    with pytest.raises(QuestionError, match="not continue bit for bit") as refused:
+        session(Blocks(), tmp_path, {"micro_batch": 5})
+    assert [problem.partition(":")[0] for problem in refused.value.problems] == ["compile", "compiler"]
+    assert session(Blocks(), tmp_path, {"micro_batch": 5}, allow_inexact=True).status == "finished"
+
+
 def test_a_loss_in_chunks_learns_as_the_models_own(tmp_path):
     pytest.importorskip("transformers")
     from shoestring.recipes import huggingface

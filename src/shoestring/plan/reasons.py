@@ -26,6 +26,8 @@ def reasons(
     said.append(_precision_reason(candidates, target, wanted))
     if settings.checkpointing == "full" and wanted.checkpointing is None:
         said.append("checkpointing full: without it not even the smallest microbatch fits")
+    if settings.compile != "no":
+        said.append("compile: memory and time of compiled steps are not estimated; these are the plain one's")
     if facts.batch_norm and settings.micro_batch != loaded.effective_batch:
         said.append(
             f"BatchNorm takes its statistics from each microbatch of {settings.micro_batch}, so another microbatch "

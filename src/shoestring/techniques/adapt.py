@@ -11,22 +11,40 @@ from torch.optim import Optimizer
 
 from shoestring.errors import QuestionError
 from shoestring.recipe import Adaptation, LoadedRecipe, build_optimizer
+from shoestring.settings import Settings
 from shoestring.techniques import eightbit, lora, nf4
 
 _DTYPES = {"fp32": torch.float32, "fp16": torch.float16, "bf16": torch.bfloat16}
 
 
 def model(made: nn.Module, wanted: Adaptation) -> nn.Module:
-    """`made` as `wanted` has it, in place as far as that goes.
+    """`made` as `wanted` has it, in place as far as that goes; 4-bit layers only show what bitsandbytes' would store.
 
     Types first, then 4 bits, then adapters, which are in fp32 whatever the base has. 4-bit weights compute in the type
     of `weights`.
     """
+    return _adapted(made, wanted, nf4.pretended)
+
+
+def trained_model(made: nn.Module, wanted: Adaptation, settings: Settings) -> nn.Module:
+    """As `model`, to train with: 4-bit layers are bitsandbytes' own, and packed when they come to their device.
+
+    Raises QuestionError where bitsandbytes is not installed, and for weights that 4 bits cannot be.
+    """
+    if wanted.quantization != "none" and settings.offload == "parameters":
+        raise QuestionError(
+            "quantization=nf4: offload=parameters brings weights, not the scales that 4-bit ones have",
+            hint="offload=no: 4-bit weights take an eighth of their bytes",
+        )
+    return _adapted(made, wanted, nf4.real)
+
+
+def _adapted(made: nn.Module, wanted: Adaptation, layer: nf4.MakeLayer) -> nn.Module:
     dtype = _DTYPES[wanted.weights]
     if dtype != torch.float32:
         _cast(made, dtype)
     if wanted.quantization == "nf4":
-        nf4.quantize(made, compute=dtype, double=wanted.double_quantization)
+        nf4.quantize(made, layer, compute=dtype, double=wanted.double_quantization)
     return made if wanted.lora_r is None else lora.with_adapters(made, wanted)
 
 
@@ -50,7 +68,6 @@ def trained_optimizer(loaded: LoadedRecipe, made: nn.Module, device: torch.devic
             problems=["AdamW's eps and small steps are 0 in fp16, and its loss scaler needs gradients in fp32"],
             hint="weights=bf16, or weights=fp32 with precision=fp16, or lora.r=8, which leaves the weights as they are",
         )
-    nf4.require_real(made)
     own = build_optimizer(loaded.recipe, made)
     eightbit.require_real(own)
     states = loaded.adaptation.optimizer_states

@@ -61,7 +61,7 @@ def blocks(model: nn.Module, recipe: object) -> list[nn.Module]:
     own: Callable[[nn.Module], list[nn.Module]] | None = part(recipe, "blocks", None)
     if own is not None:
         return list(own(model))
-    return _outermost(model, lambda module: [module] if _is_switched(module) else []) or _outermost(model, _brothers)
+    return _outermost(model, lambda module: [module] if is_switched(module) else []) or _outermost(model, _brothers)
 
 
 def _outermost(module: nn.Module, choose: Callable[[nn.Module], list[nn.Module]]) -> list[nn.Module]:
@@ -88,13 +88,14 @@ def _brothers(module: nn.Module) -> list[nn.Module]:
     return [child for child in built if classes[type(child)] > 1]
 
 
-def _is_switched(module: nn.Module) -> bool:
+def is_switched(module: nn.Module) -> bool:
+    """Whether it is a layer of transformers with a switch of its own for being computed again."""
     return any(kind.__name__ == _SWITCHED for kind in type(module).__mro__)
 
 
 def _compute_again(block: nn.Module) -> None:
     changed: Any = block
-    if _is_switched(block) and "forward" not in vars(block):
+    if is_switched(block) and "forward" not in vars(block):
         # Its own switch also leaves out the cache of keys and values, which would grow a second time.
         changed.gradient_checkpointing = True
         changed._gradient_checkpointing_func = functools.partial(_checkpointed, block)

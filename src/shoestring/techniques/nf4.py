@@ -1,5 +1,5 @@
-"""Linear layers with 4-bit weights that have bitsandbytes' memory, to estimate with: what is stored and what is made on
-the way.
+"""Linear layers with 4-bit weights: bitsandbytes' own to train with, and ones that have their memory, to estimate with:
+what is stored and what is made on the way.
 
 After `Linear4bit` and `MatMul4Bit` of bitsandbytes 0.45 (`nn/modules.py`, `autograd/_functions.py`): a weight is one
 column of bytes with two values in each, one scale for each 64 of them, and the table of the 16 values that a scale
@@ -9,13 +9,17 @@ multiplies. Forward and backward each unpack the weight for one product; nothing
 from __future__ import annotations
 
 import sys
+from collections.abc import Callable
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
+from shoestring import extras
 from shoestring.errors import QuestionError
+
+EXTRA = "bitsandbytes"
 
 BLOCK = 64
 """Values that share a scale (bitsandbytes' default `blocksize`)."""
@@ -60,10 +64,47 @@ class Nf4Linear(nn.Linear):
         return result.to(input.dtype)
 
 
-def quantize(model: nn.Module, *, compute: torch.dtype, double: bool) -> None:
-    """Put 4-bit layers in the place of all linear ones but the output's, then fp32 in all that is left.
+MakeLayer = Callable[[Any, torch.dtype, bool], nn.Module]
+"""What takes the place of a layer, given the type to compute in and whether scales are in 8 bits."""
 
-    The latter is peft's `prepare_model_for_kbit_training`: norms, embeddings, biases and the output layer.
+
+def pretended(like: Any, compute: torch.dtype, double: bool) -> nn.Module:
+    """What takes the place of a linear layer where memory is estimated."""
+    return Nf4Linear(like, compute=compute, double=double)
+
+
+def real(like: Any, compute: torch.dtype, double: bool) -> nn.Module:
+    """What takes its place where it is trained: bitsandbytes' layer, packed when it comes to its device.
+
+    Its `state_dict` has tensors alone, each by its name, and it is loaded like any other module's. Raises QuestionError
+    without bitsandbytes.
+    """
+    extras.require(EXTRA, "bitsandbytes")
+    from bitsandbytes.nn import Linear4bit, Params4bit
+
+    weight = like.weight.detach()
+    weight = weight.T.contiguous() if _is_transposed(like) else weight
+    outputs, inputs = weight.shape
+    # On the meta device no random numbers are drawn for a weight that is not kept.
+    layer: Any = Linear4bit(inputs, outputs, bias=False, compute_dtype=compute, device="meta")
+    layer.weight = Params4bit(
+        weight, requires_grad=False, compress_statistics=double, quant_type="nf4", blocksize=BLOCK, module=layer
+    )
+    if like.bias is not None:
+        # As its first forward would leave it; a checkpoint from before that would not fit one from after.
+        layer.bias = nn.Parameter(like.bias.detach().to(compute), requires_grad=False)
+    # Another packing, in the place of this one and for as long as nothing is saved, where a CPU evaluates.
+    layer.support_avx512bf16_for_cpu = False
+    layer.register_state_dict_post_hook(_add_scales)
+    layer.register_load_state_dict_pre_hook(_take_scales)
+    made: nn.Module = layer
+    return made
+
+
+def quantize(model: nn.Module, make: MakeLayer, *, compute: torch.dtype, double: bool) -> None:
+    """Put 4-bit layers in the place of all linear ones but the output's, and have fp32 in all that is left.
+
+    The latter is peft's `prepare_model_for_kbit_training`: norms, embeddings and the output layer.
     """
     output = _output(model)
     layers = [
@@ -74,21 +115,60 @@ def quantize(model: nn.Module, *, compute: torch.dtype, double: bool) -> None:
     ]
     if not layers:
         raise QuestionError("quantization=nf4: the model has no linear layers besides its output")
+    made: set[nn.Parameter] = set()
     for parent, name, layer in layers:
-        setattr(parent, name, Nf4Linear(layer, compute=compute, double=double))
+        packed = make(layer, compute, double)
+        made |= set(packed.parameters())
+        setattr(parent, name, packed)
     for parameter in model.parameters():
         parameter.requires_grad_(False)
-        if parameter.is_floating_point():
+        if parameter.is_floating_point() and parameter not in made:
             parameter.data = parameter.data.float()
 
 
-def require_real(model: nn.Module) -> None:
-    """Raises QuestionError for a model with layers that only show what 4-bit ones would take."""
-    if any(isinstance(module, Nf4Linear) for module in model.modules()):
-        raise QuestionError(
-            "quantization=nf4: can be estimated, not trained with yet",
-            hint="quantization=none with weights=bf16 takes four times the bytes for the base's weights",
-        )
+def _scales(layer: Any) -> dict[str, tuple[Any, str]]:
+    """Where a packed layer has what its weight is unpacked with, by the names that bitsandbytes saves it under."""
+    state = layer.weight.quant_state
+    if state is None:
+        return {}
+    found = {"absmax": (state, "absmax"), "quant_map": (state, "code")}
+    if state.nested:
+        found |= {
+            "nested_absmax": (state.state2, "absmax"),
+            "nested_quant_map": (state.state2, "code"),
+            "nested_offset": (state, "offset"),
+        }
+    return found
+
+
+def _add_scales(layer: Any, state: dict[str, Any], prefix: str, _metadata: Any) -> None:
+    """bitsandbytes saves numbers as JSON in a tensor of bytes, whose length depends on them. All but the offset follow
+    from the layer; that one is saved as what it is."""
+    for name in [name for name in state if name.startswith(f"{prefix}weight.")]:
+        del state[name]
+    state.update({f"{prefix}weight.{name}": getattr(*place) for name, place in _scales(layer).items()})
+
+
+def _take_scales(
+    layer: Any,
+    state: dict[str, Any],
+    prefix: str,
+    _metadata: Any,
+    _strict: bool,
+    missing: list[str],
+    _unexpected: list[str],
+    errors: list[str],
+) -> None:
+    for name, (owner, attribute) in _scales(layer).items():
+        key, own = f"{prefix}weight.{name}", getattr(owner, attribute)
+        saved = state.pop(key, None)
+        if saved is None:
+            missing.append(key)
+        elif saved.shape != own.shape or saved.dtype != own.dtype:
+            errors.append(f"{key}: {tuple(saved.shape)} of {saved.dtype}, here {tuple(own.shape)} of {own.dtype}")
+        else:
+            # Not into its place: layers share tables.
+            setattr(owner, attribute, saved.to(own.device, copy=True))
 
 
 def _is_transposed(layer: nn.Module) -> bool:

@@ -1,16 +1,18 @@
-"""Which settings and options can be estimated but not trained with yet."""
+"""Which settings can be estimated but not trained with yet."""
 
+from shoestring import extras
 from shoestring.errors import QuestionError
 from shoestring.recipe import Adaptation
 from shoestring.settings import Settings
 
-_TRAINED = {"sharding": "ddp", "quantization": "none"}
+_TRAINED = {"sharding": "ddp"}
 """The only value that the engine runs."""
 
 
 def require_trainable(settings: Settings, adaptation: Adaptation | None = None) -> None:
-    """Raises QuestionError naming everything that the engine cannot run; before a run is begun."""
-    chosen = {**vars(settings), **vars(adaptation or Adaptation())}
+    """Raises QuestionError naming what the engine cannot run, or the extra that it lacks; before a run is begun."""
+    adaptation = adaptation or Adaptation()
+    chosen = {**vars(settings), **vars(adaptation)}
     problems = [
         f"{name}={chosen[name]}: can be estimated, not trained yet"
         for name, runs in _TRAINED.items()
@@ -19,3 +21,5 @@ def require_trainable(settings: Settings, adaptation: Adaptation | None = None) 
     if problems:
         hint = " ".join(f"{name}={runs}" for name, runs in _TRAINED.items())
         raise QuestionError("this cannot be trained with", problems=problems, hint=hint)
+    if adaptation.quantization != "none" or adaptation.optimizer_states != "own":
+        extras.require("bitsandbytes", "bitsandbytes")

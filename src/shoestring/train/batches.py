@@ -9,25 +9,53 @@ from torch.utils._pytree import tree_map
 from torch.utils.data import default_collate
 
 from shoestring.recipe import part
-from shoestring.train.seeding import derive, generators_kept, seed_host
+from shoestring.train.seeding import Generators, derive, seed_host
 
 
-def fetch(dataset: Any, collate: Callable[[Any], Any], indices: Sequence[int], *, seed: int, epoch: int) -> Any:
+class Draws:
+    """Whether the samples of a dataset draw random numbers; None while nobody has looked."""
+
+    seen: bool | None = None
+
+
+def fetch(
+    dataset: Any,
+    collate: Callable[[Any], Any],
+    indices: Sequence[int],
+    *,
+    seed: int,
+    epoch: int,
+    draws: Draws | None = None,
+) -> Any:
     """The samples `indices` of a map-style dataset as one batch, on the CPU unless the dataset lies elsewhere.
 
     A sample may be augmented at random: it is fetched under a seed of (seed, epoch, index), so that it is the same
     whatever microbatch, session or process it falls into. What `collate` draws follows on the last sample's. A dataset
     with torch's `__getitems__` gives many samples at once; neither it nor `collate` must draw random numbers then.
+
+    Seeding takes longer than fetching a sample that lies in memory, so `draws`, kept from batch to batch, learns from
+    the first one whether it is needed. Where it is not, later ones go without, and if then somebody does draw, that
+    batch is fetched again. A sample that only looks at a generator's state, and draws nothing, goes unnoticed.
     """
     with one_thread():
         if callable(getattr(dataset, "__getitems__", None)):
             return collate(dataset.__getitems__(list(indices)))
-        samples = []
-        with generators_kept():
+        draws, before = draws or Draws(), Generators()
+        if draws.seen is False:
+            batch = collate([dataset[index] for index in indices])
+            if before.untouched():
+                return batch
+            draws.seen = True
+        try:
+            samples = []
             for index in indices:
                 seed_host(derive(seed, "sample", epoch, index))
+                seeded = None if draws.seen else Generators()
                 samples.append(dataset[index])
+                draws.seen = draws.seen or (seeded is not None and not seeded.untouched())
             return collate(samples)
+        finally:
+            before.restore()
 
 
 @contextmanager
@@ -68,7 +96,8 @@ def _moved(leaf: Any, device: torch.device) -> Any:
 
 def in_order(dataset: Any, recipe: object, size: int, device: torch.device, seed: int) -> Iterator[tuple[Any, int]]:
     """The whole dataset in its own order, as pairs of (batch of at most `size` on the device, its samples)."""
-    collate = collate_of(recipe)
+    collate, draws = collate_of(recipe), Draws()
     for start in range(0, len(dataset), size):
         indices = range(start, min(start + size, len(dataset)))
-        yield to_device(fetch(dataset, collate, indices, seed=seed, epoch=0), device), len(indices)
+        batch = fetch(dataset, collate, indices, seed=seed, epoch=0, draws=draws)
+        yield to_device(batch, device), len(indices)

@@ -3,6 +3,8 @@
 import hashlib
 import json
 import platform
+from importlib.metadata import version
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +15,7 @@ from shoestring.checkpoint.files import sha256
 from shoestring.errors import QuestionError
 from shoestring.recipe import LoadedRecipe
 from shoestring.settings import Settings
+from shoestring.techniques import compiled
 
 
 def environment(settings: Settings, device: torch.device, loaded: LoadedRecipe) -> dict[str, Any]:
@@ -28,10 +31,14 @@ def environment(settings: Settings, device: torch.device, loaded: LoadedRecipe) 
         "checkpointing": None if settings.checkpointing == "no" else settings.checkpointing,
         "optimizer_kernel": settings.optimizer_kernel,
         "offload": None if settings.offload == "no" else settings.offload,
+        "compile": None if settings.compile == "no" else settings.compile,
+        "compiler": compiled.toolchain(settings, device),
         "cudnn_benchmark": settings.cudnn_benchmark or None,
         "recipe file": loaded.digest[:16],
         **{f"content of {name}": content(path)[:16] for name, path in loaded.paths.items()},
     }
+    if loaded.adaptation.quantization != "none" or loaded.adaptation.optimizer_states != "own":
+        facts["bitsandbytes"] = version("bitsandbytes") if find_spec("bitsandbytes") else None
     if device.type == "cpu":
         # A sum is split among threads and vector lanes, so both decide its rounding.
         facts["threads"] = torch.get_num_threads()

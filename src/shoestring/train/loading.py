@@ -9,7 +9,7 @@ import torch
 
 from shoestring.hardware.probe import cores
 from shoestring.recipe import part
-from shoestring.train.batches import collate_of, fetch, to_device
+from shoestring.train.batches import Draws, collate_of, fetch, to_device
 from shoestring.train.order import DataOrder, longest_first, split
 from shoestring.train.resident import resident
 from shoestring.train.worker_count import WorkerCount
@@ -45,6 +45,7 @@ class Loader:
         self._dataset = dataset if on_device is None else on_device
         self._collate, self._length = collate_of(recipe), part(recipe, "length", None)
         self._order, self._seed, self._device, self._clock = order, seed, device, clock
+        self._draws = Draws()
         self._fixed = 0 if on_device is not None else workers
         self._measured = WorkerCount(cores())
         self._processes: Workers | None = None
@@ -113,7 +114,7 @@ class Loader:
             self._running = self.workers
         if not self._running:
             return (
-                fetch(self._dataset, self._collate, indices, seed=self._seed, epoch=epoch)
+                fetch(self._dataset, self._collate, indices, seed=self._seed, epoch=epoch, draws=self._draws)
                 for epoch, indices in requests
             )
         if not self._processes:

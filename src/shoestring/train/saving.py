@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from types import TracebackType
 from typing import Any, Self
 
-from shoestring.checkpoint.snapshot import HostCopy
+from shoestring.checkpoint.snapshot import HostCopy, snapshot
 from shoestring.checkpoint.store import Saved, Store
 from shoestring.errors import CheckpointError
 from shoestring.session.deadline import Deadline
@@ -83,6 +83,8 @@ class Saver:
         self._policy = SavePolicy(settings)
         self._copy = HostCopy()
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="saving")
+        self._state: TrainingState | None = None
+        self._prepared: Future[None] | None = None
         self._under_way: _Writing | None = None
         self._stamp: tuple[int, int] | None = None
         self._slowest = 0.0
@@ -97,13 +99,14 @@ class Saver:
 
     def due(self, update: int) -> bool:
         """Whether to begin a save now; what became of the last one is learnt first."""
+        self._prepare()
         if self._under_way and self._under_way.written.done():
             self._settle()
+        if not self._policy.due(update):
+            return False
         # One that stopping would have to wait for is not worth beginning: stopping saves.
         remaining = self._deadline.remaining()
-        if remaining is not None and remaining - self._deadline.stopping_seconds() <= self._slowest:
-            return False
-        return self._policy.due(update)
+        return remaining is None or remaining - self._deadline.stopping_seconds() > self._slowest
 
     def begin(self, state: TrainingState) -> None:
         """Save the state as it is now, unless it was saved or read last; only copying it is waited for.
@@ -116,6 +119,8 @@ class Saver:
             return
         began = time.monotonic()
         self._settle()
+        if self._prepared:
+            self._prepared.exception()  # where memory was not enough for it, the copy says so
         self._policy.began()
         copy = self._copy.take(self._pack(state))
         self._stamp = _stamp(state)
@@ -155,6 +160,7 @@ class Saver:
         Raises QuestionError when it was saved under something else that decides the bits, unless that is allowed.
         """
         self._settle()
+        self._state = state
         restored = self._store.load()
         if restored is None:
             return False
@@ -165,6 +171,12 @@ class Saver:
         else:
             self._stamp = _stamp(state)
         return True
+
+    def _prepare(self) -> None:
+        """Have the memory for copies ready, once: the first update has made all there is to save."""
+        state, self._state = self._state, None
+        if state:
+            self._prepared = self._thread.submit(self._copy.prepare, snapshot(self._pack(state)))
 
     def _is_saved(self, state: TrainingState) -> bool:
         return self._stamp == _stamp(state)

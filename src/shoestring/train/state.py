@@ -12,7 +12,7 @@ from shoestring.checkpoint.fitting import misfits, optimizer_misfits
 from shoestring.errors import CheckpointError
 from shoestring.recipe import LoadedRecipe
 from shoestring.settings import Settings
-from shoestring.techniques import adapt, checkpointing, kernels, offload
+from shoestring.techniques import adapt, checkpointing, compiled, kernels, offload
 from shoestring.train import autotuning
 from shoestring.train.fit import Fit
 from shoestring.train.precision import Arithmetic, arithmetic
@@ -116,8 +116,9 @@ def build(loaded: LoadedRecipe, settings: Settings, device: torch.device) -> Tra
     """
     assert settings.precision is not None
     seed_all(derive(loaded.seed, "model"))
-    model = adapt.model(loaded.recipe.model(), loaded.adaptation).train()
+    model = adapt.trained_model(loaded.recipe.model(), loaded.adaptation, settings).train()
     offload.move(model, loaded.recipe, settings, device)
+    compiled.apply(model, loaded.recipe, settings, device)
     checkpointing.apply(model, loaded.recipe, settings.checkpointing)
     optimizer = adapt.trained_optimizer(loaded, model, device)
     kernels.choose(optimizer, settings.optimizer_kernel)

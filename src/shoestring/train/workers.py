@@ -16,7 +16,7 @@ import torch
 from torch.utils.data import DataLoader
 
 from shoestring.errors import RunError
-from shoestring.train.batches import fetch
+from shoestring.train.batches import Draws, fetch
 
 AHEAD = 2
 """Batches that each process has ready or under way."""
@@ -119,11 +119,11 @@ class _Fetched:
     """The dataset of the DataLoader: what lies under a request is its batch."""
 
     def __init__(self, dataset: Any, collate: Callable[[Any], Any], seed: int) -> None:
-        self._dataset, self._collate, self._seed = dataset, collate, seed
+        self._dataset, self._collate, self._seed, self._draws = dataset, collate, seed, Draws()
 
     def __getitem__(self, request: Request) -> Any:
         epoch, indices = request
-        return fetch(self._dataset, self._collate, indices, seed=self._seed, epoch=epoch)
+        return fetch(self._dataset, self._collate, indices, seed=self._seed, epoch=epoch, draws=self._draws)
 
 
 class _Init:

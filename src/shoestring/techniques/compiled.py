@@ -1,0 +1,169 @@
+"""Blocks compiled by torch: Triton's kernels on a GPU, C++ on a CPU, or CUDA graphs of what was compiled.
+
+Each block by itself, the whole model where it has none: equal blocks share what was compiled, which is then there in a
+fraction of the time, and activation checkpointing stays around a block, where a run that meets its memory's end may
+still put it. Every shape is compiled for itself: code for any size would depend on which size came first, and a run
+that was continued would end in other bits.
+"""
+
+from __future__ import annotations
+
+import functools
+import os
+import shutil
+import subprocess
+import warnings
+from collections.abc import Callable
+from importlib.util import find_spec
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from shoestring.errors import QuestionError, RunError
+from shoestring.settings import Settings
+from shoestring.techniques import checkpointing
+
+SHAPES = 16
+"""That a block may be compiled for, training and evaluation together. Updates of equal microbatches have two, the last
+of an epoch two more, evaluation two; an out-of-memory adds as many. torch's own limit is 8, after which it goes on
+uncompiled and says so in its log only."""
+
+LEAST_CAPABILITY = (7, 0)
+"""Of a GPU that Triton compiles for (torch 2.13, `torch/utils/_triton.py` and `_inductor/scheduler.py`)."""
+
+_NO_CACHE = {"use_cache": False, "past_key_values": None, "layer_past": None}
+"""Of keys and values, as transformers' layers know it."""
+
+
+def apply(model: nn.Module, recipe: object, settings: Settings, device: torch.device) -> int:
+    """Have what the setting says compiled when it first runs; returns how many modules these are.
+
+    To be done before checkpointing and after all else. Names in the `state_dict` stay.
+
+    Raises QuestionError for what the machine, or another setting, does not let be compiled.
+    """
+    if settings.compile == "no":
+        return 0
+    require(settings, device)
+    parts = checkpointing.blocks(model, recipe) or [model]
+    _limit(SHAPES * len({_kind(part) for part in parts}))
+    mode = "reduce-overhead" if settings.compile == "graphs" else None
+    with warnings.catch_warnings():
+        # torch 2.13 imports parts of its own that it calls deprecated.
+        warnings.simplefilter("ignore", DeprecationWarning)
+        for part in parts:
+            _compile(part, mode)
+    if settings.compile == "graphs":
+        for parameter in model.parameters():
+            if parameter.requires_grad:
+                # What a graph returns lies where its next run writes, and gradients are summed over several.
+                parameter.register_hook(Tensor.clone)
+    return len(parts)
+
+
+def require(settings: Settings, device: torch.device) -> None:
+    """Raises QuestionError where the machine lacks what compiling needs."""
+    if settings.offload == "parameters":
+        raise QuestionError(
+            f"compile={settings.compile}: offload=parameters moves weights while a block runs, which is not compiled",
+            hint="compile=no, or offload=optimizer",
+        )
+    if device.type != "cuda":
+        if settings.compile == "graphs":
+            raise QuestionError("compile=graphs: CUDA graphs need a GPU, and there is none here", hint="compile=yes")
+        if compiler() is None:
+            raise QuestionError(
+                f"compile={settings.compile}: there is no C++ compiler {_command()!r} here",
+                hint="apt install g++, or set CXX to the one there is, or compile=no",
+            )
+        return
+    capability = torch.cuda.get_device_capability(device)
+    if capability < LEAST_CAPABILITY:
+        raise QuestionError(
+            f"compile={settings.compile}: Triton needs compute capability {_text(LEAST_CAPABILITY)}, "
+            f"{torch.cuda.get_device_name(device)} has {_text(capability)}",
+            hint="compile=no",
+        )
+    if find_spec("triton") is None:
+        raise QuestionError(
+            f"compile={settings.compile}: not installed: triton", hint="pip install triton, or compile=no"
+        )
+
+
+def toolchain(settings: Settings, device: torch.device) -> str | None:
+    """What the bits of compiled code depend on besides torch; None where nothing is compiled."""
+    if settings.compile == "no":
+        return None
+    if device.type != "cuda":
+        path = compiler()
+        return path and subprocess.run([path, "--version"], capture_output=True, text=True).stdout.partition("\n")[0]
+    from importlib.metadata import PackageNotFoundError, version
+
+    try:
+        return f"triton {version('triton')}"
+    except PackageNotFoundError:
+        return None
+
+
+def compiler() -> str | None:
+    """The C++ compiler that torch would call (`torch/_inductor/config.py: cpp.cxx`), where there is one."""
+    return shutil.which(_command())
+
+
+def _command() -> str:
+    return os.environ.get("CXX", "g++")
+
+
+def _compile(part: nn.Module, mode: str | None) -> None:
+    # transformers' layers have their own switch for checkpointing around what they do, which torch cannot look into.
+    switched = checkpointing.is_switched(part)
+    plain = getattr(type(part).forward, "__wrapped__", None) if switched else None
+    forward = functools.partial(plain, part) if plain else part.forward
+    run = _limited(torch.compile(forward, dynamic=False, mode=mode))
+
+    @functools.wraps(part.forward)
+    def compiled(*args: Any, **kwargs: Any) -> Any:
+        if switched and part.training and torch.is_grad_enabled():
+            # What the switch does: computed again, a layer would add to its cache a second time.
+            kwargs |= {name: without for name, without in _NO_CACHE.items() if name in kwargs}
+        return run(*args, **kwargs)
+
+    changed: Any = part
+    changed.forward = compiled
+
+
+def _limited(run: Callable[..., Any]) -> Callable[..., Any]:
+    """`run` with an error that teaches for one shape too many."""
+    from torch._dynamo.exc import FailOnRecompileLimitHit
+
+    @functools.wraps(run)
+    def limited(*args: Any, **kwargs: Any) -> Any:
+        try:
+            return run(*args, **kwargs)
+        except FailOnRecompileLimitHit as error:
+            raise RunError(
+                f"a block was compiled for {SHAPES} shapes and is asked for one more",
+                problems=["what would run uncompiled from here on depends on which shapes came first"],
+                hint="samples padded to a few lengths, or compile=no with --allow-inexact",
+            ) from error
+
+    return limited
+
+
+def _kind(part: nn.Module) -> tuple[Any, ...]:
+    """What equal blocks have in common."""
+    return type(part), tuple(parameter.shape for parameter in part.parameters())
+
+
+def _limit(count: int) -> None:
+    """Let a function be compiled `count` times, and say so where it would be once more: what then ran uncompiled would
+    depend on the order in which shapes came."""
+    config: Any = torch._dynamo.config
+    config.recompile_limit = max(config.recompile_limit, count)
+    config.accumulated_recompile_limit = max(config.accumulated_recompile_limit, count)
+    config.fail_on_recompile_limit_hit = True
+
+
+def _text(capability: tuple[int, ...]) -> str:
+    return ".".join(map(str, capability))
