@@ -3,7 +3,9 @@
 from types import SimpleNamespace
 
 import pytest
+import torch
 
+import shoestring
 from shoestring.errors import QuestionError
 from shoestring.hardware import targets
 from shoestring.plan import search as room
@@ -114,3 +116,22 @@ def test_a_device_of_unknown_rates_is_planned_by_memory_alone(monkeypatch):
 def test_only_what_the_device_has_is_tried(monkeypatch, name, precisions):
     _, tried = search(monkeypatch, fits=lambda s: True, seconds=lambda s: 1.0, target=targets.find(name))
     assert {precision for precision, _ in tried} == precisions
+
+
+def test_what_cudnn_may_try_widens_the_range() -> None:
+    class Convolution:
+        effective_batch = 4
+
+        def model(self) -> torch.nn.Module:
+            return torch.nn.Conv2d(3, 8, 3)
+
+        def batch(self, size: int) -> torch.Tensor:
+            return torch.zeros(size, 3, 64, 64)
+
+        def loss(self, model: torch.nn.Module, batch: torch.Tensor) -> torch.Tensor:
+            return model(batch).mean()
+
+    plain = shoestring.estimate(Convolution(), on="t4").memory
+    tried = shoestring.estimate(Convolution(), on="t4", cudnn_benchmark=True).memory
+    assert tried.high_bytes > plain.high_bytes
+    assert tried.peak_bytes == plain.peak_bytes

@@ -75,7 +75,13 @@ def candidate(tracer: Tracer, loaded: LoadedRecipe, target: Target, settings: Se
     return Candidate(
         settings=settings,
         trace=trace,
-        memory=memory(trace, target.device, allocator=settings.allocator, gpus=gpus),
+        memory=memory(
+            trace,
+            target.device,
+            allocator=settings.allocator,
+            gpus=gpus,
+            cudnn_benchmark=settings.cudnn_benchmark,
+        ),
         time=update_seconds(trace, target.device, microbatches),
     )
 
