@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 import torch
 
+from shoestring.train import seeding
 from shoestring.train.seeding import Generators, derive, generators_kept, seed_all, seed_host
 
 
@@ -55,6 +56,18 @@ def test_whoever_draws_is_seen_and_undone(touch):
     assert not generators.untouched()
     generators.restore()
     assert again.untouched()
+
+
+@pytest.mark.parametrize("draw_one", [random.random, lambda: random.gauss(0.0, 1.0)])
+def test_where_memory_tells_nothing_python_is_asked(draw_one, monkeypatch):
+    monkeypatch.setattr(seeding, "_python_readable", lambda: False)
+    seed_all(1)
+    generators = Generators()
+    expected = draw_one()
+    assert not generators.untouched()
+    generators.restore()
+    assert generators.untouched()
+    assert draw_one() == expected
 
 
 def test_the_second_of_a_pair_of_normal_numbers_is_seen_to_be_used_up():

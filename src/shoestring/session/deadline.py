@@ -45,6 +45,7 @@ class Deadline:
         self.seconds_per_sample: dict[str, float] = {}
         """Of work that cannot be paused, by its kind."""
         self._durations: dict[str, deque[float]] = defaultdict(lambda: deque(maxlen=_REMEMBERED))
+        self._longest: dict[str, float] = {}
 
     def elapsed(self) -> float:
         """Seconds since the session started."""
@@ -61,11 +62,14 @@ class Deadline:
     def reached(self) -> bool:
         """True once it is time to stop."""
         remaining = self.remaining()
-        return remaining is not None and remaining <= self.stopping_seconds()
+        if remaining is None or remaining > self._margin + sum(self._longest.values()):
+            return False  # far from it, as nearly always: nothing is sorted for that
+        return remaining <= self.stopping_seconds()
 
     def observe(self, kind: str, seconds: float) -> None:
         """Remember how long one piece of work of this kind took."""
         self._durations[kind].append(seconds)
+        self._longest[kind] = max(seconds, self._longest.get(kind, 0.0))
 
     def measure(self, kind: str) -> "_Measured":
         """A context manager that observes how long its body took."""

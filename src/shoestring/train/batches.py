@@ -83,8 +83,17 @@ def to_device(batch: Any, device: torch.device) -> Any:
 
     A copy to a GPU is not waited for where it comes from pinned memory; from other memory it cannot be otherwise.
     """
-    if not isinstance(batch, torch.Tensor) and hasattr(batch, "to"):
+    if isinstance(batch, torch.Tensor):
+        return _moved(batch, device)
+    if hasattr(batch, "to"):
         return batch.to(device)
+    # Most batches are one of these; torch's tree_map, which knows all others, takes ten times as long.
+    if type(batch) in (tuple, list):
+        return type(batch)(to_device(item, device) for item in batch)
+    if type(batch) is dict:
+        return {key: to_device(item, device) for key, item in batch.items()}
+    if batch is None or isinstance(batch, str | bytes | int | float):
+        return batch
     return tree_map(lambda leaf: _moved(leaf, device), batch)
 
 

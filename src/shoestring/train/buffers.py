@@ -37,9 +37,13 @@ class Buffers:
         self._modules = [module for module in model.modules() if module._buffers]
         self._kept: dict[tuple[int, str], _Kept] = {}
 
-    @torch.no_grad()
     def keep(self) -> None:
         """Remember the buffers as they are now."""
+        if self._modules:
+            self._keep()
+
+    @torch.no_grad()
+    def _keep(self) -> None:
         before, self._kept = self._kept, {}
         for module in self._modules:
             for name, tensor in module._buffers.items():

@@ -16,6 +16,8 @@ from shoestring.train.memory import HalfDoneError, out_of_memory, said
 from shoestring.train.precision import Arithmetic
 
 LossFunction = Callable[[nn.Module, Any], Any]
+Weight = float | Tensor
+"""A float, or float64 on the device where the loss left it there: a GPU is not asked for a number before its time."""
 
 
 @dataclass(kw_only=True)
@@ -51,28 +53,28 @@ def update(
     where it ran out before, nothing has changed but gradients and buffers.
     """
     total_sum: Tensor | None = None
-    total_weight: Tensor | None = None
-    expected_weight: Tensor | None = None
+    total_weight: Weight = 0.0
+    expected_weight: Weight = 0.0
     for batch, size in microbatches:
         with arithmetic.autocast():
             loss_sum, weight = as_sum(loss(model, batch), size)
-        if expected_weight is None or total_sum is None or total_weight is None:
-            # The total weight is known only at the end, yet fp16 gradients must have about their final size while
-            # they are summed. So they are divided by what the first microbatch promises and corrected at the end.
-            expected_weight = torch.where(weight > 0, weight * samples / size, float(samples))
-            total_sum, total_weight = torch.zeros_like(loss_sum), torch.zeros_like(weight)
+        if total_sum is None:
+            expected_weight = _expected(weight, size, samples)
         backward = loss_sum / expected_weight
         torch.autograd.backward(arithmetic.scaler.scale(backward) if arithmetic.scaler else backward)
-        total_sum, total_weight = total_sum + loss_sum.detach(), total_weight + weight
-    assert total_sum is not None and total_weight is not None and expected_weight is not None, "an update of nothing"
-    if total_weight == 0:
+        total_weight = weight if total_sum is None else total_weight + weight
+        total_sum = loss_sum.detach() if total_sum is None else total_sum + loss_sum.detach()
+    assert total_sum is not None, "an update of nothing"
+    # Where one microbatch is all of it nothing needs correcting, and a weight on a GPU is not waited for.
+    correct = total_weight is not expected_weight
+    if (correct or isinstance(total_weight, float)) and total_weight == 0:
         raise RunError("the samples of an update weigh nothing together", hint="is every target padding?")
 
     parameters = [parameter for group in optimizer.param_groups for parameter in group["params"]]
     gradients = [parameter.grad for parameter in parameters if parameter.grad is not None]
     if arithmetic.scaler:
         arithmetic.scaler.unscale_(optimizer)
-    if total_weight != expected_weight:
+    if correct and total_weight != expected_weight:
         torch._foreach_mul_(gradients, float(expected_weight / total_weight))
     norm = nn.utils.clip_grad_norm_(parameters, clip_norm) if clip_norm is not None else None
     mean = total_sum / total_weight
@@ -81,23 +83,38 @@ def update(
     return UpdateResult(loss=mean, gradient_norm=norm, skipped=int(not stepped), stepped=stepped)
 
 
-def as_sum(value: Any, size: int) -> tuple[Tensor, Tensor]:
-    """What a recipe's loss returned for `size` samples as the pair (sum in fp32, weight in float64).
+def _expected(weight: Weight, size: int, samples: int) -> Weight:
+    """The total weight of `samples`, as far as the first microbatch of `size` with its `weight` promises it.
+
+    It is known only at the end, yet fp16 gradients must have about their final size while they are summed. So they are
+    divided by this and corrected at the end.
+    """
+    if size >= samples:
+        return weight
+    if isinstance(weight, Tensor):
+        return torch.where(weight > 0, weight * samples / size, float(samples))
+    return weight * samples / size if weight > 0 else float(samples)
+
+
+def as_sum(value: Any, size: int) -> tuple[Tensor, Weight]:
+    """What a recipe's loss returned for `size` samples as the pair (sum in fp32, weight).
 
     Raises QuestionError for anything but a scalar, or (scalar, weight).
     """
-    if isinstance(value, tuple) and len(value) == 2:
-        loss_sum, weight = value[0], torch.as_tensor(value[1]).detach()
-    else:
-        loss_sum, weight = value, torch.tensor(size)
-    if not isinstance(loss_sum, Tensor) or loss_sum.numel() != 1 or weight.numel() != 1:
+    pair = isinstance(value, tuple) and len(value) == 2
+    loss_sum, weight = value if pair else (value, size)
+    many = isinstance(weight, Tensor) and weight.numel() != 1
+    if not isinstance(loss_sum, Tensor) or loss_sum.numel() != 1 or many:
         shape = tuple(loss_sum.shape) if isinstance(loss_sum, Tensor) else type(loss_sum).__name__
         raise QuestionError(
             f"loss() returned {shape}", hint="return the mean over the batch as a scalar, or the pair (sum, weight)"
         )
     loss_sum = loss_sum.float().reshape(())
-    weight = weight.double().reshape(())
-    return (loss_sum, weight) if isinstance(value, tuple) else (loss_sum * size, weight)
+    if isinstance(weight, Tensor) and weight.device.type != "cpu":
+        weight = weight.detach().double().reshape(())
+    else:
+        weight = float(weight)
+    return (loss_sum if pair else loss_sum * size), weight
 
 
 def _step(optimizer: Optimizer, arithmetic: Arithmetic) -> bool:
