@@ -94,3 +94,13 @@ def test_samples_that_draw_nothing_are_not_seeded(monkeypatch):
     for some in ([1, 2], [3], [4, 5]):
         fetch(Seldom(), default_collate, some, seed=0, epoch=0, draws=draws)
     assert len(seeded) == 2 and draws.seen is False
+
+
+def test_rows_of_tensors_are_taken_at_once_and_are_those_taken_one_by_one():
+    data = TensorDataset(torch.randn(10, 3), torch.arange(10), torch.rand(10, 2, 2))
+    expected = default_collate([data[index] for index in (7, 0, 7)])
+    found = fetch(data, default_collate, [7, 0, 7], seed=0, epoch=0)
+    assert type(found) is type(expected)
+    assert all(torch.equal(one, other) for one, other in zip(found, expected, strict=True))
+    own = fetch(data, len, [7, 0, 7], seed=0, epoch=0)
+    assert own == 3  # a collate of the recipe's own gets the samples

@@ -6,7 +6,7 @@ from typing import Any
 
 import torch
 from torch.utils._pytree import tree_map
-from torch.utils.data import default_collate
+from torch.utils.data import TensorDataset, default_collate
 
 from shoestring.recipe import part
 from shoestring.train.seeding import Generators, derive, seed_host
@@ -38,6 +38,10 @@ def fetch(
     batch is fetched again. A sample that only looks at a generator's state, and draws nothing, goes unnoticed.
     """
     with one_thread():
+        if type(dataset) is TensorDataset and collate is default_collate:
+            # The same rows, taken at once instead of one by one and stacked. Nothing in it could draw.
+            rows = torch.tensor(list(indices))
+            return [tensor.index_select(0, rows.to(tensor.device)) for tensor in dataset.tensors]
         if callable(getattr(dataset, "__getitems__", None)):
             return collate(dataset.__getitems__(list(indices)))
         draws, before = draws or Draws(), Generators()
