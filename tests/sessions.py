@@ -28,11 +28,11 @@ class AtLoss:
     def __getattr__(self, name):
         return getattr(self._recipe, name)
 
-    def loss(self, model, batch):
+    def loss(self, model, batch, **stage):
         self._count -= 1
         if self._count == 0:
             self._act()
-        return self._recipe.loss(model, batch)
+        return self._recipe.loss(model, batch, **stage)
 
 
 def session(recipe, run: Path, values, *, stop="", at=0, allow_inexact=False, wrap=lambda recipe: recipe):

@@ -2,6 +2,7 @@ import os
 import signal
 import subprocess
 import sys
+import tempfile
 from importlib.util import module_from_spec, spec_from_file_location
 from pathlib import Path
 
@@ -10,6 +11,7 @@ import torch
 
 from shoestring.checkpoint.store import Store
 from shoestring.launch import launch
+from shoestring.monitor.events import read
 from tests.sessions import session
 
 EXAMPLES = Path(__file__).parents[1] / "examples"
@@ -31,6 +33,22 @@ def test_the_recipe_can_be_planned():
         text=True,
     )
     assert ended.returncode == 0, ended.stderr
+
+
+def test_lines_of_text_are_staged_streamed_and_padded(tmp_path, monkeypatch):
+    (tmp_path / "slow").mkdir()
+    (tmp_path / "local").mkdir()
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / "local"))
+    for name in "abc":
+        lines = (f"{name * (1 + 3 * number % 40)} follows {name}" for number in range(60))
+        (tmp_path / "slow" / f"{name}.txt").write_text("\n".join(lines))
+    values = {"data": str(tmp_path / "slow"), "stage": "yes", "epochs": 2, "width": 16, "micro_batch": 16}
+    assert launch(str(EXAMPLES / "lines.py"), values, run=tmp_path / "run").status == "finished"
+    events = list(read(tmp_path / "run" / "events.jsonl"))
+    losses = [event["loss"] for event in events if event["event"] == "progress"]
+    assert losses[-1] < 5.5  # of 256 bytes that are alike it would be 5.55
+    assert any("data is read from" in event["message"] for event in events if event["event"] == "note")
+    assert len(list((tmp_path / "local").glob("*/*/copy/slow/*.txt"))) == 3
 
 
 @pytest.fixture

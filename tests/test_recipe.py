@@ -3,7 +3,7 @@ import dataclasses
 import pytest
 
 from shoestring.errors import QuestionError
-from shoestring.recipe import Adaptation, built_in, datasets, find, live, load, updates_per_epoch
+from shoestring.recipe import Adaptation, built_in, datasets, find, live, load, loss_at, updates_per_epoch
 
 MINE = """
 class {name}:
@@ -132,6 +132,16 @@ def test_without_data_it_cannot_be_trained():
 def test_updates_per_epoch_count_the_rest_but_no_lone_sample():
     assert [updates_per_epoch(samples, 4) for samples in (1, 4, 5, 6, 8, 9)] == [1, 1, 1, 2, 2, 2]
     assert updates_per_epoch(3, 1) == 3
+
+
+def test_the_loss_of_an_update_is_that_of_its_stage():
+    class Staged:
+        def loss(self, model, batch, stage="none"):
+            return stage
+
+    assert loss_at(Staged(), 7, 4, 12)(None, None) == "none"
+    Staged.stage = lambda self, *place: place
+    assert loss_at(Staged(), 7, 4, 12)(None, None) == (7, 4, 12)
 
 
 def test_every_built_in_recipe_says_what_it_is_and_can_be_made_small():

@@ -18,8 +18,8 @@ def test_settings_of_another_version_are_named():
 
 def test_what_cannot_be_is_refused_all_at_once():
     with pytest.raises(QuestionError) as caught:
-        Settings(micro_batch=0, keep_checkpoints=1, save_every_updates=0)
-    assert len(caught.value.problems) == 3
+        Settings(micro_batch=0, keep_checkpoints=1, save_every_updates=0, stage="20")
+    assert len(caught.value.problems) == 4 and "stage=20: expected no or yes" in caught.value.problems[-1]
 
 
 def test_settings_are_frozen():

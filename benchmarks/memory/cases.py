@@ -31,10 +31,10 @@ class Rows:
 
     case: Callable[[Row, Path], Case]
     """From a row and the folder of configurations. Raises QuestionError for what is not known."""
-    measured: Callable[[Row], int | None]
-    """The bytes that judge; None where nothing was measured."""
+    measured: Callable[[Row], float | None]
+    """The bytes or seconds that judge; None where nothing was measured."""
     judged: str
-    """Which of a breakdown's ranges they are held against: `allocated` or `reserved`."""
+    """What they are held against: a breakdown's range, `allocated` or `reserved`, or `seconds`."""
     group: Callable[[Row], str]
     """The line of the table that the row belongs to."""
     fitted: Callable[[Row], bool] = lambda _: True

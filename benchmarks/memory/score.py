@@ -12,11 +12,11 @@ import argparse
 import csv
 import json
 import sys
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from statistics import median
-from typing import Any
+from typing import Any, Protocol
 
 if __package__ in (None, ""):
     sys.path.insert(0, str(Path(__file__).parents[2]))
@@ -26,8 +26,9 @@ from benchmarks.memory.cases import Case, Row, Rows, number
 
 from shoestring.errors import ShoestringError
 from shoestring.estimate import memory
-from shoestring.estimate.memory import Breakdown, Range
+from shoestring.estimate.memory import Range
 from shoestring.recipe import live
+from shoestring.trace.record import Trace
 from shoestring.trace.tracer import Tracer
 
 CONFIGS = Path(__file__).parents[3] / "shared" / "data" / "configs"
@@ -37,13 +38,24 @@ SETS: Mapping[str, Rows] = {"xmem": xmem.ROWS, "lora": lora.ROWS, "train": train
 NOTHING = Range(0, 0, 0)
 
 
+class Estimate(Protocol):
+    """A number with its ends: a range of bytes, or seconds."""
+
+    @property
+    def low(self) -> float: ...
+    @property
+    def value(self) -> float: ...
+    @property
+    def high(self) -> float: ...
+
+
 @dataclass(frozen=True, kw_only=True)
 class Score:
-    """One row: bytes measured and estimated, without the CUDA context; or why there is no estimate."""
+    """One row: bytes (without the CUDA context) or seconds measured and estimated; or why there is no estimate."""
 
     row: Row
-    measured: int = 0
-    estimate: Range = NOTHING
+    measured: float = 0
+    estimate: Estimate = NOTHING
     reserved: int = 0
     """The estimate of reserved memory, where the row is judged by another."""
     fits: bool = False
@@ -72,7 +84,26 @@ class Score:
         return answer
 
 
-def scores(rows: Iterable[Row], kind: Rows, configs: Path) -> Iterator[Score]:
+Judge = Callable[[Row, Rows, Case, Trace], Score]
+"""What is estimated from a row's trace, held against what the row measured."""
+
+
+def of_memory(row: Row, kind: Rows, case: Case, trace: Trace) -> Score:
+    """The bytes of the row's run."""
+    found = memory(trace, case.device, gpus=case.gpus)
+    return Score(
+        row=row,
+        measured=kind.measured(row) or 0,
+        estimate=getattr(found, kind.judged),
+        reserved=0 if kind.judged == "reserved" else found.reserved.value,
+        fits=found.fits,
+        fitted=kind.fitted(row),
+        group=kind.group(row),
+        capacity=case.device.memory_bytes,
+    )
+
+
+def scores(rows: Iterable[Row], kind: Rows, configs: Path, judge: Judge = of_memory) -> Iterator[Score]:
     """Every row's score; rows of one recipe follow each other and share the process that follows it."""
     groups: dict[tuple[object, ...], list[tuple[Row, Case]]] = {}
     for row in rows:
@@ -86,7 +117,7 @@ def scores(rows: Iterable[Row], kind: Rows, configs: Path) -> Iterator[Score]:
             continue
         groups.setdefault(case.same, []).append((row, case))
     for group in groups.values():
-        yield from _of_one_recipe(group, kind)
+        yield from _of_one_recipe(group, kind, judge)
 
 
 def table(found: Sequence[Score], kind: Rows) -> str:
@@ -94,9 +125,12 @@ def table(found: Sequence[Score], kind: Rows) -> str:
     known = [scored for scored in found if not scored.skipped]
     width = max([10, *(len(scored.group) for scored in known)]) + 2
     lines = [f"{'rows':<{width}}{'':<12}{'n':>4}{'median':>9}{'p90':>9}{'worst':>9}{'under':>8}{'wrong fit':>11}"]
+    # Nothing fits into time, or everything does.
+    cut = -11 if kind.judged == "seconds" else None
+    lines[0] = lines[0][:cut]
     for name in dict.fromkeys([*(scored.group for scored in known), "all"]):
         group = [scored for scored in known if name in (scored.group, "all")]
-        lines.append(f"{name:<{width}}{'shoestring':<12}" + _figures(group))
+        lines.append(f"{name:<{width}}{'shoestring':<12}" + _figures(group)[:cut])
         for rival in kind.rivals:
             lines.append(f"{name:<{width}}{rival:<12}" + _figures(list(_of_rival(group, rival))))
     ours = [scored for scored in known if scored.fitted]
@@ -140,7 +174,7 @@ def _of_rival(group: Sequence[Score], name: str) -> Iterator[Score]:
             yield replace(scored, estimate=Range(said, said, said), fits=said <= scored.capacity)
 
 
-def _of_one_recipe(group: Sequence[tuple[Row, Case]], kind: Rows) -> Iterator[Score]:
+def _of_one_recipe(group: Sequence[tuple[Row, Case]], kind: Rows, judge: Judge) -> Iterator[Score]:
     try:
         tracer = Tracer(live(group[0][1].recipe()))
     except ShoestringError as error:
@@ -150,23 +184,9 @@ def _of_one_recipe(group: Sequence[tuple[Row, Case]], kind: Rows) -> Iterator[Sc
         for row, case in group:
             try:
                 trace = tracer.trace(case.settings, accumulate=1, device=case.device, gpus=case.gpus)
+                yield judge(row, kind, case, trace)
             except ShoestringError as error:
                 yield Score(row=row, skipped=_words(error))
-                continue
-            yield _scored(row, kind, case, memory(trace, case.device, gpus=case.gpus))
-
-
-def _scored(row: Row, kind: Rows, case: Case, found: Breakdown) -> Score:
-    return Score(
-        row=row,
-        measured=kind.measured(row) or 0,
-        estimate=getattr(found, kind.judged),
-        reserved=0 if kind.judged == "reserved" else found.reserved.value,
-        fits=found.fits,
-        fitted=kind.fitted(row),
-        group=kind.group(row),
-        capacity=case.device.memory_bytes,
-    )
 
 
 def _words(error: ShoestringError) -> str:
@@ -174,26 +194,34 @@ def _words(error: ShoestringError) -> str:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("set", choices=list(SETS))
+    ordered, kind = run(arguments, SETS, of_memory, __doc__)
+    print(table(ordered, kind))
+    return 0
+
+
+def run(
+    arguments: Sequence[str] | None, sets: Mapping[str, Rows], judge: Judge, about: str | None
+) -> tuple[list[Score], Rows]:
+    """Read the command line and the rows, score them, write the file of scores; they come back in the rows' order."""
+    parser = argparse.ArgumentParser(description=about, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("set", choices=list(sets))
     parser.add_argument("rows", type=Path)
     parser.add_argument("--configs", type=Path, default=CONFIGS)
     parser.add_argument("--json", type=Path, required=True)
     parser.add_argument("--only", help="ids with commas between")
     asked = parser.parse_args(arguments)
     _import_once()
-    kind = SETS[asked.set]
+    kind = sets[asked.set]
     with asked.rows.open(newline="", encoding="utf-8") as file:
         rows = [row for row in csv.DictReader(file) if not asked.only or row["id"] in asked.only.split(",")]
     found = {}
-    for scored in scores(rows, kind, asked.configs):
+    for scored in scores(rows, kind, asked.configs, judge):
         found[scored.row["id"]] = scored
         said = f"skipped, {scored.skipped}" if scored.skipped else f"{scored.error:+.2%}"
         print(f"{len(found)}/{len(rows)} {scored.row['id']}: {said}", file=sys.stderr)
     ordered = [found[row["id"]] for row in rows]
     asked.json.write_text(json.dumps({"rows": [scored.json() for scored in ordered]}, indent=1) + "\n", "utf-8")
-    print(table(ordered, kind))
-    return 0
+    return ordered, kind
 
 
 def _import_once() -> None:

@@ -1,9 +1,9 @@
-"""How long `shoestring estimate` takes, and how much memory its processes.
+"""How long `shoestring estimate` and `shoestring plan` take, and how much memory their processes.
 
-    python benchmarks/speed/estimate.py [--times 3] [--json OUT] [NAME ...]
+    python benchmarks/speed/estimate.py [--verb plan] [--times 3] [--json OUT] [NAME ...]
 
-Imports are timed in the same run, for the goals are beyond them: 4 s for `legal` (110M parameters), 20 s for `chart`
-(Qwen2.5-VL-3B with LoRA), 2 GiB for both.
+Imports are timed in the same run, for the goals are beyond them. Of an estimate: 4 s for `legal` (110M parameters),
+20 s for `chart` (Qwen2.5-VL-3B with LoRA), 2 GiB for both. Of a plan: 10 s and 60 s.
 """
 
 from __future__ import annotations
@@ -32,10 +32,10 @@ COMMANDS: dict[str, tuple[list[str], str]] = {
     "cloud": (["--set", "micro_batch=4", "--set", "precision=fp16"], "torch"),
     "temporal": (["--set", "precision=fp16"], "torch, pandas"),
 }
-"""What follows `shoestring estimate NAME --on t4`, and what the trace of it imports."""
+"""What follows `shoestring estimate NAME --on t4`, and what the trace of it imports. A plan is asked for nothing."""
 
-GOALS = {"legal": 4.0, "chart": 20.0}
-"""Seconds beyond imports."""
+GOALS = {"estimate": {"legal": 4.0, "chart": 20.0}, "plan": {"legal": 10.0, "chart": 60.0}}
+"""Seconds beyond imports, by verb."""
 
 GOAL_BYTES = 2 * 2**30
 
@@ -45,6 +45,7 @@ class Timing:
     """Medians in seconds; the most resident bytes of all processes together."""
 
     name: str
+    verb: str
     seconds: float
     imports: float
     peak_bytes: int
@@ -53,18 +54,24 @@ class Timing:
     def beyond(self) -> float:
         return self.seconds - self.imports
 
+    @property
+    def goal(self) -> float | None:
+        return GOALS[self.verb].get(self.name)
+
     def json(self) -> dict[str, Any]:
-        return {**vars(self), "beyond": self.beyond, "goal_seconds": GOALS.get(self.name), "goal_bytes": GOAL_BYTES}
+        return {**vars(self), "beyond": self.beyond, "goal_seconds": self.goal, "goal_bytes": GOAL_BYTES}
 
 
-def measure(name: str, times: int) -> Timing:
+def measure(name: str, times: int, verb: str = "estimate") -> Timing:
     """The median of so many runs of the command and of its imports. Raises CalledProcessError where one fails."""
     options, imports = COMMANDS[name]
-    command = [sys.executable, "-m", "shoestring", "estimate", name, "--on", "t4", "--json", *options]
+    on, options = ("kaggle-t4", []) if verb == "plan" else ("t4", options)
+    command = [sys.executable, "-m", "shoestring", verb, name, "--on", on, "--json", *options]
     runs = [timed(command) for _ in range(times)]
     importing = [timed([sys.executable, "-c", f"import {imports}"])[0] for _ in range(times)]
     return Timing(
         name=name,
+        verb=verb,
         seconds=median(seconds for seconds, _ in runs),
         imports=median(importing),
         peak_bytes=max(peak for _, peak in runs),
@@ -87,7 +94,7 @@ def timed(command: Sequence[str]) -> tuple[float, int]:
 def table(timings: Sequence[Timing]) -> str:
     lines = [f"{'':<10}{'seconds':>9}{'imports':>9}{'beyond':>9}{'goal':>7}{'MiB':>7}"]
     for timing in timings:
-        goal = GOALS.get(timing.name)
+        goal = timing.goal
         lines.append(
             f"{timing.name:<10}{timing.seconds:>9.1f}{timing.imports:>9.1f}{timing.beyond:>9.1f}"
             f"{f'{goal:.0f}' if goal else '':>7}{timing.peak_bytes / 2**20:>7.0f}"
@@ -98,15 +105,14 @@ def table(timings: Sequence[Timing]) -> str:
 def main(arguments: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("names", nargs="*", metavar="NAME", help=f"of {', '.join(COMMANDS)}; all where none is given")
+    parser.add_argument("--verb", choices=tuple(GOALS), default="estimate", help="what is timed")
     parser.add_argument("--times", type=int, default=3, help="runs of which the median counts")
-    parser.add_argument(
-        "--json", type=Path, default=RESULTS / "estimate_speed.json", help="where the result is written"
-    )
+    parser.add_argument("--json", type=Path, help="where the result is written")
     options = parser.parse_args(arguments)
     unknown = [name for name in options.names if name not in COMMANDS]
     if unknown:
         parser.error(f"not timed here: {', '.join(unknown)}; known: {', '.join(COMMANDS)}")
-    timings = [measure(name, options.times) for name in options.names or COMMANDS]
+    timings = [measure(name, options.times, options.verb) for name in options.names or COMMANDS]
     environment = {
         "python": platform.python_version(),
         "torch": metadata.version("torch"),
@@ -114,7 +120,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         "busy at the end": psutil.getloadavg()[0],
     }
     content = {"environment": environment, "rows": [timing.json() for timing in timings]}
-    options.json.write_text(json.dumps(content, indent=1) + "\n", encoding="utf-8")
+    out = options.json or RESULTS / f"{options.verb}_speed.json"
+    out.write_text(json.dumps(content, indent=1) + "\n", encoding="utf-8")
     print(table(timings))
     return 0
 

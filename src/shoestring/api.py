@@ -1,14 +1,21 @@
-"""The verbs of the command line as plain functions: estimate, plan, train, report."""
+"""The verbs of the command line as plain functions: estimate, plan, check, train, evaluate, report."""
 
+from collections.abc import Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from shoestring.errors import QuestionError
+from shoestring.estimate.calibration import calibrated
 from shoestring.hardware import targets
 from shoestring.launch import choose, launch
+from shoestring.plan.comparison import Comparison
+from shoestring.plan.comparison import compare as comparison
 from shoestring.plan.estimate import Estimate, make_estimate
 from shoestring.plan.plan import Plan, make_plan
 
 if TYPE_CHECKING:
+    from shoestring.check.preflight import Checked
+    from shoestring.evaluating import Evaluated
     from shoestring.train.loop import Outcome
 
 
@@ -24,13 +31,54 @@ def estimate(recipe: str | object, on: str = "local", **values: object) -> Estim
     return make_estimate(loaded, targets.find(on), wanted)
 
 
-def plan(recipe: str | object, on: str = "local", **values: object) -> Plan:
+def plan(
+    recipe: str | object,
+    on: str = "local",
+    *,
+    limit_seconds: float | None = None,
+    disk_bytes: int | None = None,
+    usd_per_hour: float | None = None,
+    calibrate: str | Path | None = None,
+    **values: object,
+) -> Plan:
     """The fastest settings that fit the target, and what they cost in memory, time, sessions and disk.
 
-    Arguments and errors are those of `estimate`; what is not given is chosen.
+    A session's `limit_seconds` and the run's `disk_bytes` count instead of the platform's limits, `usd_per_hour` of
+    one GPU instead of a list price, and the measured time of a run `calibrate` on the same GPU scales predictions. The
+    other arguments and the errors are those of `estimate`; what is not given is chosen.
     """
     loaded, wanted = choose(recipe, values)
-    return make_plan(loaded, targets.find(on), wanted)
+    target = targets.under(targets.find(on), session_seconds=limit_seconds, disk_bytes=disk_bytes)
+    measured = calibrated(Path(calibrate)) if calibrate else None
+    return make_plan(loaded, target, wanted, thorough=True, usd_per_hour=usd_per_hour, calibration=measured)
+
+
+def compare(recipe: str | object, on: Iterable[str], **values: object) -> Comparison:
+    """A plan for each of the targets `on`, side by side with time and cost.
+
+    The other arguments and the errors are those of `estimate`; what is not given is chosen.
+    """
+    loaded, wanted = choose(recipe, values)
+    return comparison(loaded, [targets.find(name) for name in on], wanted)
+
+
+def check(
+    recipe: str | object | None = None, on: str = "local", *, run: str | Path = "runs", **values: object
+) -> "Checked":
+    """Look at this machine before a run in the directory `run` under the limits of `on`: GPU, build, disk, data, ...
+
+    With a recipe its plan for this machine is made, and a few of its updates are tried in a process of their own.
+
+    Raises QuestionError for a wrong question; what is wrong with the machine is a finding.
+    """
+    from shoestring.check.preflight import preflight
+
+    if recipe is None:
+        if values:
+            raise QuestionError(f"options need a recipe: {', '.join(values)}", hint="shoestring check RECIPE --set ...")
+        return preflight(on, Path(run))
+    loaded, wanted = choose(recipe, values)
+    return preflight(on, Path(run), loaded, wanted)
 
 
 def train(
@@ -62,6 +110,27 @@ def train(
         disk_bytes=disk_bytes,
         allow_inexact=allow_inexact,
     )
+
+
+def evaluate(
+    directory: str | Path,
+    *,
+    recipe: str | object | None = None,
+    on: str = "local",
+    limit_seconds: float | None = None,
+    **values: object,
+) -> "Evaluated":
+    """The metrics of a run's weights, or of one of its checkpoints', without an optimizer in memory.
+
+    `directory` is a run (its best weights, else its last ones, else those of its newest checkpoint), its `best` or
+    `light`, or one of its checkpoints. Options are the run's own but for `values`, such as `data`; a `recipe` is only
+    needed where the run's own is not found any more. Nothing is written.
+
+    Raises QuestionError for a wrong question, CheckpointError for weights that are damaged or another model's.
+    """
+    from shoestring.evaluating import evaluate as evaluated
+
+    return evaluated(Path(directory), values, recipe=recipe, on=on, limit_seconds=limit_seconds)
 
 
 def report(run: str | Path) -> Path:

@@ -1,6 +1,7 @@
 """The command line: one verb each, thin. stdout is data, stderr is talk.
 
-Status 0: answered, finished or paused, also when the answer is "does not fit"; 1: a run failed; 2: a wrong question.
+Status 0: answered, finished or paused, also when the answer is "does not fit"; 1: a run or a check failed; 2: a wrong
+question.
 """
 
 import json
@@ -15,11 +16,13 @@ import typer
 
 from shoestring import api, config
 from shoestring.errors import QuestionError, ShoestringError
+from shoestring.estimate.calibration import calibrated
 from shoestring.hardware.targets import find as find_target
 from shoestring.hardware.targets import known as known_targets
+from shoestring.hardware.targets import under
 from shoestring.launch import choose, launch
+from shoestring.plan.comparison import compare
 from shoestring.plan.estimate import make_estimate
-from shoestring.plan.plan import make_plan
 from shoestring.recipe import built_in
 from shoestring.units import parse_bytes, parse_seconds
 
@@ -77,17 +80,53 @@ def estimate(recipe: Recipe, on: On = "local", set_: Set = None, as_json: Json =
 @app.command()
 def plan(
     recipe: Recipe,
-    on: On = "local",
+    on: Annotated[
+        list[str] | None,
+        typer.Option("--on", metavar="TARGET", help="Where it runs; several to compare them. See: shoestring targets."),
+    ] = None,
+    limit: Annotated[str | None, typer.Option(metavar="DURATION", help="A session ends after 90s, 20m or 9h.")] = None,
+    disk: Annotated[str | None, typer.Option(metavar="SIZE", help="The run's directory may take 15GB.")] = None,
+    price: Annotated[
+        float | None, typer.Option(metavar="USD", min=0, help="What an hour of one GPU costs; by default a list price.")
+    ] = None,
+    calibrate: Annotated[
+        Path | None, typer.Option(metavar="DIR", help="A run on the same GPU, whose measured time scales predictions.")
+    ] = None,
     set_: Set = None,
     as_json: Json = False,
 ) -> None:
-    """Does it fit, under which settings, for how long, and why. Needs no GPU."""
-    from shoestring.report import terminal
+    """Does it fit, under which settings, for how long, at what cost, and why. Needs no GPU."""
+    from shoestring.report import planned
 
-    with _waiting(f"planning {recipe} for {on}"):
+    session_seconds, disk_bytes = _parsed("--limit", limit, parse_seconds), _parsed("--disk", disk, parse_bytes)
+    names = on or ["local"]
+    with _waiting(f"planning {recipe} for {', '.join(names)}"):
         loaded, wanted = choose(recipe, config.parse_pairs(set_ or []))
-        found = make_plan(loaded, find_target(on), wanted)
-    _answer(found.json(), as_json, lambda _: terminal.plan(found))
+        where = [under(find_target(name), session_seconds=session_seconds, disk_bytes=disk_bytes) for name in names]
+        measured = calibrated(calibrate) if calibrate else None
+        found = compare(loaded, where, wanted, usd_per_hour=price, calibration=measured)
+    if len(found.plans) > 1:
+        _answer(found.json(), as_json, lambda _: planned.comparison(found))
+    else:
+        _answer(found.plans[0].json(), as_json, lambda _: planned.plan(found.plans[0]))
+
+
+@app.command()
+def check(
+    recipe: Annotated[str | None, typer.Argument(metavar="RECIPE", help="A few of its updates are tried here.")] = None,
+    on: On = "local",
+    run: Annotated[Path, typer.Option("--run", metavar="DIR", help="Where the run would be.")] = Path("runs"),
+    set_: Set = None,
+    as_json: Json = False,
+) -> None:
+    """Look at this machine before a run: GPU, build, memory, disk, data, internet. Status 1 where something fails."""
+    from shoestring.report import checks
+
+    with _waiting(f"looking at this machine{f' and trying {recipe}' if recipe else ''}"):
+        found = api.check(recipe, on, run=run, **config.parse_pairs(set_ or []))
+    _answer(found.json(), as_json, lambda _: checks.page(found))
+    if found.status == "fail":
+        raise typer.Exit(1)
 
 
 @app.command()
@@ -123,6 +162,26 @@ def train(
         allow_inexact=allow_inexact,
     )
     _answer(asdict(outcome), as_json, lambda _: terminal.outcome(outcome, recipe, run))
+
+
+@app.command()
+def evaluate(
+    directory: Annotated[Path, typer.Argument(metavar="DIR", help="A run, its best or light, or a checkpoint of it.")],
+    on: Annotated[str, typer.Option("--on", metavar="TARGET", help="local, or cpu whatever GPU there is.")] = "local",
+    recipe: Annotated[
+        str | None, typer.Option("--recipe", metavar="RECIPE", help="Where the run's own has moved.")
+    ] = None,
+    limit: Annotated[str | None, typer.Option(metavar="DURATION", help="Give up before 90s, 20m or 1.5h.")] = None,
+    set_: Set = None,
+    as_json: Json = False,
+) -> None:
+    """The metrics of a run's or a checkpoint's weights, on its data or --set data=PATH. Writes nothing."""
+    from shoestring.report import evaluated
+
+    limit_seconds = _parsed("--limit", limit, parse_seconds)
+    values = config.parse_pairs(set_ or [])
+    found = asdict(api.evaluate(directory, recipe=recipe, on=on, limit_seconds=limit_seconds, **values))
+    _answer(found, as_json, evaluated.page)
 
 
 @app.command()

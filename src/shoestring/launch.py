@@ -13,7 +13,7 @@ from shoestring.errors import QuestionError, RunError
 from shoestring.hardware import targets
 from shoestring.hardware.catalog import Target
 from shoestring.plan.plan import Plan, make_plan
-from shoestring.recipe import LoadedRecipe, find, live, option_fields, require_data
+from shoestring.recipe import LoadedRecipe, find, live, option_fields, part, require_data
 from shoestring.session.directory import RunDirectory
 from shoestring.settings import Settings
 from shoestring.techniques.trainable import require_trainable
@@ -187,7 +187,11 @@ def _train(
     from shoestring.session.deadline import Deadline
     from shoestring.session.signals import StopSignals
     from shoestring.session.stop import SessionOver, Stop
-    from shoestring.train.loop import train as run_loop
+
+    if part(loaded.recipe, "trainer", None):
+        from shoestring.integrations.run import train as run_loop
+    else:
+        from shoestring.train.loop import train as run_loop
 
     device = torch.device(target.device.kind)
     if device.type == "cuda" and not torch.cuda.is_available():

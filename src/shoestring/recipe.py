@@ -14,6 +14,7 @@ import importlib.util
 import sys
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal, Protocol, TypeAlias, runtime_checkable
 
@@ -50,15 +51,20 @@ class Recipe(Protocol):
       their defaults.
     - `data()` -> a map-style dataset (`len` and `[index]`; `__getitems__(indices)` where a whole batch is cheaper),
       or a dict of them: `train`, and as far as there are `validation` and `test`. Training needs it. A dataset with
-      `__getitems__`, `nbytes` and `to(device)` -> the same samples there lies on the GPU where it is small.
-    - `collate(samples)` -> a batch; by default `torch.utils.data.default_collate`. Random numbers are drawn in
-      `[index]`, or in `collate` where the dataset has no `__getitems__`: there they are the same whoever fetches.
+      `__getitems__`, `nbytes` and `to(device)` -> the same samples there lies on the GPU where it is small. What is
+      read from its beginning, in pieces of known counts, is a `shoestring.pieces.Shards`; docs/data.md has the rest.
+    - `collate(samples)` -> a batch; by default `torch.utils.data.default_collate`; for sequences of different lengths
+      `shoestring.pieces.pad_batch(samples, value)`. Random numbers are drawn in `[index]`, or in `collate` where the
+      dataset has no `__getitems__`: there they are the same whoever fetches.
     - `length(dataset, index)` -> how long a sample is, without reading it: those of an update that are about as long
       share a microbatch. What makes up the update stays as it is.
     - `label(dataset, index)` -> what a subset of the training data keeps the shares of.
     - `optimizer(model)` -> a torch optimizer; by default AdamW with `learning_rate` (1e-3).
     - `schedule(update, updates_per_epoch, total_updates)` -> the factor on the optimizer's learning rates for update
       number `update` (from 0); a pure function, so that a resumed run follows the same curve; by default 1.
+    - `stage(update, updates_per_epoch, total_updates)` -> what `loss` takes as `stage=` in update number `update` (a
+      curriculum's weights, say): a pure function, as `schedule` is. Where the loss is computed for no update of a run,
+      in an estimate for one, it is called without.
     - `blocks(model)` -> the modules that activation checkpointing may compute again, the first to be so first; by
       default the layers of transformers' models, or the modules that occur several times in a list.
     - `first_batches(size)` -> how likely the first batch is which share of `batch(size)`, for planning: smaller ones
@@ -69,6 +75,8 @@ class Recipe(Protocol):
       mode and over all of the update's samples (writing the completions that it then learns from); for planning. An
       iterator that yields after each step what is kept for the next one (a cache of keys and values); of steps that
       are alike the largest is enough.
+    - `notes()` -> what a person should know of the data and the model, in whole sentences: rows that were skipped,
+      data that are synthetic, weights that are random. Asked for once `data()` and `model()` were called.
     - `evaluate(model, batches)` -> metrics by name, numbers (those to draw) or JSON; by default the mean `loss`.
     - `best`: the metric on the validation data that decides, and whether `"min"` or `"max"` is better; by default
       `("loss", "min")`. `patience`: epochs without a better one after which training stops; by default never.
@@ -306,6 +314,15 @@ def part(recipe: object, name: str, default: Any) -> Any:
     return getattr(recipe, name, default)
 
 
+def loss_at(recipe: Any, update: int, updates_per_epoch: int, total_updates: int) -> Callable[[nn.Module, Batch], Any]:
+    """The recipe's loss as it is in update number `update`: in its stage, where it has stages."""
+    stage = part(recipe, "stage", None)
+    if stage is None:
+        plain: Callable[[nn.Module, Batch], Any] = recipe.loss
+        return plain
+    return partial(recipe.loss, stage=stage(update, updates_per_epoch, total_updates))
+
+
 def build_optimizer(recipe: object, model: nn.Module) -> Optimizer:
     """The recipe's optimizer over the model's trainable parameters."""
     make: Callable[[nn.Module], Optimizer] | None = part(recipe, "optimizer", None)
@@ -340,9 +357,23 @@ def datasets(recipe: Any) -> dict[str, Any]:
             f"data() returned the parts {', '.join(map(str, parts))}",
             hint="train is needed; validation and test are optional; there are no others",
         )
+    for name, dataset in parts.items():
+        _require_random_access(name, dataset)
     if not len(parts["train"]):
         raise QuestionError("data() returned a training part without samples")
     return parts
+
+
+def _require_random_access(name: str, dataset: object) -> None:
+    """Raises QuestionError for what can only be read from its beginning."""
+    # torch's IterableDataset has a __getitem__ that raises, and may have a length.
+    iterable = any(kind.__name__ == "IterableDataset" for kind in type(dataset).__mro__)
+    if iterable or not (hasattr(dataset, "__len__") and hasattr(dataset, "__getitem__")):
+        raise QuestionError(
+            f"data() returned a {type(dataset).__name__} as {name}, which can only be read from its beginning",
+            hint="a resumed run would read it all again up to where it was: give its pieces with their counts, "
+            "shoestring.pieces.Shards(names, counts, read)",
+        )
 
 
 def _hugging_face(source: str) -> LoadedRecipe:

@@ -6,6 +6,7 @@ from typing import Annotated, Any, Literal
 
 from shoestring import config
 from shoestring.errors import QuestionError
+from shoestring.units import parse_bytes
 
 Precision = Literal["fp32", "fp16", "bf16"]
 Kernel = Literal["for-loop", "foreach", "fused"]
@@ -40,19 +41,30 @@ class Settings:
     workers: Annotated[
         int | None, "processes that fetch the training data ahead; by default none until waiting for it costs 5%"
     ] = None
-    save_every_updates: Annotated[int | None, "a full checkpoint each so many updates, besides the timed ones"] = None
+    stage: Annotated[
+        str,
+        "copy the recipe's inputs to the local disk first, verified (TMPDIR says where): no, yes (at most half of the "
+        "disk's limit), or at most so much, as 20GB",
+    ] = "no"
+    save_every_updates: Annotated[int | None, "updates that a kill may cost at most, besides the seconds"] = None
     save_every_seconds: Annotated[
-        float | None, "seconds between full checkpoints; by default so long that saving costs at most 2% of the time"
+        float | None, "seconds of training that a kill may cost at most; by default 600, less where saving costs little"
     ] = None
     keep_checkpoints: Annotated[int, "verified full checkpoints to keep, at least 2"] = 2
+    keep_light: Annotated[
+        int, "epochs whose weights are kept besides the best and the last ones; on a full disk the oldest go first"
+    ] = 0
 
     def __post_init__(self) -> None:
-        problems = config.too_small(
-            vars(self),
-            {"micro_batch": 1, "workers": 0, "save_every_updates": 1, "save_every_seconds": 0, "keep_checkpoints": 2},
-        )
+        least = {"micro_batch": 1, "workers": 0, "save_every_updates": 1, "save_every_seconds": 0}
+        problems = config.too_small(vars(self), {**least, "keep_checkpoints": 2, "keep_light": 0})
         if self.checkpointing not in (None, "no", "full") and not self.checkpointing.isdecimal():
             problems.append(f"checkpointing={self.checkpointing}: expected no, full or a number of blocks")
+        if self.stage not in ("no", "yes"):
+            try:
+                parse_bytes(self.stage)
+            except ValueError as error:
+                problems.append(f"stage={self.stage}: expected no or yes; {error}")
         if problems:
             raise QuestionError("settings cannot be used", problems=problems)
 

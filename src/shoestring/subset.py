@@ -1,7 +1,9 @@
 """A part of a dataset that stands for the whole: the same for the same seed, with each label's share of it."""
 
+from bisect import bisect_left
 from collections import defaultdict
 from collections.abc import Callable, Hashable, Sequence
+from itertools import accumulate, pairwise
 from typing import Any
 
 from shoestring.errors import QuestionError
@@ -32,7 +34,7 @@ def chosen(samples: int, wanted: float, *, seed: int, label: Callable[[int], Has
 
 
 class Subset:
-    """The samples `indices` of a map-style dataset, which stays where it is."""
+    """The samples `indices`, in rising order, of a map-style dataset, which stays where it is."""
 
     def __init__(self, dataset: Any, indices: Sequence[int]) -> None:
         self.dataset, self.indices = dataset, indices
@@ -44,7 +46,7 @@ class Subset:
         return self.dataset[self.indices[index]]
 
     def __getattr__(self, name: str) -> Any:
-        # Only a dataset that gives many samples at once, or can move, makes a subset that does.
+        # Only a dataset that gives many samples at once, can move, or lies in shards makes a subset that does.
         if name == "__getitems__":
             many = self.dataset.__getitems__
             return lambda indices: many([self.indices[index] for index in indices])
@@ -53,4 +55,9 @@ class Subset:
         if name == "to":
             move = self.dataset.to
             return lambda device: Subset(move(device), self.indices)
+        if name == "mix":
+            return self.dataset.mix
+        if name == "shards":
+            ends = accumulate(self.dataset.shards, initial=0)
+            return tuple(stop - start for start, stop in pairwise(bisect_left(self.indices, end) for end in ends))
         raise AttributeError(name)

@@ -27,7 +27,7 @@ def test_a_stall_is_what_the_update_with_a_save_takes_longer():
         took[number - 1] = 3.0
         took[number] = 1.5
     stamps = [sum(took[:number]) for number in range(len(took) + 1)]
-    assert compare.stalls(stamps, 15) == pytest.approx((2.0, 2.5))
+    assert compare.stalls(stamps, [15, 30, 45]) == pytest.approx((2.0, 2.5))
 
 
 def test_goals_are_held_or_not():

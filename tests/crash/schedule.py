@@ -92,12 +92,12 @@ def child(run, told, strike, work):
         with Disk(run, lambda number, name, path: strike(phase_of(name, path))).watching():
             take = HostCopy.take
 
-            def copied(self, state):
+            def copied(self, state, *helper):
                 strike(COPY)
                 half = {name: state[name] for name in list(state)[: len(state) // 2]}
-                take(self, half)
+                take(self, half, *helper)
                 strike(COPY)
-                return take(self, state)
+                return take(self, state, *helper)
 
             HostCopy.take = copied
             work()

@@ -222,6 +222,23 @@ def test_limits_of_version_1_that_are_not_set(tmp_path) -> None:
     assert probe.cores(root) == len(os.sched_getaffinity(0))
 
 
+def test_memory_that_is_left_within_a_control_group(tmp_path) -> None:
+    version_2 = {
+        "proc/self/cgroup": "0::/pod\n",
+        "sys/fs/cgroup/pod/memory.max": f"{GIB}\n",
+        "sys/fs/cgroup/pod/memory.current": f"{900 * MIB}\n",
+        "sys/fs/cgroup/pod/memory.stat": f"anon 1\ninactive_file {100 * MIB}\n",
+    }
+    assert probe.ram_free_bytes(write(tmp_path / "2", version_2)) == GIB - 800 * MIB
+    version_1 = {
+        "proc/self/cgroup": "4:memory:/docker/abc\n",
+        "sys/fs/cgroup/memory/memory.limit_in_bytes": f"{GIB}\n",
+        "sys/fs/cgroup/memory/memory.usage_in_bytes": f"{2 * GIB}\n",
+    }
+    assert probe.ram_free_bytes(write(tmp_path / "1", version_1)) == 0
+    assert 0 < probe.ram_free_bytes(tmp_path / "none") <= psutil.virtual_memory().total
+
+
 def test_the_cpu_by_its_name(tmp_path) -> None:
     root = write(tmp_path, {"proc/cpuinfo": "processor\t: 0\nmodel name\t: A CPU @ 2 GHz\n"})
     assert probe.cpu_model(root) == "A CPU @ 2 GHz"

@@ -1,6 +1,7 @@
 """Who fetches the data, from where, and what shares a microbatch does not change what is learnt."""
 
 import json
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -10,11 +11,14 @@ import pytest
 import torch
 from torch import nn
 
+from shoestring.errors import QuestionError
 from shoestring.monitor.events import read
+from shoestring.train import in_order
 from shoestring.train.loading import Loader
 from shoestring.train.order import DataOrder
 from shoestring.train.padding import pad_batch
 from shoestring.train.precision import arithmetic
+from shoestring.train.shards import Shards
 from shoestring.train.update import update
 from tests.sessions import final_bits, session
 
@@ -58,6 +62,12 @@ def straight(tmp_path_factory):
     return final_bits(run)
 
 
+@pytest.fixture(autouse=True)
+def processes_cost_nothing(monkeypatch):
+    """So that evaluation has them as well, however small the data."""
+    monkeypatch.setattr(in_order, "_START_SECONDS", 0.0)
+
+
 @pytest.mark.parametrize("workers", [1, 3])
 def test_a_run_ends_in_the_same_bits_whatever_the_number_of_workers(straight, workers, tmp_path):
     session(Noisy(), tmp_path, {"micro_batch": 4, "workers": workers})
@@ -70,6 +80,91 @@ def test_each_session_may_have_another_number(straight, tmp_path):
     for workers, at in ((3, 8), (0, 9), (1, 0)):
         session(Noisy(), tmp_path, {"micro_batch": 4, "workers": workers}, stop="limit" if at else "", at=at)
     assert final_bits(tmp_path) == straight
+
+
+class Told(Noisy):
+    """Writes down which process fetched the validation's samples."""
+
+    def __init__(self, file):
+        self.file = file
+
+    def data(self):
+        return {"train": Points(20), "validation": self}
+
+    def __len__(self):
+        return 9
+
+    def __getitem__(self, index):
+        with self.file.open("a") as file:
+            file.write(f"{os.getpid()}\n")
+        return Points(9)[index]
+
+
+def test_evaluation_has_as_many_processes_as_training(tmp_path):
+    session(Told(tmp_path / "pids"), tmp_path / "run", {"micro_batch": 2, "workers": 2, "epochs": 1})
+    pids = [int(pid) for pid in (tmp_path / "pids").read_text().split()]
+    assert len(set(pids)) == 3 and pids.count(os.getpid()) == 2  # the first batch is fetched here
+
+
+class Streamed(Noisy):
+    """Lines of numbers in files that are read from their beginning, a little noise in each."""
+
+    mix = 2
+
+    def __init__(self, folder, opened=None):
+        self.folder, self.opened = folder, opened
+        self.files = sorted(folder.glob("*.txt"))
+
+    def data(self):
+        def lines(file):
+            if self.opened is not None:
+                self.opened.append(file)
+            yield from file.read_text().splitlines()
+
+        def decoded(line):
+            number = float(line)
+            return torch.tensor([number, 1.0]) + 0.1 * torch.randn(2), torch.tensor([number + 1])
+
+        counts = [len(file.read_text().splitlines()) for file in self.files]
+        return {"train": Shards(self.files, counts, lines, decode=decoded, mix=self.mix), "validation": Points(9)}
+
+
+@pytest.fixture
+def stream(tmp_path):
+    folder = tmp_path / "stream"
+    folder.mkdir()
+    for number, samples in enumerate((7, 1, 12, 5, 20)):
+        lines = (f"{(number * 20 + place) / 100}" for place in range(samples))
+        (folder / f"{number}.txt").write_text("\n".join(lines))
+    return folder
+
+
+def test_a_stream_in_shards_ends_in_the_same_bits_whatever_the_workers_and_the_stops(stream, tmp_path):
+    session(Streamed(stream), tmp_path / "straight", {"micro_batch": 4, "workers": 0})
+    for workers, at in ((2, 4), (0, 13), (1, 8), (3, 0)):
+        values = {"micro_batch": 4, "workers": workers}
+        session(Streamed(stream), tmp_path / "run", values, stop="limit" if at else "", at=at)
+    assert final_bits(tmp_path / "run") == final_bits(tmp_path / "straight")
+    other = Streamed(stream)
+    other.mix = 3
+    session(other, tmp_path / "mixed", {"micro_batch": 4, "workers": 0})
+    assert final_bits(tmp_path / "mixed")["model"] != final_bits(tmp_path / "straight")["model"]
+
+
+def test_a_resumed_stream_is_not_read_from_its_beginning(stream, tmp_path):
+    values, opened = {"micro_batch": 10, "workers": 0, "epochs": 1}, []
+    session(Streamed(stream), tmp_path / "run", values, stop="limit", at=4)  # of five updates, four are done then
+    session(Streamed(stream, opened), tmp_path / "run", values)
+    assert 0 < len(opened) <= 2 and len(set(opened)) == len(opened)
+
+
+def test_data_that_is_not_as_it_was_is_an_error_that_says_how(stream, tmp_path):
+    session(Streamed(stream), tmp_path / "run", {"workers": 0}, stop="limit", at=2)
+    with (stream / "2.txt").open("a") as file:
+        file.write("\n0.5")
+    with pytest.raises(QuestionError) as caught:
+        session(Streamed(stream), tmp_path / "run", {"workers": 0})
+    assert "data order: saved under 45 samples in 5 shards" in str(caught.value)
 
 
 class Sentences:
@@ -123,26 +218,26 @@ def test_sorted_by_length_within_an_update_the_update_is_the_same_and_less_is_pa
     assert computed < 0.75 * plain_computed
 
 
-MAPPED = """
+LARGE = """
 import resource, sys
 import numpy as np, torch
 sys.path.insert(0, {root!r})
 torch.set_num_threads(1)
-from tests.invariants.test_data import Mapped
+from tests.invariants import test_data
 from tests.sessions import session
 from pathlib import Path
-warm = Mapped({data!r})
-session(warm, Path({run!r}) / "warm", dict(epochs=1, subset=8))
+Recipe = test_data.{recipe}
+session(Recipe({data!r}), Path({run!r}) / "warm", dict(epochs=1, subset=8))
 held = int(next(line for line in open("/proc/self/status") if line.startswith("VmData")).split()[1]) * 1024
-resource.setrlimit(resource.RLIMIT_DATA, (held + 40 * 2**20, -1))
+resource.setrlimit(resource.RLIMIT_DATA, (held + 64 * 2**20, -1))
 try:
     np.fromfile({data!r}, dtype=np.float32)
 except MemoryError:
     print("does not fit")
-session(Mapped({data!r}), Path({run!r}) / "run", {{}}, stop={stop!r}, at=3)
-session(Mapped({data!r}), Path({run!r}) / "run", {{}})
+session(Recipe({data!r}), Path({run!r}) / "run", dict(workers=2), stop="limit", at=3)
+session(Recipe({data!r}), Path({run!r}) / "run", dict(workers=0))
 """
-ROWS, WIDTH = 1024, 2**15
+ROWS, WIDTH, IN_A_SHARD = 1024, 2**15, 16
 
 
 class Mapped:
@@ -175,20 +270,40 @@ class Rows:
         return len(self.table)
 
     def __getitem__(self, index):
-        row = self.table[index]
-        return torch.tensor([row[0], row[1], row[-2], row[-1]])
+        return ends(self.table[index])
 
 
-def test_data_larger_than_memory_is_trained_on_from_its_file_with_the_order_and_bits_as_ever(tmp_path):
+class Sharded(Mapped):
+    """The same, 2 MiB at a time read into memory."""
+
+    effective_batch = 32
+
+    def data(self):
+        def read(number):
+            count = IN_A_SHARD * WIDTH
+            table = np.fromfile(self.path, dtype=np.float32, count=count, offset=4 * count * number)
+            return iter(table.reshape(IN_A_SHARD, WIDTH))
+
+        shards = ROWS // IN_A_SHARD
+        return {"train": Shards(range(shards), [IN_A_SHARD] * shards, read, decode=ends), "validation": [torch.ones(4)]}
+
+
+def ends(row):
+    return torch.tensor([row[0], row[1], row[-2], row[-1]])
+
+
+@pytest.mark.parametrize("recipe", [Mapped, Sharded])
+def test_data_larger_than_memory_is_trained_on_from_its_file_with_the_order_and_bits_as_ever(recipe, tmp_path):
     file = tmp_path / "rows.bin"
     table = np.memmap(file, dtype=np.float32, mode="w+", shape=(ROWS, WIDTH))
     table[:, 0] = np.random.RandomState(0).rand(ROWS)
     table[:, -1] = 1
     table.flush()
-    code = MAPPED.format(root=str(Path(__file__).parents[2]), data=str(file), run=str(tmp_path), stop="limit")
+    root, name = str(Path(__file__).parents[2]), recipe.__name__
+    code = LARGE.format(root=root, data=str(file), run=str(tmp_path), recipe=name)
     small = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=120)
     assert small.returncode == 0, small.stderr
     assert small.stdout == "does not fit\n"  # the whole of it, under the limit that training kept
-    session(Mapped(str(file)), tmp_path / "straight", {})
+    session(recipe(str(file)), tmp_path / "straight", {"workers": 0})
     assert final_bits(tmp_path / "run") == final_bits(tmp_path / "straight")
     assert json.loads((tmp_path / "run" / "state.json").read_text())["status"] == "finished"

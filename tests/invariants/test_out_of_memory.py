@@ -113,7 +113,8 @@ class Noisy:
 
 
 def values(micro_batch=MICRO, **more):
-    return {"micro_batch": micro_batch, "save_every_updates": SAVED_AT, **more}
+    # The first save begins at half of the interval, and the next as long after.
+    return {"micro_batch": micro_batch, "save_every_updates": 2 * SAVED_AT - 1, **more}
 
 
 def learnt(run):

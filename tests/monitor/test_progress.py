@@ -93,3 +93,21 @@ def test_by_default_stderr_and_never_stdout(capsys):
         step(progress, 50)
     out, err = capsys.readouterr()
     assert out == "" and err.startswith("update 50/100")
+
+
+def test_a_run_that_this_session_does_not_finish_says_how_many_more_it_takes():
+    stream, clock = io.StringIO(), Clock()
+    with Progress(total_updates=1000, plain_seconds=0, stream=stream, clock=clock) as progress:
+        for update in (10, 20):
+            clock.now += 10
+            step(progress, update, seconds=10.0, session_seconds_left=100 - clock.now)
+    assert stream.getvalue().splitlines()[-1].endswith("left: session 1 min 20 s, run 16 min 20 s in 10 sessions")
+
+
+def test_time_between_lines_that_no_update_took_counts_for_what_is_left():
+    stream, clock = io.StringIO(), Clock()
+    with Progress(total_updates=30, plain_seconds=0, stream=stream, clock=clock) as progress:
+        for update, passed in ((10, 2), (20, 3)):
+            clock.now += passed
+            step(progress, update, seconds=2.0)
+    assert stream.getvalue().splitlines()[-1].endswith("run 3.0 s")

@@ -27,3 +27,12 @@ def test_how_finely_it_is_measured_does_not_matter_much():
         for _ in range(10):
             fine.add(updates=1, samples=10, seconds=0.5)
     assert coarse.seconds_for(100) == pytest.approx(fine.seconds_for(100))
+
+
+def test_what_is_left_includes_saves_and_evaluations_as_before():
+    speed = Speed()
+    speed.add(updates=1, samples=1, seconds=1.0, beside=100.0)
+    for number in range(10):
+        speed.add(updates=1, samples=1, seconds=1.0, beside=5.0 if number == 3 else 0.0)
+    assert speed.seconds_for(20) == pytest.approx(30)
+    assert speed.samples_per_second() == pytest.approx(1)

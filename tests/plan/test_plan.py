@@ -2,6 +2,7 @@
 
 import dataclasses
 import json
+import shlex
 
 import pytest
 import torch
@@ -9,8 +10,11 @@ from torch import nn
 
 import shoestring
 from shoestring.hardware import targets
+from shoestring.hardware.prices import PRICES
+from shoestring.plan.comparison import compare
+from shoestring.plan.phases import phases
 from shoestring.plan.plan import make_plan
-from shoestring.recipe import live
+from shoestring.recipe import find, live
 from shoestring.settings import Settings
 
 
@@ -43,9 +47,95 @@ def test_the_same_question_has_the_same_answer(temporal):
     assert shoestring.plan("temporal", on="kaggle-t4").json() == temporal.json()
 
 
+def test_the_machine_s_own_memory_the_quota_and_the_price_are_in_it(temporal):
+    answer = temporal.json()
+    assert answer["host"]["fits"] and answer["host"]["limit_bytes"] > 31 * 2**30
+    assert sum(part["bytes"] for part in answer["host"]["parts"]) == answer["host"]["peak_bytes"]
+    assert sum(part["bytes"] for part in answer["disk"]["parts"]) == answer["disk"]["peak_bytes"]
+    assert answer["weeks"] == [{"week": 1, "sessions": 1, "hours": pytest.approx(temporal.hours)}]
+    assert answer["cost"]["usd"] == 0 and answer["cost"]["price"]["source"]
+    assert answer["binding"] in {limit["name"] for limit in answer["limits"]}
+    assert answer["changes"] == []
+
+
+def test_the_ladder_is_the_engine_s(temporal):
+    first, *_, last = temporal.ladder
+    assert first == "micro_batch 128, 64, 32, 16, 8, 4, 2, 1"
+    assert "error" in last
+
+
+def test_its_phases_are_lines_that_can_be_pasted(temporal):
+    lines = {phase.name: shlex.split(phase.command) for phase in temporal.phases}
+    assert lines["full run"] == ["shoestring", "train", "temporal", "--run", "runs/temporal", "--on", "kaggle-t4"]
+    assert lines["smoke test"][-2:] == ["--set", "epochs=1"]
+    assert "pilot" not in lines  # the whole takes minutes
+
+
+def test_a_long_run_has_a_pilot_of_about_an_hour_on_a_part_of_the_data():
+    loaded = find("temporal").replace(epochs=100, seed=3)
+    found = phases(
+        loaded, Settings(micro_batch=64), "t4", samples=100_000, update_seconds=0.5, total_seconds=100_000 / 256 * 50
+    )
+    pilot = next(phase for phase in found if phase.name == "pilot")
+    assert 3600 < pilot.seconds < 4000
+    words = shlex.split(pilot.command)
+    assert {"epochs=100", "seed=3", "micro_batch=64"} < set(words)
+    assert any(word.startswith("subset=") for word in words)
+
+
+def test_a_notebook_shows_it_without_scripts(temporal):
+    html = temporal._repr_html_()
+    assert "fits" in html and "CUDA context" in html and "runs/temporal" in html
+    assert "<script" not in html and "http" not in html.replace("https://", "")
+    parser = html.count("<table"), html.count("</table>")
+    assert parser[0] == parser[1] > 1
+
+
+def test_what_a_recipe_says_cannot_be_code_in_a_notebook():
+    class Odd(Wide):
+        pass
+
+    Odd.__name__ = "<script>alert(1)</script>"
+    html = make_plan(live(Odd()), small(4), Settings(precision="fp32"))._repr_html_()
+    assert "<script" not in html
+
+
+def test_several_targets_are_compared_in_time_and_cost():
+    found = compare(live(Epochs()), [targets.find(name) for name in ("kaggle-t4", "t4", "a100-80")], Settings())
+    rows = {row["target"]: row for row in found.rows()}
+    assert rows["kaggle-t4"]["usd"] == 0.0
+    assert rows["t4"]["usd"] is None  # no list price is known
+    a100 = rows["a100-80"]
+    assert a100["usd"] == pytest.approx(a100["hours"] * PRICES["a100-80"].usd_per_hour)
+    assert a100["update_seconds"] < rows["t4"]["update_seconds"] == rows["kaggle-t4"]["update_seconds"]
+    assert [plan["target"] for plan in found.json()["plans"]] == list(rows)
+    json.dumps(found.json(), allow_nan=False)
+    assert "unknown" in found._repr_html_()
+    given = compare(live(Epochs()), [targets.find("t4")], Settings(), usd_per_hour=0.5)
+    assert given.plans[0].cost_usd == pytest.approx(given.plans[0].hours * 0.5)
+
+
 def test_of_two_gpus_one_is_used_and_it_is_said():
     plan = shoestring.plan("temporal", on="kaggle-t4x2", size="tiny")
     assert any("one of the 2 GPUs" in reason for reason in plan.reasons)
+    (both,) = [each for each in plan.proposals if not each.trains]
+    assert both.fits and both.values == {} and "not trained yet" in both.name
+
+
+class Epochs:
+    effective_batch, epochs = 32, 3
+
+    def model(self):
+        return nn.Sequential(nn.Linear(512, 2048), nn.ReLU(), nn.Linear(2048, 512))
+
+    def batch(self, size):
+        return torch.zeros(size, 256, 512)
+
+    def loss(self, model, batch):
+        return model(batch).square().mean()
+
+    def data(self):
+        return torch.zeros(100_000, 1)
 
 
 class Wide:
@@ -72,9 +162,9 @@ def test_a_smaller_gpu_gets_a_smaller_microbatch_for_the_same_update():
     wanted = Settings(precision="fp32")
     sizes = [make_plan(live(Wide()), small(gib), wanted) for gib in (4, 1.2)]
     assert all(plan.fits for plan in sizes)
-    assert sizes[0].settings.micro_batch == 8
     assert sizes[1].settings.micro_batch < 8
-    assert any("largest halving of 8 that fits" in reason for reason in sizes[1].reasons)
+    assert not any(other["fits"] and other["settings"]["micro_batch"] == 8 for other in sizes[1].alternatives)
+    assert sizes[1].time.predicted.update_seconds >= sizes[0].time.predicted.update_seconds
 
 
 def test_without_data_there_is_an_update_but_no_total():

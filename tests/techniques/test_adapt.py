@@ -60,8 +60,8 @@ def test_options_are_the_recipes_where_it_has_them() -> None:
     # The chart's model has adapters that it puts in itself.
     chart = recipe.find("chart")
     assert chart.options["lora_r"] and chart.adaptation == Adaptation()
-    with pytest.raises(QuestionError, match="quantization: unknown"):
-        recipe.load("chart", {"quantization": "nf4"})
+    with pytest.raises(QuestionError, match="lora_alpha: unknown"):
+        recipe.load("chart", {"lora_alpha": 3})
 
 
 def test_adapters_go_where_they_are_named_and_nowhere_without_effect() -> None:

@@ -5,7 +5,8 @@ import torch
 from torch.utils.data import TensorDataset, default_collate
 
 from shoestring.train import batches
-from shoestring.train.batches import Draws, fetch, in_order, to_device
+from shoestring.train.batches import Draws, fetch, to_device
+from shoestring.train.in_order import in_order
 
 CPU = torch.device("cpu")
 

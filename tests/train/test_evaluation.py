@@ -1,3 +1,7 @@
+import os
+import time
+
+import psutil
 import pytest
 import torch
 from torch import nn
@@ -8,6 +12,7 @@ from shoestring.recipe import live
 from shoestring.session.deadline import Deadline
 from shoestring.session.signals import StopSignals
 from shoestring.session.stop import SessionOver, Stop
+from shoestring.train import in_order
 from shoestring.train.evaluation import best_entry, evaluate, out_of_patience
 from shoestring.train.precision import arithmetic
 
@@ -30,9 +35,9 @@ class Plain:
 DATA = TensorDataset(torch.randn(10, 3, generator=torch.Generator().manual_seed(0)))
 
 
-def run(recipe, model, micro_batch=4, limit=None):
-    stop = Stop(deadline=Deadline(limit), signals=StopSignals())
-    return evaluate(live(recipe), model, arithmetic("fp32", CPU), DATA, micro_batch=micro_batch, device=CPU, stop=stop)
+def run(recipe, model, micro_batch=4, limit=None, dataset=DATA, workers=0):
+    stop, fp32 = Stop(deadline=Deadline(limit), signals=StopSignals()), arithmetic("fp32", CPU)
+    return evaluate(live(recipe), model, fp32, dataset, micro_batch=micro_batch, device=CPU, stop=stop, workers=workers)
 
 
 def test_without_metrics_of_its_own_it_is_the_mean_loss_in_evaluation_mode():
@@ -58,6 +63,79 @@ def test_it_polls_the_clock():
     with pytest.raises(SessionOver):
         run(Plain(), model, limit=0.5)
     assert model.training
+
+
+class Fetched:
+    """Samples that say which process fetched them, and draw."""
+
+    def __init__(self, samples=40):
+        self.samples = samples
+
+    def __len__(self):
+        return self.samples
+
+    def __getitem__(self, index):
+        return torch.tensor([index, os.getpid()]), torch.rand(1)
+
+
+@pytest.fixture
+def free_processes(monkeypatch):
+    """To start one costs nothing, so that it always pays."""
+    monkeypatch.setattr(in_order, "_START_SECONDS", 0.0)
+
+
+def gone_through(workers, dataset=None, size=4):
+    return list(in_order.in_order(Fetched() if dataset is None else dataset, object(), size, CPU, 0, workers=workers))
+
+
+@pytest.mark.parametrize("workers", [1, 3, 50])
+def test_the_batches_are_the_same_bits_whatever_the_number_of_workers(workers, free_processes):
+    here, ahead = gone_through(0), gone_through(workers)
+    assert [size for _, size in ahead] == [4] * 10
+    for ((known, drawn), _), ((same, drawn_too), _) in zip(here, ahead, strict=True):
+        assert torch.equal(known[:, 0], same[:, 0]) and torch.equal(drawn, drawn_too)
+    pids = {int(pid) for (rows, _), _ in ahead for pid in rows[:, 1]}
+    assert len(pids) == 1 + min(workers, 9) and not any(psutil.pid_exists(pid) for pid in pids - {os.getpid()})
+
+
+def test_no_process_is_started_for_what_is_fetched_as_soon():
+    assert {int(pid) for (rows, _), _ in gone_through(2) for pid in rows[:, 1]} == {os.getpid()}
+
+
+@pytest.mark.parametrize("samples", [0, 1, 4, 5])
+def test_few_samples_are_all_there(samples, free_processes):
+    assert sum(size for _, size in gone_through(2, Fetched(samples))) == samples
+
+
+def test_stopped_in_the_middle_no_process_stays(free_processes):
+    before = {child.pid for child in psutil.Process().children()}
+    with pytest.raises(ZeroDivisionError) as caught:
+        run(Failing(), Failing().model(), dataset=Fetched(), workers=2)
+    assert {child.pid for child in psutil.Process().children()} == before
+    assert caught.tb  # which holds all that was there
+
+
+class Stuck(Fetched):
+    def __getitem__(self, index):
+        if index >= 20:
+            time.sleep(600)
+        return super().__getitem__(index)
+
+
+def test_nor_is_a_process_waited_for_that_is_in_the_middle_of_a_sample(free_processes, monkeypatch):
+    # torch alone would wait so long for each process before it ends it.
+    monkeypatch.setattr(torch.utils.data._utils, "MP_STATUS_CHECK_INTERVAL", 60.0)
+    began = time.monotonic()
+    with pytest.raises(ZeroDivisionError):
+        run(Failing(), Failing().model(), dataset=Stuck(), workers=1, micro_batch=3)
+    assert time.monotonic() - began < 50
+
+
+class Failing(Plain):
+    def evaluate(self, model, batches):
+        for number, _ in enumerate(batches):
+            assert psutil.Process().children() or not number
+            1 / (5 - number)
 
 
 def history(*losses):

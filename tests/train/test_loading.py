@@ -14,6 +14,7 @@ import pytest
 import torch
 
 from shoestring.errors import RunError
+from shoestring.subset import Subset
 from shoestring.train.loading import Loader
 from shoestring.train.order import DataOrder
 
@@ -171,7 +172,7 @@ class Clock:
 
 
 class Slow(Drawn):
-    """Takes a second of a clock for each sample; a worker's clock is a copy of its own."""
+    """Takes `seconds` of a clock for each sample; a worker's clock is a copy of its own."""
 
     def __init__(self, clock, seconds):
         super().__init__()
@@ -185,18 +186,41 @@ class Slow(Drawn):
 def test_waiting_is_measured_and_workers_are_started_for_it(monkeypatch):
     monkeypatch.setattr(sys.modules[Loader.__module__], "cores", lambda: 4)
     clock = Clock()
-    with loader(Slow(clock, 1.0), None, clock=clock) as loading:
-        for update in range(9):
+    with loader(Slow(clock, 0.125), None, clock=clock) as loading:
+        for update in range(5):
             for _ in loading.microbatches(update, 4):
-                clock.now += 4.0
-        # Six updates of 8 samples in each epoch and one of 2: 49 samples so far, but for one.
-        assert loading.waiting_seconds == 50 + 2 * 8 and loading.workers == 0
-        seen(loading, [9])
-        # 58 s to fetch beside 64 s of arithmetic: one process would not be quite enough.
+                clock.now += 0.5
+        assert loading.waiting_seconds == 5 * 8 * 0.125 and loading.workers == 0
+        seen(loading, [5])
+        # A second to fetch beside one of arithmetic: one process would not be quite enough.
         assert loading.workers == 2
         waited = loading.waiting_seconds
-        seen(loading, range(10, 12))
+        seen(loading, range(6, 8))
         assert loading.waiting_seconds == waited and len(loading.pids) == 2
+
+
+def test_for_batches_that_find_no_room_none_are_started(monkeypatch):
+    asked = []
+    module = sys.modules[Loader.__module__]
+    monkeypatch.setattr(module, "room", lambda nbytes, *, ahead: asked.append((nbytes, ahead)) or 0)
+    clock = Clock()
+    with loader(Slow(clock, 1.0), None, clock=clock) as loading:
+        seen(loading, range(30))
+        assert loading.workers == 0 and asked == [(4 * 5 * 8, 2)]
+
+
+class Lengths(Masking):
+    """A recipe that knows the lengths of the whole of its data."""
+
+    def length(self, dataset, index):
+        assert isinstance(dataset, Drawn)
+        return index
+
+
+def test_a_subset_asks_for_the_lengths_of_its_own_samples():
+    subset = Subset(Drawn(), [3, 20, 40, 41])
+    with loader(subset, 0, Lengths()) as loading:
+        assert seen(loading, [0])[:, 0].tolist() == [41, 40, 20, 3]
 
 
 CHILD = """

@@ -154,7 +154,7 @@ def test_no_memory_to_copy_the_state_training_goes_on_and_the_last_save_is_tried
         save(self, state)
 
     monkeypatch.setattr(saving.Saver, "save", reluctant)
-    assert session(Stacked(), tmp_path, {"save_every_updates": 2}).status == "finished"
+    assert session(Stacked(), tmp_path, {"save_every_updates": 3}).status == "finished"
     (unsaved,) = events(tmp_path, "unsaved")
     assert (unsaved["update"], unsaved["why"]) == (2, "no memory for a copy of the state: no 8.00 GiB")
     assert [event["update"] for event in events(tmp_path, "save") if event["kind"] == "full"] == [0, 6]

@@ -7,12 +7,13 @@ import torch
 from torch import nn
 
 from shoestring.checkpoint.store import Store
-from shoestring.errors import CheckpointError
+from shoestring.errors import CheckpointError, RunError
 from shoestring.session.deadline import Deadline
 from shoestring.settings import Settings
 from shoestring.train import saving
+from shoestring.train.interval import SavePolicy
 from shoestring.train.precision import arithmetic
-from shoestring.train.saving import SavePolicy, Saver
+from shoestring.train.saving import Saver
 from shoestring.train.state import TrainingState
 
 
@@ -21,64 +22,6 @@ class Clock:
 
     def __call__(self):
         return self.now
-
-
-def due_at(policy, clock, until, cost, seconds):
-    times = []
-    while clock.now < until:
-        clock.now += 1
-        if policy.due(update=1):
-            times.append(clock.now)
-            policy.began()
-            clock.now += seconds
-            policy.saved(cost=cost, seconds=seconds)
-    return times
-
-
-@pytest.mark.parametrize(("cost", "seconds", "between"), [(1, 0, 50), (0.2, 3, 10), (1, 2, 50), (60, 100, 500)])
-def test_saving_costs_at_most_two_per_cent_and_a_kill_at_most_ten_minutes(cost, seconds, between):
-    clock = Clock()
-    policy = SavePolicy(Settings(), clock)
-    policy.saved(cost=cost, seconds=seconds)
-    first, second = due_at(policy, clock, 2500, cost, seconds)[:2]
-    assert second - first == between
-    assert between + seconds <= 600
-
-
-def test_none_begins_before_the_last_has_ended():
-    clock = Clock()
-    policy = SavePolicy(Settings(), clock)
-    policy.saved(cost=30, seconds=450)
-    first, second = due_at(policy, clock, 3000, 30, 450)[:2]
-    assert second - first >= 450
-
-
-def test_seconds_that_are_set_hold_whatever_a_save_costs():
-    clock = Clock()
-    policy = SavePolicy(Settings(save_every_seconds=30.0), clock)
-    assert due_at(policy, clock, 90, cost=5, seconds=5) == [30, 60, 90]
-
-
-def test_updates_that_are_set_come_on_top():
-    policy = SavePolicy(Settings(save_every_updates=4), Clock())
-    assert [update for update in range(1, 13) if policy.due(update)] == [4, 8, 12]
-
-
-def test_what_could_not_be_written_is_tried_again_more_and_more_seldom():
-    clock = Clock()
-    policy = SavePolicy(Settings(save_every_seconds=1.0), clock)
-    times = []
-    while clock.now < 100:
-        clock.now += 1
-        if policy.due(1):
-            times.append(clock.now)
-            policy.began()
-            policy.failed()
-    assert times == [1, 11, 31, 71]
-    policy.saved(cost=0, seconds=0)
-    policy.failed()
-    clock.now += 10
-    assert policy.due(1)
 
 
 class Told:
@@ -117,13 +60,17 @@ def slow(tmp_path, monkeypatch):
         return write(update, copy)
 
     deadline = Deadline(None)
-    saver = Saver(store, Settings(save_every_updates=1), told, deadline, {})
+    saver = Saver(store, Settings(), told, deadline, {}, not_finite=not_finite)
     yield SimpleNamespace(
         saver=saver, store=store, told=told, gate=gate, deadline=deadline, begun=begun,
         slow=lambda: monkeypatch.setattr(store, "write", waiting),
     )  # fmt: skip
     gate.set()
     saver.__exit__(None, None, None)
+
+
+def not_finite(update, what, value):
+    return RunError(f"the {what} of update {update} is {value}")
 
 
 def change(state):
@@ -206,17 +153,87 @@ def test_what_was_saved_is_not_saved_again(slow, state):
     assert len(slow.told.saves) == 1
 
 
-def test_no_save_begins_that_stopping_would_wait_for(tmp_path, state):
-    clock = Clock()
+def test_a_save_that_stopping_would_wait_for_is_there_before_training_goes_on(tmp_path, state):
+    clock, told = Clock(), Told()
     deadline = Deadline(100.0, margin_seconds=5.0, clock=clock)
-    saver = Saver(Store(tmp_path), Settings(save_every_updates=1), Told(), deadline, {})
-    with saver:
-        saver.save(state)
+    with Saver(Store(tmp_path), Settings(), told, deadline, {}, not_finite=not_finite) as saver:
         saver._slowest = 20.0
         deadline.observe("save", 20.0)
-        assert saver.due(1)
+        saver.begin(state)
+        assert told.saves == []
+        change(state)
         clock.now = 60.0  # 40 left, of which stopping takes 25 and another save 20
-        assert not saver.due(1)
+        saver.begin(state)
+        assert [update for update, *_ in told.saves] == [0, 1]
+
+
+def test_no_update_begins_that_a_kill_would_take_with_more_than_the_interval(tmp_path, state, slow):
+    """The gate opens a little later: `begin` and `due` return only then."""
+    slow.saver._policy = SavePolicy(Settings(save_every_updates=2))
+    slow.slow()
+    state.update = 1
+    slow.saver.begin(state)
+    assert not slow.saver.due(1)
+    assert slow.told.saves == []
+    threading.Timer(0.05, slow.gate.set).start()
+    slow.saver.due(2)
+    assert [update for update, *_ in slow.told.saves] == [1]
+    slow.gate.clear()
+    change(state)
+    change(state)
+    threading.Timer(0.05, slow.gate.set).start()
+    slow.saver.begin(state)
+    assert [update for update, *_ in slow.told.saves] == [1, 3]
+
+
+@pytest.mark.parametrize("learn", ["due", "begin", "save", "newest", "__exit__"])
+def test_weights_that_are_not_finite_are_never_saved_and_end_the_run_whoever_learns_of_it(slow, state, learn):
+    slow.saver.save(state)
+    change(state)
+    with torch.no_grad():
+        state.model.weight[0, 0] = float("nan")
+    slow.saver.begin(state)
+    slow.saver._under_way.written.result(30)
+    with torch.no_grad():
+        state.model.weight[0, 0] = 0.0  # whatever training does meanwhile
+    change(state)
+    arguments = {"due": (2,), "begin": (state,), "save": (state,), "newest": (), "__exit__": (None, None, None)}
+    with pytest.raises(RunError, match="the largest weight of update 1 is nan"):
+        getattr(slow.saver, learn)(*arguments[learn])
+    assert slow.store.updates() == [0]
+
+
+def test_nor_by_who_waits_for_the_save(slow, state):
+    slow.saver.save(state)
+    change(state)
+    with torch.no_grad():
+        state.model.bias[0] = float("inf")
+    with pytest.raises(RunError, match="the largest weight of update 1 is nan"):
+        slow.saver.save(state)
+    state.model.requires_grad_(False)  # what is not trained may hold anything
+    slow.saver.save(state)
+    assert slow.store.updates() == [0, 1]
+
+
+@pytest.mark.parametrize("error", [MemoryError(), RuntimeError("DefaultCPUAllocator: can't allocate memory")])
+def test_memory_that_runs_out_while_writing_is_a_save_that_failed(slow, state, monkeypatch, error):
+    slow.saver.save(state)
+    change(state)
+
+    def out_of_memory(*_):
+        raise error
+
+    with monkeypatch.context() as patched:
+        patched.setattr("shoestring.checkpoint.store.pieces", out_of_memory)
+        slow.saver.begin(state)
+        slow.saver._under_way.written.exception(30)
+        assert not slow.saver.due(1)
+        ((update, why),) = slow.told.unsaid
+        assert update == 1 and "no memory to write a checkpoint" in why
+        assert [path.name for path in slow.store.root.iterdir()] == ["update-00000000"]
+    slow.saver.begin(state)
+    slow.saver.newest()
+    assert slow.store.load().update == 1
 
 
 def test_memory_for_copies_is_there_before_the_first_save(slow, state, monkeypatch):
@@ -226,7 +243,7 @@ def test_memory_for_copies_is_there_before_the_first_save(slow, state, monkeypat
         saving.HostCopy, "_reserve", lambda self, size, *, lock: (began.append(size), reserve(self, size, lock=lock))
     )
     assert not slow.saver.restore(state, allow_inexact=False)
-    assert slow.saver.due(1)
+    slow.saver.due(1)
     slow.saver._prepared.result()
     memory = slow.saver._copy._memory.data_ptr()
     slow.gate.set()

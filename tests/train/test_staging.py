@@ -1,8 +1,10 @@
 import json
 import os
+from itertools import count
 
 import pytest
 
+from shoestring.checkpoint import files
 from shoestring.errors import DataError, QuestionError
 from shoestring.train import staging
 from shoestring.train.staging import stage
@@ -39,7 +41,7 @@ def test_a_single_file_too(source, tmp_path):
 def test_what_is_there_is_not_copied_again_and_what_changed_is(source, tmp_path, monkeypatch):
     copied = []
     whole = staging._copied
-    monkeypatch.setattr(staging, "_copied", lambda *a: copied.append(a[0].name) or whole(*a))
+    monkeypatch.setattr(staging, "_copied", lambda *what: copied.append(what[0].name) or whole(*what))
     stage(source, tmp_path / "local", budget_bytes=BUDGET)
     assert sorted(copied) == ["empty", "one.bin", "two.bin"]
     copied.clear()
@@ -47,24 +49,48 @@ def test_what_is_there_is_not_copied_again_and_what_changed_is(source, tmp_path,
     assert copied == []
     (source / "one.bin").write_bytes(b"!" * 1000)
     os.utime(source / "one.bin", (1, 1))
-    (tmp_path / "local" / "data" / "deep" / "two.bin").write_bytes(b"cut short")
+    (tmp_path / "local" / "data" / "deep" / "two.bin").write_bytes(b"?" * 5000)
+    (source / "empty").unlink()
     found = stage(source, tmp_path / "local", budget_bytes=BUDGET)
     assert copied == ["two.bin", "one.bin"] and contents(found) == contents(source)
+
+
+def test_a_copy_that_was_cut_short_goes_on(source, tmp_path, monkeypatch):
+    whole, copies = staging._copied, count()
+
+    def cut(*what):
+        if next(copies) == 2:
+            raise KeyboardInterrupt
+        return whole(*what)
+
+    monkeypatch.setattr(staging, "_copied", cut)
+    with pytest.raises(KeyboardInterrupt):
+        stage(source, tmp_path / "local", budget_bytes=BUDGET)
+    told = []
+    stage(source, tmp_path / "local", budget_bytes=BUDGET, progress=lambda *seen: told.append(seen))
+    assert next(copies) == 4 and told[0] == (5000, 6000)
+
+
+def test_a_draft_takes_no_files_place(source, tmp_path):
+    (source / "one.bin.part").write_bytes(b"no draft")
+    stage(source, tmp_path / "local", budget_bytes=BUDGET)
+    os.utime(source / "one.bin", (1, 1))
+    assert contents(stage(source, tmp_path / "local", budget_bytes=BUDGET)) == contents(source)
 
 
 @pytest.mark.parametrize("record", ["", "[1]", '{"data/one.bin": 3}', '{"data/one.bin": [1000]}'])
 def test_a_record_that_is_no_record_is_no_harm(source, tmp_path, record):
     (tmp_path / "local").mkdir()
-    (tmp_path / "local" / "staged.json").write_text(record)
+    (tmp_path / "local" / "data.staged.json").write_text(record)
     assert contents(stage(source, tmp_path / "local", budget_bytes=BUDGET)) == contents(source)
-    assert len(json.loads((tmp_path / "local" / "staged.json").read_text())["data/one.bin"]) == 3
+    assert len(json.loads((tmp_path / "local" / "data.staged.json").read_text())["data/one.bin"]) == 3
 
 
 def test_a_copy_that_is_not_what_was_read_is_refused_and_removed(source, tmp_path, monkeypatch):
-    monkeypatch.setattr(staging, "sha256", lambda path: "0" * 64)
-    with pytest.raises(DataError, match="is not what was read from"):
+    monkeypatch.setattr(files, "sha256", lambda path: "0" * 64)
+    with pytest.raises(OSError, match="other bytes were read back"):
         stage(source, tmp_path / "local", budget_bytes=BUDGET)
-    assert contents(tmp_path / "local") == {}
+    assert not contents(tmp_path / "local").keys() - {"data.staged.json"}
 
 
 def test_over_budget_nothing_is_copied(source, tmp_path):

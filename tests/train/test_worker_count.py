@@ -1,6 +1,8 @@
+import os
+
 import pytest
 
-from shoestring.train.worker_count import WorkerCount
+from shoestring.train.worker_count import WorkerCount, room
 
 
 def simulate(count, updates, *, fetch, compute, microbatches=1, most=None):
@@ -59,6 +61,31 @@ def test_on_a_single_core_two_may_fetch_what_is_slow_to_arrive():
     count = WorkerCount(1)
     simulate(count, 50, fetch=3.0, compute=1.0)
     assert count.count == 2
+
+
+def test_no_more_than_there_is_room_for():
+    count = WorkerCount(8)
+    count.limit(3)
+    simulate(count, 100, fetch=100.0, compute=1.0)
+    assert count.count == 3
+    none = WorkerCount(8)
+    none.limit(0)
+    assert set(simulate(none, 100, fetch=100.0, compute=1.0)) == {0}
+
+
+def test_room_is_half_of_the_memory_that_batches_are_handed_over_in(tmp_path):
+    disk = os.statvfs(tmp_path)
+    free = disk.f_bavail * disk.f_frsize
+    assert room(free // 2 // 2 // 5, ahead=2, shared=str(tmp_path)) in (4, 5)
+    assert room(free, ahead=2, shared=str(tmp_path)) == 0
+    assert room(free, ahead=2, shared=str(tmp_path / "none")) >= 8
+
+
+def test_few_long_updates_are_enough_of_a_measurement():
+    for updates, seconds, microbatches in ((4, 40.0, 1), (3, 2.0, 16)):
+        count = WorkerCount(8)
+        used = simulate(count, updates, fetch=seconds / 2, compute=seconds / 2, microbatches=microbatches)
+        assert used[-1] == 2
 
 
 def test_the_first_update_is_no_measurement():

@@ -5,6 +5,7 @@
 """
 
 import json
+import re
 import sys
 from collections.abc import Mapping
 from pathlib import Path
@@ -15,7 +16,7 @@ import safetensors.torch
 from torch import Tensor, nn
 
 from shoestring.checkpoint import codec
-from shoestring.checkpoint.files import parse_json, regular_bytes, replace, write_file, write_json
+from shoestring.checkpoint.files import parse_json, regular_bytes, remove, replace, write_file, write_json
 from shoestring.checkpoint.fitting import misfits
 from shoestring.checkpoint.tensors import pieces
 from shoestring.errors import CheckpointError
@@ -23,6 +24,7 @@ from shoestring.errors import CheckpointError
 WEIGHTS = "model.safetensors"
 ADAPTER = "adapter_model.safetensors"
 ADAPTER_CONFIG = "adapter_config.json"
+_UPDATE = re.compile(r"update-([0-9]{8,18})")
 
 
 def save_light(folder: Path, model: nn.Module, facts: dict[str, Any]) -> Path:
@@ -70,6 +72,29 @@ def load_light(folder: Path, model: nn.Module) -> dict[str, Any]:
     else:
         model.load_state_dict(_with_tied(saved, model), strict=True)
     return facts
+
+
+def of_update(folder: Path, update: int) -> Path:
+    """Where, below `folder`, the weights after an update have a directory of their own."""
+    return folder / f"update-{update:08d}"
+
+
+def of_updates(folder: Path) -> list[Path]:
+    """All such directories that have their weights, the oldest first; not the one that is just being written."""
+    return [path for path in _directories(folder) if (path / WEIGHTS).exists() or (path / ADAPTER).exists()]
+
+
+def keep_newest(folder: Path, keep: int) -> None:
+    """Remove all of them but the `keep` newest, as far as the system lets us."""
+    kept = of_updates(folder)[-keep:]
+    for path in _directories(folder):
+        if path not in kept:
+            remove(path)
+
+
+def _directories(folder: Path) -> list[Path]:
+    found = [path for path in folder.glob("update-*") if _UPDATE.fullmatch(path.name) and not path.is_symlink()]
+    return sorted(found, key=lambda path: int(path.name.partition("-")[2]))
 
 
 def _weights(model: nn.Module) -> dict[str, Tensor]:

@@ -3,6 +3,7 @@
 import hashlib
 import json
 import re
+from collections.abc import Collection
 from pathlib import Path
 from typing import Any
 
@@ -24,8 +25,9 @@ def signed(manifest: dict[str, Any]) -> dict[str, Any]:
     return {**manifest, "sha256": _digest(manifest)}
 
 
-def verify(folder: Path, update: int) -> set[str]:
-    """The names of the files in `folder`, the checkpoint of `update`, each of which is what was written.
+def verify(folder: Path, update: int, *, only: Collection[str] | None = None) -> set[str]:
+    """The names of the files in `folder`, the checkpoint of `update`, each of which is what was written; of those in
+    `only` where that is given, whatever became of the others.
 
     Raises Damaged otherwise, and CheckpointError for a format of another version.
     """
@@ -40,9 +42,10 @@ def verify(folder: Path, update: int) -> set[str]:
         raise Damaged("manifest.json", "it does not describe this checkpoint")
     if not all(map(_FILE.fullmatch, files)):
         raise Damaged("manifest.json", "it does not describe this checkpoint: no file of one has such a name")
-    for name, expected in files.items():
+    wanted = {name: expected for name, expected in files.items() if only is None or name in only}
+    for name, expected in wanted.items():
         _verify_file(folder / name, expected)
-    return set(files)
+    return set(wanted)
 
 
 def _verify_file(path: Path, expected: Any) -> None:

@@ -1,7 +1,8 @@
 """A state at one instant: a copy in host memory, which training cannot change while it is written."""
 
 import itertools
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from concurrent.futures import Executor
 from dataclasses import dataclass
 from typing import Any
 
@@ -11,6 +12,7 @@ from torch import Tensor
 from shoestring.checkpoint import codec
 
 _ALIGNED = 64  # bytes; torch aligns what it allocates to so many
+_PIECE = 4 << 20  # bytes that a thread copies before it looks for more
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -26,6 +28,13 @@ class Snapshot:
     """A state as sections by name."""
 
     sections: dict[str, Section]
+    arriving: tuple[torch.cuda.Event, ...] = ()
+    """Of GPUs that may still be copying."""
+
+    def wait(self) -> None:
+        """Return when the tensors are what they are a copy of."""
+        for event in self.arriving:
+            event.synchronize()
 
     @property
     def bytes(self) -> int:
@@ -64,8 +73,12 @@ class HostCopy:
         self._reserve(sum(_sizes(tensors)), lock=any(tensor.is_cuda for tensor in tensors))
         self._memory.zero_()
 
-    def take(self, state: Mapping[str, Any]) -> Snapshot:
-        """A copy of `state`, complete on return; the copy before it must not be needed any more.
+    def take(self, state: Mapping[str, Any], helper: Executor | None = None) -> Snapshot:
+        """A copy of `state`; the copy before it must not be needed any more.
+
+        On return training may go on to change the state: what is copied from a GPU comes there before whatever is
+        asked of it next, and `wait` of the copy returns when it has come. `helper`, a thread that has nothing else to
+        do, copies along where torch itself uses one thread, as torchrun has it: memory is faster than one core.
 
         Raises CheckpointError for a value that cannot be saved.
         """
@@ -78,16 +91,22 @@ class HostCopy:
             self._memory[start : start + tensor.nbytes].view(tensor.dtype).view(tensor.shape)
             for tensor, start in zip(tensors, itertools.accumulate(sizes, initial=0), strict=False)
         ]
-        for copy, tensor in zip(copies, tensors, strict=True):
-            copy.copy_(tensor.detach(), non_blocking=self._locked)
-        for device in devices:
-            torch.cuda.synchronize(device)
+        pairs = list(zip(copies, (tensor.detach() for tensor in tensors), strict=True))
+        if helper and not devices and torch.get_num_threads() == 1:
+            pieces = iter([piece for pair in pairs for piece in _pieces(*pair)])
+            helping = helper.submit(_copy, pieces)
+            _copy(pieces)
+            if not helping.cancel():  # it has begun
+                helping.result()
+        else:
+            _copy(iter(pairs), non_blocking=self._locked)
         following = iter(copies)
         return Snapshot(
             sections={
                 name: Section(skeleton=section.skeleton, tensors=dict(zip(section.tensors, following, strict=False)))
                 for name, section in live.sections.items()
-            }
+            },
+            arriving=tuple(torch.cuda.current_stream(device).record_event() for device in devices),
         )
 
     def close(self) -> None:
@@ -104,6 +123,21 @@ class HostCopy:
         self._memory = torch.empty(size, dtype=torch.uint8)
         # Where the system locks no more pages the copy is slower, not wrong.
         self._locked = lock and not torch.cuda.cudart().cudaHostRegister(self._memory.data_ptr(), size, 0)
+
+
+def _copy(pairs: Iterator[tuple[Tensor, Tensor]], *, non_blocking: bool = False) -> None:
+    """Copy each second into each first. Two threads may share `pairs`: a list's iterator gives each to one of them."""
+    for to, tensor in pairs:
+        to.copy_(tensor, non_blocking=non_blocking)
+
+
+def _pieces(to: Tensor, tensor: Tensor) -> Iterator[tuple[Tensor, Tensor]]:
+    """Both in parts that two threads can divide among themselves."""
+    if tensor.nbytes <= _PIECE or not tensor.is_contiguous():
+        yield to, tensor
+        return
+    size = _PIECE // tensor.element_size()
+    yield from zip(to.view(-1).split(size), tensor.view(-1).split(size), strict=True)
 
 
 def _tensors(state: Snapshot) -> list[Tensor]:

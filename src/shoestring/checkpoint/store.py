@@ -42,6 +42,8 @@ class Saved:
     """From the call to the checkpoint being there, older ones removed."""
     cpu_seconds: float
     """Of a processor's time, of those that `seconds` had."""
+    freed: tuple[Path, ...] = ()
+    """What was expendable and had to go to make room."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -112,6 +114,7 @@ class Store:
     def write(self, update: int, state: Snapshot) -> Saved:
         """As `save`, of a state that was made into sections before, such as a copy that a thread of its own writes."""
         started, cpu_started = time.monotonic(), time.thread_time()
+        freed: list[Path] = []
         while True:
             try:
                 self._require_space(state.bytes + MIB)
@@ -119,8 +122,11 @@ class Store:
                 break
             except OSError as error:
                 self._clear_leftovers()
-                if not (is_full(error) and self._free_one()):
+                if not (is_full(error) and self._free_one(freed)):
                     raise self._failure(update, error) from error
+            except BaseException:
+                self._clear_leftovers()
+                raise
         self._damaged.discard(update)
         self._verified.add(update)
         # The checkpoint is there. What cannot be removed now is removed after the next one.
@@ -132,6 +138,7 @@ class Store:
             bytes=directory_bytes(self.path(update)),
             seconds=time.monotonic() - started,
             cpu_seconds=time.thread_time() - cpu_started,
+            freed=tuple(freed),
         )
 
     def load(self) -> Restored | None:
@@ -199,11 +206,12 @@ class Store:
         sync(self.root)
         remove(replaced)
 
-    def _free_one(self) -> bool:
-        """Remove what is expendable first; False where nothing is."""
+    def _free_one(self, freed: list[Path]) -> bool:
+        """Remove what is expendable first, and add it to `freed`; False where nothing is."""
         for path in filter(Path.exists, self._expendable()):
             remove(path)
             if not path.exists():
+                freed.append(path)
                 return True
         return False
 

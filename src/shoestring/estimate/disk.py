@@ -13,7 +13,7 @@ _SMALL_FILES = 64 * KIB
 
 @dataclass(frozen=True, kw_only=True)
 class CheckpointBytes:
-    """Bytes on disk of a checkpoint that resumes exactly, and of the weights to use alone."""
+    """Bytes on disk of a checkpoint that resumes exactly, without frozen weights, and of the weights to use alone."""
 
     full: int
     light: int
@@ -28,4 +28,13 @@ def checkpoint_bytes(trace: Trace) -> CheckpointBytes:
         elif isinstance(event, Free):
             states.pop(event.storage, None)
     light = trace.facts.weight_bytes + _SMALL_FILES
-    return CheckpointBytes(full=light + sum(states.values()), light=light)
+    return CheckpointBytes(full=light - trace.facts.frozen_bytes + sum(states.values()), light=light)
+
+
+def saving_seconds(size: float, disk_rate: float | None) -> float | None:
+    """Seconds until a save of `size` bytes is on the disk: each byte is written, and read back to be verified.
+
+    Training goes on beside it but for the copy into host memory. None where `disk_rate`, bytes/s, was not measured:
+    platforms do not say theirs.
+    """
+    return 2 * size / disk_rate if disk_rate else None

@@ -35,7 +35,7 @@ def local() -> Target:
         name="local",
         device=min(alike, key=lambda gpu: gpu.memory_bytes),
         gpus=len(alike),
-        platform=_platform(),
+        platform=platform_here(),
     )
 
 
@@ -62,7 +62,7 @@ def local_cpu() -> Target:
             "context_bytes": "a CPU has none",
         },
     )
-    return Target(name="cpu", device=device, gpus=0, platform=_platform())
+    return Target(name="cpu", device=device, gpus=0, platform=platform_here())
 
 
 @cache
@@ -71,7 +71,7 @@ def gpus() -> tuple[Device, ...]:
 
     Raises RunError where there is a driver that does not answer.
     """
-    with _driver() as nvml:
+    with nvidia_driver() as nvml:
         if nvml is None:
             return ()
         handles = [nvml.nvmlDeviceGetHandleByIndex(index) for index in range(nvml.nvmlDeviceGetCount())]
@@ -82,7 +82,7 @@ def gpus() -> tuple[Device, ...]:
 
 def machine() -> dict[str, Any]:
     """The facts of this machine that a run writes down; nothing is measured. All JSON."""
-    with _driver() as nvml:
+    with nvidia_driver() as nvml:
         driver = None if nvml is None else nvml.nvmlSystemGetDriverVersion()
     return {
         "system": system.platform(),
@@ -108,6 +108,22 @@ def ram_bytes(root: Path = _ROOT) -> int:
     files = _control_files(root, "memory", "memory.max", "memory.limit_in_bytes")
     limits = (file.read_text().strip() for file in files)
     return min([total, *(int(limit) for limit in limits if limit != "max")])
+
+
+def ram_free_bytes(root: Path = _ROOT) -> int:
+    """RAM this process may still take at this moment: what the machine has left, or less where its control group has.
+
+    Of what a group holds, pages of files that nobody uses are given back when memory is wanted.
+    """
+    import psutil
+
+    left = [int(psutil.virtual_memory().available)]
+    for file in _control_files(root, "memory", "memory.max", "memory.limit_in_bytes"):
+        limit = file.read_text().strip()
+        used = file.with_name("memory.current" if file.name == "memory.max" else "memory.usage_in_bytes")
+        if limit != "max" and used.is_file():
+            left.append(int(limit) - int(used.read_text()) + _unused_pages(file.with_name("memory.stat")))
+    return max(0, min(left))
 
 
 def cpu_model(root: Path = _ROOT) -> str:
@@ -139,7 +155,7 @@ def visible(uuids: Sequence[str], chosen: str | None) -> list[int]:
 
 
 @contextmanager
-def _driver() -> Iterator[Any]:
+def nvidia_driver() -> Iterator[Any]:
     """NVML, ready to be asked; None where there is no NVIDIA driver."""
     import pynvml
 
@@ -193,7 +209,7 @@ def _device(nvml: Any, handle: Any) -> Device:
     )
 
 
-def _platform() -> Platform:
+def platform_here() -> Platform:
     """The platform this process runs on, with the capacities of this very machine."""
     here = Platform(name="local", title="this machine")
     here = next((known for known in PLATFORMS.values() if known.sign and os.getenv(known.sign)), here)
@@ -230,6 +246,13 @@ def _cpu_quotas(root: Path) -> Iterator[float]:
                 yield int(quota) / int(period)
         elif (spent := int(file.read_text())) > 0:
             yield spent / int(file.with_name("cpu.cfs_period_us").read_text())
+
+
+def _unused_pages(stat: Path) -> int:
+    """Bytes of files' pages in a control group that were not used lately."""
+    lines = stat.read_text().splitlines() if stat.is_file() else []
+    found = dict(line.split()[:2] for line in lines if len(line.split()) >= 2)
+    return int(found.get("total_inactive_file", found.get("inactive_file", 0)))
 
 
 def _control_files(root: Path, controller: str, version_2: str, version_1: str) -> Iterator[Path]:

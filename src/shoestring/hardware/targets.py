@@ -1,8 +1,11 @@
 """Where a run can happen, by name: from the catalogue, or by looking at this machine."""
 
+import dataclasses
+from typing import Any
+
 from shoestring.errors import QuestionError, nearest
 from shoestring.hardware import probe
-from shoestring.hardware.catalog import DEVICES, PLATFORMS, Target
+from shoestring.hardware.catalog import DEVICES, PLATFORMS, Platform, Target
 
 PROBED = {"local": "this machine", "cpu": "this machine's CPU, whatever GPU it has"}
 """The targets that are known only by looking, which takes a moment: `find` does it when asked for one."""
@@ -15,6 +18,19 @@ def known() -> dict[str, Target]:
         name: Target(name=name, device=DEVICES[device], gpus=gpus, platform=PLATFORMS[platform])
         for name, device, gpus, platform in rows
     } | {name: Target(name=name, device=device, gpus=1) for name, device in DEVICES.items()}
+
+
+def under(target: Target, *, session_seconds: float | None = None, disk_bytes: int | None = None) -> Target:
+    """The target with these limits instead of its platform's."""
+    given: dict[str, Any] = {}
+    if session_seconds is not None:
+        given["session_hours"] = session_seconds / 3600
+    if disk_bytes is not None:
+        given["disk_bytes"] = disk_bytes
+    if not given:
+        return target
+    platform = target.platform or Platform(name="", title="limits that were given")
+    return dataclasses.replace(target, platform=dataclasses.replace(platform, **given))
 
 
 def find(name: str) -> Target:

@@ -3,6 +3,7 @@
 Everything goes to stderr; stdout belongs to data.
 """
 
+import math
 import sys
 import time
 from collections.abc import Callable
@@ -41,6 +42,7 @@ class Progress:
         self._stream = stream or sys.stderr
         self._clock = clock
         self._speed = Speed()
+        self._began = self._told_at = clock()
         self._facts = "starting"
         self._printed_at: float | None = None
         self._printed = ""
@@ -76,7 +78,11 @@ class Progress:
         session_seconds_left: float | None = None,
     ) -> None:
         """The run has reached `update`; the last `updates` of them took `seconds` for so many `samples`."""
-        self._speed.add(updates=updates, samples=samples, seconds=seconds)
+        now = self._clock()
+        self._speed.add(
+            updates=updates, samples=samples, seconds=seconds, beside=max(0.0, now - self._told_at - seconds)
+        )
+        self._told_at = now
         self._update = update
         run_seconds_left = self._speed.seconds_for(max(0, self._total_updates - update))
         rate = self._speed.samples_per_second()
@@ -86,7 +92,8 @@ class Progress:
                 f"loss {loss:.4g}",
                 f"{_UNKNOWN if rate is None else _rate_text(rate)} samples/s",
                 _UNKNOWN if memory_bytes is None else bytes_text(memory_bytes),
-                f"left: session {_left_text(session_seconds_left)}, run {_left_text(run_seconds_left)}",
+                f"left: session {_left_text(session_seconds_left)}, run {_left_text(run_seconds_left)}"
+                + _sessions_text(run_seconds_left, session_seconds_left, now - self._began),
             )
         )
         if self._live:
@@ -122,6 +129,13 @@ def _rate_text(rate: float) -> str:
 
 def _left_text(seconds: float | None) -> str:
     return _UNKNOWN if seconds is None else seconds_text(max(0.0, seconds))
+
+
+def _sessions_text(run_left: float | None, session_left: float | None, so_far: float) -> str:
+    """In how many more sessions of this one's length a run will be done that this one does not finish."""
+    if run_left is None or session_left is None or run_left <= session_left or session_left <= 0:
+        return ""
+    return f" in {1 + math.ceil((run_left - session_left) / (session_left + so_far))} sessions"
 
 
 def _live_area(stream: TextIO) -> "Live":

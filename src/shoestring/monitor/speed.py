@@ -14,11 +14,15 @@ class Speed:
         self._memory_seconds = memory_seconds
         self._started = False
         self._seconds = self._updates = self._samples = 0.0
+        self._measured = self._beside = 0.0
 
-    def add(self, *, updates: int, samples: int, seconds: float) -> None:
+    def add(self, *, updates: int, samples: int, seconds: float, beside: float = 0.0) -> None:
+        """`updates` took `seconds`; before them `beside` went into something else, saves and evaluations."""
         if not self._started:
             self._started = True
             return
+        self._measured += seconds
+        self._beside += beside
         fade = math.exp(-seconds / self._memory_seconds)
         self._seconds = self._seconds * fade + seconds
         self._updates = self._updates * fade + updates
@@ -28,5 +32,7 @@ class Speed:
         return self._samples / self._seconds if self._seconds else None
 
     def seconds_for(self, updates: int) -> float | None:
-        """The time that so many more updates take at this speed, without saving and evaluating."""
-        return updates * self._seconds / self._updates if self._updates else None
+        """The time that so many more updates take at this speed, with as large a share beside them as so far."""
+        if not self._updates:
+            return None
+        return updates * self._seconds / self._updates * (1 + self._beside / self._measured)

@@ -7,7 +7,8 @@ from typing import Any
 from shoestring.estimate.memory import Breakdown
 from shoestring.estimate.phases import tensor_bytes
 from shoestring.hardware.catalog import Target
-from shoestring.plan.search import candidate
+from shoestring.plan import notebook
+from shoestring.plan.candidates import candidate
 from shoestring.recipe import LoadedRecipe
 from shoestring.settings import Settings
 from shoestring.trace import Tracer
@@ -39,6 +40,10 @@ class Estimate:
             "parameters": {"total": self.facts.parameters_total, "trainable": self.facts.parameters_trainable},
             **self.memory.json(),
         }
+
+    def _repr_html_(self) -> str:
+        """What a notebook shows."""
+        return notebook.estimate(self.recipe, self.json())
 
 
 def make_estimate(loaded: LoadedRecipe, target: Target, wanted: Settings) -> Estimate:

@@ -1,23 +1,32 @@
 """The plan: settings, what they cost in memory, time, sessions and disk, and why they were chosen."""
 
 import dataclasses
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
 from shoestring import config
+from shoestring.estimate.calibration import Calibration
 from shoestring.estimate.memory import Breakdown
 from shoestring.hardware.catalog import Target
-from shoestring.plan.costs import PlannedDisk, PlannedTime, planned_disk, planned_time
-from shoestring.plan.reasons import reasons
-from shoestring.plan.search import Candidate, search
-from shoestring.plan.sessions import PlannedSession, sessions
+from shoestring.hardware.prices import Price, price
+from shoestring.plan import notebook
+from shoestring.plan.advice import Seen, advice
+from shoestring.plan.candidates import Candidate, Candidates
+from shoestring.plan.costs import PlannedDisk, PlannedHost, PlannedTime, planned_disk, planned_host, planned_time
+from shoestring.plan.ladder import ladder
+from shoestring.plan.limits import Limit, binding, limits
+from shoestring.plan.phases import Phase, phases
+from shoestring.plan.proposals import Proposal, proposals, smallest
+from shoestring.plan.reasons import changes, reasons
+from shoestring.plan.search import search
+from shoestring.plan.sessions import PlannedSession, PlannedWeek, sessions, weeks
 from shoestring.recipe import LoadedRecipe, updates_per_epoch
 from shoestring.settings import Settings
 from shoestring.trace import Tracer
 from shoestring.trace.record import Facts
 
-Verdict = Literal["fits", "does not fit"]
+Verdict = Literal["fits", "fits with changes", "does not fit"]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -33,13 +42,40 @@ class Plan:
     memory: Breakdown
     time: PlannedTime
     sessions: tuple[PlannedSession, ...]
+    weeks: tuple[PlannedWeek, ...]
     disk: PlannedDisk
+    host: PlannedHost
+    limits: tuple[Limit, ...]
+    binding: Limit
+    """The limit that is exceeded most, or that is nearest."""
+    changes: tuple[str, ...]
+    """The smallest that would make it fit, of each limit that is exceeded; none where it fits."""
+    ladder: tuple[str, ...]
+    """What the engine does where memory runs out all the same."""
     reasons: tuple[str, ...]
+    advice: tuple[str, ...]
+    proposals: tuple[Proposal, ...]
+    phases: tuple[Phase, ...]
+    price: Price | None
+    """Of one of the target's GPUs; None where nobody knows."""
     alternatives: tuple[Mapping[str, Any], ...]
 
     @property
     def fits(self) -> bool:
+        """As it stands, without any change."""
         return self.verdict == "fits"
+
+    @property
+    def hours(self) -> float | None:
+        """Of all sessions; None where the time is unknown."""
+        return sum(session.hours for session in self.sessions) if self.sessions else None
+
+    @property
+    def cost_usd(self) -> float | None:
+        """Of all of the target's GPUs for all sessions; None where hours or price are unknown."""
+        if self.price is None or self.hours is None:
+            return None
+        return self.price.usd_per_hour * self.target.gpus * self.hours
 
     def json(self) -> dict[str, Any]:
         """The plan as JSON: bytes are integers, seconds numbers."""
@@ -58,28 +94,67 @@ class Plan:
             },
             "time": self.time.json(),
             "sessions": [dataclasses.asdict(session) for session in self.sessions],
+            "weeks": [dataclasses.asdict(week) for week in self.weeks],
             "disk": self.disk.json(),
+            "host": self.host.json(),
+            "cost": {"usd": self.cost_usd, "price": dataclasses.asdict(self.price) if self.price else None},
+            "limits": [limit.json() for limit in self.limits],
+            "binding": self.binding.name,
+            "changes": list(self.changes),
+            "ladder": list(self.ladder),
             "reasons": list(self.reasons),
+            "advice": list(self.advice),
+            "proposals": [proposal.json() for proposal in self.proposals],
+            "phases": [phase.json() for phase in self.phases],
             "alternatives": [dict(alternative) for alternative in self.alternatives],
         }
 
+    def _repr_html_(self) -> str:
+        """What a notebook shows."""
+        return notebook.plan(self.json())
 
-def make_plan(loaded: LoadedRecipe, target: Target, wanted: Settings) -> Plan:
+
+def make_plan(
+    loaded: LoadedRecipe,
+    target: Target,
+    wanted: Settings,
+    *,
+    thorough: bool = False,
+    usd_per_hour: float | None = None,
+    calibration: Calibration | None = None,
+) -> Plan:
     """Plan `loaded` for `target`; what `wanted` fixes stays fixed.
+
+    A thorough plan has proposals and phases as well: what would change the learning or leave what was asked for, priced
+    as far as that does not take longer than the plan. `usd_per_hour` of one GPU counts instead of a list price, and
+    `calibration` is what a run on the same device measured.
 
     Raises TraceError when a training step of the model cannot be followed, QuestionError when its data is bad.
     """
-    with Tracer(loaded) as tracer:
+    with Tracer(loaded) as tracer, Candidates(tracer, loaded, target, calibration) as candidates:
         facts = tracer.facts
-        candidates = search(tracer, loaded, target, wanted)
-    chosen = candidates[0]
-    per_epoch = updates_per_epoch(facts.samples["train"], loaded.effective_batch) if facts.samples else None
-    time = planned_time(chosen, per_epoch, loaded.epochs)
-    disk = planned_disk(chosen, target)
-    planned = _sessions(target, time, per_epoch, loaded.epochs)
-    verdict: Verdict = "fits" if chosen.memory.fits and disk.fits and planned is not None else "does not fit"
+        found = search(candidates, wanted)
+        chosen = found[0]
+        per_epoch = updates_per_epoch(facts.samples["train"], loaded.effective_batch) if facts.samples else None
+        time = planned_time(
+            chosen,
+            per_epoch,
+            loaded.epochs,
+            effective_batch=loaded.effective_batch,
+            validation_samples=(facts.samples or {}).get("validation"),
+        )
+        disk, host = (
+            planned_disk(chosen, target, adapters=bool(loaded.options.get("lora_r"))),
+            planned_host(chosen, target),
+        )
+        planned = _sessions(target, time, disk, per_epoch, loaded.epochs)
+        evaluating = (time.evaluation_seconds or 0.0) / (per_epoch or 1)
+        bounds = limits(chosen, disk, host, target, evaluating)
+        fits = all(limit.holds for limit in bounds)
+        proposed = proposals(candidates, chosen, wanted, fits=chosen.fits, facts=facts) if thorough else []
+    platform = target.platform
     return Plan(
-        verdict=verdict,
+        verdict=_verdict(bounds, proposed),
         target=target,
         recipe=loaded.name,
         options=loaded.options,
@@ -88,21 +163,64 @@ def make_plan(loaded: LoadedRecipe, target: Target, wanted: Settings) -> Plan:
         memory=chosen.memory,
         time=time,
         sessions=tuple(planned or ()),
+        weeks=tuple(weeks(planned or (), platform.weekly_gpu_hours if platform else None)),
         disk=disk,
-        reasons=tuple(reasons(candidates, loaded, target, wanted, facts, disk, planned)),
-        alternatives=tuple(_alternative(other) for other in candidates[1:]),
+        host=host,
+        limits=tuple(bounds),
+        binding=binding(bounds),
+        changes=tuple(changes(bounds, proposed, target)),
+        ladder=tuple(ladder(chosen.settings, facts)),
+        reasons=tuple(reasons(found, loaded, target, wanted, facts, bounds)),
+        advice=tuple(advice(Seen(chosen=chosen, wanted=wanted, loaded=loaded, target=target))),
+        proposals=tuple(proposed),
+        phases=tuple(
+            phases(
+                loaded,
+                wanted,
+                target.name,
+                samples=(facts.samples or {}).get("train"),
+                update_seconds=time.predicted.update_seconds,
+                total_seconds=time.predicted.total_seconds,
+            )
+            if thorough and fits
+            else ()
+        ),
+        price=price(target, usd_per_hour),
+        alternatives=tuple(_alternative(other) for other in _alternatives(found[1:])),
     )
 
 
-def _sessions(target: Target, time: PlannedTime, per_epoch: int | None, epochs: int) -> list[PlannedSession] | None:
+def _verdict(bounds: Sequence[Limit], proposed: Sequence[Proposal]) -> Verdict:
+    """Changes are those of options and settings: another machine is not this one."""
+    broken = [limit for limit in bounds if not limit.holds]
+    if not broken:
+        return "fits"
+    return "fits with changes" if broken == [bounds[0]] and smallest(proposed) else "does not fit"
+
+
+def _sessions(
+    target: Target, time: PlannedTime, disk: PlannedDisk, per_epoch: int | None, epochs: int
+) -> list[PlannedSession] | None:
     if per_epoch is None or time.predicted.update_seconds is None:
         return []
+    platform = target.platform
     return sessions(
         total_updates=per_epoch * epochs,
         updates_per_epoch=per_epoch,
         update_seconds=time.predicted.update_seconds,
-        session_hours=target.platform.session_hours if target.platform else None,
+        session_hours=platform.session_hours if platform else None,
+        weekly_hours=platform.weekly_gpu_hours if platform else None,
+        evaluation_seconds=time.evaluation_seconds or 0.0,
+        save_bytes=disk.full_checkpoint_bytes,
     )
+
+
+def _alternatives(others: Sequence[Candidate]) -> list[Candidate]:
+    """Of those that differ in their microbatch alone the best."""
+    best: dict[Settings, Candidate] = {}
+    for other in others:
+        best.setdefault(other.settings.replace(micro_batch=None), other)
+    return list(best.values())
 
 
 def _alternative(other: Candidate) -> dict[str, Any]:

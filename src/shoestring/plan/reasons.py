@@ -1,9 +1,12 @@
 """Why a plan is as it is, in words."""
 
+from collections.abc import Iterator, Sequence
+
 from shoestring.hardware.catalog import Target
-from shoestring.plan.costs import PlannedDisk
-from shoestring.plan.search import CLOSE, Candidate
-from shoestring.plan.sessions import PlannedSession
+from shoestring.plan.candidates import Candidate
+from shoestring.plan.limits import Limit
+from shoestring.plan.proposals import Proposal, next_device, smallest
+from shoestring.plan.search import CLOSE
 from shoestring.recipe import LoadedRecipe
 from shoestring.settings import Settings
 from shoestring.trace.record import Facts
@@ -11,21 +14,22 @@ from shoestring.units import bytes_text
 
 
 def reasons(
-    candidates: list[Candidate],
+    candidates: Sequence[Candidate],
     loaded: LoadedRecipe,
     target: Target,
     wanted: Settings,
     facts: Facts,
-    disk: PlannedDisk,
-    planned: list[PlannedSession] | None,
+    bounds: Sequence[Limit],
 ) -> list[str]:
     """Why the first of the candidates was chosen, and everything a person should know before believing it."""
     chosen = candidates[0]
     settings = chosen.settings
-    said = [_memory_reason(chosen), _micro_batch_reason(chosen, loaded, wanted)]
+    said = [_memory_reason(chosen), _micro_batch_reason(candidates, loaded, wanted)]
     said.append(_precision_reason(candidates, target, wanted))
-    if settings.checkpointing == "full" and wanted.checkpointing is None:
-        said.append("checkpointing full: without it not even the smallest microbatch fits")
+    if settings.checkpointing not in ("no", None) and wanted.checkpointing is None:
+        said.append(_checkpointing_reason(chosen, facts))
+    if settings.optimizer_kernel and not wanted.optimizer_kernel:
+        said.append(f"optimizer_kernel {settings.optimizer_kernel}: one launch for all weights, without copies of them")
     if settings.compile != "no":
         said.append("compile: memory and time of compiled steps are not estimated; these are the plain one's")
     if facts.batch_norm and settings.micro_batch != loaded.effective_batch:
@@ -37,16 +41,27 @@ def reasons(
         said.append(f"no time: nobody knows the rates of {target.device.title}; the first updates will tell")
     if facts.samples is None:
         said.append("no epochs, sessions or total time: the recipe has no data()")
-    if planned is None:
-        said.append("a session ends before its first update could be done and saved")
-    if not disk.fits and disk.limit_bytes is not None:
-        said.append(
-            f"the run's checkpoints take {bytes_text(disk.peak_bytes)}, of which {target.name} keeps "
-            f"{bytes_text(disk.limit_bytes)}"
-        )
+    said += [
+        f"{limit.name}: {limit.text(limit.needs)} are more than the {limit.text(limit.has)} there are"
+        for limit in bounds[1:]
+        if not limit.holds
+    ]
     if target.gpus > 1:
         said.append(f"one of the {target.gpus} GPUs is used: this version cannot train on several yet")
     return said
+
+
+def changes(bounds: Sequence[Limit], proposed: Sequence[Proposal], target: Target) -> Iterator[str]:
+    """For each limit that is exceeded the smallest change that would do."""
+    for number, limit in enumerate(bounds):
+        if limit.holds:
+            continue
+        change = smallest(proposed) if number == 0 else None
+        if change:
+            learning = "" if change.changes_learning else ", with the same learning"
+            yield f"{limit.name}: {change.command} ({change.name}{learning})"
+        larger = next_device(target, round(limit.needs)) if number == 0 else ""
+        yield f"{limit.name}: {limit.enough}" + (f", as {larger}" if larger else "")
 
 
 def _memory_reason(chosen: Candidate) -> str:
@@ -58,32 +73,56 @@ def _memory_reason(chosen: Candidate) -> str:
     )
 
 
-def _micro_batch_reason(chosen: Candidate, loaded: LoadedRecipe, wanted: Settings) -> str:
+def _micro_batch_reason(candidates: Sequence[Candidate], loaded: LoadedRecipe, wanted: Settings) -> str:
+    chosen = candidates[0]
     size = chosen.settings.micro_batch
+    larger = [each for each in candidates[1:] if each.fits and (each.trace.micro_batch > chosen.trace.micro_batch)]
     if wanted.micro_batch:
         why = "as asked"
     elif not chosen.memory.fits:
         why = "not even that fits"
     elif size == loaded.effective_batch:
         why = "the whole effective batch fits, so nothing is accumulated"
+    elif larger and larger[0].settings.precision == chosen.settings.precision:
+        best = larger[0]
+        why = (
+            f"{best.settings.micro_batch} fits too and is predicted to take {best.seconds / chosen.seconds:.2f} times "
+            "as long: kernels waste less at some sizes"
+        )
     else:
-        why = f"the largest halving of {loaded.effective_batch} that fits"
+        why = f"the fastest part of {loaded.effective_batch} that fits"
     return f"micro_batch {size}: {why}"
 
 
-def _precision_reason(candidates: list[Candidate], target: Target, wanted: Settings) -> str:
+def _checkpointing_reason(chosen: Candidate, facts: Facts) -> str:
+    setting = chosen.settings.checkpointing
+    which = "all" if setting == "full" else setting
+    return (
+        f"checkpointing {setting}: {which} of {facts.blocks} blocks keep their input alone, and are computed again in "
+        "backward; with fewer nothing that fits is as fast"
+    )
+
+
+def _precision_reason(candidates: Sequence[Candidate], target: Target, wanted: Settings) -> str:
     chosen = candidates[0]
     name = chosen.settings.precision
     if wanted.precision:
         return f"precision {name}: as asked"
     others = [other for other in candidates[1:] if other.settings.precision != name]
+    if not others and len(target.device.precisions) > 1:
+        return f"precision {name}: fp32 would take longer for its arithmetic alone"
     if not others:
         return f"precision {name}: what {target.device.title} has"
-    rival = min(others, key=lambda other: other.seconds)
-    if chosen.memory.fits and not rival.memory.fits:
-        return f"precision {name}: {rival.settings.precision} does not fit"
-    if not chosen.seconds or rival.seconds < chosen.seconds * CLOSE:
-        return f"precision {name}: {rival.settings.precision} is not predicted to be 10% faster"
-    return (
-        f"precision {name}: predicted {rival.seconds / chosen.seconds:.1f} times as fast as {rival.settings.precision}"
-    )
+    fitting = [other for other in others if other.memory.fits]
+    if chosen.memory.fits and not fitting:
+        return f"precision {name}: {others[0].settings.precision} does not fit"
+    rival = min(fitting or others, key=lambda other: other.seconds)
+    if not chosen.seconds:
+        return f"precision {name}: nothing tells the types apart"
+    faster = rival.seconds / chosen.seconds
+    if name != "fp32" and faster < CLOSE:
+        return (
+            f"precision {name}: predicted {faster - 1:.0%} faster than {rival.settings.precision}, which is less than "
+            f"a prediction can tell; precision={rival.settings.precision} rounds less"
+        )
+    return f"precision {name}: predicted {faster:.1f} times as fast as {rival.settings.precision}"

@@ -14,48 +14,26 @@ from shoestring.hardware.catalog import Target
 from shoestring.report.metrics import summary
 from shoestring.settings import Settings
 from shoestring.trace.record import Facts
-from shoestring.units import bytes_text, count_text, seconds_text
+from shoestring.units import bytes_text, count_text
 
 if TYPE_CHECKING:
     from shoestring.plan.estimate import Estimate
-    from shoestring.plan.plan import Plan
     from shoestring.train.loop import Outcome
 
 _BAR = 30
 
 
-def plan(found: "Plan") -> RenderableType:
-    """A plan on one screen: the verdict first, then what it rests on."""
-    facts = _grid()
-    settings = found.settings
-    facts.add_row("settings", _settings_text(settings.json()))
-    facts.add_row("", _effective_batch(found))
-    facts.add_row("memory", _memory_text(found.memory))
-    facts.add_row("", _memory_bars(found.memory))
-    facts.add_row("time", _time_text(found))
-    facts.add_row("sessions", _sessions_text(found))
-    facts.add_row("disk", _disk_text(found))
-    facts.add_row("because", Text("\n".join(found.reasons)))
-    if found.alternatives:
-        facts.add_row("or", Text("\n".join(map(_alternative_text, found.alternatives))))
-    return Group(
-        _headline(found.recipe, found.target, found.facts),
-        Text(found.verdict, style="bold green" if found.fits else "bold red"),
-        facts,
-    )
-
-
 def estimate(found: "Estimate") -> RenderableType:
     """The memory of given settings as its parts."""
     settings = found.settings
-    facts = _grid()
-    facts.add_row("settings", _settings_text(settings.json()))
-    facts.add_row("memory", _memory_text(found.memory))
-    facts.add_row("", _memory_bars(found.memory))
+    facts = grid()
+    facts.add_row("settings", settings_text(settings.json()))
+    facts.add_row("memory", memory_text(found.memory))
+    facts.add_row("", memory_bars(found.memory))
     facts.add_row("tensors in", " · ".join(f"{name} {bytes_text(size)}" for name, size in found.phases.items()))
     fits = found.memory.fits
     return Group(
-        _headline(found.recipe, found.target, found.facts),
+        headline(found.recipe, found.target, found.facts),
         Text("fits" if fits else "does not fit", style="bold green" if fits else "bold red"),
         facts,
     )
@@ -98,7 +76,7 @@ def recipes(found: Sequence[dict[str, Any]]) -> RenderableType:
 
 
 def _choices(options: Iterable[Mapping[str, Any]]) -> Table:
-    table = _grid()
+    table = grid()
     for option in options:
         default = "" if option["default"] is None else option["default"]
         table.add_row(f"  {option['name']}={default}", f"{option['help']} ({option['expected']})")
@@ -118,7 +96,7 @@ def outcome(found: "Outcome", recipe: str, run: Path) -> RenderableType:
     return Group(*lines)
 
 
-def _headline(recipe: str, target: Target, facts: Facts) -> Text:
+def headline(recipe: str, target: Target, facts: Facts) -> Text:
     device = f"{target.device.title}, {bytes_text(target.device.memory_bytes)}"
     return Text.assemble(
         (recipe, "bold"),
@@ -128,7 +106,7 @@ def _headline(recipe: str, target: Target, facts: Facts) -> Text:
     )
 
 
-def _settings_text(settings: Mapping[str, Any]) -> str:
+def settings_text(settings: Mapping[str, Any]) -> str:
     """Microbatch and precision, and what else decides memory where it is not the default."""
     plain = Settings(checkpointing="no").json()
     names = ("checkpointing", "optimizer_kernel", "offload", "sharding", "allocator", "cudnn_benchmark")
@@ -136,70 +114,26 @@ def _settings_text(settings: Mapping[str, Any]) -> str:
     return " · ".join([f"micro_batch {settings['micro_batch']}", str(settings["precision"]), *others])
 
 
-def _effective_batch(found: "Plan") -> str:
-    size = found.options["effective_batch"]
-    pieces = -(-size // (found.settings.micro_batch or size))
-    return f"{pieces} {'microbatch makes' if pieces == 1 else 'microbatches make'} the effective batch of {size}"
-
-
-def _memory_text(memory: Breakdown) -> str:
+def memory_text(memory: Breakdown) -> str:
     return (
         f"{bytes_text(memory.peak_bytes)} at the peak, between {bytes_text(memory.low_bytes)} and "
         f"{bytes_text(memory.high_bytes)}, of {bytes_text(memory.capacity_bytes)}"
     )
 
 
-def _memory_bars(memory: Breakdown) -> RenderableType:
+def memory_bars(memory: Breakdown) -> RenderableType:
     largest = max(part.bytes for part in memory.parts)
-    table = _grid()
+    table = grid()
     for part in sorted(memory.parts, key=lambda part: -part.bytes):
-        table.add_row(part.name, Text(bytes_text(part.bytes), justify="right"), _bar(part.bytes / largest))
+        table.add_row(part.name, Text(bytes_text(part.bytes), justify="right"), bar(part.bytes / largest))
     return table
 
 
-def _bar(share: float) -> Text:
+def bar(share: float) -> Text:
     """A bar of at most `_BAR` cells in eighths of a cell."""
     eighths = max(1, round(share * _BAR * 8))
     return Text("█" * (eighths // 8) + " ▏▎▍▌▋▊▉"[eighths % 8].strip(), style="cyan")
 
 
-def _time_text(found: "Plan") -> str:
-    predicted, low, high = found.time.predicted, found.time.low, found.time.high
-    if predicted.update_seconds is None:
-        return "unknown"
-    text = f"{seconds_text(predicted.update_seconds)} an update"
-    if predicted.epoch_seconds is None or predicted.total_seconds is None:
-        return text
-    assert low.total_seconds is not None and high.total_seconds is not None
-    return (
-        f"{text} · {seconds_text(predicted.epoch_seconds)} an epoch · {seconds_text(predicted.total_seconds)} in all "
-        f"(between {seconds_text(low.total_seconds)} and {seconds_text(high.total_seconds)})"
-    )
-
-
-def _sessions_text(found: "Plan") -> str:
-    if not found.sessions:
-        return "–"
-    platform = found.target.platform
-    limit = f" of at most {platform.session_hours:g} h" if platform and platform.session_hours else ""
-    hours = sum(session.hours for session in found.sessions)
-    return f"{len(found.sessions)}{limit}, {seconds_text(hours * 3600)} with starting and stopping"
-
-
-def _disk_text(found: "Plan") -> str:
-    limit = f" of {bytes_text(found.disk.limit_bytes)}" if found.disk.limit_bytes else ""
-    return (
-        f"{bytes_text(found.disk.peak_bytes)}{limit} at its fullest; "
-        f"{bytes_text(found.disk.full_checkpoint_bytes)} a full checkpoint"
-    )
-
-
-def _alternative_text(other: Any) -> str:
-    settings = other["settings"]
-    fits = "" if other["fits"] else ", does not fit"
-    time = f", {seconds_text(other['update_seconds'])} an update" if other["update_seconds"] else ""
-    return f"{_settings_text(settings)}: {bytes_text(other['peak_bytes'])}{time}{fits}"
-
-
-def _grid(columns: Iterable[str] = ()) -> Table:
+def grid(columns: Iterable[str] = ()) -> Table:
     return Table.grid(*columns, padding=(0, 2))

@@ -3,10 +3,12 @@
 import errno
 import fcntl
 import os
+import tempfile
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
+from shoestring.checkpoint.files import replace
 from shoestring.errors import QuestionError
 
 _WITHOUT = {errno.ENOLCK, errno.ENOSYS, errno.EOPNOTSUPP, errno.EINVAL}
@@ -16,12 +18,16 @@ _WITHOUT = {errno.ENOLCK, errno.ENOSYS, errno.EOPNOTSUPP, errno.EINVAL}
 def locked(run: Path) -> Iterator[None]:
     """Hold the directory `run` for this process. The system lets go of it when the process dies, however it dies.
 
-    On a filesystem without locks (some that come over a network) the name of the holder is the lock; a holder of this
-    machine that is dead does not count.
+    On a filesystem without locks (some that come over a network) a file that only one process can create is the lock,
+    `.lock`. One that a dead process of this machine has left is taken over; whether one of another machine is dead
+    nobody here can know, so a person has to remove it. Machines are told apart by their names: two containers of one
+    name that share such a filesystem are not kept apart.
 
     Raises QuestionError, naming the holder, when another process is at it.
     """
     descriptor = os.open(run / "lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+    created = run / ".lock"
+    without = False
     try:
         holder = os.read(descriptor, 200).decode(errors="replace").strip()
         try:
@@ -31,14 +37,50 @@ def locked(run: Path) -> Iterator[None]:
         except OSError as error:
             if error.errno not in _WITHOUT:
                 raise
-            if holder and not _is_dead(holder):
-                raise _held(run, holder, f"wait for it or stop it; if it is gone, remove {run / 'lock'}") from error
-        os.ftruncate(descriptor, 0)
-        os.pwrite(descriptor, f"{_me()}\n".encode(), 0)
+            without = True
+        if without:
+            _create(run, created, holder)
         try:
+            os.ftruncate(descriptor, 0)
+            os.pwrite(descriptor, f"{_me()}\n".encode(), 0)
             yield
         finally:
             os.ftruncate(descriptor, 0)
+            if without:
+                created.unlink(missing_ok=True)
+    finally:
+        os.close(descriptor)
+
+
+def _create(run: Path, created: Path, holder: str) -> None:
+    """Create the file that is the lock, or take it over from a dead process of this machine."""
+    with _alone_here():
+        if holder and not _is_dead(holder):
+            raise _held(run, holder, f"wait for it or stop it; if it is gone, remove {run / 'lock'}")
+        try:
+            descriptor = os.open(created, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o644)
+        except FileExistsError as error:
+            holder = created.read_text(errors="replace")[:200].strip()
+            if not _is_dead(holder):
+                raise _held(run, holder, f"wait for it or stop it; if it is gone, remove {created}") from error
+            replace(created, lambda beside: beside.write_text(f"{_me()}\n"))
+        else:
+            with os.fdopen(descriptor, "w") as file:
+                file.write(f"{_me()}\n")
+
+
+@contextmanager
+def _alone_here() -> Iterator[None]:
+    """One process of this machine and user at a time: of several that find a dead holder only one takes over.
+
+    The directory for temporary files is this machine's own and so has locks; where it has none either, nothing helps.
+    """
+    place = Path(tempfile.gettempdir()) / f"shoestring-{os.getuid()}.lock"
+    descriptor = os.open(place, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
+    try:
+        with suppress(OSError):
+            fcntl.flock(descriptor, fcntl.LOCK_EX)
+        yield
     finally:
         os.close(descriptor)
 

@@ -43,12 +43,15 @@ class BlockwiseAdamW(Optimizer):
 
     @torch.no_grad()
     def step(self, closure: Callable[[], float] | None = None) -> None:  # type: ignore[override]
-        """Make the states that are not there yet."""
+        """Make the states that are not there yet, and go over the weights as one kernel for each does."""
         assert closure is None
         for group in self.param_groups:
             for parameter in group["params"]:
-                if parameter.grad is not None and not self.state[parameter]:
+                if parameter.grad is None:
+                    continue
+                if not self.state[parameter]:
                     self.state[parameter].update(self._states(parameter))
+                parameter.add_(parameter.grad, alpha=0)
 
     def _states(self, parameter: nn.Parameter) -> dict[str, Any]:
         small = self._bits == 32 or parameter.numel() < SMALLEST
@@ -102,6 +105,19 @@ def require_real(optimizer: Optimizer) -> None:
             "this optimizer can be estimated, not trained with",
             hint="torch.optim.AdamW in the recipe's optimizer(), and optimizer_states=8bit",
         )
+
+
+def share_tables(optimizer: Optimizer) -> None:
+    """Have states share the tables of their 8 bits again, which loading has made one of for each: a checkpoint has
+    what is shared once.
+    """
+    first: dict[tuple[str, torch.device], Tensor] = {}
+    for state in optimizer.state.values():
+        for name in ("qmap1", "qmap2"):
+            if isinstance(table := state.get(name), Tensor):
+                shared = first.setdefault((name, table.device), table)
+                if torch.equal(shared, table):
+                    state[name] = shared
 
 
 def _groups(own: Optimizer, states: str) -> list[dict[str, Any]]:

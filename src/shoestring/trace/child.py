@@ -56,7 +56,8 @@ class _Session:
             self._facts = _open(self._loaded)
             return {"facts": self._facts.json()}
         assert self._loaded and self._facts
-        return {"trace": _trace(self._loaded, self._facts, question).json()}
+        loaded = self._loaded.replace(**question["options"]) if question["options"] else self._loaded
+        return {"trace": _trace(loaded, self._facts, question).json()}
 
 
 def _open(loaded: LoadedRecipe) -> Facts:

@@ -11,16 +11,18 @@ from torch import nn
 from torch.nn.modules.batchnorm import _BatchNorm
 
 from shoestring.recipe import LoadedRecipe, part
-from shoestring.techniques import adapt
+from shoestring.techniques import adapt, checkpointing
 from shoestring.trace import pretend
 from shoestring.trace.record import Facts
 
 
 def read(loaded: LoadedRecipe) -> Facts:
     """The facts of the recipe and its options; raises what its own code raises."""
-    recipe, samples = loaded.recipe, None
+    recipe, samples, lengths = loaded.recipe, None, None
     if part(recipe, "data", None) is not None:
-        samples = {name: len(data) for name, data in loaded.data().items()}
+        data = loaded.data()
+        samples = {name: len(each) for name, each in data.items()}
+        lengths = _lengths(recipe, data["train"])
     model: nn.Module = pretend.build(lambda: adapt.model(recipe.model(), loaded.adaptation))
     # Making an optimizer imports a good part of torch; where it did before, this costs nothing.
     torch.optim.AdamW([torch.zeros(1)])
@@ -31,11 +33,28 @@ def read(loaded: LoadedRecipe) -> Facts:
         # Packed weights (4 bits, two in each byte) say how many they are.
         parameters_total=sum(getattr(parameter, "unpacked_numel", parameter.numel()) for parameter in parameters),
         parameters_trainable=sum(parameter.numel() for parameter in parameters if parameter.requires_grad),
-        weight_bytes=sum(tensor.numel() * tensor.element_size() for tensor in stored.values()),
+        weight_bytes=sum(map(_bytes, stored.values())),
+        frozen_bytes=sum(_bytes(parameter) for parameter in parameters if not parameter.requires_grad),
         batch_norm=any(isinstance(module, _BatchNorm) and module.training for module in model.modules()),
         samples=samples,
         process_bytes=process,
+        blocks=len(checkpointing.blocks(model, recipe)),
+        data_parallel=any(isinstance(module, nn.DataParallel) for module in model.modules()),
+        lengths=lengths,
     )
+
+
+def _bytes(tensor: torch.Tensor) -> int:
+    return tensor.numel() * tensor.element_size()
+
+
+def _lengths(recipe: Any, data: Any) -> tuple[float, float] | None:
+    """The mean and the longest of at most a thousand samples at equal distances."""
+    length = part(recipe, "length", None)
+    if length is None:
+        return None
+    found = [float(length(data, index)) for index in range(0, len(data), -(-len(data) // 1000))]
+    return sum(found) / len(found), max(found)
 
 
 def first_batches(recipe: Any, size: int) -> tuple[tuple[float, float], ...]:

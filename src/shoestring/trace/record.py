@@ -41,12 +41,20 @@ class Facts:
     parameters_trainable: int
     weight_bytes: int
     """Bytes of the `state_dict`'s tensors, tied ones once."""
+    frozen_bytes: int = 0
+    """Of them, those of weights that are not trained."""
     batch_norm: bool
     """Some BatchNorm layer trains on its batch's own statistics, so the microbatch is part of what is learnt."""
     samples: Mapping[str, int] | None
     """Samples in each part of the data; None when the recipe has no `data()`."""
     process_bytes: int
     """Resident bytes of a process that has the recipe's data and all of torch that training imports, but no model."""
+    blocks: int = 0
+    """How many blocks activation checkpointing may compute again."""
+    data_parallel: bool = False
+    """Some module is a `torch.nn.DataParallel`."""
+    lengths: tuple[float, float] | None = None
+    """Of training samples the mean and the longest, as the recipe's `length` has them; None where it has none."""
 
     @classmethod
     def from_json(cls, values: Mapping[str, Any]) -> Facts:
@@ -90,6 +98,10 @@ class Op:
     """Of the arithmetic: the narrowest floating type among the operands."""
     launches: int = 1
     """Kernels one after another that it takes; many only where a recurrent layer steps through time."""
+    calls: int = 1
+    """Operators that the host called for it, itself and those without work since the last (views)."""
+    shape: tuple[int, ...] = ()
+    """Of a matrix product how many, rows, columns and depth, as `trace/products.py` has them; empty for all else."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -142,7 +154,7 @@ class Trace:
         for number, *row in values["events"]:
             kind = _KINDS[number]
             if kind is Op:
-                row[0] = names[row[0]]
+                row[0], row[-1] = names[row[0]], tuple(row[-1])
             events.append(kind(*row))
         return cls(
             micro_batch=values["micro_batch"],
@@ -162,7 +174,7 @@ def _rows(events: tuple[Event, ...], numbers: Mapping[str, int]) -> Iterator[lis
                 yield [0, storage]
             case Free(storage):
                 yield [1, storage]
-            case Op(name, flops, size, precision, launches):
-                yield [2, numbers[name], flops, size, precision, launches]
+            case Op(name, flops, size, precision, launches, calls, shape):
+                yield [2, numbers[name], flops, size, precision, launches, calls, shape]
             case Phase(name, update, microbatch):
                 yield [3, name, update, microbatch]

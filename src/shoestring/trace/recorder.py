@@ -14,7 +14,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils.flop_counter import flop_registry
 
 from shoestring.settings import Precision
-from shoestring.trace import attention, kernels, recurrent
+from shoestring.trace import attention, kernels, products, recurrent
 from shoestring.trace.fake import DEVICE_OF
 from shoestring.trace.pretend import DEVICE
 from shoestring.trace.record import Alloc, Event, Free, Op, Part, Phase, PhaseName, Storage
@@ -55,6 +55,8 @@ class Recorder(TorchDispatchMode):
         self._asleep: set[int] = set()
         """Addresses of storages whose memory is given back while their tensors live on."""
         self._phase_began = 0
+        self._calls = 0
+        """Operators called since the last one that did work."""
 
     @classmethod
     def _should_skip_dynamo(cls) -> bool:
@@ -68,6 +70,7 @@ class Recorder(TorchDispatchMode):
         if func is DEVICE_OF and isinstance(args[0], FakeTensor):
             return args[0].fake_device
         self.operator = func.name()
+        self._calls += 1
         result = func(*args, **kwargs)
         returned = self._of_interest(result)
         new = [tensor for tensor in returned if self._track(tensor)]
@@ -75,7 +78,8 @@ class Recorder(TorchDispatchMode):
         written = [tensor for read in _writes(func) for tensor in self._of_interest(read(args, kwargs))]
         if (new or written) and not _leaves_memory_alone(func):
             read = self._of_interest((args, kwargs))
-            self._events.append(_operator(func, args, kwargs, result, read, new + written))
+            self._events.append(_operator(func, args, kwargs, result, read, new + written, self._calls))
+            self._calls = 0
         if func is recurrent.FORWARD:
             self.label(result[-2:-1], "reserve space")
         return result
@@ -160,15 +164,24 @@ class Recorder(TorchDispatchMode):
 
 
 def _operator(
-    func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], result: Any, read: list[Tensor], made: list[Tensor]
+    func: Any,
+    args: tuple[Any, ...],
+    kwargs: dict[str, Any],
+    result: Any,
+    read: list[Tensor],
+    made: list[Tensor],
+    calls: int,
 ) -> Op:
     if func._schema.name in _GATHERS:
         read = made
     count = flop_registry.get(func._overloadpacket)
+    shape = products.shape(func, args, result)
     flops = int(count(*args, **kwargs, out_val=result)) if count else 0
     precision: Precision = next((name for x in read if (name := _PRECISIONS.get(x.dtype))), "fp32")
-    launches = recurrent.launches(*args) if func in (recurrent.FORWARD, recurrent.BACKWARD) else 1
-    return Op(func.name(), flops, _size(read) + _size(made), precision, launches)
+    recurring = func in (recurrent.FORWARD, recurrent.BACKWARD)
+    launches = recurrent.launches(*args) if recurring else products.launches(func, args)
+    flops = products.counted(func, args, kwargs, flops, shape)
+    return Op(func.name(), flops, _size(read) + _size(made), precision, launches, calls, shape)
 
 
 def _size(group: Iterable[Tensor]) -> int:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import json
 import os
 import re
@@ -10,7 +11,7 @@ import subprocess
 import sys
 import tempfile
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from types import TracebackType
 from typing import IO, Any
@@ -50,10 +51,19 @@ class Tracer:
             self._facts = Facts.from_json(answer["facts"])
         return self._facts
 
-    def trace(self, settings: Settings, *, accumulate: int, device: Device, gpus: int = 1) -> Trace:
+    def trace(
+        self,
+        settings: Settings,
+        *,
+        accumulate: int,
+        device: Device,
+        gpus: int = 1,
+        options: Mapping[str, Any] | None = None,
+    ) -> Trace:
         """Two updates as one of `gpus` such devices would run them, the second in at most two microbatches.
 
-        `settings` leave neither microbatch nor precision open. Raises TraceError naming the operator or the line that
+        `settings` leave neither microbatch nor precision open; `options` are those in which the recipe differs from
+        the one that was opened, whose facts the trace keeps. Raises TraceError naming the operator or the line that
         cannot be followed.
         """
         assert self.facts
@@ -64,6 +74,7 @@ class Tracer:
                 "accumulate": accumulate,
                 "capability": device.compute_capability,
                 "gpus": gpus,
+                "options": config.as_json(options or {}),
             }
         )
         return Trace.from_json(answer["trace"])
@@ -182,6 +193,8 @@ def _fork(loaded: LoadedRecipe) -> _Child:
         warnings.simplefilter("ignore", DeprecationWarning)
         pid = os.fork()
     if pid == 0:
+        # What is garbage here may wait for its threads to end (a process group of gloo does), which are not here.
+        gc.freeze()
         status = 1
         try:
             os.close(questions)

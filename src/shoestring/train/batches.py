@@ -105,12 +105,3 @@ def _moved(leaf: Any, device: torch.device) -> Any:
     if isinstance(leaf, torch.Tensor):
         return leaf.to(device, non_blocking=device.type == "cuda" and leaf.device.type == "cpu" and leaf.is_pinned())
     return leaf.to(device) if hasattr(leaf, "to") else leaf
-
-
-def in_order(dataset: Any, recipe: object, size: int, device: torch.device, seed: int) -> Iterator[tuple[Any, int]]:
-    """The whole dataset in its own order, as pairs of (batch of at most `size` on the device, its samples)."""
-    collate, draws = collate_of(recipe), Draws()
-    for start in range(0, len(dataset), size):
-        indices = range(start, min(start + size, len(dataset)))
-        batch = fetch(dataset, collate, indices, seed=seed, epoch=0, draws=draws)
-        yield to_device(batch, device), len(indices)

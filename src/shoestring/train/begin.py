@@ -1,17 +1,18 @@
 """What a session begins with: data, state and everything around them, restored from the newest checkpoint."""
 
-from functools import partial
 from typing import Any
 
 import torch
 
+from shoestring.checkpoint import light
 from shoestring.checkpoint.store import Store
+from shoestring.checkpoint.trained import frozen_digest
 from shoestring.errors import RunError
-from shoestring.recipe import LoadedRecipe
+from shoestring.recipe import LoadedRecipe, part
 from shoestring.session.directory import RunDirectory
 from shoestring.session.stop import Stop
 from shoestring.settings import Settings
-from shoestring.train import autotuning, precision, room
+from shoestring.train import autotuning, inputs, precision, room
 from shoestring.train.environment import device_name, environment
 from shoestring.train.failure import not_finite
 from shoestring.train.loading import Loader
@@ -40,19 +41,32 @@ def begin(
     Raises SessionOver where time is up before the data is there, ShoestringError where the run cannot go on.
     """
     with stop.at_once():
+        loaded, staged = inputs.staged(loaded, settings.stage, disk_bytes=disk_bytes, say=record.progress.message)
         data = loaded.data()
         here = environment(settings, device, loaded)
         state = build(loaded, settings, device)
-    order = DataOrder(samples=len(data["train"]), effective_batch=loaded.effective_batch, seed=loaded.seed)
+    order = DataOrder.of(data["train"], effective_batch=loaded.effective_batch, seed=loaded.seed)
+    here["data order"] = order.key
+    here["frozen weights"] = frozen_digest(state.model)
     record.expect(loaded.epochs * order.updates_per_epoch)
-    store = Store(run.checkpoints, keep=settings.keep_checkpoints, limit_bytes=disk_bytes, on_damaged=record.damaged)
-    saver = Saver(store, settings, record, stop.deadline, here)
+    store = Store(
+        run.checkpoints,
+        keep=settings.keep_checkpoints,
+        limit_bytes=disk_bytes,
+        expendable=lambda: light.of_updates(run.light),
+        on_damaged=record.damaged,
+    )
+
+    def without_finite_numbers(update: int, what: str, value: float) -> RunError:
+        return _not_finite(run, order, settings, saver, update, what, value)
+
+    saver = Saver(store, settings, record, stop.deadline, here, not_finite=without_finite_numbers)
     loader = Loader(loaded.recipe, data["train"], order, seed=loaded.seed, device=device, workers=settings.workers)
     meter = Meter(
         record.events,
         record.progress,
         stop.deadline,
-        not_finite=partial(_not_finite, run, order, settings, saver),
+        not_finite=without_finite_numbers,
         in_a_row=precision.IN_A_ROW[state.arithmetic.name],
         loader=loader,
         note=record.note,
@@ -72,6 +86,7 @@ def begin(
         training=room.recovering_update(state, loaded.recipe, run, device, record),
         evaluating=room.recovering_evaluation(state, record),
         allow_inexact=allow_inexact,
+        keep_light=settings.keep_light,
     )
     restored = saver.restore(state, allow_inexact=allow_inexact)
     room.apply(state, loaded.recipe)
@@ -80,14 +95,14 @@ def begin(
     if not restored:
         # Before the first update: a disk that cannot hold a checkpoint is found out now, not in an hour.
         with_room(lambda: saver.save(state), "a checkpoint")
-    for note in _notes(loaded, settings, state, device):
+    for note in (*staged, *_notes(loaded, settings, state, device)):
         record.note(note)
     return session
 
 
 def _notes(loaded: LoadedRecipe, settings: Settings, state: TrainingState, device: torch.device) -> list[str]:
-    """What a person should know of these settings."""
-    micro_batch, notes = state.fit.micro_batch, []
+    """What a person should know of these data, this model and these settings."""
+    micro_batch, notes = state.fit.micro_batch, list(part(loaded.recipe, "notes", list)())
     if trains_batch_norm(state.model) and micro_batch < loaded.effective_batch:
         notes.append(
             f"BatchNorm takes its statistics from each microbatch of {micro_batch}, not from the "

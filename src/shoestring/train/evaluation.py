@@ -1,6 +1,7 @@
 """Metrics on data the model does not train on, and what they decide: the best weights and when to stop early."""
 
 from collections.abc import Iterator
+from contextlib import closing
 from typing import Any
 
 import torch
@@ -10,7 +11,7 @@ from shoestring.errors import QuestionError
 from shoestring.recipe import LoadedRecipe, part
 from shoestring.session.stop import Stop
 from shoestring.session.stretch import polled
-from shoestring.train.batches import in_order
+from shoestring.train.in_order import in_order
 from shoestring.train.precision import Arithmetic
 from shoestring.train.seeding import derive, seed_all
 from shoestring.train.update import as_sum
@@ -25,18 +26,21 @@ def evaluate(
     micro_batch: int,
     device: torch.device,
     stop: Stop,
+    workers: int = 0,
 ) -> dict[str, Any]:
     """The recipe's metrics on `dataset`, in evaluation mode and without gradients.
+
+    `workers` processes fetch ahead where that pays; the metrics are the same bits whatever their number.
 
     Raises SessionOver when it is time to stop before the last batch, or would be; nothing is changed then.
     """
     training = {module: module.training for module in model.modules()}
-    batches = in_order(dataset, loaded.recipe, micro_batch, device, loaded.seed)
+    batches = in_order(dataset, loaded.recipe, micro_batch, device, loaded.seed, workers=workers)
     fitting = polled(stop, "evaluation", batches, len(dataset))
     seed_all(derive(loaded.seed, "evaluation"))
     model.eval()
     try:
-        with torch.no_grad(), arithmetic.autocast():
+        with closing(batches), torch.no_grad(), arithmetic.autocast():
             own = part(loaded.recipe, "evaluate", None)
             metrics = own(model, (batch for batch, _ in fitting)) if own else mean_loss(loaded.recipe, model, fitting)
     finally:

@@ -1,7 +1,7 @@
 """An update whose numbers are not finite: what to keep of it, and how to tell."""
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 import torch
@@ -32,12 +32,22 @@ def not_finite(
 
 
 def weights_finite(model: nn.Module) -> bool:
-    """Whether every weight that is trained is a finite number, in one pass and with one look at the device."""
-    trained = [each.detach() for each in model.parameters() if each.requires_grad and each.is_floating_point()]
-    if not trained:
+    """Whether every weight that is trained is a finite number."""
+    return finite([each.detach() for each in model.parameters() if each.requires_grad])
+
+
+def trained_names(model: nn.Module) -> frozenset[str]:
+    """The names, in the model's state, of the weights that are trained; one that is tied has several."""
+    return frozenset(name for name, each in model.named_parameters(remove_duplicate=False) if each.requires_grad)
+
+
+def finite(tensors: Iterable[torch.Tensor]) -> bool:
+    """Whether every floating-point number of `tensors` is finite, in one pass and with one look at the device."""
+    numbers = [each for each in tensors if each.is_floating_point()]
+    if not numbers:
         return True
     # The norm is fifteen times as fast on a CPU, but the squares of large weights may overflow; the largest cannot.
-    return _finite(torch._foreach_norm(trained, 2)) or _finite(torch._foreach_norm(trained, math.inf))
+    return _finite(torch._foreach_norm(numbers, 2)) or _finite(torch._foreach_norm(numbers, math.inf))
 
 
 def _finite(norms: Sequence[torch.Tensor]) -> bool:

@@ -6,14 +6,16 @@ from types import TracebackType
 from typing import Any, Self
 
 import torch
+from torch.utils._pytree import tree_leaves
 
 from shoestring.hardware.probe import cores
 from shoestring.recipe import part
+from shoestring.subset import Subset
 from shoestring.train.batches import Draws, collate_of, fetch, to_device
 from shoestring.train.order import DataOrder, longest_first, split
 from shoestring.train.resident import resident
-from shoestring.train.worker_count import WorkerCount
-from shoestring.train.workers import Request, Workers
+from shoestring.train.worker_count import WorkerCount, room
+from shoestring.train.workers import AHEAD, Request, Workers
 
 
 class Loader:
@@ -43,11 +45,11 @@ class Loader:
         """`workers` processes fetch ahead; None: as many as measuring says, none at first."""
         on_device = resident(dataset, device)
         self._dataset = dataset if on_device is None else on_device
-        self._collate, self._length = collate_of(recipe), part(recipe, "length", None)
+        self._collate, self._length = collate_of(recipe), _length_of(recipe, self._dataset)
         self._order, self._seed, self._device, self._clock = order, seed, device, clock
         self._draws = Draws()
         self._fixed = 0 if on_device is not None else workers
-        self._measured = WorkerCount(cores())
+        self._measured, self._bounded = WorkerCount(cores()), False
         self._processes: Workers | None = None
         self._running = 0
         self._last: _Last | None = None
@@ -78,6 +80,10 @@ class Loader:
         for _, indices in requests:
             began, mark = self._clock(), self._mark()
             batch = next(source)
+            if not self._bounded:
+                # The first is as large as they come: where lengths differ, an update begins with its longest.
+                self._bounded = True
+                self._measured.limit(room(_nbytes(batch), ahead=AHEAD))
             if mark is None or mark.query():
                 last.waited += self._clock() - began
                 self.waiting_seconds += self._clock() - began
@@ -105,7 +111,7 @@ class Loader:
         epoch, _ = self._order.place(update)
         indices = self._order.indices(update)
         if self._length is not None:
-            indices = longest_first(indices, lambda index: int(self._length(self._dataset, index)))
+            indices = longest_first(indices, self._length)
         return [(epoch, some) for some in split(indices, micro_batch)]
 
     def _source(self, update: int, micro_batch: int, requests: list[Request]) -> Iterator[Any]:
@@ -143,6 +149,21 @@ class Loader:
         mark: Any = torch.cuda.Event()
         mark.record(torch.cuda.current_stream(self._device))
         return mark
+
+
+def _nbytes(batch: Any) -> int:
+    """Of its tensors."""
+    return sum(leaf.nbytes for leaf in tree_leaves(batch) if isinstance(leaf, torch.Tensor))
+
+
+def _length_of(recipe: object, dataset: Any) -> Callable[[int], int] | None:
+    """The recipe's `length` of a sample's number; None where it has none. It knows the whole of a subset's dataset."""
+    length = part(recipe, "length", None)
+    if length is None:
+        return None
+    if isinstance(dataset, Subset):
+        return lambda index: int(length(dataset.dataset, dataset.indices[index]))
+    return lambda index: int(length(dataset, index))
 
 
 class _Last:

@@ -7,14 +7,13 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from shoestring.errors import RunError
 from shoestring.monitor.events import Events
 from shoestring.monitor.progress import Progress
 from shoestring.monitor.sampling import sample
 from shoestring.session.deadline import Deadline
-from shoestring.train.failure import weights_finite
 from shoestring.train.loading import Loader
 from shoestring.train.memory import RetriesWatch, alloc_retries
 from shoestring.train.update import UpdateResult
@@ -63,12 +62,11 @@ class Meter:
         self._waited = 0.0
         self._window = _Window(clock())
         self._row = 0
-        self._update = 0
         self._retries = RetriesWatch()
 
     def add(self, result: UpdateResult, *, update: int, epoch: int, samples: int, learning_rate: float) -> None:
         """`update` updates are done, the last of them with `result` in epoch number `epoch` (from 1)."""
-        window, self._update = self._window, update
+        window = self._window
         window.losses.append(result.loss)
         window.stepped.append(result.stepped)
         if result.gradient_norm is not None:
@@ -79,18 +77,16 @@ class Meter:
         if self._clock() - window.since >= self._every:
             self.flush()
 
-    def flush(self, weights: nn.Module | None = None) -> None:
-        """Tell what has been collected. Before a save it is given the `weights` that are to be saved.
+    def flush(self) -> None:
+        """Tell what has been collected.
 
-        Raises RunError when numbers among it, or the weights, are not finite: nothing that follows from them is worth
-        saving. Updates that fp16 left out count as that only several in a row.
+        Raises RunError when numbers among it are not finite: nothing that follows from them is worth saving. Updates
+        that fp16 left out count as that only several in a row.
         """
         window = self._window
         if window.losses:
             self._tell(window)
             self._window = _Window(self._clock())
-        if weights is not None and self._update and not weights_finite(weights):
-            raise self._not_finite(self._update, "largest weight", math.nan)
 
     def _tell(self, window: _Window) -> None:
         losses = torch.stack(window.losses).double()

@@ -1,12 +1,16 @@
 """Which samples make up which update: a pure function of (seed, epoch, effective batch).
 
 Microbatch, workers, number of GPUs and interruptions do not enter, so the update number alone is the data position.
+That holds for data in shards as well: their order follows from the counts alone, as in MosaicML's StreamingDataset.
 """
 
+import hashlib
+from bisect import bisect_right
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
-from itertools import pairwise
+from itertools import accumulate, pairwise
+from typing import Any, Self
 
 import torch
 from torch import Tensor
@@ -22,10 +26,28 @@ class DataOrder:
     samples: int
     effective_batch: int
     seed: int
+    shards: tuple[int, ...] = ()
+    """How many samples each shard has, where they are cheap to read only shard by shard (`shards.py`)."""
+    mix: int = 1
+    """Shards whose samples are shuffled together. The shards themselves are shuffled anew each epoch."""
+
+    @classmethod
+    def of(cls, dataset: Any, *, effective_batch: int, seed: int) -> Self:
+        """The order for a dataset: by its `shards` and `mix` where it has them."""
+        shards, mix = getattr(dataset, "shards", ()), getattr(dataset, "mix", 1)
+        return cls(samples=len(dataset), effective_batch=effective_batch, seed=seed, shards=tuple(shards), mix=mix)
 
     @property
     def updates_per_epoch(self) -> int:
         return updates_per_epoch(self.samples, self.effective_batch)
+
+    @property
+    def key(self) -> str:
+        """What it follows from besides seed and effective batch, in words: other data have another order."""
+        if not self.shards:
+            return f"{self.samples} samples"
+        counts = hashlib.sha256(repr(self.shards).encode()).hexdigest()[:16]
+        return f"{self.samples} samples in {len(self.shards)} shards ({counts}), {self.mix} mixed"
 
     def place(self, update: int) -> tuple[int, int]:
         """(epoch, number of the update in it), both from 0."""
@@ -36,6 +58,8 @@ class DataOrder:
         epoch, number = self.place(update)
         start = number * self.effective_batch
         stop = self.samples if number == self.updates_per_epoch - 1 else start + self.effective_batch
+        if self.shards:
+            return _from_shards(self.shards, self.mix, self.seed, epoch, start, stop)
         return _permutation(self.samples, self.seed, epoch)[start:stop].tolist()
 
 
@@ -45,6 +69,36 @@ class DataOrder:
 def _permutation(samples: int, seed: int, epoch: int) -> Tensor:
     """The samples in the order of an epoch, (samples,) int64."""
     return torch.randperm(samples, generator=torch.Generator().manual_seed(derive(seed, "order", epoch)))
+
+
+def _from_shards(shards: tuple[int, ...], mix: int, seed: int, epoch: int, start: int, stop: int) -> list[int]:
+    """The samples at the places `start` to `stop` of an epoch. Only the groups they lie in are shuffled for it."""
+    groups, ends = _groups(shards, mix, seed, epoch)
+    found: list[int] = []
+    for number in range(bisect_right(ends, start), len(groups)):
+        first = ends[number - 1] if number else 0
+        if first >= stop:
+            break
+        found += _group(shards, groups[number], seed, epoch)[max(0, start - first) : stop - first].tolist()
+    return found
+
+
+@lru_cache(maxsize=2)
+def _groups(shards: tuple[int, ...], mix: int, seed: int, epoch: int) -> tuple[list[tuple[int, ...]], list[int]]:
+    """An epoch's shards in their order, `mix` at a time, and how many samples there are up to the end of each group."""
+    order = _permutation(len(shards), seed, epoch).tolist()
+    groups = [tuple(order[at : at + mix]) for at in range(0, len(order), mix)]
+    return groups, list(accumulate(sum(shards[number] for number in group) for group in groups))
+
+
+# An update may lie in two groups, and who fetches ahead is in the next two.
+@lru_cache(maxsize=4)
+def _group(shards: tuple[int, ...], members: tuple[int, ...], seed: int, epoch: int) -> Tensor:
+    """The samples of some shards, shuffled together, (samples,) int64."""
+    firsts = list(accumulate(shards, initial=0))
+    together = torch.cat([torch.arange(firsts[number], firsts[number + 1]) for number in members])
+    generator = torch.Generator().manual_seed(derive(seed, "order", epoch, "shards", *members))
+    return together[torch.randperm(len(together), generator=generator)]
 
 
 def longest_first(indices: Sequence[int], length: Callable[[int], int]) -> list[int]:

@@ -33,8 +33,10 @@ class Record:
     when it had to stop before it could begin.
     """
 
-    def __init__(self, run: RunDirectory, loaded: LoadedRecipe, deadline: Deadline, *, target: str) -> None:
-        """`target` is where the run was asked to be; `deadline` is told what this session must expect."""
+    def __init__(self, run: RunDirectory, loaded: LoadedRecipe | None, deadline: Deadline, *, target: str) -> None:
+        """`loaded` is what is trained, None in somebody's own script; `target` is where the run was asked to be;
+        `deadline` is told what this session must expect.
+        """
         self._run, self._loaded, self._deadline, self._target = run, loaded, deadline, target
         self._earlier: list[Session] = []
         for kind, seconds in slowest(read(run.events_file)).items():
@@ -121,6 +123,8 @@ class Record:
             stall_seconds=stall_seconds,
             kind="full",
         )
+        for path in saved.freed:
+            self.note(f"the disk is full: {path} was removed to make room for {saved.path.name}")
         self._write_state("running", "")
 
     def saved_light(self, path: Path, update: int, seconds: float, kind: str) -> None:
@@ -190,16 +194,12 @@ class Record:
         return sessions(read(self._run.events_file, self._offset), status)
 
     def _write_state(self, status: str, reason: str) -> None:
-        again = shlex.join(
-            ["shoestring", "train", self._loaded.reference or self._loaded.name, "--run", str(self._run.path)]
-            + (["--on", self._target] if self._target != "local" else [])
-        )
         state = {
             "status": status,
             "update": self.update,
             "total_updates": self._total,
             "reason": reason,
-            "next": f"shoestring report {self._run.path}" if status == "finished" else again,
+            "next": f"shoestring report {self._run.path}" if status == "finished" else self._again(),
             "metrics": self._metrics,
         }
         try:
@@ -208,3 +208,12 @@ class Record:
             # Of no use to a run whose disk is full: the one before still stands, and what matters is the checkpoint.
             if status != "running" or not is_full(error):
                 raise
+
+    def _again(self) -> str:
+        """What continues the run."""
+        if self._loaded is None:
+            return f"the script that began {self._run.path}, again"
+        return shlex.join(
+            ["shoestring", "train", self._loaded.reference or self._loaded.name, "--run", str(self._run.path)]
+            + (["--on", self._target] if self._target != "local" else [])
+        )

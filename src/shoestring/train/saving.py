@@ -1,63 +1,50 @@
-"""When to save, seldom enough to cost little and often enough to lose little; and how: while training goes on."""
+"""How a state is saved: training stands still while it is copied, a thread does the rest."""
 
+import math
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from types import TracebackType
-from typing import Any, Self
+from typing import Any, Protocol, Self
 
-from shoestring.checkpoint.snapshot import HostCopy, snapshot
+from torch import nn
+
+from shoestring.checkpoint.snapshot import HostCopy, Snapshot, snapshot
 from shoestring.checkpoint.store import Saved, Store
-from shoestring.errors import CheckpointError
+from shoestring.errors import CheckpointError, RunError
 from shoestring.session.deadline import Deadline
 from shoestring.settings import Settings
 from shoestring.train.environment import require_same
+from shoestring.train.failure import finite, trained_names, weights_finite
+from shoestring.train.interval import SavePolicy
+from shoestring.train.memory import Failure, attempted, free
 from shoestring.train.record import Record
-from shoestring.train.state import TrainingState
 
-_COST = 0.02  # of the time may go into saving
-_LONGEST = 600.0  # seconds of work that a kill may cost
-_AGAIN = 10.0  # seconds after which a save that failed is tried again, twice as many after each further one
+NotFinite = Callable[[int, str, float], RunError]
+"""(number of the update from 1, what of it, its value) -> the error."""
 
 
-class SavePolicy:
-    """After each update: is a full checkpoint due?
+class Saveable(Protocol):
+    """A state that can be saved: the engine's own (`TrainingState`), or that of somebody else's trainer."""
 
-    By default saves begin as far apart as keeps what one costs at 2% of the time, but no farther than that a kill just
-    before the end of the next one takes ten minutes of work. One never begins before the last has ended.
-    """
+    @property
+    def model(self) -> nn.Module:
+        """Whose weights must be finite; `pack()["model"]` has them by their names."""
 
-    def __init__(self, settings: Settings, clock: Callable[[], float] = time.monotonic) -> None:
-        self._updates = settings.save_every_updates
-        self._seconds = settings.save_every_seconds
-        self._clock = clock
-        self._began_at = clock()
-        self._interval = self._seconds if self._seconds is not None else _LONGEST
-        self._not_before = 0.0
-        self._failures = 0
+    @property
+    def update(self) -> int:
+        """Updates done."""
 
-    def began(self) -> None:
-        """A save begins."""
-        self._began_at = self._clock()
+    @property
+    def history(self) -> Sequence[Any]:
+        """What else tells one state from another: evaluations done."""
 
-    def saved(self, *, cost: float, seconds: float) -> None:
-        """The save that began last has ended: it took `seconds`, and `cost` seconds of training."""
-        self._failures = 0
-        if self._seconds is None:
-            self._interval = max(seconds, min(_LONGEST - seconds, cost / _COST))
+    def pack(self) -> dict[str, Any]:
+        """As sections of a checkpoint."""
 
-    def failed(self) -> None:
-        """The save that began last could not be written."""
-        self._not_before = self._clock() + min(_LONGEST, _AGAIN * 2**self._failures)
-        self._failures += 1
-
-    def due(self, update: int) -> bool:
-        """Whether to save now that `update` updates are done."""
-        now = self._clock()
-        if now < self._not_before:
-            return False
-        return (self._updates is not None and update % self._updates == 0) or now - self._began_at >= self._interval
+    def restore(self, saved: Mapping[str, Any]) -> None:
+        """Take over a state that `pack` gave."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -65,25 +52,34 @@ class _Writing:
     """A save under way."""
 
     update: int
-    written: "Future[Saved]"
+    written: "Future[Saved | Failure | None]"
     stall_seconds: float
 
 
 class Saver:
-    """A run's full checkpoints: training stands still while its state is copied, a thread does the rest.
+    """A run's full checkpoints.
 
     What became of a save is learnt at the next `due`; leaving the saver, as a context, waits for the one under way.
+    Weights that are not finite are never saved: whichever call learns of them raises the error that `not_finite` makes.
     """
 
     def __init__(
-        self, store: Store, settings: Settings, record: Record, deadline: Deadline, environment: dict[str, Any]
+        self,
+        store: Store,
+        settings: Settings,
+        record: Record,
+        deadline: Deadline,
+        environment: dict[str, Any],
+        *,
+        not_finite: NotFinite,
     ) -> None:
         """`environment` is what decides the bits here; it is saved with the state and held against it on restoring."""
         self._store, self._record, self._deadline, self._environment = store, record, deadline, environment
+        self._not_finite = not_finite
         self._policy = SavePolicy(settings)
         self._copy = HostCopy()
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="saving")
-        self._state: TrainingState | None = None
+        self._state: Saveable | None = None
         self._prepared: Future[None] | None = None
         self._under_way: _Writing | None = None
         self._stamp: tuple[int, int] | None = None
@@ -93,22 +89,23 @@ class Saver:
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
-        self._settle()
-        self._thread.shutdown()
-        self._copy.close()
+        try:
+            self._settle()
+        finally:
+            self._thread.shutdown()
+            self._copy.close()
 
     def due(self, update: int) -> bool:
-        """Whether to begin a save now; what became of the last one is learnt first."""
-        self._prepare()
-        if self._under_way and self._under_way.written.done():
-            self._settle()
-        if not self._policy.due(update):
-            return False
-        # One that stopping would have to wait for is not worth beginning: stopping saves.
-        remaining = self._deadline.remaining()
-        return remaining is None or remaining - self._deadline.stopping_seconds() > self._slowest
+        """Whether to begin a save now; what became of the last one is learnt first.
 
-    def begin(self, state: TrainingState) -> None:
+        Waits for the one under way where a kill would cost more than an interval if the next update began before.
+        """
+        self._prepare()
+        if self._under_way and (self._under_way.written.done() or self._policy.must_wait(update)):
+            self._settle()
+        return self._policy.due(update)
+
+    def begin(self, state: Saveable) -> None:
         """Save the state as it is now, unless it was saved or read last; only copying it is waited for.
 
         A save that cannot be written is told of, and tried again later: the checkpoints before it are still there.
@@ -117,18 +114,20 @@ class Saver:
         """
         if self._is_saved(state):
             return
-        began = time.monotonic()
         self._settle()
+        began = time.monotonic()
         if self._prepared:
             self._prepared.exception()  # where memory was not enough for it, the copy says so
-        self._policy.began()
-        copy = self._copy.take(self._pack(state))
+        self._policy.began(state.update)
+        copy = self._copy.take(self._pack(state), self._thread)
         self._stamp = _stamp(state)
-        self._under_way = _Writing(
-            update=state.update,
-            written=self._thread.submit(self._store.write, state.update, copy),
-            stall_seconds=time.monotonic() - began,
-        )
+        written = self._thread.submit(self._write, state.update, copy, trained_names(state.model))
+        stall_seconds = time.monotonic() - began
+        self._policy.stood(stall_seconds)
+        self._under_way = _Writing(update=state.update, written=written, stall_seconds=stall_seconds)
+        # One that stopping would have to wait for had better be there before: stopping has nothing to save then.
+        if self._stopping_is_near() or self._policy.must_wait(state.update):
+            self._settle()
 
     def newest(self) -> str:
         """The name of the newest checkpoint, when the one under way is written."""
@@ -139,7 +138,7 @@ class Saver:
         """The save that began last could not be made: the next one is due later, twice as late each time."""
         self._policy.failed()
 
-    def save(self, state: TrainingState) -> None:
+    def save(self, state: Saveable) -> None:
         """As `begin`, and wait until it is there.
 
         Raises CheckpointError, naming the last good checkpoint, when it cannot be written.
@@ -147,14 +146,17 @@ class Saver:
         self._settle()
         if self._is_saved(state):
             return
+        if state.update and not weights_finite(state.model):
+            raise self._weights_not_finite(state.update)
         began = time.monotonic()
-        self._policy.began()
+        self._policy.began(state.update)
         saved = self._store.save(state.update, self._pack(state))
         self._stamp = _stamp(state)
         stall_seconds = time.monotonic() - began
+        self._policy.stood(stall_seconds)
         self._told(saved, stall_seconds=stall_seconds, cost=stall_seconds)
 
-    def restore(self, state: TrainingState, *, allow_inexact: bool) -> bool:
+    def restore(self, state: Saveable, *, allow_inexact: bool) -> bool:
         """Bring `state` to the newest checkpoint that verifies; False where there is none yet.
 
         Raises QuestionError when it was saved under something else that decides the bits, unless that is allowed.
@@ -166,6 +168,7 @@ class Saver:
             return False
         changed = require_same(restored.state["environment"], self._environment, allow_inexact=allow_inexact)
         state.restore(restored.state)
+        self._policy.restored(state.update)
         if changed:
             self._record.note("from here on not bit for bit the run that began: " + "; ".join(changed))
         else:
@@ -178,35 +181,71 @@ class Saver:
         if state:
             self._prepared = self._thread.submit(self._copy.prepare, snapshot(self._pack(state)))
 
-    def _is_saved(self, state: TrainingState) -> bool:
+    def _is_saved(self, state: Saveable) -> bool:
         return self._stamp == _stamp(state)
 
-    def _pack(self, state: TrainingState) -> dict[str, Any]:
+    def _pack(self, state: Saveable) -> dict[str, Any]:
         return {**state.pack(), "environment": self._environment}
+
+    def _write(self, update: int, copy: Snapshot, trained: frozenset[str]) -> Saved | Failure | None:
+        """In the thread: a checkpoint of a copy; None where its weights are not finite."""
+
+        def write() -> Saved | None:
+            copy.wait()
+            weights = copy.sections["model"].tensors
+            if not finite(weights[name] for name in trained & weights.keys()):
+                return None
+            return self._store.write(update, copy)
+
+        return attempted(write)
 
     def _settle(self) -> None:
         """Wait for the save under way, if there is one, and tell what became of it."""
         if not self._under_way:
             return
         under_way, self._under_way = self._under_way, None
-        waited = time.monotonic()
-        try:
-            saved = under_way.written.result()
-        except CheckpointError as error:
+        began = time.monotonic()
+        saved, why = _result(under_way.written)
+        waited = time.monotonic() - began
+        self._policy.stood(waited)
+        if saved is None:
             self._stamp = None
             self._policy.failed()
-            self._record.unsaved(under_way.update, "checkpoint", str(error))
+            if not why:
+                raise self._weights_not_finite(under_way.update)
+            self._record.unsaved(under_way.update, "checkpoint", why)
             return
-        stall_seconds = under_way.stall_seconds + time.monotonic() - waited
-        self._told(saved, stall_seconds=stall_seconds, cost=stall_seconds + saved.cpu_seconds)
+        stall_seconds = under_way.stall_seconds + waited
+        cost = stall_seconds + saved.cpu_seconds
+        self._told(saved, stall_seconds=stall_seconds, cost=cost, writing=saved.seconds)
 
-    def _told(self, saved: Saved, *, stall_seconds: float, cost: float) -> None:
+    def _weights_not_finite(self, update: int) -> RunError:
+        return self._not_finite(update, "largest weight", math.nan)
+
+    def _stopping_is_near(self) -> bool:
+        """Whether it may be time to stop before a save that begins now has ended."""
+        remaining = self._deadline.remaining()
+        return remaining is not None and remaining - self._deadline.stopping_seconds() <= self._slowest
+
+    def _told(self, saved: Saved, *, stall_seconds: float, cost: float, writing: float | None = None) -> None:
         seconds = max(saved.seconds, stall_seconds)
         self._slowest = max(self._slowest, seconds)
         self._deadline.observe("save", seconds)
-        self._policy.saved(cost=cost, seconds=seconds)
+        self._policy.saved(cost=cost, writing=writing)
         self._record.saved(saved, stall_seconds=stall_seconds)
 
 
-def _stamp(state: TrainingState) -> tuple[int, int]:
+def _stamp(state: Saveable) -> tuple[int, int]:
     return state.update, len(state.history)
+
+
+def _result(written: "Future[Saved | Failure | None]") -> tuple[Saved | None, str]:
+    """What was saved, or why nothing was; no reason where the weights are not finite."""
+    try:
+        saved = written.result()
+    except CheckpointError as error:
+        return None, str(error)
+    if isinstance(saved, Failure):
+        free()
+        return None, f"no memory to write a checkpoint: {saved.said}"
+    return saved, ""

@@ -9,10 +9,11 @@ from torch import nn
 from torch.optim import Optimizer
 
 from shoestring.checkpoint.fitting import misfits, optimizer_misfits
+from shoestring.checkpoint.trained import trained_state
 from shoestring.errors import CheckpointError
 from shoestring.recipe import LoadedRecipe
 from shoestring.settings import Settings
-from shoestring.techniques import adapt, checkpointing, compiled, kernels, offload
+from shoestring.techniques import adapt, checkpointing, compiled, eightbit, kernels, offload
 from shoestring.train import autotuning
 from shoestring.train.fit import Fit
 from shoestring.train.precision import Arithmetic, arithmetic
@@ -41,7 +42,7 @@ class TrainingState:
         """The state as sections of a checkpoint."""
         scaler = self.arithmetic.scaler
         return {
-            "model": self.model.state_dict(),
+            "model": trained_state(self.model),
             "optimizer": self.optimizer.state_dict(),
             "scaler": scaler.state_dict() if scaler else None,
             "progress": {"update": self.update, "history": self.history, "fit": self.fit.json()},
@@ -58,9 +59,11 @@ class TrainingState:
         scaler, before = self.arithmetic.scaler, self.optimizer.state_dict()
         try:
             self.optimizer.load_state_dict(self._own_memory(saved["optimizer"]))
+            eightbit.share_tables(self.optimizer)
             if scaler and saved["scaler"]:
                 scaler.load_state_dict(saved["scaler"])
-            self.model.load_state_dict(saved["model"], strict=True)
+            # What is not among it is frozen, and as the recipe made it.
+            self.model.load_state_dict(saved["model"], strict=False)
         except (RuntimeError, ValueError, KeyError, TypeError, AttributeError) as error:
             self.optimizer.load_state_dict(before)
             raise CheckpointError(f"the checkpoint cannot be restored: {type(error).__name__}: {error}") from error
@@ -73,7 +76,7 @@ class TrainingState:
         problems = [f"it has no {name}" for name in sorted(lacking)]
         if not problems:
             parameters = [parameter for group in self.optimizer.param_groups for parameter in group["params"]]
-            problems += [f"model: {what}" for what in misfits(saved["model"], self.model.state_dict())]
+            problems += [f"model: {what}" for what in misfits(saved["model"], trained_state(self.model))]
             problems += [
                 f"optimizer: {what}"
                 for what in optimizer_misfits(saved["optimizer"], self.optimizer.state_dict(), parameters)

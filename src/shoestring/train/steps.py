@@ -6,9 +6,10 @@ from typing import Any
 
 import torch
 
+from shoestring.checkpoint import light
 from shoestring.checkpoint.light import load_light, save_light
 from shoestring.errors import CheckpointError
-from shoestring.recipe import LoadedRecipe, part
+from shoestring.recipe import LoadedRecipe, loss_at, part
 from shoestring.session.directory import RunDirectory
 from shoestring.session.stop import Stop
 from shoestring.train import room
@@ -43,6 +44,7 @@ class Session:
     training: Recovering
     evaluating: Recovering
     allow_inexact: bool
+    keep_light: int = 0
 
     @property
     def total_updates(self) -> int:
@@ -77,6 +79,9 @@ def evaluate_epoch(session: Session) -> None:
     )
     if best:
         _keep_weights(session, "best", metrics)
+    if session.keep_light:
+        _keep_weights(session, "epoch", metrics)
+        light.keep_newest(session.run.light, session.keep_light)
     session.meter.restart()
 
 
@@ -85,6 +90,7 @@ def one_update(session: Session) -> None:
     state, recipe, order = session.state, session.loaded.recipe, session.order
     number = state.update
     samples = len(order.indices(number))
+    loss = loss_at(recipe, number, order.updates_per_epoch, session.total_updates)
     _set_learning_rates(session)
 
     def attempt(micro_batch: int) -> UpdateResult:
@@ -92,7 +98,7 @@ def one_update(session: Session) -> None:
         return update(
             state.model,
             state.optimizer,
-            recipe.loss,
+            loss,
             session.loader.microbatches(number, micro_batch),
             samples=samples,
             arithmetic=state.arithmetic,
@@ -122,7 +128,7 @@ def one_update(session: Session) -> None:
 
 def save_meanwhile(session: Session) -> None:
     """Begin a save. Where there is no memory for the copy training goes on: the checkpoints before are still there."""
-    session.meter.flush(session.state.model)
+    session.meter.flush()
     done = attempted(lambda: session.saver.begin(session.state))
     if isinstance(done, Failure):
         free()
@@ -134,7 +140,7 @@ def save_meanwhile(session: Session) -> None:
 
 def save_now(session: Session) -> None:
     """Save and wait for it: the last save of a session must succeed."""
-    session.meter.flush(session.state.model)
+    session.meter.flush()
     with_room(lambda: session.saver.save(session.state), "a checkpoint")
 
 
@@ -202,6 +208,7 @@ def _evaluate(session: Session, name: str) -> tuple[dict[str, Any], float]:
             micro_batch=micro_batch,
             device=session.device,
             stop=session.stop,
+            workers=session.loader.workers,
         )
 
     size = state.fit.evaluation_batch or state.fit.micro_batch
@@ -212,9 +219,10 @@ def _evaluate(session: Session, name: str) -> tuple[dict[str, Any], float]:
 
 
 def _keep_weights(session: Session, kind: str, metrics: dict[str, Any]) -> None:
-    """In `best/`, which training can do without, or in `light/`, which is what it was for."""
+    """Those of the `best` epoch or of any `epoch`, which training can do without, or in `light/` what it was for."""
     started, number = time.monotonic(), session.state.update
-    folder = {"best": session.run.best, "light": session.run.light}[kind]
+    own = {"best": session.run.best, "epoch": light.of_update(session.run.light, number), "light": session.run.light}
+    folder = own[kind]
     facts = {"update": number, "metrics": metrics}
     try:
         path = with_room(lambda: save_light(folder, session.state.model, facts), "the weights")

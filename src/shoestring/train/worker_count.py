@@ -1,14 +1,27 @@
 """How many processes should fetch data: none until waiting is seen to cost something, then what measures best."""
 
 import math
+import os
 from dataclasses import dataclass
 
 TOLERATED = 0.05
 """Share of the time that may go into waiting for data before something is done about it."""
 _MOST = 8  # each takes host memory for what it reads ahead
 _WORTH = 2e-3  # seconds to fetch a microbatch; handing one over from another process took 0.8 ms
-_WINDOW_SECONDS, _WINDOW_UPDATES = 2.0, 8  # of a measurement
+_WINDOW_SECONDS, _WINDOW_MICROBATCHES = 2.0, 8  # of a measurement
+_LONG_SECONDS = 30.0  # are enough of one, however few they were
 _WORSE = 1.5  # times the waiting that was settled for, and it is measured again
+
+
+def room(batch_bytes: int, *, ahead: int, shared: str = "/dev/shm") -> int:
+    """For how many processes that read `ahead` batches each there is room in half of the memory that they hand them
+    over in: in a container it may be no more than 64 MB, and who exceeds it is killed.
+    """
+    try:
+        disk = os.statvfs(shared)
+    except OSError:
+        return _MOST
+    return disk.f_bavail * disk.f_frsize // 2 // max(1, ahead * batch_bytes)
 
 
 @dataclass
@@ -43,6 +56,10 @@ class WorkerCount:
         self._window = _Window()
         self._warm = False
 
+    def limit(self, most: int) -> None:
+        """There is room for at most so many."""
+        self._most = min(self._most, most)
+
     def observe(self, *, waited: float, seconds: float, microbatches: int) -> None:
         """The last update took `seconds`, `waited` of them for its `microbatches`."""
         if not self._warm:
@@ -54,7 +71,8 @@ class WorkerCount:
         window.seconds += seconds
         window.updates += 1
         window.microbatches += microbatches
-        if window.seconds < _WINDOW_SECONDS or window.updates < _WINDOW_UPDATES:
+        few = window.seconds < _WINDOW_SECONDS or window.microbatches < _WINDOW_MICROBATCHES
+        if few and window.seconds < _LONG_SECONDS:
             return
         self._window = _Window()
         chosen = self._choose(window)

@@ -96,13 +96,13 @@ class Workers:
                 raise
             raise RunError(
                 f"a process that fetches data died: {error.__cause__ or error}",
-                hint="out of host memory, or a crash in the dataset's own code? workers=0 fetches in the training "
-                "process and shows which",
+                hint="out of host memory or of /dev/shm, or a crash in the dataset's own code? workers=0 fetches in "
+                "the training process and shows which",
             ) from error
 
 
 class _Ahead:
-    """The sampler of the DataLoader: the microbatches from `update` on, without end."""
+    """The sampler of the DataLoader: the microbatches from `update` on, up to an update that has none."""
 
     def __init__(self, requests: Requests) -> None:
         self.requests = requests
@@ -110,8 +110,8 @@ class _Ahead:
 
     def __iter__(self) -> Iterator[Request]:
         update, micro_batch = self.update, self.micro_batch
-        while True:
-            yield from self.requests(update, micro_batch)
+        while requests := self.requests(update, micro_batch):
+            yield from requests
             update += 1
 
 

@@ -1,5 +1,6 @@
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 import torch
@@ -29,10 +30,22 @@ def test_looking_at_it_does_not_need_torch() -> None:
     subprocess.run([sys.executable, "-c", script], check=True)
 
 
+def test_files_need_the_extra_and_synthetic_tiles_do_not(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setitem(sys.modules, "tifffile", None)
+    with pytest.raises(QuestionError, match="not installed: tifffile") as missing:
+        Cloud(Options(data=tmp_path)).data()
+    assert "pip install 'shoestring[cloud]'" in str(missing.value)
+    assert set(Cloud(TINY).data()) == {"train", "validation", "test"}
+
+
 def test_every_bad_option_is_named_at_once() -> None:
     with pytest.raises(QuestionError) as refused:
-        Options(crop=40, learning_rate=0.0)
-    assert [problem.split("=")[0] for problem in refused.value.problems] == ["crop", "learning_rate"]
+        Options(crop=40, learning_rate=0.0, table=Path("data.csv"))
+    assert [problem.split("=")[0] for problem in refused.value.problems] == ["crop", "table", "learning_rate"]
+    with pytest.raises(QuestionError, match="cannot be used") as too_large:
+        Options(crop=272)
+    assert "synthetic tiles have 256" in too_large.value.problems[0]
+    Options(crop=272, data=Path("elsewhere"))
     with pytest.raises(QuestionError, match="crop"):
         Options(crop=0)
     Options(crop=16)

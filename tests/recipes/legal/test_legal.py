@@ -1,14 +1,17 @@
 import subprocess
 import sys
+from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
 
-from shoestring.errors import QuestionError
-from shoestring.recipe import find, option_fields
+from shoestring.errors import DataError, QuestionError
+from shoestring.recipe import find, load, option_fields
 from shoestring.recipes.legal import Legal, Options
 
 TINY = Options(size="tiny", seq_len=12)
+HIERARCHICAL = Options(architecture="hier_bilstm_crf", size="tiny", seq_len=12, max_sentences=9)
 
 
 def test_it_is_built_in_and_every_option_is_explained() -> None:
@@ -32,11 +35,19 @@ def test_without_transformers_the_extra_is_named(monkeypatch: pytest.MonkeyPatch
 
 def test_every_bad_option_is_named_at_once() -> None:
     with pytest.raises(QuestionError) as refused:
-        Options(seq_len=513, learning_rate=0.0)
-    assert [problem.split("=")[0] for problem in refused.value.problems] == ["seq_len", "learning_rate"]
+        Options(seq_len=513, learning_rate=0.0, patience=0, fold="6/5", roles="lawai")
+    assert {problem.split("=")[0] for problem in refused.value.problems} == {
+        "seq_len", "learning_rate", "patience", "fold", "roles"
+    }  # fmt: skip
     with pytest.raises(QuestionError, match="seq_len"):
-        Options(seq_len=0)
-    Options(seq_len=1)
+        Options(seq_len=7)
+    Options(seq_len=8)
+
+
+def test_what_one_architecture_alone_has_is_refused_for_the_other() -> None:
+    with pytest.raises(QuestionError) as refused:
+        Options(architecture="hier_bilstm_crf", class_weights="inverse", encoder="somewhere")
+    assert len(refused.value.problems) == 2
 
 
 def test_the_full_model_has_the_published_number_of_parameters() -> None:
@@ -58,7 +69,7 @@ def test_padding_changes_nothing() -> None:
     recipe = Legal(TINY)
     torch.manual_seed(0)
     model = recipe.model().eval()
-    tokens = torch.randint(1, 512, (2, 12))
+    tokens = torch.randint(1, 4096, (2, 12))
     mask = torch.ones_like(tokens)
     mask[:, 8:] = 0
     other = tokens.clone()
@@ -66,3 +77,123 @@ def test_padding_changes_nothing() -> None:
     seen = model(tokens, mask)
     torch.testing.assert_close(seen, model(other, mask))
     assert not torch.allclose(seen, model(other, torch.ones_like(mask)), rtol=0, atol=1e-5)
+
+
+def test_the_hierarchical_network_has_as_many_parameters_as_its_layers_add_up_to() -> None:
+    def lstm(inputs: int, hidden: int) -> int:
+        return 2 * 4 * hidden * (inputs + hidden + 2)
+
+    with torch.device("meta"):
+        model = Legal(Options(architecture="hier_bilstm_crf")).model()
+    layers = lstm(100, 100) + lstm(200, 128) + lstm(256, 128)
+    expected = 32_768 * 100 + layers + 257 * 7 + 7 * 7 + 2 * 7
+    assert sum(parameter.numel() for parameter in model.parameters()) == expected
+
+
+def test_an_update_of_the_hierarchical_network_reaches_every_parameter() -> None:
+    recipe = Legal(HIERARCHICAL)
+    model = recipe.model()
+    total, sentences = recipe.loss(model, recipe.batch(3))
+    assert sentences == 27
+    total.backward()
+    assert all(parameter.grad is not None for parameter in model.parameters())
+
+
+def test_the_head_has_as_many_classes_as_there_are_roles() -> None:
+    for architecture in ("classifier", "hier_bilstm_crf"):
+        model = Legal(Options(architecture=architecture, size="tiny", roles="build")).model()
+        assert model.head.out_features == 13
+
+
+def test_the_default_data_are_called_synthetic() -> None:
+    recipe = Legal(TINY)
+    parts = recipe.data()
+    assert set(parts) == {"train", "validation", "test"}
+    assert "synthetic" in recipe.notes()[0]
+    with pytest.raises(QuestionError, match="synthetic"):
+        Legal(Options(size="tiny", roles="law-ai")).data()
+
+
+def test_random_weights_at_full_size_are_told_of() -> None:
+    recipe = Legal(Options())
+    recipe.data()
+    assert "weights are random" in recipe.notes()[-1]
+
+
+def test_an_update_is_of_sentences_or_of_judgments() -> None:
+    assert len(Legal(TINY).data()["train"]) > 1000
+    judgments = Options(architecture="hier_bilstm_crf", size="tiny")
+    assert len(Legal(judgments).data()["train"]) == 64
+
+
+def test_a_subset_keeps_each_roles_share() -> None:
+    loaded = load("legal", {"size": "tiny", "subset": 0.5})
+    whole, half = (load("legal", {"size": "tiny", "subset": share}).data()["train"] for share in (1, 0.5))
+    counts = torch.tensor([int(whole[index][2]) for index in range(len(whole))]).bincount(minlength=7)
+    halves = torch.tensor([int(half[index][2]) for index in range(len(half))]).bincount(minlength=7)
+    assert (counts - 2 * halves).abs().max() <= 2
+    assert len(loaded.data()["validation"]) > 100
+
+
+def data_file(folder: Path, counts: dict[str, int]) -> Path:
+    """A judgment with so many sentences of each role, eight times."""
+    one = "".join(f"sentence {number}\t{role}\n" for role, count in counts.items() for number in range(count))
+    path = folder / "judgments.txt"
+    path.write_text("\n".join([one] * 8))
+    return path
+
+
+def test_rare_roles_may_weigh_more(tmp_path: Path) -> None:
+    data = data_file(tmp_path, {"Facts": 3, "Issue": 1})
+    recipe = Legal(Options(size="tiny", data=data, class_weights="inverse", seq_len=12))
+    recipe.data()
+    torch.manual_seed(0)
+    model = recipe.model().eval()
+    tokens, mask, _ = recipe.batch(3)
+    truth = torch.tensor([1, 1, 2])
+    total, weight = recipe.loss(model, (tokens, mask, truth))
+    # Weights are the mean frequency by the role's own: 4/7 by 3 and by 1 for each judgment.
+    facts, issue = 4 / 7 / 3, 4 / 7
+    assert float(weight) == pytest.approx(2 * facts + issue)
+    losses = torch.nn.functional.cross_entropy(model(tokens, mask), truth, reduction="none")
+    assert total.item() == pytest.approx((facts * (losses[0] + losses[1]) + issue * losses[2]).item())
+
+
+def test_bad_rows_are_refused_or_counted_in_the_notes(tmp_path: Path) -> None:
+    data = data_file(tmp_path, {"Facts": 2})
+    data.write_text(data.read_text() + "no tab\n")
+    with pytest.raises(DataError, match="no tab"):
+        Legal(Options(size="tiny", data=data)).data()
+    recipe = Legal(Options(size="tiny", data=data, on_bad_rows="skip"))
+    recipe.data()
+    assert any("1 of 17 rows" in note for note in recipe.notes())
+
+
+@pytest.mark.parametrize("total", [10, 495, 20_000])
+def test_the_rate_rises_and_falls_in_straight_lines(total: int) -> None:
+    factors = [Legal(TINY).schedule(update, 0, total) for update in range(total)]
+    warm_up = min(500, total // 10)
+    assert factors[warm_up - 1] == 1 == max(factors)
+    assert factors[0] == pytest.approx(1 / warm_up)
+    assert 0 < factors[-1] < 2 / (total - warm_up)
+    assert all(later < earlier for earlier, later in zip(factors[warm_up:], factors[warm_up + 1 :], strict=False))
+
+
+@pytest.mark.parametrize("options", [TINY, HIERARCHICAL], ids=lambda options: options.architecture)
+def test_metrics_do_not_depend_on_the_batches(options: Options) -> None:
+    recipe = Legal(options)
+    torch.manual_seed(0)
+    model, data = recipe.model().eval(), recipe.data()["test"]
+
+    def metrics(size: int) -> dict[str, Any]:
+        batches = [
+            recipe.collate([data[index] for index in range(start, min(start + size, len(data)))])
+            for start in range(0, len(data), size)
+        ]
+        with torch.no_grad():
+            return recipe.evaluate(model, batches)
+
+    one, other = metrics(3), metrics(len(data))
+    assert one["loss"] == pytest.approx(other["loss"])
+    assert one["classes"] == other["classes"]
+    assert sum(role["true"] for role in one["classes"].values()) == 212

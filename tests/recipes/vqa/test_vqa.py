@@ -8,10 +8,12 @@ from torch import nn
 from shoestring.errors import QuestionError
 from shoestring.recipe import find, option_fields
 from shoestring.recipes.vqa import VQA, Options
+from shoestring.recipes.vqa.curriculum import ANSWER_FOCUS, FORMAT_LEARNING, Stage
 from shoestring.recipes.vqa.student import IGNORED, Batch
 from shoestring.techniques import checkpointing
 
 TINY = {"size": "tiny", "q_len": 6, "a_len": 5}
+TEXTS = ("whole", "answer", "reasoning")
 
 
 @pytest.fixture(scope="module")
@@ -22,9 +24,12 @@ def model() -> nn.Module:
 
 def drawn(size: int) -> Batch:
     torch.manual_seed(1)
-    images, questions, mask, texts = VQA(Options(**TINY)).batch(size)
-    texts = torch.randint(2, 128, texts.shape)
-    return torch.randn_like(images), torch.randint(2, 128, questions.shape), mask, texts
+    batch = VQA(Options(**TINY)).batch(size)
+    return batch._replace(
+        images=torch.randn_like(batch.images),
+        questions=torch.randint(2, 128, batch.questions.shape),
+        **{name: torch.randint(2, 128, batch.whole.shape) for name in TEXTS},
+    )
 
 
 def test_it_is_built_in_and_every_option_is_explained() -> None:
@@ -62,8 +67,9 @@ def test_the_full_model_has_the_published_number_of_parameters_in_every_part() -
 
 def test_a_full_batch_has_the_published_shapes() -> None:
     with torch.device("meta"):
-        images, questions, mask, texts = VQA().batch(3)
-    assert images.shape == (3, 3, 384, 384) and questions.shape == mask.shape == (3, 64) and texts.shape == (3, 3, 160)
+        batch = VQA().batch(3)
+    assert batch.images.shape == (3, 3, 384, 384) and batch.questions.shape == batch.mask.shape == (3, 64)
+    assert batch.whole.shape == batch.answer.shape == batch.reasoning.shape == (3, 160)
 
 
 def test_sharing_the_encoders_changes_no_gradient() -> None:
@@ -101,8 +107,8 @@ def test_checkpointing_changes_no_gradient_and_keeps_less() -> None:
         recipe = VQA(Options(**TINY))
         torch.manual_seed(0)
         model = recipe.model().train()
-        assert checkpointing.apply(model, recipe, setting) == {"full": 8, "2": 2, "no": 0}[setting]
-        assert model.writer.decoder.block[1].gradient_checkpointing == (setting != "no")
+        assert checkpointing.apply(model, recipe, setting) == {"full": 5, "2": 2, "no": 0}[setting]
+        assert model.writer.decoder.block[0].gradient_checkpointing == (setting != "no")
         for module in model.modules():
             if isinstance(module, nn.Dropout):
                 module.p = 0.0
@@ -128,22 +134,86 @@ def test_checkpointing_changes_no_gradient_and_keeps_less() -> None:
 
 def test_padding_weighs_nothing_and_every_sample_the_same(model: nn.Module) -> None:
     recipe = VQA(Options(**TINY))
-    images, questions, mask, texts = drawn(2)
-    texts[0, :, 2:] = IGNORED
-    both = recipe.loss(model, (images, questions, mask, texts))
-    single = [
-        recipe.loss(model, tuple(part[index : index + 1] for part in (images, questions, mask, texts)))
-        for index in range(2)
-    ]
+    batch = drawn(2)
+    for name in TEXTS:
+        getattr(batch, name)[0, 2:] = IGNORED
+    both = recipe.loss(model, batch)
+    single = [recipe.loss(model, Batch(*(part[index : index + 1] for part in batch))) for index in range(2)]
     torch.testing.assert_close(both, (single[0] + single[1]) / 2)
-    shorter = images[:1], questions[:1], mask[:1], texts[:1, :, :2]
+    first = Batch(*(part[:1] for part in batch))
+    shorter = first._replace(**{name: getattr(first, name)[:, :2] for name in TEXTS})
     torch.testing.assert_close(recipe.loss(model, shorter), single[0])
 
 
-def test_the_three_texts_weigh_as_published(model: nn.Module) -> None:
+@pytest.mark.parametrize("stage", [ANSWER_FOCUS, FORMAT_LEARNING, Stage(name="", format=0, answer=0, reasoning=1)])
+def test_the_three_texts_weigh_as_their_stage_says(model: nn.Module, stage: Stage) -> None:
     recipe = VQA(Options(**TINY))
-    images, questions, mask, texts = drawn(2)
-    context = model.encode(images, questions, mask)
-    alone = [model.cross_entropy(context, texts[:, place]).mean() for place in range(3)]
-    expected = 0.60 * alone[0] + 0.35 * alone[1] + 0.05 * alone[2]
-    torch.testing.assert_close(recipe.loss(model, (images, questions, mask, texts)), expected)
+    batch = drawn(2)
+    context = model.encode(batch.images, batch.questions, batch.mask)
+    whole, answer, reasoning = (model.cross_entropy(context, getattr(batch, name)).mean() for name in TEXTS)
+    expected = stage.format * whole + stage.answer * answer + stage.reasoning * reasoning
+    torch.testing.assert_close(recipe.loss(model, batch, stage), expected)
+    if stage is ANSWER_FOCUS:
+        torch.testing.assert_close(recipe.loss(model, batch), expected)
+
+
+def test_a_reasoning_weighs_by_its_kind(model: nn.Module) -> None:
+    recipe = VQA(Options(**TINY))
+    batch = drawn(2)
+    only = Stage(name="", format=0, answer=0, reasoning=1)
+    context = model.encode(batch.images, batch.questions, batch.mask)
+    first, second = model.cross_entropy(context, batch.reasoning)
+    weighed = batch._replace(weights=torch.tensor([1.6, 0.4]))
+    torch.testing.assert_close(recipe.loss(model, weighed, only), (1.6 * first + 0.4 * second) / 2)
+    torch.testing.assert_close(recipe.loss(model, weighed, ANSWER_FOCUS) - recipe.loss(model, batch, ANSWER_FOCUS),
+                               0.05 * (0.6 * first - 0.6 * second) / 2)  # fmt: skip
+
+
+def test_beam_search_finds_a_text_at_least_as_likely_as_the_greedy_one(model: nn.Module) -> None:
+    batch = drawn(3)
+    with torch.no_grad():
+        context = model.encode(batch.images, batch.questions, batch.mask)
+        losses = []
+        for beams in (1, 8):
+            written = model.write(context, [4], beams=beams, longest=6)
+            assert all(text[0] == 4 and len(text) <= 6 for text in written)
+            losses.append([_nll(model, context[[row]], text) for row, text in enumerate(written)])
+    assert all(wide <= greedy + 1e-4 for greedy, wide in zip(*losses, strict=True))
+    assert losses[0] != losses[1], "the search is one"
+
+
+def _nll(model: nn.Module, context: torch.Tensor, text: list[int]) -> float:
+    """Of a text without what pads it, by token as beam search compares them."""
+    ended = text[: text.index(1) + 1] if 1 in text else text
+    return float(model.cross_entropy(context, torch.tensor([ended]))) * len(ended)
+
+
+def test_the_answer_does_not_depend_on_who_else_is_in_the_batch(model: nn.Module) -> None:
+    batch = drawn(3)
+    with torch.no_grad():
+        context = model.encode(batch.images, batch.questions, batch.mask)
+        together = model.write(context, [4], beams=3, longest=8)
+        alone = [model.write(context[[row]], [4], beams=3, longest=8)[0] for row in range(3)]
+    strip = [[token for token in text if token != 0] for text in together]
+    assert strip == [[token for token in text if token != 0] for text in alone]
+
+
+def test_what_is_taught_scores_best_when_it_is_written(model: nn.Module, monkeypatch: pytest.MonkeyPatch) -> None:
+    recipe = VQA(Options(size="tiny", beams=3))
+    train = recipe.data()["train"]
+    batches = [recipe.collate([train[index] for index in some]) for some in ((0, 1, 2), (3, 4))]
+    taught = iter(batches)
+
+    def write(context: torch.Tensor, beginning: list[int], *, beams: int, longest: int) -> list[list[int]]:
+        assert (beams, longest) == (3, 48)
+        texts = [[token for token in text if token != IGNORED] for text in next(taught).whole.tolist()]
+        assert all(text[: len(beginning)] == beginning for text in texts)
+        return texts
+
+    monkeypatch.setattr(model, "write", write)
+    with torch.no_grad():
+        metrics = recipe.evaluate(model, iter(batches))
+        losses = [model.cross_entropy(model.encode(*batch[:3]), batch.whole).sum() for batch in batches]
+    assert metrics["exact_match"] == metrics["token_f1"] == metrics["well_formed"] == metrics["reasoning_rouge_l"] == 1
+    assert metrics["reasoning_bleu"] == pytest.approx(100)
+    assert metrics["loss"] == pytest.approx(float(sum(losses)) / 5)

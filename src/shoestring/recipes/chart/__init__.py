@@ -7,9 +7,10 @@ which have the same names. Before each update the policy writes the completions 
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Annotated, Literal
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from shoestring.config import too_small
 from shoestring.errors import QuestionError
@@ -19,7 +20,10 @@ if TYPE_CHECKING:
     from torch import Tensor, nn
     from torch.optim import Optimizer
 
+    from shoestring.recipes.chart.data import Charts
     from shoestring.recipes.chart.policy import Batch, Policy
+    from shoestring.recipes.chart.rewards import Reward
+    from shoestring.settings import Settings
 
 IMAGE_TOKENS = {"full": 320, "tiny": 32}
 """Tokens that an image takes of the prompt: its 14x14 patches, merged two by two."""
@@ -39,7 +43,11 @@ class Options:
     completion_len: Annotated[int, "tokens of a completion at most"] = 768
     lora_r: Annotated[int, "rank of the adapters"] = 8
     weights: Annotated[Literal["fp16", "bf16", "fp32"], "type of the frozen weights; the adapters are fp32"] = "fp16"
-    learning_rate: Annotated[float, "peak"] = 1e-5
+    quantization: Annotated[Literal["none", "nf4"], "the frozen weights in 4 bits"] = "none"
+    learning_rate: Annotated[float, "constant"] = 1e-5
+    weights_from: Annotated[Path | None, "folder of Qwen2.5-VL's weights; by default random ones"] = None
+    data: Annotated[Path | None, "folder with rows in JSON and images in png/; by default charts are drawn"] = None
+    on_bad_rows: Annotated[Literal["refuse", "skip"], "what happens to rows that cannot be used"] = "refuse"
 
     def __post_init__(self) -> None:
         least = {"generations": 2, "written_at_once": 1, "completion_len": 1, "lora_r": 1}
@@ -57,11 +65,15 @@ class Options:
 class Chart:
     """Reasoning about charts, learnt from rewards by LoRA adapters on Qwen2.5-VL-3B.
 
-    It can be estimated and planned; its data and rewards, and with them training, come later.
+    TRL's GRPO trains it, inside the engine's deadline, checkpoints and record (`trainer`).
     """
+
+    best = ("relaxed_accuracy", "max")
 
     def __init__(self, options: Options | None = None) -> None:
         self.options = options or Options()
+        self._whole: Charts | None = None
+        """The training part as it was read, of which a subset may be trained on."""
 
     def model(self) -> nn.Module:
         """Raises QuestionError where the extra is not installed."""
@@ -112,3 +124,56 @@ class Chart:
 
         adapters = [parameter for parameter in model.parameters() if parameter.requires_grad]
         return torch.optim.AdamW(adapters, lr=self.options.learning_rate, weight_decay=0.0)
+
+    def data(self) -> dict[str, Charts]:
+        """Rows as TRL takes them.
+
+        Raises QuestionError for a folder of another layout, DataError for rows that cannot be used.
+        """
+        require("chart", "transformers", "peft", "trl")
+        from shoestring.recipes.chart.data import drawn_parts, read_parts
+        from shoestring.recipes.chart.policy import SIZES
+
+        size = SIZES[self.options.size].pixels
+        if self.options.data is None:
+            parts = drawn_parts(size)
+        else:
+            parts = read_parts(self.options.data, size, self.options.on_bad_rows)
+        self._whole = parts["train"]
+        return parts
+
+    def notes(self) -> list[str]:
+        """What a person should know of the data and of the weights."""
+        random = [] if self.options.weights_from else ["the weights are random: no weights_from was given"]
+        return [*(self._whole.notes if self._whole else []), *random]
+
+    def rewards(self) -> dict[str, Reward]:
+        """By name; a completion's reward is their sum."""
+        from shoestring.recipes.chart.rewards import REWARDS
+
+        return REWARDS
+
+    def trainer(
+        self, settings: Settings, charts: Charts, surviving: Callable[[Any], Any], *, folder: Path, device: Any
+    ) -> Any:
+        """TRL's trainer, as `surviving` makes it survive."""
+        from shoestring.recipes.chart import training
+
+        model, tokenizer = training.policy(self.options, self._whole or charts)
+        return training.trainer(
+            self.options,
+            settings,
+            surviving,
+            model=model,
+            tokenizer=tokenizer,
+            charts=charts,
+            rewards=self.rewards(),
+            folder=folder,
+            device=device,
+        )
+
+    def measured(self, trainer: Any, charts: Charts, polled: Callable[[Any, int], Iterator[Any]]) -> dict[str, float]:
+        """Relaxed accuracy of the policy on `charts`."""
+        from shoestring.recipes.chart.training import measured
+
+        return measured(trainer, charts, completion_len=self.options.completion_len, polled=polled)

@@ -18,6 +18,10 @@ ADAPTED = ["q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down
 TYPES = {"fp16": torch.float16, "bf16": torch.bfloat16, "fp32": torch.float32}
 
 
+MERGED = 2
+"""Patches on the side of what becomes one token."""
+
+
 class Batch(NamedTuple):
     """Completions after their prompts; `length` is of prompt and completion together."""
 
@@ -53,6 +57,16 @@ class Shape:
     def patch_values(self) -> int:
         """Colours of a patch of 14 x 14 pixels, twice: a still image is a film of two frames."""
         return 3 * 2 * 14 * 14
+
+    @property
+    def tokens(self) -> int:
+        """Of an image in the prompt."""
+        return self.patches // MERGED**2
+
+    @property
+    def pixels(self) -> tuple[int, int]:
+        """Width and height of an image."""
+        return self.grid[1] * 14, self.grid[0] * 14
 
     def config(self) -> Qwen2_5_VLConfig:
         values: dict[str, Any] = {
@@ -93,6 +107,9 @@ SIZES = {
             "num_attention_heads": 4,
             "num_key_value_heads": 2,
             "rms_norm_eps": 1e-6,
+            # Scores are products with the embeddings: ones of the usual size are too small in 64 places to prefer a
+            # token much, whatever is learnt.
+            "initializer_range": 0.1,
             "bos_token_id": 0,
             "eos_token_id": 1,
             "rope_parameters": {"rope_type": "default", "rope_theta": 1e6, "mrope_section": [2, 3, 3]},
@@ -112,6 +129,11 @@ SIZES = {
 }
 
 
+def adapters(rank: int) -> LoraConfig:
+    """On every layer with a name in `ADAPTED`."""
+    return LoraConfig(r=rank, lora_alpha=2 * rank, lora_dropout=0.05, target_modules=ADAPTED)
+
+
 class Policy(nn.Module):
     """`Batch` in, log-probabilities of the completions' tokens (n, completion_len) float32 out."""
 
@@ -126,11 +148,10 @@ class Policy(nn.Module):
         make: Any = AutoModelForImageTextToText.from_config
         base = make(config, dtype=TYPES[weights])
         attend_by_segment(base.model.visual)
-        adapters = LoraConfig(r=rank, lora_alpha=2 * rank, lora_dropout=0.05, target_modules=ADAPTED)
         with warnings.catch_warnings():
             # peft asks transformers about checkpointing by a name that will be gone in version 6.
             warnings.simplefilter("ignore", FutureWarning)
-            self.adapted = get_peft_model(base, adapters)
+            self.adapted = get_peft_model(base, adapters(rank))
 
     def forward(self, batch: Batch) -> Tensor:
         length = batch.completions.shape[1]

@@ -29,8 +29,9 @@ class Both(nn.ModuleList):
 class WindowAttention(nn.Module):
     """A Swin Transformer block (Liu et al., 2021) for two images at once; `Pair` in, `Pair` out, same shapes.
 
-    Both images share normalisation and relative positions and have all else of their own. The radar's scores, mixed
-    over heads by a 1x1 convolution, become gates on the optical scores before their softmax.
+    Both images share relative positions and have all else of their own; nothing is normalised before the attention, as
+    published. What the radar's scores have over the optical ones is mixed over heads by a 1x1 convolution into gates,
+    which say how much of it is added to them before their softmax.
     """
 
     pairs: Tensor
@@ -42,7 +43,7 @@ class WindowAttention(nn.Module):
         self.heads, self.drop_path = heads, drop_path
         # Windows that are all of the image have nothing to shift over.
         self.shift = shift if pixels > WINDOW else 0
-        self.attend_norm, self.dense_norm = nn.LayerNorm(channels), nn.LayerNorm(channels)
+        self.norm = Both(nn.LayerNorm(channels) for _ in Pair._fields)
         self.positions = nn.Parameter(0.02 * torch.randn((2 * WINDOW - 1) ** 2, heads))
         self.register_buffer("pairs", relative_positions(), persistent=False)
         self.register_buffer("mask", neighbours(pixels, self.shift) if self.shift else None, persistent=False)
@@ -56,8 +57,8 @@ class WindowAttention(nn.Module):
 
     def forward(self, images: Pair) -> Pair:
         pixels = Pair(*(image.permute(0, 2, 3, 1) for image in images))
-        pixels = self._add(pixels, self._attend(Pair(*map(self.attend_norm, pixels))))
-        pixels = self._add(pixels, self.dense(Pair(*map(self.dense_norm, pixels))))
+        pixels = self._add(pixels, self._attend(pixels))
+        pixels = self._add(pixels, self.dense(self.norm(pixels)))
         return Pair(*(image.permute(0, 3, 1, 2).contiguous() for image in pixels))
 
     def _attend(self, images: Pair) -> Pair:
@@ -70,7 +71,8 @@ class WindowAttention(nn.Module):
             scores.append(self._bias((query * query.shape[-1] ** -0.5) @ key.transpose(-2, -1)))
             values.append(value)
         optical, radar = scores
-        weights = (self._mask(optical * torch.sigmoid(self.gate(radar))), self._mask(radar))
+        more = radar - optical
+        weights = (self._mask(optical + more * torch.sigmoid(self.gate(more))), self._mask(radar))
         attended = []
         for logits, value, merge in zip(weights, values, self.merge, strict=True):
             merged = merge((logits.softmax(dim=-1) @ value).transpose(1, 2).flatten(2))

@@ -23,10 +23,11 @@ def dynamic_filter(features: Tensor, kernels: Tensor) -> Tensor:
 
 
 class _Filter(torch.autograd.Function):
-    """Shifted multiply-adds.
+    """Shifted multiply-adds that keep their two inputs.
 
-    Written with plain operators, autograd would keep each of the k*k shifted products; `unfold` would hold k*k copies
-    of the features. This keeps only its two inputs.
+    Written with plain operators it keeps no more, but each of the k*k places makes a gradient as large as the kernels:
+    on a CPU, for 96 channels of 64 x 64 and k = 5, backward takes eight times as long. `unfold` holds k*k copies of the
+    features, there 37.5 MiB beside the kernels' own 37.5.
     """
 
     @staticmethod

@@ -11,9 +11,10 @@ from torch import Tensor, nn
 
 from shoestring.recipes.cloud.attention import Both, Pair, WindowAttention
 from shoestring.recipes.cloud.filtering import dynamic_filter
+from shoestring.recipes.cloud.scale import OPTICAL, RADAR
 
-OPTICAL, RADAR = 13, 2
-"""Bands of Sentinel-2, and of Sentinel-1 (VV and VH)."""
+LEAK = 0.1
+"""What of a negative number passes where the kernels of the filters are made."""
 KERNEL = 5
 """Side of the filter that each pixel and channel gets."""
 STRIDE = 2
@@ -110,9 +111,11 @@ class Fusion(nn.Module):
         super().__init__()
         self.kernels = nn.Sequential(
             _convolution(2 * channels, channels),
+            nn.LeakyReLU(LEAK, inplace=True),
             ResidualBlock(channels),
             ResidualBlock(channels),
             nn.Conv2d(channels, channels * KERNEL**2, 1),
+            nn.LeakyReLU(LEAK, inplace=True),
         )
         self.gates = Both(nn.Conv2d(channels, channels, 1) for _ in Pair._fields)
 
@@ -120,9 +123,10 @@ class Fusion(nn.Module):
         kernels = self.kernels(torch.cat(images, dim=1)).unflatten(1, (-1, KERNEL**2))
         filtered = dynamic_filter(images.radar, kernels)
         missing = filtered - images.optical
-        gates = self.gates(Pair(missing, -missing))
-        optical = images.optical + torch.sigmoid(gates.optical) * missing
-        return Pair(optical, images.radar - torch.sigmoid(gates.radar) * missing)
+        of_optical, of_radar = self.gates
+        optical = images.optical + torch.sigmoid(of_optical(missing)) * missing
+        unlike = optical - filtered
+        return Pair(optical, images.radar + torch.sigmoid(of_radar(unlike)) * unlike)
 
 
 class ResidualBlock(nn.Module):
@@ -130,7 +134,9 @@ class ResidualBlock(nn.Module):
 
     def __init__(self, channels: int) -> None:
         super().__init__()
-        self.convolutions = nn.Sequential(_convolution(channels, channels), nn.ReLU(), _convolution(channels, channels))
+        self.convolutions = nn.Sequential(
+            _convolution(channels, channels), nn.LeakyReLU(LEAK, inplace=True), _convolution(channels, channels)
+        )
 
     def forward(self, features: Tensor) -> Tensor:
         changed: Tensor = features + self.convolutions(features)

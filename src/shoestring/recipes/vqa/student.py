@@ -1,102 +1,62 @@
 """The student: BLIP's vision transformer and PhoBERT, fused into one vector, which ViT5 reads as its whole input."""
 
-from dataclasses import dataclass
-from typing import Any, TypeAlias
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
-from transformers import (
-    BlipVisionConfig,
-    BlipVisionModel,
-    RobertaConfig,
-    RobertaModel,
-    T5Config,
-    T5ForConditionalGeneration,
-)
+from transformers import BlipVisionModel, RobertaModel, T5ForConditionalGeneration
 from transformers.modeling_outputs import BaseModelOutput
+
+from shoestring.recipes.vqa.samples import Sample
 
 IGNORED = -100
 """The label of padding."""
 
-Batch: TypeAlias = tuple[Tensor, Tensor, Tensor, Tensor]
-"""Images (n, 3, pixels, pixels) float32; questions and mask (n, q_len), texts (n, 3, a_len), int64."""
 
+class Batch(NamedTuple):
+    """Of n samples; int64 but for images and weights."""
 
-@dataclass(frozen=True, kw_only=True)
-class Shape:
-    """What differs from the defaults of the three configurations."""
-
-    vision: dict[str, Any]
-    text: dict[str, Any]
-    writer: dict[str, Any]
-
-    @property
-    def pixels(self) -> int:
-        """Side of an image."""
-        size = BlipVisionConfig(**self.vision).image_size
-        assert isinstance(size, int)
-        return size
-
-
-SIZES = {
-    "full": Shape(
-        # The defaults are those of Salesforce/blip-vqa-base: 577 tokens of width 768.
-        vision={},
-        # vinai/phobert-base: two positions are never used, because RoBERTa counts from the padding's id + 1.
-        text={"vocab_size": 64001, "max_position_embeddings": 258, "type_vocab_size": 1, "layer_norm_eps": 1e-5},
-        # VietAI/vit5-base.
-        writer={
-            "vocab_size": 36096,
-            "d_model": 768,
-            "d_kv": 64,
-            "d_ff": 3072,
-            "num_layers": 12,
-            "num_heads": 12,
-            "decoder_start_token_id": 0,
-        },
-    ),
-    "tiny": Shape(
-        vision={
-            "hidden_size": 16,
-            "intermediate_size": 32,
-            "num_hidden_layers": 2,
-            "num_attention_heads": 2,
-            "image_size": 32,
-        },
-        text={
-            "vocab_size": 128,
-            "hidden_size": 16,
-            "intermediate_size": 32,
-            "num_hidden_layers": 2,
-            "num_attention_heads": 2,
-            "max_position_embeddings": 258,
-            "type_vocab_size": 1,
-        },
-        writer={
-            "vocab_size": 128,
-            "d_model": 16,
-            "d_kv": 8,
-            "d_ff": 32,
-            "num_layers": 2,
-            "num_heads": 2,
-            "decoder_start_token_id": 0,
-        },
-    ),
-}
+    images: Tensor
+    """(n, 3, pixels, pixels) float32."""
+    questions: Tensor
+    """(n, longest)."""
+    mask: Tensor
+    """(n, longest), 0 where a question is padded."""
+    whole: Tensor
+    """(n, longest) tokens of the text in its format, -100 where it is padded."""
+    answer: Tensor
+    """(n, longest), the answer alone."""
+    reasoning: Tensor
+    """(n, longest), the reasoning alone."""
+    weights: Tensor
+    """(n,) float32 of the reasonings, 1 on average over the training data."""
+    samples: list[Sample]
+    """What they were made of; empty where only shapes matter."""
 
 
 class Student(nn.Module):
     """Images and questions in, texts out. PhoBERT's pooler is among its parameters, as published, and unused."""
 
-    def __init__(self, shape: Shape) -> None:
+    def __init__(
+        self,
+        vision: BlipVisionModel,
+        text: RobertaModel,
+        writer: T5ForConditionalGeneration,
+        *,
+        dropout: tuple[float, float],
+    ) -> None:
+        """`dropout` is that of the fusion's two layers."""
         super().__init__()
-        self.vision = BlipVisionModel(BlipVisionConfig(**shape.vision))
-        self.text = RobertaModel(RobertaConfig(**shape.text))
-        self.writer = T5ForConditionalGeneration(T5Config(**shape.writer))
+        self.vision, self.text, self.writer = vision, text, writer
         seen = self.vision.config.hidden_size + self.text.config.hidden_size
         width = self.writer.config.d_model
         self.fusion = nn.Sequential(
-            nn.Linear(seen, seen), nn.ReLU(), nn.Dropout(0.2), nn.Linear(seen, width), nn.ReLU(), nn.Dropout(0.1)
+            nn.Linear(seen, seen),
+            nn.ReLU(),
+            nn.Dropout(dropout[0]),
+            nn.Linear(seen, width),
+            nn.ReLU(),
+            nn.Dropout(dropout[1]),
         )
 
     def blocks(self) -> list[nn.Module]:
@@ -113,7 +73,7 @@ class Student(nn.Module):
         return context
 
     def cross_entropy(self, context: Tensor, text: Tensor) -> Tensor:
-        """(n,): for each sample the mean over the tokens of its text (n, a_len) that are no padding."""
+        """(n,): for each sample the mean over the tokens of its text (n, longest) that are no padding."""
         inputs = self.writer.prepare_decoder_input_ids_from_labels(text)
         logits = self.writer(
             encoder_outputs=BaseModelOutput(last_hidden_state=context), decoder_input_ids=inputs, use_cache=False
@@ -123,3 +83,20 @@ class Student(nn.Module):
         ).view_as(text)
         tokens = (text != IGNORED).sum(dim=1).clamp(min=1)
         return losses.sum(dim=1) / tokens
+
+    def write(self, context: Tensor, beginning: list[int], *, beams: int, longest: int) -> list[list[int]]:
+        """The likeliest text that beam search finds for each context (n, 1, width), its `beginning` and at most
+        `longest` tokens, without what starts it."""
+        start = torch.tensor([[self.writer.config.decoder_start_token_id, *beginning]], device=context.device)
+        writer: Any = self.writer
+        found: Tensor = writer.generate(
+            encoder_outputs=BaseModelOutput(last_hidden_state=context),
+            attention_mask=context.new_ones(context.shape[:2], dtype=torch.int64),
+            decoder_input_ids=start.expand(len(context), -1),
+            num_beams=beams,
+            do_sample=False,
+            max_new_tokens=max(1, longest - len(beginning)),
+            use_cache=True,
+        )
+        written: list[list[int]] = found[:, 1:].tolist()
+        return written

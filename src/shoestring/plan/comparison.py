@@ -1,0 +1,69 @@
+"""Plans of one recipe for several targets, side by side."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from shoestring.estimate.calibration import Calibration
+from shoestring.hardware.catalog import Target
+from shoestring.plan import notebook
+from shoestring.plan.plan import Plan, make_plan
+from shoestring.recipe import LoadedRecipe
+from shoestring.settings import Settings
+
+
+@dataclass(frozen=True, kw_only=True)
+class Comparison:
+    """One plan for each target, in the order they were asked for."""
+
+    plans: tuple[Plan, ...]
+
+    def rows(self) -> list[dict[str, Any]]:
+        """What is compared; None where it is unknown."""
+        return [_row(plan) for plan in self.plans]
+
+    def json(self) -> dict[str, Any]:
+        """The rows, and every plan in full."""
+        return {"comparison": self.rows(), "plans": [plan.json() for plan in self.plans]}
+
+    def _repr_html_(self) -> str:
+        """What a notebook shows."""
+        return notebook.comparison(self.rows()) + "".join(plan._repr_html_() for plan in self.plans)
+
+
+def compare(
+    loaded: LoadedRecipe,
+    targets: Sequence[Target],
+    wanted: Settings,
+    *,
+    usd_per_hour: float | None = None,
+    calibration: Calibration | None = None,
+) -> Comparison:
+    """A thorough plan for each target. Raises what `make_plan` raises."""
+    return Comparison(
+        plans=tuple(
+            make_plan(loaded, target, wanted, thorough=True, usd_per_hour=usd_per_hour, calibration=calibration)
+            for target in targets
+        )
+    )
+
+
+def _row(plan: Plan) -> dict[str, Any]:
+    predicted = plan.time.predicted
+    return {
+        "target": plan.target.name,
+        "verdict": plan.verdict,
+        "micro_batch": plan.settings.micro_batch,
+        "precision": plan.settings.precision,
+        "checkpointing": plan.settings.checkpointing,
+        "high_bytes": plan.memory.high_bytes,
+        "capacity_bytes": plan.memory.capacity_bytes,
+        "update_seconds": predicted.update_seconds,
+        "total_seconds": predicted.total_seconds,
+        "hours": plan.hours,
+        "sessions": len(plan.sessions) or None,
+        "weeks": len(plan.weeks) or None,
+        "usd": plan.cost_usd,
+        "usd_per_hour": plan.price.usd_per_hour if plan.price else None,
+        "price_date": plan.price.date if plan.price else None,
+    }

@@ -1,0 +1,38 @@
+"""A check as a person reads it in a terminal: what fails first catches the eye, what passes takes one line each."""
+
+from collections.abc import Iterable
+
+from rich.console import Group, RenderableType
+from rich.table import Table
+from rich.text import Text
+
+from shoestring.check.preflight import Checked
+
+_MARKS = {"pass": ("✓", "green"), "warn": ("!", "bold yellow"), "fail": ("✗", "bold red")}
+
+
+def page(checked: Checked) -> RenderableType:
+    """Every line with its mark, the hints below what they are about, and the sum of it."""
+    table = Table.grid(padding=(0, 2))
+    for finding in checked.findings:
+        mark, style = _MARKS[finding.status]
+        said = Text(finding.said)
+        if finding.hint:
+            said.append(f"\n{finding.hint}", style="dim")
+        table.add_row(Text(f"{mark} {finding.status}", style=style), finding.name, said)
+    what = f"{checked.recipe} on {checked.target}" if checked.recipe else checked.target
+    return Group(Text(f"check of this machine for {what}", style="bold"), table, _sum(checked))
+
+
+def _sum(checked: Checked) -> Text:
+    failures = _names(checked, "fail")
+    warnings = _names(checked, "warn")
+    if failures:
+        return Text(f"fails: {', '.join(failures)}", style="bold red")
+    if warnings:
+        return Text(f"passes; mind: {', '.join(warnings)}", style="bold yellow")
+    return Text("passes", style="bold green")
+
+
+def _names(checked: Checked, status: str) -> Iterable[str]:
+    return [finding.name for finding in checked.findings if finding.status == status]

@@ -1,0 +1,90 @@
+"""Facts of machines that are made up: a Kaggle session with a T4 with nothing wrong, and what differs from it."""
+
+from dataclasses import replace
+from pathlib import Path
+
+from shoestring.check.facts import Build, Clock, Disk, Facts, Host, Package, Used
+from shoestring.check.finding import Finding
+from shoestring.check.preflight import judged
+from shoestring.hardware.catalog import PLATFORMS
+from shoestring.hardware.occupancy import Card, Driver, Holder
+from shoestring.hardware.targets import known
+from shoestring.units import GIB, MIB
+
+ARCHS = ("sm_75", "sm_80", "sm_86", "sm_90", "sm_100", "sm_120", "compute_120")
+"""Of PyTorch's CUDA 12.8 builds."""
+
+T4 = Card(
+    title="Tesla T4",
+    uuid="GPU-1",
+    capability=(7, 5),
+    usable_bytes=14_912 * MIB,
+    used_bytes=4 * MIB,
+    holders=(),
+    shown=True,
+)
+P100 = replace(T4, title="Tesla P100-PCIE-16GB", capability=(6, 0), usable_bytes=16_269 * MIB)
+L4 = replace(T4, title="NVIDIA L4", capability=(8, 9), usable_bytes=22_563 * MIB)
+BUILD = Build(
+    version="2.13.0+cu128",
+    cuda=(12, 8),
+    archs=ARCHS,
+    flash=True,
+    threads=4,
+    used=(Used(title="a GPU", capability=(7, 5)),),
+)
+HOST = Host(
+    cores=4,
+    cores_seen=4,
+    ram_bytes=31 * GIB,
+    ram_free_bytes=29 * GIB,
+    shm_bytes=14 * GIB,
+    temporary=Path("/tmp"),
+    temporary_free_bytes=50 * GIB,
+    environment={},
+)
+DISK = Disk(
+    folder=Path("/kaggle/working"),
+    asked_bytes=64 * MIB,
+    written_bytes=64 * MIB,
+    seconds=0.25,
+    free_bytes=8_000 * GIB,
+    used_bytes=0,
+    clock_offset_seconds=0.01,
+)
+CLOCK = Clock(now=1_790_000_000.0, monotonic=True)
+
+
+def driver(*cards: Card, cuda=(12, 8)) -> Driver:
+    return Driver(version="570.86", cuda=cuda, cards=cards)
+
+
+def held(card: Card, used: int, *pids: int) -> Card:
+    return replace(card, used_bytes=used, holders=tuple(Holder(pid=pid, name="python", bytes=used) for pid in pids))
+
+
+def facts(*, on="kaggle-t4", **changes) -> Facts:
+    good = {
+        "probed": on in ("local", "cpu"),
+        "driver": driver(T4),
+        "build": BUILD,
+        "host": HOST,
+        "disk": DISK,
+        "clock": CLOCK,
+        "platform": PLATFORMS["kaggle"],
+        "internet": {"huggingface.co": "", "pypi.org": ""},
+        "mounted": (Path("/kaggle/input/datasets/me/prices"),),
+        "packages": (Package(name="torch", least="2.6", installed="2.13.0+cu128"),),
+    }
+    target = replace(known()["kaggle-t4"], name=on) if on in ("local", "cpu") else known()[on]
+    return Facts(on=target, **{**good, **changes})
+
+
+def line(found: Facts, name: str) -> Finding:
+    """The line called `name` of a check of these facts, which everything else leaves standing."""
+    (finding,) = [finding for finding in judged(found) if finding.name == name]
+    return finding
+
+
+def complaints(found: Facts) -> set[str]:
+    return {finding.name for finding in judged(found) if finding.status != "pass"}

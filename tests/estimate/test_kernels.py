@@ -1,0 +1,114 @@
+"""Seconds of single operators: arithmetic or bytes, at the rate of their kind and size."""
+
+import dataclasses
+
+import pytest
+
+from shoestring.estimate.kernels import OVERHEAD_DEPTH, at, kernel_seconds, padded_flops, tiled_flops
+from shoestring.estimate.rates import TABLE, Rates, rates, scaled
+from shoestring.hardware.catalog import DEVICES
+from shoestring.settings import Precision
+from shoestring.trace.record import Op
+
+T4 = TABLE["t4"]
+
+
+def product(*shape: int, name: str = "aten::mm", precision: Precision = "fp32", size: int = 0) -> Op:
+    many, rows, columns, depth = shape[:4]
+    return Op(name, 2 * many * rows * columns * depth, size, precision, shape=shape)
+
+
+def rate(op: Op, known: Rates = T4) -> float:
+    return op.flops / kernel_seconds(op, known)
+
+
+def test_a_curve_holds_at_its_points_between_and_beyond_them() -> None:
+    curve = ((8.0, 1e12), (9.0, 3e12))
+    assert at(curve, 1e8) == 1e12 and at(curve, 1e9) == 3e12
+    assert at(curve, 10**8.5) == pytest.approx(2e12)
+    assert at(curve, 1e12) == 3e12
+    # Smaller work takes as long as the first point's.
+    assert 1e6 / at(curve, 1e6) == pytest.approx(1e8 / 1e12)
+
+
+def test_a_large_product_runs_at_the_rate_of_its_precision() -> None:
+    large = (1, 8192, 8192, 8192)
+    overhead = 8192 / (8192 + OVERHEAD_DEPTH)
+    assert rate(product(*large)) == pytest.approx(3.24e12 * overhead)
+    assert rate(product(*large, precision="fp16")) == pytest.approx(24e12 * overhead)
+    assert rate(product(*large, precision="bf16")) == pytest.approx(3.24e12 * overhead)
+
+
+def test_a_shallow_product_and_one_of_few_columns_are_slower() -> None:
+    assert padded_flops((1, 64, 8, 960)) == 2 * 64 * 32 * 1000
+    large = rate(product(1, 4096, 4096, 4096))
+    assert rate(product(1, 4096, 4096, 32)) < 0.65 * large
+    assert rate(product(1, 4096, 8, 4096)) < 0.4 * large
+
+
+def test_a_small_product_leaves_the_tensor_cores_idle() -> None:
+    small, large = (product(1, size, size, size, precision="fp16") for size in (256, 4096))
+    assert kernel_seconds(small, T4) > T4.kernel_seconds and rate(small) < 0.2 * rate(large)
+
+
+def test_bytes_count_where_they_take_longer_and_some_kernels_move_them_more_slowly() -> None:
+    def moved(name: str) -> float:
+        return 10**9 / kernel_seconds(Op(name, 0, 10**9, "fp32"), T4)
+
+    assert moved("aten::add.Tensor") == pytest.approx(240e9)
+    assert moved("aten::_softmax") == pytest.approx(193e9)
+    assert moved("aten::native_layer_norm") == moved("aten::native_batch_norm_backward") == pytest.approx(154e9)
+    wide = product(1, 4096, 4096, 1, size=10**9)
+    assert kernel_seconds(wide, T4) == pytest.approx(10**9 / 240e9)
+
+
+def test_nothing_is_faster_than_its_launches() -> None:
+    assert kernel_seconds(Op("aten::add", 0, 4, "fp32", launches=7), T4) == pytest.approx(7 * T4.kernel_seconds)
+
+
+def test_images_are_convolved_in_tiles_and_the_weights_gradient_is_a_product() -> None:
+    shape = (1, 64 * 32 * 32, 256, 256 * 9, 3, 3, 32, 32)
+    forward = product(*shape, name="aten::convolution")
+    assert tiled_flops(shape) == forward.flops
+    assert rate(forward) == pytest.approx(at(T4.convolutions, forward.flops))
+    # 30 x 30 is 32 x 32 in tiles of 4, 200 channels are 256.
+    assert tiled_flops((1, 64 * 30 * 30, 200, 2304, 3, 3, 30, 30)) == forward.flops
+    both = dataclasses.replace(forward, name="aten::convolution_backward", flops=2 * forward.flops, launches=2)
+    weights = dataclasses.replace(forward, name="aten::convolution_backward")
+    assert kernel_seconds(weights, T4) > 2 * kernel_seconds(forward, T4)
+    assert kernel_seconds(both, T4) == pytest.approx(kernel_seconds(weights, T4) + kernel_seconds(forward, T4))
+
+
+def test_other_convolutions_are_products_and_separate_channels_wait_for_memory() -> None:
+    pointwise = product(1, 65536, 256, 256, 1, 1, 32, 32, name="aten::convolution")
+    assert rate(pointwise) < 3.6e12
+    strided = product(1, 65536, 256, 2304, name="aten::convolution")
+    assert rate(strided) < 3.6e12
+    separate = product(512, 65536, 1, 9, 3, 3, 32, 32, name="aten::convolution", size=10**8)
+    assert kernel_seconds(separate, T4) == pytest.approx(10**8 / 240e9)
+
+
+def test_attention_is_slower_than_products_and_least_so_for_wide_heads() -> None:
+    name = "aten::_scaled_dot_product_efficient_attention"
+    narrow, wide = (product(64, 2048, 2048, width, name=name) for width in (64, 256))
+    assert rate(narrow) < rate(wide) < 3.3e12
+    half = dataclasses.replace(narrow, precision="fp16")
+    assert rate(half) == pytest.approx(24e12 * 0.66 / 2.19)
+
+
+def test_a_trace_scaled_to_another_microbatch_is_scaled_in_time() -> None:
+    once = product(1, 8192, 4096, 4096)
+    twice = dataclasses.replace(once, flops=2 * once.flops)
+    assert kernel_seconds(twice, T4) == pytest.approx(2 * kernel_seconds(once, T4), rel=0.01)
+
+
+def test_an_untimed_gpu_has_curves_of_the_same_shape() -> None:
+    curve = ((8.0, 1e12), (9.0, 4e12), (10.0, 2e12))
+    moved = scaled(curve, 20e12)
+    assert [size for size, _ in moved] == pytest.approx([9.0, 10.0, 11.0])
+    assert [value for _, value in moved] == pytest.approx([10e12, 20e12, 20e12])
+    a100, t4 = rates(DEVICES["a100-40"]), rates(DEVICES["t4"])
+    assert a100 and t4
+    large = product(1, 8192, 8192, 8192, precision="bf16")
+    assert rate(large, a100) > 0.9 * 0.32 * 312e12 > rate(large, t4)
+    assert all(rates(device) for device in DEVICES.values())

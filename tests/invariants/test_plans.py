@@ -1,0 +1,140 @@
+"""What holds for every plan: more memory is never worse, a limit never makes it faster, what fits fits again."""
+
+import dataclasses
+import os
+
+import pytest
+import torch
+from torch import nn
+
+from shoestring.hardware import targets
+from shoestring.plan.candidates import Candidates
+from shoestring.plan.estimate import make_estimate
+from shoestring.plan.plan import make_plan
+from shoestring.plan.search import fastest, search
+from shoestring.recipe import live
+from shoestring.settings import Settings
+from shoestring.units import MIB
+from tests.plan.remembering import remembered, tracer  # noqa: F401 - a fixture
+
+pytestmark = pytest.mark.usefixtures("remembered")
+
+T4 = targets.find("t4")
+
+
+class Layers:
+    """Six blocks whose activations are many times their weights."""
+
+    effective_batch = 24
+
+    def model(self):
+        return nn.Sequential(
+            nn.Linear(64, 256),
+            nn.Sequential(
+                *[nn.Sequential(nn.Linear(256, 512), nn.GELU(), nn.Dropout(0.1), nn.Linear(512, 256)) for _ in range(6)]
+            ),
+            nn.Linear(256, 4),
+        )
+
+    def batch(self, size):
+        return torch.zeros(size, 512, 64)
+
+    def loss(self, model, batch):
+        return model(batch).square().mean()
+
+    def data(self):
+        return torch.zeros(960, 512, 64)
+
+
+class Normed(Layers):
+    """Convolutions with BatchNorm, whose statistics need two samples."""
+
+    effective_batch = 9
+
+    def model(self):
+        return nn.Sequential(
+            *[nn.Sequential(nn.Conv2d(16, 16, 3, padding=1), nn.BatchNorm2d(16), nn.ReLU()) for _ in range(5)]
+        )
+
+    def batch(self, size):
+        return torch.zeros(size, 16, 96, 96)
+
+
+class Heavy(Layers):
+    """Weights and their states are nearly everything."""
+
+    effective_batch = 7
+
+    def model(self):
+        return nn.Sequential(*[nn.Sequential(nn.Linear(1024, 1024), nn.ReLU()) for _ in range(8)])
+
+    def batch(self, size):
+        return torch.zeros(size, 256, 1024)
+
+
+def with_memory(mib, target=T4):
+    return dataclasses.replace(target, device=dataclasses.replace(target.device, memory_bytes=mib * MIB))
+
+
+def found(kind, mib, wanted=None):
+    return search(Candidates(tracer(kind), live(kind()), with_memory(mib)), wanted or Settings())
+
+
+@pytest.mark.parametrize(
+    ("kind", "least", "most"), [(Layers, 300, 1500), (Normed, 290, 700), (Heavy, 400, 800)], ids=str
+)
+def test_more_memory_never_gives_a_worse_plan(kind, least, most):
+    steps = 60 if os.environ.get("SHOESTRING_SOAK") else 14
+    sizes = [int(least * (most / least) ** (step / (steps - 1))) for step in range(steps)]
+    times = [best.seconds if (best := fastest(found(kind, mib))) else float("inf") for mib in sizes]
+    assert times == sorted(times, reverse=True)
+    assert times[0] == float("inf") > times[-1] and len(set(times)) > 3
+
+
+@pytest.mark.parametrize("kind", [Layers, Normed, Heavy], ids=lambda kind: kind.__name__)
+@pytest.mark.parametrize("fixed", [{"precision": "fp32"}, {"precision": "fp16", "checkpointing": "full"}], ids=str)
+def test_a_larger_microbatch_never_has_a_lower_allocated_peak(kind, fixed):
+    candidates = Candidates(tracer(kind), live(kind()), with_memory(16_000))
+    sizes = [size for size in (1, 2, 3, 4, 5, 8, 12) if 2 * size <= kind.effective_batch]
+    peaks = [
+        candidates(Settings(micro_batch=size, **({"checkpointing": "no"} | fixed))).memory.allocated.value
+        for size in sizes
+    ]
+    assert peaks == sorted(peaks) and peaks[0] < peaks[-1]
+
+
+@pytest.mark.parametrize("mib", [330, 700])
+@pytest.mark.parametrize(
+    "fixed",
+    [{"micro_batch": 5}, {"precision": "fp32"}, {"checkpointing": "full"}, {"checkpointing": "3", "micro_batch": 24}],
+    ids=str,
+)
+def test_a_setting_that_is_fixed_never_makes_it_faster(mib, fixed):
+    free, bound = (fastest(found(Layers, mib, wanted)) for wanted in (Settings(), Settings(**fixed)))
+    assert bound is None or (free is not None and free.seconds <= bound.seconds * 1.02)
+
+
+def test_a_limit_never_makes_a_plan_faster_or_better():
+    target = with_memory(800)
+    free = make_plan(live(Layers()), target, Settings())
+    worse = {"fits": 0, "fits with changes": 1, "does not fit": 2}
+    for limits in (
+        {"session_seconds": 200.0},
+        {"session_seconds": 121.0},
+        {"disk_bytes": 10**9},
+        {"disk_bytes": 10**6},
+    ):
+        bound = make_plan(live(Layers()), targets.under(target, **limits), Settings())
+        assert worse[bound.verdict] >= worse[free.verdict]
+        assert bound.time.predicted.total_seconds >= free.time.predicted.total_seconds
+        assert not bound.sessions or bound.hours >= free.hours
+
+
+@pytest.mark.parametrize("kind", [Layers, Normed, Heavy], ids=lambda kind: kind.__name__)
+def test_what_fits_fits_when_its_settings_are_estimated_again(kind):
+    sizes = (300, 400, 600, 1100, 3000) if os.environ.get("SHOESTRING_SOAK") else (400,)
+    for mib in sizes:
+        chosen = found(kind, mib)[0]
+        again = make_estimate(live(kind()), with_memory(mib), chosen.settings)
+        assert again.memory.fits == chosen.fits
+        assert again.peak_bytes == chosen.memory.peak_bytes

@@ -1,0 +1,142 @@
+"""GRPO by TRL on the tiny policy: it learns what it is rewarded for, and stopped it ends in the same bits."""
+
+import json
+from dataclasses import replace
+
+import pytest
+import safetensors.torch
+import torch
+from PIL import Image
+
+from shoestring.errors import DataError, QuestionError
+from shoestring.integrations.run import train
+from shoestring.launch import choose
+from shoestring.recipes.chart import Chart, Options
+from shoestring.recipes.chart.data import read_parts
+from shoestring.session.deadline import Deadline
+from shoestring.session.directory import RunDirectory
+from shoestring.session.signals import StopSignals
+from shoestring.session.stop import Stop
+
+TINY = {
+    "size": "tiny", "prompt_len": 300, "completion_len": 6, "weights": "fp32", "effective_batch": 16, "generations": 8,
+    "learning_rate": 1e-2, "micro_batch": 8, "precision": "fp32",
+}  # fmt: skip
+
+
+class Digits(Chart):
+    """Rewarded for digits, on a few charts."""
+
+    count = 8
+
+    def data(self):
+        charts = super().data()["train"]
+        return {"train": replace(charts, rows=charts.rows[: self.count])}
+
+    def rewards(self):
+        return {"digits": lambda completion, _: sum(map(str.isdigit, completion)) / max(len(completion), 1)}
+
+
+def session(run, *, epochs, stop_after=None, recipe=Digits):
+    loaded, settings = choose(recipe(), {**TINY, "epochs": epochs})
+    directory = RunDirectory(run)
+    directory.create()
+    directory.write_plan({"recipe": loaded.name})
+    with directory.locked(), StopSignals() as signals:
+        stop = Stop(deadline=Counting(stop_after), signals=signals)
+        return train(loaded, settings, directory, target="local", device=torch.device("cpu"), stop=stop)
+
+
+class Counting(Deadline):
+    """Reached when so many updates were measured."""
+
+    def __init__(self, updates):
+        super().__init__(None)
+        self._updates = updates
+
+    def observe(self, kind, seconds):
+        super().observe(kind, seconds)
+        if kind == "update" and self._updates is not None:
+            self._updates -= 1
+
+    def reached(self):
+        return self._updates is not None and self._updates <= 0
+
+
+def adapter(run):
+    return safetensors.torch.load_file(run / "light" / "adapter_model.safetensors")
+
+
+def test_stopped_in_every_epoch_it_ends_in_the_same_bits(tmp_path):
+    whole = session(tmp_path / "whole", epochs=2)
+    assert (whole.status, whole.update) == ("finished", 4 * 2)
+    stopped = [session(tmp_path / "stopped", epochs=2, stop_after=count) for count in (1, 5)]
+    # One of the five is what the session before told of itself.
+    assert [(outcome.status, outcome.update) for outcome in stopped] == [("paused", 1), ("paused", 5)]
+    assert session(tmp_path / "stopped", epochs=2).status == "finished"
+    expected, found = adapter(tmp_path / "whole"), adapter(tmp_path / "stopped")
+    assert expected.keys() == found.keys()
+    assert all(torch.equal(found[name], value) for name, value in expected.items())
+    assert any(value.abs().max() > 0 for name, value in expected.items() if "lora_B" in name)
+
+
+def test_it_learns_what_it_is_rewarded_for(tmp_path):
+    session(tmp_path / "run", epochs=6)
+    lines = [json.loads(line) for line in (tmp_path / "run" / "events.jsonl").read_text().splitlines()]
+    means = [line["metrics"]["rewards/digits/mean"] for line in lines if line["event"] == "progress"]
+    assert sum(means[-6:]) / 6 > sum(means[:6]) / 6 + 0.08
+
+
+def test_a_tiny_run_is_measured_by_relaxed_accuracy(tmp_path):
+    class Measured(Digits):
+        def data(self):
+            return {**super().data(), "validation": super().data()["train"]}
+
+    outcome = session(tmp_path / "run", epochs=1, recipe=Measured)
+    assert outcome.metrics == {"validation": {"relaxed_accuracy": 0.0, "answered": 0.0}}
+
+
+def folder(place, rows, images=("a.png", "b.png")):
+    (place / "png").mkdir()
+    for name in images:
+        Image.new("RGB", (30, 20), "red").save(place / "png" / name)
+    (place / "rows.json").write_text(json.dumps(rows))
+    return place
+
+
+ROW = {"imgname": "a.png", "query": "how many?", "label": 3}
+
+
+def test_rows_are_read_with_their_images(tmp_path):
+    parts = read_parts(
+        folder(tmp_path, [{**ROW, "imgname": f"{'ab'[n % 2]}.png"} for n in range(20)]), (28, 56), "refuse"
+    )
+    assert {name: len(part) for name, part in parts.items()} == {"train": 16, "validation": 2, "test": 2}
+    row = parts["train"][1]
+    assert row["image"].size == (28, 56) and row["label"] == "3" and row["table"] is None
+    assert row["prompt"][1] == {"role": "user", "content": "how many?"}
+
+
+def test_every_bad_row_is_named_and_may_be_skipped(tmp_path):
+    (tmp_path / "secret.png").write_bytes(b"")
+    rows = [ROW, {**ROW, "imgname": "../secret.png"}, {**ROW, "label": ""}, 7, {**ROW, "imgname": "c.png"}]
+    place = folder(tmp_path, rows)
+    (place / "png" / "c.png").write_bytes(b"no image")
+    with pytest.raises(DataError, match="4 of 5 rows") as refused:
+        read_parts(place, (28, 28), "refuse")
+    assert [f"line {line}" in problem for line, problem in zip((2, 3, 4, 5), refused.value.problems, strict=True)]
+    assert "is not in" in refused.value.problems[0] and "has no label" in refused.value.problems[1]
+    parts = read_parts(place, (28, 28), "skip")
+    assert len(parts["train"]) == 1 and "4 of 5 rows" in parts["train"].notes[0]
+
+
+def test_a_folder_of_another_layout_is_refused(tmp_path):
+    with pytest.raises(QuestionError, match="0 JSON files"):
+        read_parts(tmp_path, (28, 28), "refuse")
+
+
+def test_random_weights_and_drawn_charts_are_said_to_be_that():
+    recipe = Chart(Options(**{name: value for name, value in TINY.items() if name not in ("micro_batch", "precision")}))
+    recipe.data()
+    drawn, random = recipe.notes()
+    assert "not EvoChart" in drawn and "random" in random

@@ -1,0 +1,52 @@
+from pathlib import Path
+
+import pytest
+
+from shoestring.errors import DataError
+from shoestring.recipes.rows import SHOWN, Rows
+
+FILE = Path("somewhere/a.txt")
+
+
+def test_good_rows_leave_nothing_to_say() -> None:
+    rows = Rows("refuse")
+    rows.settle(3)
+    assert rows.notes == []
+
+
+def test_all_bad_rows_are_named_at_once_with_file_and_line() -> None:
+    rows = Rows("refuse")
+    rows.bad(FILE, 3, "has no role")
+    rows.bad(Path("b.png"), None, "is no picture")
+    with pytest.raises(DataError) as refused:
+        rows.settle(1200)
+    assert refused.value.message == "2 of 1,200 rows cannot be used"
+    assert refused.value.problems == ("somewhere/a.txt, line 3: has no role", "b.png: is no picture")
+    assert "on_bad_rows=skip" in str(refused.value.hint)
+
+
+def test_of_very_many_some_are_shown_and_all_are_counted() -> None:
+    rows = Rows("refuse")
+    for line in range(1, SHOWN + 1501):
+        rows.bad(FILE, line, "is empty")
+    with pytest.raises(DataError) as refused:
+        rows.settle(5000)
+    assert len(refused.value.problems) == SHOWN + 1
+    assert refused.value.problems[-1] == "and 1,500 more"
+    assert refused.value.message.startswith("1,520 of 5,000")
+
+
+def test_skipped_rows_are_counted_in_a_note() -> None:
+    rows = Rows("skip")
+    rows.bad(FILE, 3, "has no role")
+    rows.settle(10)
+    (note,) = rows.notes
+    assert note.startswith("1 of 10 rows cannot be used and were skipped")
+    assert "somewhere/a.txt, line 3: has no role" in note
+
+
+def test_where_nothing_would_be_left_it_is_refused_all_the_same() -> None:
+    rows = Rows("skip")
+    rows.bad(FILE, 1, "has no role")
+    with pytest.raises(DataError, match="nothing is left"):
+        rows.settle(1)

@@ -1,0 +1,46 @@
+"""The weights of epochs: the newest are kept, and on a full disk they go before a full checkpoint does."""
+
+import errno
+
+import torch
+
+from shoestring.checkpoint.light import load_light
+from shoestring.monitor.events import read
+from tests.checkpoint.faults import Disk
+from tests.crash.schedule import Small
+from tests.sessions import final_bits, session
+
+
+def epochs(run):
+    return sorted(path.name for path in (run / "light").glob("update-*"))
+
+
+def test_the_newest_are_kept_and_hold_the_weights_of_their_epoch(tmp_path):
+    session(Small(lambda: None), tmp_path / "none", {})
+    assert epochs(tmp_path / "none") == []
+    session(Small(lambda: None), tmp_path / "run", {"keep_light": 2})
+    assert epochs(tmp_path / "run") == ["update-00000009", "update-00000012"]
+    assert final_bits(tmp_path / "run")["light"] == final_bits(tmp_path / "none")["light"]
+    model = Small(lambda: None).model()
+    facts = load_light(tmp_path / "run" / "light" / "update-00000009", model)
+    assert facts["update"] == 9 and "loss" in facts["metrics"]
+    saves = [event for event in read(tmp_path / "run" / "events.jsonl") if event["event"] == "save"]
+    assert [event["update"] for event in saves if event["kind"] == "epoch"] == [3, 6, 9, 12]
+
+
+def test_on_a_full_disk_the_oldest_go_before_a_save_fails_and_the_run_says_so(tmp_path):
+    torch.set_num_threads(1)
+    run = tmp_path / "run"
+    first = run / "light" / "update-00000003" / "model.safetensors"
+
+    def full(number, name, path):
+        if name == "write" and "checkpoints" in path and first.is_file():
+            raise OSError(errno.ENOSPC, "No space left on device", path)
+
+    with Disk(run, full).watching():
+        session(Small(lambda: None), run, {"keep_light": 3, "save_every_updates": 2})
+    assert epochs(run) == ["update-00000006", "update-00000009", "update-00000012"]
+    events = list(read(run / "events.jsonl"))
+    assert [event for event in events if event["event"] == "unsaved"] == []
+    (said,) = [event["message"] for event in events if event["event"] == "note" and "disk is full" in event["message"]]
+    assert "update-00000003 was removed to make room for update-0000000" in said
