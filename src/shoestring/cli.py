@@ -5,6 +5,7 @@ question.
 """
 
 import json
+import logging
 import sys
 import time
 from collections.abc import Callable
@@ -194,6 +195,8 @@ def report(
 
 def main() -> None:
     """Run the command line and exit; an error is its message and hint on stderr, not a traceback."""
+    # On some CPUs it warns at every import that it has not fetched a kernel from the hub.
+    logging.getLogger("bitsandbytes").setLevel(logging.ERROR)
     try:
         app()
     except ShoestringError as error:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import faulthandler
 import json
+import logging
 import signal
 import warnings
 from collections.abc import Mapping
@@ -26,6 +27,7 @@ def serve(questions: TextIO, answers: TextIO, loaded: LoadedRecipe | None = None
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     # If torch aborts, the parent finds the line of the recipe's code in what this leaves on standard error.
     faulthandler.enable(2)
+    logging.getLogger("bitsandbytes").setLevel(logging.ERROR)  # as in cli.main
     session = _Session(loaded)
     for line in questions:
         try:
