@@ -14,7 +14,7 @@ MODULES = sorted(PACKAGE.rglob("*.py"))
 
 
 def test_the_public_names():
-    assert shoestring.__all__ == ["__version__", "check", "estimate", "evaluate", "plan", "report", "train"]
+    assert shoestring.__all__ == ["__version__", "check", "compare", "estimate", "evaluate", "plan", "report", "train"]
     assert (PACKAGE / "py.typed").exists()
 
 

@@ -51,12 +51,24 @@ def seconds(row: Row) -> float:
 
 
 def curve(timed: Iterable[Timed], points: Sequence[float], floor: float) -> Iterator[tuple[float, float]]:
-    """At each log10 of work the median rate (per second, without the launch) of what lies within a quarter of it."""
+    """At each log10 of work the rate (per second, without the launch): the median of what lies within a quarter of it,
+    and of all the neighbours together where it would fall from one to the next.
+
+    That is the isotonic regression of the medians. A long kernel is slower than a short one on its own, because the
+    card clocks down; in training both run one after another, at one clock.
+    """
     found = [(math.log10(work), work / (taken - floor)) for work, taken in timed if taken > floor]
+    pools: list[tuple[list[float], list[float]]] = []
     for point in points:
         near = [rate for size, rate in found if abs(size - point) < 0.25]
-        if len(near) >= 20:
-            yield point, median(near)
+        if len(near) < 20:
+            continue
+        pools.append(([point], near))
+        while len(pools) > 1 and median(pools[-2][1]) > median(pools[-1][1]):
+            places, rates = pools.pop()
+            pools[-1] = (pools[-1][0] + places, pools[-1][1] + rates)
+    for places, rates in pools:
+        yield from ((place, median(rates)) for place in places)
 
 
 def products(folder: Path) -> Iterator[Timed]:

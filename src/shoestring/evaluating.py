@@ -12,7 +12,7 @@ from shoestring.errors import QuestionError, RunError
 from shoestring.hardware import targets
 from shoestring.hardware.catalog import Target
 from shoestring.launch import choose
-from shoestring.recipe import LoadedRecipe, find
+from shoestring.recipe import LoadedRecipe, find, part
 from shoestring.session.directory import RunDirectory
 from shoestring.settings import Settings
 
@@ -42,7 +42,7 @@ class Evaluated:
     metrics: dict[str, dict[str, Any]]
     """By part of the data: validation and test as far as there are, otherwise the training data."""
     notes: tuple[str, ...] = ()
-    """What differs from the run."""
+    """What differs from the run, and what the recipe says of its data and its model."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -87,7 +87,7 @@ def evaluate(
                 update, model = _model(loaded, settings, found, device)
             assert settings.precision is not None
             how = arithmetic(settings.precision, device)
-            metrics = {name: _metrics(loaded, model, how, part, settings, device, stop) for name, part in _parts(data)}
+            metrics = {name: _metrics(loaded, model, how, held, settings, device, stop) for name, held in _parts(data)}
     except SessionOver as over:
         raise RunError(f"not evaluated: {over.reason}", hint="a longer --limit, or fewer samples") from over
     return Evaluated(
@@ -98,7 +98,7 @@ def evaluate(
         precision=str(settings.precision),
         seconds=time.monotonic() - began,
         metrics=metrics,
-        notes=(*notes, *more),
+        notes=(*notes, *more, *part(loaded.recipe, "notes", list)()),
     )
 
 

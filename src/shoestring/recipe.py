@@ -343,6 +343,16 @@ def require_data(recipe: object) -> None:
         )
 
 
+def length_of(recipe: object, dataset: Any) -> Callable[[int], float] | None:
+    """The recipe's `length` of a sample's number; None where it has none. It knows the whole of a subset's dataset."""
+    length = part(recipe, "length", None)
+    if length is None:
+        return None
+    if isinstance(dataset, Subset):
+        return lambda index: float(length(dataset.dataset, dataset.indices[index]))
+    return lambda index: float(length(dataset, index))
+
+
 def datasets(recipe: Any) -> dict[str, Any]:
     """The recipe's data by part, `train` always among them.
 

@@ -105,6 +105,12 @@ def test_a_disk_that_cannot_hold_two_checkpoints_and_the_one_being_written():
     assert plan(targets.under(with_memory(8000), disk_bytes=found.disk.peak_bytes), thorough=False).fits
 
 
+def test_a_microbatch_larger_than_an_update_is_told_of():
+    found = plan(with_memory(8000), Settings(precision="fp32", micro_batch=100), thorough=False)
+    assert any("as asked, but an update has 4, in parts of 4" in reason for reason in found.reasons)
+    assert "micro_batch 4: as asked" in plan(with_memory(8000), Settings(micro_batch=4), thorough=False).reasons
+
+
 def test_every_limit_that_is_exceeded_is_told_of():
     found = plan(targets.under(with_memory(8000), disk_bytes=10**6, session_seconds=60.0), thorough=False)
     assert [limit.name for limit in found.limits if not limit.holds] == ["disk", "session"]

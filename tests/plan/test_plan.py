@@ -1,20 +1,25 @@
 """Plans of real recipes, traced."""
 
 import dataclasses
+import io
 import json
 import shlex
 
 import pytest
 import torch
+from rich.console import Console
 from torch import nn
 
 import shoestring
+from shoestring.estimate.calibration import Calibration
+from shoestring.estimate.spread import Spread
 from shoestring.hardware import targets
 from shoestring.hardware.prices import PRICES
 from shoestring.plan.comparison import compare
 from shoestring.plan.phases import phases
 from shoestring.plan.plan import make_plan
 from shoestring.recipe import find, live
+from shoestring.report import planned
 from shoestring.settings import Settings
 
 
@@ -41,6 +46,47 @@ def test_a_plan_answers_everything(temporal):
     assert sum(session["updates"] for session in answer["sessions"]) == 150
     assert any("micro_batch" in reason for reason in answer["reasons"])
     assert any("precision" in reason for reason in answer["reasons"])
+
+
+def test_what_the_recipe_says_of_its_data_is_part_of_a_plan():
+    class Made:
+        epochs = effective_batch = 2
+
+        def model(self):
+            return nn.Linear(4, 4)
+
+        def batch(self, size):
+            return torch.zeros(size, 4)
+
+        def loss(self, model, batch):
+            return model(batch).square().mean()
+
+        def data(self):
+            self.said = "the data are synthetic <zeros>"
+            return torch.zeros(8, 4)
+
+        def notes(self):
+            return [self.said]
+
+    found = make_plan(live(Made()), targets.find("t4"), Settings())
+    assert found.json()["notes"] == ["the data are synthetic <zeros>"]
+    assert "the data are synthetic &lt;zeros&gt;" in found._repr_html_()
+    console = Console(width=100, record=True, file=io.StringIO())
+    console.print(planned.plan(found))
+    assert "the data are synthetic <zeros>" in console.export_text()
+
+
+def test_a_calibration_is_told_of_and_one_of_another_device_changes_nothing(temporal):
+    spread = Spread(low=0.9, high=1.1, source="30 updates measured in first (legal): 2.00 times the prediction")
+    measured = Calibration(device="NVIDIA T4", factor=2.0, spread=spread, input_seconds=0.0, save_rate=None)
+    plain = temporal.time.predicted.update_seconds
+    target, wanted = temporal.target, temporal.settings
+    found = make_plan(find("temporal"), target, wanted, calibration=measured)
+    assert found.time.predicted.update_seconds == pytest.approx(2 * plain)
+    assert f"time: calibrated with {spread.source}" in found.reasons
+    other = make_plan(find("temporal"), target, wanted, calibration=dataclasses.replace(measured, device="an A10"))
+    assert other.time.predicted.update_seconds == pytest.approx(plain)
+    assert any("that run was on an A10, which tells nothing of NVIDIA T4" in reason for reason in other.reasons)
 
 
 def test_the_same_question_has_the_same_answer(temporal):

@@ -34,6 +34,7 @@ class Frozen(Linears):
 def test_frozen_parameters_are_not_trainable() -> None:
     found = facts.read(live(Frozen()))
     assert found.parameters_total - found.parameters_trainable == 256 * 512
+    assert found.frozen_bytes == 4 * 256 * 512
 
 
 class AlwaysEvaluating(nn.BatchNorm1d):
@@ -48,3 +49,30 @@ class FixedStatistics(Mlp):
 
 def test_batch_norm_with_fixed_statistics_does_not_depend_on_the_batch() -> None:
     assert not facts.read(live(FixedStatistics())).batch_norm
+
+
+def test_the_lengths_of_a_subset_are_those_of_its_own_samples() -> None:
+    class Lengths:
+        """Only the whole of its data knows lengths."""
+
+        def __init__(self) -> None:
+            self.of = [1] * 50 + [9] * 50
+
+        def __len__(self) -> int:
+            return 100
+
+        def __getitem__(self, index: int) -> int:
+            return index
+
+    class Lengthy(Mlp):
+        def data(self) -> dict[str, object]:
+            return {"train": Lengths()}
+
+        def length(self, dataset: Lengths, index: int) -> int:
+            return dataset.of[index]
+
+        def label(self, dataset: Lengths, index: int) -> int:
+            return dataset.of[index]
+
+    assert facts.read(live(Lengthy())).lengths == (5.0, 9.0)
+    assert facts.read(live(Lengthy()).replace(subset=10)).lengths == (5.0, 9.0)

@@ -20,11 +20,11 @@ class Spread:
 SCORED: Mapping[str, Mapping[str, tuple[float, float]]] = {
     "t4": {
         "FitCheck-LLM": (0.88, 1.32),
-        "petuum/adaptdl": (0.86, 1.36),
+        "petuum/adaptdl": (0.83, 1.29),
         "nikhildinesharora/BERT-FineTuning-SQuAD-CUDA": (0.73, 1.21),
-        "Shakhtar-Sankur/tandem": (0.85, 0.92),
+        "Shakhtar-Sankur/tandem": (0.94, 0.96),
     },
-    "p100": {"stanford-futuredata/gavel": (0.95, 1.77)},
+    "p100": {"stanford-futuredata/gavel": (0.92, 1.71)},
 }
 """By device and source of measurements: the 5th and 95th percentile of measured over predicted
 (`benchmarks/time/score.py`)."""

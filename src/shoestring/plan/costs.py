@@ -56,16 +56,11 @@ class PlannedTime:
 
 
 @dataclass(frozen=True, kw_only=True)
-class PlannedDisk:
-    """Bytes of the run's directory at its fullest, and what the platform lets it have.
+class Room:
+    """Bytes at the worst moment, by what takes them, and what there is."""
 
-    Data and caches of the recipe's own lie elsewhere and are not counted: nobody knows their size.
-    """
-
-    full_checkpoint_bytes: int
-    light_checkpoint_bytes: int
     parts: Mapping[str, int]
-    """What there is at the worst moment; the sum is `peak_bytes`."""
+    """The sum is `peak_bytes`."""
     limit_bytes: int | None
 
     @property
@@ -78,8 +73,6 @@ class PlannedDisk:
 
     def json(self) -> dict[str, Any]:
         return {
-            "full_checkpoint_bytes": self.full_checkpoint_bytes,
-            "light_checkpoint_bytes": self.light_checkpoint_bytes,
             "peak_bytes": self.peak_bytes,
             "limit_bytes": self.limit_bytes,
             "fits": self.fits,
@@ -88,30 +81,29 @@ class PlannedDisk:
 
 
 @dataclass(frozen=True, kw_only=True)
-class PlannedHost:
-    """Bytes of the machine's own memory at the worst moment, as far as they are known, and what it has.
+class PlannedDisk(Room):
+    """Of the run's directory at its fullest, and what the platform lets it have.
 
-    Not counted: processes that fetch data, and what CUDA's libraries take once their kernels are loaded.
+    Data and caches of the recipe's own lie elsewhere and are not counted: nobody knows their size.
     """
 
-    parts: Mapping[str, int]
-    limit_bytes: int | None
-
-    @property
-    def peak_bytes(self) -> int:
-        return sum(self.parts.values())
-
-    @property
-    def fits(self) -> bool:
-        return self.limit_bytes is None or self.peak_bytes <= self.limit_bytes
+    full_checkpoint_bytes: int
+    light_checkpoint_bytes: int
 
     def json(self) -> dict[str, Any]:
         return {
-            "peak_bytes": self.peak_bytes,
-            "limit_bytes": self.limit_bytes,
-            "fits": self.fits,
-            "parts": [{"name": name, "bytes": size} for name, size in self.parts.items()],
+            "full_checkpoint_bytes": self.full_checkpoint_bytes,
+            "light_checkpoint_bytes": self.light_checkpoint_bytes,
+            **super().json(),
         }
+
+
+@dataclass(frozen=True, kw_only=True)
+class PlannedHost(Room):
+    """Of the machine's own memory, as far as it is known, and what it has.
+
+    Not counted: processes that fetch data, and what CUDA's libraries take once their kernels are loaded.
+    """
 
 
 def planned_time(

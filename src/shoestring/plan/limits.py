@@ -81,7 +81,8 @@ def limits(
                 unit="seconds",
                 needs=needs,
                 has=min(hours) * 3600,
-                enough=f"a session of at least {seconds_text(needs)}: starting, one update, its save, and leaving",
+                enough=f"a session of at least {seconds_text(needs)}: a minute for starting, one update, its "
+                "save, and a minute for leaving",
             )
         )
     return found

@@ -26,6 +26,7 @@ def plan(answer: Mapping[str, Any]) -> str:
         ("disk", bytes_text(answer["disk"]["peak_bytes"]) + " at its fullest"),
         ("limits", _limits(answer["limits"])),
         ("because", _lines(answer["reasons"])),
+        ("notes", _lines(answer["notes"])),
         ("would do", _lines(answer["changes"])),
         ("advice", _lines(answer["advice"])),
         ("if memory ends", escape(" → ".join(answer["ladder"]))),

@@ -18,7 +18,7 @@ from shoestring.plan.ladder import ladder
 from shoestring.plan.limits import Limit, binding, limits
 from shoestring.plan.phases import Phase, phases
 from shoestring.plan.proposals import Proposal, proposals, smallest
-from shoestring.plan.reasons import changes, reasons
+from shoestring.plan.reasons import calibration_reason, changes, reasons
 from shoestring.plan.search import search
 from shoestring.plan.sessions import PlannedSession, PlannedWeek, sessions, weeks
 from shoestring.recipe import LoadedRecipe, updates_per_epoch
@@ -103,6 +103,7 @@ class Plan:
             "changes": list(self.changes),
             "ladder": list(self.ladder),
             "reasons": list(self.reasons),
+            "notes": list(self.facts.notes),
             "advice": list(self.advice),
             "proposals": [proposal.json() for proposal in self.proposals],
             "phases": [phase.json() for phase in self.phases],
@@ -170,7 +171,7 @@ def make_plan(
         binding=binding(bounds),
         changes=tuple(changes(bounds, proposed, target)),
         ladder=tuple(ladder(chosen.settings, facts)),
-        reasons=tuple(reasons(found, loaded, target, wanted, facts, bounds)),
+        reasons=(*reasons(found, loaded, target, wanted, facts, bounds), *calibration_reason(calibration, target)),
         advice=tuple(advice(Seen(chosen=chosen, wanted=wanted, loaded=loaded, target=target))),
         proposals=tuple(proposed),
         phases=tuple(

@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator, Sequence
 
+from shoestring.estimate.calibration import Calibration
 from shoestring.hardware.catalog import Target
 from shoestring.plan.candidates import Candidate
 from shoestring.plan.limits import Limit
@@ -51,6 +52,17 @@ def reasons(
     return said
 
 
+def calibration_reason(calibration: Calibration | None, target: Target) -> Iterator[str]:
+    """What a measured run has changed, or why it has changed nothing."""
+    if calibration is None:
+        return
+    if calibration.device == target.device.title:
+        yield f"time: calibrated with {calibration.spread.source}"
+    else:
+        here = target.device.title
+        yield f"time: not calibrated: that run was on {calibration.device}, which tells nothing of {here}"
+
+
 def changes(bounds: Sequence[Limit], proposed: Sequence[Proposal], target: Target) -> Iterator[str]:
     """For each limit that is exceeded the smallest change that would do."""
     for number, limit in enumerate(bounds):
@@ -77,7 +89,9 @@ def _micro_batch_reason(candidates: Sequence[Candidate], loaded: LoadedRecipe, w
     chosen = candidates[0]
     size = chosen.settings.micro_batch
     larger = [each for each in candidates[1:] if each.fits and (each.trace.micro_batch > chosen.trace.micro_batch)]
-    if wanted.micro_batch:
+    if wanted.micro_batch and wanted.micro_batch > chosen.trace.micro_batch:
+        why = f"as asked, but an update has {loaded.effective_batch}, in parts of {chosen.trace.micro_batch} at most"
+    elif wanted.micro_batch:
         why = "as asked"
     elif not chosen.memory.fits:
         why = "not even that fits"

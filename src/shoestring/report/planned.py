@@ -11,6 +11,7 @@ from shoestring.plan.comparison import Comparison
 from shoestring.plan.plan import Plan
 from shoestring.plan.proposals import Proposal
 from shoestring.report.terminal import bar, grid, headline, memory_bars, memory_text, settings_text
+from shoestring.settings import Settings
 from shoestring.units import bytes_text, seconds_text
 
 _STYLES = {"fits": "bold green", "fits with changes": "bold yellow", "does not fit": "bold red"}
@@ -31,9 +32,10 @@ def plan(found: Plan) -> RenderableType:
     facts.add_row("limits", _limits(found))
     for name, lines in (
         ("because", found.reasons),
+        ("notes", found.facts.notes),
         ("would do", found.changes),
         ("advice", found.advice),
-        ("or", tuple(map(_alternative_text, found.alternatives))),
+        ("or", tuple(_alternative_text(other, found.settings) for other in found.alternatives)),
     ):
         if lines:
             facts.add_row(name, Text("\n".join(lines)))
@@ -52,17 +54,16 @@ def plan(found: Plan) -> RenderableType:
 
 
 def comparison(found: Comparison) -> RenderableType:
-    """One line for each target, the time as a bar; then what each plan that does not fit says would do."""
+    """One line for each target, the time as a bar; then settings, and what a plan that does not fit says would do."""
     table = Table(box=None, pad_edge=False, header_style="bold")
-    for name in ("target", "verdict", "settings", "an update", "in all", "", "sessions", "weeks", "US$"):
-        table.add_column(name)
+    for name in ("target", "verdict", "an update", "in all", "", "sessions", "weeks", "US$"):
+        table.add_column(name, no_wrap=bool(name), overflow="crop")  # bars are cut where it is narrow
     longest = max((row["hours"] or row["update_seconds"] or 0 for row in found.rows()), default=0)
     for row in found.rows():
         amount = row["hours"] or row["update_seconds"]
         table.add_row(
             row["target"],
             Text(row["verdict"], style=_STYLES[row["verdict"]]),
-            settings_text(_settings_of(found, row["target"])),
             _seconds(row["update_seconds"]),
             _seconds(row["hours"] and row["hours"] * 3600),
             bar(amount / longest / 2) if amount and longest else "",
@@ -70,17 +71,14 @@ def comparison(found: Comparison) -> RenderableType:
             _count(row["weeks"]),
             _cost(row),
         )
-    notes = [f"{plan.target.name}: {change}" for plan in found.plans for change in plan.changes]
+    notes = [f"{plan.target.name}: {settings_text(plan.settings.json())}" for plan in found.plans]
+    notes += [f"{plan.target.name}: {change}" for plan in found.plans for change in plan.changes]
     dated = sorted(
         {plan.price.date for plan in found.plans if plan.price and plan.price.usd_per_hour and plan.price.date}
     )
     if dated:
         notes.append(f"list prices as read on {', '.join(dated)}; --price counts instead")
     return Group(table, Text("\n".join(notes)))
-
-
-def _settings_of(found: Comparison, target: str) -> Mapping[str, Any]:
-    return next(plan.settings.json() for plan in found.plans if plan.target.name == target)
 
 
 def _effective_batch(found: Plan) -> str:
@@ -139,10 +137,12 @@ def _limits(found: Plan) -> RenderableType:
     return table
 
 
-def _alternative_text(other: Mapping[str, Any]) -> str:
+def _alternative_text(other: Mapping[str, Any], chosen: Settings) -> str:
+    plain = chosen.optimizer_kernel and not other["settings"]["optimizer_kernel"]
+    without = f" · without optimizer_kernel {chosen.optimizer_kernel}" if plain else ""
     fits = "" if other["fits"] else ", does not fit"
     time = f", {seconds_text(other['update_seconds'])} an update" if other["update_seconds"] else ""
-    return f"{settings_text(other['settings'])}: {bytes_text(other['peak_bytes'])}{time}{fits}"
+    return f"{settings_text(other['settings'])}{without}: {bytes_text(other['peak_bytes'])}{time}{fits}"
 
 
 def _proposals(found: Plan) -> RenderableType:

@@ -10,7 +10,7 @@ import torch
 from torch import nn
 from torch.nn.modules.batchnorm import _BatchNorm
 
-from shoestring.recipe import LoadedRecipe, part
+from shoestring.recipe import LoadedRecipe, length_of, part
 from shoestring.techniques import adapt, checkpointing
 from shoestring.trace import pretend
 from shoestring.trace.record import Facts
@@ -41,6 +41,8 @@ def read(loaded: LoadedRecipe) -> Facts:
         blocks=len(checkpointing.blocks(model, recipe)),
         data_parallel=any(isinstance(module, nn.DataParallel) for module in model.modules()),
         lengths=lengths,
+        # Of its data; without them it may have nothing to tell yet.
+        notes=tuple(part(recipe, "notes", list)()) if samples else (),
     )
 
 
@@ -50,10 +52,10 @@ def _bytes(tensor: torch.Tensor) -> int:
 
 def _lengths(recipe: Any, data: Any) -> tuple[float, float] | None:
     """The mean and the longest of at most a thousand samples at equal distances."""
-    length = part(recipe, "length", None)
+    length = length_of(recipe, data)
     if length is None:
         return None
-    found = [float(length(data, index)) for index in range(0, len(data), -(-len(data) // 1000))]
+    found = [length(index) for index in range(0, len(data), -(-len(data) // 1000))]
     return sum(found) / len(found), max(found)
 
 

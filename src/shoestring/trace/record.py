@@ -55,10 +55,12 @@ class Facts:
     """Some module is a `torch.nn.DataParallel`."""
     lengths: tuple[float, float] | None = None
     """Of training samples the mean and the longest, as the recipe's `length` has them; None where it has none."""
+    notes: tuple[str, ...] = ()
+    """What the recipe says of its data and its model."""
 
     @classmethod
     def from_json(cls, values: Mapping[str, Any]) -> Facts:
-        return cls(**values)
+        return cls(**{**values, "notes": tuple(values.get("notes", ()))})
 
     def json(self) -> dict[str, Any]:
         return asdict(self)

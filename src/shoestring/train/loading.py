@@ -9,8 +9,7 @@ import torch
 from torch.utils._pytree import tree_leaves
 
 from shoestring.hardware.probe import cores
-from shoestring.recipe import part
-from shoestring.subset import Subset
+from shoestring.recipe import length_of
 from shoestring.train.batches import Draws, collate_of, fetch, to_device
 from shoestring.train.order import DataOrder, longest_first, split
 from shoestring.train.resident import resident
@@ -45,7 +44,7 @@ class Loader:
         """`workers` processes fetch ahead; None: as many as measuring says, none at first."""
         on_device = resident(dataset, device)
         self._dataset = dataset if on_device is None else on_device
-        self._collate, self._length = collate_of(recipe), _length_of(recipe, self._dataset)
+        self._collate, self._length = collate_of(recipe), length_of(recipe, self._dataset)
         self._order, self._seed, self._device, self._clock = order, seed, device, clock
         self._draws = Draws()
         self._fixed = 0 if on_device is not None else workers
@@ -154,16 +153,6 @@ class Loader:
 def _nbytes(batch: Any) -> int:
     """Of its tensors."""
     return sum(leaf.nbytes for leaf in tree_leaves(batch) if isinstance(leaf, torch.Tensor))
-
-
-def _length_of(recipe: object, dataset: Any) -> Callable[[int], int] | None:
-    """The recipe's `length` of a sample's number; None where it has none. It knows the whole of a subset's dataset."""
-    length = part(recipe, "length", None)
-    if length is None:
-        return None
-    if isinstance(dataset, Subset):
-        return lambda index: int(length(dataset.dataset, dataset.indices[index]))
-    return lambda index: int(length(dataset, index))
 
 
 class _Last:

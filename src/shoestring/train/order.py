@@ -101,7 +101,7 @@ def _group(shards: tuple[int, ...], members: tuple[int, ...], seed: int, epoch: 
     return together[torch.randperm(len(together), generator=generator)]
 
 
-def longest_first(indices: Sequence[int], length: Callable[[int], int]) -> list[int]:
+def longest_first(indices: Sequence[int], length: Callable[[int], float]) -> list[int]:
     """The samples of one update so that those of about the same `length` share a microbatch and little is padded.
 
     The update is the same: its loss is a sum over its samples. The longest come first, because where memory is too

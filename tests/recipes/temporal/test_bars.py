@@ -5,7 +5,9 @@ import pandas as pd
 import pytest
 
 from shoestring.errors import DataError, QuestionError
-from shoestring.recipes.temporal.bars import LISTED, read_bars, sample_bars
+from shoestring.recipes.rows import SHOWN, Rows
+from shoestring.recipes.temporal.bars import read_bars as read_with
+from shoestring.recipes.temporal.bars import sample_bars
 
 from .market import candles, several, written
 
@@ -13,13 +15,17 @@ HEADER = "time,open,high,low,close,volume"
 GOOD = "2024-01-01,10,12,9,11,5"
 
 
+def read_bars(path: Path, rows: Rows | None = None) -> pd.DataFrame:
+    return read_with(path, rows or Rows("refuse"))
+
+
 def problems_of(tmp_path: Path, *lines: str, header: str = HEADER) -> tuple[str, ...]:
     path = tmp_path / "bars.csv"
     path.write_text("\n".join((header, *lines)) + "\n")
     with pytest.raises(DataError) as refused:
         read_bars(path)
-    assert str(path) in refused.value.message
-    return refused.value.problems
+    assert str(path) in str(refused.value)
+    return tuple(problem.removeprefix(f"{path}, ") for problem in refused.value.problems)
 
 
 def test_what_was_written_is_read(tmp_path: Path) -> None:
@@ -71,12 +77,44 @@ def test_a_symbol_may_be_called_na(tmp_path: Path) -> None:
 )
 def test_a_bad_row_is_named_with_its_line(tmp_path: Path, line: str, problem: str) -> None:
     found = problems_of(tmp_path, GOOD, line)
-    assert any(each.startswith(problem) for each in found), found
+    line_of, _, said = problem.partition(": ")
+    assert any(each.startswith(f"{line_of}: ") and said in each for each in found), found
 
 
 def test_all_problems_come_at_once_in_the_order_of_the_file(tmp_path: Path) -> None:
-    found = problems_of(tmp_path, GOOD, "2024-01-02,x,12,9,11,-1", "", "later,10,12,9,0,5")
-    assert [each.split(" ")[1] for each in found] == ["3:", "3:", "5:", "5:", "5:"], found
+    found = problems_of(tmp_path, GOOD, "2024-01-02,x,12,9,11,-1", "", "later,10,12,9,0,5", f"{GOOD},000")
+    assert [each.partition(":")[0] for each in found] == ["line 3", "line 5", "line 6"], found
+    assert found[0] == "line 3: open 'x' is no finite number; volume -1 is negative"
+    assert found[2] == "line 6: 7 fields under 6 names"
+
+
+def test_bad_rows_are_skipped_and_counted_where_that_is_chosen(tmp_path: Path) -> None:
+    path = tmp_path / "bars.csv"
+    good = candles(20)
+    lines = good.to_csv(index=False).splitlines()
+    bad = [lines[3].replace("AAA", ""), f"{lines[4]},000", lines[5].replace("2024", "soon"), lines[6], lines[6]]
+    path.write_text("\n".join([*lines[:3], "", bad[0], *lines[3:6], *bad[1:4], *lines[7:10], bad[4], *lines[10:]]))
+    rows = Rows("skip")
+    pd.testing.assert_frame_equal(read_bars(path, rows), good, check_categorical=False)
+    (note,) = rows.notes
+    assert note.startswith("4 of 24 rows cannot be used and were skipped")
+    for line, why in (
+        (5, "symbol is empty"),
+        (9, "8 fields under 7 names"),
+        (10, "is no time"),
+        (15, "is there already"),
+    ):
+        assert f"{path}, line {line}: " in note and why in note
+    with pytest.raises(DataError, match="4 of 24 rows cannot be used"):
+        read_bars(path)
+
+
+def test_a_file_without_a_good_row_is_refused_however(tmp_path: Path) -> None:
+    path = tmp_path / "bars.csv"
+    for lines in ([f"{GOOD},0"], [f"{GOOD},0", f"{GOOD},0"], [GOOD.replace("11", "0")]):
+        path.write_text("\n".join([HEADER, *lines]))
+        with pytest.raises(DataError, match="nothing is left"):
+            read_bars(path, Rows("skip"))
 
 
 def test_lines_are_counted_as_an_editor_counts_them(tmp_path: Path) -> None:
@@ -88,7 +126,8 @@ def test_the_order_of_times_is_each_symbols_own(tmp_path: Path) -> None:
     path = tmp_path / "bars.csv"
     path.write_text("\n".join((f"symbol,{HEADER}", *rows)))
     assert list(read_bars(path)["symbol"]) == ["A", "A", "B", "B"]
-    assert len(problems_of(tmp_path, *rows, rows[0], header=f"symbol,{HEADER}")) == 2  # before the last, and twice
+    (found,) = problems_of(tmp_path, *rows, rows[0], header=f"symbol,{HEADER}")
+    assert "comes before" in found and "is there already" in found
 
 
 def test_an_empty_symbol_is_a_problem(tmp_path: Path) -> None:
@@ -97,7 +136,7 @@ def test_an_empty_symbol_is_a_problem(tmp_path: Path) -> None:
 
 def test_a_long_list_ends_with_how_many_more(tmp_path: Path) -> None:
     found = problems_of(tmp_path, *(f"2024-01-01 00:00:{second},x,12,9,11,5" for second in range(10, 50)))
-    assert len(found) == LISTED + 1
+    assert len(found) == SHOWN + 1
     assert found[-1] == "and 20 more"
 
 

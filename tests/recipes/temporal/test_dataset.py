@@ -19,7 +19,7 @@ BARS = candles(WARM + 400)
 
 def parts_of(path: Path | str | None, *, seq_len: int = 10, fold: str | None = None) -> dict[str, Windows]:
     file = None if path is None else str(path)
-    return parts(file, seq_len=seq_len, horizon=HORIZON, threshold=0.006, fold=fold)
+    return parts(file, seq_len=seq_len, horizon=HORIZON, threshold=0.006, fold=fold)[0]
 
 
 def samples(data: Windows, *, before: int) -> tuple[torch.Tensor, torch.Tensor]:
@@ -130,3 +130,13 @@ def test_a_read_only_folder_is_enough(tmp_path: Path) -> None:
         assert len(parts_of(path)["train"])
     finally:
         tmp_path.chmod(0o755)
+
+
+@pytest.mark.parametrize("fold", [None, *(f"{number}/5" for number in range(1, 6))])
+def test_no_bar_is_in_two_parts_as_input_or_as_label(fold: str | None) -> None:
+    seq_len = 10
+    used = {
+        name: {int(end) + offset for end in part.ends for offset in (*range(1 - seq_len, 1), HORIZON)}
+        for name, part in parts_of(None, seq_len=seq_len, fold=fold).items()
+    }
+    assert max(used["train"]) < min(used["validation"]) <= max(used["validation"]) < min(used["test"])

@@ -6,6 +6,7 @@ from torch import nn
 from torch._subclasses.fake_tensor import FakeTensorMode
 
 from shoestring.recipes.temporal import ARCHITECTURES, Options, Temporal
+from shoestring.recipes.temporal.architectures import MEMBERS
 from shoestring.recipes.temporal.models import TemporalTransformer, sinusoids
 
 every_architecture = pytest.mark.parametrize("architecture", list(ARCHITECTURES))
@@ -16,7 +17,15 @@ def parameters(model: nn.Module) -> int:
     return sum(parameter.numel() for parameter in model.parameters())
 
 
-@pytest.mark.parametrize(("architecture", "count"), [("lstm", 625_726), ("transformer", 608_003), ("mlp", 26_381)])
+@pytest.mark.parametrize(
+    ("architecture", "count"),
+    [
+        ("lstm", 625_726),
+        ("transformer", 608_003),
+        ("mlp", 26_381),
+        ("ensemble", 625_726 + 608_003 + 26_381 + 4_099 + 9),
+    ],
+)
 def test_full_models_have_the_published_number_of_parameters(architecture: str, count: int) -> None:
     assert parameters(Temporal(Options(architecture=architecture)).model()) == count
 
@@ -28,7 +37,8 @@ def test_a_transformer_of_four_layers_has_the_published_number_of_parameters() -
 
 @every_architecture
 def test_tiny_models_have_a_few_thousand_parameters(architecture: str) -> None:
-    assert 1000 < parameters(Temporal(Options(architecture=architecture, size="tiny")).model()) < 10_000
+    most = 20_000 if architecture == "ensemble" else 10_000
+    assert 1000 < parameters(Temporal(Options(architecture=architecture, size="tiny")).model()) < most
 
 
 @every_architecture
@@ -60,6 +70,7 @@ def test_a_step_can_be_followed_without_any_values(architecture: str, size: str)
         ("transformer", torch.float16),
         ("mlp", torch.bfloat16),
         ("mlp", torch.float16),
+        ("ensemble", torch.bfloat16),
     ],
 )
 def test_mixed_precision(architecture: str, precision: torch.dtype) -> None:
@@ -124,7 +135,8 @@ def test_dropout_is_the_architectures_own_or_the_chosen_one(architecture: str) -
         inside = {module.p for module in modules if isinstance(module, nn.Dropout)}
         return inside | {module.dropout for module in modules if isinstance(module, nn.LSTM)}
 
-    assert probabilities() == {ARCHITECTURES[architecture].dropout}
+    own = MEMBERS.values() if architecture == "ensemble" else [ARCHITECTURES[architecture]]
+    assert probabilities() == {one.dropout for one in own}
     assert probabilities(dropout=0.25) == {0.25}
 
 

@@ -1,13 +1,16 @@
 import math
 from itertools import pairwise
+from pathlib import Path
 
 import pytest
 import torch
 from torch.nn.functional import cross_entropy
 
-from shoestring.errors import QuestionError
+from shoestring.errors import DataError, QuestionError
 from shoestring.recipe import build_optimizer, datasets, find, load, option_fields
 from shoestring.recipes.temporal import ARCHITECTURES, Options, Temporal
+
+from .market import candles, written
 
 every_architecture = pytest.mark.parametrize("architecture", list(ARCHITECTURES))
 
@@ -95,8 +98,11 @@ def test_the_optimizer_is_adamw_at_the_architectures_rate(architecture: str) -> 
     recipe = Temporal(Options(architecture=architecture))
     optimizer = recipe.optimizer(recipe.model())
     assert isinstance(optimizer, torch.optim.AdamW)
-    rate = {"lstm": 5e-4, "transformer": 3e-4, "mlp": 1e-3}[architecture]
-    assert {(group["lr"], group["weight_decay"]) for group in optimizer.param_groups} == {(rate, 5e-4)}
+    known = {"lstm": 5e-4, "transformer": 3e-4, "mlp": 1e-3}
+    rates = [*known.values(), 1e-3] if architecture == "ensemble" else [known[architecture]]
+    assert [(group["lr"], group["weight_decay"]) for group in optimizer.param_groups] == [
+        (rate, 5e-4) for rate in rates
+    ]
     assert recipe.clip_norm == (1.0 if architecture == "mlp" else 0.5)
     chosen = Temporal(Options(architecture=architecture, learning_rate=0.1))
     assert chosen.optimizer(chosen.model()).param_groups[0]["lr"] == 0.1
@@ -158,3 +164,25 @@ def test_batches_of_different_sizes_weigh_as_many_samples_as_they_have() -> None
         uneven = recipe.evaluate(model, [(inputs[:32], labels[:32]), (inputs[32:], labels[32:])])
     assert uneven["loss"] == pytest.approx(whole["loss"], rel=1e-6)
     assert uneven["macro_f1"] == whole["macro_f1"]
+
+
+def test_notes_say_what_the_data_are(tmp_path: Path) -> None:
+    recipe = Temporal()
+    recipe.data()
+    (said,) = recipe.notes()
+    assert "GOOG" in said and "1,047 real daily bars from 2004-08-19 to 2008-10-14" in said
+    assert said.endswith("samples: train 670, validation 123, test 122")
+
+
+def test_skipped_rows_are_noted_also_when_the_file_is_not_read_again(tmp_path: Path) -> None:
+    bars = candles(400)
+    bars.loc[100, "close"] = -1.0
+    path = written(tmp_path / "bars.csv", bars)
+    with pytest.raises(DataError, match="1 of 400 rows cannot be used"):
+        Temporal(Options(data=path)).data()
+    for _ in range(2):
+        recipe = Temporal(Options(data=path, on_bad_rows="skip"))
+        recipe.data()
+        what, skipped = recipe.notes()
+        assert what.startswith("data: 399 bars from 2024-01-01 to 2024-01-17")
+        assert "line 102: " in skipped and "close -1 is not positive" in skipped

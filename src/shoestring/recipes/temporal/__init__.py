@@ -1,8 +1,8 @@
 """`temporal`: will a price be higher, lower or about the same some bars ahead?
 
-An LSTM, a Transformer and an MLP over 29 features of OHLCV bars in three timeframes. Every input is from the past and
-the present bar, and every part of the data is later than the one before. What such a model is worth shows against
-always naming the most frequent class, so `evaluate` reports both.
+An LSTM, a Transformer, an MLP, or all three with learned weights, over 29 features of OHLCV bars in three timeframes.
+Every input is from the past and the present bar, and every part of the data is later than the one before. What such a
+model is worth shows against always naming the most frequent class, so `evaluate` reports both.
 
 The models need torch alone; data and metrics need `pip install 'shoestring[temporal]'`.
 """
@@ -13,10 +13,12 @@ import math
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal, cast
 
 from shoestring.errors import QuestionError
 from shoestring.extras import require
+from shoestring.recipes.rows import OnBadRows
+from shoestring.recipes.temporal.architectures import ARCHITECTURES, MEMBERS, WEIGHT_DECAY, network, rates
 from shoestring.recipes.temporal.features import FEATURES
 from shoestring.recipes.temporal.split import is_fold
 
@@ -24,46 +26,8 @@ if TYPE_CHECKING:
     from torch import Tensor, nn
     from torch.optim import Optimizer
 
+    from shoestring.recipes.temporal.ensemble import Ensemble
     from shoestring.recipes.temporal.windows import Batch, Windows
-
-WEIGHT_DECAY = 5e-4
-
-
-@dataclass(frozen=True, kw_only=True)
-class Architecture:
-    """What goes with one of the networks where the options leave it open."""
-
-    learning_rate: float
-    dropout: float
-    clip_norm: float
-    full: dict[str, Any]
-    tiny: dict[str, Any]
-
-
-# The published values; the Transformer's dropout was not given and is that of Vaswani et al., 2017.
-ARCHITECTURES = {
-    "lstm": Architecture(
-        learning_rate=5e-4,
-        dropout=0.4,
-        clip_norm=0.5,
-        full={"hidden": 128, "head": 128},
-        tiny={"hidden": 8, "head": 8},
-    ),
-    "transformer": Architecture(
-        learning_rate=3e-4,
-        dropout=0.1,
-        clip_norm=0.5,
-        full={"width": 128, "heads": 8, "feedforward": 512, "head": 64},
-        tiny={"width": 16, "heads": 2, "feedforward": 32, "head": 8},
-    ),
-    "mlp": Architecture(
-        learning_rate=1e-3,
-        dropout=0.3,
-        clip_norm=1.0,
-        full={"widths": (128, 96, 64, 32)},
-        tiny={"widths": (32, 16, 16, 8)},
-    ),
-}
 
 RULES: tuple[tuple[tuple[str, ...], str, Callable[[Any], bool]], ...] = (
     (("patience", "seq_len", "horizon"), "at least 1", lambda value: value >= 1),
@@ -81,15 +45,17 @@ class Options:
     size: Annotated[Literal["full", "tiny"], "the published size, or a few thousand parameters to try things with"] = (
         "full"
     )
-    architecture: Annotated[Literal["lstm", "transformer", "mlp"], "the network; the MLP sees the last bar only"] = (
-        "lstm"
-    )
+    architecture: Annotated[
+        Literal["lstm", "transformer", "mlp", "ensemble"],
+        "the network; the MLP sees the last bar only; ensemble: the three together, with learned weights",
+    ] = "lstm"
     data: Annotated[Path | None, "CSV of OHLCV bars; none: 1,047 real daily bars that matplotlib brings along"] = None
+    on_bad_rows: Annotated[OnBadRows, "of the CSV: refuse them all, or skip and count them"] = "refuse"
     epochs: Annotated[int, "passes over the training data"] = 50
     effective_batch: Annotated[int, "samples in one update"] = 256
     seed: Annotated[int, "decides initialisation, sample order and dropout"] = 42
-    learning_rate: Annotated[float | None, "peak; none: lstm 5e-4, transformer 3e-4, mlp 1e-3"] = None
-    dropout: Annotated[float | None, "none: lstm 0.4, transformer 0.1, mlp 0.3"] = None
+    learning_rate: Annotated[float | None, "peak; none: lstm 5e-4, transformer 3e-4, mlp 1e-3, each its own"] = None
+    dropout: Annotated[float | None, "none: lstm 0.4, transformer 0.1, mlp 0.3, each its own"] = None
     patience: Annotated[int, "epochs without a better validation loss after which training stops"] = 15
     seq_len: Annotated[int, "bars in one sample"] = 20
     horizon: Annotated[int, "bars ahead whose close decides the class"] = 8
@@ -116,24 +82,11 @@ class Temporal:
 
     def __init__(self, options: Options | None = None) -> None:
         self.options = options or Options()
+        self._said: tuple[str, ...] = ()
 
     def model(self) -> nn.Module:
-        from shoestring.recipes.temporal import models
-        from shoestring.recipes.temporal.windows import CLASSES
-
-        shape: dict[str, Any] = {
-            "features": len(FEATURES),
-            "classes": len(CLASSES),
-            "dropout": self._own.dropout if self.options.dropout is None else self.options.dropout,
-            **(self._own.tiny if self.options.size == "tiny" else self._own.full),
-        }
-        match self.options.architecture:
-            case "lstm":
-                return models.AttentiveLSTM(**shape)
-            case "transformer":
-                return models.TemporalTransformer(**shape, seq_len=self.options.seq_len)
-            case "mlp":
-                return models.GatedMLP(**shape)
+        options = self.options
+        return network(options.architecture, options.size, seq_len=options.seq_len, dropout=options.dropout)
 
     def batch(self, size: int) -> Batch:
         """(size, seq_len, 29) float32 and (size,) int64; all samples are of one length."""
@@ -155,13 +108,19 @@ class Temporal:
         require("temporal", "pandas", "torchmetrics")
         from shoestring.recipes.temporal.dataset import parts
 
-        return parts(
+        found, self._said = parts(
             self.options.data,
             seq_len=self.options.seq_len,
             horizon=self.options.horizon,
             threshold=self.options.threshold,
             fold=self.options.fold,
+            on_bad_rows=self.options.on_bad_rows,
         )
+        return found
+
+    def notes(self) -> list[str]:
+        """What the data are, how many samples they make, and rows that were skipped."""
+        return list(self._said)
 
     def collate(self, samples: Batch | list[Batch]) -> Batch:
         from shoestring.recipes.temporal.windows import collate
@@ -171,8 +130,10 @@ class Temporal:
     def optimizer(self, model: nn.Module) -> Optimizer:
         import torch
 
-        learning_rate = self._own.learning_rate if self.options.learning_rate is None else self.options.learning_rate
-        return torch.optim.AdamW(model.parameters(), lr=learning_rate, weight_decay=WEIGHT_DECAY)
+        chosen = self.options.learning_rate
+        if chosen is not None:
+            return torch.optim.AdamW(model.parameters(), lr=chosen, weight_decay=WEIGHT_DECAY)
+        return torch.optim.AdamW(rates(self.options.architecture, model), weight_decay=WEIGHT_DECAY)
 
     def schedule(self, update: int, updates_per_epoch: int, total_updates: int) -> float:
         """Linear warmup, then a cosine to almost 0. The warmup never takes more than half of a short run."""
@@ -187,35 +148,37 @@ class Temporal:
 
     @property
     def clip_norm(self) -> float:
-        return self._own.clip_norm
+        return ARCHITECTURES[self.options.architecture].clip_norm
 
     def evaluate(self, model: nn.Module, batches: Iterable[Batch]) -> dict[str, Any]:
         """`loss`, `accuracy`, `macro_f1`, and the last two of always naming these data's most frequent class.
 
         `accuracy_error` and `macro_f1_error` are standard errors that know how neighbouring labels overlap.
-        `classes` has for each class how often it was there and how often it was predicted.
+        `classes` has for each class how often it was there and how often it was predicted; `weights`, of an ensemble,
+        how much each member counted on average.
         """
         require("temporal", "pandas", "torchmetrics")
         import torch
 
         from shoestring.recipes.temporal.metrics import scores
 
-        losses, predicted, labels = [], [], []
+        losses, predicted, labels, weights = [], [], [], []
         for inputs, truth in batches:
             logits = model(inputs)
             losses.append(self._cross_entropy(logits, truth, "sum").double())
             predicted.append(logits.argmax(dim=-1))
             labels.append(truth)
+            if self.options.architecture == "ensemble":
+                weights.append(cast("Ensemble", model).log_weights(inputs).exp())
         truths = torch.cat(labels)
         loss = float(torch.stack(losses).sum()) / len(truths)
         return {
             "loss": loss,
             **scores(torch.cat(predicted), truths, self.options.horizon),
+            **(
+                {"weights": dict(zip(MEMBERS, torch.cat(weights).mean(dim=0).tolist(), strict=True))} if weights else {}
+            ),
         }
-
-    @property
-    def _own(self) -> Architecture:
-        return ARCHITECTURES[self.options.architecture]
 
     def _cross_entropy(self, logits: Tensor, labels: Tensor, reduction: Literal["mean", "sum"]) -> Tensor:
         from torch.nn.functional import cross_entropy

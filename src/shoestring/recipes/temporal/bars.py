@@ -1,23 +1,24 @@
 """OHLCV bars: read from a CSV file and checked, every problem at once with its line."""
 
 import csv
-import heapq
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from contextlib import suppress
-from itertools import islice
 from pathlib import Path
 from typing import NoReturn, TypeAlias
 
 import numpy as np
 import pandas as pd
+from numpy.typing import NDArray
 
 from shoestring.errors import DataError, QuestionError
+from shoestring.recipes.rows import SHOWN, Rows
 
 PRICES = ("open", "high", "low", "close")
 NUMBERS = (*PRICES, "volume")
 NEEDED = ("time", *NUMBERS)
 NAMES_OF_TIME = ("time", "date", "datetime", "timestamp")
-LISTED = 20
+
+SAMPLE = "GOOG as matplotlib brings it along"
 
 Problem: TypeAlias = "tuple[pd.Series[bool], Callable[[int], str]]"
 """In which rows it is, and what to say of one of them."""
@@ -43,36 +44,59 @@ def sample_bars() -> pd.DataFrame:
     return _sorted(pd.DataFrame({"symbol": "GOOG", "time": rows["date"].astype("datetime64[us]"), **numbers}))
 
 
-def read_bars(path: Path) -> pd.DataFrame:
+def read_bars(path: Path, rows: Rows) -> pd.DataFrame:
     """The bars of a CSV file: `symbol`, `time` (UTC, without zone), `open high low close volume` (float64).
 
     The file has a header with these names in any case and order; `time` may be called date, datetime or timestamp,
     `symbol` may be absent, other columns are left alone. Times are ISO 8601; one with an offset is taken to UTC, one
     without is taken as it stands. Each symbol's rows ascend in time. The result is sorted by symbol, then time.
 
-    Raises DataError with every problem found, each with its line in the file (the header is line 1).
+    Rows that cannot be used go to `rows`, each with all that is wrong with it and its line in the file (the header is
+    line 1). Where they are skipped the bars beside them become neighbours, as they are around a holiday.
+
+    Raises DataError with every problem found.
     """
     header = _header(path)
     general = [f"there is no column {name}" for name in NEEDED if name not in header]
     general += [f"{name}: more than one column has this name" for name in _repeated(header)]
     if general:
         _refuse(path, general, hint=f"{', '.join(NEEDED)} are needed; this file has {', '.join(header) or 'nothing'}")
-    raw = _rows(path, header)
-    if raw.empty:
+    raw, ragged = _raw(path, header)
+    if raw.empty and not ragged:
         _refuse(path, ["there are no rows"])
     bars = _parsed(raw)
-    problems = [(rows, describe) for rows, describe in _problems(raw, bars) if rows.any()]
-    if problems:
-        _refuse(path, list(_listed(path, problems)), count=sum(int(rows.sum()) for rows, _ in problems))
-    return _sorted(bars)
+    good = _judged(path, rows, raw, bars, ragged)
+    rows.settle(len(raw) + len(ragged))
+    return _sorted(bars[good])
 
 
-def _refuse(path: Path, problems: list[str], *, count: int | None = None, hint: str | None = None) -> NoReturn:
-    count = len(problems) if count is None else count
-    more = [f"and {count - len(problems):,} more"] if count > len(problems) else []
-    raise DataError(
-        f"{path} has {count:,} {'problem' if count == 1 else 'problems'}", problems=[*problems, *more], hint=hint
-    )
+def _judged(path: Path, rows: Rows, raw: pd.DataFrame, bars: pd.DataFrame, ragged: dict[int, str]) -> NDArray[np.bool_]:
+    """Which rows can be used; the others are told of in the order of the file."""
+    problems = [(found.to_numpy(), describe) for found, describe in _problems(raw, bars) if found.any()]
+    bad = np.zeros(len(raw), dtype=np.bool_)
+    for found, _ in problems:
+        bad |= found
+    if not ragged and not problems:
+        return ~bad
+    lines = _lines(path, ragged)
+    wrong = sorted([*((line, -1) for line in ragged), *((lines[row], row) for row in np.flatnonzero(bad).tolist())])
+    for number, (line, row) in enumerate(wrong):
+        # A file of a million bad rows need not have them all described.
+        says = [describe(row) for found, describe in problems if found[row]] if row >= 0 and number < SHOWN else []
+        rows.bad(path, line, "; ".join(says) or ragged.get(line, ""))
+    return ~bad
+
+
+def _lines(path: Path, ragged: Collection[int]) -> list[int]:
+    """The line of each row: pandas passes over blank ones, so a row's number is not its line."""
+    with path.open(encoding="utf-8-sig") as file:
+        filled = [number for number, line in enumerate(file, start=1) if line.strip() and number not in ragged]
+    return filled[1:]
+
+
+def _refuse(path: Path, problems: list[str], *, hint: str | None = None) -> NoReturn:
+    count = len(problems)
+    raise DataError(f"{path} has {count:,} {'problem' if count == 1 else 'problems'}", problems=problems, hint=hint)
 
 
 def _sorted(bars: pd.DataFrame) -> pd.DataFrame:
@@ -97,8 +121,35 @@ def _repeated(header: list[str]) -> list[str]:
     return [name for name in ("symbol", *NEEDED) if header.count(name) > 1]
 
 
-def _rows(path: Path, header: list[str]) -> pd.DataFrame:
-    """The needed columns as they stand in the file: texts where a column is not all numbers."""
+def _raw(path: Path, header: list[str]) -> tuple[pd.DataFrame, dict[int, str]]:
+    """The needed columns as they stand in the file, and lines that have more fields than there are names."""
+    # Where every row has a field too many, pandas takes the first for an index and says nothing.
+    with suppress(pd.errors.ParserError):
+        rows = _columns(path, header, ())
+        if isinstance(rows.index, pd.RangeIndex):
+            return rows, {}
+    ragged = _ragged(path, len(header))
+    try:
+        return _columns(path, header, ragged), ragged
+    except pd.errors.ParserError as error:
+        hint = "write numbers without separators of thousands, and close every quote"
+        _refuse(path, [str(error).strip()], hint=hint)
+
+
+def _ragged(path: Path, columns: int) -> dict[int, str]:
+    """What to say of each line with more fields than names; pandas stops at the first."""
+    found = {}
+    # A quote that never ends is one for pandas to name.
+    with path.open(encoding="utf-8-sig", newline="") as file, suppress(csv.Error):
+        reader = csv.reader(file)
+        for row in reader:
+            if len(row) > columns:
+                found[reader.line_num] = f"{len(row)} fields under {columns} names"
+    return found
+
+
+def _columns(path: Path, header: list[str], without: Collection[int]) -> pd.DataFrame:
+    """The needed columns but for some lines: texts where a column is not all numbers."""
     # Names that repeat or are empty would be refused or renamed; only the needed ones matter, and they are unique.
     names = [name if name in (*NEEDED, "symbol") else f"{name} in column {i}" for i, name in enumerate(header)]
     try:
@@ -106,6 +157,7 @@ def _rows(path: Path, header: list[str]) -> pd.DataFrame:
             path,
             header=0,
             names=names,
+            skiprows=[line - 1 for line in without],
             dtype={"time": "str", "symbol": "str"},
             # A symbol may be called NA; a number that is missing fails to parse below.
             keep_default_na=False,
@@ -115,27 +167,9 @@ def _rows(path: Path, header: list[str]) -> pd.DataFrame:
         )
     except UnicodeDecodeError as error:
         raise DataError(f"{path} cannot be read: {error}", hint="give a CSV file in UTF-8") from error
-    except pd.errors.ParserError as error:
-        _refuse_ragged(path, len(header), str(error).strip())
-    if not isinstance(rows.index, pd.RangeIndex):
-        # Where every row has a field too many, pandas takes the first for an index and says nothing.
-        _refuse_ragged(path, len(header), "rows have more fields than there are names")
     if "symbol" not in header:
         rows["symbol"] = "the only one"
     return rows[["symbol", *NEEDED]]
-
-
-def _refuse_ragged(path: Path, columns: int, reason: str) -> NoReturn:
-    """Every line with more fields than names, where pandas stops at the first; or else its `reason`."""
-    wrong = []
-    # A quote that never ends is one for pandas to name.
-    with path.open(encoding="utf-8-sig", newline="") as file, suppress(csv.Error):
-        reader = csv.reader(file)
-        for row in reader:
-            if len(row) > columns:
-                wrong.append(f"line {reader.line_num}: {len(row)} fields under {columns} names")
-    hint = "write numbers without separators of thousands, and close every quote"
-    _refuse(path, wrong[:LISTED] or [reason], count=len(wrong) or 1, hint=hint)
 
 
 def _parsed(raw: pd.DataFrame) -> pd.DataFrame:
@@ -176,15 +210,3 @@ def _wrong_numbers(name: str, text: "pd.Series[str]", values: "pd.Series[float]"
         yield values <= 0, lambda row: f"{name} {values[row]:g} is not positive"
     else:
         yield values < 0, lambda row: f"{name} {values[row]:g} is negative"
-
-
-def _listed(path: Path, problems: list[Problem]) -> Iterator[str]:
-    """The first problems in the order of the file, with their lines."""
-    firsts = [[(int(row), describe) for row in np.flatnonzero(rows)[:LISTED]] for rows, describe in problems]
-    wanted = list(islice(heapq.merge(*firsts, key=lambda found: found[0]), LISTED))
-    with path.open(encoding="utf-8-sig") as file:
-        # pandas passes over blank lines, so a row's number is not its line.
-        filled = (number for number, line in enumerate(file, start=1) if line.strip())
-        lines = list(islice(filled, wanted[-1][0] + 2))
-    for row, describe in wanted:
-        yield f"line {lines[row + 1]}: {describe(row)}"

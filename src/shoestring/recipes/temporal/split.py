@@ -20,7 +20,8 @@ def shares(fold: str | None) -> tuple[float, ...]:
 
     Without `fold`, 70 % train, 15 % validation, 15 % test. Fold k/n is a step of a walk forward with an expanding
     window: of n + 2 equal blocks, the first k train, the next validates, the one after tests. So every test block
-    lies after all that its model has seen, and no two folds test the same block.
+    lies after all that its model has seen, and no two folds test the same block. `windows.last_bars` purges what would
+    reach across a border with its sequence or its label.
     """
     if fold is None:
         return SHARES
