@@ -87,6 +87,7 @@ def test_out_of_memory_halves_the_microbatch_and_the_run_keeps_what_it_learnt(tm
     run = tmp_path / "run"
     assert session(run, fits=2).status == "finished"
     assert [event["done"] for event in events(run, "oom")] == ["microbatch 4", "microbatch 2"]
+    assert len(events(run, "session")) == 1  # three attempts of one session
     session(tmp_path / "smaller", micro_batch=2)
     assert all(torch.equal(value, weights(tmp_path / "smaller")[name]) for name, value in weights(run).items())
     last = max((run / "checkpoints").glob("update-*"))

@@ -27,18 +27,23 @@ class Told(TrainerCallback):
 
     def on_train_begin(self, args: Any, state: Any, *_: Any, **__: Any) -> None:
         """The model is on its device, restored or as it was made."""
-        record, trainer = self._survival.record, self._trainer
+        if not self._survival.begun:  # a session may take several trainers, each in smaller microbatches
+            self._begin(args, state)
+        self._survival.record.progress.__enter__()
+        self._counted, self._since = state.global_step, time.monotonic()
+        if not state.global_step:
+            # Before the first update: a disk that cannot hold a checkpoint is found out now, not in an hour.
+            self._trainer.saver.save(self._trainer._kept)
+
+    def _begin(self, args: Any, state: Any) -> None:
+        self._survival.begun = True
+        record = self._survival.record
         record.expect(state.max_steps)
         precision = "fp16" if args.fp16 else "bf16" if args.bf16 else "fp32"
         settings = self._survival.settings.replace(micro_batch=args.per_device_train_batch_size, precision=precision)
         record.started(state.global_step, device=device_name(args.device), settings=settings)
-        self._counted, self._since = state.global_step, time.monotonic()
         for note in self._survival.notes:
             record.note(note)
-        record.progress.__enter__()
-        if not state.global_step:
-            # Before the first update: a disk that cannot hold a checkpoint is found out now, not in an hour.
-            trainer.saver.save(trainer._kept)
 
     def on_epoch_begin(self, args: Any, state: Any, *_: Any, **__: Any) -> None:
         """An epoch's order is a function of seed and epoch: a sampler that goes on with one generator from epoch to
@@ -100,7 +105,6 @@ class Told(TrainerCallback):
 
     def on_train_end(self, *_: Any, **__: Any) -> None:
         """Saved before anything else happens; a trainer that has ended by itself as well."""
-        self._survival.record.progress.__exit__(None, None, None)
         self._trainer.saver.save(self._trainer._kept)
 
 

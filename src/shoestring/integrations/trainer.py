@@ -7,9 +7,9 @@
         trainer.train()  # again in the next session, to continue
 
 What changes: it stops by itself, saved, before the limit or at SIGTERM; checkpoints are written in the background,
-beside, verified and then renamed; a run that is continued ends in the bits of one that was never
-stopped. For that every update draws its random numbers from (seed, number of the update), and an epoch's order is a
-function of (seed, epoch).
+beside, verified and then renamed; a run that is continued ends in the bits of one that was never stopped. For that
+every update draws its random numbers from (seed, number of the update), and an epoch's order is a function of (seed,
+epoch).
 
 What stays as the library has it: loss, microbatches, logging, evaluation. Random numbers that a dataset draws while its
 samples are fetched are not restored. One process, one device.
@@ -67,6 +67,8 @@ class Survival:
     allow_inexact: bool = False
     notes: tuple[str, ...] = ()
     """What a person should know, told once the session has begun."""
+    begun: bool = field(default=False, init=False)
+    """Whether the record has the beginning of the session."""
     ended: str = field(default="", init=False)
     """Why it stopped before its end; empty where it did not."""
 
@@ -150,11 +152,15 @@ def _surviving(base: type[T], survival: Survival) -> type[T]:
                 ) as self.saver,
                 tempfile.TemporaryDirectory() as place,
             ):
-                if not self.saver.restore(self._kept, allow_inexact=survival.allow_inexact):
+                if self.saver.restore(self._kept, allow_inexact=survival.allow_inexact):
+                    # All that the library itself wants to read: which update it is.
+                    state = json.dumps(self._kept.saved["trainer"])
+                    Path(place, "trainer_state.json").write_text(state, encoding="utf-8")
+                    kwargs["resume_from_checkpoint"] = place
+                try:
                     return super().train(*args, **kwargs)
-                # All that the library itself wants to read: which update it is.
-                Path(place, "trainer_state.json").write_text(json.dumps(self._kept.saved["trainer"]), encoding="utf-8")
-                return super().train(*args, **{**kwargs, "resume_from_checkpoint": place})
+                finally:
+                    survival.record.progress.__exit__(None, None, None)
 
         def _get_train_sampler(self, *args: Any, **kwargs: Any) -> Any:
             self._order = super()._get_train_sampler(*args, **kwargs)
