@@ -79,5 +79,6 @@ def test_under_a_limit_it_pauses_before_it(straight, tmp_path):
     assert time.monotonic() - started < limit
     state = json.loads((tmp_path / "state.json").read_text())
     assert state["status"] == "paused"
-    assert state["reason"] == "session limit of 20.0 s"
+    # It may come in an update or in the evaluation after one.
+    assert state["reason"].startswith("session limit of 20.0 s")
     assert state["update"] > 0

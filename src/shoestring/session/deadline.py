@@ -4,6 +4,8 @@ import time
 from collections import defaultdict, deque
 from collections.abc import Callable
 
+from shoestring.units import seconds_text
+
 _REMEMBERED = 200  # durations of each kind; old ones tell little about the next
 
 
@@ -65,6 +67,10 @@ class Deadline:
         if remaining is None or remaining > self._margin + sum(self._longest.values()):
             return False  # far from it, as nearly always: nothing is sorted for that
         return remaining <= self.stopping_seconds()
+
+    def limit_text(self) -> str:
+        """The limit, as the reason for a pause."""
+        return f"session limit of {seconds_text(self.limit_seconds or 0.0)}"
 
     def observe(self, kind: str, seconds: float) -> None:
         """Remember how long one piece of work of this kind took."""

@@ -10,7 +10,6 @@ from typing import Any
 from shoestring.errors import ShoestringError
 from shoestring.session.deadline import Deadline
 from shoestring.session.signals import StopSignals
-from shoestring.units import seconds_text
 
 
 class SessionOver(Exception):  # noqa: N818  (an event that unwinds a loop, not an error)
@@ -36,7 +35,7 @@ class Stop:
         """Why it is time to stop, or None."""
         if self.signals.received:
             return self.signals.received
-        return self._limit_text() if self.deadline.reached() else None
+        return self.deadline.limit_text() if self.deadline.reached() else None
 
     def check(self) -> None:
         """Raises SessionOver when it is time to stop."""
@@ -57,7 +56,7 @@ class Stop:
         left = self._seconds_left()
 
         def over(*_: object) -> None:
-            raise SessionOver(self._limit_text())
+            raise SessionOver(self.deadline.limit_text())
 
         before: Any = signal.signal(signal.SIGALRM, over)
         try:
@@ -76,9 +75,6 @@ class Stop:
         if limit is None or limit <= stopping:
             return None
         return max(1e-3, limit - stopping - self.deadline.elapsed())
-
-    def _limit_text(self) -> str:
-        return f"session limit of {seconds_text(self.deadline.limit_seconds or 0.0)}"
 
 
 @contextmanager

@@ -44,7 +44,7 @@ def _require_fit(deadline: Deadline, kind: str, samples: int, left: int, seconds
         return
     whole, most = samples * seconds_per_sample, max(0.0, limit - stopping - (deadline.startup_seconds or 0.0))
     reason = (
-        f"the {kind} takes {seconds_text(left * seconds_per_sample)} more, "
+        f"{deadline.limit_text()}: the {kind} takes {seconds_text(left * seconds_per_sample)} more, "
         f"{seconds_text(max(0.0, remaining - stopping))} of the session are left"
     )
     error = RunError(
