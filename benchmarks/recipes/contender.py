@@ -1,0 +1,120 @@
+"""One training in one way, measured: `python -m benchmarks.recipes.contender QUESTION`; compare.py asks."""
+
+from __future__ import annotations
+
+import importlib
+import json
+import os
+import sys
+from pathlib import Path
+from typing import Any
+
+import torch
+from benchmarks.recipes.cases import Case, cases
+from benchmarks.recipes.meter import Meter
+from torch import nn
+
+import shoestring
+from shoestring import recipe as recipes
+from shoestring.checkpoint.weights import load_weights, newest
+from shoestring.recipe import LoadedRecipe
+from shoestring.session.directory import RunDirectory
+from shoestring.session.stop import session
+from shoestring.subset import Subset
+from shoestring.train.determinism import deterministic
+from shoestring.train.evaluation import evaluate
+from shoestring.train.precision import arithmetic
+from shoestring.train.seeding import derive, seed_all
+
+HELD_OUT = 256
+"""Validation samples that the loss after training is of."""
+
+
+def judged_by_loss(kind: type) -> type:
+    """A recipe's class that is judged by the loss on a few samples, and so trains to its last epoch.
+
+    What the field's metrics say is the recipes' own affair; writing texts would take longer than this training.
+    """
+
+    def data(self: Any) -> dict[str, Any]:
+        parts = super(judged, self).data()
+        held_out = parts["validation"]
+        return {"train": parts["train"], "validation": Subset(held_out, range(min(HELD_OUT, len(held_out))))}
+
+    plain = {"evaluate": None, "best": ("loss", "min"), "patience": None, "data": data}
+    judged: Any = type(kind.__name__, (kind,), plain)
+    return judged
+
+
+def first_model(loaded: LoadedRecipe) -> nn.Module:
+    """With the random weights that the engine begins with."""
+    seed_all(derive(loaded.seed, "model"))
+    model: nn.Module = loaded.recipe.model()
+    return model
+
+
+def guides_way(
+    case: Case, loaded: LoadedRecipe, folder: Path, device: torch.device
+) -> tuple[nn.Module, dict[str, Any]]:
+    """The model, trained; bytes of the checkpoint."""
+    guide = importlib.import_module(f"benchmarks.recipes.guides.{case.recipe}")
+    model = first_model(loaded)
+    guide.train(loaded, model, case.guide, folder, device)
+    return model, {"checkpoint_bytes": written(folder)}
+
+
+def our_way(case: Case, loaded: LoadedRecipe, folder: Path, device: torch.device) -> tuple[nn.Module, dict[str, Any]]:
+    """The model, trained; the settings, bytes of a full checkpoint and of weights alone."""
+    run = RunDirectory(folder)
+    on = "cpu" if device.type == "cpu" else "local"
+    shoestring.train(loaded.recipe, run=folder, on=on, **case.options, **case.settings)
+    checkpoint = newest(run.checkpoints)
+    assert checkpoint is not None
+    model = first_model(loaded)
+    load_weights(checkpoint, model)
+    settings = (run.plan() or {})["plan"]["settings"]
+    return model.to(device), {
+        "settings": {name: settings[name] for name in ("micro_batch", "precision", "checkpointing")},
+        "full_checkpoint_bytes": written(checkpoint),
+        "checkpoint_bytes": written(run.best if run.best.exists() else run.light),
+    }
+
+
+WAYS = {"guide": guides_way, "shoestring": our_way}
+
+
+def written(folder: Path) -> int:
+    return sum(file.stat().st_size for file in folder.rglob("*") if file.is_file())
+
+
+def held_out_loss(loaded: LoadedRecipe, model: nn.Module, device: torch.device) -> float:
+    """The recipe's loss on the validation data in fp32, the same for both ways."""
+    with session() as stop, deterministic():
+        return evaluate(
+            loaded, model, arithmetic("fp32", device), loaded.data()["validation"],
+            micro_batch=loaded.effective_batch, device=device, stop=stop,
+        )["loss"]  # fmt: skip
+
+
+def main() -> None:
+    question = json.loads(sys.argv[1])
+    case = cases(Path(question["law_ai"]) if question["law_ai"] else None)[question["case"]]
+    device, folder = torch.device(question["device"]), Path(question["folder"])
+    loaded = recipes.load(judged_by_loss(type(recipes.find(case.recipe).recipe))(), case.options)
+    data = loaded.data()["train"]
+    assert len(data) % loaded.effective_batch == 0, "the guides drop what is left over"
+    updates_per_epoch = len(data) // loaded.effective_batch
+    meter = Meter(device, loaded.epochs * updates_per_epoch)
+    model, found = WAYS[question["way"]](case, loaded, folder, device)
+    answer = {
+        "samples_per_second": loaded.effective_batch / meter.seconds_per_update(updates_per_epoch),
+        "peak_bytes": meter.peak_bytes,
+        "loss": held_out_loss(loaded, model, device),
+        **found,
+    }
+    with os.fdopen(question["to"], "w") as answers:
+        json.dump(answer, answers)
+
+
+if __name__ == "__main__":
+    main()
