@@ -55,6 +55,10 @@ class Settings:
         int, "epochs whose weights are kept besides the best and the last ones; on a full disk the oldest go first"
     ] = 0
 
+    light_weights: Annotated[
+        Literal["own", "fp16", "bf16"], "parameters in best/ and light/: as they are trained, or rounded, half the bytes"
+    ] = "own"
+
     def __post_init__(self) -> None:
         least = {"micro_batch": 1, "workers": 0, "save_every_updates": 1, "save_every_seconds": 0}
         problems = config.too_small(vars(self), {**least, "keep_checkpoints": 2, "keep_light": 0})

@@ -63,6 +63,39 @@ def test_what_does_not_fit_changes_nothing(tmp_path):
     assert all(torch.equal(value, before[name]) for name, value in model.state_dict().items())
 
 
+class Normed(nn.Module):
+    def __init__(self, scale=1.0):
+        super().__init__()
+        self.linear, self.huge, self.norm = nn.Linear(64, 64), nn.Linear(64, 64), nn.BatchNorm1d(64)
+        with torch.no_grad():
+            self.huge.weight *= scale
+            self.norm.running_var *= 1e-9
+
+
+@pytest.mark.parametrize(("name", "dtype"), [("fp16", torch.float16), ("bf16", torch.bfloat16)])
+def test_rounded_parameters_take_half_the_bytes_and_buffers_stay(tmp_path, name, dtype):
+    model, other = Normed(), Normed()
+    own = save_light(tmp_path / "own", model, {}).stat().st_size
+    path = save_light(tmp_path / "rounded", model, {"update": 3}, rounded=name)
+    assert path.stat().st_size < 0.52 * own
+    saved = safetensors.torch.load_file(path)
+    assert saved["linear.weight"].dtype == dtype
+    assert saved["norm.running_var"].dtype == torch.float32
+    assert saved["norm.num_batches_tracked"].dtype == torch.int64
+    assert load_light(tmp_path / "rounded", other) == {"update": 3}
+    assert other.linear.weight.dtype == torch.float32
+    assert torch.equal(other.linear.weight, model.linear.weight.to(dtype).float())
+    assert torch.equal(other.norm.running_var, model.norm.running_var)
+
+
+def test_what_fp16_cannot_hold_stays_as_it_is(tmp_path):
+    model, other = Normed(scale=1e7), Normed()
+    saved = safetensors.torch.load_file(save_light(tmp_path, model, {}, rounded="fp16"))
+    assert (saved["linear.weight"].dtype, saved["huge.weight"].dtype) == (torch.float16, torch.float32)
+    load_light(tmp_path, other)
+    assert torch.equal(other.huge.weight, model.huge.weight)
+
+
 def test_facts_that_are_no_object_are_refused(tmp_path):
     save_file(nn.Linear(2, 2).state_dict(), tmp_path / WEIGHTS, metadata={"shoestring": "[1]"})
     with pytest.raises(CheckpointError, match="not an object"):
@@ -106,6 +139,18 @@ def test_adapters_are_written_as_peft_writes_them(tmp_path):
     again = peft.PeftModel.from_pretrained(base, str(tmp_path / "best"))
     tokens = torch.arange(5)
     assert torch.equal(again(tokens), saved.adapted(tokens))
+
+
+def test_rounded_adapters_are_loaded_by_peft(tmp_path):
+    saved = Words()
+    path = save_light(tmp_path, saved, {}, rounded="fp16")
+    assert {weight.dtype for weight in safetensors.torch.load_file(path).values()} == {torch.float16}
+    load_light(tmp_path, other := Words(seed=1))
+    again = peft.PeftModel.from_pretrained(Words().adapted.unload(), str(tmp_path))
+    for model in (other.adapted, again):
+        adapters = [value for name, value in model.named_parameters() if "lora_A" in name]
+        original = [value for name, value in saved.adapted.named_parameters() if "lora_A" in name]
+        assert all(torch.equal(one, two.half().float()) for one, two in zip(adapters, original, strict=True))
 
 
 def test_what_is_trained_besides_adapters_is_saved_with_them(tmp_path):

@@ -105,6 +105,20 @@ def test_a_disk_that_cannot_hold_two_checkpoints_and_the_one_being_written():
     assert plan(targets.under(with_memory(8000), disk_bytes=found.disk.peak_bytes), thorough=False).fits
 
 
+def test_a_disk_that_holds_the_run_once_its_weights_alone_are_rounded():
+    whole = plan(with_memory(8000), thorough=False).disk
+    found = plan(targets.under(with_memory(8000), disk_bytes=whole.peak_bytes - whole.light_checkpoint_bytes))
+    assert (found.verdict, found.binding.name) == ("fits with changes", "disk")
+    assert found.changes[0] == (
+        "disk: --set light_weights=fp16 (best and last weights in half precision, with the same learning)"
+    )
+    rounded = Settings(precision="fp32", light_weights="fp16")
+    assert plan(targets.under(with_memory(8000), disk_bytes=found.target.platform.disk_bytes), rounded).fits
+    # Half of the weights is not enough of a change everywhere.
+    less = plan(targets.under(with_memory(8000), disk_bytes=whole.peak_bytes - 2 * whole.light_checkpoint_bytes))
+    assert less.verdict == "does not fit"
+
+
 def test_a_microbatch_larger_than_an_update_is_told_of():
     found = plan(with_memory(8000), Settings(precision="fp32", micro_batch=100), thorough=False)
     assert any("as asked, but an update has 4, in parts of 4" in reason for reason in found.reasons)

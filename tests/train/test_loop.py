@@ -69,6 +69,16 @@ def test_the_best_weights_are_kept_and_the_test_part_sees_them(tmp_path):
     assert [event["best"] for event in events(tmp_path, "evaluation")] == [True, True, False, False, False]
 
 
+def test_rounded_weights_are_those_that_the_test_part_sees(tmp_path):
+    recipe = Told(3.0, 1.0, 2.0, 4.0, 9.0)
+    session(recipe, tmp_path, {"light_weights": "fp16"})
+    rounded = recipe.asked[1].half().float()
+    assert not torch.equal(rounded, recipe.asked[1])
+    assert torch.equal(recipe.asked[4], rounded)
+    load_light(tmp_path / "light", last := nn.Linear(2, 1))
+    assert torch.equal(last.weight, recipe.asked[3].half().float())
+
+
 def test_out_of_patience_it_is_finished(tmp_path):
     outcome = session(Told(2.0, 1.0, 3.0, 3.0, patience=2, epochs=50), tmp_path, {})
     assert (outcome.status, outcome.update, outcome.reason) == ("finished", 12, "no better epoch in the last 2")

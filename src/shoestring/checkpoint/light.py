@@ -13,6 +13,7 @@ from typing import Any
 
 import safetensors
 import safetensors.torch
+import torch
 from torch import Tensor, nn
 
 from shoestring.checkpoint import codec
@@ -27,8 +28,14 @@ ADAPTER_CONFIG = "adapter_config.json"
 _UPDATE = re.compile(r"update-([0-9]{8,18})")
 
 
-def save_light(folder: Path, model: nn.Module, facts: dict[str, Any]) -> Path:
+ROUNDED: Mapping[str, torch.dtype] = {"fp16": torch.float16, "bf16": torch.bfloat16}
+
+
+def save_light(folder: Path, model: nn.Module, facts: dict[str, Any], *, rounded: str = "own") -> Path:
     """Replace the weights in `folder` by the model's, at once; `facts` (JSON) stand in the file's metadata.
+
+    Parameters are `rounded` to fp16 or bf16 where they are wider, but for those whose values fp16 cannot hold; buffers
+    (the statistics of a BatchNorm) stay as they are.
 
     Raises CheckpointError when the file cannot be written; the old one is untouched then.
     """
@@ -40,7 +47,9 @@ def save_light(folder: Path, model: nn.Module, facts: dict[str, Any]) -> Path:
         if adapted:
             # The same for every save of a run: whichever of the two files a kill leaves, they belong together.
             write_json(folder / ADAPTER_CONFIG, _adapter_config(adapted))
-        replace(path, lambda beside: write_file(beside, pieces(_weights(model), metadata)))
+        weights = _weights(model)
+        dtypes = _narrower(weights, model, ROUNDED[rounded]) if rounded in ROUNDED else {}
+        replace(path, lambda beside: write_file(beside, pieces(weights, metadata, dtypes)))
     except OSError as error:
         raise CheckpointError(f"weights could not be written to {folder}: {error}", hint="free space there") from error
     return path
@@ -105,6 +114,20 @@ def _weights(model: nn.Module) -> dict[str, Tensor]:
     from peft import get_peft_model_state_dict
 
     return dict(get_peft_model_state_dict(adapted))
+
+
+def _narrower(weights: Mapping[str, Tensor], model: nn.Module, dtype: torch.dtype) -> dict[str, torch.dtype]:
+    """The parameters among the weights that can be `dtype` and are wider now."""
+    most = torch.finfo(dtype).max
+    buffers = {name for name, _ in model.named_buffers(remove_duplicate=False)}
+    return {
+        name: dtype
+        for name, weight in weights.items()
+        if weight.is_floating_point()
+        and weight.element_size() > dtype.itemsize
+        and name not in buffers
+        and not (weight.numel() and bool(weight.detach().abs().max() > most))
+    }
 
 
 def _with_tied(saved: Mapping[str, Tensor], model: nn.Module) -> dict[str, Tensor]:

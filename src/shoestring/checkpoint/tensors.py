@@ -35,27 +35,32 @@ _NAMES = {
 }
 
 
-def pieces(tensors: Mapping[str, Tensor], metadata: Mapping[str, str]) -> Iterator[Buffer]:
+def pieces(
+    tensors: Mapping[str, Tensor], metadata: Mapping[str, str], dtypes: Mapping[str, torch.dtype] | None = None
+) -> Iterator[Buffer]:
     """The bytes of a safetensors file, the same ones for the same tensors; those on a GPU come one at a time.
+
+    Those named in `dtypes` are rounded to them.
 
     Raises CheckpointError for a dtype that the format has no name for.
     """
+    written = {name: (dtypes or {}).get(name, tensor.dtype) for name, tensor in tensors.items()}
     # The widest first, so that each begins at a multiple of its own width.
-    names = sorted(tensors, key=lambda name: (-tensors[name].element_size(), name))
+    names = sorted(tensors, key=lambda name: (-written[name].itemsize, name))
     header: dict[str, object] = {"__metadata__": dict(sorted(metadata.items()))}
     end = 0
     for name in names:
-        tensor = tensors[name]
-        if tensor.dtype not in _NAMES:
-            raise CheckpointError(f"{name} is of {tensor.dtype}, which a safetensors file cannot hold")
-        start, end = end, end + tensor.nbytes
-        header[name] = {"dtype": _NAMES[tensor.dtype], "shape": list(tensor.shape), "data_offsets": [start, end]}
+        tensor, dtype = tensors[name], written[name]
+        if dtype not in _NAMES:
+            raise CheckpointError(f"{name} is of {dtype}, which a safetensors file cannot hold")
+        start, end = end, end + tensor.numel() * dtype.itemsize
+        header[name] = {"dtype": _NAMES[dtype], "shape": list(tensor.shape), "data_offsets": [start, end]}
     text = json.dumps(header, separators=(",", ":")).encode()
     text += b" " * (-len(text) % 8)
     yield len(text).to_bytes(8, "little") + text
     for name in names:
         if tensors[name].numel():
-            yield raw(tensors[name])
+            yield raw(tensors[name].to(written[name]))
 
 
 def raw(tensor: Tensor) -> memoryview:

@@ -150,7 +150,10 @@ def planned_disk(chosen: Candidate, target: Target, *, adapters: bool = False) -
     epochs that are kept, and one being written. Of `adapters` these are peft's folders (checkpoint/light.py).
     """
     size, facts = checkpoint_bytes(chosen.trace), chosen.trace.facts
-    light = size.light if not adapters else size.light - facts.weight_bytes + _FP32 * facts.parameters_trainable
+    rounded = chosen.settings.light_weights != "own"
+    light = size.light - (facts.rounded_bytes if rounded else 0)
+    if adapters:
+        light = size.light - facts.weight_bytes + (_FP32 // 2 if rounded else _FP32) * facts.parameters_trainable
     full, kept = chosen.settings.keep_checkpoints, chosen.settings.keep_light
     return PlannedDisk(
         full_checkpoint_bytes=size.full,

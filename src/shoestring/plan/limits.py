@@ -16,6 +16,7 @@ class Limit:
     """One limit: of bytes or of seconds, needed and there."""
 
     name: str
+    kind: Literal["memory", "disk", "host memory", "session"]
     unit: Literal["bytes", "seconds"]
     needs: float
     has: float
@@ -46,6 +47,7 @@ def limits(
     found = [
         Limit(
             name="GPU memory" if target.device.kind != "cpu" else "memory",
+            kind="memory",
             unit="bytes",
             needs=chosen.memory.high_bytes,
             has=chosen.memory.capacity_bytes,
@@ -56,6 +58,7 @@ def limits(
         found.append(
             Limit(
                 name="disk",
+                kind="disk",
                 unit="bytes",
                 needs=disk.peak_bytes,
                 has=disk.limit_bytes,
@@ -66,6 +69,7 @@ def limits(
         found.append(
             Limit(
                 name="host memory",
+                kind="host memory",
                 unit="bytes",
                 needs=host.peak_bytes,
                 has=host.limit_bytes,
@@ -78,6 +82,7 @@ def limits(
         found.append(
             Limit(
                 name="session",
+                kind="session",
                 unit="seconds",
                 needs=needs,
                 has=min(hours) * 3600,

@@ -17,7 +17,7 @@ from shoestring.plan.costs import PlannedDisk, PlannedHost, PlannedTime, planned
 from shoestring.plan.ladder import ladder
 from shoestring.plan.limits import Limit, binding, limits
 from shoestring.plan.phases import Phase, phases
-from shoestring.plan.proposals import Proposal, proposals, smallest
+from shoestring.plan.proposals import Proposal, proposals, smaller_files, smallest
 from shoestring.plan.reasons import calibration_reason, changes, reasons
 from shoestring.plan.search import search
 from shoestring.plan.sessions import PlannedSession, PlannedWeek, sessions, weeks
@@ -144,15 +144,16 @@ def make_plan(
             effective_batch=loaded.effective_batch,
             validation_samples=(facts.samples or {}).get("validation"),
         )
-        disk, host = (
-            planned_disk(chosen, target, adapters=bool(loaded.options.get("lora_r"))),
-            planned_host(chosen, target),
-        )
+        adapters = bool(loaded.options.get("lora_r"))
+        disk, host = planned_disk(chosen, target, adapters=adapters), planned_host(chosen, target)
         planned = _sessions(target, time, disk, per_epoch, loaded.epochs)
         evaluating = (time.evaluation_seconds or 0.0) / (per_epoch or 1)
         bounds = limits(chosen, disk, host, target, evaluating)
         fits = all(limit.holds for limit in bounds)
         proposed = proposals(candidates, chosen, wanted, fits=chosen.fits, facts=facts) if thorough else []
+        proposed += smaller_files(
+            chosen, lambda each: planned_disk(each, target, adapters=adapters).peak_bytes, disk.limit_bytes
+        )
     platform = target.platform
     return Plan(
         verdict=_verdict(bounds, proposed),
@@ -196,7 +197,7 @@ def _verdict(bounds: Sequence[Limit], proposed: Sequence[Proposal]) -> Verdict:
     broken = [limit for limit in bounds if not limit.holds]
     if not broken:
         return "fits"
-    return "fits with changes" if broken == [bounds[0]] and smallest(proposed) else "does not fit"
+    return "fits with changes" if all(smallest(proposed, limit.kind) for limit in broken) else "does not fit"
 
 
 def _sessions(

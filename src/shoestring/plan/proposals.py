@@ -1,8 +1,8 @@
 """What a plan never does by itself, priced: it changes what is learnt, or leaves what was asked for."""
 
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
-from typing import Any
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any, Literal
 
 from shoestring.config import as_json
 from shoestring.errors import QuestionError, TraceError
@@ -58,6 +58,8 @@ class Proposal:
     high_bytes: int | None = None
     update_seconds: float | None = None
     note: str = ""
+    limit: Literal["memory", "disk"] = "memory"
+    """What `fits` is about."""
     settings: Mapping[str, Any] = field(default_factory=dict)
     """Those it was priced with."""
 
@@ -115,9 +117,21 @@ def _helps(each: Proposal, chosen: Candidate) -> bool:
     return faster or each.peak_bytes < 0.9 * chosen.memory.peak_bytes
 
 
-def smallest(found: Sequence[Proposal]) -> Proposal | None:
+def smaller_files(chosen: Candidate, needs: Callable[[Candidate], int], has: int | None) -> list[Proposal]:
+    """Weights alone in half precision, where a run whose disk `needs` so many bytes goes beyond what it `has`."""
+    if has is None or chosen.settings.light_weights != "own" or needs(chosen) <= has:
+        return []
+    rounded = replace(chosen, settings=chosen.settings.replace(light_weights="fp16"))
+    fits = needs(rounded) <= has
+    proposal = _priced(
+        "best and last weights in half precision", {"light_weights": "fp16"}, rounded, changes_learning=False
+    )
+    return [replace(proposal, limit="disk", fits=fits, note=f"{bytes_text(needs(rounded))} of disk")]
+
+
+def smallest(found: Sequence[Proposal], limit: str = "memory") -> Proposal | None:
     """The first that makes it fit and can be run: what keeps the learning comes before what changes it."""
-    helping = [each for each in found if each.fits and each.trains and each.values]
+    helping = [each for each in found if each.fits and each.trains and each.values and each.limit == limit]
     return min(helping, key=lambda each: each.changes_learning, default=None)
 
 

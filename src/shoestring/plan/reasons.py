@@ -65,14 +65,13 @@ def calibration_reason(calibration: Calibration | None, target: Target) -> Itera
 
 def changes(bounds: Sequence[Limit], proposed: Sequence[Proposal], target: Target) -> Iterator[str]:
     """For each limit that is exceeded the smallest change that would do."""
-    for number, limit in enumerate(bounds):
+    for limit in bounds:
         if limit.holds:
             continue
-        change = smallest(proposed) if number == 0 else None
-        if change:
+        if change := smallest(proposed, limit.kind):
             learning = "" if change.changes_learning else ", with the same learning"
             yield f"{limit.name}: {change.command} ({change.name}{learning})"
-        larger = next_device(target, round(limit.needs)) if number == 0 else ""
+        larger = next_device(target, round(limit.needs)) if limit.kind == "memory" else ""
         yield f"{limit.name}: {limit.enough}" + (f", as {larger}" if larger else "")
 
 

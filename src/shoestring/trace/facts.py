@@ -35,6 +35,11 @@ def read(loaded: LoadedRecipe) -> Facts:
         parameters_trainable=sum(parameter.numel() for parameter in parameters if parameter.requires_grad),
         weight_bytes=sum(map(_bytes, stored.values())),
         frozen_bytes=sum(_bytes(parameter) for parameter in parameters if not parameter.requires_grad),
+        rounded_bytes=sum(
+            parameter.numel() * max(0, parameter.element_size() - 2)
+            for parameter in parameters
+            if parameter.is_floating_point()
+        ),
         batch_norm=any(isinstance(module, _BatchNorm) and module.training for module in model.modules()),
         samples=samples,
         process_bytes=process,

@@ -43,6 +43,8 @@ class Facts:
     """Bytes of the `state_dict`'s tensors, tied ones once."""
     frozen_bytes: int = 0
     """Of them, those of weights that are not trained."""
+    rounded_bytes: int = 0
+    """Of them, what parameters of 2 bytes would save."""
     batch_norm: bool
     """Some BatchNorm layer trains on its batch's own statistics, so the microbatch is part of what is learnt."""
     samples: Mapping[str, int] | None

@@ -87,6 +87,7 @@ def begin(
         evaluating=room.recovering_evaluation(state, record),
         allow_inexact=allow_inexact,
         keep_light=settings.keep_light,
+        light_weights=settings.light_weights,
     )
     restored = saver.restore(state, allow_inexact=allow_inexact)
     room.apply(state, loaded.recipe)

@@ -45,6 +45,7 @@ class Session:
     evaluating: Recovering
     allow_inexact: bool
     keep_light: int = 0
+    light_weights: str = "own"
 
     @property
     def total_updates(self) -> int:
@@ -225,7 +226,9 @@ def _keep_weights(session: Session, kind: str, metrics: dict[str, Any]) -> None:
     folder = own[kind]
     facts = {"update": number, "metrics": metrics}
     try:
-        path = with_room(lambda: save_light(folder, session.state.model, facts), "the weights")
+        path = with_room(
+            lambda: save_light(folder, session.state.model, facts, rounded=session.light_weights), "the weights"
+        )
     except CheckpointError as error:
         if kind == "light":
             raise
