@@ -62,6 +62,7 @@ ROWS = (
         both="forwards=guide micro_batch=3 precision=fp16 checkpointing=12",
     ),
     Row(recipe="vqa", setting="chosen", updates=VQA, epochs=100),
+    Row(recipe="vqa", setting="chosen, weights alone in fp16", options="light_weights=fp16", updates=VQA, epochs=100),
     Row(recipe="vqa", setting="chosen, 8-bit AdamW", options="optimizer_states=8bit", updates=VQA, epochs=100),
     Row(
         recipe="legal",
