@@ -75,8 +75,8 @@ def test_while_data_is_read_one_signal_is_enough(server, straight, tmp_path):
 
 
 def test_reading_data_ends_at_the_limit(server, tmp_path):
-    server.begin(tmp_path, limit=1.0, margin=0.3, block="data", epochs=EPOCHS)
+    server.begin(tmp_path, limit=2.0, margin=1.0, block="data", epochs=EPOCHS)
     status, seconds = server.end()
     assert status == 0
-    assert seconds < 1.0
-    assert json.loads((tmp_path / "state.json").read_text())["reason"] == "session limit of 1.0 s"
+    assert seconds < 2.0
+    assert json.loads((tmp_path / "state.json").read_text())["reason"] == "session limit of 2.0 s"
