@@ -56,7 +56,7 @@ class Settings:
     ] = 0
 
     light_weights: Annotated[
-        Literal["own", "fp16", "bf16"], "parameters in best/ and light/: as they are trained, or rounded, half the bytes"
+        Literal["own", "fp16", "bf16"], "parameters in best/ and light/: as they are, or rounded to half the bytes"
     ] = "own"
 
     def __post_init__(self) -> None:
