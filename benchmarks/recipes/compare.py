@@ -102,7 +102,7 @@ def table(rows: list[dict[str, Any]]) -> str:
             f"{row['memory']:.2f}{memory}",
             f"{guide['checkpoint_bytes'] / 1e6:,.1f} / {ours['checkpoint_bytes'] / 1e6:,.1f} MB",
             f"{row['checkpoint']:.2f}{checkpoint}",
-            f"{guide['loss']:.3f} / {ours['loss']:.3f}",
+            f"{'' if ours['judged_by'] == 'loss' else ours['judged_by'] + ' '}{guide['loss']:.3f} / {ours['loss']:.3f}",
             " · ".join(f"{name} {value}" for name, value in settings.items()),
         ]
         lines.append(f"| {' | '.join(cells)} |")

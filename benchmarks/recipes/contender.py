@@ -46,10 +46,18 @@ def judged_by_loss(kind: type) -> type:
     return judged
 
 
-def first_model(loaded: LoadedRecipe) -> nn.Module:
+def guide_of(case: Case) -> Any:
+    """The guide's module: `train(...)`, and in place of this file's own where they do not suit its recipe
+    `recipe(kind)`, `samples(loaded)`, `first_model(loaded)` and `held_out(loaded, model, device)`, whose number
+    `JUDGED` names."""
+    return importlib.import_module(f"benchmarks.recipes.guides.{case.recipe}")
+
+
+def first_model(case: Case, loaded: LoadedRecipe) -> nn.Module:
     """With the random weights that the engine begins with."""
     seed_all(derive(loaded.seed, "model"))
-    model: nn.Module = loaded.recipe.model()
+    guide = guide_of(case)
+    model: nn.Module = guide.first_model(loaded) if hasattr(guide, "first_model") else loaded.recipe.model()
     return model
 
 
@@ -57,9 +65,8 @@ def guides_way(
     case: Case, loaded: LoadedRecipe, folder: Path, device: torch.device
 ) -> tuple[nn.Module, dict[str, Any]]:
     """The model, trained; bytes of the checkpoint."""
-    guide = importlib.import_module(f"benchmarks.recipes.guides.{case.recipe}")
-    model = first_model(loaded)
-    guide.train(loaded, model, case.guide, folder, device)
+    model = first_model(case, loaded)
+    guide_of(case).train(loaded, model, case.guide, folder, device)
     return model, {"checkpoint_bytes": written(folder)}
 
 
@@ -70,7 +77,7 @@ def our_way(case: Case, loaded: LoadedRecipe, folder: Path, device: torch.device
     shoestring.train(loaded.recipe, run=folder, on=on, **case.options, **case.settings)
     checkpoint = newest(run.checkpoints)
     assert checkpoint is not None
-    model = first_model(loaded)
+    model = first_model(case, loaded)
     load_weights(checkpoint, model)
     settings = (run.plan() or {})["plan"]["settings"]
     return model.to(device), {
@@ -81,6 +88,10 @@ def our_way(case: Case, loaded: LoadedRecipe, folder: Path, device: torch.device
 
 
 WAYS = {"guide": guides_way, "shoestring": our_way}
+
+
+def training_samples(loaded: LoadedRecipe) -> int:
+    return len(loaded.data()["train"])
 
 
 def written(folder: Path) -> int:
@@ -100,16 +111,19 @@ def main() -> None:
     question = json.loads(sys.argv[1])
     case = cases(Path(question["law_ai"]) if question["law_ai"] else None)[question["case"]]
     device, folder = torch.device(question["device"]), Path(question["folder"])
-    loaded = recipes.load(judged_by_loss(type(recipes.find(case.recipe).recipe))(), case.options)
-    data = loaded.data()["train"]
-    assert len(data) % loaded.effective_batch == 0, "the guides drop what is left over"
-    updates_per_epoch = len(data) // loaded.effective_batch
+    guide = guide_of(case)
+    kind = getattr(guide, "recipe", judged_by_loss)(type(recipes.find(case.recipe).recipe))
+    loaded = recipes.load(kind(), case.options)
+    samples = getattr(guide, "samples", training_samples)(loaded)
+    assert samples % loaded.effective_batch == 0, "the guides drop what is left over"
+    updates_per_epoch = samples // loaded.effective_batch
     meter = Meter(device, loaded.epochs * updates_per_epoch)
     model, found = WAYS[question["way"]](case, loaded, folder, device)
     answer = {
         "samples_per_second": loaded.effective_batch / meter.seconds_per_update(updates_per_epoch),
         "peak_bytes": meter.peak_bytes,
-        "loss": held_out_loss(loaded, model, device),
+        "judged_by": getattr(guide, "JUDGED", "loss"),
+        "loss": getattr(guide, "held_out", held_out_loss)(loaded, model, device),
         **found,
     }
     with os.fdopen(question["to"], "w") as answers:

@@ -3,7 +3,8 @@
     python -m benchmarks.temporal.walk_forward [--size tiny] [--folds 5] [--epochs 50] [--json OUT] [ARCHITECTURE...]
 
 Every fold is a run of the engine on an expanding window of the 1,047 daily bars that matplotlib brings along; its test
-block lies after all that its model has seen. Some minutes of one core for all four networks at size=tiny.
+block lies after all that its model has seen. Some minutes for all four networks at size=tiny; written to
+benchmarks/results/temporal_walk_forward.json unless said otherwise.
 """
 
 from __future__ import annotations
@@ -21,6 +22,8 @@ import shoestring
 from shoestring.recipes.temporal import Options, Temporal
 from shoestring.recipes.temporal.architectures import ARCHITECTURES
 
+RESULT = Path(__file__).parents[1] / "results" / "temporal_walk_forward.json"
+
 NAMES = {
     "accuracy": "of the best weights",
     "hindsight": "of always naming the class that is most frequent in the test block itself",
@@ -34,7 +37,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--size", choices=("full", "tiny"), default="tiny")
     parser.add_argument("--folds", type=int, default=5)
     parser.add_argument("--epochs", type=int, default=Options().epochs)
-    parser.add_argument("--json", type=Path)
+    parser.add_argument("--json", type=Path, default=RESULT)
     chosen = parser.parse_args(arguments)
     rows = []
     for architecture in chosen.architectures or ARCHITECTURES:
@@ -44,9 +47,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
         folds = [walked(f"{number}/{chosen.folds}", plan, options) for number in range(1, chosen.folds + 1)]
         rows.append({**options, "seconds": time.monotonic() - began, **summary(folds), "folds": folds})
         print(line(rows[-1]), flush=True)
-    if chosen.json:
-        said = {"data": "1,047 daily bars of GOOG, 2004 to 2008", "names": NAMES, "rows": rows}
-        chosen.json.write_text(json.dumps(said, indent=1) + "\n")
+    said = {"data": "1,047 daily bars of GOOG, 2004 to 2008", "names": NAMES, "rows": rows}
+    chosen.json.write_text(json.dumps(said, indent=1) + "\n")
 
 
 def walked(fold: str, plan: Any, options: Mapping[str, Any]) -> dict[str, Any]:

@@ -1,8 +1,9 @@
 """A run whose updates are made by somebody else's trainer: what `train.loop.train` is for recipes without one.
 
 until the run is finished: the recipe's trainer, surviving
+    after an epoch: evaluate, keep the best weights
 where memory runs out: the same again from the last checkpoint, in smaller microbatches
-then the weights to use, and the metrics
+then the weights to use, and the metrics of the best ones on the test part
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ from typing import Any
 
 import torch
 
-from shoestring.checkpoint.light import save_light
+from shoestring.checkpoint.light import load_light, save_light
 from shoestring.checkpoint.store import Store
 from shoestring.errors import RunError
 from shoestring.integrations.trainer import Survival
@@ -27,6 +28,7 @@ from shoestring.session.stretch import polled
 from shoestring.settings import Settings
 from shoestring.train.determinism import deterministic
 from shoestring.train.environment import environment
+from shoestring.train.evaluation import best_entry
 from shoestring.train.loop import Outcome
 from shoestring.train.memory import Failure, attempted, free
 from shoestring.train.record import Record
@@ -59,19 +61,20 @@ def train(
             allow_inexact=allow_inexact,
             notes=tuple(part(loaded.recipe, "notes", list)()),
         )
-        trainer = _trained(loaded, settings, survival, data["train"], device)
-        update, total = int(trainer.state.global_step), int(trainer.state.max_steps)
+        if "validation" in data and part(loaded.recipe, "measured", None):
+            survival.evaluate = functools.partial(_epoch, loaded, survival, data["validation"])
         metrics: dict[str, Any] = {}
-        if not survival.ended:
-            model = trainer.accelerator.unwrap_model(trainer.model)
-            started = time.monotonic()
-            path = save_light(run.light, model, {"update": update, "metrics": {}})
-            record.saved_light(path, update, time.monotonic() - started, "light")
-            try:
-                metrics = _metrics(loaded, trainer, data, survival)
-            except SessionOver as over:
-                survival.ended = over.reason
+        error = None
+        try:
+            trainer = _trained(loaded, settings, survival, data["train"], device)
+            if not survival.ended:
+                metrics = _finish(loaded, trainer, data, survival)
+        except SessionOver as over:
+            survival.ended, error = over.reason, over.error
         status, reason = ("paused", survival.ended) if survival.ended else ("finished", f"all {loaded.epochs} epochs")
+        update, total = record.update, survival.total_updates
+        if error:
+            raise error
         record.ended(status, reason, update, metrics)
     return Outcome(
         status="paused" if survival.ended else "finished",
@@ -134,23 +137,55 @@ def learnt(run: RunDirectory, settings: Settings) -> int:
     return min(settings.micro_batch, int(fit.get("micro_batch", settings.micro_batch)))
 
 
-def _metrics(loaded: LoadedRecipe, trainer: Any, data: dict[str, Any], survival: Survival) -> dict[str, Any]:
-    """By part of the data, where the recipe can measure.
+def _epoch(loaded: LoadedRecipe, survival: Survival, samples: Any, trainer: Any, history: list[dict[str, Any]]) -> None:
+    """Validation metrics of the epoch that just ended; its weights are kept where they are the best so far.
 
     Raises SessionOver when it is time to stop before the end.
     """
-    measured = part(loaded.recipe, "measured", None)
-    found: dict[str, Any] = {}
-    for name in ("validation", "test"):
-        if measured is None or name not in data:
-            continue
-        started, update = time.monotonic(), int(trainer.state.global_step)
+    record, update = survival.record, int(trainer.state.global_step)
+    metrics, seconds = _measured(loaded, trainer, samples, survival)
+    history.append({"epoch": len(history) + 1, "update": update, "metrics": metrics})
+    best = best_entry(loaded.recipe, history) is history[-1]
+    record.evaluated("validation", update, metrics, epoch=len(history), seconds=seconds, best=best)
+    if best:
+        _keep_weights(trainer, survival, "best", metrics)
 
-        def polls(samples: Iterator[Any], total: int) -> Iterator[Any]:
-            return polled(survival.stop, "evaluation", samples, total)
 
-        found[name] = dict(measured(trainer, data[name], polls))
-        survival.record.evaluated(
-            name, update, found[name], epoch=loaded.epochs, seconds=time.monotonic() - started, best=False
-        )
-    return found
+def _finish(loaded: LoadedRecipe, trainer: Any, data: dict[str, Any], survival: Survival) -> dict[str, Any]:
+    """The weights to use, and the metrics: of the best epoch, and of its weights on the test part.
+
+    Raises SessionOver when it is time to stop before the end.
+    """
+    best = best_entry(loaded.recipe, trainer._kept.history)
+    metrics: dict[str, Any] = {"validation": best["metrics"]} if best else {}
+    _keep_weights(trainer, survival, "light", metrics.get("validation", {}))
+    if "test" in data and part(loaded.recipe, "measured", None):
+        if best:
+            load_light(survival.run.best, trainer._kept.model)
+        metrics["test"], seconds = _measured(loaded, trainer, data["test"], survival)
+        update = int(trainer.state.global_step)
+        survival.record.evaluated("test", update, metrics["test"], epoch=loaded.epochs, seconds=seconds, best=False)
+    return metrics
+
+
+def _measured(loaded: LoadedRecipe, trainer: Any, samples: Any, survival: Survival) -> tuple[dict[str, Any], float]:
+    """The recipe's metrics on `samples`, and the seconds that they took."""
+
+    def polls(pieces: Iterator[Any], total: int) -> Iterator[Any]:
+        return polled(survival.stop, "evaluation", pieces, total)
+
+    started = time.monotonic()
+    return dict(loaded.recipe.measured(trainer, samples, polls)), time.monotonic() - started
+
+
+def _keep_weights(trainer: Any, survival: Survival, kind: str, metrics: dict[str, Any]) -> None:
+    """The weights alone in `best/` or `light/`."""
+    started, update = time.monotonic(), int(trainer.state.global_step)
+    folder = {"best": survival.run.best, "light": survival.run.light}[kind]
+    path = save_light(
+        folder,
+        trainer._kept.model,
+        {"update": update, "metrics": metrics},
+        rounded=survival.settings.light_weights,
+    )
+    survival.record.saved_light(path, update, time.monotonic() - started, kind)

@@ -10,6 +10,7 @@ import torch
 from transformers import TrainerCallback
 
 from shoestring.monitor.sampling import sample
+from shoestring.session.stop import SessionOver
 from shoestring.train.environment import device_name
 from shoestring.train.seeding import derive, seed_all
 
@@ -34,11 +35,31 @@ class Told(TrainerCallback):
         if not state.global_step:
             # Before the first update: a disk that cannot hold a checkpoint is found out now, not in an hour.
             self._trainer.saver.save(self._trainer._kept)
+        self._evaluate(state)
+
+    def on_epoch_end(self, args: Any, state: Any, *_: Any, **__: Any) -> None:  # noqa: ARG002
+        if not self._survival.ended:
+            self._evaluate(state)
+
+    def _evaluate(self, state: Any) -> None:
+        """Where an epoch has ended that is not evaluated yet; the session before may have ended in the midst of it.
+
+        Raises SessionOver, all being saved, where the evaluation does not fit into this session.
+        """
+        kept, epoch = self._trainer._kept, state.epoch or 0.0
+        if not self._survival.evaluate or epoch != len(kept.history) + 1:
+            return
+        try:
+            self._survival.evaluate(self._trainer, kept.history)
+        except SessionOver:
+            self._trainer.saver.save(kept)
+            raise
 
     def _begin(self, args: Any, state: Any) -> None:
         self._survival.begun = True
         record = self._survival.record
         record.expect(state.max_steps)
+        record.update, self._survival.total_updates = state.global_step, state.max_steps
         precision = "fp16" if args.fp16 else "bf16" if args.bf16 else "fp32"
         settings = self._survival.settings.replace(micro_batch=args.per_device_train_batch_size, precision=precision)
         record.started(state.global_step, device=device_name(args.device), settings=settings)

@@ -22,7 +22,7 @@ import importlib.metadata
 import json
 import platform
 import tempfile
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -67,6 +67,9 @@ class Survival:
     allow_inexact: bool = False
     notes: tuple[str, ...] = ()
     """What a person should know, told once the session has begun."""
+    evaluate: Callable[[Any, list[dict[str, Any]]], None] | None = None
+    """After an epoch: given the trainer and the epochs so far, to which it adds the one that has ended."""
+    total_updates: int = field(default=0, init=False)
     begun: bool = field(default=False, init=False)
     """Whether the record has the beginning of the session."""
     ended: str = field(default="", init=False)
@@ -194,7 +197,7 @@ class _Kept:
     def __init__(self, trainer: Any) -> None:
         self._trainer = trainer
         self.saved: Mapping[str, Any] = {}
-        self.history: list[Any] = []
+        self.history: list[dict[str, Any]] = []
 
     @property
     def update(self) -> int:
@@ -216,6 +219,7 @@ class _Kept:
             "scaler": scaler.state_dict() if scaler else None,
             "fit": {"micro_batch": trainer.args.per_device_train_batch_size},
             "trainer": json.loads(json.dumps(dataclasses.asdict(trainer.state))),
+            "history": self.history,
         }
 
     def restore(self, saved: Mapping[str, Any]) -> None:
@@ -223,7 +227,7 @@ class _Kept:
         lacking = {"model", "optimizer", "scheduler", "scaler", "trainer"} - saved.keys()
         if lacking:
             raise CheckpointError(f"the checkpoint is of no trainer: it has no {', '.join(sorted(lacking))}")
-        self.saved = saved
+        self.saved, self.history = saved, list(saved.get("history", []))
 
     def take_over(self) -> None:
         """Bring model, optimizer, schedule and loss scale to what was saved.

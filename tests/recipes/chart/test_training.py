@@ -11,7 +11,7 @@ from PIL import Image
 from shoestring.errors import DataError, QuestionError
 from shoestring.integrations.run import train
 from shoestring.launch import choose
-from shoestring.recipes.chart import Chart, Options
+from shoestring.recipes.chart import Chart, Options, training
 from shoestring.recipes.chart.data import read_parts
 from shoestring.session.deadline import Deadline
 from shoestring.session.directory import RunDirectory
@@ -37,8 +37,8 @@ class Digits(Chart):
         return {"digits": lambda completion, _: sum(map(str.isdigit, completion)) / max(len(completion), 1)}
 
 
-def session(run, *, epochs, stop_after=None, recipe=Digits):
-    loaded, settings = choose(recipe(), {**TINY, "epochs": epochs})
+def session(run, *, epochs, stop_after=None, recipe=Digits, **options):
+    loaded, settings = choose(recipe(), {**TINY, **options, "epochs": epochs})
     directory = RunDirectory(run)
     directory.create()
     directory.write_plan({"recipe": loaded.name})
@@ -78,6 +78,46 @@ def test_stopped_in_every_epoch_it_ends_in_the_same_bits(tmp_path):
     assert expected.keys() == found.keys()
     assert all(torch.equal(found[name], value) for name, value in expected.items())
     assert any(value.abs().max() > 0 for name, value in expected.items() if "lora_B" in name)
+
+
+def test_over_4_bit_weights_it_learns_and_stopped_it_ends_in_the_same_bits(tmp_path):
+    """From a folder with weights and tokenizer, as the ecosystem saves them."""
+    bits = pytest.importorskip("bitsandbytes")
+    options = Options(size="tiny", weights="fp32")
+    torch.manual_seed(0)
+    for part in training.policy(options, Chart(options).data()["train"]):
+        part.save_pretrained(tmp_path / "weights")
+    found = []
+
+    class Seen(Digits):
+        def trainer(self, *args, **kwargs):
+            found.append(super().trainer(*args, **kwargs))
+            return found[-1]
+
+    chosen = {"epochs": 1, "recipe": Seen, "weights_from": tmp_path / "weights", "quantization": "nf4"}
+    session(tmp_path / "whole", **chosen)
+    assert session(tmp_path / "stopped", stop_after=2, **chosen).update == 2
+    assert session(tmp_path / "stopped", **chosen).update == 4
+    for made in found:
+        layers = [module for module in made.model.modules() if isinstance(module, bits.nn.Linear4bit)]
+        assert len(layers) > 14 and {layer.weight.quant_type for layer in layers} == {"nf4"}
+        assert {value.dtype for value in made.model.parameters() if value.requires_grad} == {torch.float32}
+    expected, stopped = adapter(tmp_path / "whole"), adapter(tmp_path / "stopped")
+    assert all(torch.equal(stopped[name], value) for name, value in expected.items())
+    assert any(value.abs().max() > 0 for name, value in expected.items() if "lora_B" in name)
+
+
+def test_completions_may_be_written_in_smaller_groups(tmp_path, monkeypatch):
+    groups = []
+    real = training.write
+
+    def counted(model, given, **chosen):
+        groups.append(len(given["input_ids"]))
+        return real(model, given, **chosen)
+
+    monkeypatch.setattr(training, "write", counted)
+    assert session(tmp_path / "run", epochs=1, written_at_once=3).update == 4
+    assert groups == 4 * [3, 3, 3, 3, 3, 1]
 
 
 def test_it_learns_what_it_is_rewarded_for(tmp_path):

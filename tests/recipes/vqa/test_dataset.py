@@ -1,5 +1,6 @@
 from pathlib import Path
 
+import pytest
 import torch
 
 from shoestring.recipes.vqa import VQA, Options, tokens
@@ -21,6 +22,13 @@ def test_the_three_texts_of_a_sample() -> None:
     # From one beginning the answer alone may not end where the whole goes on.
     assert [text[-1] == texts.end for text in found.texts] == [True, False, True]
     assert tokens.questions().decode(found.question) == "Số mấy?" and not found.cut
+
+
+@pytest.mark.parametrize("a_len", [40, 8, 2])
+def test_the_whole_begins_with_the_answer_however_it_is_cut(a_len: int) -> None:
+    """The loss of the answer is that of the whole's first tokens: nothing else makes them the same."""
+    whole, answer, _ = encode(SAMPLE, tokens.questions(), tokens.texts(), q_len=30, a_len=a_len).texts
+    assert 0 < len(answer) <= len(whole) and whole[: len(answer)] == answer
 
 
 def test_what_is_too_long_is_cut_and_said(tmp_path: Path) -> None:

@@ -76,6 +76,8 @@ def test_a_pretrained_tokenizer_writes_the_tags_with_its_sentinels(tmp_path: Pat
             found = made.encode(text)
             assert 2 not in found
             assert made.decode([*found, made.end, made.pad]) == text
+        whole, answer, _ = map(made.encode, targets("số bảy", "một số lẻ", kind))
+        assert whole[: len(answer)] == answer
     assert len(made.encode("<answer>")) == 1
 
 

@@ -2,7 +2,8 @@
 
 The steps are those of transformers' `generate` (5.23, `generation/utils.py: _sample`) as TRL's GRPO calls it (1.10,
 `trainer/grpo_trainer.py`): sampling from the whole vocabulary at temperature 1, adapters not merged, a `DynamicCache`
-that concatenates keys and values of one layer after the other, logits of the last place alone.
+that concatenates keys and values of one layer after the other, logits of the last place alone. `writing.py` stays
+below: it reads a prompt once for all of its completions and makes each layer's cache once, as long as it will be.
 """
 
 from __future__ import annotations

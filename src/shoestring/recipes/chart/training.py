@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import os
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -16,6 +16,7 @@ from shoestring.recipes.chart.answers import is_right, said
 from shoestring.recipes.chart.policy import SIZES, TYPES, adapters
 from shoestring.recipes.chart.processing import pretrained_tokenizer, processor, trained_tokenizer
 from shoestring.recipes.chart.rewards import Reward
+from shoestring.recipes.chart.writing import write
 from shoestring.settings import Settings
 
 WRITTEN_AT_ONCE = 8
@@ -52,6 +53,18 @@ def trainer(
         def train(self, *args: Any, **kwargs: Any) -> Any:
             with _without_deprecations():
                 return super().train(*args, **kwargs)
+
+        def _generate_single_turn(
+            self,
+            prompt_ids: Any,
+            images: Any,  # noqa: ARG002 - those of `multimodal_fields`, before they are processed
+            multimodal_fields: Any,
+            num_generations: Any,  # noqa: ARG002
+            has_tool_images: bool = False,  # noqa: ARG002
+        ) -> tuple[list[list[int]], None]:
+            """The completions' tokens; log-probabilities are for writers in other processes."""
+            at_once = options.written_at_once or len(prompt_ids)
+            return _drawn(self, prompt_ids, multimodal_fields, at_once), None
 
     assert settings.micro_batch is not None
     # TRL's microbatches are all of one size.
@@ -95,6 +108,36 @@ def trainer(
         if parameter.requires_grad:
             parameter.data = parameter.data.float()
     return made
+
+
+def _drawn(made: Any, prompts: list[list[int]], images: dict[str, Any], at_once: int) -> list[list[int]]:
+    """A completion of each prompt, up to its end, so many `at_once`."""
+    padding, longest = made.processing_class.tokenizer.pad_token_id, max(map(len, prompts))
+    grids = torch.as_tensor(images["image_grid_thw"])
+    patches = torch.as_tensor(images["pixel_values"]).split(grids.prod(dim=-1).tolist())
+    written: list[list[int]] = []
+    for start in range(0, len(prompts), at_once):
+        rows = slice(start, start + at_once)
+        given = {
+            "input_ids": torch.tensor([[padding] * (longest - len(row)) + row for row in prompts[rows]]),
+            "attention_mask": torch.tensor([[0] * (longest - len(row)) + [1] * len(row) for row in prompts[rows]]),
+            "pixel_values": torch.cat(patches[rows]),
+            "image_grid_thw": grids[rows],
+        }
+        written += _completions(made, given, made.max_completion_length, sampled=True)
+    return written
+
+
+def _completions(made: Any, given: Mapping[str, torch.Tensor], length: int, *, sampled: bool) -> list[list[int]]:
+    model, ends = made.accelerator.unwrap_model(made.model), made.eos_token_ids
+    padding = made.processing_class.tokenizer.pad_token_id
+    tokens = write(model, given, length=length, ends=ends, padding=padding, sampled=sampled)
+    return [_up_to(row, ends) for row in tokens.tolist()]
+
+
+def _up_to(tokens: list[int], ends: list[int]) -> list[int]:
+    """Those before the first of `ends`, and it."""
+    return tokens[: next((place for place, token in enumerate(tokens, start=1) if token in ends), len(tokens))]
 
 
 @contextmanager
@@ -157,7 +200,8 @@ def random(options: Options, charts: Charts) -> tuple[Any, Any]:
     tokenizer = trained_tokenizer(charts, shape.text["vocab_size"])
     make: Any = AutoModelForImageTextToText.from_config
     model = make(shape.config(), dtype=TYPES[options.weights])
-    model.config.use_cache = True
+    # A generation without a cache would read all that is written anew for each token.
+    model.config.use_cache = model.generation_config.use_cache = True
     model.generation_config.eos_token_id = tokenizer.eos_token_id
     return model, tokenizer
 
@@ -167,17 +211,11 @@ def measured(
 ) -> dict[str, float]:
     """Relaxed accuracy and the share of completions with an answer, written greedily."""
     right = answered = 0
-    model = made.accelerator.unwrap_model(made.model)
-    training = model.training
-    model.eval()
-    try:
-        for rows, _ in polled(_some(charts), len(charts)):
-            for row, completion in zip(rows, _written(model, made.processing_class, rows, completion_len), strict=True):
-                answer = said(completion, "answer")
-                answered += answer is not None
-                right += answer is not None and is_right(answer, str(row["label"]))
-    finally:
-        model.train(training)
+    for rows, _ in polled(_some(charts), len(charts)):
+        for row, completion in zip(rows, _written(made, rows, completion_len), strict=True):
+            answer = said(completion, "answer")
+            answered += answer is not None
+            right += answer is not None and is_right(answer, str(row["label"]))
     return {"relaxed_accuracy": right / len(charts), "answered": answered / len(charts)}
 
 
@@ -188,21 +226,19 @@ def _some(charts: Charts) -> Iterator[tuple[list[dict[str, Any]], int]]:
         yield rows, len(rows)
 
 
-@torch.no_grad()
-def _written(model: Any, reading: Any, rows: list[dict[str, Any]], completion_len: int) -> list[str]:
+def _written(made: Any, rows: list[dict[str, Any]], completion_len: int) -> list[str]:
     """The completion of each row, greedily."""
+    reading = made.processing_class
     given = reading.apply_chat_template(
         conversation=[_conversation(row) for row in rows],
         add_generation_prompt=True,
         tokenize=True,
         return_dict=True,
         return_tensors="pt",
-        padding=True,
-    ).to(model.device)
-    tokens = model.generate(**given, max_new_tokens=completion_len, do_sample=False)
-    texts: list[str] = reading.tokenizer.batch_decode(
-        tokens[:, given["input_ids"].shape[1] :], skip_special_tokens=True
+        processor_kwargs={"padding": True},
     )
+    tokens = _completions(made, given, completion_len, sampled=False)
+    texts: list[str] = reading.tokenizer.batch_decode(tokens, skip_special_tokens=True)
     return texts
 
 

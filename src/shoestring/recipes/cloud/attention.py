@@ -59,7 +59,7 @@ class WindowAttention(nn.Module):
         pixels = Pair(*(image.permute(0, 2, 3, 1) for image in images))
         pixels = self._add(pixels, self._attend(pixels))
         pixels = self._add(pixels, self.dense(self.norm(pixels)))
-        return Pair(*(image.permute(0, 3, 1, 2).contiguous() for image in pixels))
+        return Pair(*(image.permute(0, 3, 1, 2) for image in pixels))
 
     def _attend(self, images: Pair) -> Pair:
         """(n, height, width, channels) of both images, attended to within windows."""
@@ -124,8 +124,12 @@ def relative_positions() -> Tensor:
 
 
 def neighbours(pixels: int, shift: int) -> Tensor:
-    """(windows, 64, 64): 0 for two pixels of a shifted window that lie together, -100 where the border is between."""
+    """(windows, 64, 64): 0 for two pixels of a shifted window that lie together, -inf where the border is between.
+
+    Published is -100, whose exponential is a number so small that processors take many times as long over it.
+    """
     # After rolling, the last window of a row has pixels of both ends of the image.
     wrapped = (torch.arange(pixels) >= pixels - shift).long()
     regions = split((wrapped[:, None] * 2 + wrapped[None, :])[None, :, :, None]).squeeze(-1)
-    return (regions[:, :, None] != regions[:, None, :]) * -100.0
+    apart = regions[:, :, None] != regions[:, None, :]
+    return torch.zeros(apart.shape).masked_fill(apart, float("-inf"))

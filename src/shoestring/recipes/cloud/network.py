@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from itertools import pairwise
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
 import torch
 from torch import Tensor, nn
@@ -68,7 +68,9 @@ class CloudRemoval(nn.Module):
         )
 
     def forward(self, cloudy: Tensor, radar: Tensor) -> Tensor:
-        first = self.shallow(Pair(self.shrink(cloudy), self.shrink(radar)))
+        # Convolutions are faster where a pixel's channels lie together, and attention needs no copies there.
+        shrunk = Pair(*(self.shrink(image).contiguous(memory_format=torch.channels_last) for image in (cloudy, radar)))
+        first = self.shallow(shrunk)
         images = self.deeper(first)
         optical = []
         for block, fuse in zip(self.blocks, self.fusions, strict=True):
@@ -120,8 +122,13 @@ class Fusion(nn.Module):
         self.gates = Both(nn.Conv2d(channels, channels, 1) for _ in Pair._fields)
 
     def forward(self, images: Pair) -> Pair:
-        kernels = self.kernels(torch.cat(images, dim=1)).unflatten(1, (-1, KERNEL**2))
-        filtered = dynamic_filter(images.radar, kernels)
+        *before, last, _ = self.kernels
+        hidden = torch.cat(images, dim=1)
+        for module in before:
+            hidden = module(hidden)
+        # As large as 25 images, kernels are made where they are used.
+        kernels: Any = last
+        filtered = dynamic_filter(images.radar, hidden, kernels.weight.flatten(1), kernels.bias, LEAK)
         missing = filtered - images.optical
         of_optical, of_radar = self.gates
         optical = images.optical + torch.sigmoid(of_optical(missing)) * missing

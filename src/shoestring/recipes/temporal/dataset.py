@@ -63,7 +63,7 @@ def _parts(
     empty = [part for part in PARTS if not len(found[part])]
     if empty:
         raise _too_few(bars, str(file or "the sample data"), table.moments, empty, seq_len, horizon, fold)
-    features = torch.from_numpy(standardised(table, before=where["train"][1]))
+    features = torch.from_numpy(standardised(table, before=where["train"][1])).contiguous()
     samples = {
         part: Windows(
             features,

@@ -61,7 +61,9 @@ class Options:
     patience: Annotated[int, "epochs without better answers (token_f1) after which training stops"] = 15
     beams: Annotated[int, "texts that beam search follows in evaluation"] = 4
     forwards: Annotated[
-        Literal["shared", "guide"], "encode image and question once for all three texts, or as published for each"
+        Literal["shared", "guide"],
+        "nothing twice: one encoding for all three texts, the answer as the whole's beginning, fused attention; or as "
+        "published, all of it for each text",
     ] = "shared"
 
     def __post_init__(self) -> None:
@@ -83,6 +85,7 @@ class VQA:
     """Answers to questions about images, with their reasons, learnt from a teacher's texts."""
 
     best = ("token_f1", "max")
+    clip_norm = 1.0
 
     def __init__(self, options: Options | None = None) -> None:
         self.options = options or Options()
@@ -90,7 +93,12 @@ class VQA:
 
     def model(self) -> nn.Module:
         """Raises QuestionError where the extra is not installed, or pretrained weights are not all there."""
-        return self._source.student()
+        from shoestring.recipes.vqa.attention import fuse
+
+        student = self._source.student()
+        if self.options.forwards == "shared":
+            fuse(student.vision)
+        return student
 
     def blocks(self, model: Student) -> list[nn.Module]:
         """The decoder's first: those that the published system computes again in backward."""
@@ -130,20 +138,22 @@ class VQA:
         Every sample weighs the same, so that an update does not depend on how it is split; its reasoning weighs by
         its kind.
         """
-        import torch
+        from shoestring.recipes.vqa.student import mean_over_tokens
 
-        context = model.encode(batch.images, batch.questions, batch.mask)
-        losses: list[Tensor] = []
-        for text, weight, own in (
-            (batch.whole, stage.format, None),
-            (batch.answer, stage.answer, None),
-            (batch.reasoning, stage.reasoning, batch.weights),
-        ):
-            if losses and self.options.forwards == "guide":
-                context = model.encode(batch.images, batch.questions, batch.mask)
-            each = model.cross_entropy(context, text)
-            losses.append(weight * (each if own is None else each * own).mean())
-        return torch.stack(losses).sum()
+        if self.options.forwards == "guide":
+            whole, answer, reasoning = (
+                model.cross_entropy(model.encode(batch.images, batch.questions, batch.mask), text)
+                for text in (batch.whole, batch.answer, batch.reasoning)
+            )
+        else:
+            context = model.encode(batch.images, batch.questions, batch.mask)
+            tokens = model.token_losses(context, batch.whole)
+            whole = mean_over_tokens(tokens, batch.whole)
+            # What comes later in a text does not change what is thought of its beginning.
+            answer = mean_over_tokens(tokens[:, : batch.answer.shape[1]], batch.answer)
+            reasoning = model.cross_entropy(context, batch.reasoning)
+        weighted = stage.format * whole + stage.answer * answer + stage.reasoning * reasoning * batch.weights
+        return weighted.mean()
 
     def data(self) -> dict[str, Dataset]:
         """`train`, `validation` and `test`, no image in two of them; `train` alone where it is not to be split.

@@ -25,7 +25,7 @@ class Batch(NamedTuple):
     whole: Tensor
     """(n, longest) tokens of the text in its format, -100 where it is padded."""
     answer: Tensor
-    """(n, longest), the answer alone."""
+    """(n, longest), the answer alone: what the whole begins with."""
     reasoning: Tensor
     """(n, longest), the reasoning alone."""
     weights: Tensor
@@ -72,17 +72,19 @@ class Student(nn.Module):
         context: Tensor = self.writer.encoder(inputs_embeds=fused[:, None]).last_hidden_state
         return context
 
-    def cross_entropy(self, context: Tensor, text: Tensor) -> Tensor:
-        """(n,): for each sample the mean over the tokens of its text (n, longest) that are no padding."""
+    def token_losses(self, context: Tensor, text: Tensor) -> Tensor:
+        """(n, longest): the cross-entropy of each token of the texts, 0 where they are padded."""
         inputs = self.writer.prepare_decoder_input_ids_from_labels(text)
         logits = self.writer(
             encoder_outputs=BaseModelOutput(last_hidden_state=context), decoder_input_ids=inputs, use_cache=False
         ).logits
-        losses = nn.functional.cross_entropy(
+        return nn.functional.cross_entropy(
             logits.flatten(0, 1), text.flatten(), ignore_index=IGNORED, reduction="none"
         ).view_as(text)
-        tokens = (text != IGNORED).sum(dim=1).clamp(min=1)
-        return losses.sum(dim=1) / tokens
+
+    def cross_entropy(self, context: Tensor, text: Tensor) -> Tensor:
+        """(n,): for each sample the mean over the tokens of its text (n, longest) that are no padding."""
+        return mean_over_tokens(self.token_losses(context, text), text)
 
     def write(self, context: Tensor, beginning: list[int], *, beams: int, longest: int) -> list[list[int]]:
         """The likeliest text that beam search finds for each context (n, 1, width), its `beginning` and at most
@@ -100,3 +102,9 @@ class Student(nn.Module):
         )
         written: list[list[int]] = found[:, 1:].tolist()
         return written
+
+
+def mean_over_tokens(losses: Tensor, text: Tensor) -> Tensor:
+    """(n,): of what each token of `text` loses, both (n, longest); padding is left out."""
+    kept = text != IGNORED
+    return losses.where(kept, 0).sum(dim=1) / kept.sum(dim=1).clamp(min=1)
