@@ -24,7 +24,7 @@ BARS = "time,open,high,low,close,volume\n" + "".join(
 )
 
 
-def planned(run: Path, recipe: str, values: dict, settings: dict) -> None:
+def planned(run: Path, recipe: str | object, values: dict, settings: dict) -> None:
     """The plan.json of a run whose session did not plan."""
     loaded, _ = choose(recipe, values)
     RunDirectory(run).write_plan(

@@ -3,8 +3,9 @@
     python -m benchmarks.recipes.compare [CASE ...] [--law-ai DIR] [--device cuda] [--rounds 1] [--json OUT]
 
 A guide's way (`guides/`) is written anew after what its code does: its padding, its loader, its forwards, its
-precision, its checkpoints; one GPU, where it has two that share a batch. Ours is `shoestring.train` with nothing chosen
-but the recipe. Each training is a process of its own, one at a time. DIR has real judgments, as benchmarks/legal says.
+precision, its checkpoints; one GPU, where it has two that share a batch. Ours is `shoestring.train` with the recipe's
+options, weights for use kept in fp16, and all else as the plan has it. Each training is a process of its own, one at a
+time. Rows of cases that are not asked for stay in OUT. DIR has real judgments, as benchmarks/legal says.
 """
 
 from __future__ import annotations
@@ -54,25 +55,40 @@ def trained(case: Case, way: str, device: str, law_ai: Path | None) -> dict[str,
     return found
 
 
-def compared(case: Case, device: str, law_ai: Path | None, rounds: int) -> dict[str, Any]:
-    """Both ways in turn; the medians of each over the rounds, and of the ratio of their speeds."""
-    found: dict[str, list[dict[str, Any]]] = {way: [] for way in WAYS}
+def compared(case: Case, device: str, law_ai: Path | None, rounds: int) -> list[dict[str, Any]]:
+    """Every way in turn; the medians of each over the rounds, and of the ratios of ours to the guide's speed."""
+    ways = [way for way in WAYS if "bf16" not in way or (case.half_on_cpu and device == "cpu" and has_bf16())]
+    found: dict[str, list[dict[str, Any]]] = {way: [] for way in ways}
     for _ in range(rounds):
         for way, of_way in found.items():
             of_way.append(trained(case, way, device, law_ai))
-    pairs = zip(*found.values(), strict=True)
-    ratios = [ours["samples_per_second"] / guide["samples_per_second"] for guide, ours in pairs]
-    guide, ours = (over_rounds(of_way) for of_way in found.values())
-    return {
-        "case": case.name,
-        "goal": case.goal,
-        "faster": median(ratios),
-        "faster_range": [min(ratios), max(ratios)],
-        "memory": ours["peak_bytes"] / guide["peak_bytes"],
-        "checkpoint": ours["checkpoint_bytes"] / guide["checkpoint_bytes"],
-        "guide": guide,
-        "shoestring": ours,
-    }
+    guide = over_rounds(found["guide"])
+    return [
+        {
+            "case": case.name,
+            "way": way,
+            "goal": case.goal,
+            **against(found["guide"], of_way),
+            "memory": ours["peak_bytes"] / guide["peak_bytes"],
+            "checkpoint": ours["checkpoint_bytes"] / guide["checkpoint_bytes"],
+            "guide": guide,
+            "shoestring": ours,
+        }
+        for way, of_way in found.items()
+        if way != "guide" and (ours := over_rounds(of_way))
+    ]
+
+
+def has_bf16() -> bool:
+    """Whether this processor has units for it."""
+    return bool(torch.backends.mkldnn.is_available() and torch.ops.mkldnn._is_mkldnn_bf16_supported())
+
+
+def against(guide: list[dict[str, Any]], ours: list[dict[str, Any]]) -> dict[str, Any]:
+    """How many times as fast ours is, pair by pair."""
+    pairs = zip(guide, ours, strict=True)
+    ratios = [mine["samples_per_second"] / theirs["samples_per_second"] for theirs, mine in pairs]
+    return {"faster": median(ratios), "faster_range": [min(ratios), max(ratios)]}
 
 
 def over_rounds(found: list[dict[str, Any]]) -> dict[str, Any]:
@@ -95,7 +111,7 @@ def table(rows: list[dict[str, Any]]) -> str:
         faster, memory, checkpoint = ("" if reached else " (no)" for reached in goals)
         settings = ours.get("settings", {})
         cells = [
-            row["case"],
+            row["case"] + row["way"].removeprefix("shoestring"),
             f"{guide['samples_per_second']:.3g} / {ours['samples_per_second']:.3g}",
             f"{row['faster']:.1f}x of {row['goal']:g}x{faster}",
             f"{guide['peak_bytes'] / 2**20:,.0f} / {ours['peak_bytes'] / 2**20:,.0f} MiB",
@@ -120,26 +136,26 @@ def main() -> None:
     every = cases(arguments.law_ai)
     if unknown := [name for name in arguments.cases if name not in every]:
         parser.error(f"no case {', '.join(unknown)}; there are: {', '.join(every)}")
-    asked = [every[name] for name in arguments.cases or every]
-    rows, busy = [], os.getloadavg()[0]
-    for case in asked:
-        if arguments.device in case.devices:
-            rows.append(compared(case, arguments.device, arguments.law_ai, arguments.rounds))
-            print(table(rows[-1:]).splitlines()[-1], flush=True)
-    print(table(rows))
-    packages = ("torch", "transformers", "trl")
-    written = {
-        "environment": {
-            "python": platform.python_version(),
-            "processors": os.cpu_count(),
-            "device": torch.cuda.get_device_name() if arguments.device == "cuda" else "cpu",
-            "load before": busy,
-            **{package: metadata.version(package) for package in packages},
-        },
-        "rows": rows,
-    }
+    asked = [every[name] for name in arguments.cases or every if arguments.device in every[name].devices]
     out = arguments.json or RESULTS / f"recipes_{arguments.device}.json"
-    out.write_text(json.dumps(written, indent=1) + "\n")
+    rows = json.loads(out.read_text())["rows"] if out.exists() else []
+    for case in asked:
+        busy = os.getloadavg()[0]
+        found = compared(case, arguments.device, arguments.law_ai, arguments.rounds)
+        print("\n".join(table(found).splitlines()[2:]), flush=True)
+        rows = [row for row in rows if row["case"] != case.name] + [{**row, "load before": busy} for row in found]
+        # After each: what was measured is not lost with what comes later.
+        out.write_text(json.dumps({"environment": environment(arguments.device), "rows": rows}, indent=1) + "\n")
+    print(table(rows))
+
+
+def environment(device: str) -> dict[str, Any]:
+    return {
+        "python": platform.python_version(),
+        "processors": os.cpu_count(),
+        "device": torch.cuda.get_device_name() if device == "cuda" else "cpu",
+        **{package: metadata.version(package) for package in ("torch", "transformers", "trl")},
+    }
 
 
 if __name__ == "__main__":

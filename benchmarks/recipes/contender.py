@@ -6,6 +6,8 @@ import importlib
 import json
 import os
 import sys
+from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +18,8 @@ from torch import nn
 
 import shoestring
 from shoestring import recipe as recipes
-from shoestring.checkpoint.weights import load_weights, newest
+from shoestring.checkpoint.light import load_light
+from shoestring.checkpoint.weights import newest
 from shoestring.recipe import LoadedRecipe
 from shoestring.session.directory import RunDirectory
 from shoestring.session.stop import session
@@ -70,24 +73,32 @@ def guides_way(
     return model, {"checkpoint_bytes": written(folder)}
 
 
-def our_way(case: Case, loaded: LoadedRecipe, folder: Path, device: torch.device) -> tuple[nn.Module, dict[str, Any]]:
-    """The model, trained; the settings, bytes of a full checkpoint and of weights alone."""
+def our_way(
+    case: Case, loaded: LoadedRecipe, folder: Path, device: torch.device, **settings: str
+) -> tuple[nn.Module, dict[str, Any]]:
+    """The model with the weights that are kept for use; the settings, bytes of a full checkpoint and of those weights.
+
+    Kept in fp16, which is a setting; all others but those given are the plan's.
+    """
     run = RunDirectory(folder)
     on = "cpu" if device.type == "cpu" else "local"
-    shoestring.train(loaded.recipe, run=folder, on=on, **case.options, **case.settings)
-    checkpoint = newest(run.checkpoints)
-    assert checkpoint is not None
+    shoestring.train(loaded.recipe, run=folder, on=on, **case.options, light_weights="fp16", **settings)
     model = first_model(case, loaded)
-    load_weights(checkpoint, model)
-    settings = (run.plan() or {})["plan"]["settings"]
+    load_light(run.light, model)
+    checkpoint, chosen = newest(run.checkpoints), (run.plan() or {})["plan"]["settings"]
+    assert checkpoint is not None
     return model.to(device), {
-        "settings": {name: settings[name] for name in ("micro_batch", "precision", "checkpointing")},
+        "settings": {name: chosen[name] for name in ("micro_batch", "precision", "checkpointing")},
         "full_checkpoint_bytes": written(checkpoint),
-        "checkpoint_bytes": written(run.best if run.best.exists() else run.light),
+        "checkpoint_bytes": written(run.light),
     }
 
 
-WAYS = {"guide": guides_way, "shoestring": our_way}
+WAYS: dict[str, Callable[..., tuple[nn.Module, dict[str, Any]]]] = {
+    "guide": guides_way,
+    "shoestring": our_way,
+    "shoestring, bf16": partial(our_way, precision="bf16"),
+}
 
 
 def training_samples(loaded: LoadedRecipe) -> int:

@@ -208,7 +208,8 @@ def _model(
     from shoestring.train.seeding import derive, seed_all
 
     seed_all(derive(loaded.seed, "model"))
-    model = adapt.trained_model(loaded.recipe.model(), loaded.adaptation, settings)
+    learner = part(loaded.recipe, "learner", None)
+    model = learner() if learner else adapt.trained_model(loaded.recipe.model(), loaded.adaptation, settings)
     # Before loading: weights in 4 bits are packed when they come to their device.
     offload.move(model, loaded.recipe, settings, device)
     if found.full:
@@ -233,7 +234,12 @@ def _metrics(
     stop: "Stop",
 ) -> dict[str, Any]:
     """The recipe's metrics on a part of the data, in microbatches that fit."""
+    from shoestring.session.stretch import polled
     from shoestring.train.evaluation import evaluate as evaluated
+
+    if measured := part(loaded.recipe, "measured", None):
+        with how.autocast():
+            return dict(measured(model, dataset, partial(polled, stop, "evaluation")))
 
     def attempt(size: int) -> dict[str, Any]:
         return evaluated(

@@ -49,19 +49,20 @@ class Summing:
         given = arguments(folder)
         given.per_device_train_batch_size = settings.micro_batch
         given.gradient_accumulation_steps = self.effective_batch // settings.micro_batch
-        return surviving(Fitting)(model=Dropping(), args=given, train_dataset=data)
+        self.made = surviving(Fitting)(model=Dropping(), args=given, train_dataset=data)
+        return self.made
 
     evaluations = 0
     terminated_in = None
 
-    def measured(self, trainer, data, polled):
+    def measured(self, model, data, polled):
         """The second epoch is the best; `weights` tells which ones were measured."""
         self.evaluations += 1
         for index, _ in polled(((index, 1) for index in range(len(data))), len(data)):
             if self.evaluations == self.terminated_in and index == 10:
                 os.kill(os.getpid(), signal.SIGTERM)
-        weights = sum(value.double().sum().item() for value in trainer.model.state_dict().values())
-        return {"score": -abs(trainer.state.global_step - 14), "weights": weights}
+        weights = sum(value.double().sum().item() for value in model.state_dict().values())
+        return {"score": -abs(self.made.state.global_step - 14), "weights": weights}
 
 
 def session(run, *, micro_batch=8, fits=8, limit_seconds=None, terminated_in=None):

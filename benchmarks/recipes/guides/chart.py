@@ -15,15 +15,12 @@ from typing import Any
 import torch
 
 os.environ.setdefault("TRL_EXPERIMENTAL_SILENCE", "1")
-from peft import get_peft_model
 from torch import nn
 from trl.trainer.grpo_config import GRPOConfig
 from trl.trainer.grpo_trainer import GRPOTrainer
 
 from shoestring.recipe import LoadedRecipe
 from shoestring.recipes.chart import training
-from shoestring.recipes.chart.policy import SIZES, adapters
-from shoestring.recipes.chart.processing import processor
 from shoestring.train.seeding import derive, seed_all
 
 JUDGED = "reward"
@@ -59,10 +56,9 @@ def samples(loaded: LoadedRecipe) -> int:
 
 
 def first_model(loaded: LoadedRecipe) -> nn.Module:
-    """A policy with adapters; the random numbers are drawn in the recipe's order."""
-    options = loaded.recipe.options
-    policy, _ = training.policy(options, _charts(loaded))
-    return get_peft_model(policy, adapters(options.lora_r))
+    """A policy with adapters."""
+    model: nn.Module = training.learner(loaded.recipe.options, _charts(loaded))
+    return model
 
 
 def train(loaded: LoadedRecipe, model: nn.Module, guide: Mapping[str, Any], folder: Path, device: torch.device) -> None:
@@ -124,6 +120,4 @@ def _charts(loaded: LoadedRecipe) -> Any:
 
 
 def _reading(loaded: LoadedRecipe) -> Any:
-    options = loaded.recipe.options
-    _, tokenizer = training.policy(options, _charts(loaded))
-    return processor(tokenizer, SIZES[options.size].tokens)
+    return training.reader(loaded.recipe.options, _charts(loaded))

@@ -175,7 +175,7 @@ def _measured(loaded: LoadedRecipe, trainer: Any, samples: Any, survival: Surviv
         return polled(survival.stop, "evaluation", pieces, total)
 
     started = time.monotonic()
-    return dict(loaded.recipe.measured(trainer, samples, polls)), time.monotonic() - started
+    return dict(loaded.recipe.measured(trainer._kept.model, samples, polls)), time.monotonic() - started
 
 
 def _keep_weights(trainer: Any, survival: Survival, kind: str, metrics: dict[str, Any]) -> None:

@@ -8,6 +8,7 @@ import safetensors.torch
 import torch
 from PIL import Image
 
+import shoestring
 from shoestring.errors import DataError, QuestionError
 from shoestring.integrations.run import train
 from shoestring.launch import choose
@@ -17,6 +18,7 @@ from shoestring.session.deadline import Deadline
 from shoestring.session.directory import RunDirectory
 from shoestring.session.signals import StopSignals
 from shoestring.session.stop import Stop
+from tests.test_evaluating import planned
 
 TINY = {
     "size": "tiny", "prompt_len": 300, "completion_len": 6, "weights": "fp32", "effective_batch": 16, "generations": 8,
@@ -134,6 +136,25 @@ def test_a_tiny_run_is_measured_by_relaxed_accuracy(tmp_path):
 
     outcome = session(tmp_path / "run", epochs=1, recipe=Measured)
     assert outcome.metrics == {"validation": {"relaxed_accuracy": 0.0, "answered": 0.0}}
+
+
+def test_saved_weights_are_evaluated_as_the_run_did_it(tmp_path):
+    class Telling(Digits):
+        count = 4
+
+        def data(self):
+            return {**super().data(), "validation": super().data()["train"]}
+
+        def measured(self, model, charts, polled):
+            weights = sum(value.double().sum().item() for value in model.state_dict().values())
+            return {**super().measured(model, charts, polled), "weights": weights}
+
+    run, chosen = tmp_path / "run", {**TINY, "epochs": 1}
+    outcome = session(run, epochs=1, recipe=Telling)
+    planned(run, Telling(), chosen, {})
+    newest = max((run / "checkpoints").iterdir())
+    for weights in (run, newest):
+        assert shoestring.evaluate(weights, recipe=Telling()).metrics == outcome.metrics
 
 
 def folder(place, rows, images=("a.png", "b.png")):

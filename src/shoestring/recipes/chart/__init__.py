@@ -172,8 +172,19 @@ class Chart:
             device=device,
         )
 
-    def measured(self, trainer: Any, charts: Charts, polled: Callable[[Any, int], Iterator[Any]]) -> dict[str, float]:
-        """Relaxed accuracy of the policy on `charts`."""
-        from shoestring.recipes.chart.training import measured
+    def learner(self) -> nn.Module:
+        """What `trainer` trains, for weights that were saved; once `data()` was called."""
+        from shoestring.recipes.chart import training
 
-        return measured(trainer, charts, completion_len=self.options.completion_len, polled=polled)
+        assert self._whole is not None
+        model: nn.Module = training.learner(self.options, self._whole)
+        return model
+
+    def measured(
+        self, model: nn.Module, charts: Charts, polled: Callable[[Any, int], Iterator[Any]]
+    ) -> dict[str, float]:
+        """Relaxed accuracy of the policy on `charts`."""
+        from shoestring.recipes.chart import training
+
+        reading = training.reader(self.options, self._whole or charts)
+        return training.measured(model, reading, charts, completion_len=self.options.completion_len, polled=polled)

@@ -124,15 +124,23 @@ def _drawn(made: Any, prompts: list[list[int]], images: dict[str, Any], at_once:
             "pixel_values": torch.cat(patches[rows]),
             "image_grid_thw": grids[rows],
         }
-        written += _completions(made, given, made.max_completion_length, sampled=True)
+        model, length = made.accelerator.unwrap_model(made.model), made.max_completion_length
+        written += _completions(model, made.processing_class.tokenizer, given, length, sampled=True)
     return written
 
 
-def _completions(made: Any, given: Mapping[str, torch.Tensor], length: int, *, sampled: bool) -> list[list[int]]:
-    model, ends = made.accelerator.unwrap_model(made.model), made.eos_token_ids
-    padding = made.processing_class.tokenizer.pad_token_id
-    tokens = write(model, given, length=length, ends=ends, padding=padding, sampled=sampled)
+def _completions(
+    model: Any, tokenizer: Any, given: Mapping[str, torch.Tensor], length: int, *, sampled: bool
+) -> list[list[int]]:
+    ends = _ends(model, tokenizer)
+    tokens = write(model, given, length=length, ends=ends, padding=tokenizer.pad_token_id, sampled=sampled)
     return [_up_to(row, ends) for row in tokens.tolist()]
+
+
+def _ends(model: Any, tokenizer: Any) -> list[int]:
+    """Tokens that end a text, the model's own ones and the tokenizer's."""
+    own = model.generation_config.eos_token_id
+    return sorted({tokenizer.eos_token_id, *(own if isinstance(own, list) else [own])} - {None})
 
 
 def _up_to(tokens: list[int], ends: list[int]) -> list[int]:
@@ -166,6 +174,13 @@ def as_dataset(charts: Charts) -> Any:
 def policy(options: Options, charts: Charts) -> tuple[Any, Any]:
     """Qwen2.5-VL without adapters and its tokenizer: pretrained, or random with one learnt from `charts`."""
     return pretrained(options) if options.weights_from else random(options, charts)
+
+
+def reader(options: Options, charts: Charts) -> Any:
+    """The processor of the policy's texts and images."""
+    where, shape = options.weights_from, SIZES[options.size]
+    tokenizer = pretrained_tokenizer(str(where)) if where else trained_tokenizer(charts, shape.text["vocab_size"])
+    return processor(tokenizer, shape.tokens)
 
 
 def pretrained(options: Options) -> tuple[Any, Any]:
@@ -206,13 +221,22 @@ def random(options: Options, charts: Charts) -> tuple[Any, Any]:
     return model, tokenizer
 
 
+@_without_deprecations()
+def learner(options: Options, charts: Charts) -> Any:
+    """The policy under its adapters, as `trainer` trains it."""
+    import peft
+
+    return peft.get_peft_model(policy(options, charts)[0], adapters(options.lora_r))
+
+
+@_without_deprecations()
 def measured(
-    made: Any, charts: Charts, *, completion_len: int, polled: Callable[[Any, int], Iterator[Any]]
+    model: Any, reading: Any, charts: Charts, *, completion_len: int, polled: Callable[[Any, int], Iterator[Any]]
 ) -> dict[str, float]:
-    """Relaxed accuracy and the share of completions with an answer, written greedily."""
+    """Relaxed accuracy and the share of completions with an answer, written greedily; `reading` is the processor."""
     right = answered = 0
     for rows, _ in polled(_some(charts), len(charts)):
-        for row, completion in zip(rows, _written(made, rows, completion_len), strict=True):
+        for row, completion in zip(rows, _written(model, reading, rows, completion_len), strict=True):
             answer = said(completion, "answer")
             answered += answer is not None
             right += answer is not None and is_right(answer, str(row["label"]))
@@ -226,9 +250,8 @@ def _some(charts: Charts) -> Iterator[tuple[list[dict[str, Any]], int]]:
         yield rows, len(rows)
 
 
-def _written(made: Any, rows: list[dict[str, Any]], completion_len: int) -> list[str]:
+def _written(model: Any, reading: Any, rows: list[dict[str, Any]], completion_len: int) -> list[str]:
     """The completion of each row, greedily."""
-    reading = made.processing_class
     given = reading.apply_chat_template(
         conversation=[_conversation(row) for row in rows],
         add_generation_prompt=True,
@@ -237,7 +260,7 @@ def _written(made: Any, rows: list[dict[str, Any]], completion_len: int) -> list
         return_tensors="pt",
         processor_kwargs={"padding": True},
     )
-    tokens = _completions(made, given, completion_len, sampled=False)
+    tokens = _completions(model, reading.tokenizer, given, completion_len, sampled=False)
     texts: list[str] = reading.tokenizer.batch_decode(tokens, skip_special_tokens=True)
     return texts
 
