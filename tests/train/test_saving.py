@@ -153,6 +153,26 @@ def test_what_was_saved_is_not_saved_again(slow, state):
     assert len(slow.told.saves) == 1
 
 
+def test_its_thread_has_no_others_of_openmp_beside_those_of_training(tmp_path, state):
+    before = torch.get_num_threads()
+    torch.set_num_threads(2)
+    try:
+        deadline, threads = Deadline(None), []
+        store = Store(tmp_path)
+        write = store.write
+
+        def counted(update, copy):
+            threads.append(torch.get_num_threads())
+            return write(update, copy)
+
+        store.write = counted
+        with Saver(store, Settings(), Told(), deadline, {}, not_finite=not_finite) as saver:
+            saver.begin(state)
+        assert (threads, torch.get_num_threads()) == ([1], 2)
+    finally:
+        torch.set_num_threads(before)
+
+
 def test_a_save_that_stopping_would_wait_for_is_there_before_training_goes_on(tmp_path, state):
     clock, told = Clock(), Told()
     deadline = Deadline(100.0, margin_seconds=5.0, clock=clock)

@@ -1,7 +1,7 @@
 """The guide's forecasters: every sequence a copy of its bars, gathered one by one in two processes; fp16 on a GPU.
 
 Its MLP has the last bars on the device instead and shuffles them there. Loss and accuracy are asked for after each
-step. Layers are torch's own. What it keeps are the weights alone, so nothing of it can be resumed.
+step. What it keeps are the weights alone, so nothing of it can be resumed.
 """
 
 from __future__ import annotations
@@ -9,17 +9,14 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
-from unittest.mock import patch
 
 import torch
 from torch import Tensor, nn
 from torch.utils.data import DataLoader, TensorDataset
 
 from shoestring.recipe import LoadedRecipe
-from shoestring.recipes.temporal import on_cpu
 
 
-@patch.object(on_cpu, "by_hand", lambda *_: False)
 def train(loaded: LoadedRecipe, model: nn.Module, guide: Mapping[str, Any], folder: Path, device: torch.device) -> None:
     """Train `model` in place; its weights lie in `folder`."""
     recipe, data = loaded.recipe, loaded.data()["train"]
