@@ -40,13 +40,13 @@ UPDATES, SAVE_EVERY = 161, 40
 LARGE_UPDATES, LARGE_SAVE_EVERY = 61, 15
 """Each save has ended before the next one begins."""
 RESUMES = 3
-ENVIRONMENT = {
-    "OMP_NUM_THREADS": "1",
+KEEPING = {
     # glibc gives large blocks back to the system or keeps them, as the order in which they are freed has it, and
     # getting them again takes a tenth of an update here. That is chance, and nothing of it is on a GPU: it keeps all.
     "MALLOC_TRIM_THRESHOLD_": str(2**31),
     "MALLOC_MMAP_THRESHOLD_": str(2**25),
 }
+ENVIRONMENT = {"OMP_NUM_THREADS": "1", **KEEPING}
 GOALS = {"slower than the plain loop, at most": 0.01, "stall of a blocking torch.save, at most": 0.1}
 
 

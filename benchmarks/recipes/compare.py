@@ -23,6 +23,7 @@ from statistics import median
 from typing import Any
 
 import torch
+from benchmarks.engine.compare import KEEPING
 from benchmarks.recipes.cases import Case, cases
 from benchmarks.recipes.contender import WAYS
 
@@ -43,6 +44,7 @@ def trained(case: Case, way: str, device: str, law_ai: Path | None) -> dict[str,
             stdout=subprocess.DEVNULL,
             stderr=subprocess.PIPE,
             pass_fds=(to,),
+            env={**os.environ, **KEEPING},
         )
         os.close(to)
         # An answer is shorter than what a pipe holds, so it can wait there.

@@ -243,6 +243,7 @@ def _on_one_core() -> None:
     (`gomp_throttled_spin_count_var`), training's own among them: updates of a small model took 2.6 times as long.
     """
     torch.set_num_threads(1)
+    torch.get_num_threads()  # makes it so here and now; the thread's first kernel would ask for a number anew
 
 
 def _stamp(state: Saveable) -> tuple[int, int]:
