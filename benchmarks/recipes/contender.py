@@ -29,11 +29,8 @@ from shoestring.train.evaluation import evaluate
 from shoestring.train.precision import arithmetic
 from shoestring.train.seeding import derive, seed_all
 
-HELD_OUT = 256
-"""Validation samples that the loss after training is of."""
 
-
-def judged_by_loss(kind: type) -> type:
+def judged_by_loss(kind: type, case: Case) -> type:
     """A recipe's class that is judged by the loss on a few samples, and so trains to its last epoch.
 
     What the field's metrics say is the recipes' own affair; writing texts would take longer than this training.
@@ -42,7 +39,7 @@ def judged_by_loss(kind: type) -> type:
     def data(self: Any) -> dict[str, Any]:
         parts = super(judged, self).data()
         held_out = parts["validation"]
-        return {"train": parts["train"], "validation": Subset(held_out, range(min(HELD_OUT, len(held_out))))}
+        return {"train": parts["train"], "validation": Subset(held_out, range(min(case.held_out, len(held_out))))}
 
     plain = {"evaluate": None, "best": ("loss", "min"), "patience": None, "data": data}
     judged: Any = type(kind.__name__, (kind,), plain)
@@ -123,7 +120,7 @@ def main() -> None:
     case = cases(Path(question["law_ai"]) if question["law_ai"] else None)[question["case"]]
     device, folder = torch.device(question["device"]), Path(question["folder"])
     guide = guide_of(case)
-    kind = getattr(guide, "recipe", judged_by_loss)(type(recipes.find(case.recipe).recipe))
+    kind = getattr(guide, "recipe", judged_by_loss)(type(recipes.find(case.recipe).recipe), case)
     loaded = recipes.load(kind(), case.options)
     samples = getattr(guide, "samples", training_samples)(loaded)
     assert samples % loaded.effective_batch == 0, "the guides drop what is left over"

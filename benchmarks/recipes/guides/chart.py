@@ -36,7 +36,7 @@ def digits(completion: str, _: Mapping[str, Any]) -> float:
     return sum(map(str.isdigit, completion)) / max(len(completion), 1)
 
 
-def recipe(kind: type) -> type:
+def recipe(kind: type, _: object) -> type:
     """The recipe's class, rewarded for digits and not evaluated."""
 
     def data(self: Any) -> dict[str, Any]:

@@ -15,30 +15,15 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from benchmarks.recipes.contender import judged_by_loss
 from torch import nn
 from torch.nn.functional import pad
 from torch.utils.data import DataLoader
 from transformers.models.blip.modeling_blip import BlipAttention
 
 from shoestring.recipe import LoadedRecipe
-from shoestring.subset import Subset
 
 CLEANED_AFTER = 50
 """Microbatches."""
-JUDGED_BY = {"tiny": 180, "full": 18}
-"""Validation samples: at full size each costs a CPU a second."""
-
-
-def recipe(kind: type) -> type:
-    """The class that is judged by the loss, on few samples."""
-    judged = judged_by_loss(kind)
-
-    def data(self: Any) -> dict[str, Any]:
-        parts = judged.data(self)
-        return {**parts, "validation": Subset(parts["validation"], range(JUDGED_BY[self.options.size]))}
-
-    return type(kind.__name__, (judged,), {"data": data})
 
 
 def train(loaded: LoadedRecipe, model: nn.Module, guide: Mapping[str, Any], folder: Path, device: torch.device) -> None:

@@ -40,8 +40,13 @@ def test_files_need_the_extra_and_synthetic_tiles_do_not(monkeypatch: pytest.Mon
 
 def test_every_bad_option_is_named_at_once() -> None:
     with pytest.raises(QuestionError) as refused:
-        Options(crop=40, learning_rate=0.0, table=Path("data.csv"))
-    assert [problem.split("=")[0] for problem in refused.value.problems] == ["crop", "table", "learning_rate"]
+        Options(crop=40, learning_rate=0.0, clip_norm=0.0, table=Path("data.csv"))
+    assert [problem.split("=")[0] for problem in refused.value.problems] == [
+        "crop",
+        "table",
+        "learning_rate",
+        "clip_norm",
+    ]
     with pytest.raises(QuestionError, match="cannot be used") as too_large:
         Options(crop=272)
     assert "synthetic tiles have 256" in too_large.value.problems[0]
@@ -98,3 +103,7 @@ def test_samples_do_not_see_each_other() -> None:
     model = recipe.model().eval()
     cloudy, radar, _ = (torch.rand_like(image) for image in recipe.batch(2))
     torch.testing.assert_close(model(cloudy, radar)[1:], model(cloudy[1:], radar[1:]))
+
+
+def test_gradients_are_clipped_where_that_is_chosen() -> None:
+    assert (Cloud().clip_norm, Cloud(Options(clip_norm=1.0)).clip_norm) == (None, 1.0)

@@ -222,3 +222,7 @@ def test_what_is_taught_scores_best_when_it_is_written(model: nn.Module, monkeyp
     assert metrics["exact_match"] == metrics["token_f1"] == metrics["well_formed"] == metrics["reasoning_rouge_l"] == 1
     assert metrics["reasoning_bleu"] == pytest.approx(100)
     assert metrics["loss"] == pytest.approx(float(sum(losses)) / 5)
+
+
+def test_gradients_are_clipped_as_in_the_published_loop() -> None:
+    assert VQA().clip_norm == 1.0

@@ -67,6 +67,7 @@ class Options:
         int | None, "pixels on a side of what is cut out of a tile, a multiple of 16; none: full 128, tiny 32"
     ] = None
     learning_rate: Annotated[float | None, "at first; none: full 1e-4, tiny 3e-3"] = None
+    clip_norm: Annotated[float | None, "the gradient's largest norm; none: any, as published"] = None
 
     def __post_init__(self) -> None:
         problems = []
@@ -78,6 +79,8 @@ class Options:
             problems.append(f"table={self.table}: names images below a folder; set data as well")
         if self.learning_rate is not None and self.learning_rate <= 0:
             problems.append(f"learning_rate={self.learning_rate}: must be more than 0")
+        if self.clip_norm is not None and self.clip_norm <= 0:
+            problems.append(f"clip_norm={self.clip_norm}: must be more than 0")
         if problems:
             raise QuestionError("options of cloud cannot be used", problems=problems)
 
@@ -90,6 +93,10 @@ class Cloud:
     def __init__(self, options: Options | None = None) -> None:
         self.options = options or Options()
         self._notes: list[str] = []
+
+    @property
+    def clip_norm(self) -> float | None:
+        return self.options.clip_norm
 
     def model(self) -> nn.Module:
         from shoestring.recipes.cloud import weights
