@@ -151,3 +151,18 @@ def test_checkpointing_keeps_less_and_changes_no_gradient() -> None:
         found[setting] = sum(kept), [x.grad for x in model.parameters() if x.requires_grad]
     assert found["full"][0] < found["no"][0]
     torch.testing.assert_close(found["full"][1], found["no"][1])
+
+
+def test_4_bit_weights_are_as_many_in_fewer_bytes() -> None:
+    def made(quantization: str) -> list[nn.Parameter]:
+        return list(Chart(Options(size="tiny", weights="fp16", quantization=quantization)).model().parameters())
+
+    whole, packed = made("none"), made("nf4")
+    assert sum(getattr(weight, "unpacked_numel", weight.numel()) for weight in packed) == sum(
+        weight.numel() for weight in whole
+    )
+    frozen = [[weight for weight in weights if not weight.requires_grad] for weights in (whole, packed)]
+    of_whole, of_packed = (sum(weight.nbytes for weight in weights) for weights in frozen)
+    embedding = 2 * 512 * 64
+    assert of_packed - embedding < 0.5 * (of_whole - embedding)
+    assert {weight.dtype for weight in frozen[1]} == {torch.uint8, torch.float16}

@@ -84,6 +84,7 @@ class Chart:
             SIZES[self.options.size],
             rank=self.options.lora_r,
             weights=self.options.weights,
+            four_bits=self.options.quantization == "nf4",
         )
 
     def batch(self, size: int) -> Batch:

@@ -12,6 +12,7 @@ from torch import Tensor, nn
 from transformers import AutoModelForImageTextToText, DynamicCache, Qwen2_5_VLConfig
 
 from shoestring.recipes.chart.vision import Images, attend_by_segment
+from shoestring.techniques import nf4
 
 ADAPTED = ["q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj"]
 """Names of the layers with an adapter; the vision tower's dense layers are called like the language model's."""
@@ -137,8 +138,10 @@ def adapters(rank: int) -> LoraConfig:
 class Policy(nn.Module):
     """`Batch` in, log-probabilities of the completions' tokens (n, completion_len) float32 out."""
 
-    def __init__(self, shape: Shape, *, rank: int, weights: str) -> None:
-        """`weights`: type of the frozen ones, a name in `TYPES`."""
+    def __init__(self, shape: Shape, *, rank: int, weights: str, four_bits: bool = False) -> None:
+        """`weights`: type of the frozen ones, a name in `TYPES`; `four_bits` packs those of linear layers, to show what
+        that takes.
+        """
         super().__init__()
         config = shape.config()
         self.image_token = shape.image_token
@@ -148,6 +151,12 @@ class Policy(nn.Module):
         make: Any = AutoModelForImageTextToText.from_config
         base = make(config, dtype=TYPES[weights])
         attend_by_segment(base.model.visual)
+        if four_bits:
+            nf4.quantize(base, nf4.pretended, compute=TYPES[weights], double=False)
+            for parameter in base.parameters():
+                # transformers leaves what it does not pack in the weights' type.
+                if parameter.is_floating_point():
+                    parameter.data = parameter.data.to(TYPES[weights])
         with warnings.catch_warnings():
             # peft asks transformers about checkpointing by a name that will be gone in version 6.
             warnings.simplefilter("ignore", FutureWarning)
