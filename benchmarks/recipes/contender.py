@@ -48,7 +48,7 @@ def judged_by_loss(kind: type, case: Case) -> type:
 
 def guide_of(case: Case) -> Any:
     """The guide's module: `train(...)`, and in place of this file's own where they do not suit its recipe
-    `recipe(kind)`, `samples(loaded)`, `first_model(loaded)` and `held_out(loaded, model, device)`, whose number
+    `recipe(kind, case)`, `samples(loaded)`, `first_model(loaded)` and `held_out(loaded, model, device)`, whose number
     `JUDGED` names."""
     return importlib.import_module(f"benchmarks.recipes.guides.{case.recipe}")
 

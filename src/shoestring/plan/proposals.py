@@ -23,7 +23,7 @@ SMALLER: Mapping[str, str] = {
     "crop": "smaller crops",
     "pixels": "smaller images",
     "generations": "fewer generations",
-    "written_at_once": "completions written in smaller groups, which changes no more than rounding",
+    "written_at_once": "completions written in smaller groups: other random draws, beside that no more than rounding",
     "beams": "fewer beams",
     "loss_chunk": "the loss in smaller pieces, which changes no more than rounding",
 }
