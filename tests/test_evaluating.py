@@ -11,8 +11,8 @@ import shoestring
 from shoestring import evaluating
 from shoestring.checkpoint.files import directory_bytes, sha256
 from shoestring.errors import CheckpointError, QuestionError, RunError
+from shoestring.finding import find
 from shoestring.launch import choose
-from shoestring.recipe import find
 from shoestring.session.directory import RunDirectory
 from tests.sessions import session
 

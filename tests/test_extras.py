@@ -18,7 +18,7 @@ def loaded_by(code: str) -> set[str]:
 
 
 def test_the_recipe_is_found_without_anything_heavy() -> None:
-    assert not HEAVY & loaded_by("from shoestring.recipe import find; find('temporal')")
+    assert not HEAVY & loaded_by("from shoestring.finding import find; find('temporal')")
 
 
 def test_planning_needs_no_extra() -> None:

@@ -9,7 +9,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from shoestring.recipe import LoadedRecipe, load
+from shoestring.finding import load
+from shoestring.options import LoadedRecipe
 from shoestring.settings import Settings
 
 

@@ -24,7 +24,8 @@ if __package__ in (None, ""):
 import torch
 from benchmarks.gpu.cases import Case
 
-from shoestring.recipe import LoadedRecipe, part
+from shoestring.options import LoadedRecipe
+from shoestring.recipe import part
 from shoestring.train.batches import to_device
 from shoestring.train.state import build
 from shoestring.train.update import update

@@ -9,42 +9,31 @@ nothing. Status 2 where there is no GPU.
 
 from __future__ import annotations
 
-import argparse
 import dataclasses
-import importlib.util
-import json
 import os
-import platform
-import subprocess
 import sys
 import tempfile
 import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from importlib import metadata
 from pathlib import Path
-from statistics import median
 from typing import Any
 
 if __package__ in (None, ""):
     sys.path.insert(0, str(Path(__file__).parents[2]))
 
-from benchmarks.gpu.cases import Case, cases, tiny
+from benchmarks.gpu import harness
+from benchmarks.gpu.cases import Case
+from benchmarks.gpu.harness import LEAST_SECONDS, T4
 
 from shoestring.errors import ShoestringError
 from shoestring.estimate import memory
-from shoestring.hardware import probe
-from shoestring.hardware.catalog import DEVICES, Device
+from shoestring.hardware.catalog import Device
 from shoestring.trace import Tracer
 
-RESULTS = Path(__file__).parents[1] / "results"
-T4 = DEVICES["t4"]
 LIMIT_BYTES = T4.memory_bytes - T4.context_bytes[1]
 """What the allocator has on a T4: its memory (14.56 GiB) less a typical context."""
-
-LEAST_SECONDS = 45
-"""No case is begun with less time left: about the slowest one's."""
 
 WORTH_LIMITING = 0.4
 """The share of a T4 from which on a case is run again with its memory."""
@@ -73,24 +62,16 @@ class Row:
 
 
 def main(arguments: Sequence[str] | None = None, measure: Measure | None = None) -> int:
-    options = _options().parse_args(arguments)
-    if options.dry_run:
-        chosen, device, on = list(tiny()), T4, "cpu"
-    else:
-        found = probe.gpus()
-        if not found:
-            print(
-                "error: there is no NVIDIA GPU here to measure\nhint: --dry-run tries everything but the measuring",
-                file=sys.stderr,
-            )
-            return 2
-        device, on = found[0], "cuda"
-        chosen = cases(device.precisions)
+    parser = harness.parser(__doc__, file="gpu_memory.json", seconds=450)
+    jobs = min(4, max(1, (os.cpu_count() or 1) // 3))
+    parser.add_argument("--jobs", type=int, default=jobs, help="cases at once")
+    options = parser.parse_args(arguments)
+    asked = harness.asked(dry_run=options.dry_run)
+    if asked is None:
+        return 2
+    chosen, device, on = asked
     rows = run(chosen, device, on, measure or in_a_process, seconds=options.seconds, jobs=options.jobs)
-    out: Path = options.json
-    out.parent.mkdir(parents=True, exist_ok=True)
-    content = {"environment": environment(device), "rows": [row.json() for row in rows]}
-    out.write_text(json.dumps(content, indent=1) + "\n", encoding="utf-8")
+    harness.write(options.json, device, {"rows": [row.json() for row in rows]})
     print(table(rows))
     return 0
 
@@ -113,33 +94,17 @@ def run(chosen: Sequence[Case], device: Device, on: str, measure: Measure, *, se
 
 def in_a_process(case: Case, on: str, limit_bytes: int | None, seconds: float) -> dict[str, Any]:
     """Ask a fresh `measure.py`."""
-    question = json.dumps({"case": case.json(), "device": on, "limit_bytes": limit_bytes})
-    script = Path(__file__).with_name("measure.py")
-    try:
-        done = subprocess.run(
-            [sys.executable, str(script)], input=question, capture_output=True, text=True, timeout=seconds, check=False
-        )
-    except subprocess.TimeoutExpired:
-        return {"error": "the time was over"}
-    if done.returncode != 0:
-        return {"error": f"status {done.returncode}: {done.stderr.strip()[-400:]}"}
-    answer: dict[str, Any] = json.loads(done.stdout)
-    return answer
+    question = {"case": case.json(), "device": on, "limit_bytes": limit_bytes}
+    return harness.answered("measure.py", question, seconds)
 
 
 def table(rows: Sequence[Row]) -> str:
     """Relative errors of the estimates over all rows that were measured."""
     measured = [row for row in rows if not row.skipped and row.measured["reserved"]]
-    lines = [f"{'':<12}{'n':>4}{'median':>9}{'p90':>8}{'worst':>8}{'under':>8}"]
+    lines = [harness.HEADER]
     for name in ("allocated", "reserved", "process"):
         errors = [row.estimate[name] / row.measured[name] - 1 for row in measured if row.measured[name]]
-        if not errors:
-            lines.append(f"{name:<12}{0:>4}  not measured")
-            continue
-        sizes = sorted(map(abs, errors))
-        p90 = sizes[-(-len(sizes) * 9 // 10) - 1]
-        under = sum(error < 0 for error in errors) / len(errors)
-        lines.append(f"{name:<12}{len(errors):>4}{median(sizes):>9.1%}{p90:>8.1%}{sizes[-1]:>8.1%}{under:>8.1%}")
+        lines.append(harness.figures(name, errors))
     if measured:
         held = sum(row.estimate["low"] <= row.measured["reserved"] <= row.estimate["high"] for row in measured)
         lines.append(f"range holds what was reserved in {held} of {len(measured)}")
@@ -151,16 +116,9 @@ def table(rows: Sequence[Row]) -> str:
     return "\n".join(lines)
 
 
-def environment(device: Device) -> dict[str, Any]:
-    """Versions and the machine."""
-    names = ("torch", "transformers", "peft", "numpy")
-    versions = {name: metadata.version(name) for name in names if importlib.util.find_spec(name)}
-    return {"python": platform.python_version(), **versions, "device": device.title, **probe.machine()}
-
-
 def _row(case: Case, device: Device, on: str, measure: Measure, end: float) -> Row:
     def left() -> float:
-        return max(1.0, end - time.monotonic())
+        return end - time.monotonic()
 
     def skipped(why: str) -> Row:
         return Row(case=case, estimate={}, measured={}, skipped=why)
@@ -210,16 +168,6 @@ def _line(row: Row) -> str:
     reserved = row.measured["reserved"]
     error = f"{row.estimate['reserved'] / reserved - 1:+.1%}" if reserved else "not measured"
     return f"{row.case.id}: {row.estimate['reserved'] / 2**30:.2f} GiB, {error}"
-
-
-def _options() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
-    parser.add_argument("--json", type=Path, default=RESULTS / "gpu_memory.json", help="where the rows are written")
-    parser.add_argument("--seconds", type=float, default=450, help="no case is begun that would end later")
-    jobs = min(4, max(1, (os.cpu_count() or 1) // 3))
-    parser.add_argument("--jobs", type=int, default=jobs, help="cases at once")
-    parser.add_argument("--dry-run", action="store_true", help="tiny cases on the CPU, nothing measured")
-    return parser
 
 
 if __name__ == "__main__":

@@ -9,9 +9,6 @@ on the CPU, whose times say nothing. Status 2 where there is no GPU.
 
 from __future__ import annotations
 
-import argparse
-import json
-import subprocess
 import sys
 import tempfile
 import time
@@ -25,17 +22,14 @@ if __package__ in (None, ""):
     sys.path.remove(str(Path(__file__).parent))  # where this file would be the standard library's `time`
     sys.path.insert(0, str(Path(__file__).parents[2]))
 
-from benchmarks.gpu.cases import Case, cases, tiny
-from benchmarks.gpu.memory import RESULTS, T4, environment
+from benchmarks.gpu import harness
+from benchmarks.gpu.cases import Case
+from benchmarks.gpu.harness import LEAST_SECONDS
 
 from shoestring.errors import ShoestringError
 from shoestring.estimate.time import Seconds, update_seconds
-from shoestring.hardware import probe
 from shoestring.hardware.catalog import Device
 from shoestring.trace import Tracer
-
-LEAST_SECONDS = 45
-"""No case is begun with less time left: about the slowest one's."""
 
 MICROBATCHES = 2
 """Of each update."""
@@ -70,27 +64,16 @@ class Row:
 
 
 def main(arguments: Sequence[str] | None = None, measure: Measure | None = None) -> int:
-    options = _options().parse_args(arguments)
-    if options.dry_run:
-        chosen, device, on = list(tiny()), T4, "cpu"
-    else:
-        found = probe.gpus()
-        if not found:
-            print(
-                "error: there is no NVIDIA GPU here to measure\nhint: --dry-run tries everything but the measuring",
-                file=sys.stderr,
-            )
-            return 2
-        device, on = found[0], "cuda"
-        chosen = cases(device.precisions)
+    options = harness.parser(__doc__, file="gpu_time.json", seconds=480).parse_args(arguments)
+    asked = harness.asked(dry_run=options.dry_run)
+    if asked is None:
+        return 2
+    chosen, device, on = asked
     ask = measure or in_a_process
     end = time.monotonic() + options.seconds
     kernels = ask(None, on, options.seconds)
     rows = run(chosen, device, on, ask, end)
-    out: Path = options.json
-    out.parent.mkdir(parents=True, exist_ok=True)
-    content = {"environment": environment(device), "kernels": kernels, "rows": [row.json() for row in rows]}
-    out.write_text(json.dumps(content, indent=1) + "\n", encoding="utf-8")
+    harness.write(options.json, device, {"kernels": kernels, "rows": [row.json() for row in rows]})
     print(table(rows))
     return 0
 
@@ -111,34 +94,16 @@ def run(chosen: Sequence[Case], device: Device, on: str, measure: Measure, end: 
 
 def in_a_process(case: Case | None, on: str, seconds: float) -> dict[str, Any]:
     """Ask a fresh `clock.py`."""
-    question = json.dumps({"case": case.json() if case else None, "device": on})
-    script = Path(__file__).with_name("clock.py")
-    # -P: not the script's own folder, where this file would be the standard library's `time`.
-    command = [sys.executable, "-P", str(script)]
-    try:
-        done = subprocess.run(
-            command, input=question, capture_output=True, text=True, timeout=max(1.0, seconds), check=False
-        )
-    except subprocess.TimeoutExpired:
-        return {"error": "the time was over"}
-    if done.returncode != 0:
-        return {"error": f"status {done.returncode}: {done.stderr.strip()[-400:]}"}
-    answer: dict[str, Any] = json.loads(done.stdout)
-    return answer
+    return harness.answered("clock.py", {"case": case.json() if case else None, "device": on}, seconds)
 
 
 def table(rows: Sequence[Row]) -> str:
     """Relative errors of the estimates over all rows that were measured, by precision."""
     measured = [row for row in rows if not row.skipped]
-    lines = [f"{'':<12}{'n':>4}{'median':>9}{'p90':>8}{'worst':>8}{'under':>8}"]
+    lines = [harness.HEADER]
     for name in dict.fromkeys([*(str(row.case.settings.precision) for row in measured), "all"]):
         errors = [row.error for row in measured if name in (str(row.case.settings.precision), "all")]
-        if not errors:
-            lines.append(f"{name:<12}{0:>4}  not measured")
-            continue
-        sizes = sorted(map(abs, errors))
-        p90, under = sizes[-(-len(sizes) * 9 // 10) - 1], sum(error < 0 for error in errors) / len(errors)
-        lines.append(f"{name:<12}{len(errors):>4}{median(sizes):>9.1%}{p90:>8.1%}{sizes[-1]:>8.1%}{under:>8.1%}")
+        lines.append(harness.figures(name, errors))
     if measured:
         held = sum(row.estimate.low <= row.measured <= row.estimate.high for row in measured if row.estimate)
         lines.append(f"range holds what was measured in {held} of {len(measured)}")
@@ -168,14 +133,6 @@ def _estimate(case: Case, device: Device) -> Seconds | None:
     with tempfile.TemporaryDirectory() as folder, Tracer(case.loaded(Path(folder))) as tracer:
         trace = tracer.trace(case.settings, accumulate=MICROBATCHES, device=device)
     return update_seconds(trace, device, MICROBATCHES)
-
-
-def _options() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
-    parser.add_argument("--json", type=Path, default=RESULTS / "gpu_time.json", help="where the rows are written")
-    parser.add_argument("--seconds", type=float, default=480, help="no case is begun that would end later")
-    parser.add_argument("--dry-run", action="store_true", help="tiny cases on the CPU")
-    return parser
 
 
 if __name__ == "__main__":

@@ -17,10 +17,11 @@ from benchmarks.recipes.meter import Meter
 from torch import nn
 
 import shoestring
-from shoestring import recipe as recipes
 from shoestring.checkpoint.light import load_light
 from shoestring.checkpoint.weights import newest
-from shoestring.recipe import LoadedRecipe
+from shoestring.finding import find, load
+from shoestring.options import LoadedRecipe
+from shoestring.recipe import part
 from shoestring.session.directory import RunDirectory
 from shoestring.session.stop import session
 from shoestring.subset import Subset
@@ -30,34 +31,39 @@ from shoestring.train.precision import arithmetic
 from shoestring.train.seeding import derive, seed_all
 
 
-def judged_by_loss(kind: type, case: Case) -> type:
-    """A recipe's class that is judged by the loss on a few samples, and so trains to its last epoch.
+def without_validation(kind: type) -> type:
+    """A recipe's class that is not evaluated while it trains, as the guides' ways are not, and so trains to its end.
 
-    What the field's metrics say is the recipes' own affair; writing texts would take longer than this training.
+    It is judged by its loss afterwards. What the field's metrics say is the recipes' own affair; writing texts would
+    take longer than this training.
     """
 
     def data(self: Any) -> dict[str, Any]:
-        parts = super(judged, self).data()
-        held_out = parts["validation"]
-        return {"train": parts["train"], "validation": Subset(held_out, range(min(case.held_out, len(held_out))))}
+        return {"train": super(bare, self).data()["train"]}
 
-    plain = {"evaluate": None, "best": ("loss", "min"), "patience": None, "data": data}
-    judged: Any = type(kind.__name__, (kind,), plain)
-    return judged
+    bare: Any = type(kind.__name__, (kind,), {"data": data, "evaluate": None})
+    return bare
 
 
 def guide_of(case: Case) -> Any:
-    """The guide's module: `train(...)`, and in place of this file's own where they do not suit its recipe
-    `recipe(kind, case)`, `samples(loaded)`, `first_model(loaded)` and `held_out(loaded, model, device)`, whose number
-    `JUDGED` names."""
+    """The guide's module: `train(loaded, model, folder, device)`, and `RECIPE` where another class than the built-in
+    recipe's is trained in both ways."""
     return importlib.import_module(f"benchmarks.recipes.guides.{case.recipe}")
 
 
-def first_model(case: Case, loaded: LoadedRecipe) -> nn.Module:
+def samples_of(case: Case, loaded: LoadedRecipe) -> int:
+    """How many there are in an epoch. Where they are drawn, they are drawn here, before anything is measured."""
+    data = loaded.data()["train"]
+    for number in range(len(data) if case.drawn else 0):
+        data[number]
+    # A chart is as many as completions are written of it.
+    return len(data) * int(loaded.options.get("generations", 1))
+
+
+def first_model(loaded: LoadedRecipe) -> nn.Module:
     """With the random weights that the engine begins with."""
     seed_all(derive(loaded.seed, "model"))
-    guide = guide_of(case)
-    model: nn.Module = guide.first_model(loaded) if hasattr(guide, "first_model") else loaded.recipe.model()
+    model: nn.Module = part(loaded.recipe, "learner", loaded.recipe.model)()
     return model
 
 
@@ -65,8 +71,8 @@ def guides_way(
     case: Case, loaded: LoadedRecipe, folder: Path, device: torch.device
 ) -> tuple[nn.Module, dict[str, Any]]:
     """The model, trained; bytes of the checkpoint."""
-    model = first_model(case, loaded)
-    guide_of(case).train(loaded, model, case.guide, folder, device)
+    model = first_model(loaded)
+    guide_of(case).train(loaded, model, folder, device)
     return model, {"checkpoint_bytes": written(folder)}
 
 
@@ -80,7 +86,7 @@ def our_way(
     run = RunDirectory(folder)
     on = "cpu" if device.type == "cpu" else "local"
     shoestring.train(loaded.recipe, run=folder, on=on, **case.options, light_weights="fp16", **settings)
-    model = first_model(case, loaded)
+    model = first_model(loaded)
     load_light(run.light, model)
     checkpoint, chosen = newest(run.checkpoints), (run.plan() or {})["plan"]["settings"]
     assert checkpoint is not None
@@ -98,31 +104,34 @@ WAYS: dict[str, Callable[..., tuple[nn.Module, dict[str, Any]]]] = {
 }
 
 
-def training_samples(loaded: LoadedRecipe) -> int:
-    return len(loaded.data()["train"])
-
-
 def written(folder: Path) -> int:
     return sum(file.stat().st_size for file in folder.rglob("*") if file.is_file())
 
 
-def held_out_loss(loaded: LoadedRecipe, model: nn.Module, device: torch.device) -> float:
-    """The recipe's loss on the validation data in fp32, the same for both ways."""
-    with session() as stop, deterministic():
-        return evaluate(
-            loaded, model, arithmetic("fp32", device), loaded.data()["validation"],
-            micro_batch=loaded.effective_batch, device=device, stop=stop,
-        )["loss"]  # fmt: skip
+def judged(case: Case, loaded: LoadedRecipe, model: nn.Module, device: torch.device) -> dict[str, Any]:
+    """By what and how, on data that it has not seen: by the recipe's own measure, else by its loss in fp32."""
+    recipe = loaded.recipe
+    whole = super(type(recipe), recipe).data()["validation"]
+    some = Subset(whole, range(min(case.held_out, len(whole))))
+    if measured := part(recipe, "measured", None):
+        metrics = measured(model.to(device), some, lambda pieces, _: pieces)
+    else:
+        with session() as stop, deterministic():
+            metrics = evaluate(
+                loaded, model, arithmetic("fp32", device), some,
+                micro_batch=loaded.effective_batch, device=device, stop=stop,
+            )  # fmt: skip
+    ((name, value),) = metrics.items()
+    return {"judged_by": name, "loss": value}
 
 
 def main() -> None:
     question = json.loads(sys.argv[1])
     case = cases(Path(question["law_ai"]) if question["law_ai"] else None)[question["case"]]
     device, folder = torch.device(question["device"]), Path(question["folder"])
-    guide = guide_of(case)
-    kind = getattr(guide, "recipe", judged_by_loss)(type(recipes.find(case.recipe).recipe), case)
-    loaded = recipes.load(kind(), case.options)
-    samples = getattr(guide, "samples", training_samples)(loaded)
+    kind = getattr(guide_of(case), "RECIPE", None) or type(find(case.recipe).recipe)
+    loaded = load(without_validation(kind)(), case.options)
+    samples = samples_of(case, loaded)
     assert samples % loaded.effective_batch == 0, "the guides drop what is left over"
     updates_per_epoch = samples // loaded.effective_batch
     meter = Meter(device, loaded.epochs * updates_per_epoch)
@@ -130,8 +139,7 @@ def main() -> None:
     answer = {
         "samples_per_second": loaded.effective_batch / meter.seconds_per_update(updates_per_epoch),
         "peak_bytes": meter.peak_bytes,
-        "judged_by": getattr(guide, "JUDGED", "loss"),
-        "loss": getattr(guide, "held_out", held_out_loss)(loaded, model, device),
+        **judged(case, loaded, model, device),
         **found,
     }
     with os.fdopen(question["to"], "w") as answers:

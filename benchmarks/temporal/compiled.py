@@ -1,10 +1,10 @@
-"""What torch.compile does to an update of the temporal networks here: plain and compiled side by side, in one run.
+"""What `compile` does to an update of the temporal networks here: each of its settings side by side, in one run.
 
     python -m benchmarks.temporal.compiled [--size full] [--batch 256] [--rounds 15] [--json OUT] [ARCHITECTURE...]
 
-An update is forward, loss, backward and AdamW, through the functions that training takes. Contenders take turns round
-by round, so that whatever else the machine does meets both; on a CPU they have one thread and are timed by its seconds
-of work. On a GPU `graphs` is the third: what was compiled, captured once as CUDA graphs and launched whole.
+An update is the engine's own. Contenders take turns round by round, so that whatever else the machine does meets both;
+on a CPU they have one thread and are timed by its seconds of work. On a GPU `graphs` is the third: not compiled, but
+captured once as a CUDA graph and launched whole.
 """
 
 from __future__ import annotations
@@ -20,11 +20,11 @@ from typing import Any
 
 import torch
 
-from shoestring.recipe import build_optimizer
-from shoestring.recipes.temporal import Options, Temporal
+from shoestring.launch import choose
+from shoestring.recipes.temporal import Options
 from shoestring.recipes.temporal.architectures import ARCHITECTURES
-from shoestring.settings import Settings
-from shoestring.techniques import compiled
+from shoestring.train.state import build
+from shoestring.train.update import update
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
@@ -56,8 +56,8 @@ def compared(architecture: str, size: str, batch: int, rounds: int) -> dict[str,
         first[setting] = timed(updates[setting])
     seconds: dict[str, list[float]] = {setting: [] for setting in settings}
     for number in range(rounds + 2):
-        for setting, update in updates.items():
-            took, _ = timed(update)
+        for setting, once in updates.items():
+            took, _ = timed(once)
             if number >= 2:
                 seconds[setting].append(took)
     plain = median(seconds["no"])
@@ -77,29 +77,35 @@ def compared(architecture: str, size: str, batch: int, rounds: int) -> dict[str,
 
 def update_of(architecture: str, size: str, batch: int, setting: str) -> Callable[[], float]:
     """An update on batches that stay the same, on the device; gives its loss."""
-    recipe = Temporal(Options(architecture=architecture, size=size, dropout=0.0))
-    torch.manual_seed(0)
-    model = recipe.model().to(device())
-    compiled.apply(model, recipe, Settings(compile=setting), device())
-    optimizer = build_optimizer(recipe, model)
+    loaded, settings = choose(
+        "temporal",
+        {"architecture": architecture, "size": size, "dropout": 0.0, "effective_batch": batch, "compile": setting,
+         "precision": "fp32", "checkpointing": "no", "optimizer_kernel": "fused"},
+    )  # fmt: skip
+    recipe, state = loaded.recipe, build(loaded, settings, device())
     inputs = torch.randn(batch, recipe.options.seq_len, 29, device=device())
     labels = torch.randint(3, (batch,), device=device())
 
-    def update() -> float:
-        loss = recipe.loss(model, (inputs, labels))
-        loss.backward()
-        torch.nn.utils.clip_grad_norm_(model.parameters(), recipe.clip_norm)
-        optimizer.step()
-        optimizer.zero_grad()
-        return float(loss.detach())
+    def once() -> float:
+        result = update(
+            state.model,
+            state.optimizer,
+            recipe.loss,
+            [((inputs, labels), batch)],
+            samples=batch,
+            arithmetic=state.arithmetic,
+            clip_norm=recipe.clip_norm,
+            accumulate=state.captured,
+        )
+        return float(result.loss)
 
-    return update
+    return once
 
 
-def timed(update: Callable[[], float]) -> tuple[float, float]:
+def timed(once: Callable[[], float]) -> tuple[float, float]:
     clock = time.perf_counter if device().type == "cuda" else time.process_time
     began = clock()
-    loss = update()
+    loss = once()
     return clock() - began, loss
 
 

@@ -9,10 +9,12 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from shoestring import config
 from shoestring.errors import QuestionError, RunError
+from shoestring.finding import find
 from shoestring.hardware import targets
 from shoestring.hardware.catalog import Target
 from shoestring.launch import choose
-from shoestring.recipe import LoadedRecipe, find, part
+from shoestring.options import LoadedRecipe
+from shoestring.recipe import part
 from shoestring.session.directory import RunDirectory
 from shoestring.settings import Settings
 

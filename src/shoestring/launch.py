@@ -10,10 +10,12 @@ from typing import TYPE_CHECKING, Any
 
 from shoestring import config
 from shoestring.errors import QuestionError, RunError
+from shoestring.finding import find, live
 from shoestring.hardware import targets
 from shoestring.hardware.catalog import Target
+from shoestring.options import LoadedRecipe, option_fields
 from shoestring.plan.plan import Plan, make_plan
-from shoestring.recipe import LoadedRecipe, find, live, option_fields, part, require_data
+from shoestring.recipe import part, require_data
 from shoestring.session.directory import RunDirectory
 from shoestring.settings import Settings
 from shoestring.techniques.trainable import require_trainable

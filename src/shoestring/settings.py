@@ -35,7 +35,8 @@ class Settings:
         Literal["segments", "expandable"], "torch's CUDA allocator as it comes, or with expandable_segments"
     ] = "segments"
     compile: Annotated[
-        Literal["no", "yes", "graphs"], "have torch compile the model's blocks; graphs: as CUDA graphs as well"
+        Literal["no", "yes", "graphs"],
+        "yes: have torch compile the model's blocks; graphs: ask a GPU for all kernels of a microbatch at once",
     ] = "no"
     cudnn_benchmark: Annotated[bool, "let cuDNN try its convolution algorithms and take the fastest"] = False
     workers: Annotated[

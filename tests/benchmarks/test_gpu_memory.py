@@ -6,11 +6,11 @@ from typing import Any
 
 import pytest
 import torch
-from benchmarks.gpu import measure, memory
+from benchmarks.gpu import harness, measure, memory
 from benchmarks.gpu.cases import CONFIGURATIONS, Case, cases, tiny
 
+from shoestring.finding import BUILT_IN
 from shoestring.hardware.catalog import DEVICES
-from shoestring.recipe import BUILT_IN
 from shoestring.settings import Settings
 
 MIB = 2**20
@@ -39,8 +39,8 @@ class Measured:
 @pytest.fixture
 def on_a_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
     pytest.importorskip("transformers")
-    monkeypatch.setattr(memory.probe, "gpus", lambda: (DEVICES["h200"],))
-    monkeypatch.setattr(memory, "cases", lambda _: [LAYER])
+    monkeypatch.setattr(harness.probe, "gpus", lambda: (DEVICES["h200"],))
+    monkeypatch.setattr(harness, "cases", lambda _: [LAYER])
 
 
 @pytest.fixture
@@ -103,7 +103,7 @@ def test_a_case_that_fails_says_why(estimated: None, tmp_path: Path, capsys: pyt
 def test_without_a_gpu_it_is_a_wrong_question(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr(memory.probe, "gpus", lambda: ())
+    monkeypatch.setattr(harness.probe, "gpus", lambda: ())
     assert memory.main([]) == 2
     said = capsys.readouterr()
     assert "no NVIDIA GPU" in said.err and "--dry-run" in said.err and not said.out
@@ -112,7 +112,7 @@ def test_without_a_gpu_it_is_a_wrong_question(
 def test_a_dry_run_runs_the_engine_and_measures_nothing(
     estimated: None, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr(memory, "tiny", lambda: [LAYER])
+    monkeypatch.setattr(harness, "tiny", lambda: [LAYER])
     status, content = run(tmp_path, None, "--dry-run")
     assert status == 0 and content["rows"][0]["measured_reserved"] is None
     assert "not measured" in capsys.readouterr().out

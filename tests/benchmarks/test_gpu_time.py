@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 import torch
-from benchmarks.gpu import clock, time
+from benchmarks.gpu import clock, harness, time
 from benchmarks.gpu.cases import Case
 
 from shoestring.estimate.time import Seconds
@@ -32,7 +32,7 @@ def measured(case: Case | None, on: str, _seconds: float) -> dict[str, Any]:
 def on_a_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
     pytest.importorskip("transformers")
     monkeypatch.setattr(probe, "gpus", lambda: (DEVICES["h200"],))
-    monkeypatch.setattr(time, "cases", lambda _: [LAYER])
+    monkeypatch.setattr(harness, "cases", lambda _: [LAYER])
 
 
 @pytest.fixture

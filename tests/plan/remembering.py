@@ -5,8 +5,8 @@ from functools import cache
 
 import pytest
 
+from shoestring.finding import live
 from shoestring.plan import plan as room
-from shoestring.recipe import live
 from shoestring.trace import Tracer
 
 

@@ -13,12 +13,12 @@ from torch import nn
 import shoestring
 from shoestring.estimate.calibration import Calibration
 from shoestring.estimate.spread import Spread
+from shoestring.finding import find, live
 from shoestring.hardware import targets
 from shoestring.hardware.prices import PRICES
 from shoestring.plan.comparison import compare
 from shoestring.plan.phases import phases
 from shoestring.plan.plan import make_plan
-from shoestring.recipe import find, live
 from shoestring.report import planned
 from shoestring.settings import Settings
 

@@ -4,9 +4,9 @@ import pytest
 import torch
 from torch import nn
 
-from shoestring import recipe
+from shoestring import finding
 from shoestring.errors import QuestionError
-from shoestring.recipe import Adaptation
+from shoestring.options import Adaptation
 from shoestring.settings import Settings
 from shoestring.techniques import adapt, eightbit
 
@@ -52,16 +52,16 @@ def test_nothing_is_done_that_was_not_asked_for() -> None:
 
 
 def test_options_are_the_recipes_where_it_has_them() -> None:
-    assert recipe.live(Mine()).adaptation == Adaptation()
-    assert recipe.load(Mine(), {"lora_r": 3, "lora_targets": "0"}).adaptation.lora_r == 3
+    assert finding.live(Mine()).adaptation == Adaptation()
+    assert finding.load(Mine(), {"lora_r": 3, "lora_targets": "0"}).adaptation.lora_r == 3
     with pytest.raises(QuestionError, match="4-bit weights cannot be trained") as refused:
-        recipe.load(Mine(), {"quantization": "nf4", "lora_alpha": 0})
+        finding.load(Mine(), {"quantization": "nf4", "lora_alpha": 0})
     assert len(refused.value.problems) == 2
     # The chart's model has adapters that it puts in itself.
-    chart = recipe.find("chart")
+    chart = finding.find("chart")
     assert chart.options["lora_r"] and chart.adaptation == Adaptation()
     with pytest.raises(QuestionError, match="lora_alpha: unknown"):
-        recipe.load("chart", {"lora_alpha": 3})
+        finding.load("chart", {"lora_alpha": 3})
 
 
 def test_adapters_go_where_they_are_named_and_nowhere_without_effect() -> None:
@@ -77,16 +77,16 @@ def test_adapters_go_where_they_are_named_and_nowhere_without_effect() -> None:
 
 
 def test_bitsandbytes_takes_the_groups_of_adamw_and_of_nothing_else() -> None:
-    (group,) = adapt.optimizer(recipe.load(Mine(weight_decay=0.5), {"optimizer_states": "8bit"}), made()).param_groups
+    (group,) = adapt.optimizer(finding.load(Mine(weight_decay=0.5), {"optimizer_states": "8bit"}), made()).param_groups
     assert (group["lr"], group["weight_decay"], len(group["params"])) == (0.25, 0.5, 8)
     with pytest.raises(QuestionError, match="the recipe has SGD"):
-        adapt.optimizer(recipe.load(Mine(torch.optim.SGD), {"optimizer_states": "8bit"}), made())
+        adapt.optimizer(finding.load(Mine(torch.optim.SGD), {"optimizer_states": "8bit"}), made())
     with pytest.raises(QuestionError, match="it is AdamW"):
-        adapt.optimizer(recipe.load(Mine(amsgrad=True), {"optimizer_states": "8bit"}), made())
+        adapt.optimizer(finding.load(Mine(amsgrad=True), {"optimizer_states": "8bit"}), made())
 
 
 def test_what_only_shows_memory_is_not_trained_with() -> None:
-    loaded = recipe.live(Mine(eightbit.BlockwiseAdamW))
+    loaded = finding.live(Mine(eightbit.BlockwiseAdamW))
     with pytest.raises(QuestionError, match="estimated, not trained"):
         adapt.trained_optimizer(loaded, made(), torch.device("cpu"))
 

@@ -9,7 +9,7 @@ import torch
 
 from shoestring import extras
 from shoestring.errors import QuestionError
-from shoestring.recipe import Adaptation
+from shoestring.options import Adaptation
 from shoestring.settings import Settings
 from shoestring.techniques.eightbit import BlockwiseAdamW, require_real
 from shoestring.techniques.trainable import require_trainable

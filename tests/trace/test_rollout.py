@@ -3,8 +3,8 @@ from collections.abc import Iterator
 import torch
 from torch import Tensor, nn
 
+from shoestring.finding import live
 from shoestring.hardware.targets import find
-from shoestring.recipe import live
 from shoestring.settings import Precision, Settings
 from shoestring.trace import Tracer
 from shoestring.trace.record import Op, Phase, Trace

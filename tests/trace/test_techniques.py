@@ -16,7 +16,7 @@ import pytest
 import torch
 from torch import nn
 
-from shoestring import recipe
+from shoestring import finding
 from shoestring.errors import QuestionError
 from shoestring.hardware.catalog import DEVICES
 from shoestring.settings import Settings
@@ -63,7 +63,7 @@ def open_tracer() -> Iterator[Callable[[object], Tracer]]:
 
         def of(key: Any, made: object) -> Tracer:
             if key not in known:
-                known[key] = stack.enter_context(Tracer(recipe.live(made)))
+                known[key] = stack.enter_context(Tracer(finding.live(made)))
             return known[key]
 
         yield of

@@ -10,7 +10,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-from shoestring import recipe
+from shoestring import finding
 from shoestring.errors import DataError, TraceError
 from shoestring.hardware.catalog import DEVICES
 from shoestring.settings import Settings
@@ -62,6 +62,9 @@ class Initialised(Base):
         layer = nn.Linear(4, 1)
         layer.weight.data.mul_(1 / layer.weight.norm().item())
         return layer
+
+class Elsewhere(Base):
+    data = "folder"
 """
 
 
@@ -84,7 +87,7 @@ def no_child_left() -> Iterator[None]:
 
 
 def test_one_child_answers_several_questions_whatever_the_recipe_prints(misfits: Path) -> None:
-    with Tracer(recipe.load(f"{misfits}:Base", {})) as tracer:
+    with Tracer(finding.load(f"{misfits}:Base", {})) as tracer:
         assert tracer.facts.parameters_total == 5
         process = children()
         small = tracer.trace(Settings(micro_batch=2, precision="fp32"), accumulate=1, device=T4)
@@ -94,7 +97,7 @@ def test_one_child_answers_several_questions_whatever_the_recipe_prints(misfits:
 
 
 def test_errors_of_the_data_come_through_as_they_are(misfits: Path) -> None:
-    with Tracer(recipe.load(f"{misfits}:BadData", {})) as tracer, pytest.raises(DataError) as caught:
+    with Tracer(finding.load(f"{misfits}:BadData", {})) as tracer, pytest.raises(DataError) as caught:
         assert tracer.facts
     assert caught.value.problems == ("row 3: empty", "row 7: text")
     assert caught.value.hint == "drop them"
@@ -105,28 +108,34 @@ def line_of(text: str) -> int:
 
 
 def test_a_decision_by_values_is_named_with_its_line_and_leaves_the_child_alive(misfits: Path) -> None:
-    with Tracer(recipe.load(f"{misfits}:Deciding", {})) as tracer:
+    with Tracer(finding.load(f"{misfits}:Deciding", {})) as tracer:
         for _ in range(2):
             with pytest.raises(TraceError, match=rf"misfits\.py:{line_of('.item() else')} in loss"):
                 tracer.trace(Settings(micro_batch=2, precision="fp32"), accumulate=1, device=T4)
 
 
 def test_an_abort_is_told_with_the_line_and_the_next_question_has_a_new_child(misfits: Path) -> None:
-    with Tracer(recipe.load(f"{misfits}:Dying", {})) as tracer:
+    with Tracer(finding.load(f"{misfits}:Dying", {})) as tracer:
         for _ in range(2):
             with pytest.raises(TraceError, match=rf"SIGABRT at .*misfits\.py:{line_of('os.abort()')} in loss"):
                 tracer.trace(Settings(micro_batch=2, precision="fp32"), accumulate=1, device=T4)
 
 
 def test_an_error_of_the_code_names_line_operator_and_shapes(misfits: Path) -> None:
-    with Tracer(recipe.load(f"{misfits}:Mismatched", {})) as tracer:
+    with Tracer(finding.load(f"{misfits}:Mismatched", {})) as tracer:
         line = line_of("return model(batch).mean()")
         with pytest.raises(TraceError, match=rf"misfits\.py:{line} in loss during aten::\w+.*5.*4"):
             tracer.trace(Settings(micro_batch=2, precision="fp32"), accumulate=1, device=T4)
 
 
+def test_an_error_in_asking_the_recipe_names_no_line_of_ours(misfits: Path) -> None:
+    with Tracer(finding.load(f"{misfits}:Elsewhere", {})) as tracer, pytest.raises(TraceError) as caught:
+        assert tracer.facts
+    assert caught.value.message == "TypeError: 'str' object is not callable"
+
+
 def test_a_model_that_looks_at_its_weights_is_built_for_real(misfits: Path) -> None:
-    with Tracer(recipe.load(f"{misfits}:Initialised", {})) as tracer:
+    with Tracer(finding.load(f"{misfits}:Initialised", {})) as tracer:
         assert tracer.trace(Settings(micro_batch=2, precision="fp32"), accumulate=1, device=T4).facts.weight_bytes == 20
 
 
@@ -137,7 +146,7 @@ def test_ctrl_c_while_an_answer_is_awaited_ends_the_child(misfits: Path) -> None
     previous = signal.signal(signal.SIGALRM, interrupt)
     signal.setitimer(signal.ITIMER_REAL, 0.3)
     others = children()
-    with Tracer(recipe.load(f"{misfits}:Endless", {})) as tracer:
+    with Tracer(finding.load(f"{misfits}:Endless", {})) as tracer:
         with pytest.raises(KeyboardInterrupt):
             assert tracer.facts
         assert children() == others
@@ -145,7 +154,7 @@ def test_ctrl_c_while_an_answer_is_awaited_ends_the_child(misfits: Path) -> None
 
 
 def test_a_live_object_goes_along_by_fork() -> None:
-    with Tracer(recipe.live(Linears())) as tracer:
+    with Tracer(finding.live(Linears())) as tracer:
         assert tracer.trace(Settings(micro_batch=2, precision="fp32"), accumulate=1, device=T4).events
 
 

@@ -5,7 +5,7 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
-from shoestring import recipe
+from shoestring import finding
 from shoestring.hardware.catalog import DEVICES
 from shoestring.settings import Precision, Settings
 from shoestring.trace import Trace, Tracer
@@ -30,7 +30,7 @@ def tracers() -> Iterator[dict[str, Tracer]]:
 def ask(tracers: dict[str, Tracer]) -> Ask:
     def trace(name: str, precision: Precision = "fp32", device: object = T4, *, accumulate: int = 1) -> Trace:
         if name not in tracers:
-            tracers[name] = Tracer(recipe.live(getattr(recipes_of_each_kind, name)()))
+            tracers[name] = Tracer(finding.live(getattr(recipes_of_each_kind, name)()))
         settings = Settings(micro_batch=32, precision=precision)
         return tracers[name].trace(settings, accumulate=accumulate, device=device)
 

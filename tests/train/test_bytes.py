@@ -8,8 +8,8 @@ import torch
 from torch import nn
 
 from shoestring.estimate.memory import PROCESS, memory
+from shoestring.finding import load
 from shoestring.hardware.targets import find
-from shoestring.recipe import load
 from shoestring.settings import Settings
 from shoestring.trace import Tracer
 from shoestring.trace.record import Alloc, Free

@@ -2,7 +2,7 @@ import pytest
 import torch
 
 from shoestring.errors import QuestionError
-from shoestring.recipe import find
+from shoestring.finding import find
 from shoestring.settings import Settings
 from shoestring.train.environment import content, differences, environment, require_same
 

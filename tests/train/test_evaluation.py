@@ -8,7 +8,7 @@ from torch import nn
 from torch.utils.data import TensorDataset
 
 from shoestring.errors import QuestionError
-from shoestring.recipe import live
+from shoestring.finding import live
 from shoestring.session.deadline import Deadline
 from shoestring.session.signals import StopSignals
 from shoestring.session.stop import SessionOver, Stop

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from shoestring.recipe import live
+from shoestring.finding import live
 from shoestring.session.lock import locked
 from shoestring.train.inputs import staged
 

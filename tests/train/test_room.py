@@ -8,8 +8,8 @@ from torch import nn
 from torch.utils.data import TensorDataset
 
 from shoestring.errors import RunError
+from shoestring.finding import live
 from shoestring.monitor.events import read
-from shoestring.recipe import live
 from shoestring.settings import Settings
 from shoestring.train import room, saving
 from shoestring.train.fit import Fit

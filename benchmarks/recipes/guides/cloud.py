@@ -8,7 +8,7 @@ loop does after errors (goes on without the batch) and at the end of an epoch (v
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -17,7 +17,7 @@ import torch
 from torch import Tensor, nn
 from torch.utils.data import DataLoader
 
-from shoestring.recipe import LoadedRecipe
+from shoestring.options import LoadedRecipe
 from shoestring.recipes.cloud.attention import Pair
 from shoestring.recipes.cloud.network import KERNEL, CloudRemoval, Fusion
 
@@ -26,7 +26,7 @@ WORKERS = 4
 """Fewer where there are not as many cores; two batches each are fetched ahead."""
 
 
-def train(loaded: LoadedRecipe, model: nn.Module, guide: Mapping[str, Any], folder: Path, device: torch.device) -> None:  # noqa: ARG001
+def train(loaded: LoadedRecipe, model: nn.Module, folder: Path, device: torch.device) -> None:
     """Train `model` in place; the checkpoint lies in `folder`."""
     on_gpu, before = device.type == "cuda", torch.backends.cudnn.benchmark
     torch.backends.cudnn.benchmark = True

@@ -5,24 +5,24 @@ Its checkpoint has the weights and AdamW's states, as its code writes them whate
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
 
 import torch
 from torch import nn
 from torch.nn.functional import pad
 from torch.utils.data import DataLoader
 
-from shoestring.recipe import LoadedRecipe
+from shoestring.options import LoadedRecipe
+
+LENGTH = 512
 
 
-def train(loaded: LoadedRecipe, model: nn.Module, guide: Mapping[str, Any], folder: Path, device: torch.device) -> None:
+def train(loaded: LoadedRecipe, model: nn.Module, folder: Path, device: torch.device) -> None:
     """Train `model` in place; the checkpoint lies in `folder`."""
-    recipe, length = loaded.recipe, guide["length"]
+    recipe = loaded.recipe
 
     def padded(samples: list[tuple[torch.Tensor, ...]]) -> tuple[torch.Tensor, ...]:
-        rows = [tuple(pad(each, (0, length - len(each))) for each in (tokens, mask)) for tokens, mask, _ in samples]
+        rows = [tuple(pad(each, (0, LENGTH - len(each))) for each in (tokens, mask)) for tokens, mask, _ in samples]
         tokens, mask = (torch.stack(column) for column in zip(*rows, strict=True))
         return tokens, mask, torch.stack([role for *_, role in samples])
 

@@ -6,18 +6,19 @@ step. What it keeps are the weights alone, so nothing of it can be resumed.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator
 from pathlib import Path
-from typing import Any
 
 import torch
 from torch import Tensor, nn
 from torch.utils.data import DataLoader, TensorDataset
 
-from shoestring.recipe import LoadedRecipe
+from shoestring.options import LoadedRecipe
+
+WORKERS = 2
 
 
-def train(loaded: LoadedRecipe, model: nn.Module, guide: Mapping[str, Any], folder: Path, device: torch.device) -> None:
+def train(loaded: LoadedRecipe, model: nn.Module, folder: Path, device: torch.device) -> None:
     """Train `model` in place; its weights lie in `folder`."""
     recipe, data = loaded.recipe, loaded.data()["train"]
     # A recipe's samples are views of one table; the guide copies all of them before it begins.
@@ -31,8 +32,8 @@ def train(loaded: LoadedRecipe, model: nn.Module, guide: Mapping[str, Any], fold
             TensorDataset(sequences, labels),
             batch_size=loaded.effective_batch,
             shuffle=True,
-            num_workers=guide["workers"],
-            persistent_workers=guide["workers"] > 0,
+            num_workers=WORKERS,
+            persistent_workers=True,
             pin_memory=device.type == "cuda",
         )
     model.to(device).train()

@@ -10,7 +10,6 @@ Left out, because they change what is learnt: padding within the loss, heavier t
 from __future__ import annotations
 
 import gc
-from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -20,17 +19,18 @@ from torch.nn.functional import pad
 from torch.utils.data import DataLoader
 from transformers.models.blip.modeling_blip import BlipAttention
 
-from shoestring.recipe import LoadedRecipe
+from shoestring.options import LoadedRecipe
 
+MICRO_BATCH = 3
+WORKERS = 2
 CLEANED_AFTER = 50
 """Microbatches."""
 
 
-def train(loaded: LoadedRecipe, model: nn.Module, guide: Mapping[str, Any], folder: Path, device: torch.device) -> None:
+def train(loaded: LoadedRecipe, model: nn.Module, folder: Path, device: torch.device) -> None:
     """Train `model` in place; its weights lie in `folder`."""
     recipe, data = loaded.replace(forwards="guide").recipe, loaded.data()["train"]
-    size = guide["micro_batch"]
-    accumulated = loaded.effective_batch // size
+    accumulated = loaded.effective_batch // MICRO_BATCH
     longest = recipe.batch(1)
     fills = {
         "questions": model.text.config.pad_token_id, "mask": 0, "whole": -100, "answer": -100, "reasoning": -100
@@ -42,10 +42,10 @@ def train(loaded: LoadedRecipe, model: nn.Module, guide: Mapping[str, Any], fold
 
     loader = DataLoader(
         data,
-        batch_size=size,
+        batch_size=MICRO_BATCH,
         shuffle=True,
         collate_fn=padded,
-        num_workers=guide["workers"],
+        num_workers=WORKERS,
         prefetch_factor=2,
         persistent_workers=True,
     )

@@ -49,7 +49,8 @@ def try_out(question: dict[str, Any], tell: Tell) -> None:
 def _run(question: dict[str, Any], tell: Tell) -> None:
     import torch
 
-    from shoestring.recipe import load, part
+    from shoestring.finding import load
+    from shoestring.recipe import part
     from shoestring.settings import Settings
     from shoestring.train.batches import to_device
     from shoestring.train.determinism import deterministic
@@ -80,6 +81,7 @@ def _run(question: dict[str, Any], tell: Tell) -> None:
                 samples=first[0][1] if batches is first else sum(sizes),
                 arithmetic=state.arithmetic,
                 clip_norm=part(loaded.recipe, "clip_norm", None),
+                accumulate=state.captured,
             )
             loss = float(done.loss)  # waits for the device
             tell({"stage": "update", "seconds": time.perf_counter() - began, "loss": repr(loss)})

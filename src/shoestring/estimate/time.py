@@ -41,10 +41,12 @@ def update_seconds(
     calibration: Calibration | None = None,
     link: Link | None = None,
     without: str | None = None,
+    captured: bool = False,
 ) -> Seconds | None:
     """One update of so many microbatches on `device`: forward and backward of each, the optimizer once.
 
-    Of `gpus` the trace is one's, and gradients go over `link` (by default two T4s' on PCIe) while backward runs.
+    Of `gpus` the trace is one's, and gradients go over `link` (by default two T4s' on PCIe) while backward runs. Where
+    microbatches are `captured` as CUDA graphs the host asks for all of one at once, which takes no time here.
     `calibration` is what a run on the same device measured. Nothing that `without` measured, a word in the name of a
     source, enters: its rows are not predicted from themselves. None where the catalogue does not know the device's
     rates. Input, saving and evaluation are not in it.
@@ -52,7 +54,7 @@ def update_seconds(
     known = rates(device)
     if known is None:
         return None
-    low, typical, high = (_by_phase(trace, microbatches, known, call) for call in known.call_seconds)
+    low, typical, high = (_by_phase(trace, microbatches, known, call, captured) for call in known.call_seconds)
     if gpus > 1:
         gradients = trace.facts.parameters_trainable * _GRADIENT_BYTES
         moved = 4 * gradients / known.bandwidth["elementwise"]  # into the buckets and back
@@ -78,7 +80,7 @@ _GRADIENT_BYTES = 4
 """Trained weights and so their gradients are fp32; autocast's copies are not exchanged."""
 
 
-def _by_phase(trace: Trace, microbatches: int, known: Rates, call_seconds: float) -> dict[str, float]:
+def _by_phase(trace: Trace, microbatches: int, known: Rates, call_seconds: float, captured: bool) -> dict[str, float]:
     """The phases' seconds until the device is done with them. The host begins each update when the device is idle,
     since it has read the loss, and runs ahead from there."""
     times: dict[tuple[str, int], float] = defaultdict(float)
@@ -89,7 +91,8 @@ def _by_phase(trace: Trace, microbatches: int, known: Rates, call_seconds: float
             phase = event
         elif isinstance(event, Op) and phase and phase.update == 1:
             before = done
-            asked += call_seconds + (event.calls - 1) * known.view_seconds
+            if not captured or phase.name == "optimizer":
+                asked += call_seconds + (event.calls - 1) * known.view_seconds
             work = kernel_seconds(event, known)
             done = max(done, asked) + work if known.queued else max(asked, done + work)
             asked = asked if known.queued else done

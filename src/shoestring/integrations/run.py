@@ -21,7 +21,8 @@ from shoestring.checkpoint.light import load_light, save_light
 from shoestring.checkpoint.store import Store
 from shoestring.errors import RunError
 from shoestring.integrations.trainer import Survival
-from shoestring.recipe import LoadedRecipe, part
+from shoestring.options import LoadedRecipe
+from shoestring.recipe import part
 from shoestring.session.directory import RunDirectory
 from shoestring.session.stop import SessionOver, Stop
 from shoestring.session.stretch import polled

@@ -5,9 +5,10 @@ from dataclasses import dataclass
 
 from shoestring.estimate.disk import checkpoint_bytes
 from shoestring.hardware.catalog import Target
+from shoestring.options import LoadedRecipe
 from shoestring.plan.candidates import Candidate, seconds_of
 from shoestring.plan.search import scaled
-from shoestring.recipe import LoadedRecipe, part
+from shoestring.recipe import part
 from shoestring.settings import Settings
 from shoestring.trace.record import Alloc, Event, Op, Phase, Trace
 from shoestring.units import bytes_text, seconds_text
@@ -63,14 +64,17 @@ def too_small_work(seen: Seen) -> str:
     chosen = seen.chosen
     if seen.target.device.kind == "cpu" or chosen.time is None:
         return ""
-    size = chosen.trace.micro_batch
-    larger = seconds_of(scaled(chosen.trace, size * _LARGER), seen.target.device, seen.loaded.effective_batch * _LARGER)
+    size, samples, device = chosen.trace.micro_batch, seen.loaded.effective_batch, seen.target.device
+    captured = chosen.settings.compile == "graphs"
+    larger = seconds_of(scaled(chosen.trace, size * _LARGER), device, samples * _LARGER, captured=captured)
     if larger is None or larger.value > chosen.seconds * _LARGER / 2:
         return ""
+    graphs = None if captured else seconds_of(chosen.trace, device, samples, captured=True)
+    at_once = graphs and f"compile=graphs asks for all kernels of a microbatch at once: {seconds_text(graphs.value)}; "
     return (
-        f"too little work to fill {seen.target.device.title}: {_LARGER} times the samples would take "
-        f"{larger.value / chosen.seconds:.1f} times as long. compile=graphs launches less; a larger effective_batch "
-        "has fewer updates, which changes what is learnt; a smaller or rented GPU gains nothing here"
+        f"too little work to fill {device.title}: {_LARGER} times the samples would take "
+        f"{larger.value / chosen.seconds:.1f} times as long. {at_once or ''}a larger effective_batch has fewer "
+        "updates, which changes what is learnt; a smaller or rented GPU gains nothing here"
     )
 
 

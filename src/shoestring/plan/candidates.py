@@ -10,7 +10,7 @@ from shoestring.estimate.calibration import Calibration
 from shoestring.estimate.memory import Breakdown, memory
 from shoestring.estimate.time import Seconds, update_seconds
 from shoestring.hardware.catalog import Device, Target
-from shoestring.recipe import LoadedRecipe
+from shoestring.options import LoadedRecipe
 from shoestring.settings import Settings
 from shoestring.trace import Tracer
 from shoestring.trace.record import Trace
@@ -40,11 +40,17 @@ class Candidates:
     """The candidates of one recipe on one target, by their settings. A question that was asked is not asked again."""
 
     def __init__(
-        self, tracer: Tracer, loaded: LoadedRecipe, target: Target, calibration: Calibration | None = None
+        self,
+        tracer: Tracer,
+        loaded: LoadedRecipe,
+        target: Target,
+        calibration: Calibration | None = None,
+        *,
+        captured: bool = False,
     ) -> None:
-        """`calibration` is what a run on the same device measured."""
+        """`calibration` is what a run on the same device measured; `captured`, whether microbatches will be graphs."""
         self.tracer, self.loaded, self.target = tracer, loaded, target
-        self.calibration = calibration
+        self.calibration, self._captured = calibration, captured
         self._known: dict[Settings, Candidate] = {}
         self._begun: dict[Settings, Future[Candidate]] = {}
         self._beside: Tracer | None = None
@@ -85,7 +91,13 @@ class Candidates:
 
     def seconds_of(self, trace: Trace) -> float:
         """Of an update of the effective batch, were its microbatches like the trace; 0 where no rate is known."""
-        found = seconds_of(trace, self.target.device, self.loaded.effective_batch, calibration=self.calibration)
+        found = seconds_of(
+            trace,
+            self.target.device,
+            self.loaded.effective_batch,
+            calibration=self.calibration,
+            captured=self._captured,
+        )
         return found.value if found else 0.0
 
     def known(self, **fixed: object) -> list[Candidate]:
@@ -138,22 +150,30 @@ def candidate(
             gpus=gpus,
             cudnn_benchmark=settings.cudnn_benchmark,
         ),
-        time=seconds_of(trace, target.device, share, gpus=gpus, calibration=calibration),
+        time=seconds_of(
+            trace, target.device, share, gpus=gpus, calibration=calibration, captured=settings.compile == "graphs"
+        ),
     )
 
 
 def seconds_of(
-    trace: Trace, device: Device, samples: int, *, gpus: int = 1, calibration: Calibration | None = None
+    trace: Trace,
+    device: Device,
+    samples: int,
+    *,
+    gpus: int = 1,
+    calibration: Calibration | None = None,
+    captured: bool = False,
 ) -> Seconds | None:
     """An update of so many samples on each of `gpus`: as many microbatches of the traced size as make just these.
 
     All but the last of 9 samples by 5 would be 10, so the microbatches that follow the first count as 4 / 5.
     """
-    first = update_seconds(trace, device, 1, gpus=gpus, calibration=calibration)
+    first = update_seconds(trace, device, 1, gpus=gpus, calibration=calibration, captured=captured)
     more = samples / trace.micro_batch - 1
     if first is None or more <= 0:
         return first
-    both = update_seconds(trace, device, 2, gpus=gpus, calibration=calibration)
+    both = update_seconds(trace, device, 2, gpus=gpus, calibration=calibration, captured=captured)
     assert both is not None
     return replace(
         first,

@@ -10,6 +10,7 @@ from shoestring.estimate.calibration import Calibration
 from shoestring.estimate.memory import Breakdown
 from shoestring.hardware.catalog import Target
 from shoestring.hardware.prices import Price, price
+from shoestring.options import LoadedRecipe
 from shoestring.plan import notebook
 from shoestring.plan.advice import Seen, advice
 from shoestring.plan.candidates import Candidate, Candidates
@@ -21,7 +22,7 @@ from shoestring.plan.proposals import Proposal, proposals, smaller_files, smalle
 from shoestring.plan.reasons import calibration_reason, changes, reasons
 from shoestring.plan.search import search
 from shoestring.plan.sessions import PlannedSession, PlannedWeek, sessions, weeks
-from shoestring.recipe import LoadedRecipe, updates_per_epoch
+from shoestring.recipe import updates_per_epoch
 from shoestring.settings import Settings
 from shoestring.trace import Tracer
 from shoestring.trace.record import Facts
@@ -132,7 +133,8 @@ def make_plan(
 
     Raises TraceError when a training step of the model cannot be followed, QuestionError when its data is bad.
     """
-    with Tracer(loaded) as tracer, Candidates(tracer, loaded, target, calibration) as candidates:
+    graphs = wanted.compile == "graphs"
+    with Tracer(loaded) as tracer, Candidates(tracer, loaded, target, calibration, captured=graphs) as candidates:
         facts = tracer.facts
         found = search(candidates, wanted)
         chosen = found[0]

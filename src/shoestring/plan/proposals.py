@@ -7,9 +7,10 @@ from typing import Any, Literal
 from shoestring.config import as_json
 from shoestring.errors import QuestionError, TraceError
 from shoestring.hardware.catalog import DEVICES, Target
+from shoestring.options import Adaptation, LoadedRecipe, option_fields
 from shoestring.plan.candidates import Candidate, Candidates
 from shoestring.plan.search import fastest, search
-from shoestring.recipe import Adaptation, LoadedRecipe, option_fields, part
+from shoestring.recipe import part
 from shoestring.settings import Settings
 from shoestring.trace.record import Facts
 from shoestring.units import bytes_text
@@ -34,7 +35,7 @@ ADAPTED: Sequence[tuple[Mapping[str, Any], str]] = (
     ({"lora_r": 8}, "LoRA adapters on frozen weights"),
     ({"lora_r": 8, "quantization": "nf4"}, "LoRA adapters beside weights in 4 bits"),
 )
-"""Options of any recipe (`recipe.Adaptation`) that save memory."""
+"""Options of any recipe (`options.Adaptation`) that save memory."""
 
 _PARTS = 8
 BUDGET = 60_000

@@ -4,11 +4,11 @@ from collections.abc import Iterator, Sequence
 
 from shoestring.estimate.calibration import Calibration
 from shoestring.hardware.catalog import Target
+from shoestring.options import LoadedRecipe
 from shoestring.plan.candidates import Candidate
 from shoestring.plan.limits import Limit
 from shoestring.plan.proposals import Proposal, next_device, smallest
 from shoestring.plan.search import CLOSE
-from shoestring.recipe import LoadedRecipe
 from shoestring.settings import Settings
 from shoestring.trace.record import Facts
 from shoestring.units import bytes_text
@@ -31,8 +31,10 @@ def reasons(
         said.append(_checkpointing_reason(chosen, facts))
     if settings.optimizer_kernel and not wanted.optimizer_kernel:
         said.append(f"optimizer_kernel {settings.optimizer_kernel}: one launch for all weights, without copies of them")
-    if settings.compile != "no":
-        said.append("compile: memory and time of compiled steps are not estimated; these are the plain one's")
+    if settings.compile == "yes":
+        said.append("compile yes: memory and time are those without it; compiled blocks are not estimated")
+    if settings.compile == "graphs":
+        said.append("compile graphs: time without the host's share of microbatches; memory as without graphs")
     if facts.batch_norm and settings.micro_batch != loaded.effective_batch:
         said.append(
             f"BatchNorm takes its statistics from each microbatch of {settings.micro_batch}, so another microbatch "

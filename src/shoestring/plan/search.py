@@ -36,6 +36,9 @@ def search(candidates: Candidates, wanted: Settings) -> list[Candidate]:
     What `wanted` fixes stays fixed; what it leaves open is chosen: the precision, the microbatch, how many blocks
     compute their activations again in backward, and whether the optimizer is one kernel.
     """
+    if wanted.compile == "graphs":
+        # What computes again in backward cannot be captured.
+        wanted = wanted.replace(checkpointing=wanted.checkpointing or "no")
     for precision in _precisions(candidates, wanted):
         best = fastest(candidates.known())
         if best is None or not _cannot_win(candidates, precision, best):

@@ -10,7 +10,8 @@ from torch.nn.modules.batchnorm import _NormBase
 from torch.optim import Optimizer
 
 from shoestring.errors import QuestionError
-from shoestring.recipe import Adaptation, LoadedRecipe, build_optimizer
+from shoestring.options import Adaptation, LoadedRecipe
+from shoestring.recipe import build_optimizer
 from shoestring.settings import Settings
 from shoestring.techniques import eightbit, lora, nf4
 

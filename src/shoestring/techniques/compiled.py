@@ -1,4 +1,4 @@
-"""Blocks compiled by torch: Triton's kernels on a GPU, C++ on a CPU, or CUDA graphs of what was compiled.
+"""Blocks compiled by torch: Triton's kernels on a GPU, C++ on a CPU.
 
 Each block by itself, the whole model where it has none: equal blocks share what was compiled, which is then there in a
 fraction of the time, and activation checkpointing stays around a block, where a run that meets its memory's end may
@@ -18,7 +18,7 @@ from importlib.util import find_spec
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import nn
 
 from shoestring.errors import QuestionError, RunError
 from shoestring.settings import Settings
@@ -43,22 +43,16 @@ def apply(model: nn.Module, recipe: object, settings: Settings, device: torch.de
 
     Raises QuestionError for what the machine, or another setting, does not let be compiled.
     """
-    if settings.compile == "no":
+    if settings.compile != "yes":
         return 0
     require(settings, device)
     parts = checkpointing.blocks(model, recipe) or [model]
     _limit(SHAPES * len({_kind(part) for part in parts}))
-    mode = "reduce-overhead" if settings.compile == "graphs" else None
     with warnings.catch_warnings():
         # torch 2.13 imports parts of its own that it calls deprecated.
         warnings.simplefilter("ignore", DeprecationWarning)
         for part in parts:
-            _compile(part, mode)
-    if settings.compile == "graphs":
-        for parameter in model.parameters():
-            if parameter.requires_grad:
-                # What a graph returns lies where its next run writes, and gradients are summed over several.
-                parameter.register_hook(Tensor.clone)
+            _compile(part)
     return len(parts)
 
 
@@ -66,34 +60,30 @@ def require(settings: Settings, device: torch.device) -> None:
     """Raises QuestionError where the machine lacks what compiling needs."""
     if settings.offload == "parameters":
         raise QuestionError(
-            f"compile={settings.compile}: offload=parameters moves weights while a block runs, which is not compiled",
+            "compile=yes: offload=parameters moves weights while a block runs, which is not compiled",
             hint="compile=no, or offload=optimizer",
         )
     if device.type != "cuda":
-        if settings.compile == "graphs":
-            raise QuestionError("compile=graphs: CUDA graphs need a GPU, and there is none here", hint="compile=yes")
         if compiler() is None:
             raise QuestionError(
-                f"compile={settings.compile}: there is no C++ compiler {_command()!r} here",
+                f"compile=yes: there is no C++ compiler {_command()!r} here",
                 hint="apt install g++, or set CXX to the one there is, or compile=no",
             )
         return
     capability = torch.cuda.get_device_capability(device)
     if capability < LEAST_CAPABILITY:
         raise QuestionError(
-            f"compile={settings.compile}: Triton needs compute capability {_text(LEAST_CAPABILITY)}, "
+            f"compile=yes: Triton needs compute capability {_text(LEAST_CAPABILITY)}, "
             f"{torch.cuda.get_device_name(device)} has {_text(capability)}",
             hint="compile=no",
         )
     if find_spec("triton") is None:
-        raise QuestionError(
-            f"compile={settings.compile}: not installed: triton", hint="pip install triton, or compile=no"
-        )
+        raise QuestionError("compile=yes: not installed: triton", hint="pip install triton, or compile=no")
 
 
 def toolchain(settings: Settings, device: torch.device) -> str | None:
     """What the bits of compiled code depend on besides torch; None where nothing is compiled."""
-    if settings.compile == "no":
+    if settings.compile != "yes":
         return None
     if device.type != "cuda":
         path = compiler()
@@ -115,12 +105,12 @@ def _command() -> str:
     return os.environ.get("CXX", "g++")
 
 
-def _compile(part: nn.Module, mode: str | None) -> None:
+def _compile(part: nn.Module) -> None:
     # transformers' layers have their own switch for checkpointing around what they do, which torch cannot look into.
     switched = checkpointing.is_switched(part)
     plain = getattr(type(part).forward, "__wrapped__", None) if switched else None
     forward = functools.partial(plain, part) if plain else part.forward
-    run = _limited(torch.compile(forward, dynamic=False, mode=mode))
+    run = _limited(torch.compile(forward, dynamic=False))
 
     @functools.wraps(part.forward)
     def compiled(*args: Any, **kwargs: Any) -> Any:

@@ -9,7 +9,7 @@ from torch import nn
 
 from shoestring import extras
 from shoestring.errors import QuestionError
-from shoestring.recipe import Adaptation
+from shoestring.options import Adaptation
 
 EXTRA = "huggingface"
 

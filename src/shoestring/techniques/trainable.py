@@ -2,7 +2,7 @@
 
 from shoestring import extras
 from shoestring.errors import QuestionError
-from shoestring.recipe import Adaptation
+from shoestring.options import Adaptation
 from shoestring.settings import Settings
 
 _TRAINED = {"sharding": "ddp"}

@@ -10,7 +10,8 @@ import torch
 from torch import nn
 from torch.nn.modules.batchnorm import _BatchNorm
 
-from shoestring.recipe import LoadedRecipe, length_of, part
+from shoestring.options import LoadedRecipe
+from shoestring.recipe import length_of, part
 from shoestring.techniques import adapt, checkpointing
 from shoestring.trace import pretend
 from shoestring.trace.record import Facts

@@ -8,7 +8,8 @@ from shoestring.checkpoint import light
 from shoestring.checkpoint.store import Store
 from shoestring.checkpoint.trained import frozen_digest
 from shoestring.errors import RunError
-from shoestring.recipe import LoadedRecipe, part
+from shoestring.options import LoadedRecipe
+from shoestring.recipe import part
 from shoestring.session.directory import RunDirectory
 from shoestring.session.stop import Stop
 from shoestring.settings import Settings

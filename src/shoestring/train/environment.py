@@ -13,7 +13,7 @@ import torch
 
 from shoestring.checkpoint.files import sha256
 from shoestring.errors import QuestionError
-from shoestring.recipe import LoadedRecipe
+from shoestring.options import LoadedRecipe
 from shoestring.settings import Settings
 from shoestring.techniques import compiled
 

@@ -8,7 +8,8 @@ import torch
 from torch import nn
 
 from shoestring.errors import QuestionError
-from shoestring.recipe import LoadedRecipe, part
+from shoestring.options import LoadedRecipe
+from shoestring.recipe import part
 from shoestring.session.stop import Stop
 from shoestring.session.stretch import polled
 from shoestring.train.in_order import in_order

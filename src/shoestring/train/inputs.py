@@ -13,7 +13,7 @@ from pathlib import Path
 
 from shoestring.checkpoint.files import directory_bytes
 from shoestring.errors import QuestionError, ShoestringError
-from shoestring.recipe import LoadedRecipe
+from shoestring.options import LoadedRecipe
 from shoestring.session.lock import locked
 from shoestring.train.staging import stage
 from shoestring.units import bytes_text, parse_bytes, seconds_text

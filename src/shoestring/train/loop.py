@@ -18,7 +18,7 @@ from typing import Any, Literal
 
 import torch
 
-from shoestring.recipe import LoadedRecipe
+from shoestring.options import LoadedRecipe
 from shoestring.session.directory import RunDirectory
 from shoestring.session.stop import SessionOver, Stop
 from shoestring.settings import Settings

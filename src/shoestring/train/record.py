@@ -17,7 +17,7 @@ from shoestring.hardware.probe import machine
 from shoestring.monitor.bound import spent, told
 from shoestring.monitor.events import Events, read
 from shoestring.monitor.progress import Progress
-from shoestring.recipe import LoadedRecipe
+from shoestring.options import LoadedRecipe
 from shoestring.session.deadline import Deadline
 from shoestring.session.directory import RunDirectory
 from shoestring.session.ledger import Session, ledger, sessions, slowest

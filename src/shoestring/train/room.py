@@ -55,6 +55,7 @@ def compute_again(state: TrainingState, recipe: object) -> str:
     except QuestionError:
         return ""
     state.fit = dataclasses.replace(state.fit, checkpointing="full")
+    _uncaptured(state)
     return f"activations of all {count} blocks computed again in backward"
 
 
@@ -75,8 +76,14 @@ def apply(state: TrainingState, recipe: object) -> None:
     """Do to a model that was built from the settings what its run has learnt, and to an optimizer that was restored."""
     if state.fit.checkpointing == "full":
         checkpointing.apply(state.model, recipe, "full")
+        _uncaptured(state)
     if state.fit.optimizer_kernel == "for-loop":
         kernels.choose(state.optimizer, "for-loop")
+
+
+def _uncaptured(state: TrainingState) -> None:
+    """A graph cannot ask for the state of random numbers, as computing again does; the same kernels run without it."""
+    state.captured = None
 
 
 def does_not_fit(state: TrainingState, failure: str, plan: dict[str, Any] | None, device: torch.device) -> RunError:

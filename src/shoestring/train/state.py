@@ -11,10 +11,11 @@ from torch.optim import Optimizer
 from shoestring.checkpoint.fitting import misfits, optimizer_misfits
 from shoestring.checkpoint.trained import trained_state
 from shoestring.errors import CheckpointError
-from shoestring.recipe import LoadedRecipe
+from shoestring.options import LoadedRecipe
 from shoestring.settings import Settings
 from shoestring.techniques import adapt, checkpointing, compiled, eightbit, kernels, offload
-from shoestring.train import autotuning
+from shoestring.train import autotuning, captured
+from shoestring.train.captured import Captured
 from shoestring.train.fit import Fit
 from shoestring.train.precision import Arithmetic, arithmetic
 from shoestring.train.seeding import derive, seed_all
@@ -37,6 +38,8 @@ class TrainingState:
     """The validation metrics of each epoch so far."""
     fit: Fit = field(default_factory=Fit)
     """The sizes that fit into memory, as the settings say or smaller."""
+    captured: Captured | None = None
+    """CUDA graphs of the microbatches, where they are asked for."""
 
     def pack(self) -> dict[str, Any]:
         """The state as sections of a checkpoint."""
@@ -133,6 +136,7 @@ def build(loaded: LoadedRecipe, settings: Settings, device: torch.device) -> Tra
         arithmetic=arithmetic(settings.precision, device),
         learning_rates=[float(group["lr"]) for group in optimizer.param_groups],
         fit=Fit.of(settings),
+        captured=captured.of(model, settings, device),
     )
 
 

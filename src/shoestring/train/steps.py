@@ -9,7 +9,8 @@ import torch
 from shoestring.checkpoint import light
 from shoestring.checkpoint.light import load_light, save_light
 from shoestring.errors import CheckpointError
-from shoestring.recipe import LoadedRecipe, loss_at, part
+from shoestring.options import LoadedRecipe
+from shoestring.recipe import loss_at, part
 from shoestring.session.directory import RunDirectory
 from shoestring.session.stop import Stop
 from shoestring.train import room
@@ -104,6 +105,7 @@ def one_update(session: Session) -> None:
             samples=samples,
             arithmetic=state.arithmetic,
             clip_norm=part(recipe, "clip_norm", None),
+            accumulate=state.captured,
         )
 
     failure = ""
@@ -183,6 +185,8 @@ def _go_back(session: Session, failure: str) -> None:
     state, recipe = session.state, session.loaded.recipe
     session.meter.flush()
     forget(state.model, state.optimizer, state.arithmetic)
+    if state.captured:
+        state.captured.forget()
     free()
     at, micro_batch = state.update, state.fit.micro_batch
     if not (done := room.smaller_step(state, recipe)):

@@ -5,7 +5,7 @@ The update's loss is the sum over all microbatches divided by their total weight
 
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple, Protocol
 
 import torch
 from torch import Tensor, nn
@@ -18,6 +18,29 @@ from shoestring.train.precision import Arithmetic
 LossFunction = Callable[[nn.Module, Any], Any]
 Weight = float | Tensor
 """A float, or float64 on the device where the loss left it there: a GPU is not asked for a number before its time."""
+
+
+class Microbatch(NamedTuple):
+    """What is known of a microbatch when its gradient is there."""
+
+    loss_sum: Tensor
+    weight: Weight
+    expected: Weight
+    """The weight of the whole effective batch, by which the gradient was divided."""
+
+
+class Accumulate(Protocol):
+    def __call__(
+        self,
+        model: nn.Module,
+        loss: LossFunction,
+        batch: Any,
+        *,
+        size: int,
+        samples: int,
+        expected: Weight | None,
+        arithmetic: Arithmetic,
+    ) -> Microbatch: ...
 
 
 @dataclass(kw_only=True)
@@ -43,28 +66,27 @@ def update(
     samples: int,
     arithmetic: Arithmetic,
     clip_norm: float | None = None,
+    accumulate: Accumulate | None = None,
 ) -> UpdateResult:
     """Run one update over `microbatches`, pairs of (batch on the device, its number of samples).
 
     `samples` is the size of the effective batch. `loss(model, batch)` gives a mean over the batch's samples, or
-    (sum, weight). Gradients must be clear on entry and are clear on return.
+    (sum, weight). Gradients must be clear on entry and are clear on return. `accumulate` does a microbatch's work in
+    place of `gradient`, which is the same work as Python asks for it.
 
     Raises RunError when all samples together weigh nothing, and HalfDoneError where memory ran out within the step;
     where it ran out before, nothing has changed but gradients and buffers.
     """
     total_sum: Tensor | None = None
     total_weight: Weight = 0.0
-    expected_weight: Weight = 0.0
+    expected_weight: Weight | None = None
     for batch, size in microbatches:
-        with arithmetic.autocast():
-            loss_sum, weight = as_sum(loss(model, batch), size)
-        if total_sum is None:
-            expected_weight = _expected(weight, size, samples)
-        backward = loss_sum / expected_weight
-        torch.autograd.backward(arithmetic.scaler.scale(backward) if arithmetic.scaler else backward)
+        loss_sum, weight, expected_weight = (accumulate or gradient)(
+            model, loss, batch, size=size, samples=samples, expected=expected_weight, arithmetic=arithmetic
+        )
         total_weight = weight if total_sum is None else total_weight + weight
-        total_sum = loss_sum.detach() if total_sum is None else total_sum + loss_sum.detach()
-    assert total_sum is not None, "an update of nothing"
+        total_sum = loss_sum if total_sum is None else total_sum + loss_sum
+    assert total_sum is not None and expected_weight is not None, "an update of nothing"
     # Where one microbatch is all of it nothing needs correcting, and a weight on a GPU is not waited for.
     correct = total_weight is not expected_weight
     if (correct or isinstance(total_weight, float)) and total_weight == 0:
@@ -81,6 +103,27 @@ def update(
     stepped = _step(optimizer, arithmetic)
     optimizer.zero_grad(set_to_none=True)
     return UpdateResult(loss=mean, gradient_norm=norm, skipped=int(not stepped), stepped=stepped)
+
+
+def gradient(
+    model: nn.Module,
+    loss: LossFunction,
+    batch: Any,
+    *,
+    size: int,
+    samples: int,
+    expected: Weight | None,
+    arithmetic: Arithmetic,
+) -> Microbatch:
+    """Add the gradient of a microbatch of `size` to those of the parameters. `expected` is what an update's first
+    microbatch returned as such, None for that one."""
+    with arithmetic.autocast():
+        loss_sum, weight = as_sum(loss(model, batch), size)
+    if expected is None:
+        expected = _expected(weight, size, samples)
+    backward = loss_sum / expected
+    torch.autograd.backward(arithmetic.scaler.scale(backward) if arithmetic.scaler else backward)
+    return Microbatch(loss_sum.detach(), weight, expected)
 
 
 def _expected(weight: Weight, size: int, samples: int) -> Weight:

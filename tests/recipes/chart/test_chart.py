@@ -6,7 +6,8 @@ import torch
 from torch import nn
 
 from shoestring.errors import QuestionError
-from shoestring.recipe import find, option_fields
+from shoestring.finding import find
+from shoestring.options import option_fields
 from shoestring.recipes.chart import IMAGE_TOKENS, Chart, Options
 from shoestring.recipes.chart.policy import SIZES, Batch, log_probabilities
 from shoestring.techniques import checkpointing

@@ -8,7 +8,8 @@ from torch import nn
 from torch._subclasses.fake_tensor import FakeTensorMode
 
 from shoestring.errors import QuestionError
-from shoestring.recipe import find, option_fields
+from shoestring.finding import find
+from shoestring.options import option_fields
 from shoestring.recipes.cloud import Cloud, Options, filtering
 
 TINY = Options(size="tiny", crop=32)

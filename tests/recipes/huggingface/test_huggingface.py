@@ -11,8 +11,9 @@ import torch
 
 from shoestring.config import parse_pairs
 from shoestring.errors import QuestionError
+from shoestring.finding import find, load
 from shoestring.hardware.catalog import DEVICES
-from shoestring.recipe import LoadedRecipe, find, load
+from shoestring.options import LoadedRecipe
 from shoestring.settings import Settings
 from shoestring.techniques import adapt, checkpointing
 from shoestring.trace import Tracer

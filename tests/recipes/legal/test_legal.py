@@ -7,7 +7,8 @@ import pytest
 import torch
 
 from shoestring.errors import DataError, QuestionError
-from shoestring.recipe import find, load, option_fields
+from shoestring.finding import find, load
+from shoestring.options import option_fields
 from shoestring.recipes.legal import Legal, Options
 
 TINY = Options(size="tiny", seq_len=12)

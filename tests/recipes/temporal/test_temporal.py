@@ -7,7 +7,9 @@ import torch
 from torch.nn.functional import cross_entropy
 
 from shoestring.errors import DataError, QuestionError
-from shoestring.recipe import build_optimizer, datasets, find, load, option_fields
+from shoestring.finding import find, load
+from shoestring.options import option_fields
+from shoestring.recipe import build_optimizer, datasets
 from shoestring.recipes.temporal import ARCHITECTURES, Options, Temporal
 
 from .market import candles, written

@@ -6,7 +6,8 @@ import torch
 from torch import nn
 
 from shoestring.errors import QuestionError
-from shoestring.recipe import find, option_fields
+from shoestring.finding import find
+from shoestring.options import option_fields
 from shoestring.recipes.vqa import VQA, Options
 from shoestring.recipes.vqa.curriculum import ANSWER_FOCUS, FORMAT_LEARNING, Stage
 from shoestring.recipes.vqa.student import IGNORED, Batch

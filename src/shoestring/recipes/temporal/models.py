@@ -14,7 +14,13 @@ class AttentiveLSTM(nn.Module):
         super().__init__()
         both = 2 * hidden
         self.norm = nn.LayerNorm(features)
-        self.lstm = nn.LSTM(features, hidden, layers, batch_first=True, dropout=dropout, bidirectional=True)
+        # Not one nn.LSTM of several layers: on a GPU its dropout has random numbers of its own, which torch starts anew
+        # after each seed, waiting for the GPU, so that no CUDA graph can hold it (aten/native/cudnn/RNN.cpp).
+        self.layers = nn.ModuleList(
+            nn.LSTM(inputs, hidden, batch_first=True, bidirectional=True)
+            for inputs in (features, *[both] * (layers - 1))
+        )
+        self.dropout = nn.Dropout(dropout)
         self.lstm_norm = nn.LayerNorm(both)
         self.score = nn.Sequential(nn.Linear(both, head), nn.Tanh(), nn.Linear(head, 1))
         self.head = nn.Sequential(
@@ -22,7 +28,10 @@ class AttentiveLSTM(nn.Module):
         )
 
     def forward(self, x: Tensor) -> Tensor:
-        states: Tensor = self.lstm_norm(self.lstm(self.norm(x))[0])
+        states: Tensor = self.norm(x)
+        for number, layer in enumerate(self.layers):
+            states = layer(self.dropout(states) if number else states)[0]
+        states = self.lstm_norm(states)
         weights = self.score(states).softmax(dim=1)
         logits: Tensor = self.head((weights * states).sum(dim=1))
         return logits
