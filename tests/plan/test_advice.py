@@ -73,6 +73,9 @@ def test_an_encoder_that_runs_three_times_is_seen_and_layers_alike_are_not(thric
 
 def test_work_that_launches_more_than_it_does(once):
     assert "too little work" in advice.too_small_work(once)
+    assert "compile=graphs asks for all kernels" in advice.too_small_work(once)
+    chosen = dataclasses.replace(once.chosen, settings=once.chosen.settings.replace(compile="graphs"))
+    assert "compile=graphs" not in advice.too_small_work(dataclasses.replace(once, chosen=chosen))
 
     class Large(Encoding):
         def batch(self, size):

@@ -224,7 +224,14 @@ def test_without_data_there_is_an_update_but_no_total():
 def test_a_compiled_step_is_not_estimated_and_that_is_said():
     plan = make_plan(live(Wide()), small(4), Settings(precision="fp32", micro_batch=8, compile="yes"))
     assert plan.settings.compile == "yes"
-    assert any("compiled steps are not estimated" in reason for reason in plan.reasons)
+    assert any("compiled blocks are not estimated" in reason for reason in plan.reasons)
+
+
+def test_graphs_are_planned_without_the_hosts_launches():
+    graphs = make_plan(live(Wide()), small(4), Settings(precision="fp32", compile="graphs"))
+    assert any("without the host's share" in reason for reason in graphs.reasons)
+    same = make_plan(live(Wide()), small(4), graphs.settings.replace(compile="no"))
+    assert graphs.time.predicted.update_seconds < same.time.predicted.update_seconds
 
 
 def test_what_cannot_fit_is_a_verdict_with_its_numbers():

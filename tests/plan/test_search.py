@@ -127,6 +127,13 @@ def test_some_blocks_are_computed_again_before_all_are():
     assert asked == 3
 
 
+def test_no_block_is_computed_again_in_what_is_captured():
+    made = Made(bytes_of=per_sample(24), blocks=8, effective_batch=1, weights=5 * GIB)
+    settings, _ = chosen(made, Settings(precision="fp16", compile="graphs"))
+    assert settings.checkpointing == "no"
+    assert all(each.checkpointing == "no" for each in made.asked)
+
+
 def test_blocks_are_not_computed_again_for_a_larger_microbatch_that_gains_little():
     made = Made(bytes_of=per_sample(0.5), blocks=8)
     settings, _ = chosen(made, Settings(precision="fp16"))
