@@ -22,6 +22,15 @@ def test_what_cannot_be_is_refused_all_at_once():
     assert len(caught.value.problems) == 4 and "stage=20: expected no or yes" in caught.value.problems[-1]
 
 
+@pytest.mark.parametrize("unlike", [{"checkpointing": "full"}, {"offload": "optimizer"}])
+def test_what_moves_or_asks_in_a_microbatch_is_not_captured(unlike):
+    with pytest.raises(QuestionError) as caught:
+        Settings(compile="graphs", **unlike)
+    ((name, value),) = unlike.items()
+    assert f"compile=graphs: {name}={value}" in caught.value.problems[0]
+    assert Settings(compile="graphs", checkpointing="no").compile == "graphs"
+
+
 def test_settings_are_frozen():
     with pytest.raises(dataclasses.FrozenInstanceError):
         Settings().micro_batch = 3

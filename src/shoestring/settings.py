@@ -65,6 +65,13 @@ class Settings:
         problems = config.too_small(vars(self), {**least, "keep_checkpoints": 2, "keep_light": 0})
         if self.checkpointing not in (None, "no", "full") and not self.checkpointing.isdecimal():
             problems.append(f"checkpointing={self.checkpointing}: expected no, full or a number of blocks")
+        if self.compile == "graphs" and self.checkpointing not in (None, "no"):
+            problems.append(
+                f"compile=graphs: checkpointing={self.checkpointing} asks for the state of random numbers in backward, "
+                "which cannot be captured; checkpointing=no, or compile=no"
+            )
+        if self.compile == "graphs" and self.offload != "no":
+            problems.append(f"compile=graphs: offload={self.offload} moves what a graph expects in its place")
         if self.stage not in ("no", "yes"):
             try:
                 parse_bytes(self.stage)

@@ -11,6 +11,7 @@ from rich.console import Console
 from torch import nn
 
 import shoestring
+from shoestring.errors import QuestionError
 from shoestring.estimate.calibration import Calibration
 from shoestring.estimate.spread import Spread
 from shoestring.finding import find, live
@@ -232,6 +233,15 @@ def test_graphs_are_planned_without_the_hosts_launches():
     assert any("without the host's share" in reason for reason in graphs.reasons)
     same = make_plan(live(Wide()), small(4), graphs.settings.replace(compile="no"))
     assert graphs.time.predicted.update_seconds < same.time.predicted.update_seconds
+
+
+def test_what_the_model_cannot_have_is_the_models_own_error():
+    class Alone(Wide):
+        def model(self):
+            return nn.Linear(512, 512)
+
+    with pytest.raises(QuestionError, match="checkpointing=full"):
+        make_plan(live(Alone()), small(4), Settings(checkpointing="full"))
 
 
 def test_what_cannot_fit_is_a_verdict_with_its_numbers():

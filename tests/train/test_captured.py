@@ -204,20 +204,6 @@ def test_where_memory_ends_graphs_are_given_back_and_smaller_microbatches_have_t
     assert stand_in.captures == 3
 
 
-@pytest.mark.parametrize(
-    ("changes", "said", "hint"),
-    [
-        ({"checkpointing": "full"}, "checkpointing=full", "checkpointing=no"),
-        ({"offload": "optimizer"}, "offload=optimizer", "offload=no"),
-    ],
-)
-def test_settings_that_cannot_be_captured_are_named(changes, said, hint):
-    asked = Settings(compile="graphs", **{"checkpointing": "no", **changes})
-    with pytest.raises(QuestionError, match=said) as refused:
-        captured.of(Network(), asked, torch.device("cuda"))
-    assert hint in refused.value.hint
-
-
 def test_without_a_gpu_it_is_refused_and_without_being_asked_nothing_is_captured():
     with pytest.raises(QuestionError, match="CUDA graphs need a GPU"):
         captured.of(Network(), Settings(compile="graphs", checkpointing="no"), CPU)

@@ -35,6 +35,8 @@ def search(candidates: Candidates, wanted: Settings) -> list[Candidate]:
 
     What `wanted` fixes stays fixed; what it leaves open is chosen: the precision, the microbatch, how many blocks
     compute their activations again in backward, and whether the optimizer is one kernel.
+
+    Raises QuestionError where the model or its optimizer cannot have what is fixed.
     """
     if wanted.compile == "graphs":
         # What computes again in backward cannot be captured.
@@ -50,6 +52,10 @@ def search(candidates: Candidates, wanted: Settings) -> list[Candidate]:
         best = _faster_in_smaller_parts(candidates, best)
     if best and wanted.optimizer_kernel is None:
         _in_one_kernel(candidates, best)
+    if not candidates.known():
+        # No settings are possible; those that were asked for say why.
+        first = _precisions(candidates, wanted)[0]
+        candidates(wanted.replace(precision=first, micro_batch=wanted.micro_batch or 1))
     return sorted(candidates.known(), key=_rank)
 
 

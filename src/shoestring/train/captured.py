@@ -32,23 +32,12 @@ Recorder = Callable[[Callable[[], Any]], tuple[Any, Callable[[], None]]]
 def of(model: nn.Module, settings: Settings, device: torch.device) -> Captured | None:
     """As the settings say; None where nothing is to be captured.
 
-    Raises QuestionError for a machine without a GPU, and for settings that ask the host in the midst of a microbatch.
+    Raises QuestionError for a machine without a GPU.
     """
     if settings.compile != "graphs":
         return None
     if device.type != "cuda":
         raise QuestionError("compile=graphs: CUDA graphs need a GPU, and there is none here", hint="compile=yes")
-    if settings.checkpointing != "no":
-        raise QuestionError(
-            f"compile=graphs: checkpointing={settings.checkpointing} asks for the state of random numbers in backward, "
-            "which cannot be captured",
-            hint="checkpointing=no, or compile=no",
-        )
-    if settings.offload != "no":
-        raise QuestionError(
-            f"compile=graphs: offload={settings.offload} moves what a graph expects in its place",
-            hint="offload=no, or compile=no",
-        )
     return Captured(model)
 
 
