@@ -70,7 +70,8 @@ class Captured:
         """
         leaves, structure = tree_flatten((batch, expected))
         tensors = [leaf for leaf in leaves if isinstance(leaf, Tensor)]
-        key = (_known(loss), structure, size, samples, *map(_kind, leaves))
+        # As text: not every torch can hash a structure.
+        key = (_known(loss), str(structure), size, samples, *map(_kind, leaves))
 
         def work(tensors: list[Tensor]) -> Microbatch:
             given = iter(tensors)
