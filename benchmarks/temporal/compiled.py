@@ -95,7 +95,7 @@ def update_of(architecture: str, size: str, batch: int, setting: str) -> Callabl
             samples=batch,
             arithmetic=state.arithmetic,
             clip_norm=recipe.clip_norm,
-            accumulate=state.captured,
+            run=state.captured,
         )
         return float(result.loss)
 

@@ -46,7 +46,7 @@ class Made:
 
     def ahead(self, settings): ...
 
-    def seconds_of(self, trace):
+    def seconds_of(self, trace, settings):
         return 0.0 if trace.precision == "fp16" else 0.1
 
     def known(self, **fixed):

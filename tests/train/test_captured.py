@@ -89,16 +89,14 @@ def learnt(loss, sizes, *, graphs, precision="fp32", updates=5, stages=()):
     model, rules = Network(), arithmetic(precision, CPU)
     optimizer = torch.optim.AdamW(model.parameters(), lr=0.1)
     stand_in = StandIn(model)
-    accumulate = Captured(model, stand_in) if graphs else None
+    run = Captured(model, stand_in) if graphs else None
     losses = []
     for number in range(updates):
         batches = [
             ({"values": torch.randn(size, 4), "weights": torch.rand(size), "name": "all"}, size) for size in sizes
         ]
         at = partial(loss, stage=stages[number]) if stages else loss
-        result = update(
-            model, optimizer, at, batches, samples=sum(sizes), arithmetic=rules, clip_norm=1.0, accumulate=accumulate
-        )
+        result = update(model, optimizer, at, batches, samples=sum(sizes), arithmetic=rules, clip_norm=1.0, run=run)
         losses.append(result.loss)
     return model.state_dict(), torch.stack(losses), stand_in
 
@@ -138,10 +136,11 @@ def test_shapes_beyond_those_that_are_kept_run_plainly(monkeypatch):
     assert GRAPHS > 1
 
 
-def step(model, accumulate):
+def step(model, run):
     """The gradient of an update's only microbatch."""
-    batch = {"values": torch.ones(4, 4)}
-    return accumulate(model, squares, batch, size=4, samples=4, expected=None, arithmetic=arithmetic("fp32", CPU))
+    batches, optimizer = [({"values": torch.ones(4, 4)}, 4)], torch.optim.SGD([torch.zeros(1, requires_grad=True)])
+    rules = arithmetic("fp32", CPU)
+    update(model, optimizer, squares, batches, samples=4, arithmetic=rules, run=run)
 
 
 def test_what_draws_on_the_host_is_refused():
@@ -159,11 +158,11 @@ def test_what_cannot_be_captured_is_named_and_leaves_gradients_as_they_were():
         work()
         raise RuntimeError("CUDA error: operation not permitted when stream is capturing\nmore")
 
-    accumulate = Captured(model, waits)
-    step(model, accumulate)
+    run = Captured(model, waits)
+    step(model, run)
     before = model.inner.weight.grad
     with pytest.raises(RunError, match="cannot be captured: CUDA error: operation not permitted") as refused:
-        step(model, accumulate)
+        step(model, run)
     assert "compile=no" in refused.value.hint
     assert at_capture == [[None] * len(at_capture[0])], "a graph makes gradients of its own"
     assert model.inner.weight.grad is before
@@ -182,12 +181,12 @@ def test_where_memory_ends_graphs_are_given_back_and_smaller_microbatches_have_t
             raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 1 GiB")
         return stand_in(work)
 
-    accumulate, recovering = Captured(model, record), Recovering(model, optimizer, rules)
+    run, recovering = Captured(model, record), Recovering(model, optimizer, rules)
     values = torch.randn(16, 4)
 
     def attempt(micro_batch):
         parts = [({"values": part}, len(part)) for part in values.split(micro_batch)]
-        return update(model, optimizer, squares, parts, samples=16, arithmetic=rules, accumulate=accumulate)
+        return update(model, optimizer, squares, parts, samples=16, arithmetic=rules, run=run)
 
     def sizes(size, updates):
         return [recovering.run(attempt, size)[1] for _ in range(updates)]
@@ -237,11 +236,11 @@ def test_on_a_gpu_bits_are_the_same_with_its_own_random_numbers(precision):
         model = nn.Sequential(nn.Linear(4, 64), nn.Dropout(0.5), nn.Linear(64, 2)).to(gpu)
         optimizer = torch.optim.AdamW(model.parameters(), fused=True)
         rules = arithmetic(precision, gpu)
-        accumulate = Captured(model) if graphs else None
+        run = Captured(model) if graphs else None
         for number in range(6):
             torch.manual_seed(number)
             batches = [({"values": torch.randn(8, 4, device=gpu)}, 8) for _ in range(3)]
-            update(model, optimizer, squares, batches, samples=24, arithmetic=rules, accumulate=accumulate)
+            update(model, optimizer, squares, batches, samples=24, arithmetic=rules, run=run)
         return model.state_dict()
 
     plain, graphs = trained(False), trained(True)

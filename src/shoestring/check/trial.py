@@ -81,7 +81,7 @@ def _run(question: dict[str, Any], tell: Tell) -> None:
                 samples=first[0][1] if batches is first else sum(sizes),
                 arithmetic=state.arithmetic,
                 clip_norm=part(loaded.recipe, "clip_norm", None),
-                accumulate=state.captured,
+                run=state.captured,
             )
             loss = float(done.loss)  # waits for the device
             tell({"stage": "update", "seconds": time.perf_counter() - began, "loss": repr(loss)})

@@ -65,7 +65,7 @@ def too_small_work(seen: Seen) -> str:
     if seen.target.device.kind == "cpu" or chosen.time is None:
         return ""
     size, samples, device = chosen.trace.micro_batch, seen.loaded.effective_batch, seen.target.device
-    captured = chosen.settings.compile == "graphs"
+    captured = chosen.settings.captured
     larger = seconds_of(scaled(chosen.trace, size * _LARGER), device, samples * _LARGER, captured=captured)
     if larger is None or larger.value > chosen.seconds * _LARGER / 2:
         return ""

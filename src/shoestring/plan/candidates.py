@@ -40,17 +40,11 @@ class Candidates:
     """The candidates of one recipe on one target, by their settings. A question that was asked is not asked again."""
 
     def __init__(
-        self,
-        tracer: Tracer,
-        loaded: LoadedRecipe,
-        target: Target,
-        calibration: Calibration | None = None,
-        *,
-        captured: bool = False,
+        self, tracer: Tracer, loaded: LoadedRecipe, target: Target, calibration: Calibration | None = None
     ) -> None:
-        """`calibration` is what a run on the same device measured; `captured`, whether microbatches will be graphs."""
+        """`calibration` is what a run on the same device measured."""
         self.tracer, self.loaded, self.target = tracer, loaded, target
-        self.calibration, self._captured = calibration, captured
+        self.calibration = calibration
         self._known: dict[Settings, Candidate] = {}
         self._begun: dict[Settings, Future[Candidate]] = {}
         self._beside: Tracer | None = None
@@ -89,14 +83,14 @@ class Candidates:
             self._beside.close()
             self._thread.shutdown(cancel_futures=True)
 
-    def seconds_of(self, trace: Trace) -> float:
+    def seconds_of(self, trace: Trace, settings: Settings) -> float:
         """Of an update of the effective batch, were its microbatches like the trace; 0 where no rate is known."""
         found = seconds_of(
             trace,
             self.target.device,
             self.loaded.effective_batch,
             calibration=self.calibration,
-            captured=self._captured,
+            captured=settings.captured,
         )
         return found.value if found else 0.0
 
@@ -150,9 +144,7 @@ def candidate(
             gpus=gpus,
             cudnn_benchmark=settings.cudnn_benchmark,
         ),
-        time=seconds_of(
-            trace, target.device, share, gpus=gpus, calibration=calibration, captured=settings.compile == "graphs"
-        ),
+        time=seconds_of(trace, target.device, share, gpus=gpus, calibration=calibration, captured=settings.captured),
     )
 
 

@@ -131,10 +131,10 @@ def make_plan(
     as far as that does not take longer than the plan. `usd_per_hour` of one GPU counts instead of a list price, and
     `calibration` is what a run on the same device measured.
 
-    Raises TraceError when a training step of the model cannot be followed, QuestionError when its data is bad.
+    Raises TraceError when a training step of the model cannot be followed, QuestionError when its data is bad or the
+    model cannot have what `wanted` fixes.
     """
-    graphs = wanted.compile == "graphs"
-    with Tracer(loaded) as tracer, Candidates(tracer, loaded, target, calibration, captured=graphs) as candidates:
+    with Tracer(loaded) as tracer, Candidates(tracer, loaded, target, calibration) as candidates:
         facts = tracer.facts
         found = search(candidates, wanted)
         chosen = found[0]

@@ -38,7 +38,7 @@ def search(candidates: Candidates, wanted: Settings) -> list[Candidate]:
 
     Raises QuestionError where the model or its optimizer cannot have what is fixed.
     """
-    if wanted.compile == "graphs":
+    if wanted.captured:
         # What computes again in backward cannot be captured.
         wanted = wanted.replace(checkpointing=wanted.checkpointing or "no")
     for precision in _precisions(candidates, wanted):
@@ -96,7 +96,7 @@ def _cannot_win(candidates: Candidates, precision: Precision, best: Candidate) -
     plain = candidates.known(checkpointing="no", precision=best.settings.precision)
     if not plain:
         return False
-    return candidates.seconds_of(in_precision(plain[-1].trace, precision)) > best.seconds * CLOSE
+    return candidates.seconds_of(in_precision(plain[-1].trace, precision), best.settings) > best.seconds * CLOSE
 
 
 def in_precision(trace: Trace, precision: Precision) -> Trace:
@@ -253,7 +253,7 @@ def _faster_in_smaller_parts(candidates: Candidates, best: Candidate) -> Candida
         return best
     one, other = (candidates(best.settings.replace(micro_batch=size)) for size in (sizes[0], sizes[-1]))
     times = {
-        size: candidates.seconds_of(made)
+        size: candidates.seconds_of(made, best.settings)
         for size in sizes
         if (made := between(one.trace, other.trace, size)) is not None
     }
@@ -265,7 +265,11 @@ def _faster_in_smaller_parts(candidates: Candidates, best: Candidate) -> Candida
 
 
 def _seconds_at(candidates: Candidates, found: Candidate, size: int) -> float:
-    return found.seconds if found.trace.micro_batch == size else candidates.seconds_of(scaled(found.trace, size))
+    return (
+        found.seconds
+        if found.trace.micro_batch == size
+        else candidates.seconds_of(scaled(found.trace, size), found.settings)
+    )
 
 
 def _worth_computing_again(plain: Candidate, candidates: Candidates, whole: int) -> bool:

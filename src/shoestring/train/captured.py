@@ -18,9 +18,8 @@ from torch.utils._pytree import tree_flatten, tree_unflatten
 from shoestring.errors import QuestionError, RunError
 from shoestring.settings import Settings
 from shoestring.train.memory import out_of_memory, said
-from shoestring.train.precision import Arithmetic
 from shoestring.train.seeding import Generators
-from shoestring.train.update import LossFunction, Microbatch, Weight, gradient
+from shoestring.train.update import Microbatch, Weight, Work
 
 GRAPHS = 16
 """At most, since each keeps gradients and inputs of its own. Other shapes run as they would without graphs."""
@@ -34,7 +33,7 @@ def of(model: nn.Module, settings: Settings, device: torch.device) -> Captured |
 
     Raises QuestionError for a machine without a GPU.
     """
-    if settings.compile != "graphs":
+    if not settings.captured:
         return None
     if device.type != "cuda":
         raise QuestionError("compile=graphs: CUDA graphs need a GPU, and there is none here", hint="compile=yes")
@@ -42,7 +41,7 @@ def of(model: nn.Module, settings: Settings, device: torch.device) -> Captured |
 
 
 class Captured:
-    """`update.gradient` for one model, from the second microbatch of its kind on as a graph; the first is run plainly,
+    """An update's `run` for one model: from the second microbatch of its kind on as a graph. The first is run plainly,
     which also starts the libraries that cannot be started within a capture.
     """
 
@@ -53,42 +52,31 @@ class Captured:
         self._seen: set[Hashable] = set()
         self._graphs: dict[Hashable, _Graph] = {}
 
-    def __call__(
-        self,
-        model: nn.Module,
-        loss: LossFunction,
-        batch: Any,
-        *,
-        size: int,
-        samples: int,
-        expected: Weight | None,
-        arithmetic: Arithmetic,
-    ) -> Microbatch:
-        """What `gradient` does and returns.
+    def __call__(self, work: Work, batch: Any, expected: Weight | None, key: Hashable) -> Microbatch:
+        """What `work(batch, expected)` does and returns.
 
-        Raises RunError where this model's work cannot be captured.
+        Raises RunError where it cannot be captured, QuestionError where a graph would not do the same again.
         """
         leaves, structure = tree_flatten((batch, expected))
         tensors = [leaf for leaf in leaves if isinstance(leaf, Tensor)]
         # As text: not every torch can hash a structure.
-        key = (_known(loss), str(structure), size, samples, *map(_kind, leaves))
+        kind = (key, str(structure), *map(_kind, leaves))
 
-        def work(tensors: list[Tensor]) -> Microbatch:
+        def with_these(tensors: list[Tensor]) -> Microbatch:
             given = iter(tensors)
             taken = [next(given) if isinstance(leaf, Tensor) else leaf for leaf in leaves]
-            batch, expected = tree_unflatten(taken, structure)
-            return gradient(model, loss, batch, size=size, samples=samples, expected=expected, arithmetic=arithmetic)
+            return work(*tree_unflatten(taken, structure))
 
         try:
-            if key not in self._seen:
-                found = _without_host_draws(work, tensors)
-                self._seen.add(key)
+            if kind not in self._seen:
+                found = _without_host_draws(lambda: work(batch, expected))
+                self._seen.add(kind)
                 return found
-            if key not in self._graphs:
+            if kind not in self._graphs:
                 if len(self._graphs) == GRAPHS:
-                    return work(tensors)
-                self._graphs[key] = _Graph(work, tensors, self._parameters, self._record)
-            return self._graphs[key].replay(tensors, first=expected is None)
+                    return work(batch, expected)
+                self._graphs[kind] = _Graph(with_these, tensors, self._parameters, self._record)
+            return self._graphs[kind].replay(tensors, first=expected is None)
         except (RuntimeError, MemoryError):
             # Memory ran out, most likely, and smaller microbatches are of another kind.
             self.forget()
@@ -161,10 +149,10 @@ def cuda_recorder() -> Recorder:
     return record
 
 
-def _without_host_draws(work: Callable[[list[Tensor]], Microbatch], tensors: list[Tensor]) -> Microbatch:
+def _without_host_draws(work: Callable[[], Microbatch]) -> Microbatch:
     """What `work` gives. Raises QuestionError where it drew random numbers that a graph would not draw again."""
     before = Generators()
-    found = work(tensors)
+    found = work()
     if not before.untouched():
         raise QuestionError(
             "compile=graphs: the model draws random numbers on the host, which a graph would repeat",
@@ -176,11 +164,6 @@ def _without_host_draws(work: Callable[[list[Tensor]], Microbatch], tensors: lis
 def _own(value: Any) -> Any:
     """The value a graph has written, where its next replay does not write."""
     return value.clone() if isinstance(value, Tensor) else value
-
-
-def _known(loss: LossFunction) -> Hashable:
-    """What tells a recipe's losses apart: their stages."""
-    return (*getattr(loss, "keywords", {}).items(),)
 
 
 def _kind(leaf: Any) -> Hashable:

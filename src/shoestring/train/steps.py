@@ -105,7 +105,7 @@ def one_update(session: Session) -> None:
             samples=samples,
             arithmetic=state.arithmetic,
             clip_norm=part(recipe, "clip_norm", None),
-            accumulate=state.captured,
+            run=state.captured,
         )
 
     failure = ""

@@ -3,9 +3,10 @@
 The update's loss is the sum over all microbatches divided by their total weight, so how it was split does not matter.
 """
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Hashable, Iterable
 from dataclasses import dataclass
-from typing import Any, NamedTuple, Protocol
+from functools import partial
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -29,18 +30,10 @@ class Microbatch(NamedTuple):
     """The weight of the whole effective batch, by which the gradient was divided."""
 
 
-class Accumulate(Protocol):
-    def __call__(
-        self,
-        model: nn.Module,
-        loss: LossFunction,
-        batch: Any,
-        *,
-        size: int,
-        samples: int,
-        expected: Weight | None,
-        arithmetic: Arithmetic,
-    ) -> Microbatch: ...
+Work = Callable[[Any, Weight | None], Microbatch]
+"""Adds a microbatch's gradient, given the batch and, from an update's second microbatch on, `Microbatch.expected`."""
+Runner = Callable[[Work, Any, Weight | None, Hashable], Microbatch]
+"""Does such work in another way. What is asked for under an equal key differs in tensors' values alone."""
 
 
 @dataclass(kw_only=True)
@@ -66,13 +59,13 @@ def update(
     samples: int,
     arithmetic: Arithmetic,
     clip_norm: float | None = None,
-    accumulate: Accumulate | None = None,
+    run: Runner | None = None,
 ) -> UpdateResult:
     """Run one update over `microbatches`, pairs of (batch on the device, its number of samples).
 
     `samples` is the size of the effective batch. `loss(model, batch)` gives a mean over the batch's samples, or
-    (sum, weight). Gradients must be clear on entry and are clear on return. `accumulate` does a microbatch's work in
-    place of `gradient`, which is the same work as Python asks for it.
+    (sum, weight). Gradients must be clear on entry and are clear on return. `run` does the work of each microbatch,
+    which is otherwise done as Python comes to it.
 
     Raises RunError when all samples together weigh nothing, and HalfDoneError where memory ran out within the step;
     where it ran out before, nothing has changed but gradients and buffers.
@@ -80,9 +73,12 @@ def update(
     total_sum: Tensor | None = None
     total_weight: Weight = 0.0
     expected_weight: Weight | None = None
+    # A loss that is in some stage of the run is a partial of it.
+    stage = (*getattr(loss, "keywords", {}).items(),)
     for batch, size in microbatches:
-        loss_sum, weight, expected_weight = (accumulate or gradient)(
-            model, loss, batch, size=size, samples=samples, expected=expected_weight, arithmetic=arithmetic
+        work = partial(_gradient, model, loss, size, samples, arithmetic)
+        loss_sum, weight, expected_weight = (
+            run(work, batch, expected_weight, (stage, size, samples)) if run else work(batch, expected_weight)
         )
         total_weight = weight if total_sum is None else total_weight + weight
         total_sum = loss_sum if total_sum is None else total_sum + loss_sum
@@ -105,18 +101,16 @@ def update(
     return UpdateResult(loss=mean, gradient_norm=norm, skipped=int(not stepped), stepped=stepped)
 
 
-def gradient(
+def _gradient(
     model: nn.Module,
     loss: LossFunction,
-    batch: Any,
-    *,
     size: int,
     samples: int,
-    expected: Weight | None,
     arithmetic: Arithmetic,
+    batch: Any,
+    expected: Weight | None,
 ) -> Microbatch:
-    """Add the gradient of a microbatch of `size` to those of the parameters. `expected` is what an update's first
-    microbatch returned as such, None for that one."""
+    """Add the gradient of a microbatch of `size` to those of the parameters."""
     with arithmetic.autocast():
         loss_sum, weight = as_sum(loss(model, batch), size)
     if expected is None:
