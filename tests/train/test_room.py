@@ -11,7 +11,8 @@ from shoestring.errors import RunError
 from shoestring.finding import live
 from shoestring.monitor.events import read
 from shoestring.settings import Settings
-from shoestring.train import room, saving
+from shoestring.train import captured, room, saving
+from shoestring.train.captured import Captured
 from shoestring.train.fit import Fit
 from shoestring.train.state import build
 from tests.sessions import light_bits, session
@@ -67,6 +68,45 @@ def test_activations_are_computed_again_and_the_next_session_begins_so(tmp_path,
     ]
     session(Stacked(), tmp_path / "undisturbed", {"micro_batch": 1})
     assert light_bits(tmp_path / "run" / "light")[1] == light_bits(tmp_path / "undisturbed" / "light")[1]
+
+
+def test_what_computes_again_is_not_captured_then_nor_in_the_next_session():
+    settings = Settings(micro_batch=1, precision="fp32", checkpointing="no")
+    for act in (room.compute_again, room.apply):
+        state = build(live(Stacked()), settings, CPU)
+        state.captured = Captured(state.model, record=lambda work: (work(), lambda: None))
+        if act is room.apply:
+            act(state, Stacked())
+            assert state.captured
+            state.fit = Fit(micro_batch=1, checkpointing="full")
+        act(state, Stacked())
+        assert state.captured is None
+
+
+def test_where_the_optimizers_step_does_not_fit_graphs_make_room(tmp_path, monkeypatch):
+    class Full(torch.optim.SGD):
+        steps = 0
+
+        def step(self, closure=None):
+            Full.steps += 1
+            if Full.steps == 5:
+                raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2.00 GiB")
+            return super().step(closure)
+
+    class Graphs:
+        forgotten = 0
+
+        def __call__(self, work, batch, expected, key):
+            return work(batch, expected)
+
+        def forget(self):
+            self.forgotten += 1
+
+    graphs = Graphs()
+    monkeypatch.setattr(captured, "of", lambda model, settings, device: graphs)
+    session(Stacked(optimizer=Full), tmp_path, {"micro_batch": 2})
+    assert [event["during"] for event in events(tmp_path, "oom")] == ["optimizer step"]
+    assert graphs.forgotten == 1
 
 
 def test_a_block_is_not_wrapped_twice():
