@@ -26,14 +26,17 @@ HUGGING_FACE = "hf:"
 """What begins the name of a recipe that a Hugging Face configuration makes."""
 
 
-def find(reference: str) -> LoadedRecipe:
-    """The recipe a built-in name, `hf:PATH_OR_NAME`, `path/to/file.py` or `path/to/file.py:Class` stands for, with
-    default options.
+def find(reference: str | object) -> LoadedRecipe:
+    """The recipe a built-in name, `hf:PATH_OR_NAME`, `path/to/file.py` or `path/to/file.py:Class` stands for, or an
+    object of this process (of a notebook's class, say), with the options it has by default.
 
     Running a file runs its code: give only files you would run with Python.
 
-    Raises QuestionError for an unknown name, an unreadable file, and a file with no recipe or several.
+    Raises QuestionError for an unknown name, an unreadable file, a file with no recipe or several, and an object that
+    is none.
     """
+    if not isinstance(reference, str):
+        return _live(reference)
     if reference in BUILT_IN:
         module, _, cls = BUILT_IN[reference].partition(":")
         kind = getattr(importlib.import_module(module), cls)
@@ -53,23 +56,12 @@ def find(reference: str) -> LoadedRecipe:
     return with_defaults(kind, name, path=path, digest=hashlib.sha256(path.read_bytes()).hexdigest())
 
 
-def live(recipe: object) -> LoadedRecipe:
-    """A recipe that is an object of this process (a class of a notebook, say), with the options it has."""
-    missing = _missing(recipe)
-    if missing:
-        raise QuestionError(
-            f"{type(recipe).__name__} is no recipe: it lacks {', '.join(missing)}",
-            hint="a recipe has model(), batch(size) and loss(model, batch)",
-        )
-    return with_defaults(recipe, type(recipe).__name__, is_live=True)
-
-
 def load(reference: str | object, options: Mapping[str, object]) -> LoadedRecipe:
     """The recipe behind a name, a path or an object, with `options` chosen.
 
     Raises QuestionError, naming every unknown or unreadable option at once.
     """
-    found = find(reference) if isinstance(reference, str) else live(reference)
+    found = find(reference)
     return found.replace(**config.read(options, option_fields(found), f"options of {found.name}"))
 
 
@@ -95,6 +87,16 @@ def built_in() -> list[dict[str, Any]]:
         }
         for name, found in ((name, find(name)) for name in BUILT_IN)
     ]
+
+
+def _live(recipe: object) -> LoadedRecipe:
+    missing = _missing(recipe)
+    if missing:
+        raise QuestionError(
+            f"{type(recipe).__name__} is no recipe: it lacks {', '.join(missing)}",
+            hint="a recipe has model(), batch(size) and loss(model, batch)",
+        )
+    return with_defaults(recipe, type(recipe).__name__, is_live=True)
 
 
 def _hugging_face(source: str) -> LoadedRecipe:

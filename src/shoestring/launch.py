@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from shoestring import config
 from shoestring.errors import QuestionError, RunError
-from shoestring.finding import find, live
+from shoestring.finding import find
 from shoestring.hardware import targets
 from shoestring.hardware.catalog import Target
 from shoestring.options import LoadedRecipe, option_fields
@@ -30,7 +30,7 @@ def choose(recipe: str | object, values: Mapping[str, object]) -> tuple[LoadedRe
 
     Raises QuestionError with every unknown name and wrong value at once.
     """
-    found = find(recipe) if isinstance(recipe, str) else live(recipe)
+    found = find(recipe)
     options, settings = option_fields(found), config.fields(Settings)
     chosen = config.read(values, {**options, **settings}, f"options of {found.name} and settings")
     loaded = found.replace(**{name: value for name, value in chosen.items() if name in options})
@@ -132,7 +132,7 @@ def _continue(
         raise QuestionError(
             f"{directory.plan_file} lacks {', '.join(sorted(missing))}", hint="copy the run again from where it came"
         )
-    found = find(recipe) if isinstance(recipe, str) else live(recipe)
+    found = find(recipe)
     if found.name != stored["recipe"]:
         raise QuestionError(
             f"{directory.path} is a run of {stored['recipe']}, not of {found.name}",

@@ -14,7 +14,7 @@ import shoestring
 from shoestring.errors import QuestionError
 from shoestring.estimate.calibration import Calibration
 from shoestring.estimate.spread import Spread
-from shoestring.finding import find, live
+from shoestring.finding import find
 from shoestring.hardware import targets
 from shoestring.hardware.prices import PRICES
 from shoestring.plan.comparison import compare
@@ -69,7 +69,7 @@ def test_what_the_recipe_says_of_its_data_is_part_of_a_plan():
         def notes(self):
             return [self.said]
 
-    found = make_plan(live(Made()), targets.find("t4"), Settings())
+    found = make_plan(find(Made()), targets.find("t4"), Settings())
     assert found.json()["notes"] == ["the data are synthetic <zeros>"]
     assert "the data are synthetic &lt;zeros&gt;" in found._repr_html_()
     console = Console(width=100, record=True, file=io.StringIO())
@@ -143,12 +143,12 @@ def test_what_a_recipe_says_cannot_be_code_in_a_notebook():
         pass
 
     Odd.__name__ = "<script>alert(1)</script>"
-    html = make_plan(live(Odd()), small(4), Settings(precision="fp32"))._repr_html_()
+    html = make_plan(find(Odd()), small(4), Settings(precision="fp32"))._repr_html_()
     assert "<script" not in html
 
 
 def test_several_targets_are_compared_in_time_and_cost():
-    found = compare(live(Epochs()), [targets.find(name) for name in ("kaggle-t4", "t4", "a100-80")], Settings())
+    found = compare(find(Epochs()), [targets.find(name) for name in ("kaggle-t4", "t4", "a100-80")], Settings())
     rows = {row["target"]: row for row in found.rows()}
     assert rows["kaggle-t4"]["usd"] == 0.0
     assert rows["t4"]["usd"] is None  # no list price is known
@@ -158,7 +158,7 @@ def test_several_targets_are_compared_in_time_and_cost():
     assert [plan["target"] for plan in found.json()["plans"]] == list(rows)
     json.dumps(found.json(), allow_nan=False)
     assert "unknown" in found._repr_html_()
-    given = compare(live(Epochs()), [targets.find("t4")], Settings(), usd_per_hour=0.5)
+    given = compare(find(Epochs()), [targets.find("t4")], Settings(), usd_per_hour=0.5)
     assert given.plans[0].cost_usd == pytest.approx(given.plans[0].hours * 0.5)
 
 
@@ -207,7 +207,7 @@ def small(gib):
 
 def test_a_smaller_gpu_gets_a_smaller_microbatch_for_the_same_update():
     wanted = Settings(precision="fp32")
-    sizes = [make_plan(live(Wide()), small(gib), wanted) for gib in (4, 1.2)]
+    sizes = [make_plan(find(Wide()), small(gib), wanted) for gib in (4, 1.2)]
     assert all(plan.fits for plan in sizes)
     assert sizes[1].settings.micro_batch < 8
     assert not any(other["fits"] and other["settings"]["micro_batch"] == 8 for other in sizes[1].alternatives)
@@ -215,7 +215,7 @@ def test_a_smaller_gpu_gets_a_smaller_microbatch_for_the_same_update():
 
 
 def test_without_data_there_is_an_update_but_no_total():
-    plan = make_plan(live(Wide()), small(4), Settings(precision="fp32"))
+    plan = make_plan(find(Wide()), small(4), Settings(precision="fp32"))
     assert plan.time.predicted.update_seconds > 0
     assert plan.time.predicted.total_seconds is None
     assert plan.sessions == ()
@@ -223,15 +223,15 @@ def test_without_data_there_is_an_update_but_no_total():
 
 
 def test_a_compiled_step_is_not_estimated_and_that_is_said():
-    plan = make_plan(live(Wide()), small(4), Settings(precision="fp32", micro_batch=8, compile="yes"))
+    plan = make_plan(find(Wide()), small(4), Settings(precision="fp32", micro_batch=8, compile="yes"))
     assert plan.settings.compile == "yes"
     assert any("compiled blocks are not estimated" in reason for reason in plan.reasons)
 
 
 def test_graphs_are_planned_without_the_hosts_launches():
-    graphs = make_plan(live(Wide()), small(4), Settings(precision="fp32", compile="graphs"))
+    graphs = make_plan(find(Wide()), small(4), Settings(precision="fp32", compile="graphs"))
     assert any("without the host's share" in reason for reason in graphs.reasons)
-    same = make_plan(live(Wide()), small(4), graphs.settings.replace(compile="no"))
+    same = make_plan(find(Wide()), small(4), graphs.settings.replace(compile="no"))
     assert graphs.time.predicted.update_seconds < same.time.predicted.update_seconds
 
 
@@ -241,11 +241,11 @@ def test_what_the_model_cannot_have_is_the_models_own_error():
             return nn.Linear(512, 512)
 
     with pytest.raises(QuestionError, match="checkpointing=full"):
-        make_plan(live(Alone()), small(4), Settings(checkpointing="full"))
+        make_plan(find(Alone()), small(4), Settings(checkpointing="full"))
 
 
 def test_what_cannot_fit_is_a_verdict_with_its_numbers():
-    plan = make_plan(live(Wide()), small(0.2), Settings(precision="fp32"))
+    plan = make_plan(find(Wide()), small(0.2), Settings(precision="fp32"))
     assert plan.verdict == "does not fit"
     assert not plan.memory.fits
     assert any("not even that fits" in reason for reason in plan.reasons)

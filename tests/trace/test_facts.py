@@ -2,13 +2,13 @@
 
 from torch import nn
 
-from shoestring.finding import live
+from shoestring.finding import find
 from shoestring.trace import facts
 from tests.trace.recipes_of_each_kind import Linears, Mlp, Tied
 
 
 def test_parameters_buffers_and_data_are_counted() -> None:
-    found = facts.read(live(Mlp()))
+    found = facts.read(find(Mlp()))
     parameters = 20 * 64 + 64 + 2 * 64 + 64 * 3 + 3
     assert found.parameters_total == found.parameters_trainable == parameters
     assert found.weight_bytes == 4 * parameters + 2 * 4 * 64 + 8  # running mean and variance, batches seen
@@ -17,7 +17,7 @@ def test_parameters_buffers_and_data_are_counted() -> None:
 
 
 def test_tied_weights_count_once_and_a_recipe_may_have_no_data() -> None:
-    found = facts.read(live(Tied()))
+    found = facts.read(find(Tied()))
     assert found.parameters_total == 1000 * 64 + 2 * 64
     assert found.weight_bytes == 4 * found.parameters_total
     assert found.samples is None
@@ -32,7 +32,7 @@ class Frozen(Linears):
 
 
 def test_frozen_parameters_are_not_trainable() -> None:
-    found = facts.read(live(Frozen()))
+    found = facts.read(find(Frozen()))
     assert found.parameters_total - found.parameters_trainable == 256 * 512
     assert found.frozen_bytes == 4 * 256 * 512
 
@@ -48,7 +48,7 @@ class FixedStatistics(Mlp):
 
 
 def test_batch_norm_with_fixed_statistics_does_not_depend_on_the_batch() -> None:
-    assert not facts.read(live(FixedStatistics())).batch_norm
+    assert not facts.read(find(FixedStatistics())).batch_norm
 
 
 def test_the_lengths_of_a_subset_are_those_of_its_own_samples() -> None:
@@ -74,5 +74,5 @@ def test_the_lengths_of_a_subset_are_those_of_its_own_samples() -> None:
         def label(self, dataset: Lengths, index: int) -> int:
             return dataset.of[index]
 
-    assert facts.read(live(Lengthy())).lengths == (5.0, 9.0)
-    assert facts.read(live(Lengthy()).replace(subset=10)).lengths == (5.0, 9.0)
+    assert facts.read(find(Lengthy())).lengths == (5.0, 9.0)
+    assert facts.read(find(Lengthy()).replace(subset=10)).lengths == (5.0, 9.0)

@@ -4,7 +4,7 @@ import dataclasses
 
 import torch
 
-from shoestring.finding import live
+from shoestring.finding import find
 from shoestring.hardware.catalog import DEVICES
 from shoestring.settings import Settings
 from shoestring.trace import Tracer
@@ -35,7 +35,7 @@ CPU = dataclasses.replace(T4, compute_capability=None)
 
 
 def followed(recipe, device=T4):
-    with Tracer(live(recipe)) as tracer:
+    with Tracer(find(recipe)) as tracer:
         return tracer.trace(Settings(micro_batch=1024, precision="fp32"), accumulate=1, device=device)
 
 

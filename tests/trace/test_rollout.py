@@ -3,7 +3,7 @@ from collections.abc import Iterator
 import torch
 from torch import Tensor, nn
 
-from shoestring.finding import live
+from shoestring import finding
 from shoestring.hardware.targets import find
 from shoestring.settings import Precision, Settings
 from shoestring.trace import Tracer
@@ -40,7 +40,7 @@ class Writing:
 
 
 def traced(recipe: object, precision: Precision, accumulate: int = 3) -> Trace:
-    with Tracer(live(recipe)) as tracer:
+    with Tracer(finding.find(recipe)) as tracer:
         settings = Settings(micro_batch=2, precision=precision, checkpointing="no")
         return tracer.trace(settings, accumulate=accumulate, device=find("t4").device)
 

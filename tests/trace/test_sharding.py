@@ -116,7 +116,7 @@ def tracers() -> Iterator[dict[type, Tracer]]:
 def ask(tracers: dict[type, Tracer]) -> Ask:
     def trace(sharding: str, kind: type = Trained, *, gpus: int = 2, accumulate: int = 1, again: str = "no") -> Trace:
         if kind not in tracers:
-            tracers[kind] = Tracer(finding.live(kind()))
+            tracers[kind] = Tracer(finding.find(kind()))
         settings = Settings(micro_batch=ROWS, precision="fp32", sharding=sharding, checkpointing=again)
         return tracers[kind].trace(settings, accumulate=accumulate, device=DEVICES["t4"], gpus=gpus)
 

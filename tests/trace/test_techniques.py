@@ -63,7 +63,7 @@ def open_tracer() -> Iterator[Callable[[object], Tracer]]:
 
         def of(key: Any, made: object) -> Tracer:
             if key not in known:
-                known[key] = stack.enter_context(Tracer(finding.live(made)))
+                known[key] = stack.enter_context(Tracer(finding.find(made)))
             return known[key]
 
         yield of

@@ -154,7 +154,7 @@ def test_ctrl_c_while_an_answer_is_awaited_ends_the_child(misfits: Path) -> None
 
 
 def test_a_live_object_goes_along_by_fork() -> None:
-    with Tracer(finding.live(Linears())) as tracer:
+    with Tracer(finding.find(Linears())) as tracer:
         assert tracer.trace(Settings(micro_batch=2, precision="fp32"), accumulate=1, device=T4).events
 
 

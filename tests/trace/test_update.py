@@ -30,7 +30,7 @@ def tracers() -> Iterator[dict[str, Tracer]]:
 def ask(tracers: dict[str, Tracer]) -> Ask:
     def trace(name: str, precision: Precision = "fp32", device: object = T4, *, accumulate: int = 1) -> Trace:
         if name not in tracers:
-            tracers[name] = Tracer(finding.live(getattr(recipes_of_each_kind, name)()))
+            tracers[name] = Tracer(finding.find(getattr(recipes_of_each_kind, name)()))
         settings = Settings(micro_batch=32, precision=precision)
         return tracers[name].trace(settings, accumulate=accumulate, device=device)
 

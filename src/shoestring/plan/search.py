@@ -9,6 +9,7 @@ are known, and then followed itself: no choice rests on a prediction of its memo
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 
+from shoestring.errors import QuestionError
 from shoestring.estimate.requests import OF_A_BATCH
 from shoestring.plan.candidates import Candidate, Candidates, possible
 from shoestring.settings import Precision, Settings
@@ -36,9 +37,14 @@ def search(candidates: Candidates, wanted: Settings) -> list[Candidate]:
     What `wanted` fixes stays fixed; what it leaves open is chosen: the precision, the microbatch, how many blocks
     compute their activations again in backward, and whether the optimizer is one kernel.
 
-    Raises QuestionError where the model or its optimizer cannot have what is fixed.
+    Raises QuestionError where the model, its optimizer or the device cannot have what is fixed.
     """
     if wanted.captured:
+        if candidates.target.device.kind != "cuda":
+            raise QuestionError(
+                f"compile=graphs: CUDA graphs need a GPU, and {candidates.target.device.title} is none",
+                hint="compile=yes",
+            )
         # What computes again in backward cannot be captured.
         wanted = wanted.replace(checkpointing=wanted.checkpointing or "no")
     for precision in _precisions(candidates, wanted):
