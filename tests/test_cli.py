@@ -45,13 +45,8 @@ class Mine:
 
 
 def test_every_answer_a_program_reads_is_json_alone(shoestring, mine):
-    for question in (
-        ["recipes"],
-        ["targets"],
-        ["estimate", mine, "--on", "t4", "--set", "micro_batch=2"],
-        ["plan", mine, "--on", "kaggle-t4"],
-        ["train", mine, "--run", mine.parent / "run"],
-    ):
+    """Estimates and plans: see below."""
+    for question in (["recipes"], ["targets"], ["train", mine, "--run", mine.parent / "run"]):
         status, out, _ = shoestring(*question, "--json")
         assert status == 0
         json.loads(out)

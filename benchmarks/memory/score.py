@@ -27,7 +27,7 @@ from benchmarks.memory.cases import Case, Row, Rows, number
 from shoestring.errors import ShoestringError
 from shoestring.estimate import memory
 from shoestring.estimate.memory import Range
-from shoestring.finding import live
+from shoestring.finding import find
 from shoestring.trace.record import Trace
 from shoestring.trace.tracer import Tracer
 
@@ -176,7 +176,7 @@ def _of_rival(group: Sequence[Score], name: str) -> Iterator[Score]:
 
 def _of_one_recipe(group: Sequence[tuple[Row, Case]], kind: Rows, judge: Judge) -> Iterator[Score]:
     try:
-        tracer = Tracer(live(group[0][1].recipe()))
+        tracer = Tracer(find(group[0][1].recipe()))
     except ShoestringError as error:
         yield from (Score(row=row, skipped=_words(error)) for row, _ in group)
         return

@@ -13,7 +13,8 @@ ARCHITECTURES = ("lstm", "transformer", "mlp")
 # 11 updates an epoch: twice within the first, then in the last update of the second, whose epoch is evaluated in the
 # session that follows. Counted in microbatches of the session at hand.
 STOPS = (3, 4, 15)
-SIZE = "full" if os.environ.get("SHOESTRING_SOAK") else "tiny"
+SOAK = bool(os.environ.get("SHOESTRING_SOAK"))
+SIZE = "full" if SOAK else "tiny"
 
 
 def values(architecture):
@@ -50,7 +51,9 @@ def test_paused_three_times(straight, stop, tmp_path):
     assert final_bits(tmp_path) == bits
 
 
+@pytest.mark.parametrize("straight", ARCHITECTURES if SOAK else ARCHITECTURES[:1], indirect=True)
 def test_killed_three_times(straight, tmp_path):
+    """In processes of their own; in short of one architecture, as what is lost and found again is the engine's."""
     architecture, bits = straight
     for at in STOPS:
         question = {

@@ -135,7 +135,7 @@ def test_no_block_is_computed_again_in_what_is_captured():
 
 
 def test_nothing_is_captured_without_a_gpu():
-    with pytest.raises(QuestionError, match="CUDA graphs need a GPU, and .* is none"):
+    with pytest.raises(QuestionError, match="CUDA graphs need a GPU, and"):
         chosen(Made(bytes_of=per_sample(1), target=targets.find("local")), Settings(compile="graphs"))
 
 

@@ -8,8 +8,9 @@ from shoestring.estimate.calibration import Calibration
 from shoestring.hardware.catalog import Target
 from shoestring.options import LoadedRecipe
 from shoestring.plan import notebook
-from shoestring.plan.plan import Plan, make_plan
+from shoestring.plan.plan import Plan, plan_with
 from shoestring.settings import Settings
+from shoestring.trace import Tracer
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -40,12 +41,12 @@ def compare(
     calibration: Calibration | None = None,
 ) -> Comparison:
     """A thorough plan for each target. Raises what `make_plan` raises."""
-    return Comparison(
-        plans=tuple(
-            make_plan(loaded, target, wanted, thorough=True, usd_per_hour=usd_per_hour, calibration=calibration)
+    with Tracer(loaded) as tracer:
+        plans = [
+            plan_with(tracer, loaded, target, wanted, thorough=True, usd_per_hour=usd_per_hour, calibration=calibration)
             for target in targets
-        )
-    )
+        ]
+    return Comparison(plans=tuple(plans))
 
 
 def _row(plan: Plan) -> dict[str, Any]:

@@ -134,7 +134,24 @@ def make_plan(
     Raises TraceError when a training step of the model cannot be followed, QuestionError when its data is bad or the
     model cannot have what `wanted` fixes.
     """
-    with Tracer(loaded) as tracer, Candidates(tracer, loaded, target, calibration) as candidates:
+    with Tracer(loaded) as tracer:
+        return plan_with(
+            tracer, loaded, target, wanted, thorough=thorough, usd_per_hour=usd_per_hour, calibration=calibration
+        )
+
+
+def plan_with(
+    tracer: Tracer,
+    loaded: LoadedRecipe,
+    target: Target,
+    wanted: Settings,
+    *,
+    thorough: bool,
+    usd_per_hour: float | None,
+    calibration: Calibration | None,
+) -> Plan:
+    """`make_plan` with a tracer of `loaded` that may have answered for other targets: starting one takes seconds."""
+    with Candidates(tracer, loaded, target, calibration) as candidates:
         facts = tracer.facts
         found = search(candidates, wanted)
         chosen = found[0]

@@ -25,10 +25,10 @@ def with_adapters(base: nn.Module, wanted: Adaptation) -> nn.Module:
     installed.
     """
     extras.require(EXTRA, "peft")
+    targets = _targets(base, wanted.lora_targets)  # before peft, which takes seconds to import
     from peft import LoraConfig, get_peft_model
 
     assert wanted.lora_r is not None
-    targets = _targets(base, wanted.lora_targets)
     adapters = LoraConfig(r=wanted.lora_r, lora_alpha=wanted.lora_alpha or 2 * wanted.lora_r, target_modules=targets)
     with warnings.catch_warnings():
         # peft asks by a name that a newer transformers calls deprecated.
