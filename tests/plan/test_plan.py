@@ -22,6 +22,7 @@ from shoestring.plan.phases import phases
 from shoestring.plan.plan import make_plan
 from shoestring.report import planned
 from shoestring.settings import Settings
+from shoestring.trace import tracer
 
 
 @pytest.fixture(scope="module")
@@ -160,6 +161,14 @@ def test_several_targets_are_compared_in_time_and_cost():
     assert "unknown" in found._repr_html_()
     given = compare(find(Epochs()), [targets.find("t4")], Settings(), usd_per_hour=0.5)
     assert given.plans[0].cost_usd == pytest.approx(given.plans[0].hours * 0.5)
+
+
+def test_several_targets_are_compared_by_one_tracer(monkeypatch):
+    begun, fork = [], tracer._fork
+    monkeypatch.setattr(tracer, "_fork", lambda loaded: (begun.append(loaded), fork(loaded))[1])
+    second = compare(find(Epochs()), [targets.find(name) for name in ("t4", "a100-80")], Settings()).plans[1]
+    assert len(begun) == 1
+    assert second.json() == make_plan(find(Epochs()), targets.find("a100-80"), Settings(), thorough=True).json()
 
 
 def test_of_two_gpus_one_is_used_and_it_is_said():

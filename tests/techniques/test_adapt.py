@@ -1,5 +1,7 @@
 """What is done to any recipe's model and optimizer, and what cannot be."""
 
+import sys
+
 import pytest
 import torch
 from torch import nn
@@ -74,6 +76,14 @@ def test_adapters_go_where_they_are_named_and_nowhere_without_effect() -> None:
     attention = nn.Sequential(nn.MultiheadAttention(8, 2))
     with pytest.raises(QuestionError, match="passes adapters by"):
         adapt.model(attention, Adaptation(lora_r=2))
+
+
+def test_where_adapters_cannot_go_peft_is_not_imported(monkeypatch) -> None:
+    """It takes seconds, and every plan asks what adapters would bring."""
+    monkeypatch.delitem(sys.modules, "peft", raising=False)
+    with pytest.raises(QuestionError, match="cannot be used"):
+        adapt.model(made(), Adaptation(lora_r=2))
+    assert "peft" not in sys.modules
 
 
 def test_bitsandbytes_takes_the_groups_of_adamw_and_of_nothing_else() -> None:
