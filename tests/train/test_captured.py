@@ -1,7 +1,5 @@
-"""Captured microbatches learn what plain ones learn. Without a GPU a stand-in captures: it writes into the same memory
-at each replay, as a CUDA graph does, and what it wrote before it was replayed is NaN."""
+"""Captured microbatches learn what plain ones learn; without a GPU by a stand-in."""
 
-import weakref
 from functools import partial
 
 import pytest
@@ -12,48 +10,14 @@ from shoestring.errors import QuestionError, RunError
 from shoestring.settings import Settings
 from shoestring.train import captured
 from shoestring.train import update as update_module
-from shoestring.train.buffers import Buffers
 from shoestring.train.captured import GRAPHS, Captured
 from shoestring.train.precision import arithmetic
 from shoestring.train.recovery import Recovering
 from shoestring.train.update import update
 from tests.sessions import final_bits, session
+from tests.train.stand_in import StandIn
 
 CPU = torch.device("cpu")
-
-
-class StandIn:
-    """Captures on a CPU."""
-
-    def __init__(self, model):
-        self.model, self.captures, self.replays, self.memory = model, 0, 0, []
-
-    def __call__(self, work):
-        self.captures += 1
-        buffers = Buffers(self.model)
-        buffers.keep()
-        kept = work()
-        buffers.restore()
-        parameters = list(self.model.parameters())
-        gradients = [parameter.grad for parameter in parameters]
-        tensors = [*filter(torch.is_tensor, kept), *(each for each in gradients if each is not None)]
-        for tensor in tensors:
-            tensor.fill_(torch.nan)
-        self.memory += map(weakref.ref, tensors)
-
-        def replay():
-            self.replays += 1
-            held = [parameter.grad for parameter in parameters]
-            for parameter in parameters:
-                parameter.grad = None
-            found = work()
-            new = [*filter(torch.is_tensor, found), *(each.grad for each in parameters if each.grad is not None)]
-            for old, tensor in zip(tensors, new, strict=True):
-                old.copy_(tensor)
-            for parameter, gradient in zip(parameters, held, strict=True):
-                parameter.grad = gradient
-
-        return kept, replay
 
 
 class Network(nn.Module):
