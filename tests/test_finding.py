@@ -1,7 +1,7 @@
 import pytest
 
 from shoestring.errors import QuestionError
-from shoestring.finding import built_in, find, live
+from shoestring.finding import built_in, find
 
 MINE = """
 class {name}:
@@ -82,13 +82,13 @@ def test_an_object_with_the_three_methods_is_a_recipe():
         def batch(self, size): ...
         def loss(self, model, batch): ...
 
-    found = live(Mine())
+    found = find(Mine())
     assert (found.name, found.is_live, found.reference, found.effective_batch) == ("Mine", True, "", 4)
 
 
 def test_an_object_that_lacks_one_is_told():
     with pytest.raises(QuestionError, match="lacks model, batch, loss"):
-        live(object())
+        find(object())
 
 
 def test_every_built_in_recipe_says_what_it_is_and_can_be_made_small():

@@ -3,7 +3,7 @@ import dataclasses
 import pytest
 
 from shoestring.errors import QuestionError
-from shoestring.finding import live, load
+from shoestring.finding import find, load
 from shoestring.options import Adaptation
 
 
@@ -20,7 +20,7 @@ class Mine:
 
 def test_what_a_recipe_has_by_these_names_are_its_defaults():
     adapted = dataclasses.asdict(Adaptation())
-    assert dict(live(Mine()).options) == {"epochs": 5, "effective_batch": 4, "seed": 0, "subset": None, **adapted}
+    assert dict(find(Mine()).options) == {"epochs": 5, "effective_batch": 4, "seed": 0, "subset": None, **adapted}
 
 
 def test_options_reach_the_recipe_itself():

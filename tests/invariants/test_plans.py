@@ -7,7 +7,7 @@ import pytest
 import torch
 from torch import nn
 
-from shoestring.finding import live
+from shoestring.finding import find
 from shoestring.hardware import targets
 from shoestring.plan.candidates import Candidates
 from shoestring.plan.estimate import make_estimate
@@ -77,7 +77,7 @@ def with_memory(mib, target=T4):
 
 
 def found(kind, mib, wanted=None):
-    return search(Candidates(tracer(kind), live(kind()), with_memory(mib)), wanted or Settings())
+    return search(Candidates(tracer(kind), find(kind()), with_memory(mib)), wanted or Settings())
 
 
 @pytest.mark.parametrize(
@@ -94,7 +94,7 @@ def test_more_memory_never_gives_a_worse_plan(kind, least, most):
 @pytest.mark.parametrize("kind", [Layers, Normed, Heavy], ids=lambda kind: kind.__name__)
 @pytest.mark.parametrize("fixed", [{"precision": "fp32"}, {"precision": "fp16", "checkpointing": "full"}], ids=str)
 def test_a_larger_microbatch_never_has_a_lower_allocated_peak(kind, fixed):
-    candidates = Candidates(tracer(kind), live(kind()), with_memory(16_000))
+    candidates = Candidates(tracer(kind), find(kind()), with_memory(16_000))
     sizes = [size for size in (1, 2, 3, 4, 5, 8, 12) if 2 * size <= kind.effective_batch]
     peaks = [
         candidates(Settings(micro_batch=size, **({"checkpointing": "no"} | fixed))).memory.allocated.value
@@ -116,7 +116,7 @@ def test_a_setting_that_is_fixed_never_makes_it_faster(mib, fixed):
 
 def test_a_limit_never_makes_a_plan_faster_or_better():
     target = with_memory(800)
-    free = make_plan(live(Layers()), target, Settings())
+    free = make_plan(find(Layers()), target, Settings())
     worse = {"fits": 0, "fits with changes": 1, "does not fit": 2}
     for limits in (
         {"session_seconds": 200.0},
@@ -124,7 +124,7 @@ def test_a_limit_never_makes_a_plan_faster_or_better():
         {"disk_bytes": 10**9},
         {"disk_bytes": 10**6},
     ):
-        bound = make_plan(live(Layers()), targets.under(target, **limits), Settings())
+        bound = make_plan(find(Layers()), targets.under(target, **limits), Settings())
         assert worse[bound.verdict] >= worse[free.verdict]
         assert bound.time.predicted.total_seconds >= free.time.predicted.total_seconds
         assert not bound.sessions or bound.hours >= free.hours
@@ -135,6 +135,6 @@ def test_what_fits_fits_when_its_settings_are_estimated_again(kind):
     sizes = (300, 400, 600, 1100, 3000) if os.environ.get("SHOESTRING_SOAK") else (400,)
     for mib in sizes:
         chosen = found(kind, mib)[0]
-        again = make_estimate(live(kind()), with_memory(mib), chosen.settings)
+        again = make_estimate(find(kind()), with_memory(mib), chosen.settings)
         assert again.memory.fits == chosen.fits
         assert again.peak_bytes == chosen.memory.peak_bytes

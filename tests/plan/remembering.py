@@ -5,7 +5,7 @@ from functools import cache
 
 import pytest
 
-from shoestring.finding import live
+from shoestring.finding import find
 from shoestring.plan import plan as room
 from shoestring.trace import Tracer
 
@@ -32,7 +32,7 @@ _OPEN = []
 @cache
 def tracer(recipe_class, *arguments):
     """The tracer of this recipe, which stays open until `close_all`."""
-    _OPEN.append(Remembering(live(recipe_class(*arguments))))
+    _OPEN.append(Remembering(find(recipe_class(*arguments))))
     return _OPEN[-1]
 
 

@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch import nn
 
-from shoestring.finding import live
+from shoestring.finding import find
 from shoestring.hardware import targets
 from shoestring.plan import advice
 from shoestring.plan.candidates import Candidate, candidate
@@ -47,7 +47,7 @@ class Encoding:
 
 
 def seen(recipe, settings=FP32, target=T4, **facts):
-    loaded = live(recipe)
+    loaded = find(recipe)
     with Tracer(loaded) as tracer:
         found: Candidate = candidate(tracer, loaded, target, settings)
     trace = dataclasses.replace(found.trace, facts=dataclasses.replace(found.trace.facts, **facts))
@@ -102,7 +102,7 @@ def test_what_the_recipe_does_not_say_is_assumed_aloud(once):
     class Silent(Encoding):
         optimizer = None
 
-    said = advice.assumed_parts(dataclasses.replace(once, loaded=live(Silent())))
+    said = advice.assumed_parts(dataclasses.replace(once, loaded=find(Silent())))
     assert "AdamW with a rate of 0.001" in said
     assert advice.assumed_parts(once) == ""
 

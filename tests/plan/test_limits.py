@@ -7,7 +7,7 @@ import pytest
 import torch
 from torch import nn
 
-from shoestring.finding import live
+from shoestring.finding import find
 from shoestring.hardware import targets
 from shoestring.plan.plan import make_plan
 from shoestring.settings import Settings
@@ -48,7 +48,7 @@ class Options:
 
 
 def plan(target, wanted=None, *, thorough=True, recipe=None):
-    return make_plan(live(recipe or Reader()), target, wanted or Settings(precision="fp32"), thorough=thorough)
+    return make_plan(find(recipe or Reader()), target, wanted or Settings(precision="fp32"), thorough=thorough)
 
 
 def with_memory(mib):

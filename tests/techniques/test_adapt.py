@@ -54,7 +54,7 @@ def test_nothing_is_done_that_was_not_asked_for() -> None:
 
 
 def test_options_are_the_recipes_where_it_has_them() -> None:
-    assert finding.live(Mine()).adaptation == Adaptation()
+    assert finding.find(Mine()).adaptation == Adaptation()
     assert finding.load(Mine(), {"lora_r": 3, "lora_targets": "0"}).adaptation.lora_r == 3
     with pytest.raises(QuestionError, match="4-bit weights cannot be trained") as refused:
         finding.load(Mine(), {"quantization": "nf4", "lora_alpha": 0})
@@ -96,7 +96,7 @@ def test_bitsandbytes_takes_the_groups_of_adamw_and_of_nothing_else() -> None:
 
 
 def test_what_only_shows_memory_is_not_trained_with() -> None:
-    loaded = finding.live(Mine(eightbit.BlockwiseAdamW))
+    loaded = finding.find(Mine(eightbit.BlockwiseAdamW))
     with pytest.raises(QuestionError, match="estimated, not trained"):
         adapt.trained_optimizer(loaded, made(), torch.device("cpu"))
 

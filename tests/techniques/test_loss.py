@@ -83,7 +83,7 @@ class Head:
 
 def test_the_most_that_is_held_is_one_chunk() -> None:
     logits, weight, batch = 4 * 16 * 8192, 4 * 32 * 8192, 256 * (4 * 32 + 8)
-    with Tracer(finding.live(Head())) as tracer:
+    with Tracer(finding.find(Head())) as tracer:
         trace = tracer.trace(Settings(micro_batch=256, precision="fp32"), accumulate=1, device=DEVICES["t4"])
     live = most = 0
     for event in trace.events:

@@ -8,7 +8,7 @@ from torch import nn
 from torch.utils.data import TensorDataset
 
 from shoestring.errors import QuestionError
-from shoestring.finding import live
+from shoestring.finding import find
 from shoestring.session.deadline import Deadline
 from shoestring.session.signals import StopSignals
 from shoestring.session.stop import SessionOver, Stop
@@ -37,7 +37,7 @@ DATA = TensorDataset(torch.randn(10, 3, generator=torch.Generator().manual_seed(
 
 def run(recipe, model, micro_batch=4, limit=None, dataset=DATA, workers=0):
     stop, fp32 = Stop(deadline=Deadline(limit), signals=StopSignals()), arithmetic("fp32", CPU)
-    return evaluate(live(recipe), model, fp32, dataset, micro_batch=micro_batch, device=CPU, stop=stop, workers=workers)
+    return evaluate(find(recipe), model, fp32, dataset, micro_batch=micro_batch, device=CPU, stop=stop, workers=workers)
 
 
 def test_without_metrics_of_its_own_it_is_the_mean_loss_in_evaluation_mode():

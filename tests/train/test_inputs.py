@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from shoestring.finding import live
+from shoestring.finding import find
 from shoestring.session.lock import locked
 from shoestring.train.inputs import staged
 
@@ -39,7 +39,7 @@ def sources(tmp_path, monkeypatch):
 
 
 def read(sources, wanted, disk_bytes=None):
-    loaded, told = staged(live(Reads()).replace(**sources), wanted, disk_bytes=disk_bytes, say=lambda _: None)
+    loaded, told = staged(find(Reads()).replace(**sources), wanted, disk_bytes=disk_bytes, say=lambda _: None)
     return loaded.paths, told
 
 
@@ -91,6 +91,6 @@ class NoPath:
 
 
 def test_a_recipe_without_paths_is_told_so():
-    loaded = live(NoPath())
+    loaded = find(NoPath())
     same, told = staged(loaded, "yes", disk_bytes=None, say=lambda _: None)
     assert same is loaded and "none of the recipe's options is a path" in told[0]

@@ -6,7 +6,7 @@ import shlex
 import pytest
 
 from shoestring.errors import RunError
-from shoestring.finding import live
+from shoestring.finding import find
 from shoestring.monitor.events import Events
 from shoestring.session.deadline import Deadline
 from shoestring.session.directory import RunDirectory
@@ -24,7 +24,7 @@ class Mine:
 
 
 def record(run, **deadline):
-    return Record(RunDirectory(run), live(Mine()), Deadline(None, **deadline), target="kaggle-t4")
+    return Record(RunDirectory(run), find(Mine()), Deadline(None, **deadline), target="kaggle-t4")
 
 
 def lines(run):

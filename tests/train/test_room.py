@@ -8,7 +8,7 @@ from torch import nn
 from torch.utils.data import TensorDataset
 
 from shoestring.errors import RunError
-from shoestring.finding import live
+from shoestring.finding import find
 from shoestring.monitor.events import read
 from shoestring.settings import Settings
 from shoestring.train import captured, room, saving
@@ -73,7 +73,7 @@ def test_activations_are_computed_again_and_the_next_session_begins_so(tmp_path,
 def test_what_computes_again_is_not_captured_then_nor_in_the_next_session():
     settings = Settings(micro_batch=1, precision="fp32", checkpointing="no")
     for act in (room.compute_again, room.apply):
-        state = build(live(Stacked()), settings, CPU)
+        state = build(find(Stacked()), settings, CPU)
         state.captured = Captured(state.model, record=lambda work: (work(), lambda: None))
         if act is room.apply:
             act(state, Stacked())
@@ -110,7 +110,7 @@ def test_where_the_optimizers_step_does_not_fit_graphs_make_room(tmp_path, monke
 
 
 def test_a_block_is_not_wrapped_twice():
-    state = build(live(Stacked()), Settings(micro_batch=1, precision="fp32", checkpointing="2"), CPU)
+    state = build(find(Stacked()), Settings(micro_batch=1, precision="fp32", checkpointing="2"), CPU)
     wrapped = [block.forward for block in state.model][1:3]
     assert room.compute_again(state, Stacked())
     assert [block.forward for block in state.model][1:3] == wrapped
@@ -135,7 +135,7 @@ def test_when_nothing_is_left_the_error_has_what_takes_the_memory_and_the_run_sa
 
 
 def test_the_error_has_the_plans_largest_parts():
-    state = build(live(Stacked()), Settings(micro_batch=1, precision="fp32"), CPU)
+    state = build(find(Stacked()), Settings(micro_batch=1, precision="fp32"), CPU)
     parts = [{"name": name, "bytes": size} for name, size in (("a", 1), ("activations", 2**20), ("b", 2), ("c", 3))]
     plan = {"plan": {"memory": {"settings": {"micro_batch": 8}, "parts": parts}}}
     error = room.does_not_fit(state, "no", plan, CPU)
@@ -147,7 +147,7 @@ def test_a_model_without_blocks_has_no_way_out():
         def model(self):
             return nn.Linear(3, 4)
 
-    state = build(live(Plain()), Settings(micro_batch=1, precision="fp32"), CPU)
+    state = build(find(Plain()), Settings(micro_batch=1, precision="fp32"), CPU)
     assert room.compute_again(state, Plain()) == ""
     assert state.fit.checkpointing is None
 
