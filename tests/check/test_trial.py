@@ -2,19 +2,11 @@
 
 from shoestring.check import trial
 from shoestring.settings import Settings
-from shoestring.train import captured
-from shoestring.train.captured import Captured
-from tests.train.stand_in import StandIn
+from tests.train.stand_in import instead_of_cuda
 
 
 def test_what_is_asked_for_as_graphs_is_tried_as_graphs(monkeypatch):
-    stand_ins, told = [], []
-
-    def of(model, settings, device):
-        stand_ins.append(StandIn(model))
-        return Captured(model, stand_ins[-1])
-
-    monkeypatch.setattr(captured, "of", of)
+    stand_ins, told = instead_of_cuda(monkeypatch), []
     settings = Settings(compile="graphs", checkpointing="no", precision="fp32", micro_batch=4)
     question = {
         "reference": "temporal",

@@ -136,7 +136,7 @@ def test_no_block_is_computed_again_in_what_is_captured():
 
 def test_nothing_is_captured_without_a_gpu():
     with pytest.raises(QuestionError, match="CUDA graphs need a GPU, and"):
-        chosen(Made(bytes_of=per_sample(1), target=targets.find("local")), Settings(compile="graphs"))
+        chosen(Made(bytes_of=per_sample(1), target=targets.find("cpu")), Settings(compile="graphs"))
 
 
 def test_blocks_are_not_computed_again_for_a_larger_microbatch_that_gains_little():

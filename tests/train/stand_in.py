@@ -5,7 +5,9 @@ import weakref
 
 import torch
 
+from shoestring.train import captured
 from shoestring.train.buffers import Buffers
+from shoestring.train.captured import Captured
 
 
 class StandIn:
@@ -40,3 +42,15 @@ class StandIn:
                 parameter.grad = gradient
 
         return kept, replay
+
+
+def instead_of_cuda(monkeypatch):
+    """Each model that is built from here on is captured by a stand-in; returns them, a list that grows."""
+    stand_ins = []
+
+    def of(model, settings, device):
+        stand_ins.append(StandIn(model))
+        return Captured(model, stand_ins[-1])
+
+    monkeypatch.setattr(captured, "of", of)
+    return stand_ins

@@ -15,7 +15,7 @@ from shoestring.train.precision import arithmetic
 from shoestring.train.recovery import Recovering
 from shoestring.train.update import update
 from tests.sessions import final_bits, session
-from tests.train.stand_in import StandIn
+from tests.train.stand_in import StandIn, instead_of_cuda
 
 CPU = torch.device("cpu")
 
@@ -176,13 +176,7 @@ def test_without_a_gpu_it_is_refused_and_without_being_asked_nothing_is_captured
 def test_a_run_is_stopped_and_continued_in_the_bits_of_a_plain_one(tmp_path, monkeypatch):
     values = {"architecture": "mlp", "size": "tiny", "dropout": 0.0, "epochs": 4, "save_every_updates": 3}
     session("temporal", tmp_path / "plain", values)
-    stand_ins = []
-
-    def of(model, settings, device):
-        stand_ins.append(StandIn(model))
-        return Captured(model, stand_ins[-1])
-
-    monkeypatch.setattr(captured, "of", of)
+    stand_ins = instead_of_cuda(monkeypatch)
     session("temporal", tmp_path / "graphs", values, stop="limit", at=5)
     session("temporal", tmp_path / "graphs", values)
     assert len(stand_ins) == 2
