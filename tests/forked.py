@@ -87,7 +87,7 @@ def one_session(question, began):
     """What a child does; the status it ends with."""
     import torch
 
-    from shoestring.launch import choose
+    from shoestring.runs.launch import choose
     from shoestring.session.deadline import Deadline
     from shoestring.session.directory import RunDirectory
     from shoestring.session.signals import StopSignals

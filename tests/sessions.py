@@ -9,7 +9,7 @@ from pathlib import Path
 import safetensors
 import torch
 
-from shoestring.launch import choose
+from shoestring.runs.launch import choose
 from shoestring.session.deadline import Deadline
 from shoestring.session.directory import RunDirectory
 from shoestring.session.signals import StopSignals

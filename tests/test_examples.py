@@ -8,8 +8,8 @@ import pytest
 import torch
 
 from shoestring.checkpoint.store import Store
-from shoestring.launch import launch
 from shoestring.monitor.events import read
+from shoestring.runs.launch import launch
 from tests.sessions import session
 
 EXAMPLES = Path(__file__).parents[1] / "examples"

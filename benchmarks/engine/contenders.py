@@ -154,7 +154,7 @@ def shoestring(clock: Clock, folder: Path, *, save_every: int | None, **_: Any) 
 def begin(recipe: Any, folder: Path, saving: dict[str, object]) -> None:
     """Decide on a run without a trace, in which the model would tell the clock of forwards that train nothing."""
     from shoestring import config
-    from shoestring.launch import choose
+    from shoestring.runs.launch import choose
     from shoestring.session.directory import RunDirectory
 
     loaded, settings = choose(recipe, {"micro_batch": BATCH, "precision": "fp32", **saving})

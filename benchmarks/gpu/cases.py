@@ -9,8 +9,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from shoestring.finding import load
-from shoestring.options import LoadedRecipe
+from shoestring.recipe.finding import load
+from shoestring.recipe.options import LoadedRecipe
 from shoestring.settings import Settings
 
 

@@ -24,11 +24,11 @@ if __package__ in (None, ""):
 import torch
 from benchmarks.gpu.cases import Case
 
-from shoestring.options import LoadedRecipe
-from shoestring.recipe import part
-from shoestring.train.batches import to_device
-from shoestring.train.state import build
-from shoestring.train.update import update
+from shoestring.data.batches import to_device
+from shoestring.engine.state import build
+from shoestring.engine.update import update
+from shoestring.recipe.contract import part
+from shoestring.recipe.options import LoadedRecipe
 
 WARM = 3
 """Updates before the first that counts: the optimizer's states, the allocator's segments, cuDNN's choices."""

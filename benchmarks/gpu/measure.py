@@ -25,11 +25,11 @@ if __package__ in (None, ""):
 import torch
 from benchmarks.gpu.cases import Case
 
-from shoestring.options import LoadedRecipe
-from shoestring.recipe import part
-from shoestring.train.batches import to_device
-from shoestring.train.state import build
-from shoestring.train.update import update
+from shoestring.data.batches import to_device
+from shoestring.engine.state import build
+from shoestring.engine.update import update
+from shoestring.recipe.contract import part
+from shoestring.recipe.options import LoadedRecipe
 
 UPDATES = 4
 """The first makes the optimizer's states, the second has its peak beside them, two more show that it stays so."""

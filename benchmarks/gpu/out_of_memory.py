@@ -21,12 +21,12 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from shoestring.data.seeding import seed_all
+from shoestring.engine.memory import HalfDoneError, alloc_retries, free
+from shoestring.engine.precision import arithmetic
+from shoestring.engine.recovery import OutOfMemory, Recovering, forget
+from shoestring.engine.update import UpdateResult, update
 from shoestring.hardware.catalog import DEVICES
-from shoestring.train.memory import HalfDoneError, alloc_retries, free
-from shoestring.train.precision import arithmetic
-from shoestring.train.recovery import OutOfMemory, Recovering, forget
-from shoestring.train.seeding import seed_all
-from shoestring.train.update import UpdateResult, update
 from shoestring.units import MIB, bytes_text
 
 LIMIT_BYTES = DEVICES["t4"].memory_bytes

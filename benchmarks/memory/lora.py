@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 from benchmarks.memory.cases import Case, Row, Rows, configuration, number
 
 from shoestring.hardware.catalog import DEVICES
-from shoestring.options import Adaptation
+from shoestring.recipe.options import Adaptation
 from shoestring.recipes.huggingface import HuggingFace, Options
 from shoestring.settings import Settings
 from shoestring.techniques import adapt

@@ -19,10 +19,10 @@ from shoestring.config import parse_pairs
 from shoestring.estimate.disk import checkpoint_bytes
 from shoestring.hardware.catalog import Target
 from shoestring.hardware.targets import find
-from shoestring.launch import choose
 from shoestring.plan.candidates import Candidate, candidate
 from shoestring.plan.plan import Plan, make_plan
 from shoestring.plan.sessions import sessions
+from shoestring.runs.launch import choose
 from shoestring.trace import Tracer
 from shoestring.units import seconds_text
 

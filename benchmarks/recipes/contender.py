@@ -19,16 +19,16 @@ from torch import nn
 import shoestring
 from shoestring.checkpoint.light import load_light
 from shoestring.checkpoint.weights import newest
-from shoestring.finding import find, load
-from shoestring.options import LoadedRecipe
-from shoestring.recipe import part
+from shoestring.data.seeding import derive, seed_all
+from shoestring.engine.determinism import deterministic
+from shoestring.engine.precision import arithmetic
+from shoestring.recipe.contract import part
+from shoestring.recipe.finding import find, load
+from shoestring.recipe.options import LoadedRecipe
+from shoestring.recipe.subset import Subset
 from shoestring.session.directory import RunDirectory
 from shoestring.session.stop import session
-from shoestring.subset import Subset
-from shoestring.train.determinism import deterministic
 from shoestring.train.evaluation import evaluate
-from shoestring.train.precision import arithmetic
-from shoestring.train.seeding import derive, seed_all
 
 
 def without_validation(kind: type) -> type:

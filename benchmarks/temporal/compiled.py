@@ -20,11 +20,11 @@ from typing import Any
 
 import torch
 
-from shoestring.launch import choose
+from shoestring.engine.state import build
+from shoestring.engine.update import update
 from shoestring.recipes.temporal import Options
 from shoestring.recipes.temporal.architectures import ARCHITECTURES
-from shoestring.train.state import build
-from shoestring.train.update import update
+from shoestring.runs.launch import choose
 
 
 def main(arguments: Sequence[str] | None = None) -> None:

@@ -7,15 +7,15 @@ from typing import TYPE_CHECKING
 from shoestring.errors import QuestionError
 from shoestring.estimate.calibration import calibrated
 from shoestring.hardware import targets
-from shoestring.launch import choose, launch
 from shoestring.plan.comparison import Comparison
 from shoestring.plan.comparison import compare as comparison
 from shoestring.plan.estimate import Estimate, make_estimate
 from shoestring.plan.plan import Plan, make_plan
+from shoestring.runs.launch import choose, launch
 
 if TYPE_CHECKING:
     from shoestring.check.preflight import Checked
-    from shoestring.evaluating import Evaluated
+    from shoestring.runs.evaluate import Evaluated
     from shoestring.train.loop import Outcome
 
 
@@ -128,7 +128,7 @@ def evaluate(
 
     Raises QuestionError for a wrong question, CheckpointError for weights that are damaged or another model's.
     """
-    from shoestring.evaluating import evaluate as evaluated
+    from shoestring.runs.evaluate import evaluate as evaluated
 
     return evaluated(Path(directory), values, recipe=recipe, on=on, limit_seconds=limit_seconds)
 

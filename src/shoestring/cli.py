@@ -18,13 +18,13 @@ import typer
 from shoestring import api, config
 from shoestring.errors import QuestionError, ShoestringError
 from shoestring.estimate.calibration import calibrated
-from shoestring.finding import built_in
 from shoestring.hardware.targets import find as find_target
 from shoestring.hardware.targets import known as known_targets
 from shoestring.hardware.targets import under
-from shoestring.launch import choose, launch
 from shoestring.plan.comparison import compare
 from shoestring.plan.estimate import make_estimate
+from shoestring.recipe.finding import built_in
+from shoestring.runs.launch import choose, launch
 from shoestring.units import parse_bytes, parse_seconds
 
 T = TypeVar("T")

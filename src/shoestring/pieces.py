@@ -12,16 +12,16 @@ Each stands alone; `train/loop.py` is nothing but them. Importing this imports t
 """
 
 from shoestring.checkpoint.store import Store
+from shoestring.data.order import DataOrder, split
+from shoestring.data.padding import pad_batch
+from shoestring.data.seeding import derive, seed_all
+from shoestring.data.shards import Shards
+from shoestring.data.staging import stage
+from shoestring.engine.determinism import deterministic
+from shoestring.engine.precision import arithmetic
+from shoestring.engine.recovery import Recovering
+from shoestring.engine.update import update
 from shoestring.session.stop import session
-from shoestring.train.determinism import deterministic
-from shoestring.train.order import DataOrder, split
-from shoestring.train.padding import pad_batch
-from shoestring.train.precision import arithmetic
-from shoestring.train.recovery import Recovering
-from shoestring.train.seeding import derive, seed_all
-from shoestring.train.shards import Shards
-from shoestring.train.staging import stage
-from shoestring.train.update import update
 
 __all__ = [
     "DataOrder",

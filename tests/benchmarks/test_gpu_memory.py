@@ -9,8 +9,8 @@ import torch
 from benchmarks.gpu import harness, measure, memory
 from benchmarks.gpu.cases import CONFIGURATIONS, Case, cases, tiny
 
-from shoestring.finding import BUILT_IN
 from shoestring.hardware.catalog import DEVICES
+from shoestring.recipe.finding import BUILT_IN
 from shoestring.settings import Settings
 
 MIB = 2**20

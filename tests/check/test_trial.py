@@ -2,7 +2,7 @@
 
 from shoestring.check import trial
 from shoestring.settings import Settings
-from tests.train.stand_in import instead_of_cuda
+from tests.engine.stand_in import instead_of_cuda
 
 
 def test_what_is_asked_for_as_graphs_is_tried_as_graphs(monkeypatch):

@@ -11,7 +11,7 @@ from shoestring import cli
 from shoestring.check import preflight, tried
 from shoestring.check.facts import Facts
 from shoestring.errors import QuestionError
-from shoestring.evaluating import Evaluated
+from shoestring.runs.evaluate import Evaluated
 from tests.check.handmade import DISK, L4, driver, facts
 
 

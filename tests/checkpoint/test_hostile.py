@@ -18,9 +18,9 @@ from shoestring.checkpoint.files import sha256
 from shoestring.checkpoint.light import WEIGHTS, load_light, save_light
 from shoestring.checkpoint.manifest import signed
 from shoestring.checkpoint.store import Store
+from shoestring.engine.precision import arithmetic
+from shoestring.engine.state import TrainingState
 from shoestring.errors import CheckpointError
-from shoestring.train.precision import arithmetic
-from shoestring.train.state import TrainingState
 
 FILES = ("manifest.json", "state.json", "model.safetensors", "optimizer.safetensors")
 

@@ -11,8 +11,8 @@ import torch
 from torch import nn
 from shoestring.checkpoint.snapshot import HostCopy
 from shoestring.checkpoint.store import Store
-from shoestring.train.precision import arithmetic
-from shoestring.train.state import TrainingState
+from shoestring.engine.precision import arithmetic
+from shoestring.engine.state import TrainingState
 
 def peak():
     return next(int(line.split()[1]) * 1024 for line in open("/proc/self/status") if line.startswith("VmHWM"))

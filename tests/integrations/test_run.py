@@ -10,7 +10,7 @@ from transformers import Trainer
 
 from shoestring.errors import RunError
 from shoestring.integrations.run import train
-from shoestring.launch import choose
+from shoestring.runs.launch import choose
 from shoestring.session.deadline import Deadline
 from shoestring.session.directory import RunDirectory
 from shoestring.session.signals import StopSignals

@@ -11,15 +11,15 @@ import pytest
 import torch
 from torch import nn
 
+from shoestring.data import in_order
+from shoestring.data.loading import Loader
+from shoestring.data.order import DataOrder
+from shoestring.data.padding import pad_batch
+from shoestring.data.shards import Shards
+from shoestring.engine.precision import arithmetic
+from shoestring.engine.update import update
 from shoestring.errors import QuestionError
 from shoestring.monitor.events import read
-from shoestring.train import in_order
-from shoestring.train.loading import Loader
-from shoestring.train.order import DataOrder
-from shoestring.train.padding import pad_batch
-from shoestring.train.precision import arithmetic
-from shoestring.train.shards import Shards
-from shoestring.train.update import update
 from tests.sessions import final_bits, session
 
 CPU = torch.device("cpu")

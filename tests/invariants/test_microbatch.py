@@ -4,12 +4,12 @@ import pytest
 import torch
 from torch import nn
 
-from shoestring.launch import choose
-from shoestring.train.batches import collate_of, fetch
-from shoestring.train.order import DataOrder, split
-from shoestring.train.precision import arithmetic
-from shoestring.train.seeding import derive, seed_all
-from shoestring.train.update import update
+from shoestring.data.batches import collate_of, fetch
+from shoestring.data.order import DataOrder, split
+from shoestring.data.seeding import derive, seed_all
+from shoestring.engine.precision import arithmetic
+from shoestring.engine.update import update
+from shoestring.runs.launch import choose
 from tests.sessions import session
 
 UPDATES = 50

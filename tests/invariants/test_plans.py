@@ -7,12 +7,12 @@ import pytest
 import torch
 from torch import nn
 
-from shoestring.finding import find
 from shoestring.hardware import targets
 from shoestring.plan.candidates import Candidates
 from shoestring.plan.estimate import make_estimate
 from shoestring.plan.plan import make_plan
 from shoestring.plan.search import fastest, search
+from shoestring.recipe.finding import find
 from shoestring.settings import Settings
 from shoestring.units import MIB
 from tests.plan.remembering import remembered, tracer  # noqa: F401 - a fixture

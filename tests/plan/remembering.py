@@ -5,8 +5,8 @@ from functools import cache
 
 import pytest
 
-from shoestring.finding import find
 from shoestring.plan import plan as room
+from shoestring.recipe.finding import find
 from shoestring.trace import Tracer
 
 

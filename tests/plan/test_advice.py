@@ -6,10 +6,10 @@ import pytest
 import torch
 from torch import nn
 
-from shoestring.finding import find
 from shoestring.hardware import targets
 from shoestring.plan import advice
 from shoestring.plan.candidates import Candidate, candidate
+from shoestring.recipe.finding import find
 from shoestring.settings import Settings
 from shoestring.trace import Tracer
 

@@ -7,9 +7,9 @@ import pytest
 import torch
 from torch import nn
 
-from shoestring.finding import find
 from shoestring.hardware import targets
 from shoestring.plan.plan import make_plan
+from shoestring.recipe.finding import find
 from shoestring.settings import Settings
 from shoestring.units import MIB, parse_bytes
 from tests.plan.remembering import remembered  # noqa: F401 - a fixture

@@ -14,12 +14,12 @@ import shoestring
 from shoestring.errors import QuestionError
 from shoestring.estimate.calibration import Calibration
 from shoestring.estimate.spread import Spread
-from shoestring.finding import find
 from shoestring.hardware import targets
 from shoestring.hardware.prices import PRICES
 from shoestring.plan.comparison import compare
 from shoestring.plan.phases import phases
 from shoestring.plan.plan import make_plan
+from shoestring.recipe.finding import find
 from shoestring.report import planned
 from shoestring.settings import Settings
 from shoestring.trace import tracer

@@ -6,9 +6,9 @@ import pytest
 import torch
 from torch import nn
 
-from shoestring import finding
 from shoestring.errors import QuestionError
-from shoestring.options import Adaptation
+from shoestring.recipe import finding
+from shoestring.recipe.options import Adaptation
 from shoestring.settings import Settings
 from shoestring.techniques import adapt, eightbit
 

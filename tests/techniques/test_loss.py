@@ -5,8 +5,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from shoestring import finding
 from shoestring.hardware.catalog import DEVICES
+from shoestring.recipe import finding
 from shoestring.settings import Settings
 from shoestring.techniques.loss import IGNORED, chunked_cross_entropy
 from shoestring.trace import Tracer

@@ -40,7 +40,7 @@ def packed(seed=0, *, double=True, compute=torch.float32):
 
 
 def test_without_bitsandbytes_the_extra_is_named(monkeypatch):
-    from shoestring import extras
+    from shoestring.recipe import extras
 
     monkeypatch.setattr(extras, "find_spec", lambda name: None)
     with pytest.raises(QuestionError, match="not installed: bitsandbytes") as refused:

@@ -7,9 +7,9 @@ from typing import Any
 import pytest
 import torch
 
-from shoestring import extras
 from shoestring.errors import QuestionError
-from shoestring.options import Adaptation
+from shoestring.recipe import extras
+from shoestring.recipe.options import Adaptation
 from shoestring.settings import Settings
 from shoestring.techniques.eightbit import BlockwiseAdamW, require_real
 from shoestring.techniques.trainable import require_trainable

@@ -2,7 +2,7 @@
 
 from torch import nn
 
-from shoestring.finding import find
+from shoestring.recipe.finding import find
 from shoestring.trace import facts
 from tests.trace.recipes_of_each_kind import Linears, Mlp, Tied
 

@@ -4,8 +4,8 @@ import dataclasses
 
 import torch
 
-from shoestring.finding import find
 from shoestring.hardware.catalog import DEVICES
+from shoestring.recipe.finding import find
 from shoestring.settings import Settings
 from shoestring.trace import Tracer
 from shoestring.trace.record import Alloc, Free, Op

@@ -3,8 +3,8 @@ from collections.abc import Iterator
 import torch
 from torch import Tensor, nn
 
-from shoestring import finding
 from shoestring.hardware.targets import find
+from shoestring.recipe import finding
 from shoestring.settings import Precision, Settings
 from shoestring.trace import Tracer
 from shoestring.trace.record import Op, Phase, Trace

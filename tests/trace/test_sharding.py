@@ -12,9 +12,9 @@ from torch.distributed.fsdp import fully_shard
 from torch.nn.parallel import DistributedDataParallel
 from torch.testing._internal.distributed.fake_pg import FakeStore
 
-from shoestring import finding
 from shoestring.errors import QuestionError
 from shoestring.hardware.catalog import DEVICES
+from shoestring.recipe import finding
 from shoestring.settings import Settings
 from shoestring.trace import Trace, Tracer
 from shoestring.trace.record import Alloc, Free, Phase

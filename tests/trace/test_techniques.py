@@ -16,9 +16,9 @@ import pytest
 import torch
 from torch import nn
 
-from shoestring import finding
 from shoestring.errors import QuestionError
 from shoestring.hardware.catalog import DEVICES
+from shoestring.recipe import finding
 from shoestring.settings import Settings
 from shoestring.techniques.eightbit import BlockwiseAdamW
 from shoestring.trace import Trace, Tracer

@@ -10,9 +10,9 @@ from pathlib import Path
 import psutil
 import pytest
 
-from shoestring import finding
 from shoestring.errors import DataError, TraceError
 from shoestring.hardware.catalog import DEVICES
+from shoestring.recipe import finding
 from shoestring.settings import Settings
 from shoestring.trace import Tracer
 from tests.trace.recipes_of_each_kind import Linears

@@ -5,8 +5,8 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
-from shoestring import finding
 from shoestring.hardware.catalog import DEVICES
+from shoestring.recipe import finding
 from shoestring.settings import Precision, Settings
 from shoestring.trace import Trace, Tracer
 from shoestring.trace.record import Alloc, Free, Op, Phase

@@ -7,14 +7,14 @@ import torch
 from torch import nn
 from torch.utils.data import TensorDataset
 
+from shoestring.data import in_order
+from shoestring.engine.precision import arithmetic
 from shoestring.errors import QuestionError
-from shoestring.finding import find
+from shoestring.recipe.finding import find
 from shoestring.session.deadline import Deadline
 from shoestring.session.signals import StopSignals
 from shoestring.session.stop import SessionOver, Stop
-from shoestring.train import in_order
 from shoestring.train.evaluation import best_entry, evaluate, out_of_patience
-from shoestring.train.precision import arithmetic
 
 CPU = torch.device("cpu")
 

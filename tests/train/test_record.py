@@ -6,8 +6,8 @@ import shlex
 import pytest
 
 from shoestring.errors import RunError
-from shoestring.finding import find
 from shoestring.monitor.events import Events
+from shoestring.recipe.finding import find
 from shoestring.session.deadline import Deadline
 from shoestring.session.directory import RunDirectory
 from shoestring.session.stop import SessionOver

@@ -7,14 +7,15 @@ import torch
 from torch import nn
 from torch.utils.data import TensorDataset
 
+from shoestring.engine import cuda_graphs
+from shoestring.engine.cuda_graphs import Captured
+from shoestring.engine.fit import Fit
+from shoestring.engine.state import build
 from shoestring.errors import RunError
-from shoestring.finding import find
 from shoestring.monitor.events import read
+from shoestring.recipe.finding import find
 from shoestring.settings import Settings
-from shoestring.train import captured, room, saving
-from shoestring.train.captured import Captured
-from shoestring.train.fit import Fit
-from shoestring.train.state import build
+from shoestring.train import room, saving
 from tests.sessions import light_bits, session
 
 CPU = torch.device("cpu")
@@ -103,7 +104,7 @@ def test_where_the_optimizers_step_does_not_fit_graphs_make_room(tmp_path, monke
             self.forgotten += 1
 
     graphs = Graphs()
-    monkeypatch.setattr(captured, "of", lambda model, settings, device: graphs)
+    monkeypatch.setattr(cuda_graphs, "of", lambda model, settings, device: graphs)
     session(Stacked(optimizer=Full), tmp_path, {"micro_batch": 2})
     assert [event["during"] for event in events(tmp_path, "oom")] == ["optimizer step"]
     assert graphs.forgotten == 1

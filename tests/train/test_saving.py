@@ -7,14 +7,14 @@ import torch
 from torch import nn
 
 from shoestring.checkpoint.store import Store
+from shoestring.engine.precision import arithmetic
+from shoestring.engine.state import TrainingState
 from shoestring.errors import CheckpointError, RunError
 from shoestring.session.deadline import Deadline
 from shoestring.settings import Settings
 from shoestring.train import saving
 from shoestring.train.interval import SavePolicy
-from shoestring.train.precision import arithmetic
 from shoestring.train.saving import Saver
-from shoestring.train.state import TrainingState
 
 
 class Clock:

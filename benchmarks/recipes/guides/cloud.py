@@ -17,7 +17,7 @@ import torch
 from torch import Tensor, nn
 from torch.utils.data import DataLoader
 
-from shoestring.options import LoadedRecipe
+from shoestring.recipe.options import LoadedRecipe
 from shoestring.recipes.cloud.attention import Pair
 from shoestring.recipes.cloud.network import KERNEL, CloudRemoval, Fusion
 

@@ -12,7 +12,7 @@ from torch import nn
 from torch.nn.functional import pad
 from torch.utils.data import DataLoader
 
-from shoestring.options import LoadedRecipe
+from shoestring.recipe.options import LoadedRecipe
 
 LENGTH = 512
 

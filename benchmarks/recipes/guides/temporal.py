@@ -13,7 +13,7 @@ import torch
 from torch import Tensor, nn
 from torch.utils.data import DataLoader, TensorDataset
 
-from shoestring.options import LoadedRecipe
+from shoestring.recipe.options import LoadedRecipe
 
 WORKERS = 2
 

@@ -19,7 +19,7 @@ from torch.nn.functional import pad
 from torch.utils.data import DataLoader
 from transformers.models.blip.modeling_blip import BlipAttention
 
-from shoestring.options import LoadedRecipe
+from shoestring.recipe.options import LoadedRecipe
 
 MICRO_BATCH = 3
 WORKERS = 2

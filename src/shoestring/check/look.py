@@ -7,11 +7,11 @@ from pathlib import Path
 from shoestring.check import build, holding, host, inputs, packages, reaching, writing
 from shoestring.check.facts import Facts
 from shoestring.errors import RunError
-from shoestring.finding import BUILT_IN, HUGGING_FACE
 from shoestring.hardware import probe, targets
 from shoestring.hardware.catalog import Target
 from shoestring.hardware.occupancy import Driver, occupancy
-from shoestring.options import LoadedRecipe
+from shoestring.recipe.finding import BUILT_IN, HUGGING_FACE
+from shoestring.recipe.options import LoadedRecipe
 
 
 def look(on: str, run: Path, loaded: LoadedRecipe | None = None) -> Facts:

@@ -12,7 +12,7 @@ from shoestring.check.finding import Finding, Status, failed, warned
 from shoestring.check.look import look
 from shoestring.errors import ShoestringError
 from shoestring.hardware import probe
-from shoestring.options import LoadedRecipe
+from shoestring.recipe.options import LoadedRecipe
 from shoestring.settings import Settings
 
 Judge = Callable[[Facts], Finding | None]

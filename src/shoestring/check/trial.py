@@ -33,7 +33,7 @@ Tell = Callable[[dict[str, Any]], None]
 
 def try_out(question: dict[str, Any], tell: Tell) -> None:
     """Run the updates that `question` asks for, telling of each stage; errors are told of like one."""
-    from shoestring.train.memory import out_of_memory, said
+    from shoestring.engine.memory import out_of_memory, said
 
     try:
         _run(question, tell)
@@ -49,15 +49,15 @@ def try_out(question: dict[str, Any], tell: Tell) -> None:
 def _run(question: dict[str, Any], tell: Tell) -> None:
     import torch
 
-    from shoestring.finding import load
-    from shoestring.recipe import part
+    from shoestring.data.batches import to_device
+    from shoestring.data.seeding import derive, seed_all
+    from shoestring.engine.determinism import deterministic
+    from shoestring.engine.environment import device_name
+    from shoestring.engine.state import build
+    from shoestring.engine.update import update
+    from shoestring.recipe.contract import part
+    from shoestring.recipe.finding import load
     from shoestring.settings import Settings
-    from shoestring.train.batches import to_device
-    from shoestring.train.determinism import deterministic
-    from shoestring.train.environment import device_name
-    from shoestring.train.seeding import derive, seed_all
-    from shoestring.train.state import build
-    from shoestring.train.update import update
 
     loaded, device = load(question["reference"], question["options"]), torch.device(question["device"])
     settings = Settings.from_json(question["settings"])
@@ -92,9 +92,9 @@ def _run(question: dict[str, Any], tell: Tell) -> None:
 
 def _first(loaded: Any, size: int, device: Any, tell: Tell) -> list[tuple[Any, int]]:
     """The first microbatch of the training data; none where the recipe has none."""
-    from shoestring.recipe import part
-    from shoestring.train.loading import Loader
-    from shoestring.train.order import DataOrder
+    from shoestring.data.loading import Loader
+    from shoestring.data.order import DataOrder
+    from shoestring.recipe.contract import part
 
     if part(loaded.recipe, "data", None) is None:
         return []

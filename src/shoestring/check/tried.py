@@ -14,8 +14,8 @@ from shoestring.check.facts import Facts
 from shoestring.check.finding import Finding, failed, passed, warned
 from shoestring.errors import ShoestringError
 from shoestring.hardware.catalog import Target
-from shoestring.options import LoadedRecipe
 from shoestring.plan.plan import Plan, make_plan
+from shoestring.recipe.options import LoadedRecipe
 from shoestring.settings import Settings
 from shoestring.units import MIB, bytes_text, count_text, seconds_text
 

@@ -19,22 +19,22 @@ import torch
 
 from shoestring.checkpoint.light import load_light, save_light
 from shoestring.checkpoint.store import Store
+from shoestring.data.seeding import derive, seed_all
+from shoestring.engine.determinism import deterministic
+from shoestring.engine.environment import environment
+from shoestring.engine.memory import Failure, attempted, free
+from shoestring.engine.recovery import OutOfMemory
 from shoestring.errors import RunError
 from shoestring.integrations.trainer import Survival
-from shoestring.options import LoadedRecipe
-from shoestring.recipe import part
+from shoestring.recipe.contract import part
+from shoestring.recipe.options import LoadedRecipe
 from shoestring.session.directory import RunDirectory
 from shoestring.session.stop import SessionOver, Stop
 from shoestring.session.stretch import polled
 from shoestring.settings import Settings
-from shoestring.train.determinism import deterministic
-from shoestring.train.environment import environment
 from shoestring.train.evaluation import best_entry
 from shoestring.train.loop import Outcome
-from shoestring.train.memory import Failure, attempted, free
 from shoestring.train.record import Record
-from shoestring.train.recovery import OutOfMemory
-from shoestring.train.seeding import derive, seed_all
 
 
 def train(

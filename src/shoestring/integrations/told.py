@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING, Any
 import torch
 from transformers import TrainerCallback
 
+from shoestring.data.seeding import derive, seed_all
+from shoestring.engine.environment import device_name
 from shoestring.monitor.sampling import sample
 from shoestring.session.stop import SessionOver
-from shoestring.train.environment import device_name
-from shoestring.train.seeding import derive, seed_all
 
 if TYPE_CHECKING:
     from shoestring.integrations.trainer import Survival

@@ -33,13 +33,13 @@ import torch
 from shoestring.checkpoint.fitting import misfits
 from shoestring.checkpoint.store import Store
 from shoestring.checkpoint.trained import frozen_digest, trained_state
+from shoestring.engine.determinism import deterministic
+from shoestring.engine.environment import device_name
 from shoestring.errors import CheckpointError, QuestionError, RunError
 from shoestring.integrations.told import Told, between_cycles
 from shoestring.session.directory import RunDirectory
 from shoestring.session.stop import Stop, session
 from shoestring.settings import Settings
-from shoestring.train.determinism import deterministic
-from shoestring.train.environment import device_name
 from shoestring.train.record import Record
 from shoestring.train.saving import Saver
 

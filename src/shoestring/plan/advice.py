@@ -5,10 +5,10 @@ from dataclasses import dataclass
 
 from shoestring.estimate.disk import checkpoint_bytes
 from shoestring.hardware.catalog import Target
-from shoestring.options import LoadedRecipe
 from shoestring.plan.candidates import Candidate, seconds_of
 from shoestring.plan.search import scaled
-from shoestring.recipe import part
+from shoestring.recipe.contract import part
+from shoestring.recipe.options import LoadedRecipe
 from shoestring.settings import Settings
 from shoestring.trace.record import Alloc, Event, Op, Phase, Trace
 from shoestring.units import bytes_text, seconds_text

@@ -10,7 +10,7 @@ from shoestring.estimate.calibration import Calibration
 from shoestring.estimate.memory import Breakdown, memory
 from shoestring.estimate.time import Seconds, update_seconds
 from shoestring.hardware.catalog import Device, Target
-from shoestring.options import LoadedRecipe
+from shoestring.recipe.options import LoadedRecipe
 from shoestring.settings import Settings
 from shoestring.trace import Tracer
 from shoestring.trace.record import Trace

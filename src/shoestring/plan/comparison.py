@@ -6,9 +6,9 @@ from typing import Any
 
 from shoestring.estimate.calibration import Calibration
 from shoestring.hardware.catalog import Target
-from shoestring.options import LoadedRecipe
 from shoestring.plan import notebook
 from shoestring.plan.plan import Plan, plan_with
+from shoestring.recipe.options import LoadedRecipe
 from shoestring.settings import Settings
 from shoestring.trace import Tracer
 

@@ -7,9 +7,9 @@ from typing import Any
 from shoestring.estimate.memory import Breakdown
 from shoestring.estimate.phases import tensor_bytes
 from shoestring.hardware.catalog import Target
-from shoestring.options import LoadedRecipe
 from shoestring.plan import notebook
 from shoestring.plan.candidates import candidate
+from shoestring.recipe.options import LoadedRecipe
 from shoestring.settings import Settings
 from shoestring.trace import Tracer
 from shoestring.trace.record import Facts

@@ -1,4 +1,4 @@
-"""What the engine does where memory runs out all the same, in its order (`train/recovery.py`, `train/room.py`)."""
+"""What the engine does where memory runs out all the same, in its order (`engine/recovery.py`, `train/room.py`)."""
 
 from shoestring.settings import Settings
 from shoestring.trace.record import Facts

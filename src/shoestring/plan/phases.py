@@ -8,9 +8,9 @@ from pathlib import Path
 from typing import Any
 
 from shoestring import config
-from shoestring.finding import find
-from shoestring.options import LoadedRecipe
 from shoestring.plan.sessions import START_SECONDS, STOP_SECONDS
+from shoestring.recipe.finding import find
+from shoestring.recipe.options import LoadedRecipe
 from shoestring.settings import Settings
 
 SMOKE_UPDATES = 20

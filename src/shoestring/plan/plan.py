@@ -10,7 +10,6 @@ from shoestring.estimate.calibration import Calibration
 from shoestring.estimate.memory import Breakdown
 from shoestring.hardware.catalog import Target
 from shoestring.hardware.prices import Price, price
-from shoestring.options import LoadedRecipe
 from shoestring.plan import notebook
 from shoestring.plan.advice import Seen, advice
 from shoestring.plan.candidates import Candidate, Candidates
@@ -22,7 +21,8 @@ from shoestring.plan.proposals import Proposal, proposals, smaller_files, smalle
 from shoestring.plan.reasons import calibration_reason, changes, reasons
 from shoestring.plan.search import search
 from shoestring.plan.sessions import PlannedSession, PlannedWeek, sessions, weeks
-from shoestring.recipe import updates_per_epoch
+from shoestring.recipe.contract import updates_per_epoch
+from shoestring.recipe.options import LoadedRecipe
 from shoestring.settings import Settings
 from shoestring.trace import Tracer
 from shoestring.trace.record import Facts

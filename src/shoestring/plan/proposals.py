@@ -7,10 +7,10 @@ from typing import Any, Literal
 from shoestring.config import as_json
 from shoestring.errors import QuestionError, TraceError
 from shoestring.hardware.catalog import DEVICES, Target
-from shoestring.options import Adaptation, LoadedRecipe, option_fields
 from shoestring.plan.candidates import Candidate, Candidates
 from shoestring.plan.search import fastest, search
-from shoestring.recipe import part
+from shoestring.recipe.contract import part
+from shoestring.recipe.options import Adaptation, LoadedRecipe, option_fields
 from shoestring.settings import Settings
 from shoestring.trace.record import Facts
 from shoestring.units import bytes_text

@@ -4,11 +4,11 @@ from collections.abc import Iterator, Sequence
 
 from shoestring.estimate.calibration import Calibration
 from shoestring.hardware.catalog import Target
-from shoestring.options import LoadedRecipe
 from shoestring.plan.candidates import Candidate
 from shoestring.plan.limits import Limit
 from shoestring.plan.proposals import Proposal, next_device, smallest
 from shoestring.plan.search import CLOSE
+from shoestring.recipe.options import LoadedRecipe
 from shoestring.settings import Settings
 from shoestring.trace.record import Facts
 from shoestring.units import bytes_text

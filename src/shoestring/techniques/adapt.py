@@ -10,8 +10,8 @@ from torch.nn.modules.batchnorm import _NormBase
 from torch.optim import Optimizer
 
 from shoestring.errors import QuestionError
-from shoestring.options import Adaptation, LoadedRecipe
-from shoestring.recipe import build_optimizer
+from shoestring.recipe.contract import build_optimizer
+from shoestring.recipe.options import Adaptation, LoadedRecipe
 from shoestring.settings import Settings
 from shoestring.techniques import eightbit, lora, nf4
 

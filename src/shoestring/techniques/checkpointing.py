@@ -14,7 +14,7 @@ from torch.utils._pytree import tree_leaves
 from torch.utils.checkpoint import checkpoint
 
 from shoestring.errors import QuestionError
-from shoestring.recipe import part
+from shoestring.recipe.contract import part
 
 _SWITCHED = "GradientCheckpointingLayer"
 """transformers' class of layers that have a switch of their own (`modeling_layers.py`), known by its name."""

@@ -14,8 +14,8 @@ import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
-from shoestring import extras
 from shoestring.errors import QuestionError
+from shoestring.recipe import extras
 
 EXTRA = "bitsandbytes"
 

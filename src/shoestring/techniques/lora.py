@@ -7,9 +7,9 @@ from typing import Any
 
 from torch import nn
 
-from shoestring import extras
 from shoestring.errors import QuestionError
-from shoestring.options import Adaptation
+from shoestring.recipe import extras
+from shoestring.recipe.options import Adaptation
 
 EXTRA = "huggingface"
 

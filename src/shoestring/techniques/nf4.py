@@ -16,8 +16,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from shoestring import extras
 from shoestring.errors import QuestionError
+from shoestring.recipe import extras
 
 EXTRA = "bitsandbytes"
 

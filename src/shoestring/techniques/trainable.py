@@ -1,8 +1,8 @@
 """Which settings can be estimated but not trained with yet."""
 
-from shoestring import extras
 from shoestring.errors import QuestionError
-from shoestring.options import Adaptation
+from shoestring.recipe import extras
+from shoestring.recipe.options import Adaptation
 from shoestring.settings import Settings
 
 _TRAINED = {"sharding": "ddp"}

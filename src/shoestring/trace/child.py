@@ -16,8 +16,8 @@ from collections.abc import Mapping
 from typing import Any, TextIO
 
 from shoestring.errors import ShoestringError
-from shoestring.finding import load
-from shoestring.options import LoadedRecipe
+from shoestring.recipe.finding import load
+from shoestring.recipe.options import LoadedRecipe
 from shoestring.settings import Settings
 from shoestring.trace.record import Facts, Trace
 

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from shoestring.trace.recorder import Recorder
 
 _PACKAGE = Path(__file__).parents[1]
-_OWN = tuple(str(_PACKAGE / room) for room in ("trace", "recipe.py", "options.py"))
+_OWN = tuple(str(_PACKAGE / room) for room in ("trace", "recipe"))
 _TORCH = str(Path(torch.__file__).parent)
 
 _WRITTEN = {

@@ -10,8 +10,8 @@ import torch
 from torch import nn
 from torch.nn.modules.batchnorm import _BatchNorm
 
-from shoestring.options import LoadedRecipe
-from shoestring.recipe import length_of, part
+from shoestring.recipe.contract import length_of, part
+from shoestring.recipe.options import LoadedRecipe
 from shoestring.techniques import adapt, checkpointing
 from shoestring.trace import pretend
 from shoestring.trace.record import Facts

@@ -7,7 +7,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from shoestring.recipe import part
+from shoestring.recipe.contract import part
 from shoestring.settings import Precision
 from shoestring.trace import autocast, pretend
 from shoestring.trace.recorder import Recorder

@@ -19,7 +19,7 @@ from typing import IO, Any
 from shoestring import config, errors
 from shoestring.errors import ShoestringError, TraceError
 from shoestring.hardware.catalog import Device
-from shoestring.options import LoadedRecipe
+from shoestring.recipe.options import LoadedRecipe
 from shoestring.settings import Settings
 from shoestring.trace.record import Facts, Trace
 

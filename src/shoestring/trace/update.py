@@ -8,8 +8,8 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from shoestring.options import LoadedRecipe
-from shoestring.recipe import part
+from shoestring.recipe.contract import part
+from shoestring.recipe.options import LoadedRecipe
 from shoestring.settings import Precision, Settings
 from shoestring.techniques import adapt, checkpointing, kernels, offload
 from shoestring.trace import attention, autocast, hosted, pretend, rollout, sharding, values

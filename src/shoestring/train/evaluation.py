@@ -7,15 +7,15 @@ from typing import Any
 import torch
 from torch import nn
 
+from shoestring.data.in_order import in_order
+from shoestring.data.seeding import derive, seed_all
+from shoestring.engine.precision import Arithmetic
+from shoestring.engine.update import as_sum
 from shoestring.errors import QuestionError
-from shoestring.options import LoadedRecipe
-from shoestring.recipe import part
+from shoestring.recipe.contract import part
+from shoestring.recipe.options import LoadedRecipe
 from shoestring.session.stop import Stop
 from shoestring.session.stretch import polled
-from shoestring.train.in_order import in_order
-from shoestring.train.precision import Arithmetic
-from shoestring.train.seeding import derive, seed_all
-from shoestring.train.update import as_sum
 
 
 def evaluate(

@@ -18,14 +18,14 @@ from typing import Any, Literal
 
 import torch
 
-from shoestring.options import LoadedRecipe
+from shoestring.engine.determinism import deterministic
+from shoestring.recipe.options import LoadedRecipe
 from shoestring.session.directory import RunDirectory
 from shoestring.session.stop import SessionOver, Stop
 from shoestring.settings import Settings
 from shoestring.train import steps
-from shoestring.train.begin import begin
-from shoestring.train.determinism import deterministic
 from shoestring.train.record import Record
+from shoestring.train.setup import begin
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -9,14 +9,14 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from shoestring.data.loading import Loader
+from shoestring.engine.memory import RetriesWatch, alloc_retries
+from shoestring.engine.update import UpdateResult
 from shoestring.errors import RunError
 from shoestring.monitor.events import Events
 from shoestring.monitor.progress import Progress
 from shoestring.monitor.sampling import sample
 from shoestring.session.deadline import Deadline
-from shoestring.train.loading import Loader
-from shoestring.train.memory import RetriesWatch, alloc_retries
-from shoestring.train.update import UpdateResult
 
 NotFinite = Callable[[int, str, float], RunError]
 """(number of the update from 1, what of it, its value) -> the error."""

@@ -12,18 +12,18 @@ import torch
 
 from shoestring.checkpoint.files import is_full, write_json
 from shoestring.checkpoint.store import Saved
+from shoestring.engine.recovery import OutOfMemory
 from shoestring.errors import ShoestringError
 from shoestring.hardware.probe import machine
 from shoestring.monitor.bound import spent, told
 from shoestring.monitor.events import Events, read
 from shoestring.monitor.progress import Progress
-from shoestring.options import LoadedRecipe
+from shoestring.recipe.options import LoadedRecipe
 from shoestring.session.deadline import Deadline
 from shoestring.session.directory import RunDirectory
 from shoestring.session.ledger import Session, ledger, sessions, slowest
 from shoestring.session.stop import SessionOver
 from shoestring.settings import Settings
-from shoestring.train.recovery import OutOfMemory
 from shoestring.units import count_text, seconds_text
 from shoestring.version import __version__
 

@@ -8,13 +8,13 @@ from typing import Any
 
 import torch
 
+from shoestring.engine.recovery import Recovering, halved
+from shoestring.engine.state import TrainingState
 from shoestring.errors import QuestionError, RunError
 from shoestring.hardware.catalog import DEVICES
 from shoestring.session.directory import RunDirectory
 from shoestring.techniques import checkpointing, kernels
 from shoestring.train.record import Record
-from shoestring.train.recovery import Recovering, halved
-from shoestring.train.state import TrainingState
 from shoestring.units import bytes_text
 
 

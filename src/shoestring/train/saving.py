@@ -13,13 +13,13 @@ from torch import nn
 
 from shoestring.checkpoint.snapshot import HostCopy, Snapshot, snapshot
 from shoestring.checkpoint.store import Saved, Store
+from shoestring.engine.environment import require_same
+from shoestring.engine.memory import Failure, attempted, free
 from shoestring.errors import CheckpointError, RunError
 from shoestring.session.deadline import Deadline
 from shoestring.settings import Settings
-from shoestring.train.environment import require_same
 from shoestring.train.failure import finite, trained_names, weights_finite
 from shoestring.train.interval import SavePolicy
-from shoestring.train.memory import Failure, attempted, free
 from shoestring.train.record import Record
 
 NotFinite = Callable[[int, str, float], RunError]

@@ -8,23 +8,23 @@ import torch
 
 from shoestring.checkpoint import light
 from shoestring.checkpoint.light import load_light, save_light
+from shoestring.data.loading import Loader
+from shoestring.data.order import DataOrder
+from shoestring.data.seeding import derive, seed_all
+from shoestring.engine.memory import Failure, HalfDoneError, attempted, free, with_room
+from shoestring.engine.recovery import OutOfMemory, Recovering, forget
+from shoestring.engine.state import TrainingState
+from shoestring.engine.update import UpdateResult, update
 from shoestring.errors import CheckpointError
-from shoestring.options import LoadedRecipe
-from shoestring.recipe import loss_at, part
+from shoestring.recipe.contract import loss_at, part
+from shoestring.recipe.options import LoadedRecipe
 from shoestring.session.directory import RunDirectory
 from shoestring.session.stop import Stop
 from shoestring.train import room
 from shoestring.train.evaluation import best_entry, evaluate, out_of_patience
-from shoestring.train.loading import Loader
-from shoestring.train.memory import Failure, HalfDoneError, attempted, free, with_room
 from shoestring.train.meter import Meter
-from shoestring.train.order import DataOrder
 from shoestring.train.record import Record
-from shoestring.train.recovery import OutOfMemory, Recovering, forget
 from shoestring.train.saving import Saver
-from shoestring.train.seeding import derive, seed_all
-from shoestring.train.state import TrainingState
-from shoestring.train.update import UpdateResult, update
 
 
 @dataclass(frozen=True, kw_only=True)

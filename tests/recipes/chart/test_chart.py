@@ -6,8 +6,8 @@ import torch
 from torch import nn
 
 from shoestring.errors import QuestionError
-from shoestring.finding import find
-from shoestring.options import option_fields
+from shoestring.recipe.finding import find
+from shoestring.recipe.options import option_fields
 from shoestring.recipes.chart import IMAGE_TOKENS, Chart, Options
 from shoestring.recipes.chart.policy import SIZES, Batch, log_probabilities
 from shoestring.techniques import checkpointing
@@ -42,7 +42,7 @@ def test_looking_at_it_needs_neither_torch_nor_transformers() -> None:
 
 
 def test_without_its_packages_the_extra_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("shoestring.extras.find_spec", lambda name: None)
+    monkeypatch.setattr("shoestring.recipe.extras.find_spec", lambda name: None)
     with pytest.raises(QuestionError, match="transformers, peft") as refused:
         Chart().model()
     assert "shoestring[chart]" in refused.value.hint

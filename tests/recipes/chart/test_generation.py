@@ -4,8 +4,8 @@ import pytest
 import torch
 from transformers import DynamicCache
 
-from shoestring.finding import load
 from shoestring.hardware.targets import find
+from shoestring.recipe.finding import load
 from shoestring.recipes.chart import Chart, Options
 from shoestring.recipes.chart.generation import decisive_steps, grow, sampled, tensors
 from shoestring.recipes.chart.policy import SIZES, Batch, Policy

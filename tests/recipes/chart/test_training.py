@@ -11,14 +11,14 @@ from PIL import Image
 import shoestring
 from shoestring.errors import DataError, QuestionError
 from shoestring.integrations.run import train
-from shoestring.launch import choose
 from shoestring.recipes.chart import Chart, Options, training
 from shoestring.recipes.chart.data import read_parts
+from shoestring.runs.launch import choose
 from shoestring.session.deadline import Deadline
 from shoestring.session.directory import RunDirectory
 from shoestring.session.signals import StopSignals
 from shoestring.session.stop import Stop
-from tests.test_evaluating import planned
+from tests.runs.test_evaluate import planned
 
 TINY = {
     "size": "tiny", "prompt_len": 300, "completion_len": 6, "weights": "fp32", "effective_batch": 16, "generations": 8,

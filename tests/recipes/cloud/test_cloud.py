@@ -8,8 +8,8 @@ from torch import nn
 from torch._subclasses.fake_tensor import FakeTensorMode
 
 from shoestring.errors import QuestionError
-from shoestring.finding import find
-from shoestring.options import option_fields
+from shoestring.recipe.finding import find
+from shoestring.recipe.options import option_fields
 from shoestring.recipes.cloud import Cloud, Options, filtering
 
 TINY = Options(size="tiny", crop=32)

@@ -11,7 +11,7 @@ pytest.importorskip("transformers")
 import torch
 
 from shoestring.errors import QuestionError
-from shoestring.finding import load
+from shoestring.recipe.finding import load
 
 TEXT = {
     "vocab_size": 50,

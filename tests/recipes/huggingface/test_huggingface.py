@@ -11,9 +11,9 @@ import torch
 
 from shoestring.config import parse_pairs
 from shoestring.errors import QuestionError
-from shoestring.finding import find, load
 from shoestring.hardware.catalog import DEVICES
-from shoestring.options import LoadedRecipe
+from shoestring.recipe.finding import find, load
+from shoestring.recipe.options import LoadedRecipe
 from shoestring.settings import Settings
 from shoestring.techniques import adapt, checkpointing
 from shoestring.trace import Tracer

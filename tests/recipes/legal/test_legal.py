@@ -7,8 +7,8 @@ import pytest
 import torch
 
 from shoestring.errors import DataError, QuestionError
-from shoestring.finding import find, load
-from shoestring.options import option_fields
+from shoestring.recipe.finding import find, load
+from shoestring.recipe.options import option_fields
 from shoestring.recipes.legal import Legal, Options
 
 TINY = Options(size="tiny", seq_len=12)
@@ -28,7 +28,7 @@ def test_looking_at_it_needs_neither_torch_nor_transformers() -> None:
 
 
 def test_without_transformers_the_extra_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("shoestring.extras.find_spec", lambda name: None)
+    monkeypatch.setattr("shoestring.recipe.extras.find_spec", lambda name: None)
     with pytest.raises(QuestionError, match="transformers") as refused:
         Legal().model()
     assert "shoestring[legal]" in refused.value.hint

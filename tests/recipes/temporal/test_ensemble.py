@@ -2,7 +2,7 @@ import pytest
 import torch
 from torch import nn
 
-from shoestring.recipe import build_optimizer
+from shoestring.recipe.contract import build_optimizer
 from shoestring.recipes.temporal import Options, Temporal
 from shoestring.recipes.temporal.architectures import MEMBERS
 from shoestring.recipes.temporal.ensemble import Ensemble

@@ -7,9 +7,9 @@ import torch
 from torch.nn.functional import cross_entropy
 
 from shoestring.errors import DataError, QuestionError
-from shoestring.finding import find, load
-from shoestring.options import option_fields
-from shoestring.recipe import build_optimizer, datasets
+from shoestring.recipe.contract import build_optimizer, datasets
+from shoestring.recipe.finding import find, load
+from shoestring.recipe.options import option_fields
 from shoestring.recipes.temporal import ARCHITECTURES, Options, Temporal
 
 from .market import candles, written

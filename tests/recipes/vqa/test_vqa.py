@@ -6,8 +6,8 @@ import torch
 from torch import nn
 
 from shoestring.errors import QuestionError
-from shoestring.finding import find
-from shoestring.options import option_fields
+from shoestring.recipe.finding import find
+from shoestring.recipe.options import option_fields
 from shoestring.recipes.vqa import VQA, Options
 from shoestring.recipes.vqa.curriculum import ANSWER_FOCUS, FORMAT_LEARNING, Stage
 from shoestring.recipes.vqa.student import IGNORED, Batch
@@ -51,7 +51,7 @@ def test_looking_at_it_needs_neither_torch_nor_transformers() -> None:
 
 
 def test_without_transformers_the_extra_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("shoestring.extras.find_spec", lambda name: None)
+    monkeypatch.setattr("shoestring.recipe.extras.find_spec", lambda name: None)
     with pytest.raises(QuestionError, match="transformers") as refused:
         VQA().model()
     assert "shoestring[vqa]" in refused.value.hint

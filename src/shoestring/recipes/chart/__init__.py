@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from shoestring.config import too_small
 from shoestring.errors import QuestionError
-from shoestring.extras import require
+from shoestring.recipe.extras import require
 
 if TYPE_CHECKING:
     from torch import Tensor, nn

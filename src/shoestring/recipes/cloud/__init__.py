@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from shoestring.errors import QuestionError
-from shoestring.extras import require
+from shoestring.recipe.extras import require
 
 if TYPE_CHECKING:
     from torch import Tensor, nn

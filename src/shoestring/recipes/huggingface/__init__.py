@@ -8,8 +8,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
 
-from shoestring import config, extras
+from shoestring import config
 from shoestring.errors import QuestionError
+from shoestring.recipe import extras
 
 if TYPE_CHECKING:
     from collections.abc import Callable

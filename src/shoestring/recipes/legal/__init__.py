@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from shoestring.errors import QuestionError
-from shoestring.extras import require
+from shoestring.recipe.extras import require
 from shoestring.recipes.legal import roles
 from shoestring.recipes.legal.split import divided, is_fold
 from shoestring.recipes.rows import OnBadRows, Rows
@@ -210,7 +210,7 @@ class Legal:
             from shoestring.recipes.legal.judgments import collate
 
             return collate(samples)
-        from shoestring.train.padding import pad_batch
+        from shoestring.data.padding import pad_batch
 
         return pad_batch(samples, (0, 0, None))
 

@@ -7,10 +7,10 @@ import torch
 from torch import Tensor
 from torch.utils.data import Dataset
 
+from shoestring.data.order import split
+from shoestring.data.padding import pad_batch
 from shoestring.recipes.legal.documents import Document
 from shoestring.recipes.legal.tokens import Tokenizer, encoded
-from shoestring.train.order import split
-from shoestring.train.padding import pad_batch
 
 Sample: TypeAlias = tuple[list[Tensor], Tensor]
 """The words of each sentence, (words,) int64, and the sentences' roles (sentences,) int64."""

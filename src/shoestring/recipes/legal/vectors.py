@@ -7,9 +7,9 @@ import torch
 from torch import Tensor
 from torch.utils.data import Dataset
 
+from shoestring.data.order import split
+from shoestring.data.padding import pad_batch
 from shoestring.recipes.legal.documents import Document
-from shoestring.train.order import split
-from shoestring.train.padding import pad_batch
 
 
 def wrong(text: str, width: int) -> str | None:

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal, cast
 
 from shoestring.errors import QuestionError
-from shoestring.extras import require
+from shoestring.recipe.extras import require
 from shoestring.recipes.rows import OnBadRows
 from shoestring.recipes.temporal.architectures import ARCHITECTURES, MEMBERS, WEIGHT_DECAY, network, rates
 from shoestring.recipes.temporal.features import FEATURES

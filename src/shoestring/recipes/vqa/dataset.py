@@ -7,12 +7,12 @@ import torch
 from PIL import Image
 from torch import Tensor
 
+from shoestring.data.padding import pad_batch
 from shoestring.recipes.vqa.images import pixels
 from shoestring.recipes.vqa.samples import Sample
 from shoestring.recipes.vqa.student import IGNORED, Batch
 from shoestring.recipes.vqa.texts import targets
 from shoestring.recipes.vqa.tokens import Tokens
-from shoestring.train.padding import pad_batch
 
 
 class Encoded(NamedTuple):

@@ -1,0 +1,145 @@
+"""What a training state is: the model, its optimizer, and how far they are. The rest follows from the update number."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch import nn
+from torch.optim import Optimizer
+
+from shoestring.checkpoint.fitting import misfits, optimizer_misfits
+from shoestring.checkpoint.trained import trained_state
+from shoestring.data.seeding import derive, seed_all
+from shoestring.engine import autotuning, cuda_graphs
+from shoestring.engine.cuda_graphs import Captured
+from shoestring.engine.fit import Fit
+from shoestring.engine.precision import Arithmetic, arithmetic
+from shoestring.errors import CheckpointError
+from shoestring.recipe.options import LoadedRecipe
+from shoestring.settings import Settings
+from shoestring.techniques import adapt, checkpointing, compiled, eightbit, kernels, offload
+
+
+@dataclass(kw_only=True)
+class TrainingState:
+    """Sample order, schedule and random numbers are functions of the seed and `update`; early stopping and the best
+    metric of `history`. So nothing else needs to be saved.
+    """
+
+    model: nn.Module
+    optimizer: Optimizer
+    arithmetic: Arithmetic
+    learning_rates: list[float]
+    """Of each parameter group before the schedule's factor."""
+    update: int = 0
+    """Updates done."""
+    history: list[dict[str, Any]] = field(default_factory=list)
+    """The validation metrics of each epoch so far."""
+    fit: Fit = field(default_factory=Fit)
+    """The sizes that fit into memory, as the settings say or smaller."""
+    captured: Captured | None = None
+    """CUDA graphs of the microbatches, where they are asked for."""
+
+    def pack(self) -> dict[str, Any]:
+        """The state as sections of a checkpoint."""
+        scaler = self.arithmetic.scaler
+        return {
+            "model": trained_state(self.model),
+            "optimizer": self.optimizer.state_dict(),
+            "scaler": scaler.state_dict() if scaler else None,
+            "progress": {"update": self.update, "history": self.history, "fit": self.fit.json()},
+        }
+
+    def restore(self, saved: Mapping[str, Any]) -> None:
+        """Take over a state that `pack` gave, a section at a time.
+
+        Raises CheckpointError when the model, the optimizer or the precision is not the one that was saved; nothing
+        has changed then.
+        """
+        self._require_fits(saved)
+        # What an optimizer makes of its state only it knows, so it is asked first, and gets its own back if it fails.
+        scaler, before = self.arithmetic.scaler, self.optimizer.state_dict()
+        try:
+            self.optimizer.load_state_dict(self._own_memory(saved["optimizer"]))
+            eightbit.share_tables(self.optimizer)
+            if scaler and saved["scaler"]:
+                scaler.load_state_dict(saved["scaler"])
+            # What is not among it is frozen, and as the recipe made it.
+            self.model.load_state_dict(saved["model"], strict=False)
+        except (RuntimeError, ValueError, KeyError, TypeError, AttributeError) as error:
+            self.optimizer.load_state_dict(before)
+            raise CheckpointError(f"the checkpoint cannot be restored: {type(error).__name__}: {error}") from error
+        self.update = saved["progress"]["update"]
+        self.history = saved["progress"]["history"]
+        self.fit = self.fit.resumed(saved["progress"].get("fit"))
+
+    def _require_fits(self, saved: Mapping[str, Any]) -> None:
+        lacking = {"model", "optimizer", "scaler", "progress"} - saved.keys()
+        problems = [f"it has no {name}" for name in sorted(lacking)]
+        if not problems:
+            parameters = [parameter for group in self.optimizer.param_groups for parameter in group["params"]]
+            problems += [f"model: {what}" for what in misfits(saved["model"], trained_state(self.model))]
+            problems += [
+                f"optimizer: {what}"
+                for what in optimizer_misfits(saved["optimizer"], self.optimizer.state_dict(), parameters)
+            ]
+            progress = saved["progress"] if isinstance(saved["progress"], dict) else {}
+            update, history = progress.get("update"), progress.get("history")
+            if not isinstance(update, int) or update < 0 or not isinstance(history, list):
+                problems.append("progress: it does not say how many updates are done")
+        if problems:
+            more = [f"and {len(problems) - 20} more"] if len(problems) > 20 else []
+            raise CheckpointError(
+                "the checkpoint is of another model or optimizer",
+                problems=[*problems[:20], *more],
+                hint="has the recipe's model() or optimizer() changed since the run began?",
+            )
+
+    def _own_memory(self, saved: Any) -> Any:
+        """An optimizer's state in memory of its own, aligned as torch allocates: a file's pages need not be, and vector
+        code may round the ends of an unaligned tensor differently. What goes to a GPU is copied on its way there.
+        """
+        # States are where their copies of parameters are; an optimizer in host memory has all of them here.
+        here = isinstance(self.optimizer, offload.HostOptimizer) or any(
+            parameter.device.type == "cpu" for group in self.optimizer.param_groups for parameter in group["params"]
+        )
+
+        def own(value: Any) -> Any:
+            if isinstance(value, torch.Tensor):
+                return value.clone() if here or value.ndim == 0 else value
+            if isinstance(value, dict):
+                return {key: own(item) for key, item in value.items()}
+            return [own(item) for item in value] if isinstance(value, list) else value
+
+        return own(saved)
+
+
+def build(loaded: LoadedRecipe, settings: Settings, device: torch.device) -> TrainingState:
+    """The state before the first update: a model initialised from the seed, on `device`, in training mode.
+
+    Raises QuestionError for a technique that the model or its optimizer has not.
+    """
+    assert settings.precision is not None
+    seed_all(derive(loaded.seed, "model"))
+    model = adapt.trained_model(loaded.recipe.model(), loaded.adaptation, settings).train()
+    offload.move(model, loaded.recipe, settings, device)
+    compiled.apply(model, loaded.recipe, settings, device)
+    checkpointing.apply(model, loaded.recipe, settings.checkpointing)
+    optimizer = adapt.trained_optimizer(loaded, model, device)
+    kernels.choose(optimizer, settings.optimizer_kernel)
+    optimizer = offload.hosted(optimizer, settings)
+    torch.backends.cudnn.benchmark = autotuning.autotunes(settings, loaded.recipe)
+    return TrainingState(
+        model=model,
+        optimizer=optimizer,
+        arithmetic=arithmetic(settings.precision, device),
+        learning_rates=[float(group["lr"]) for group in optimizer.param_groups],
+        fit=Fit.of(settings),
+        captured=cuda_graphs.of(model, settings, device),
+    )
+
+
+def trains_batch_norm(model: nn.Module) -> bool:
+    """Whether some BatchNorm takes its statistics from the microbatch."""
+    return any(isinstance(module, nn.modules.batchnorm._BatchNorm) and module.training for module in model.modules())

@@ -1,0 +1,272 @@
+"""The metrics of weights that a run has saved: the model alone, without its optimizer, and nothing is written."""
+
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from shoestring import config
+from shoestring.errors import QuestionError, RunError
+from shoestring.hardware import targets
+from shoestring.hardware.catalog import Target
+from shoestring.recipe.contract import part
+from shoestring.recipe.finding import find
+from shoestring.recipe.options import LoadedRecipe
+from shoestring.runs.launch import choose
+from shoestring.session.directory import RunDirectory
+from shoestring.settings import Settings
+
+if TYPE_CHECKING:
+    import torch
+    from torch import nn
+
+    from shoestring.engine.precision import Arithmetic
+    from shoestring.session.stop import Stop
+
+T = TypeVar("T")
+_FILES = ("model.safetensors", "adapter_model.safetensors")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Evaluated:
+    """Metrics, and of what they are."""
+
+    recipe: str
+    weights: str
+    """The directory they lie in."""
+    update: int | None
+    """That they were saved at, where that was written beside them."""
+    device: str
+    precision: str
+    seconds: float
+    metrics: dict[str, dict[str, Any]]
+    """By part of the data: validation and test as far as there are, otherwise the training data."""
+    notes: tuple[str, ...] = ()
+    """What differs from the run, and what the recipe says of its data and its model."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Weights:
+    """Where weights lie, and the run that they are of."""
+
+    run: RunDirectory
+    folder: Path
+    full: bool
+    """Whether it is a full checkpoint rather than weights alone."""
+
+
+def evaluate(
+    where: Path,
+    values: Mapping[str, object],
+    *,
+    recipe: str | object | None = None,
+    on: str = "local",
+    limit_seconds: float | None = None,
+    started: float | None = None,
+) -> Evaluated:
+    """As `shoestring.evaluate` says, with options and settings in `values`."""
+    if on not in targets.PROBED:
+        raise QuestionError(f"weights are evaluated on this machine, not on {on}", hint="--on local, or --on cpu")
+    target, found = targets.find(on), find_weights(where)
+    loaded, settings, notes = _decided(found.run, recipe, values)
+    settings, more = _settings(settings, target, loaded, named="precision" in values)
+
+    import torch
+
+    from shoestring.engine.determinism import deterministic
+    from shoestring.engine.environment import device_name
+    from shoestring.engine.precision import arithmetic
+    from shoestring.session.stop import SessionOver, session
+
+    device = torch.device(target.device.kind)
+    began = time.monotonic()
+    try:
+        with session(limit_seconds, started=started) as stop, deterministic():
+            with stop.at_once():
+                data = loaded.data()
+                update, model = _model(loaded, settings, found, device)
+            assert settings.precision is not None
+            how = arithmetic(settings.precision, device)
+            metrics = {name: _metrics(loaded, model, how, held, settings, device, stop) for name, held in _parts(data)}
+    except SessionOver as over:
+        raise RunError(f"not evaluated: {over.reason}", hint="a longer --limit, or fewer samples") from over
+    return Evaluated(
+        recipe=loaded.name,
+        weights=str(found.folder),
+        update=update,
+        device=device_name(device),
+        precision=str(settings.precision),
+        seconds=time.monotonic() - began,
+        metrics=metrics,
+        notes=(*notes, *more, *part(loaded.recipe, "notes", list)()),
+    )
+
+
+def find_weights(where: Path) -> Weights:
+    """What `where` is: a run (its best weights, else its last, else its newest checkpoint's), or a part of one.
+
+    Raises QuestionError where it is neither.
+    """
+    from shoestring.checkpoint.weights import is_checkpoint, newest
+
+    where = where.absolute()
+    if not where.is_dir():
+        raise QuestionError(
+            f"there is no directory {where}", hint="give a run's directory: shoestring evaluate runs/NAME"
+        )
+    run = RunDirectory(where)
+    if run.plan_file.exists():
+        for folder in (run.best, run.light):
+            if _has_weights(folder):
+                return Weights(run=run, folder=folder, full=False)
+        checkpoint = newest(run.checkpoints)
+        if checkpoint is None:
+            raise QuestionError(f"the run in {where} has saved no weights yet", hint="train it: shoestring train")
+        return Weights(run=run, folder=checkpoint, full=True)
+    full = is_checkpoint(where)
+    run = RunDirectory(where.parent.parent if full else where.parent)
+    if not run.plan_file.exists() or not (full or _has_weights(where)):
+        raise QuestionError(
+            f"{where} is neither a run nor the weights of one",
+            hint="give a run's directory, its best or light, or one of its checkpoints; weights alone do not say "
+            "what model they are of, the plan.json of their run does",
+        )
+    return Weights(run=run, folder=where, full=full)
+
+
+def _has_weights(folder: Path) -> bool:
+    return any((folder / name).is_file() for name in _FILES)
+
+
+def _decided(
+    run: RunDirectory, recipe: str | object | None, values: Mapping[str, object]
+) -> tuple[LoadedRecipe, Settings, list[str]]:
+    """The run's recipe with its options and `values`, its settings, and what is not as it was."""
+    stored = run.plan() or {}
+    missing = {"recipe", "reference", "digest", "options", "plan"} - stored.keys()
+    if missing:
+        raise QuestionError(
+            f"{run.plan_file} lacks {', '.join(sorted(missing))}", hint="copy the run again from where it came"
+        )
+    chosen = _recipe(run, stored, recipe)
+    loaded, anew = choose(chosen, {**stored["options"], **values})
+    if loaded.name != stored["recipe"]:
+        raise QuestionError(
+            f"the run in {run.path} is of {stored['recipe']}, not of {loaded.name}", hint="give that one"
+        )
+    settings = Settings.from_json(stored["plan"]["settings"])
+    settings = settings.replace(**{name: getattr(anew, name) for name in values if hasattr(anew, name)})
+    kept, _ = choose(chosen, stored["options"])
+    now = config.as_json(loaded.options)
+    notes = [f"{name}={now[name]}, the run has {value}" for name, value in config.as_json(kept.options).items()
+             if now[name] != value]  # fmt: skip
+    if loaded.digest != stored["digest"]:
+        notes.append(f"the recipe's file is not as it was when the run began: {loaded.path}")
+    return loaded, settings, notes
+
+
+def _recipe(run: RunDirectory, stored: Mapping[str, Any], given: str | object | None) -> str | object:
+    """What to find the run's recipe by."""
+    if given is not None:
+        return given
+    reference = str(stored["reference"])
+    if not reference:
+        raise QuestionError(
+            f"the recipe of {run.path} lived in a process that is gone: {stored['recipe']}",
+            hint="shoestring.evaluate(DIR, recipe=...) in Python takes it again",
+        )
+    try:
+        find(reference)
+    except QuestionError as error:
+        raise QuestionError(
+            f"the recipe of {run.path} is not found where it was: {error.message}",
+            problems=error.problems,
+            hint="has its file moved? then say where it is: --recipe path/to/file.py",
+        ) from error
+    return reference
+
+
+def _settings(
+    settings: Settings, target: Target, loaded: LoadedRecipe, *, named: bool
+) -> tuple[Settings, tuple[str, ...]]:
+    """The run's settings as far as this device has them: no optimizer is here whose kernel or place there could be."""
+    settings = settings.replace(micro_batch=settings.micro_batch or loaded.effective_batch)
+    precision = settings.precision or "fp32"
+    if named or precision in target.device.precisions:
+        return settings.replace(precision=precision), ()
+    note = f"precision fp32: {target.device.title} has no {precision}, which the run was trained in"
+    return settings.replace(precision="fp32"), (note,)
+
+
+def _model(
+    loaded: LoadedRecipe, settings: Settings, found: Weights, device: "torch.device"
+) -> "tuple[int | None, nn.Module]":
+    """The update that the weights are of, and the model with them on `device`."""
+    from shoestring.checkpoint.light import load_light
+    from shoestring.checkpoint.weights import load_weights
+    from shoestring.data.seeding import derive, seed_all
+    from shoestring.techniques import adapt, offload
+
+    seed_all(derive(loaded.seed, "model"))
+    learner = part(loaded.recipe, "learner", None)
+    model = learner() if learner else adapt.trained_model(loaded.recipe.model(), loaded.adaptation, settings)
+    # Before loading: weights in 4 bits are packed when they come to their device.
+    offload.move(model, loaded.recipe, settings, device)
+    if found.full:
+        return load_weights(found.folder, model), model
+    update = load_light(found.folder, model).get("update")
+    return update if isinstance(update, int) else None, model
+
+
+def _parts(data: Mapping[str, Any]) -> list[tuple[str, Any]]:
+    """Those that the model was not trained on; the training data where there are no others."""
+    held_out = [(name, data[name]) for name in ("validation", "test") if name in data]
+    return held_out or [("train", data["train"])]
+
+
+def _metrics(
+    loaded: LoadedRecipe,
+    model: "nn.Module",
+    how: "Arithmetic",
+    dataset: Any,
+    settings: Settings,
+    device: "torch.device",
+    stop: "Stop",
+) -> dict[str, Any]:
+    """The recipe's metrics on a part of the data, in microbatches that fit."""
+    from shoestring.session.stretch import polled
+    from shoestring.train.evaluation import evaluate as evaluated
+
+    if measured := part(loaded.recipe, "measured", None):
+        with how.autocast():
+            return dict(measured(model, dataset, partial(polled, stop, "evaluation")))
+
+    def attempt(size: int) -> dict[str, Any]:
+        return evaluated(
+            loaded,
+            model,
+            how,
+            dataset,
+            micro_batch=size,
+            device=device,
+            stop=stop,
+            workers=settings.workers or 0,
+        )
+
+    return _fitting(attempt, settings.micro_batch or 1)
+
+
+def _fitting(attempt: Callable[[int], T], size: int) -> T:
+    """What `attempt` gives with microbatches of `size`, or of half as many samples as often as it takes."""
+    from shoestring.engine.memory import Failure, attempted, free
+
+    while isinstance(done := attempted(partial(attempt, size)), Failure):
+        free()
+        if size == 1:
+            raise RunError(
+                f"out of memory even with single samples: {done.said}", hint="--on cpu, or a GPU with more memory"
+            )
+        size = -(-size // 2)
+    return done

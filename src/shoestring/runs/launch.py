@@ -1,0 +1,249 @@
+"""From a question to a run: what was asked for is found and decided, then the run is begun, or continued."""
+
+import dataclasses
+import os
+import sys
+import time
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from shoestring import config
+from shoestring.errors import QuestionError, RunError
+from shoestring.hardware import targets
+from shoestring.hardware.catalog import Target
+from shoestring.plan.plan import Plan, make_plan
+from shoestring.recipe.contract import part, require_data
+from shoestring.recipe.finding import find
+from shoestring.recipe.options import LoadedRecipe, option_fields
+from shoestring.session.directory import RunDirectory
+from shoestring.settings import Settings
+from shoestring.techniques.trainable import require_trainable
+from shoestring.units import bytes_text
+
+if TYPE_CHECKING:
+    from shoestring.train.loop import Outcome
+
+
+def choose(recipe: str | object, values: Mapping[str, object]) -> tuple[LoadedRecipe, Settings]:
+    """A recipe and settings with `values` set, each value in the one of the two that knows its name.
+
+    Raises QuestionError with every unknown name and wrong value at once.
+    """
+    found = find(recipe)
+    options, settings = option_fields(found), config.fields(Settings)
+    chosen = config.read(values, {**options, **settings}, f"options of {found.name} and settings")
+    loaded = found.replace(**{name: value for name, value in chosen.items() if name in options})
+    return loaded, Settings(**{name: value for name, value in chosen.items() if name in settings})
+
+
+def launch(
+    recipe: str | object,
+    values: Mapping[str, object],
+    *,
+    plan: Plan | None = None,
+    run: Path,
+    on: str = "local",
+    limit_seconds: float | None = None,
+    disk_bytes: int | None = None,
+    started: float | None = None,
+    allow_inexact: bool = False,
+) -> "Outcome":
+    """Train as `shoestring.train` says, with options and settings in `values`.
+
+    The session began when `time.monotonic()` said `started`, by default now: planning is part of it.
+    """
+    started = time.monotonic() if started is None else started
+    target = _here(on)
+    directory = RunDirectory(run)
+    directory.create()
+    with directory.locked():
+        stored = directory.plan()
+        if stored is None:
+            loaded, settings = _begin(directory, recipe, plan, target, values)
+        else:
+            loaded, settings = _continue(stored, directory, recipe, values)
+            if finished := _finished(directory):
+                _say(f"the run in {directory.path} is finished; shoestring report {directory.path} draws it")
+                return finished
+        return _train(
+            loaded,
+            settings,
+            directory,
+            target,
+            on=on,
+            limit_seconds=limit_seconds,
+            disk_bytes=disk_bytes,
+            started=started,
+            allow_inexact=allow_inexact,
+        )
+
+
+def _here(on: str) -> Target:
+    """This machine under the limits of the platform of `on`."""
+    asked = targets.find(on)
+    return asked if on in targets.PROBED else dataclasses.replace(targets.find("local"), platform=asked.platform)
+
+
+def _begin(
+    directory: RunDirectory,
+    recipe: str | object,
+    plan: Plan | None,
+    target: Target,
+    values: Mapping[str, object],
+) -> tuple[LoadedRecipe, Settings]:
+    """Decide on a new run and write its plan.json."""
+    if plan is not None:
+        unset = {name: value for name, value in plan.options.items() if name not in values}
+        loaded, wanted = choose(recipe, {**unset, **values})
+    else:
+        loaded, wanted = choose(recipe, values)
+    require_data(loaded.recipe)
+    require_trainable(wanted, loaded.adaptation)
+    if plan is None or plan.target.device.name != target.device.name:
+        made = make_plan(loaded, target, wanted)
+        if plan is not None:
+            _say(_replanned(plan, made))
+        plan = made
+    if not plan.fits:
+        raise RunError(
+            f"{plan.recipe} does not fit {target.device.title}",
+            problems=plan.reasons,
+            hint="plan with other settings or options: shoestring plan",
+        )
+    directory.write_plan(
+        {
+            "recipe": loaded.name,
+            "reference": loaded.reference,
+            "digest": loaded.digest,
+            "options": config.as_json(loaded.options),
+            "plan": plan.json(),
+        }
+    )
+    return loaded, plan.settings
+
+
+def _continue(
+    stored: dict[str, Any], directory: RunDirectory, recipe: str | object, values: Mapping[str, object]
+) -> tuple[LoadedRecipe, Settings]:
+    """The run's own recipe and options, and its settings with those that are set anew."""
+    missing = {"recipe", "options", "plan"} - stored.keys()
+    if missing:
+        raise QuestionError(
+            f"{directory.plan_file} lacks {', '.join(sorted(missing))}", hint="copy the run again from where it came"
+        )
+    found = find(recipe)
+    if found.name != stored["recipe"]:
+        raise QuestionError(
+            f"{directory.path} is a run of {stored['recipe']}, not of {found.name}",
+            hint="give another --run, or the recipe it was begun with",
+        )
+    kept, _ = choose(recipe, stored["options"])
+    loaded, anew = choose(recipe, {**stored["options"], **values})
+    changed = [
+        f"{name}: the run has {kept.options[name]}, asked for is {value}"
+        for name, value in loaded.options.items()
+        if value != kept.options[name] and name not in loaded.paths
+    ]
+    if changed:
+        raise QuestionError(
+            f"the run in {directory.path} keeps the options it began with",
+            problems=changed,
+            hint="they change what is learnt: begin another run with another --run",
+        )
+    settings = Settings.from_json(stored["plan"]["settings"])
+    settings = settings.replace(**{name: getattr(anew, name) for name in values if hasattr(anew, name)})
+    require_trainable(settings, loaded.adaptation)
+    return loaded, settings
+
+
+def _finished(directory: RunDirectory) -> "Outcome | None":
+    state = directory.state()
+    return _as_written(directory) if state and state.get("status") == "finished" else None
+
+
+def _as_written(directory: RunDirectory) -> "Outcome":
+    """The outcome that state.json tells."""
+    from shoestring.train.loop import Outcome
+
+    state = directory.state() or {}
+    return Outcome(**{field.name: state[field.name] for field in dataclasses.fields(Outcome)})
+
+
+def _train(
+    loaded: LoadedRecipe,
+    settings: Settings,
+    directory: RunDirectory,
+    target: Target,
+    *,
+    on: str,
+    limit_seconds: float | None,
+    disk_bytes: int | None,
+    started: float,
+    allow_inexact: bool,
+) -> "Outcome":
+    if settings.allocator == "expandable" and target.device.kind == "cuda":
+        _expandable_segments()
+    import torch
+
+    from shoestring.session.deadline import Deadline
+    from shoestring.session.signals import StopSignals
+    from shoestring.session.stop import SessionOver, Stop
+
+    if part(loaded.recipe, "trainer", None):
+        from shoestring.integrations.run import train as run_loop
+    else:
+        from shoestring.train.loop import train as run_loop
+
+    device = torch.device(target.device.kind)
+    if device.type == "cuda" and not torch.cuda.is_available():
+        raise QuestionError(
+            f"this machine has {target.device.title}, but this torch ({torch.__version__}) cannot use it",
+            hint="install a CUDA build of torch for its driver, or train with --on cpu",
+        )
+    # A platform's limits are what they are today; what is given here counts instead.
+    platform = target.platform
+    if limit_seconds is None and platform and platform.session_hours:
+        limit_seconds = platform.session_hours * 3600
+    if disk_bytes is None and platform:
+        disk_bytes = platform.disk_bytes
+    with StopSignals() as signals:
+        try:
+            return run_loop(
+                loaded,
+                settings,
+                directory,
+                target=on,
+                device=device,
+                stop=Stop(deadline=Deadline(limit_seconds, started=started), signals=signals),
+                disk_bytes=disk_bytes,
+                allow_inexact=allow_inexact,
+            )
+        except SessionOver:
+            return _as_written(directory)
+
+
+def _expandable_segments() -> None:
+    """Have torch's CUDA allocator grow its segments; it reads this when it starts."""
+    name, chosen = "PYTORCH_CUDA_ALLOC_CONF", "expandable_segments:True"
+    before = os.environ.get(name)
+    if before and chosen in before:
+        return
+    os.environ[name] = f"{before},{chosen}" if before else chosen
+    if "torch" in sys.modules:
+        _say(f"torch was imported before allocator=expandable was set: if it is not in force, set {name}={chosen}")
+
+
+def _replanned(old: Plan, new: Plan) -> str:
+    """What a plan for another device and the one for this differ in."""
+    before, after = old.settings.json(), new.settings.json()
+    changes = [f"{name} {before[name]} -> {after[name]}" for name in before if before[name] != after[name]]
+    return (
+        f"planned for {old.target.device.title}, this is {new.target.device.title}: planned anew with the same "
+        f"effective batch; {', '.join(changes) or 'the settings stay'}; memory "
+        f"{bytes_text(old.memory.peak_bytes)} -> {bytes_text(new.memory.peak_bytes)}"
+    )
+
+
+def _say(text: str) -> None:
+    print(text, file=sys.stderr, flush=True)

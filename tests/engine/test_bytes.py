@@ -1,0 +1,112 @@
+"""What an update really allocates on a CPU, held against the estimate of the same settings: within 2%."""
+
+import contextlib
+import dataclasses
+
+import pytest
+import torch
+from torch import nn
+
+from shoestring.engine.state import build
+from shoestring.engine.update import update
+from shoestring.estimate.memory import PROCESS, memory
+from shoestring.hardware.targets import find
+from shoestring.recipe.finding import load
+from shoestring.settings import Settings
+from shoestring.trace import Tracer
+from shoestring.trace.record import Alloc, Free
+from shoestring.trace.recorder import Recorder, real
+from tests.recipes.huggingface import tiny
+
+CPU = torch.device("cpu")
+
+
+class Block(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.q_proj, self.out_proj = nn.Linear(128, 512), nn.Linear(512, 128)
+
+    def forward(self, values):
+        return values + self.out_proj(torch.tanh(self.q_proj(values)))
+
+
+class Blocks:
+    effective_batch = 512
+
+    def model(self):
+        return nn.Sequential(nn.Linear(64, 128), nn.Sequential(*(Block() for _ in range(4))), nn.Linear(128, 8))
+
+    def batch(self, size):
+        return torch.zeros(size, 64)
+
+    def loss(self, model, batch):
+        return model(batch).square().mean()
+
+
+def measured(loaded, settings: Settings) -> int:
+    """Most bytes alive at once in two updates of the engine's, of two microbatches each."""
+    recorder = Recorder(watched=real)
+    with recorder, contextlib.ExitStack() as stack:
+        stack.enter_context(torch.autograd.set_multithreading_enabled(False))
+        recorder.mark("model", 0)
+        state = build(loaded, settings, CPU)
+        for number in range(2):
+            recorder.mark("forward", number)
+
+            def microbatches():
+                for _ in range(2):
+                    yield loaded.recipe.batch(settings.micro_batch), settings.micro_batch
+
+            update(
+                state.model,
+                state.optimizer,
+                loaded.recipe.loss,
+                microbatches(),
+                samples=loaded.effective_batch,
+                arithmetic=state.arithmetic,
+            )
+        recorder.mark("end", 1)
+        storages, events = recorder.record()
+    live = most = 0
+    for event in events:
+        if isinstance(event, Alloc | Free):
+            live += storages[event.storage].bytes * (1 if isinstance(event, Alloc) else -1)
+            most = max(most, live)
+    return most
+
+
+def estimated(loaded, settings: Settings) -> int:
+    device = find("cpu").device
+    # In a fork of this process, which has imported everything.
+    with Tracer(dataclasses.replace(loaded, is_live=True)) as tracer:
+        found = memory(tracer.trace(settings, accumulate=2, device=device), device)
+    return sum(part.bytes for part in found.parts if part.name != PROCESS)
+
+
+CASES = {
+    # So few samples that the peak is in the step.
+    "AdamW for-loop": ({}, {"optimizer_kernel": "for-loop", "micro_batch": 8}),
+    "AdamW foreach": ({}, {"optimizer_kernel": "foreach", "micro_batch": 8}),
+    "checkpointing": ({}, {"checkpointing": "full"}),
+    "LoRA": ({"lora_r": 4}, {}),
+    "bf16 weights": ({"weights": "bf16"}, {"precision": "bf16"}),
+}
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_a_stack_of_blocks(name):
+    options, settings = CASES[name]
+    if "lora_r" in options:
+        pytest.importorskip("peft")
+    loaded = load(Blocks(), options)
+    chosen = Settings(**{"micro_batch": 256, "precision": "fp32", **settings})
+    assert measured(loaded, chosen) == pytest.approx(estimated(loaded, chosen), rel=0.02)
+
+
+@pytest.mark.parametrize("chunk", [None, 64])
+def test_a_loss_in_chunks(tmp_path, chunk):
+    pytest.importorskip("transformers")
+    path = tiny.write(tmp_path, tiny.LLAMA, vocab_size=4096)
+    loaded = load(f"hf:{path}", {"seq_len": 128, "effective_batch": 8, "loss_chunk": chunk})
+    chosen = Settings(micro_batch=4, precision="fp32")
+    assert measured(loaded, chosen) == pytest.approx(estimated(loaded, chosen), rel=0.02)

@@ -1,0 +1,98 @@
+"""Which errors say that memory ran out, and that nothing of the attempt outlives it."""
+
+import weakref
+
+import pytest
+import torch
+
+from shoestring.engine.memory import Failure, RetriesWatch, attempted, out_of_memory, with_room
+from shoestring.errors import RunError
+
+REAL = "[enforce fail at alloc_cpu.cpp:127] err == 0. DefaultCPUAllocator: can't allocate memory: you tried to allocate"
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 20.00 MiB."),
+        MemoryError(),
+        RuntimeError("CUDA out of memory. Tried to allocate 20.00 MiB (GPU 0; 14.56 GiB total capacity)"),
+        RuntimeError("CUDA error: out of memory\nCUDA kernel errors might be asynchronously reported"),
+        RuntimeError("cuDNN error: CUDNN_STATUS_ALLOC_FAILED"),
+        RuntimeError("cuDNN error: CUDNN_STATUS_NOT_SUPPORTED. This error may appear if"),
+        RuntimeError("CUDA error: CUBLAS_STATUS_ALLOC_FAILED when calling `cublasCreate(handle)`"),
+        RuntimeError(f"{REAL} 4000000000000000 bytes. Error code 12 (Cannot allocate memory)"),
+    ],
+)
+def test_memory_that_ran_out_is_known_by_type_and_by_what_libraries_say(error):
+    assert out_of_memory(error)
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        RuntimeError("CUDA error: an illegal memory access was encountered"),
+        RuntimeError("CUDA error: unspecified launch failure"),
+        RuntimeError("CUDA error: device-side assert triggered"),
+        RuntimeError("CUBLAS_STATUS_ALLOC_FAILED after an illegal memory access"),
+        RuntimeError("mat1 and mat2 shapes cannot be multiplied"),
+        ValueError("CUDA out of memory"),
+        RunError("CUDA out of memory"),
+        KeyboardInterrupt(),
+    ],
+)
+def test_everything_else_is_not(error):
+    assert not out_of_memory(error)
+
+
+def test_what_the_cpus_allocator_really_says_is_known():
+    failure = attempted(lambda: torch.empty(10**15))
+    assert isinstance(failure, Failure)
+    assert "DefaultCPUAllocator" in failure.said
+
+
+def test_another_error_comes_through():
+    with pytest.raises(ZeroDivisionError):
+        attempted(lambda: 1 // 0)
+    with pytest.raises(RuntimeError, match="illegal memory access"):
+        attempted(lambda: fail(RuntimeError("CUDA error: an illegal memory access was encountered")))
+
+
+def fail(error):
+    raise error
+
+
+def test_no_tensor_of_a_failed_attempt_is_alive_afterwards():
+    seen = []
+
+    def deep(depth, inputs):
+        hidden = torch.relu(inputs * depth)
+        seen.append(weakref.ref(hidden))
+        if depth == 0:
+            raise torch.OutOfMemoryError("CUDA out of memory.")
+        return deep(depth - 1, hidden).sum()
+
+    assert isinstance(attempted(lambda: deep(20, torch.ones(8, requires_grad=True))), Failure)
+    assert len(seen) == 21
+    assert not any(reference() is not None for reference in seen)
+
+
+def test_with_room_tries_once_more_and_then_says_for_what():
+    tries = []
+
+    def act(until):
+        tries.append(1)
+        if len(tries) < until:
+            raise MemoryError("no 8.00 GiB")
+        return "done"
+
+    assert with_room(lambda: act(2), "a checkpoint") == "done"
+    with pytest.raises(RunError, match=r"no memory for a checkpoint: no 8\.00 GiB"):
+        with_room(lambda: act(100), "a checkpoint")
+    assert len(tries) == 4
+
+
+def test_retries_of_the_allocator_are_told_when_they_begin_and_at_each_tenfold():
+    watch = RetriesWatch()
+    told = {count: bool(watch.seen(count)) for count in (0, 0, 1, 2, 9, 10, 11, 99, 250, 999, 1000)}
+    assert [count for count, said in told.items() if said] == [1, 10, 250, 1000]
