@@ -13,6 +13,7 @@ import sys
 import tempfile
 import time
 import traceback
+from contextlib import suppress
 from pathlib import Path
 
 UPDATES = 60  # an epoch
@@ -87,34 +88,19 @@ def one_session(question, began):
     """What a child does; the status it ends with."""
     import torch
 
-    from shoestring.runs.launch import choose
+    from shoestring.recipe.finding import choose
     from shoestring.session.deadline import Deadline
-    from shoestring.session.directory import RunDirectory
-    from shoestring.session.signals import StopSignals
-    from shoestring.session.stop import SessionOver, Stop
-    from shoestring.train.loop import train
+    from shoestring.session.stop import SessionOver
+    from tests.sessions import run_session
 
     torch.set_num_threads(1)
     mine = recipe(slow=question.get("slow", True), block=question.get("block"))
     mine.run = Path(question["run"])
     loaded, settings = choose(mine, {"epochs": question["epochs"]})
     settings = settings.replace(micro_batch=4, precision="fp32", save_every_seconds=60.0)
-    directory = RunDirectory(mine.run)
-    directory.create()
-    directory.write_plan({"recipe": loaded.name})
     deadline = Deadline(question.get("limit"), started=began, margin_seconds=question.get("margin", 0.0))
-    with directory.locked(), StopSignals() as signals:
-        try:
-            train(
-                loaded,
-                settings,
-                directory,
-                target="local",
-                device=torch.device("cpu"),
-                stop=Stop(deadline=deadline, signals=signals),
-            )
-        except SessionOver:
-            return 0
+    with suppress(SessionOver):
+        run_session(loaded, settings, mine.run, deadline)
     return 0
 
 

@@ -9,12 +9,14 @@ from pathlib import Path
 import safetensors
 import torch
 
-from shoestring.runs.launch import choose
+from shoestring.recipe.finding import choose
 from shoestring.session.deadline import Deadline
 from shoestring.session.directory import RunDirectory
 from shoestring.session.signals import StopSignals
 from shoestring.session.stop import Stop
+from shoestring.session.stored import StoredPlan
 from shoestring.train.loop import train
+from shoestring.train.request import SessionRequest
 
 CPU = torch.device("cpu")
 
@@ -35,8 +37,13 @@ class AtLoss:
         return self._recipe.loss(model, batch, **stage)
 
 
-def session(recipe, run: Path, values, *, stop="", at=0, allow_inexact=False, wrap=lambda recipe: recipe):
-    """One session of `recipe` in `run`; `stop` it by `limit`, `SIGTERM` or `SIGKILL` in the `at`th loss."""
+def session(
+    recipe, run: Path, values, *, stop="", at=0, allow_inexact=False, kind="engine", wrap=lambda recipe: recipe
+):
+    """One session of `recipe` in `run`; `stop` it by `limit`, `SIGTERM` or `SIGKILL` in the `at`th loss.
+
+    Its updates are made by the `kind`, engine or trainer.
+    """
     loaded, settings = choose(recipe, values)
     clock = Clock()
     acts = {
@@ -45,23 +52,42 @@ def session(recipe, run: Path, values, *, stop="", at=0, allow_inexact=False, wr
         "SIGTERM": lambda: os.kill(os.getpid(), signal.SIGTERM),
         "SIGKILL": lambda: os.kill(os.getpid(), signal.SIGKILL),
     }
-    loaded = replace(loaded, recipe=AtLoss(wrap(loaded.recipe), at, acts[stop]))
-    directory = RunDirectory(run)
-    directory.create()
-    directory.write_plan({"recipe": loaded.name})
+    loaded = replace(loaded, recipe=_made_by(kind, AtLoss(wrap(loaded.recipe), at, acts[stop])))
     settings = settings.replace(
         micro_batch=settings.micro_batch or loaded.effective_batch, precision=settings.precision or "fp32"
     )
+    return run_session(loaded, settings, run, Deadline(1000, clock=clock), allow_inexact=allow_inexact)
+
+
+def _made_by(kind, recipe):
+    if kind == "engine":
+        return recipe
+    from tests.by_trainer import ByTrainer
+
+    return ByTrainer(recipe)
+
+
+def run_session(loaded, settings, run: Path, deadline, *, allow_inexact=False):
+    """One session of training, without a plan."""
+    library = None
+    if loaded.parts.trainer:
+        from shoestring.integrations.library import LibraryUpdates
+
+        library = LibraryUpdates()
+    directory = RunDirectory(run)
+    directory.create()
+    StoredPlan(recipe=loaded.name).write(directory.plan_file)
     with directory.locked(), StopSignals() as signals:
-        return train(
-            loaded,
-            settings,
-            directory,
+        request = SessionRequest(
+            loaded=loaded,
+            settings=settings,
+            run=directory,
             target="local",
             device=CPU,
-            stop=Stop(deadline=Deadline(1000, clock=clock), signals=signals),
+            stop=Stop(deadline=deadline, signals=signals),
             allow_inexact=allow_inexact,
         )
+        return train(request, library)
 
 
 class Clock:
@@ -80,6 +106,9 @@ def final_bits(run: Path):
     """Everything a run ends with that has to be equal to the last bit: files as bytes, the rest as JSON."""
     newest = max((run / "checkpoints").glob("update-*"))
     state = json.loads((newest / "state.json").read_text())
+    # What a trainer has logged is not part of what it learns, and lacks the updates around a kill.
+    state.get("trainer", {}).pop("log_history", None)
+    state.get("trainer", {}).pop("total_flos", None)
     return {
         "name": newest.name,
         "model": (newest / "model.safetensors").read_bytes(),

@@ -153,17 +153,16 @@ def shoestring(clock: Clock, folder: Path, *, save_every: int | None, **_: Any) 
 
 def begin(recipe: Any, folder: Path, saving: dict[str, object]) -> None:
     """Decide on a run without a trace, in which the model would tell the clock of forwards that train nothing."""
-    from shoestring import config
-    from shoestring.runs.launch import choose
+    from shoestring.recipe.finding import choose
     from shoestring.session.directory import RunDirectory
+    from shoestring.session.stored import StoredPlan
 
     loaded, settings = choose(recipe, {"micro_batch": BATCH, "precision": "fp32", **saving})
     settings = settings.replace(checkpointing="no", optimizer_kernel="for-loop")
     directory = RunDirectory(folder)
     directory.create()
     if directory.plan() is None:
-        plan = {"settings": settings.json()}
-        directory.write_plan({"recipe": loaded.name, "options": config.as_json(loaded.options), "plan": plan})
+        StoredPlan.of(loaded, {"settings": settings.json()}).write(directory.plan_file)
 
 
 def hugging_face(clock: Clock, folder: Path, *, save_every: int | None, resume: bool) -> None:

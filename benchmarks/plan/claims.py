@@ -22,7 +22,7 @@ from shoestring.hardware.targets import find
 from shoestring.plan.candidates import Candidate, candidate
 from shoestring.plan.plan import Plan, make_plan
 from shoestring.plan.sessions import sessions
-from shoestring.runs.launch import choose
+from shoestring.recipe.finding import choose
 from shoestring.trace import Tracer
 from shoestring.units import seconds_text
 

@@ -88,8 +88,9 @@ def our_way(
     shoestring.train(loaded.recipe, run=folder, on=on, **case.options, light_weights="fp16", **settings)
     model = first_model(loaded)
     load_light(run.light, model)
-    checkpoint, chosen = newest(run.checkpoints), (run.plan() or {})["plan"]["settings"]
-    assert checkpoint is not None
+    checkpoint, stored = newest(run.checkpoints), run.plan()
+    assert checkpoint is not None and stored is not None and stored.plan is not None
+    chosen = stored.plan["settings"]
     return model.to(device), {
         "settings": {name: chosen[name] for name in ("micro_batch", "precision", "checkpointing")},
         "full_checkpoint_bytes": written(checkpoint),

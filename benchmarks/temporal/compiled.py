@@ -22,9 +22,9 @@ import torch
 
 from shoestring.engine.state import build
 from shoestring.engine.update import update
+from shoestring.recipe.finding import choose
 from shoestring.recipes.temporal import Options
 from shoestring.recipes.temporal.architectures import ARCHITECTURES
-from shoestring.runs.launch import choose
 
 
 def main(arguments: Sequence[str] | None = None) -> None:

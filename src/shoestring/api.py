@@ -11,7 +11,8 @@ from shoestring.plan.comparison import Comparison
 from shoestring.plan.comparison import compare as comparison
 from shoestring.plan.estimate import Estimate, make_estimate
 from shoestring.plan.plan import Plan, make_plan
-from shoestring.runs.launch import choose, launch
+from shoestring.recipe.finding import choose
+from shoestring.runs.launch import launch
 
 if TYPE_CHECKING:
     from shoestring.check.preflight import Checked

@@ -23,8 +23,8 @@ from shoestring.hardware.targets import known as known_targets
 from shoestring.hardware.targets import under
 from shoestring.plan.comparison import compare
 from shoestring.plan.estimate import make_estimate
-from shoestring.recipe.finding import built_in
-from shoestring.runs.launch import choose, launch
+from shoestring.recipe.finding import built_in, choose
+from shoestring.runs.launch import launch
 from shoestring.units import parse_bytes, parse_seconds
 
 T = TypeVar("T")

@@ -5,7 +5,7 @@ from benchmarks.plan.claims import ONE, ROWS, TWO, Row, costs
 
 from shoestring.config import parse_pairs
 from shoestring.hardware.targets import find
-from shoestring.runs.launch import choose
+from shoestring.recipe.finding import choose
 
 
 @pytest.mark.parametrize("row", ROWS, ids=lambda row: f"{row.recipe}: {row.setting}")

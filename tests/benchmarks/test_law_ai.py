@@ -2,8 +2,8 @@ import pytest
 import torch
 from benchmarks.legal.law_ai import DIFFERS, OPTIONS, PUBLISHED, summary, together
 
+from shoestring.recipe.finding import choose
 from shoestring.recipes.legal.metrics import scores
-from shoestring.runs.launch import choose
 
 ROLES = ("Facts", "Argument", "Statute")
 

@@ -6,7 +6,7 @@ from benchmarks.memory.workloads import ROWS, Row, main, table
 
 from shoestring import config
 from shoestring.hardware.targets import find
-from shoestring.runs.launch import choose
+from shoestring.recipe.finding import choose
 
 
 @pytest.mark.parametrize("row", ROWS, ids=lambda row: f"{row.recipe}: {row.setting}")

@@ -16,7 +16,7 @@ import pytest
 from shoestring.check import build, holding, host, inputs, packages, reaching, writing
 from shoestring.check.look import look
 from shoestring.hardware import probe
-from shoestring.runs.launch import choose
+from shoestring.recipe.finding import choose
 from shoestring.session.lock import locked
 from shoestring.units import MIB
 

@@ -12,7 +12,7 @@ from shoestring.check.tried import Trial, attempt, judged, measured, smaller
 from shoestring.errors import DataError
 from shoestring.estimate.memory import Range
 from shoestring.hardware.targets import find
-from shoestring.runs.launch import choose
+from shoestring.recipe.finding import choose
 from shoestring.settings import Settings
 from shoestring.units import GIB, MIB
 from tests.check.handmade import BUILD, DISK, T4, driver, facts, held

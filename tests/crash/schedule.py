@@ -1,6 +1,6 @@
 """Many runs, each killed once or twice and continued to its end, in children of one process that has torch already.
 
-    python -m tests.crash.schedule FOLDER KILLED SEED
+    python -m tests.crash.schedule FOLDER KILLED SEED KIND
 
 prints what happened as JSON. Half of the kills are at an operation on the disk, every kind of them in turn, before it
 or after it, or while the state is copied; the other half at a random instant.
@@ -107,14 +107,14 @@ def child(run, told, strike, work):
         os._exit(1)
 
 
-def one_session(run, strike=lambda phase: None, after=None):
+def one_session(run, kind, strike=lambda phase: None, after=None):
     """One session in a child, killed by itself or `after` seconds; whether it was killed, and the updates it began."""
     begun, told = run.with_suffix(".begun"), run.with_suffix(".error")
     begun.write_bytes(b"")
     descriptor = os.open(begun, os.O_WRONLY | os.O_APPEND)
     write = os.write
     recipe = Small(lambda: write(descriptor, b"."))
-    pid = child(run, told, strike, lambda: session(recipe, run, {"save_every_updates": EVERY}))
+    pid = child(run, told, strike, lambda: session(recipe, run, {"save_every_updates": EVERY}, kind=kind))
     if after is not None:
         time.sleep(after)
         os.kill(pid, signal.SIGKILL)
@@ -139,24 +139,24 @@ def newest(run):
     return found, damaged
 
 
-def phases(run):
+def phases(run, kind):
     """How often each phase comes in a session that nothing disturbs, and the seconds it takes."""
     seen = run.with_suffix(".phases")
     with seen.open("ab", buffering=0) as file:
         began = time.monotonic()
-        one_session(run, lambda phase: file.write(f"{phase}\n".encode()))
+        one_session(run, kind, lambda phase: file.write(f"{phase}\n".encode()))
         seconds = time.monotonic() - began
     return Counter(seen.read_text().splitlines()), seconds
 
 
-def main(folder, count, seed):
+def main(folder, count, seed, kind):
     torch.set_num_threads(1)
     began = time.monotonic()
     generator = random.Random(seed)
     # In this process, so that its children find all that is imported on the way imported.
-    session(Small(lambda: None), folder / "straight", {"save_every_updates": EVERY})
+    session(Small(lambda: None), folder / "straight", {"save_every_updates": EVERY}, kind=kind)
     bits = final_bits(folder / "straight")
-    often, seconds = phases(folder / "watched")
+    often, seconds = phases(folder / "watched", kind)
     names = sorted(often)
     generator.shuffle(names)
     report = {"killed": 0, "seconds": 0.0, "phases": Counter(), "damaged": [], "other_bits": 0, "lost": Counter()}
@@ -169,17 +169,17 @@ def main(folder, count, seed):
             if tried % 2:
                 phase = names[tried // 2 % len(names)]
                 kill = Kill(phase, generator.randint(1, often[phase]), generator.random() < 0.5)
-                killed, begun = one_session(run, kill)
+                killed, begun = one_session(run, kind, kill)
             else:
                 phase = "at random"
-                killed, begun = one_session(run, after=generator.uniform(0.2, 1.0) * seconds)
+                killed, begun = one_session(run, kind, after=generator.uniform(0.2, 1.0) * seconds)
             if killed:
                 whole, damaged = newest(run)
                 report["killed"] += 1
                 report["phases"][phase] += 1
                 report["damaged"] += damaged
                 report["lost"][before + begun - whole] += 1
-        one_session(run)
+        one_session(run, kind)
         report["other_bits"] += final_bits(run) != bits
         shutil.rmtree(run)
     report["seconds"] = time.monotonic() - began
@@ -188,4 +188,4 @@ def main(folder, count, seed):
 
 
 if __name__ == "__main__":
-    main(Path(sys.argv[1]), int(sys.argv[2]), int(sys.argv[3]))
+    main(Path(sys.argv[1]), int(sys.argv[2]), int(sys.argv[3]), sys.argv[4])

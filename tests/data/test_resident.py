@@ -8,7 +8,7 @@ from shoestring.data import resident as module
 from shoestring.data.batches import collate_of, fetch
 from shoestring.data.loading import Loader
 from shoestring.data.order import DataOrder
-from shoestring.runs.launch import choose
+from shoestring.recipe.finding import choose
 
 
 @pytest.fixture(scope="module")

@@ -111,9 +111,9 @@ def test_killed_and_continued_it_ends_in_the_same_bits(undisturbed, tmp_path):
 
 def test_without_our_order_the_second_epoch_would_begin_as_the_first_one_did(undisturbed, tmp_path, monkeypatch):
     """Which is what this test is there for: it fails where epochs are not told apart."""
-    from shoestring.integrations import told
+    from shoestring.integrations import callback
 
-    monkeypatch.setattr(told, "derive", lambda seed, *_: seed)
+    monkeypatch.setattr(callback, "derive", lambda seed, *_: seed)
     _, _, weights = trained(tmp_path / "run")
     assert not torch.equal(weights, undisturbed)
 

@@ -9,7 +9,7 @@ from shoestring.data.order import DataOrder, split
 from shoestring.data.seeding import derive, seed_all
 from shoestring.engine.precision import arithmetic
 from shoestring.engine.update import update
-from shoestring.runs.launch import choose
+from shoestring.recipe.finding import choose
 from tests.sessions import session
 
 UPDATES = 50

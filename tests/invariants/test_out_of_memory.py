@@ -175,10 +175,29 @@ def test_the_optimizers_step_goes_back_to_the_last_checkpoint(smaller_from, tmp_
     assert (event["update"], event["during"], event["back_to"]) == (AT, "optimizer step", SAVED_AT)
 
 
-@pytest.mark.parametrize("batch", [1, 2, 3])
-def test_evaluation_has_a_microbatch_of_its_own(tmp_path, batch):
-    session(Noisy(), tmp_path / "straight", values())
-    session(Noisy(Faults("evaluation", batch, update=PER_EPOCH - 1)), tmp_path / "hurt", values())
+@pytest.mark.parametrize("phase", ["forward", "backward"])
+def test_a_trainer_goes_back_to_the_last_checkpoint(tmp_path, phase):
+    """A library's update cannot be made again, so it is as if the smaller size had been in force since then."""
+    straight = tmp_path / "straight"
+    session(Noisy(stop_after=SAVED_AT + 1), straight, values(), kind="trainer")
+    (stopped,) = {event["update"] for event in events(straight, "stop")}
+    session(Noisy(), straight, values(MICRO // 2), kind="trainer", allow_inexact=True)
+    hurt = tmp_path / "hurt"
+    session(Noisy(Faults(phase, 3, update=stopped)), hurt, values(save_every_updates=1), kind="trainer")
+    (event,) = events(hurt, "oom")
+    assert {name: event[name] for name in ("update", "during", "micro_batch", "done", "back_to")} == {
+        "update": stopped, "during": "update", "micro_batch": MICRO, "done": f"microbatch {MICRO // 2}",
+        "back_to": stopped,
+    }  # fmt: skip
+    assert {**learnt(hurt), "best": None} == {**learnt(straight), "best": None}
+
+
+@pytest.mark.parametrize(("kind", "batch"), [("engine", 1), ("engine", 2), ("engine", 3), ("trainer", 1)])
+def test_evaluation_has_a_microbatch_of_its_own(tmp_path, kind, batch):
+    # A trainer's schedule is asked for the next update before the evaluation.
+    faults = Faults("evaluation", batch, update=PER_EPOCH - 1 if kind == "engine" else PER_EPOCH)
+    session(Noisy(), tmp_path / "straight", values(), kind=kind)
+    session(Noisy(faults), tmp_path / "hurt", values(), kind=kind)
     straight, hurt = (learnt(tmp_path / name) for name in ("straight", "hurt"))
     assert (hurt["model"], hurt["optimizer"]) == (straight["model"], straight["optimizer"])
     (event,) = events(tmp_path / "hurt", "oom")

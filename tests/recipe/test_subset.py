@@ -5,8 +5,8 @@ import torch
 from torch.utils.data import TensorDataset
 
 from shoestring.errors import QuestionError
+from shoestring.recipe.finding import choose
 from shoestring.recipe.subset import Subset, chosen
-from shoestring.runs.launch import choose
 
 LABELS = ["rare" if index % 20 == 0 else "often" if index % 2 else "now and then" for index in range(1000)]
 

@@ -2,7 +2,7 @@
 
 import json
 import shutil
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 
 import pytest
@@ -10,10 +10,9 @@ import pytest
 import shoestring
 from shoestring.checkpoint.files import directory_bytes, sha256
 from shoestring.errors import CheckpointError, QuestionError, RunError
-from shoestring.recipe.finding import find
-from shoestring.runs import evaluate as evaluating
-from shoestring.runs.launch import choose
+from shoestring.recipe.finding import choose, find
 from shoestring.session.directory import RunDirectory
+from shoestring.session.stored import StoredPlan
 from tests.sessions import session
 
 OPTIONS = {"size": "tiny", "epochs": 2, "effective_batch": 64, "seq_len": 10}
@@ -27,15 +26,9 @@ BARS = "time,open,high,low,close,volume\n" + "".join(
 def planned(run: Path, recipe: str | object, values: dict, settings: dict) -> None:
     """The plan.json of a run whose session did not plan."""
     loaded, _ = choose(recipe, values)
-    RunDirectory(run).write_plan(
-        {
-            "recipe": loaded.name,
-            "reference": loaded.reference,
-            "digest": loaded.digest,
-            "options": {**loaded.options, "data": None} if "data" in loaded.options else dict(loaded.options),
-            "plan": {"settings": {"micro_batch": 64, "precision": "fp32", **settings}},
-        }
-    )
+    plan = StoredPlan.of(loaded, {"settings": {"micro_batch": 64, "precision": "fp32", **settings}})
+    options = {**plan.options, "data": None} if "data" in plan.options else plan.options
+    replace(plan, options=options).write(RunDirectory(run).plan_file)
 
 
 @pytest.fixture(scope="module")
@@ -241,12 +234,12 @@ def test_memory_that_runs_out_means_smaller_microbatches(finished, monkeypatch):
     found = shoestring.evaluate(finished)
     assert sizes[:3] == [64, 32, 16]
     assert found.metrics["test"]["accuracy"] == found_by(finished)["test"]["accuracy"]
-    monkeypatch.setattr(recipe, "evaluate", lambda *_: evaluating._fitting(_always_full, 4))
-    with pytest.raises(RunError, match="single samples"):
+    monkeypatch.setattr(recipe, "evaluate", _always_full)
+    with pytest.raises(RunError, match="microbatches of 1"):
         shoestring.evaluate(finished)
 
 
-def _always_full(_size):
+def _always_full(*_):
     raise MemoryError("CUDA out of memory")
 
 

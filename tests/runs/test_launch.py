@@ -136,7 +136,7 @@ def test_a_recipe_without_data_is_not_begun(tmp_path):
 
 
 def test_names_that_are_also_parameters_can_be_set_from_the_command_line():
-    from shoestring.runs.launch import choose
+    from shoestring.recipe.finding import choose
 
     with pytest.raises(QuestionError, match="run: unknown"):
         choose(Mine(), {"run": "x"})

@@ -4,6 +4,7 @@ import pytest
 
 from shoestring.errors import QuestionError
 from shoestring.session.directory import RunDirectory
+from shoestring.session.stored import StoredPlan, StoredState
 
 
 def test_a_new_run_has_neither_plan_nor_state(tmp_path):
@@ -15,9 +16,11 @@ def test_a_new_run_has_neither_plan_nor_state(tmp_path):
 
 def test_what_is_written_is_read_and_nothing_lies_beside(tmp_path):
     run = RunDirectory(tmp_path)
-    run.write_plan({"recipe": "temporal"})
-    run.write_state({"status": "paused"})
-    assert (run.plan(), run.state()) == ({"recipe": "temporal"}, {"status": "paused"})
+    plan = StoredPlan(recipe="temporal", options={"epochs": 2})
+    state = StoredState(status="paused", update=3, metrics={"validation": {"loss": 0.5}})
+    plan.write(run.plan_file)
+    state.write(run.state_file)
+    assert (run.plan(), run.state()) == (plan, state)
     assert sorted(path.name for path in tmp_path.iterdir()) == ["plan.json", "state.json"]
 
 

@@ -1,6 +1,8 @@
 """What a session does besides its updates: evaluate, keep the best, stop early, save, tell."""
 
 import json
+import os
+import signal
 
 import pytest
 import torch
@@ -11,6 +13,7 @@ from shoestring.checkpoint.light import load_light
 from shoestring.checkpoint.store import Store
 from shoestring.errors import CheckpointError, QuestionError, RunError
 from shoestring.monitor.events import read
+from tests.by_trainer import KINDS
 from tests.sessions import final_bits, session
 
 
@@ -56,9 +59,10 @@ def events(run, kind):
     return [event for event in read(run / "events.jsonl") if event["event"] == kind]
 
 
-def test_the_best_weights_are_kept_and_the_test_part_sees_them(tmp_path):
+@pytest.mark.parametrize("kind", KINDS)
+def test_the_best_weights_are_kept_and_the_test_part_sees_them(tmp_path, kind):
     recipe = Told(3.0, 1.0, 2.0, 4.0, 9.0)
-    outcome = session(recipe, tmp_path, {})
+    outcome = session(recipe, tmp_path, {}, kind=kind)
     assert outcome.metrics == {"validation": {"loss": 1.0}, "test": {"loss": 9.0}}
     best, last = nn.Linear(2, 1), nn.Linear(2, 1)
     assert load_light(tmp_path / "best", best) == {"update": 6, "metrics": {"loss": 1.0}}
@@ -79,15 +83,51 @@ def test_rounded_weights_are_those_that_the_test_part_sees(tmp_path):
     assert torch.equal(last.weight, recipe.asked[3].half().float())
 
 
-def test_out_of_patience_it_is_finished(tmp_path):
-    outcome = session(Told(2.0, 1.0, 3.0, 3.0, patience=2, epochs=50), tmp_path, {})
+@pytest.mark.parametrize("kind", KINDS)
+def test_out_of_patience_it_is_finished(tmp_path, kind):
+    outcome = session(Told(2.0, 1.0, 3.0, 3.0, patience=2, epochs=50), tmp_path, {}, kind=kind)
     assert (outcome.status, outcome.update, outcome.reason) == ("finished", 12, "no better epoch in the last 2")
 
 
-def test_paused_at_an_epochs_end_the_next_session_evaluates_it_first(tmp_path):
-    assert session(Line(), tmp_path, {}, stop="limit", at=3).update == 3
+@pytest.mark.parametrize("kind", KINDS)
+def test_out_of_patience_before_a_pause_no_further_update_is_made(tmp_path, kind):
+    """The session that continues only has the test part to evaluate."""
+
+    class Paused(Told):
+        def evaluate(self, model, batches):
+            if len(self.asked) == 4 and not self.resumed:
+                os.kill(os.getpid(), signal.SIGTERM)
+            return super().evaluate(model, batches)
+
+        resumed = False
+
+    recipe = Paused(2.0, 1.0, 3.0, 3.0, patience=2, epochs=50)
+    assert session(recipe, tmp_path, {}, kind=kind).status == "paused"
+    recipe.resumed = True
+    outcome = session(recipe, tmp_path, {}, kind=kind)
+    assert (outcome.status, outcome.update) == ("finished", 12)
+    assert sum(event["updates"] for event in events(tmp_path, "progress")) == 12
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_damaged_best_is_replaced_by_the_last_weights_and_the_run_says_so(tmp_path, kind):
+    recipe = Told(3.0, 1.0, 2.0, 4.0, 9.0)
+    session(recipe, tmp_path, {}, stop="limit", at=8, kind=kind)
+    best = tmp_path / "best" / "model.safetensors"
+    best.write_bytes(best.read_bytes()[:-4])
+    assert session(recipe, tmp_path, {}, kind=kind).status == "finished"
+    assert [event["update"] for event in events(tmp_path, "evaluation") if event["part"] == "test"] == [12]
+    last = nn.Linear(2, 1)
+    load_light(tmp_path / "light", last)
+    assert torch.equal(recipe.asked[-1], last.weight)
+    assert any("are of the last weights, not the best" in event["message"] for event in events(tmp_path, "note"))
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_paused_at_an_epochs_end_the_next_session_evaluates_it_first(tmp_path, kind):
+    assert session(Line(), tmp_path, {}, stop="limit", at=3, kind=kind).update == 3
     assert events(tmp_path, "evaluation") == []
-    session(Line(), tmp_path, {}, stop="limit", at=2)
+    session(Line(), tmp_path, {}, stop="limit", at=2, kind=kind)
     (evaluated,) = events(tmp_path, "evaluation")
     assert (evaluated["update"], evaluated["session"]) == (3, 2)
 

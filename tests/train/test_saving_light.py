@@ -2,10 +2,12 @@
 
 import errno
 
+import pytest
 import torch
 
 from shoestring.checkpoint.light import load_light
 from shoestring.monitor.events import read
+from tests.by_trainer import KINDS
 from tests.checkpoint.faults import Disk
 from tests.crash.schedule import Small
 from tests.sessions import final_bits, session
@@ -15,10 +17,12 @@ def epochs(run):
     return sorted(path.name for path in (run / "light").glob("update-*"))
 
 
-def test_the_newest_are_kept_and_hold_the_weights_of_their_epoch(tmp_path):
-    session(Small(lambda: None), tmp_path / "none", {})
+@pytest.mark.parametrize("kind", KINDS)
+def test_the_newest_are_kept_and_hold_the_weights_of_their_epoch(tmp_path, kind):
+    torch.set_num_threads(1)
+    session(Small(lambda: None), tmp_path / "none", {}, kind=kind)
     assert epochs(tmp_path / "none") == []
-    session(Small(lambda: None), tmp_path / "run", {"keep_light": 2})
+    session(Small(lambda: None), tmp_path / "run", {"keep_light": 2}, kind=kind)
     assert epochs(tmp_path / "run") == ["update-00000009", "update-00000012"]
     assert final_bits(tmp_path / "run")["light"] == final_bits(tmp_path / "none")["light"]
     model = Small(lambda: None).model()
@@ -28,7 +32,8 @@ def test_the_newest_are_kept_and_hold_the_weights_of_their_epoch(tmp_path):
     assert [event["update"] for event in saves if event["kind"] == "epoch"] == [3, 6, 9, 12]
 
 
-def test_on_a_full_disk_the_oldest_go_before_a_save_fails_and_the_run_says_so(tmp_path):
+@pytest.mark.parametrize("kind", KINDS)
+def test_on_a_full_disk_the_oldest_go_before_a_save_fails_and_the_run_says_so(tmp_path, kind):
     torch.set_num_threads(1)
     run = tmp_path / "run"
     first = run / "light" / "update-00000003" / "model.safetensors"
@@ -38,7 +43,7 @@ def test_on_a_full_disk_the_oldest_go_before_a_save_fails_and_the_run_says_so(tm
             raise OSError(errno.ENOSPC, "No space left on device", path)
 
     with Disk(run, full).watching():
-        session(Small(lambda: None), run, {"keep_light": 3, "save_every_updates": 2})
+        session(Small(lambda: None), run, {"keep_light": 3, "save_every_updates": 2}, kind=kind)
     assert epochs(run) == ["update-00000006", "update-00000009", "update-00000012"]
     events = list(read(run / "events.jsonl"))
     assert [event for event in events if event["event"] == "unsaved"] == []

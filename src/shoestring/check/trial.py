@@ -55,7 +55,6 @@ def _run(question: dict[str, Any], tell: Tell) -> None:
     from shoestring.engine.environment import device_name
     from shoestring.engine.state import build
     from shoestring.engine.update import update
-    from shoestring.recipe.contract import part
     from shoestring.recipe.finding import load
     from shoestring.settings import Settings
 
@@ -80,7 +79,7 @@ def _run(question: dict[str, Any], tell: Tell) -> None:
                 batches,
                 samples=first[0][1] if batches is first else sum(sizes),
                 arithmetic=state.arithmetic,
-                clip_norm=part(loaded.recipe, "clip_norm", None),
+                clip_norm=loaded.parts.clip_norm,
                 run=state.captured,
             )
             loss = float(done.loss)  # waits for the device
@@ -94,9 +93,8 @@ def _first(loaded: Any, size: int, device: Any, tell: Tell) -> list[tuple[Any, i
     """The first microbatch of the training data; none where the recipe has none."""
     from shoestring.data.loading import Loader
     from shoestring.data.order import DataOrder
-    from shoestring.recipe.contract import part
 
-    if part(loaded.recipe, "data", None) is None:
+    if loaded.parts.data is None:
         return []
     began = time.perf_counter()
     train = loaded.data()["train"]

@@ -9,7 +9,7 @@ from torch.utils._pytree import tree_map
 from torch.utils.data import TensorDataset, default_collate
 
 from shoestring.data.seeding import Generators, derive, seed_host
-from shoestring.recipe.contract import part
+from shoestring.recipe.parts import Parts
 
 
 class Draws:
@@ -78,8 +78,7 @@ def one_thread() -> Iterator[None]:
 
 def collate_of(recipe: object) -> Callable[[Any], Any]:
     """The recipe's own way to make a batch of samples, or torch's."""
-    chosen: Callable[[Any], Any] = part(recipe, "collate", default_collate)
-    return chosen
+    return Parts.of(recipe).collate or default_collate
 
 
 def to_device(batch: Any, device: torch.device) -> Any:

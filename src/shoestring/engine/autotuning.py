@@ -1,6 +1,6 @@
 """cuDNN's trying of its algorithms is done for each new shape: for batches of ever new shapes it never ends."""
 
-from shoestring.recipe.contract import part
+from shoestring.recipe.parts import Parts
 from shoestring.settings import Settings
 
 NOTE = (
@@ -11,4 +11,4 @@ NOTE = (
 
 def autotunes(settings: Settings, recipe: object) -> bool:
     """Whether cuDNN is to try: where it was asked for and the shapes of the batches do not change."""
-    return settings.cudnn_benchmark and part(recipe, "length", None) is None
+    return settings.cudnn_benchmark and Parts.of(recipe).length is None

@@ -16,6 +16,7 @@ from shoestring.engine.precision import LEAST_SCALE, Arithmetic
 from shoestring.engine.state import trains_batch_norm
 from shoestring.engine.update import UpdateResult
 from shoestring.errors import RunError
+from shoestring.techniques.fallbacks import halved, least_micro_batch
 
 T = TypeVar("T")
 
@@ -50,14 +51,15 @@ class Recovering:
     def __init__(
         self,
         model: nn.Module,
-        optimizer: Optimizer,
+        optimizer: Optimizer | None,
         arithmetic: Arithmetic,
         *,
         told: Callable[[OutOfMemory], None] = lambda _: None,
         otherwise: Callable[[str], str] = lambda _: "",
     ) -> None:
-        """`told` hears of each failure. `otherwise` is asked when the smallest microbatch does not fit, with what the
-        library said: it makes something else smaller and says what, or returns an empty text when nothing is left.
+        """`told` is called with each failure. `otherwise` is called when the smallest microbatch does not fit, with the
+        library's message: it makes something else smaller and returns what, or an empty text if nothing is left. An
+        evaluation needs no optimizer.
         """
         self._model, self._optimizer, self._arithmetic = model, optimizer, arithmetic
         self._told, self._otherwise = told, otherwise
@@ -92,7 +94,7 @@ class Recovering:
 
     def _smaller(self, failure: str, micro_batch: int) -> int:
         """The size to try next."""
-        smaller = halved(micro_batch, self._model)
+        smaller = halved(micro_batch, least_micro_batch(batch_norm=trains_batch_norm(self._model)))
         done = f"microbatch {smaller}" if smaller < micro_batch else self._otherwise(failure)
         if not done:
             raise RunError(
@@ -112,19 +114,11 @@ class Recovering:
         return scaler is not None and scaler.get_scale() >= LEAST_SCALE and bool(torch.isfinite(result.loss))
 
 
-def halved(micro_batch: int, model: nn.Module) -> int:
-    """The next smaller microbatch, or the same where there is none.
-
-    The least is 1, and 2 where a BatchNorm is trained: a lone sample has no statistics.
-    """
-    least = 2 if trains_batch_norm(model) else 1
-    return max(-(-micro_batch // 2), least) if micro_batch > least else micro_batch
-
-
-def forget(model: nn.Module, optimizer: Optimizer, arithmetic: Arithmetic) -> None:
+def forget(model: nn.Module, optimizer: Optimizer | None, arithmetic: Arithmetic) -> None:
     """Drop the gradients of an update that was not finished, and what the scaler knows of it."""
     model.zero_grad(set_to_none=True)
-    optimizer.zero_grad(set_to_none=True)
+    if optimizer is not None:
+        optimizer.zero_grad(set_to_none=True)
     if arithmetic.scaler:
         # Else it says at the next update that this optimizer's gradients have been unscaled already.
         arithmetic.scaler._per_optimizer_states.clear()

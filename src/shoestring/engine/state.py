@@ -1,8 +1,11 @@
-"""What a training state is: the model, its optimizer, and how far they are. The rest follows from the update number."""
+"""What a run's checkpoints hold and its steps work on: a model, its optimizer, and how far they are.
+
+Sample order, schedule and random numbers are functions of the seed and the update's number, so nothing else is saved.
+"""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Protocol
 
 import torch
 from torch import nn
@@ -13,46 +16,99 @@ from shoestring.checkpoint.trained import trained_state
 from shoestring.data.seeding import derive, seed_all
 from shoestring.engine import autotuning, cuda_graphs
 from shoestring.engine.cuda_graphs import Captured
-from shoestring.engine.fit import Fit
 from shoestring.engine.precision import Arithmetic, arithmetic
 from shoestring.errors import CheckpointError
 from shoestring.recipe.options import LoadedRecipe
+from shoestring.recipe.parts import Parts
 from shoestring.settings import Settings
 from shoestring.techniques import adapt, checkpointing, compiled, eightbit, kernels, offload
+from shoestring.techniques.fallbacks import Limits, Sizes, least_micro_batch
+
+
+class State(Protocol):
+    """What the steps of training need of a state: the engine's own, or that of a library's trainer."""
+
+    arithmetic: Arithmetic
+    sizes: Sizes
+    history: list[dict[str, Any]]
+    """The validation metrics of each epoch so far; early stopping and the best epoch follow from them."""
+
+    @property
+    def model(self) -> nn.Module:
+        """Whose weights must be finite; `pack()["model"]` has them by their names."""
+
+    @property
+    def optimizer(self) -> Any:
+        """None before a library's trainer has made it."""
+
+    @property
+    def update(self) -> int:
+        """Updates done."""
+
+    @property
+    def total_updates(self) -> int:
+        """Of the whole run; 0 while a library's trainer has not said."""
+
+    @property
+    def epochs_done(self) -> int:
+        """Epochs whose updates are all done."""
+
+    def pack(self) -> dict[str, Any]:
+        """The state as sections of a checkpoint."""
+
+    def restore(self, saved: Mapping[str, Any]) -> None:
+        """Take over a state that `pack` gave, with its sizes where they were saved under the same settings."""
+
+    def limits(self) -> Limits:
+        """What decides which fallbacks there are."""
+
+    def release(self) -> None:
+        """Give back the memory of everything that the next update makes anew."""
+
+    def resize(self, sizes: Sizes) -> None:
+        """Put these sizes in force. Weights may be half updated until `restore`."""
 
 
 @dataclass(kw_only=True)
 class TrainingState:
-    """Sample order, schedule and random numbers are functions of the seed and `update`; early stopping and the best
-    metric of `history`. So nothing else needs to be saved.
-    """
+    """The engine's own state."""
 
     model: nn.Module
     optimizer: Optimizer
     arithmetic: Arithmetic
+    parts: Parts = field(default_factory=Parts)
+    """Of the recipe."""
     learning_rates: list[float]
     """Of each parameter group before the schedule's factor."""
     update: int = 0
     """Updates done."""
+    epochs: int = 1
+    updates_per_epoch: int = 1
     history: list[dict[str, Any]] = field(default_factory=list)
-    """The validation metrics of each epoch so far."""
-    fit: Fit = field(default_factory=Fit)
-    """The sizes that fit into memory, as the settings say or smaller."""
+    sizes: Sizes = field(default_factory=Sizes)
+    """As the settings ask, or smaller."""
     captured: Captured | None = None
     """CUDA graphs of the microbatches, where they are asked for."""
 
+    @property
+    def total_updates(self) -> int:
+        return self.epochs * self.updates_per_epoch
+
+    @property
+    def epochs_done(self) -> int:
+        return self.update // self.updates_per_epoch
+
     def pack(self) -> dict[str, Any]:
-        """The state as sections of a checkpoint."""
         scaler = self.arithmetic.scaler
         return {
             "model": trained_state(self.model),
             "optimizer": self.optimizer.state_dict(),
             "scaler": scaler.state_dict() if scaler else None,
-            "progress": {"update": self.update, "history": self.history, "fit": self.fit.json()},
+            "progress": {"update": self.update, "history": self.history, "fit": self.sizes.json()},
         }
 
     def restore(self, saved: Mapping[str, Any]) -> None:
-        """Take over a state that `pack` gave, a section at a time.
+        """As `State.restore`, a section at a time.
 
         Raises CheckpointError when the model, the optimizer or the precision is not the one that was saved; nothing
         has changed then.
@@ -72,7 +128,27 @@ class TrainingState:
             raise CheckpointError(f"the checkpoint cannot be restored: {type(error).__name__}: {error}") from error
         self.update = saved["progress"]["update"]
         self.history = saved["progress"]["history"]
-        self.fit = self.fit.resumed(saved["progress"].get("fit"))
+        self.resize(self.sizes.resumed(saved["progress"].get("fit")))
+
+    def limits(self) -> Limits:
+        return Limits(
+            least_micro_batch=least_micro_batch(batch_norm=trains_batch_norm(self.model)),
+            blocks=len(checkpointing.blocks(self.model, self.parts)),
+            batched_step=kernels.is_batched(self.optimizer),
+        )
+
+    def release(self) -> None:
+        if self.captured:
+            self.captured.forget()
+
+    def resize(self, sizes: Sizes) -> None:
+        self.sizes = sizes
+        if sizes.checkpointing == "full":
+            checkpointing.apply(self.model, self.parts, "full")
+            # A graph cannot ask for the state of random numbers, as recomputing does; the same kernels run without it.
+            self.captured = None
+        if sizes.optimizer_kernel == "for-loop":
+            kernels.choose(self.optimizer, "for-loop")
 
     def _require_fits(self, saved: Mapping[str, Any]) -> None:
         lacking = {"model", "optimizer", "scaler", "progress"} - saved.keys()
@@ -115,7 +191,9 @@ class TrainingState:
         return own(saved)
 
 
-def build(loaded: LoadedRecipe, settings: Settings, device: torch.device) -> TrainingState:
+def build(
+    loaded: LoadedRecipe, settings: Settings, device: torch.device, *, updates_per_epoch: int = 1
+) -> TrainingState:
     """The state before the first update: a model initialised from the seed, on `device`, in training mode.
 
     Raises QuestionError for a technique that the model or its optimizer has not.
@@ -123,19 +201,22 @@ def build(loaded: LoadedRecipe, settings: Settings, device: torch.device) -> Tra
     assert settings.precision is not None
     seed_all(derive(loaded.seed, "model"))
     model = adapt.trained_model(loaded.recipe.model(), loaded.adaptation, settings).train()
-    offload.move(model, loaded.recipe, settings, device)
-    compiled.apply(model, loaded.recipe, settings, device)
-    checkpointing.apply(model, loaded.recipe, settings.checkpointing)
+    offload.move(model, loaded.parts, settings, device)
+    compiled.apply(model, loaded.parts, settings, device)
+    checkpointing.apply(model, loaded.parts, settings.checkpointing)
     optimizer = adapt.trained_optimizer(loaded, model, device)
     kernels.choose(optimizer, settings.optimizer_kernel)
     optimizer = offload.hosted(optimizer, settings)
-    torch.backends.cudnn.benchmark = autotuning.autotunes(settings, loaded.recipe)
+    torch.backends.cudnn.benchmark = autotuning.autotunes(settings, loaded.parts)
     return TrainingState(
         model=model,
         optimizer=optimizer,
         arithmetic=arithmetic(settings.precision, device),
         learning_rates=[float(group["lr"]) for group in optimizer.param_groups],
-        fit=Fit.of(settings),
+        parts=loaded.parts,
+        epochs=loaded.epochs,
+        updates_per_epoch=updates_per_epoch,
+        sizes=Sizes.of(settings),
         captured=cuda_graphs.of(model, settings, device),
     )
 

@@ -1,4 +1,4 @@
-"""Hugging Face's Trainer and what is built on it, such as TRL's: the same class, surviving.
+"""Hugging Face's Trainer and what is built on it, such as TRL's: the same class, resumable.
 
     from shoestring.integrations.trainer import surviving
 
@@ -17,34 +17,36 @@ samples are fetched are not restored. One process, one device.
 
 from __future__ import annotations
 
-import dataclasses
 import importlib.metadata
-import json
 import platform
 import tempfile
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import torch
 
-from shoestring.checkpoint.fitting import misfits
-from shoestring.checkpoint.store import Store
-from shoestring.checkpoint.trained import frozen_digest, trained_state
+from shoestring.checkpoint.trained import frozen_digest
 from shoestring.engine.determinism import deterministic
 from shoestring.engine.environment import device_name
-from shoestring.errors import CheckpointError, QuestionError, RunError
-from shoestring.integrations.told import Told, between_cycles
+from shoestring.engine.precision import arithmetic
+from shoestring.errors import QuestionError
+from shoestring.integrations import private_parts
+from shoestring.integrations.callback import LogReports, StepsCallback
+from shoestring.integrations.state import LibraryState
 from shoestring.session.directory import RunDirectory
-from shoestring.session.stop import Stop, session
+from shoestring.session.stop import SessionOver, session
+from shoestring.session.stored import StoredPlan
 from shoestring.settings import Settings
+from shoestring.techniques.fallbacks import Sizes
+from shoestring.train import steps
 from shoestring.train.record import Record
-from shoestring.train.saving import Saver
+from shoestring.train.request import SessionRequest
+from shoestring.train.session import TrainingSession
+from shoestring.train.setup import run_saver, run_store
 
 if TYPE_CHECKING:
-    from torch import nn
     from transformers import Trainer
 
 T = TypeVar("T", bound="Trainer")
@@ -52,32 +54,65 @@ T = TypeVar("T", bound="Trainer")
 _LIBRARIES = ("transformers", "accelerate", "peft", "trl")
 
 
-@dataclass(kw_only=True)
-class Survival:
-    """What a trainer needs to survive, and how it ended."""
+class ResumableTrainer:
+    """Makes a trainer's class resumable, and knows how its session ended."""
 
-    run: RunDirectory
-    stop: Stop
-    record: Record
-    settings: Settings
-    """Of them: how often to save, how many checkpoints to keep."""
-    environment: Mapping[str, Any] = field(default_factory=dict)
-    """What decides the bits besides the libraries; where nothing is given, the trainer's own arguments."""
-    disk_bytes: int | None = None
-    allow_inexact: bool = False
-    notes: tuple[str, ...] = ()
-    """What a person should know, told once the session has begun."""
-    evaluate: Callable[[Any, list[dict[str, Any]]], None] | None = None
-    """After an epoch: given the trainer and the epochs so far, to which it adds the one that has ended."""
-    total_updates: int = field(default=0, init=False)
-    begun: bool = field(default=False, init=False)
-    """Whether the record has the beginning of the session."""
-    ended: str = field(default="", init=False)
-    """Why it stopped before its end; empty where it did not."""
+    def __init__(self, begin_session: Callable[[Any], TrainingSession] | None = None) -> None:
+        """`begin_session` makes the session of a script's trainer when it is to train."""
+        self._begin_session = begin_session
+        self._session: TrainingSession | None = None
+        self._begun = False
+        self.reports = LogReports(self)
+        self.over: SessionOver | None = None
+        """Why the session stopped before training was over."""
+
+    @property
+    def ended(self) -> str:
+        """Why it stopped before its end; empty where it did not."""
+        return self.over.reason if self.over else ""
+
+    @property
+    def session(self) -> TrainingSession:
+        """The session that its trainer trains in."""
+        assert self._session is not None
+        return self._session
+
+    @session.setter
+    def session(self, session: TrainingSession) -> None:
+        self._session = session
+
+    @property
+    def state(self) -> LibraryState:
+        """The state of the trainer that trains now."""
+        assert isinstance(self.session.state, LibraryState)
+        return self.session.state
+
+    def begin(self) -> None:
+        """Record the session's beginning, once: it may take several trainers, each in smaller microbatches."""
+        if not self._begun:
+            self._begun = True
+            steps.begin(self.session)
 
     def __call__(self, trainer: type[T]) -> type[T]:
-        """The class `trainer`, surviving."""
-        return _surviving(trainer, self)
+        """The class `trainer`, resumable."""
+        return _resumable(trainer, self)
+
+    @contextmanager
+    def training(self, trainer: Any) -> Iterator[dict[str, Any]]:
+        """Within it the trainer may train, given the arguments that have it continue where the run is."""
+        with tempfile.TemporaryDirectory() as folder:
+            if self._begin_session is None:
+                yield self._resume_arguments(Path(folder))
+                return
+            self._session = self._begin_session(trainer)
+            with self._session.saver, self._session.record.progress:
+                yield self._resume_arguments(Path(folder))
+
+    def _resume_arguments(self, folder: Path) -> dict[str, Any]:
+        if not self.state.restored:
+            return {}
+        private_parts.write_resume_folder(folder, self.state.trainer, self.state.restored["trainer"])
+        return {"resume_from_checkpoint": str(folder)}
 
 
 @contextmanager
@@ -89,7 +124,7 @@ def surviving(
     save_every_seconds: float | None = None,
     keep_checkpoints: int = 2,
     allow_inexact: bool = False,
-) -> Iterator[Survival]:
+) -> Iterator[ResumableTrainer]:
     """A session of at most `limit_seconds` in the directory `run`, held for this process.
 
     Raises QuestionError where another process is at it or it holds something else.
@@ -99,26 +134,49 @@ def surviving(
     settings = Settings(save_every_seconds=save_every_seconds, keep_checkpoints=keep_checkpoints)
     with directory.locked(), session(limit_seconds) as stop:
         if directory.plan() is None:
-            directory.write_plan({"recipe": "a trainer", "settings": settings.json()})
+            StoredPlan(recipe="a trainer", settings=settings.json()).write(directory.plan_file)
         with deterministic(), Record(directory, None, stop.deadline, target="local") as record:
-            survival = Survival(
-                run=directory,
-                stop=stop,
-                record=record,
-                settings=settings,
-                disk_bytes=disk_bytes,
-                allow_inexact=allow_inexact,
-            )
-            yield survival
-            record.ended("paused" if survival.ended else "finished", survival.ended or "all updates", record.update, {})
+
+            def begin_session(trainer: Any) -> TrainingSession:
+                request = SessionRequest(
+                    loaded=None,
+                    settings=settings.replace(precision=_precision(trainer.args)),
+                    run=directory,
+                    target="local",
+                    device=trainer.args.device,
+                    stop=stop,
+                    disk_bytes=disk_bytes,
+                    allow_inexact=allow_inexact,
+                )
+                return _script_session(request, record, trainer, resumable)
+
+            resumable = ResumableTrainer(begin_session)
+            yield resumable
+            status = "paused" if resumable.over else "finished"
+            record.ended(status, resumable.ended or "all updates", record.update, {})
 
 
-def _surviving(base: type[T], survival: Survival) -> type[T]:
+def _script_session(
+    request: SessionRequest, record: Record, trainer: Any, resumable: ResumableTrainer
+) -> TrainingSession:
+    """The session of a trainer that a script has made, restored from the run's newest checkpoint."""
+    state = LibraryState(
+        trainer=trainer,
+        arithmetic=arithmetic("fp32", request.device),
+        sizes=Sizes(micro_batch=trainer.args.per_device_train_batch_size),
+    )
+    facts = {**libraries(), "frozen weights": frozen_digest(state.model), **_environment(trainer)}
+    saver = run_saver(request, record, run_store(request, record), facts)
+    saver.restore(state, allow_inexact=request.allow_inexact)
+    return TrainingSession(request=request, record=record, state=state, saver=saver, reports=resumable.reports)
+
+
+def _resumable(base: type[T], resumable: ResumableTrainer) -> type[T]:
     """A subclass of `base` that saves and restores as the engine does and polls the clock."""
     from transformers import PrinterCallback
     from transformers.trainer_callback import ProgressCallback
 
-    class Surviving(base):  # type: ignore[misc, valid-type]
+    class Resumable(private_parts.resuming(base)):  # type: ignore[misc]
         def __init__(self, *args: Any, **kwargs: Any) -> None:
             super().__init__(*args, **kwargs)
             if self.args.world_size > 1:
@@ -126,158 +184,26 @@ def _surviving(base: type[T], survival: Survival) -> type[T]:
                     f"a surviving {base.__name__} runs in one process, not in {self.args.world_size}",
                     hint="start it without torchrun or accelerate launch",
                 )
-            for talker in (PrinterCallback, ProgressCallback):  # stdout is for data, and progress is told of below
-                self.remove_callback(talker)
-            self.add_callback(Told(self, survival))
+            for printing in (PrinterCallback, ProgressCallback):  # stdout is for data, and progress is reported anyway
+                self.remove_callback(printing)
 
         def train(self, *args: Any, **kwargs: Any) -> Any:
             """As `Trainer.train`, from the run's newest checkpoint where it has one."""
-            self._kept = _Kept(self)
-            store = Store(
-                survival.run.checkpoints,
-                keep=survival.settings.keep_checkpoints,
-                limit_bytes=survival.disk_bytes,
-                on_damaged=survival.record.damaged,
-            )
-            environment = {
-                **_libraries(),
-                "frozen weights": frozen_digest(self._kept.model),
-                **(survival.environment or _environment(self)),
-            }
-            with (
-                Saver(
-                    store,
-                    survival.settings,
-                    survival.record,
-                    survival.stop.deadline,
-                    environment,
-                    not_finite=_not_finite,
-                ) as self.saver,
-                tempfile.TemporaryDirectory() as place,
-            ):
-                if self.saver.restore(self._kept, allow_inexact=survival.allow_inexact):
-                    # All that the library itself wants to read: which update it is.
-                    state = json.dumps(self._kept.saved["trainer"])
-                    Path(place, "trainer_state.json").write_text(state, encoding="utf-8")
-                    kwargs["resume_from_checkpoint"] = place
-                try:
-                    return super().train(*args, **kwargs)
-                finally:
-                    survival.record.progress.__exit__(None, None, None)
+            # The last of all callbacks: what others ask for, such as a save, is known to it.
+            callback = StepsCallback(self, resumable)
+            self.add_callback(callback)
+            try:
+                with resumable.training(self) as resuming:
+                    return super().train(*args, **{**kwargs, **resuming})
+            finally:
+                self.remove_callback(callback)
 
-        def _get_train_sampler(self, *args: Any, **kwargs: Any) -> Any:
-            self._order = super()._get_train_sampler(*args, **kwargs)
-            return self._order
-
-        def _save_checkpoint(self, *_: Any) -> None:
-            """Asked for by the trainer's own arguments or by the clock."""
-            if between_cycles(self):
-                self.saver.begin(self._kept)
-
-        def _load_from_checkpoint(self, *_: Any, **__: Any) -> None:
-            """Weights come with all else, below."""
-
-        def _load_optimizer_and_scheduler(self, checkpoint: str | None) -> None:
-            if checkpoint is not None:
-                self._kept.take_over()
-
-        def _load_scaler(self, *_: Any) -> None:
-            """With all else."""
-
-        def _load_rng_state(self, *_: Any) -> None:
-            """There is none: see `Told.on_step_begin`."""
-
-    Surviving.__name__ = Surviving.__qualname__ = base.__name__
-    return Surviving
+    Resumable.__name__ = Resumable.__qualname__ = base.__name__
+    return Resumable
 
 
-class _Kept:
-    """A trainer's state as the saver sees it."""
-
-    def __init__(self, trainer: Any) -> None:
-        self._trainer = trainer
-        self.saved: Mapping[str, Any] = {}
-        self.history: list[dict[str, Any]] = []
-
-    @property
-    def update(self) -> int:
-        return int((self.saved["trainer"] if self.saved else vars(self._trainer.state))["global_step"])
-
-    @property
-    def model(self) -> nn.Module:
-        model: nn.Module = self._trainer.accelerator.unwrap_model(self._trainer.model)
-        return model
-
-    def pack(self) -> dict[str, Any]:
-        """Weights that are trained, buffers, and all that the trainer goes on with."""
-        trainer = self._trainer
-        scaler = trainer.accelerator.scaler
-        return {
-            "model": trained_state(self.model),
-            "optimizer": trainer.optimizer.state_dict(),
-            "scheduler": trainer.lr_scheduler.state_dict(),
-            "scaler": scaler.state_dict() if scaler else None,
-            "fit": {"micro_batch": trainer.args.per_device_train_batch_size},
-            "trainer": json.loads(json.dumps(dataclasses.asdict(trainer.state))),
-            "history": self.history,
-        }
-
-    def restore(self, saved: Mapping[str, Any]) -> None:
-        """Only kept until the trainer has made its optimizer: `take_over`."""
-        lacking = {"model", "optimizer", "scheduler", "scaler", "trainer"} - saved.keys()
-        if lacking:
-            raise CheckpointError(f"the checkpoint is of no trainer: it has no {', '.join(sorted(lacking))}")
-        self.saved, self.history = saved, list(saved.get("history", []))
-
-    def take_over(self) -> None:
-        """Bring model, optimizer, schedule and loss scale to what was saved.
-
-        Raises CheckpointError where they are of another model or optimizer.
-        """
-        trainer, saved = self._trainer, self.saved
-        if problems := misfits(saved["model"], trained_state(self.model)):
-            raise CheckpointError("the checkpoint is of another model", problems=problems[:20])
-        self.model.load_state_dict(saved["model"], strict=False)
-        try:
-            # In memory of its own: a file's pages are not aligned as torch allocates, and vector code may round the
-            # ends of an unaligned tensor differently.
-            trainer.optimizer.load_state_dict(_cloned(saved["optimizer"]))
-            trainer.lr_scheduler.load_state_dict(saved["scheduler"])
-            if trainer.accelerator.scaler and saved["scaler"]:
-                trainer.accelerator.scaler.load_state_dict(saved["scaler"])
-        except (RuntimeError, ValueError, KeyError, TypeError) as error:
-            raise CheckpointError(f"the checkpoint cannot be restored: {type(error).__name__}: {error}") from error
-        self.saved = {}
-
-
-def _cloned(value: Any) -> Any:
-    if isinstance(value, torch.Tensor):
-        return value.clone()
-    if isinstance(value, dict):
-        return {key: _cloned(item) for key, item in value.items()}
-    return [_cloned(item) for item in value] if isinstance(value, list) else value
-
-
-def _environment(trainer: Any) -> dict[str, Any]:
-    """What, changed, lets a continued run end in other bits."""
-    args, device = trainer.args, trainer.args.device
-    facts = {
-        "torch": torch.__version__,
-        "python": platform.python_version(),
-        "device": device_name(device),
-        "trainer": type(trainer).__name__,
-        "micro_batch": args.per_device_train_batch_size,
-        "accumulation": args.gradient_accumulation_steps,
-        "precision": "fp16" if args.fp16 else "bf16" if args.bf16 else "fp32",
-        "seed": args.seed,
-    }
-    if device.type == "cpu":
-        facts["threads"] = torch.get_num_threads()
-        facts["instructions"] = torch.backends.cpu.get_cpu_capability()
-    return facts
-
-
-def _libraries() -> dict[str, str | None]:
+def libraries() -> dict[str, str | None]:
+    """The versions of the libraries that decide a trainer's bits; None for one that is not installed."""
     return {library: _version(library) for library in _LIBRARIES}
 
 
@@ -288,8 +214,24 @@ def _version(library: str) -> str | None:
         return None
 
 
-def _not_finite(update: int, what: str, value: float) -> RunError:
-    return RunError(
-        f"the {what} after update {update} is {value}",
-        hint="lower the learning rate, clip gradients or train in fp32; the checkpoints before it are whole",
-    )
+def _environment(trainer: Any) -> dict[str, Any]:
+    """What, changed, lets a continued run of a script end in other bits."""
+    args, device = trainer.args, trainer.args.device
+    facts = {
+        "torch": torch.__version__,
+        "python": platform.python_version(),
+        "device": device_name(device),
+        "trainer": type(trainer).__name__,
+        "micro_batch": args.per_device_train_batch_size,
+        "accumulation": args.gradient_accumulation_steps,
+        "precision": _precision(args),
+        "seed": args.seed,
+    }
+    if device.type == "cpu":
+        facts["threads"] = torch.get_num_threads()
+        facts["instructions"] = torch.backends.cpu.get_cpu_capability()
+    return facts
+
+
+def _precision(args: Any) -> Any:
+    return "fp16" if args.fp16 else "bf16" if args.bf16 else "fp32"

@@ -48,6 +48,10 @@ class Progress:
         self._printed = ""
         self._live: Live | None = None
 
+    def expect(self, total_updates: int) -> None:
+        """The run is to have this many updates."""
+        self._total_updates = total_updates
+
     def __enter__(self) -> Self:
         live = _live_area(self._stream)
         if self._stream.isatty() and not live.console.is_dumb_terminal:

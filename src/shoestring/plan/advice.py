@@ -7,7 +7,6 @@ from shoestring.estimate.disk import checkpoint_bytes
 from shoestring.hardware.catalog import Target
 from shoestring.plan.candidates import Candidate, seconds_of
 from shoestring.plan.search import scaled
-from shoestring.recipe.contract import part
 from shoestring.recipe.options import LoadedRecipe
 from shoestring.settings import Settings
 from shoestring.trace.record import Alloc, Event, Op, Phase, Trace
@@ -91,14 +90,14 @@ def optimizer_beside_weights(seen: Seen) -> str:
 
 def assumed_parts(seen: Seen) -> str:
     """An optimizer or a schedule that the recipe does not have."""
-    recipe = seen.loaded.recipe
-    if part(recipe, "optimizer", None) is None:
+    parts = seen.loaded.parts
+    if parts.optimizer is None:
         states = sum(each.bytes for each in seen.chosen.memory.parts if each.name == "optimizer states")
-        rate = part(recipe, "learning_rate", 1e-3)
+        rate = parts.learning_rate
         return (
             f"the recipe has no optimizer(): AdamW with a rate of {rate:g} is assumed, {bytes_text(states)} of states"
         )
-    if part(recipe, "schedule", None) is None and part(recipe, "data", None) is not None:
+    if parts.schedule is None and parts.data is not None:
         return "the recipe has no schedule(): its learning rate stays as it is, and nothing of one is saved"
     return ""
 

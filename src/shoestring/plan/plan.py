@@ -14,7 +14,6 @@ from shoestring.plan import notebook
 from shoestring.plan.advice import Seen, advice
 from shoestring.plan.candidates import Candidate, Candidates
 from shoestring.plan.costs import PlannedDisk, PlannedHost, PlannedTime, planned_disk, planned_host, planned_time
-from shoestring.plan.ladder import ladder
 from shoestring.plan.limits import Limit, binding, limits
 from shoestring.plan.phases import Phase, phases
 from shoestring.plan.proposals import Proposal, proposals, smaller_files, smallest
@@ -24,6 +23,7 @@ from shoestring.plan.sessions import PlannedSession, PlannedWeek, sessions, week
 from shoestring.recipe.contract import updates_per_epoch
 from shoestring.recipe.options import LoadedRecipe
 from shoestring.settings import Settings
+from shoestring.techniques import fallbacks
 from shoestring.trace import Tracer
 from shoestring.trace.record import Facts
 
@@ -190,7 +190,7 @@ def plan_with(
         limits=tuple(bounds),
         binding=binding(bounds),
         changes=tuple(changes(bounds, proposed, target)),
-        ladder=tuple(ladder(chosen.settings, facts)),
+        ladder=tuple(fallbacks.descriptions(chosen.settings, _fallback_limits(chosen.settings, facts, target))),
         reasons=(*reasons(found, loaded, target, wanted, facts, bounds), *calibration_reason(calibration, target)),
         advice=tuple(advice(Seen(chosen=chosen, wanted=wanted, loaded=loaded, target=target))),
         proposals=tuple(proposed),
@@ -208,6 +208,16 @@ def plan_with(
         ),
         price=price(target, usd_per_hour),
         alternatives=tuple(_alternative(other) for other in _alternatives(found[1:])),
+    )
+
+
+def _fallback_limits(settings: Settings, facts: Facts, target: Target) -> fallbacks.Limits:
+    # Without a choice torch works on many tensors at once on a GPU, and on one after another on a CPU.
+    batched_by_default = settings.optimizer_kernel is None and target.device.kind == "cuda"
+    return fallbacks.Limits(
+        least_micro_batch=fallbacks.least_micro_batch(batch_norm=facts.batch_norm),
+        blocks=facts.blocks,
+        batched_step=batched_by_default or settings.optimizer_kernel in ("foreach", "fused"),
     )
 
 

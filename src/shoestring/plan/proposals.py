@@ -9,7 +9,6 @@ from shoestring.errors import QuestionError, TraceError
 from shoestring.hardware.catalog import DEVICES, Target
 from shoestring.plan.candidates import Candidate, Candidates
 from shoestring.plan.search import fastest, search
-from shoestring.recipe.contract import part
 from shoestring.recipe.options import Adaptation, LoadedRecipe, option_fields
 from shoestring.settings import Settings
 from shoestring.trace.record import Facts
@@ -184,7 +183,7 @@ def _options(candidates: Candidates, chosen: Candidate, purse: _Purse, fits: boo
     """Less of what a recipe says a sample has."""
     loaded = candidates.loaded
     names = [name for name in SMALLER if isinstance(loaded.options.get(name), int) and loaded.options[name] > 1]
-    if part(loaded.recipe, "rollout", None) is not None:
+    if loaded.parts.rollout is not None:
         names += [name for name in ("written_at_once", "effective_batch") if name not in names]
     for name in names:
         now = loaded.options.get(name) or loaded.effective_batch

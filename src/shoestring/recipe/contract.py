@@ -11,11 +11,16 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, Protocol, TypeAlias, runtime_checkable
 
 from shoestring.errors import QuestionError
+from shoestring.recipe.parts import Parts
 from shoestring.recipe.subset import Subset
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from torch import Tensor, nn
     from torch.optim import Optimizer
+
+    from shoestring.settings import Settings
 
 Batch: TypeAlias = Any  # a tensor, or tuples, lists and dicts of them; first dimension of each: samples
 
@@ -60,6 +65,8 @@ class Recipe(Protocol):
     - `evaluate(model, batches)` -> metrics by name, numbers (those to draw) or JSON; by default the mean `loss`.
     - `best`: the metric on the validation data that decides, and whether `"min"` or `"max"` is better; by default
       `("loss", "min")`. `patience`: epochs without a better one after which training stops; by default never.
+
+    A recipe whose updates a library's trainer makes is a `TrainerRecipe` as well.
     """
 
     def model(self) -> nn.Module:
@@ -76,14 +83,38 @@ class Recipe(Protocol):
         """
 
 
-def part(recipe: object, name: str, default: Any) -> Any:
-    """An optional part of a recipe, or the default."""
-    return getattr(recipe, name, default)
+class TrainerRecipe(Recipe, Protocol):
+    """A recipe that leaves its updates to a library's trainer, such as transformers' or TRL's.
+
+    The trainer's callbacks then evaluate, save, stop and fall back on out-of-memory as the engine's own loop does.
+    """
+
+    def trainer(self, settings: Settings, data: Any, surviving: Any, *, folder: Path, device: Any) -> Any:
+        """A trainer of the class `surviving(ITS_CLASS)`, for the training part `data`, on `device`.
+
+        Of the settings it should follow `micro_batch`, `precision` and `checkpointing`, which are smaller after
+        running out of memory; an update must have the recipe's effective batch all the same. Files of its own belong
+        in `folder`, which is removed afterwards.
+        """
+
+    def learner(self) -> nn.Module:
+        """The model as `trainer` trains it, without a trainer, to load saved weights into. Called after `data()`.
+
+        A recipe without it is evaluated with `model()`.
+        """
+
+    def measured(self, model: nn.Module, samples: Any, polled: Any, size: int = 1) -> dict[str, Any]:
+        """Metrics of the model on a part of the data, instead of `evaluate(model, batches)`.
+
+        `polled(pieces, total)` passes on pairs of (anything, its number of samples), of `total` samples, and ends the
+        session when it is time to. `size` is how many samples to work on at once: the default first, less after
+        running out of memory. A recipe may leave that parameter out.
+        """
 
 
 def require_data(recipe: object) -> None:
     """Raises QuestionError where the recipe has no `data()`: it can be planned, not trained."""
-    if part(recipe, "data", None) is None:
+    if Parts.of(recipe).data is None:
         raise QuestionError(
             f"{type(recipe).__name__} cannot be trained: it has no data()",
             hint="return a map-style dataset from data(), or {'train': ..., 'validation': ...}",
@@ -125,7 +156,7 @@ def _require_random_access(name: str, dataset: object) -> None:
 
 def length_of(recipe: object, dataset: Any) -> Callable[[int], float] | None:
     """The recipe's `length` of a sample's number; None where it has none. It knows the whole of a subset's dataset."""
-    length = part(recipe, "length", None)
+    length = Parts.of(recipe).length
     if length is None:
         return None
     if isinstance(dataset, Subset):
@@ -135,18 +166,18 @@ def length_of(recipe: object, dataset: Any) -> Callable[[int], float] | None:
 
 def build_optimizer(recipe: object, model: nn.Module) -> Optimizer:
     """The recipe's optimizer over the model's trainable parameters."""
-    make: Callable[[nn.Module], Optimizer] | None = part(recipe, "optimizer", None)
-    if make is not None:
-        return make(model)
+    parts = Parts.of(recipe)
+    if parts.optimizer is not None:
+        return parts.optimizer(model)
     import torch
 
     trainable = [parameter for parameter in model.parameters() if parameter.requires_grad]
-    return torch.optim.AdamW(trainable, lr=part(recipe, "learning_rate", 1e-3))
+    return torch.optim.AdamW(trainable, lr=parts.learning_rate)
 
 
 def loss_at(recipe: Any, update: int, updates_per_epoch: int, total_updates: int) -> Callable[[nn.Module, Batch], Any]:
     """The recipe's loss as it is in update number `update`: in its stage, where it has stages."""
-    stage = part(recipe, "stage", None)
+    stage = Parts.of(recipe).stage
     if stage is None:
         plain: Callable[[nn.Module, Batch], Any] = recipe.loss
         return plain

@@ -13,6 +13,7 @@ from typing import Any
 from shoestring import config
 from shoestring.errors import QuestionError, nearest
 from shoestring.recipe.options import LoadedRecipe, option_fields, own_fields, with_defaults
+from shoestring.settings import Settings
 
 BUILT_IN = {
     "vqa": "shoestring.recipes.vqa:VQA",
@@ -63,6 +64,18 @@ def load(reference: str | object, options: Mapping[str, object]) -> LoadedRecipe
     """
     found = find(reference)
     return found.replace(**config.read(options, option_fields(found), f"options of {found.name}"))
+
+
+def choose(reference: str | object, values: Mapping[str, object]) -> tuple[LoadedRecipe, Settings]:
+    """A recipe and settings with `values` set, each in the one of the two that has its name.
+
+    Raises QuestionError naming every unknown name and wrong value at once.
+    """
+    found = find(reference)
+    options, settings = option_fields(found), config.fields(Settings)
+    chosen = config.read(values, {**options, **settings}, f"options of {found.name} and settings")
+    loaded = found.replace(**{name: value for name, value in chosen.items() if name in options})
+    return loaded, Settings(**{name: value for name, value in chosen.items() if name in settings})
 
 
 def built_in() -> list[dict[str, Any]]:

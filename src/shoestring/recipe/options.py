@@ -6,12 +6,14 @@ import copy
 import dataclasses
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
 from shoestring import config
 from shoestring.errors import QuestionError
-from shoestring.recipe.contract import datasets, part
+from shoestring.recipe.contract import datasets
+from shoestring.recipe.parts import Parts
 from shoestring.recipe.subset import Subset, chosen
 
 
@@ -72,6 +74,11 @@ class LoadedRecipe:
     options: Mapping[str, Any]
     """Every option with its chosen value, `epochs`, `effective_batch` and `seed` among them."""
 
+    @cached_property
+    def parts(self) -> Parts:
+        """What the recipe has of all that is optional."""
+        return Parts.of(self.recipe)
+
     @property
     def epochs(self) -> int:
         return int(self.options["epochs"])
@@ -96,7 +103,7 @@ class LoadedRecipe:
         wanted = None if "subset" in own_fields(self) else self.options["subset"]
         if wanted is None:
             return parts
-        whole, label = parts["train"], part(self.recipe, "label", None)
+        whole, label = parts["train"], self.parts.label
         find_label = None if label is None else lambda index: label(whole, index)
         return {**parts, "train": Subset(whole, chosen(len(whole), wanted, seed=self.seed, label=find_label))}
 
@@ -128,7 +135,7 @@ def option_fields(found: LoadedRecipe) -> dict[str, config.Field]:
 
 def own_fields(found: LoadedRecipe) -> dict[str, config.Field]:
     """Of its `options`; none where it has none."""
-    options = part(found.recipe, "options", None)
+    options = getattr(found.recipe, "options", None)
     return {} if options is None else config.fields(type(options))
 
 
@@ -143,7 +150,7 @@ def with_defaults(
 ) -> LoadedRecipe:
     """A recipe, or a class that makes one, with the options it has."""
     recipe = recipe() if isinstance(recipe, type) else recipe
-    source = part(recipe, "options", recipe)
+    source = getattr(recipe, "options", recipe)
     found = LoadedRecipe(name=name, is_live=is_live, path=path, digest=digest, recipe=recipe, options={})
     adapting = _adaptation_fields(found)
     return _with_options(
@@ -160,7 +167,7 @@ def _with_options(found: LoadedRecipe, chosen: dict[str, Any]) -> LoadedRecipe:
     problems = config.too_small(chosen, {"epochs": 1, "effective_batch": 1, "seed": 0})
     if problems:
         raise QuestionError(f"options of {found.name} cannot be used", problems=problems)
-    options = part(found.recipe, "options", None)
+    options = getattr(found.recipe, "options", None)
     if options is not None:
         own = {field.name: chosen[field.name] for field in dataclasses.fields(options)}
         recipe = type(found.recipe)(dataclasses.replace(options, **own))

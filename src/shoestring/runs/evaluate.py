@@ -1,20 +1,16 @@
 """The metrics of weights that a run has saved: the model alone, without its optimizer, and nothing is written."""
 
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any
 
 from shoestring import config
 from shoestring.errors import QuestionError, RunError
 from shoestring.hardware import targets
 from shoestring.hardware.catalog import Target
-from shoestring.recipe.contract import part
-from shoestring.recipe.finding import find
 from shoestring.recipe.options import LoadedRecipe
-from shoestring.runs.launch import choose
 from shoestring.session.directory import RunDirectory
 from shoestring.settings import Settings
 
@@ -25,7 +21,6 @@ if TYPE_CHECKING:
     from shoestring.engine.precision import Arithmetic
     from shoestring.session.stop import Stop
 
-T = TypeVar("T")
 _FILES = ("model.safetensors", "adapter_model.safetensors")
 
 
@@ -100,7 +95,7 @@ def evaluate(
         precision=str(settings.precision),
         seconds=time.monotonic() - began,
         metrics=metrics,
-        notes=(*notes, *more, *part(loaded.recipe, "notes", list)()),
+        notes=(*notes, *more, *loaded.parts.notes()),
     )
 
 
@@ -144,48 +139,14 @@ def _decided(
     run: RunDirectory, recipe: str | object | None, values: Mapping[str, object]
 ) -> tuple[LoadedRecipe, Settings, list[str]]:
     """The run's recipe with its options and `values`, its settings, and what is not as it was."""
-    stored = run.plan() or {}
-    missing = {"recipe", "reference", "digest", "options", "plan"} - stored.keys()
-    if missing:
-        raise QuestionError(
-            f"{run.plan_file} lacks {', '.join(sorted(missing))}", hint="copy the run again from where it came"
-        )
-    chosen = _recipe(run, stored, recipe)
-    loaded, anew = choose(chosen, {**stored["options"], **values})
-    if loaded.name != stored["recipe"]:
-        raise QuestionError(
-            f"the run in {run.path} is of {stored['recipe']}, not of {loaded.name}", hint="give that one"
-        )
-    settings = Settings.from_json(stored["plan"]["settings"])
-    settings = settings.replace(**{name: getattr(anew, name) for name in values if hasattr(anew, name)})
-    kept, _ = choose(chosen, stored["options"])
-    now = config.as_json(loaded.options)
-    notes = [f"{name}={now[name]}, the run has {value}" for name, value in config.as_json(kept.options).items()
-             if now[name] != value]  # fmt: skip
-    if loaded.digest != stored["digest"]:
-        notes.append(f"the recipe's file is not as it was when the run began: {loaded.path}")
-    return loaded, settings, notes
-
-
-def _recipe(run: RunDirectory, stored: Mapping[str, Any], given: str | object | None) -> str | object:
-    """What to find the run's recipe by."""
-    if given is not None:
-        return given
-    reference = str(stored["reference"])
-    if not reference:
-        raise QuestionError(
-            f"the recipe of {run.path} lived in a process that is gone: {stored['recipe']}",
-            hint="shoestring.evaluate(DIR, recipe=...) in Python takes it again",
-        )
-    try:
-        find(reference)
-    except QuestionError as error:
-        raise QuestionError(
-            f"the recipe of {run.path} is not found where it was: {error.message}",
-            problems=error.problems,
-            hint="has its file moved? then say where it is: --recipe path/to/file.py",
-        ) from error
-    return reference
+    stored = run.plan()
+    assert stored is not None
+    reopened = stored.reopen(run.plan_file, values, recipe)
+    before, now = config.as_json(reopened.stored.options), config.as_json(reopened.loaded.options)
+    notes = [f"{name}={now[name]}, the run has {value}" for name, value in before.items() if now[name] != value]
+    if not reopened.is_same_file:
+        notes.append(f"the recipe's file is not as it was when the run began: {reopened.loaded.path}")
+    return reopened.loaded, reopened.settings, notes
 
 
 def _settings(
@@ -210,10 +171,11 @@ def _model(
     from shoestring.techniques import adapt, offload
 
     seed_all(derive(loaded.seed, "model"))
-    learner = part(loaded.recipe, "learner", None)
+    learner = loaded.parts.learner
     model = learner() if learner else adapt.trained_model(loaded.recipe.model(), loaded.adaptation, settings)
+    model.eval()
     # Before loading: weights in 4 bits are packed when they come to their device.
-    offload.move(model, loaded.recipe, settings, device)
+    offload.move(model, loaded.parts, settings, device)
     if found.full:
         return load_weights(found.folder, model), model
     update = load_light(found.folder, model).get("update")
@@ -236,12 +198,8 @@ def _metrics(
     stop: "Stop",
 ) -> dict[str, Any]:
     """The recipe's metrics on a part of the data, in microbatches that fit."""
-    from shoestring.session.stretch import polled
+    from shoestring.engine.recovery import Recovering
     from shoestring.train.evaluation import evaluate as evaluated
-
-    if measured := part(loaded.recipe, "measured", None):
-        with how.autocast():
-            return dict(measured(model, dataset, partial(polled, stop, "evaluation")))
 
     def attempt(size: int) -> dict[str, Any]:
         return evaluated(
@@ -255,18 +213,6 @@ def _metrics(
             workers=settings.workers or 0,
         )
 
-    return _fitting(attempt, settings.micro_batch or 1)
-
-
-def _fitting(attempt: Callable[[int], T], size: int) -> T:
-    """What `attempt` gives with microbatches of `size`, or of half as many samples as often as it takes."""
-    from shoestring.engine.memory import Failure, attempted, free
-
-    while isinstance(done := attempted(partial(attempt, size)), Failure):
-        free()
-        if size == 1:
-            raise RunError(
-                f"out of memory even with single samples: {done.said}", hint="--on cpu, or a GPU with more memory"
-            )
-        size = -(-size // 2)
-    return done
+    size = loaded.parts.measured_at_once or settings.micro_batch or 1
+    metrics, _ = Recovering(model, None, how).run(attempt, size)
+    return metrics

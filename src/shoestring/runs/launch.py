@@ -6,35 +6,23 @@ import sys
 import time
 from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-from shoestring import config
 from shoestring.errors import QuestionError, RunError
 from shoestring.hardware import targets
 from shoestring.hardware.catalog import Target
 from shoestring.plan.plan import Plan, make_plan
-from shoestring.recipe.contract import part, require_data
-from shoestring.recipe.finding import find
-from shoestring.recipe.options import LoadedRecipe, option_fields
+from shoestring.recipe.contract import require_data
+from shoestring.recipe.finding import choose
+from shoestring.recipe.options import LoadedRecipe
 from shoestring.session.directory import RunDirectory
+from shoestring.session.stored import StoredPlan, StoredState
 from shoestring.settings import Settings
 from shoestring.techniques.trainable import require_trainable
 from shoestring.units import bytes_text
 
 if TYPE_CHECKING:
     from shoestring.train.loop import Outcome
-
-
-def choose(recipe: str | object, values: Mapping[str, object]) -> tuple[LoadedRecipe, Settings]:
-    """A recipe and settings with `values` set, each value in the one of the two that knows its name.
-
-    Raises QuestionError with every unknown name and wrong value at once.
-    """
-    found = find(recipe)
-    options, settings = option_fields(found), config.fields(Settings)
-    chosen = config.read(values, {**options, **settings}, f"options of {found.name} and settings")
-    loaded = found.replace(**{name: value for name, value in chosen.items() if name in options})
-    return loaded, Settings(**{name: value for name, value in chosen.items() if name in settings})
 
 
 def launch(
@@ -63,9 +51,10 @@ def launch(
             loaded, settings = _begin(directory, recipe, plan, target, values)
         else:
             loaded, settings = _continue(stored, directory, recipe, values)
-            if finished := _finished(directory):
+            state = directory.state()
+            if state and state.status == "finished":
                 _say(f"the run in {directory.path} is finished; shoestring report {directory.path} draws it")
-                return finished
+                return _outcome(state)
         return _train(
             loaded,
             settings,
@@ -111,39 +100,20 @@ def _begin(
             problems=plan.reasons,
             hint="plan with other settings or options: shoestring plan",
         )
-    directory.write_plan(
-        {
-            "recipe": loaded.name,
-            "reference": loaded.reference,
-            "digest": loaded.digest,
-            "options": config.as_json(loaded.options),
-            "plan": plan.json(),
-        }
-    )
+    StoredPlan.of(loaded, plan.json()).write(directory.plan_file)
     return loaded, plan.settings
 
 
 def _continue(
-    stored: dict[str, Any], directory: RunDirectory, recipe: str | object, values: Mapping[str, object]
+    stored: StoredPlan, directory: RunDirectory, recipe: str | object, values: Mapping[str, object]
 ) -> tuple[LoadedRecipe, Settings]:
     """The run's own recipe and options, and its settings with those that are set anew."""
-    missing = {"recipe", "options", "plan"} - stored.keys()
-    if missing:
-        raise QuestionError(
-            f"{directory.plan_file} lacks {', '.join(sorted(missing))}", hint="copy the run again from where it came"
-        )
-    found = find(recipe)
-    if found.name != stored["recipe"]:
-        raise QuestionError(
-            f"{directory.path} is a run of {stored['recipe']}, not of {found.name}",
-            hint="give another --run, or the recipe it was begun with",
-        )
-    kept, _ = choose(recipe, stored["options"])
-    loaded, anew = choose(recipe, {**stored["options"], **values})
+    reopened = stored.reopen(directory.plan_file, values, recipe)
+    loaded, before = reopened.loaded, reopened.stored
     changed = [
-        f"{name}: the run has {kept.options[name]}, asked for is {value}"
+        f"{name}: the run has {before.options[name]}, asked for is {value}"
         for name, value in loaded.options.items()
-        if value != kept.options[name] and name not in loaded.paths
+        if value != before.options[name] and name not in loaded.paths
     ]
     if changed:
         raise QuestionError(
@@ -151,23 +121,15 @@ def _continue(
             problems=changed,
             hint="they change what is learnt: begin another run with another --run",
         )
-    settings = Settings.from_json(stored["plan"]["settings"])
-    settings = settings.replace(**{name: getattr(anew, name) for name in values if hasattr(anew, name)})
-    require_trainable(settings, loaded.adaptation)
-    return loaded, settings
+    require_trainable(reopened.settings, loaded.adaptation)
+    return loaded, reopened.settings
 
 
-def _finished(directory: RunDirectory) -> "Outcome | None":
-    state = directory.state()
-    return _as_written(directory) if state and state.get("status") == "finished" else None
-
-
-def _as_written(directory: RunDirectory) -> "Outcome":
-    """The outcome that state.json tells."""
+def _outcome(state: StoredState) -> "Outcome":
+    """The outcome that state.json records."""
     from shoestring.train.loop import Outcome
 
-    state = directory.state() or {}
-    return Outcome(**{field.name: state[field.name] for field in dataclasses.fields(Outcome)})
+    return Outcome(**{field.name: getattr(state, field.name) for field in dataclasses.fields(Outcome)})
 
 
 def _train(
@@ -189,12 +151,14 @@ def _train(
     from shoestring.session.deadline import Deadline
     from shoestring.session.signals import StopSignals
     from shoestring.session.stop import SessionOver, Stop
+    from shoestring.train.loop import train
+    from shoestring.train.request import SessionRequest
 
-    if part(loaded.recipe, "trainer", None):
-        from shoestring.integrations.run import train as run_loop
-    else:
-        from shoestring.train.loop import train as run_loop
+    library = None
+    if loaded.parts.trainer:
+        from shoestring.integrations.library import LibraryUpdates
 
+        library = LibraryUpdates()
     device = torch.device(target.device.kind)
     if device.type == "cuda" and not torch.cuda.is_available():
         raise QuestionError(
@@ -209,18 +173,19 @@ def _train(
         disk_bytes = platform.disk_bytes
     with StopSignals() as signals:
         try:
-            return run_loop(
-                loaded,
-                settings,
-                directory,
+            request = SessionRequest(
+                loaded=loaded,
+                settings=settings,
+                run=directory,
                 target=on,
                 device=device,
                 stop=Stop(deadline=Deadline(limit_seconds, started=started), signals=signals),
                 disk_bytes=disk_bytes,
                 allow_inexact=allow_inexact,
             )
+            return train(request, library)
         except SessionOver:
-            return _as_written(directory)
+            return _outcome(directory.state() or StoredState())
 
 
 def _expandable_segments() -> None:

@@ -5,31 +5,60 @@ state.json     running | paused | finished | failed, the update reached, what to
 checkpoints/   full checkpoints          light/ best/   weights to use
 events.jsonl   what happened             report.html
 ledger.json    what each session took, got done and ended by
+failed/        the samples of an update that left numbers that are not finite
 """
 
-import json
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
-from shoestring.checkpoint.files import write_json
 from shoestring.errors import QuestionError
 from shoestring.session.lock import locked
+from shoestring.session.stored import StoredPlan, StoredState
 
 
+@dataclass(frozen=True)
 class RunDirectory:
-    """The paths of a run and its two small JSON files."""
+    """The paths of a run, and its two small JSON files."""
 
-    def __init__(self, path: Path) -> None:
-        self.path = path
-        self.plan_file = path / "plan.json"
-        self.state_file = path / "state.json"
-        self.events_file = path / "events.jsonl"
-        self.ledger_file = path / "ledger.json"
-        self.checkpoints = path / "checkpoints"
-        self.light = path / "light"
-        self.best = path / "best"
+    path: Path
+
+    @property
+    def plan_file(self) -> Path:
+        return self.path / "plan.json"
+
+    @property
+    def state_file(self) -> Path:
+        return self.path / "state.json"
+
+    @property
+    def events_file(self) -> Path:
+        return self.path / "events.jsonl"
+
+    @property
+    def ledger_file(self) -> Path:
+        return self.path / "ledger.json"
+
+    @property
+    def report_file(self) -> Path:
+        return self.path / "report.html"
+
+    @property
+    def checkpoints(self) -> Path:
+        return self.path / "checkpoints"
+
+    @property
+    def light(self) -> Path:
+        return self.path / "light"
+
+    @property
+    def best(self) -> Path:
+        return self.path / "best"
+
+    def failed_update(self, update: int) -> Path:
+        """The samples of update number `update` (from 1), which left numbers that are not finite."""
+        return self.path / "failed" / f"update-{update}.json"
 
     def create(self) -> None:
         """Make the directory.
@@ -49,25 +78,13 @@ class RunDirectory:
                 hint="give a directory of its own: --run runs/NAME",
             )
 
-    def plan(self) -> dict[str, Any] | None:
-        """What was decided when the run began; None before that.
+    def plan(self) -> StoredPlan | None:
+        """What was decided when the run began; None before that. Raises QuestionError as `StoredPlan.read`."""
+        return StoredPlan.read(self.plan_file)
 
-        Raises QuestionError when the file cannot be read.
-        """
-        return _read(self.plan_file)
-
-    def state(self) -> dict[str, Any] | None:
-        """How far the run is; None before it started.
-
-        Raises QuestionError when the file cannot be read.
-        """
-        return _read(self.state_file)
-
-    def write_plan(self, plan: dict[str, Any]) -> None:
-        write_json(self.plan_file, plan)
-
-    def write_state(self, state: dict[str, Any]) -> None:
-        write_json(self.state_file, state)
+    def state(self) -> StoredState | None:
+        """How far the run is; None before it started. Raises QuestionError as `StoredState.read`."""
+        return StoredState.read(self.state_file)
 
     @contextmanager
     def locked(self) -> Iterator[None]:
@@ -77,15 +94,3 @@ class RunDirectory:
         """
         with locked(self.path):
             yield
-
-
-def _read(path: Path) -> dict[str, Any] | None:
-    try:
-        value = json.loads(path.read_text(encoding="utf-8"))
-    except FileNotFoundError:
-        return None
-    except (OSError, ValueError) as error:
-        raise QuestionError(f"{path} cannot be read: {error}", hint="copy the run again from where it came") from error
-    if not isinstance(value, dict):
-        raise QuestionError(f"{path} holds no JSON object", hint="copy the run again from where it came")
-    return value

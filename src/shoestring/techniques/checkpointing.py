@@ -14,7 +14,7 @@ from torch.utils._pytree import tree_leaves
 from torch.utils.checkpoint import checkpoint
 
 from shoestring.errors import QuestionError
-from shoestring.recipe.contract import part
+from shoestring.recipe.parts import Parts
 
 _SWITCHED = "GradientCheckpointingLayer"
 """transformers' class of layers that have a switch of their own (`modeling_layers.py`), known by its name."""
@@ -58,7 +58,7 @@ def blocks(model: nn.Module, recipe: object) -> list[nn.Module]:
     What the recipe's `blocks(model)` says; else transformers' layers with a switch of their own; else, of every list
     that lies in no block itself, the modules that are built of others and have a brother of the same class.
     """
-    own: Callable[[nn.Module], list[nn.Module]] | None = part(recipe, "blocks", None)
+    own = Parts.of(recipe).blocks
     if own is not None:
         return list(own(model))
     return _outermost(model, lambda module: [module] if is_switched(module) else []) or _outermost(model, _brothers)

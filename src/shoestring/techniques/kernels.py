@@ -50,6 +50,17 @@ def available(optimizer: Optimizer) -> list[Kernel]:
     ]
 
 
+def is_batched(optimizer: Optimizer) -> bool:
+    """Whether the step works on many tensors at once, by the recipe's choice or, on a GPU, by torch's."""
+    if any(group.get("foreach") or group.get("fused") for group in optimizer.param_groups):
+        return True
+    by_default = not isinstance(optimizer, torch.optim.Adafactor)
+    return by_default and any(
+        group.get("foreach", False) is None and not group.get("differentiable") and group["params"][0].is_cuda
+        for group in optimizer.param_groups
+    )
+
+
 def _as_on_cuda(optimizer: Optimizer) -> None:
     """Many at once unless something else was said (torch's `optim/optimizer.py: _default_to_fused_or_foreach`)."""
     if isinstance(optimizer, torch.optim.Adafactor):

@@ -10,8 +10,9 @@ import torch
 from torch import nn
 from torch.nn.modules.batchnorm import _BatchNorm
 
-from shoestring.recipe.contract import length_of, part
+from shoestring.recipe.contract import length_of
 from shoestring.recipe.options import LoadedRecipe
+from shoestring.recipe.parts import Parts
 from shoestring.techniques import adapt, checkpointing
 from shoestring.trace import pretend
 from shoestring.trace.record import Facts
@@ -20,7 +21,7 @@ from shoestring.trace.record import Facts
 def read(loaded: LoadedRecipe) -> Facts:
     """The facts of the recipe and its options; raises what its own code raises."""
     recipe, samples, lengths = loaded.recipe, None, None
-    if part(recipe, "data", None) is not None:
+    if loaded.parts.data is not None:
         data = loaded.data()
         samples = {name: len(each) for name, each in data.items()}
         lengths = _lengths(recipe, data["train"])
@@ -44,11 +45,11 @@ def read(loaded: LoadedRecipe) -> Facts:
         batch_norm=any(isinstance(module, _BatchNorm) and module.training for module in model.modules()),
         samples=samples,
         process_bytes=process,
-        blocks=len(checkpointing.blocks(model, recipe)),
+        blocks=len(checkpointing.blocks(model, loaded.parts)),
         data_parallel=any(isinstance(module, nn.DataParallel) for module in model.modules()),
         lengths=lengths,
         # Of its data; without them it may have nothing to tell yet.
-        notes=tuple(part(recipe, "notes", list)()) if samples else (),
+        notes=tuple(loaded.parts.notes()) if samples else (),
     )
 
 
@@ -71,7 +72,7 @@ def first_batches(recipe: Any, size: int) -> tuple[tuple[float, float], ...]:
     What the recipe says; else, where a batch has sequences of tokens, which are padded to the longest of a batch more
     often than not, a sixteenth or an eighth less, each as likely as one in four: an assumption.
     """
-    own = part(recipe, "first_batches", None)
+    own = Parts.of(recipe).first_batches
     if own is not None:
         said: Mapping[float, float] = own(size)
         return tuple(said.items())

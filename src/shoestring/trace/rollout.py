@@ -7,7 +7,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from shoestring.recipe.contract import part
+from shoestring.recipe.parts import Parts
 from shoestring.settings import Precision
 from shoestring.trace import autocast, pretend
 from shoestring.trace.recorder import Recorder
@@ -17,7 +17,7 @@ def follow(
     recorder: Recorder, recipe: Any, model: nn.Module, *, samples: int, precision: Precision, number: int
 ) -> None:
     """The steps of `recipe.rollout` over all `samples` of update `number`; nothing where the recipe has none."""
-    steps = part(recipe, "rollout", None)
+    steps = Parts.of(recipe).rollout
     if steps is None:
         return
     recorder.mark("generation", number)

@@ -8,7 +8,6 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from shoestring.recipe.contract import part
 from shoestring.recipe.options import LoadedRecipe
 from shoestring.settings import Precision, Settings
 from shoestring.techniques import adapt, checkpointing, kernels, offload
@@ -48,7 +47,7 @@ def run(
         hosted.move(recorder, model, recipe, settings, gpus)
         recorder.label(model.parameters(), "weights")
         recorder.label(model.buffers(), "buffers")
-        checkpointing.apply(model, recipe, settings.checkpointing)
+        checkpointing.apply(model, loaded.parts, settings.checkpointing)
         shared = sharding.share(recorder, model, recipe, settings, gpus)
         with shared.while_the_optimizer_is_made():
             optimizer = adapt.optimizer(loaded, model)
@@ -56,7 +55,7 @@ def run(
         kernels.choose(optimizer, settings.optimizer_kernel, many_by_default=on_gpu)
         stepping = offload.hosted(optimizer, settings)
         scaler = _Scaler() if precision == "fp16" else None
-        clip_norm = part(recipe, "clip_norm", None)
+        clip_norm = loaded.parts.clip_norm
         samples = settings.micro_batch * accumulate
         for number, microbatches in enumerate((1, min(FOLLOWED_MICROBATCHES, accumulate))):
             rollout.follow(recorder, recipe, model, samples=samples, precision=precision, number=number)

@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator
 from contextlib import closing
+from functools import partial
 from typing import Any
 
 import torch
@@ -12,8 +13,8 @@ from shoestring.data.seeding import derive, seed_all
 from shoestring.engine.precision import Arithmetic
 from shoestring.engine.update import as_sum
 from shoestring.errors import QuestionError
-from shoestring.recipe.contract import part
 from shoestring.recipe.options import LoadedRecipe
+from shoestring.recipe.parts import Parts
 from shoestring.session.stop import Stop
 from shoestring.session.stretch import polled
 
@@ -29,21 +30,26 @@ def evaluate(
     stop: Stop,
     workers: int = 0,
 ) -> dict[str, Any]:
-    """The recipe's metrics on `dataset`, in evaluation mode and without gradients.
+    """The recipe's metrics on `dataset`, in evaluation mode and without gradients, `micro_batch` samples at once.
 
     `workers` processes fetch ahead where that pays; the metrics are the same bits whatever their number.
 
     Raises SessionOver when it is time to stop before the last batch, or would be; nothing is changed then.
     """
-    training = {module: module.training for module in model.modules()}
+    parts, training = loaded.parts, {module: module.training for module in model.modules()}
     batches = in_order(dataset, loaded.recipe, micro_batch, device, loaded.seed, workers=workers)
     fitting = polled(stop, "evaluation", batches, len(dataset))
     seed_all(derive(loaded.seed, "evaluation"))
     model.eval()
     try:
         with closing(batches), torch.no_grad(), arithmetic.autocast():
-            own = part(loaded.recipe, "evaluate", None)
-            metrics = own(model, (batch for batch, _ in fitting)) if own else mean_loss(loaded.recipe, model, fitting)
+            if parts.measured:
+                size = {"size": micro_batch} if parts.measured_at_once else {}
+                metrics = parts.measured(model, dataset, partial(polled, stop, "evaluation"), **size)
+            elif parts.evaluate:
+                metrics = parts.evaluate(model, (batch for batch, _ in fitting))
+            else:
+                metrics = mean_loss(loaded.recipe, model, fitting)
     finally:
         # Not simply train(): a recipe may keep frozen parts in evaluation mode.
         for module, mode in training.items():
@@ -66,7 +72,7 @@ def best_entry(recipe: object, history: list[dict[str, Any]]) -> dict[str, Any] 
 
     Raises QuestionError when the metrics do not have it as a number.
     """
-    metric, direction = part(recipe, "best", ("loss", "min"))
+    metric, direction = Parts.of(recipe).best
     for entry in history:
         if not isinstance(entry["metrics"].get(metric), (int, float)):
             raise QuestionError(
@@ -79,6 +85,5 @@ def best_entry(recipe: object, history: list[dict[str, Any]]) -> dict[str, Any] 
 
 def out_of_patience(recipe: object, history: list[dict[str, Any]]) -> bool:
     """Whether the last `patience` epochs brought nothing better."""
-    patience = part(recipe, "patience", None)
-    best = best_entry(recipe, history)
+    patience, best = Parts.of(recipe).patience, best_entry(recipe, history)
     return patience is not None and best is not None and history[-1]["epoch"] - best["epoch"] >= patience

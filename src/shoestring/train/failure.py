@@ -2,33 +2,44 @@
 
 import math
 from collections.abc import Iterable, Sequence
-from typing import Any
 
 import torch
 from torch import nn
 
 from shoestring.checkpoint.files import write_json
+from shoestring.data.order import DataOrder
 from shoestring.errors import RunError
-from shoestring.session.directory import RunDirectory
+from shoestring.train.request import SessionRequest
 
 
 def not_finite(
-    run: RunDirectory, *, update: int, what: str, value: float, samples: Sequence[int], good: str, facts: dict[str, Any]
+    request: SessionRequest, *, update: int, what: str, value: float, good: str, order: DataOrder | None
 ) -> RunError:
-    """The error for the `what` of update number `update` (from 1), with `samples` (indices into the training part).
+    """The error for the `what` of update number `update` (from 1); `good` is the name of the last good checkpoint.
 
-    They go to `failed/update-N.json` with `facts` (JSON) and the name of the last `good` checkpoint, from which the
-    same session leads there again: sample order and random numbers are functions of the seed and the update.
+    The update's samples (indices into the training part), if its `order` is known, go to `failed/update-N.json`, with
+    the checkpoint from which the same session leads there again: sample order and random numbers are functions of the
+    seed and the update.
     """
-    path = run.path / "failed" / f"update-{update}.json"
-    path.parent.mkdir(exist_ok=True)
-    kept = {"update": update, "what": what, "value": str(value), "samples": list(samples), "checkpoint": good, **facts}
-    write_json(path, kept)
-    return RunError(
-        f"the {what} of update {update} is {value}",
-        problems=[f"the last good checkpoint is {good}", f"the update's samples are in {path}"],
-        hint="look at these samples; else lower the learning rate, clip gradients, or train in fp32",
-    )
+    problems = [f"the last good checkpoint is {good}"]
+    hint = "lower the learning rate, clip gradients, or train in fp32"
+    if order:
+        path = request.run.failed_update(update)
+        path.parent.mkdir(exist_ok=True)
+        facts = {
+            "update": update,
+            "what": what,
+            "value": str(value),
+            "samples": list(order.indices(update - 1)),
+            "checkpoint": good,
+            "epoch": order.place(update - 1)[0] + 1,
+            "seed": order.seed,
+            "precision": request.settings.precision,
+        }
+        write_json(path, facts)
+        problems.append(f"the update's samples are in {path}")
+        hint = f"look at these samples; else {hint}"
+    return RunError(f"the {what} of update {update} is {value}", problems=problems, hint=hint)
 
 
 def weights_finite(model: nn.Module) -> bool:

@@ -23,6 +23,7 @@ from shoestring.session.deadline import Deadline
 from shoestring.session.directory import RunDirectory
 from shoestring.session.ledger import Session, ledger, sessions, slowest
 from shoestring.session.stop import SessionOver
+from shoestring.session.stored import StoredState
 from shoestring.settings import Settings
 from shoestring.units import count_text, seconds_text
 from shoestring.version import __version__
@@ -43,10 +44,9 @@ class Record:
             deadline.observe(kind, seconds)
         # The events of this session begin where those of the others end.
         self._offset = run.events_file.stat().st_size if run.events_file.exists() else 0
-        before = run.state() or {}
-        self.update = self._started_at = int(before.get("update", 0))
-        self._total = int(before.get("total_updates", 0))
-        self._metrics: dict[str, Any] = before.get("metrics", {})
+        before = run.state() or StoredState()
+        self.update = self._started_at = before.update
+        self._total, self._metrics = before.total_updates, before.metrics
         self._spent = {"saving": 0.0, "evaluating": 0.0}
         self.events = Events(run.events_file)
         self.progress = Progress(total_updates=self._total)
@@ -63,8 +63,9 @@ class Record:
         self.events.close()
 
     def expect(self, total_updates: int) -> None:
-        """The run is to have so many updates."""
-        self._total, self.progress = total_updates, Progress(total_updates=total_updates)
+        """The run is to have this many updates."""
+        self._total = total_updates
+        self.progress.expect(total_updates)
 
     def started(self, update: int, *, device: str, settings: Settings) -> None:
         """The session begins with `update` updates done."""
@@ -194,16 +195,16 @@ class Record:
         return sessions(read(self._run.events_file, self._offset), status)
 
     def _write_state(self, status: str, reason: str) -> None:
-        state = {
-            "status": status,
-            "update": self.update,
-            "total_updates": self._total,
-            "reason": reason,
-            "next": f"shoestring report {self._run.path}" if status == "finished" else self._again(),
-            "metrics": self._metrics,
-        }
+        state = StoredState(
+            status=status,
+            update=self.update,
+            total_updates=self._total,
+            reason=reason,
+            next=f"shoestring report {self._run.path}" if status == "finished" else self._again(),
+            metrics=self._metrics,
+        )
         try:
-            self._run.write_state(state)
+            state.write(self._run.state_file)
         except OSError as error:
             # Of no use to a run whose disk is full: the one before still stands, and what matters is the checkpoint.
             if status != "running" or not is_full(error):

@@ -2,19 +2,19 @@
 
 import math
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from types import TracebackType
-from typing import Any, Protocol, Self
+from typing import Any, Self
 
 import torch
-from torch import nn
 
 from shoestring.checkpoint.snapshot import HostCopy, Snapshot, snapshot
-from shoestring.checkpoint.store import Saved, Store
+from shoestring.checkpoint.store import Restored, Saved, Store
 from shoestring.engine.environment import require_same
 from shoestring.engine.memory import Failure, attempted, free
+from shoestring.engine.state import State
 from shoestring.errors import CheckpointError, RunError
 from shoestring.session.deadline import Deadline
 from shoestring.settings import Settings
@@ -24,28 +24,6 @@ from shoestring.train.record import Record
 
 NotFinite = Callable[[int, str, float], RunError]
 """(number of the update from 1, what of it, its value) -> the error."""
-
-
-class Saveable(Protocol):
-    """A state that can be saved: the engine's own (`TrainingState`), or that of somebody else's trainer."""
-
-    @property
-    def model(self) -> nn.Module:
-        """Whose weights must be finite; `pack()["model"]` has them by their names."""
-
-    @property
-    def update(self) -> int:
-        """Updates done."""
-
-    @property
-    def history(self) -> Sequence[Any]:
-        """What else tells one state from another: evaluations done."""
-
-    def pack(self) -> dict[str, Any]:
-        """As sections of a checkpoint."""
-
-    def restore(self, saved: Mapping[str, Any]) -> None:
-        """Take over a state that `pack` gave."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -76,11 +54,11 @@ class Saver:
     ) -> None:
         """`environment` is what decides the bits here; it is saved with the state and held against it on restoring."""
         self._store, self._record, self._deadline, self._environment = store, record, deadline, environment
-        self._not_finite = not_finite
+        self.not_finite = not_finite
         self._policy = SavePolicy(settings)
         self._copy = HostCopy()
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="saving", initializer=_on_one_core)
-        self._state: Saveable | None = None
+        self._state: State | None = None
         self._prepared: Future[None] | None = None
         self._under_way: _Writing | None = None
         self._stamp: tuple[int, int] | None = None
@@ -106,7 +84,7 @@ class Saver:
             self._settle()
         return self._policy.due(update)
 
-    def begin(self, state: Saveable) -> None:
+    def begin(self, state: State) -> None:
         """Save the state as it is now, unless it was saved or read last; only copying it is waited for.
 
         A save that cannot be written is told of, and tried again later: the checkpoints before it are still there.
@@ -139,7 +117,7 @@ class Saver:
         """The save that began last could not be made: the next one is due later, twice as late each time."""
         self._policy.failed()
 
-    def save(self, state: Saveable) -> None:
+    def save(self, state: State) -> None:
         """As `begin`, and wait until it is there.
 
         Raises CheckpointError, naming the last good checkpoint, when it cannot be written.
@@ -157,14 +135,15 @@ class Saver:
         self._policy.stood(stall_seconds)
         self._told(saved, stall_seconds=stall_seconds, cost=stall_seconds)
 
-    def restore(self, state: Saveable, *, allow_inexact: bool) -> bool:
-        """Bring `state` to the newest checkpoint that verifies; False where there is none yet.
+    def restore(self, state: State, *, allow_inexact: bool, restored: Restored | None = None) -> bool:
+        """Bring `state` to the newest checkpoint that verifies, or to the one that was `restored` from the store just
+        now; False if there is none yet.
 
         Raises QuestionError when it was saved under something else that decides the bits, unless that is allowed.
         """
         self._settle()
         self._state = state
-        restored = self._store.load()
+        restored = restored or self._store.load()
         if restored is None:
             return False
         changed = require_same(restored.state["environment"], self._environment, allow_inexact=allow_inexact)
@@ -182,10 +161,10 @@ class Saver:
         if state:
             self._prepared = self._thread.submit(self._copy.prepare, snapshot(self._pack(state)))
 
-    def _is_saved(self, state: Saveable) -> bool:
+    def _is_saved(self, state: State) -> bool:
         return self._stamp == _stamp(state)
 
-    def _pack(self, state: Saveable) -> dict[str, Any]:
+    def _pack(self, state: State) -> dict[str, Any]:
         return {**state.pack(), "environment": self._environment}
 
     def _write(self, update: int, copy: Snapshot, trained: frozenset[str]) -> Saved | Failure | None:
@@ -221,7 +200,7 @@ class Saver:
         self._told(saved, stall_seconds=stall_seconds, cost=cost, writing=saved.seconds)
 
     def _weights_not_finite(self, update: int) -> RunError:
-        return self._not_finite(update, "largest weight", math.nan)
+        return self.not_finite(update, "largest weight", math.nan)
 
     def _stopping_is_near(self) -> bool:
         """Whether it may be time to stop before a save that begins now has ended."""
@@ -246,7 +225,7 @@ def _on_one_core() -> None:
     torch.get_num_threads()  # makes it so here and now; the thread's first kernel would ask for a number anew
 
 
-def _stamp(state: Saveable) -> tuple[int, int]:
+def _stamp(state: State) -> tuple[int, int]:
     return state.update, len(state.history)
 
 

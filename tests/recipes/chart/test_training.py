@@ -10,15 +10,12 @@ from PIL import Image
 
 import shoestring
 from shoestring.errors import DataError, QuestionError
-from shoestring.integrations.run import train
+from shoestring.recipe.finding import choose
 from shoestring.recipes.chart import Chart, Options, training
 from shoestring.recipes.chart.data import read_parts
-from shoestring.runs.launch import choose
 from shoestring.session.deadline import Deadline
-from shoestring.session.directory import RunDirectory
-from shoestring.session.signals import StopSignals
-from shoestring.session.stop import Stop
 from tests.runs.test_evaluate import planned
+from tests.sessions import run_session
 
 TINY = {
     "size": "tiny", "prompt_len": 300, "completion_len": 6, "weights": "fp32", "effective_batch": 16, "generations": 8,
@@ -41,12 +38,7 @@ class Digits(Chart):
 
 def session(run, *, epochs, stop_after=None, recipe=Digits, **options):
     loaded, settings = choose(recipe(), {**TINY, **options, "epochs": epochs})
-    directory = RunDirectory(run)
-    directory.create()
-    directory.write_plan({"recipe": loaded.name})
-    with directory.locked(), StopSignals() as signals:
-        stop = Stop(deadline=Counting(stop_after), signals=signals)
-        return train(loaded, settings, directory, target="local", device=torch.device("cpu"), stop=stop)
+    return run_session(loaded, settings, run, Counting(stop_after))
 
 
 class Counting(Deadline):

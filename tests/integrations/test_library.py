@@ -9,13 +9,10 @@ import torch
 from transformers import Trainer
 
 from shoestring.errors import RunError
-from shoestring.integrations.run import train
-from shoestring.runs.launch import choose
+from shoestring.recipe.finding import choose
 from shoestring.session.deadline import Deadline
-from shoestring.session.directory import RunDirectory
-from shoestring.session.signals import StopSignals
-from shoestring.session.stop import Stop
 from tests.integrations.test_trainer import Dropping, Sums, arguments
+from tests.sessions import run_session
 
 
 class Summing:
@@ -69,12 +66,7 @@ def session(run, *, micro_batch=8, fits=8, limit_seconds=None, terminated_in=Non
     recipe = Summing()
     recipe.fits, recipe.terminated_in = fits, terminated_in
     loaded, settings = choose(recipe, {"micro_batch": micro_batch, "precision": "fp32"})
-    directory = RunDirectory(run)
-    directory.create()
-    directory.write_plan({"recipe": loaded.name})
-    with directory.locked(), StopSignals() as signals:
-        stop = Stop(deadline=Deadline(limit_seconds), signals=signals)
-        return train(loaded, settings, directory, target="local", device=torch.device("cpu"), stop=stop)
+    return run_session(loaded, settings, run, Deadline(limit_seconds))
 
 
 def events(run, kind):
@@ -133,11 +125,11 @@ def test_out_of_memory_halves_the_microbatch_and_the_run_keeps_what_it_learnt(tm
     session(tmp_path / "smaller", micro_batch=2)
     assert all(torch.equal(value, weights(tmp_path / "smaller")[name]) for name, value in weights(run).items())
     last = max((run / "checkpoints").glob("update-*"))
-    assert json.loads((last / "state.json").read_text())["fit"] == {"micro_batch": 2}
+    assert json.loads((last / "state.json").read_text())["fit"]["micro_batch"] == 2
 
 
 def test_where_not_even_one_sample_fits_the_run_fails_and_says_so(tmp_path):
-    with pytest.raises(RunError, match="microbatches of 1: CUDA out of memory"):
+    with pytest.raises(RunError, match="with the smallest microbatch: CUDA out of memory"):
         session(tmp_path / "run", fits=0)
     assert json.loads((tmp_path / "run" / "state.json").read_text())["status"] == "failed"
 

@@ -9,13 +9,14 @@ from torch.utils.data import TensorDataset
 
 from shoestring.engine import cuda_graphs
 from shoestring.engine.cuda_graphs import Captured
-from shoestring.engine.fit import Fit
 from shoestring.engine.state import build
 from shoestring.errors import RunError
 from shoestring.monitor.events import read
 from shoestring.recipe.finding import find
+from shoestring.session.stored import StoredPlan
 from shoestring.settings import Settings
-from shoestring.train import room, saving
+from shoestring.techniques.fallbacks import next_step
+from shoestring.train import oom, saving
 from tests.sessions import light_bits, session
 
 CPU = torch.device("cpu")
@@ -73,15 +74,16 @@ def test_activations_are_computed_again_and_the_next_session_begins_so(tmp_path,
 
 def test_what_computes_again_is_not_captured_then_nor_in_the_next_session():
     settings = Settings(micro_batch=1, precision="fp32", checkpointing="no")
-    for act in (room.compute_again, room.apply):
-        state = build(find(Stacked()), settings, CPU)
-        state.captured = Captured(state.model, record=lambda work: (work(), lambda: None))
-        if act is room.apply:
-            act(state, Stacked())
-            assert state.captured
-            state.fit = Fit(micro_batch=1, checkpointing="full")
-        act(state, Stacked())
-        assert state.captured is None
+    state = build(find(Stacked()), settings, CPU)
+    state.captured = Captured(state.model, record=lambda work: (work(), lambda: None))
+    state.resize(state.sizes)
+    assert state.captured
+    state.resize(next_step("update", state.sizes, state.limits()).sizes)
+    assert state.captured is None
+    following = build(find(Stacked()), settings, CPU)
+    following.captured = Captured(state.model, record=lambda work: (work(), lambda: None))
+    following.restore(state.pack())
+    assert following.captured is None and computed_again(following.model)[1:] == [True] * 3
 
 
 def test_where_the_optimizers_step_does_not_fit_graphs_make_room(tmp_path, monkeypatch):
@@ -113,10 +115,10 @@ def test_where_the_optimizers_step_does_not_fit_graphs_make_room(tmp_path, monke
 def test_a_block_is_not_wrapped_twice():
     state = build(find(Stacked()), Settings(micro_batch=1, precision="fp32", checkpointing="2"), CPU)
     wrapped = [block.forward for block in state.model][1:3]
-    assert room.compute_again(state, Stacked())
+    state.resize(next_step("update", state.sizes, state.limits()).sizes)
     assert [block.forward for block in state.model][1:3] == wrapped
     assert computed_again(state.model) == [False, True, True, True]
-    assert room.compute_again(state, Stacked()) == ""
+    assert next_step("update", state.sizes, state.limits()) is None
 
 
 def test_when_nothing_is_left_the_error_has_what_takes_the_memory_and_the_run_says_failed(tmp_path):
@@ -138,8 +140,8 @@ def test_when_nothing_is_left_the_error_has_what_takes_the_memory_and_the_run_sa
 def test_the_error_has_the_plans_largest_parts():
     state = build(find(Stacked()), Settings(micro_batch=1, precision="fp32"), CPU)
     parts = [{"name": name, "bytes": size} for name, size in (("a", 1), ("activations", 2**20), ("b", 2), ("c", 3))]
-    plan = {"plan": {"memory": {"settings": {"micro_batch": 8}, "parts": parts}}}
-    error = room.does_not_fit(state, "no", plan, CPU)
+    plan = StoredPlan(recipe="stacked", plan={"memory": {"settings": {"micro_batch": 8}, "parts": parts}})
+    error = oom.does_not_fit(state, "no", plan, CPU)
     assert [problem.partition(": ")[2] for problem in error.problems[-3:]] == ["activations 1.00 MiB", "c 3 B", "b 2 B"]
 
 
@@ -149,8 +151,7 @@ def test_a_model_without_blocks_has_no_way_out():
             return nn.Linear(3, 4)
 
     state = build(find(Plain()), Settings(micro_batch=1, precision="fp32"), CPU)
-    assert room.compute_again(state, Plain()) == ""
-    assert state.fit.checkpointing is None
+    assert next_step("update", state.sizes, state.limits()) is None
 
 
 def test_for_the_optimizers_step_its_kernel_is_the_first_to_change(tmp_path):
@@ -167,7 +168,7 @@ def test_for_the_optimizers_step_its_kernel_is_the_first_to_change(tmp_path):
 
     session(Stacked(optimizer=Step), tmp_path, {"micro_batch": 4}, stop="limit", at=6)
     assert [event["done"] for event in events(tmp_path, "oom")] == [
-        "the optimizer goes from tensor to tensor",
+        "one tensor after another",
         "microbatch 2",
     ]
     seen = []
@@ -199,28 +200,3 @@ def test_no_memory_to_copy_the_state_training_goes_on_and_the_last_save_is_tried
     (unsaved,) = events(tmp_path, "unsaved")
     assert (unsaved["update"], unsaved["why"]) == (2, "no memory for a copy of the state: no 8.00 GiB")
     assert [event["update"] for event in events(tmp_path, "save") if event["kind"] == "full"] == [0, 6]
-
-
-FIT = Fit.of(Settings(micro_batch=8))
-
-
-def test_what_was_learnt_goes_on_under_the_same_settings():
-    learnt = {**FIT.json(), "micro_batch": 2, "evaluation_batch": 4, "checkpointing": "full"}
-    fit = FIT.resumed(learnt)
-    assert (fit.micro_batch, fit.evaluation_batch, fit.checkpointing) == (2, 4, "full")
-
-
-@pytest.mark.parametrize(
-    "saved",
-    [
-        None,
-        3,
-        {},
-        {**FIT.json(), "micro_batch": 16},
-        {**FIT.json(), "micro_batch": 0},
-        {**FIT.json(), "micro_batch": "2", "evaluation_batch": [1]},
-        {**Fit.of(Settings(micro_batch=4)).json()},
-    ],
-)
-def test_it_is_never_raised_and_what_makes_no_sense_is_left_out(saved):
-    assert FIT.resumed(saved) == FIT

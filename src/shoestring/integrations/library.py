@@ -1,0 +1,88 @@
+"""The loop of a recipe whose updates a library's trainer makes: what `train.loop.train` is given in that case."""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Mapping
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Any
+
+from shoestring.data.seeding import derive, seed_all
+from shoestring.engine.memory import Failure, attempted
+from shoestring.engine.precision import arithmetic
+from shoestring.errors import RunError
+from shoestring.integrations.callback import TrainingEnded
+from shoestring.integrations.state import LibraryState
+from shoestring.integrations.trainer import ResumableTrainer, libraries
+from shoestring.techniques.fallbacks import Sizes
+from shoestring.train import steps
+from shoestring.train.request import SessionRequest
+from shoestring.train.session import TrainingSession
+
+
+class LibraryUpdates:
+    """A `train.setup.LibraryLoop`."""
+
+    def __init__(self) -> None:
+        self._resumable = ResumableTrainer()
+        self.reports = self._resumable.reports
+        self._folder = ExitStack()
+
+    def environment(self) -> dict[str, Any]:
+        """The versions of the libraries."""
+        return libraries()
+
+    def build(self, request: SessionRequest, samples: Any, saved: Mapping[str, Any] | None) -> LibraryState:
+        """The state of the recipe's trainer, in the sizes of the state that was `saved`."""
+        settings = request.settings
+        assert settings.precision is not None
+
+        def build(sizes: Sizes) -> Any:
+            seed_all(derive(request.recipe.seed, "model"))
+            changed = settings.replace(micro_batch=sizes.micro_batch, checkpointing=sizes.checkpointing)
+            self._folder.close()
+            folder = self._folder.enter_context(tempfile.TemporaryDirectory())
+            assert request.recipe.parts.trainer
+            trainer = request.recipe.parts.trainer(
+                changed, samples, self._resumable, folder=Path(folder), device=request.device
+            )
+            _require_followed(changed.checkpointing, settings.checkpointing, trainer)
+            return trainer
+
+        sizes = Sizes.of(settings).resumed(saved.get("fit") if saved else None)
+        return LibraryState(
+            trainer=build(sizes), arithmetic=arithmetic(settings.precision, request.device), sizes=sizes, build=build
+        )
+
+    def run(self, session: TrainingSession) -> str:
+        """As `LibraryLoop.run`: the trainer's callbacks take the steps between updates."""
+        self._resumable.session = session
+        state = self._resumable.state
+        with self._folder:
+            while True:
+                try:
+                    trained = attempted(lambda: state.trainer.train())
+                except TrainingEnded as ended:
+                    return ended.reason
+                if isinstance(trained, Failure):
+                    steps.go_back(session, "update", trained.said)
+                    continue
+                if self._resumable.over:
+                    raise self._resumable.over
+                return steps.why_ended(session)
+
+
+def _require_followed(asked: str | None, before: str | None, trainer: Any) -> None:
+    """Raises RunError where activations were to be recomputed for want of memory, and the trainer does not do it."""
+    if asked == "full" != before and not _recomputes(trainer.args):
+        raise RunError(
+            "out of memory with the smallest microbatch, and the recipe's trainer() does not follow checkpointing=full",
+            hint="gradient_checkpointing=settings.checkpointing not in (None, 'no') among its arguments; or shorter "
+            "samples, or a GPU with more memory",
+        )
+
+
+def _recomputes(args: Any) -> bool:
+    """Whether a trainer's arguments ask for activation checkpointing, by the older and the newer name of transformers."""
+    return any(getattr(args, name, False) for name in ("activation_checkpointing", "gradient_checkpointing"))

@@ -1,0 +1,61 @@
+"""The optional parts of a recipe, looked up once: each with its type and its default."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, fields
+from typing import TYPE_CHECKING, Any, Protocol
+
+if TYPE_CHECKING:
+    from torch import nn
+    from torch.optim import Optimizer
+
+
+class Schedule(Protocol):
+    """A pure function of an update's number (from 0) and of how many there are."""
+
+    def __call__(self, update: int, updates_per_epoch: int, total_updates: int, /) -> Any: ...
+
+
+@dataclass(frozen=True, kw_only=True)
+class Parts:
+    """What each is stands in the docstrings of `contract.Recipe` and `TrainerRecipe`; None for a missing one."""
+
+    data: Callable[[], Any] | None = None
+    collate: Callable[[Any], Any] | None = None
+    length: Callable[[Any, int], float] | None = None
+    label: Callable[[Any, int], Any] | None = None
+    optimizer: Callable[[nn.Module], Optimizer] | None = None
+    learning_rate: float = 1e-3
+    """Of the AdamW that is used without `optimizer`."""
+    schedule: Schedule | None = None
+    stage: Schedule | None = None
+    clip_norm: float | None = None
+    blocks: Callable[[nn.Module], Sequence[nn.Module]] | None = None
+    first_batches: Callable[[int], Mapping[float, float]] | None = None
+    rollout: Callable[[Any, Any], Iterable[Any]] | None = None
+    notes: Callable[[], Iterable[str]] = list
+    evaluate: Callable[[nn.Module, Iterator[Any]], Mapping[str, Any]] | None = None
+    best: tuple[str, str] = ("loss", "min")
+    patience: int | None = None
+    trainer: Callable[..., Any] | None = None
+    learner: Callable[[], nn.Module] | None = None
+    measured: Callable[..., Mapping[str, Any]] | None = None
+
+    @classmethod
+    def of(cls, recipe: object) -> Parts:
+        """The parts of a recipe, which may be any object; parts are returned as they are."""
+        if isinstance(recipe, cls):
+            return recipe
+        names = [field.name for field in fields(cls) if hasattr(recipe, field.name)]
+        return cls(**{name: getattr(recipe, name) for name in names})
+
+    @property
+    def measured_at_once(self) -> int | None:
+        """The number of samples that `measured` takes at once by default: its parameter `size`.
+
+        None for one without that parameter, which cannot be asked for less when memory runs out.
+        """
+        size = inspect.signature(self.measured).parameters.get("size") if self.measured else None
+        return size.default if size and isinstance(size.default, int) else None
