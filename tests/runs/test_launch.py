@@ -122,7 +122,7 @@ def test_a_gpu_that_this_torch_cannot_use_is_an_error_not_a_slow_run(tmp_path, m
 def test_a_damaged_plan_is_one_error(tmp_path):
     shoestring.train(Mine(), run=tmp_path, limit_seconds=1e-9)
     (tmp_path / "plan.json").write_text("{}")
-    with pytest.raises(QuestionError, match="lacks options, plan, recipe"):
+    with pytest.raises(QuestionError, match="lacks digest, options, plan, recipe, reference"):
         shoestring.train(Mine(), run=tmp_path)
 
 

@@ -84,5 +84,5 @@ def _require_followed(asked: str | None, before: str | None, trainer: Any) -> No
 
 
 def _recomputes(args: Any) -> bool:
-    """Whether a trainer's arguments ask for activation checkpointing, by the older and the newer name of transformers."""
+    """Whether a trainer's arguments ask for activation checkpointing, which transformers has renamed."""
     return any(getattr(args, name, False) for name in ("activation_checkpointing", "gradient_checkpointing"))

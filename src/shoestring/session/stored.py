@@ -23,7 +23,7 @@ _COPY_AGAIN = "copy the run again from where it came"
 class StoredPlan:
     """What was decided when the run began. A script with a trainer of its own has stored nothing but a name."""
 
-    recipe: str
+    recipe: str = ""
     reference: str | None = None
     """What finds the recipe again; empty for an object that lived in a process."""
     digest: str | None = None
@@ -56,8 +56,6 @@ class StoredPlan:
             return None
         types = {"recipe": str, "reference": str, "digest": str, "options": dict, "plan": dict, "settings": dict}
         _require_types(file, values, types)
-        if "recipe" not in values:
-            raise QuestionError(f"{file} lacks recipe", hint=_COPY_AGAIN)
         return cls(**{name: values[name] for name in types if name in values})
 
     def write(self, file: Path) -> None:
@@ -76,9 +74,10 @@ class StoredPlan:
 
         Raises QuestionError for another recipe, for one that is not found, and for a plan that lacks something.
         """
-        missing = [name for name in ("reference", "digest", "options", "plan") if getattr(self, name) is None]
+        missing = [name for name in ("digest", "options", "plan", "reference") if getattr(self, name) is None]
+        missing = sorted([*missing, *([] if self.recipe else ["recipe"])])
         if missing or self.options is None or self.plan is None or not isinstance(self.plan.get("settings"), dict):
-            raise QuestionError(f"{file} lacks {', '.join(sorted(missing)) or 'settings'}", hint=_COPY_AGAIN)
+            raise QuestionError(f"{file} lacks {', '.join(missing) or 'settings'}", hint=_COPY_AGAIN)
         recipe = self._recipe(file.parent) if recipe is None else recipe
         if (name := find(recipe).name) != self.recipe:
             raise QuestionError(
