@@ -4,18 +4,15 @@ from __future__ import annotations
 
 import math
 import time
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from transformers import TrainerCallback
 
 from shoestring.data.seeding import derive, seed_all
 from shoestring.integrations.private_parts import between_cycles, order_generator
-from shoestring.monitor.sampling import sample
+from shoestring.integrations.session import TrainerSession
 from shoestring.session.stop import SessionOver
 from shoestring.train import steps
-
-if TYPE_CHECKING:
-    from shoestring.integrations.trainer import ResumableTrainer
 
 
 class TrainingEnded(Exception):  # noqa: N818  (an event that unwinds the library's loop, not an error)
@@ -29,8 +26,8 @@ class TrainingEnded(Exception):  # noqa: N818  (an event that unwinds the librar
 class StepsCallback(TrainerCallback):
     """Seeds each update; between updates takes the steps that the engine's own loop takes."""
 
-    def __init__(self, trainer: Any, resumable: ResumableTrainer) -> None:
-        self._trainer, self._resumable = trainer, resumable
+    def __init__(self, trainer: Any, trainer_session: TrainerSession) -> None:
+        self._trainer, self._trainer_session = trainer, trainer_session
         self._update_began = 0.0
 
     def on_train_begin(self, args: Any, state: Any, *_: Any, **__: Any) -> None:  # noqa: ARG002
@@ -38,10 +35,10 @@ class StepsCallback(TrainerCallback):
 
         Raises SessionOver or TrainingEnded: the library would make one more update before it stopped.
         """
-        session = self._resumable.session
-        self._resumable.state.take_over()
-        self._resumable.reports.begin(state.global_step)
-        self._resumable.begin()
+        session = self._trainer_session.session
+        self._trainer_session.state.take_over()
+        self._trainer_session.reports.begin(state.global_step)
+        self._trainer_session.begin()
         session.record.update = state.global_step
         if session.request.loaded and (reason := steps.before_update(session)):
             raise TrainingEnded(reason)
@@ -60,7 +57,7 @@ class StepsCallback(TrainerCallback):
         seed_all(derive(args.seed, "update", state.global_step))
 
     def on_step_end(self, args: Any, state: Any, control: Any, **__: Any) -> None:  # noqa: ARG002
-        session = self._resumable.session
+        session = self._trainer_session.session
         session.request.stop.deadline.observe("update", time.monotonic() - self._update_began)
         session.record.update = state.global_step
         wanted, control.should_save = control.should_save, False  # by the trainer's arguments: our checkpoint instead
@@ -75,70 +72,21 @@ class StepsCallback(TrainerCallback):
     def on_epoch_end(self, args: Any, state: Any, control: Any, **__: Any) -> None:  # noqa: ARG002
         wanted, control.should_save = control.should_save, False
         if wanted:
-            steps.save_meanwhile(self._resumable.session)
-        if not self._resumable.over:
+            steps.save_meanwhile(self._trainer_session.session)
+        if not self._trainer_session.over:
             self._stop_if_over(control)
 
     def on_log(self, args: Any, state: Any, *_: Any, logs: Any = None, **__: Any) -> None:
-        self._resumable.reports.log(args, state, logs or {})
+        self._trainer_session.reports.log(args, state, logs or {})
 
     def on_train_end(self, *_: Any, **__: Any) -> None:
         """Saved before anything else happens, in a script as well."""
-        steps.save_now(self._resumable.session)
+        steps.save_now(self._trainer_session.session)
 
     def _stop_if_over(self, control: Any) -> None:
         try:
-            reason = steps.before_update(self._resumable.session)
+            reason = steps.before_update(self._trainer_session.session)
         except SessionOver as over:
-            self._resumable.over = over
+            self._trainer_session.over = over
             reason = over.reason
         control.should_training_stop = control.should_training_stop or bool(reason)
-
-
-class LogReports:
-    """A trainer's own numbers as lines of progress."""
-
-    def __init__(self, resumable: ResumableTrainer) -> None:
-        self._resumable = resumable
-        self._updates = 0
-        self._since = self._paused_at = time.monotonic()
-
-    def begin(self, update: int) -> None:
-        """A trainer begins after `update` updates."""
-        self._updates, self._since = update, time.monotonic()
-
-    def flush(self) -> None:
-        """The library reports when it logs; what follows is left out of the time until then."""
-        self._paused_at = time.monotonic()
-
-    def restart(self) -> None:
-        self._since += time.monotonic() - self._paused_at
-
-    def log(self, args: Any, state: Any, logs: dict[str, Any]) -> None:
-        """The library has logged the updates since it last did."""
-        updates, now = state.global_step - self._updates, time.monotonic()
-        if "loss" not in logs or not updates:
-            return
-        memory = sample()
-        session = self._resumable.session
-        measured = {
-            "update": state.global_step,
-            "epoch": math.ceil(state.epoch or 0.0),
-            "updates": updates,
-            "loss": float(logs["loss"]),
-            "samples": updates * args.per_device_train_batch_size * args.gradient_accumulation_steps,
-            "seconds": now - self._since,
-            "memory_bytes": memory.gpu_peak_reserved_bytes or memory.rss_bytes,
-        }
-        session.record.progress.update(**measured, session_seconds_left=session.request.stop.deadline.remaining())
-        others = {name: value for name, value in logs.items() if isinstance(value, int | float)}
-        session.record.events.emit(
-            "progress",
-            **measured,
-            learning_rate=others.pop("learning_rate", None),
-            gradient_norm=others.pop("grad_norm", None),
-            skipped=0,
-            metrics=others,
-            **memory.gpu_facts(),
-        )
-        self._updates, self._since = state.global_step, now

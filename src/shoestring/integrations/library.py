@@ -26,7 +26,8 @@ class LibraryUpdates:
 
     def __init__(self) -> None:
         self._resumable = ResumableTrainer()
-        self.reports = self._resumable.reports
+        self._trainer_session = self._resumable.trainer_session
+        self.reports = self._trainer_session.reports
         self._folder = ExitStack()
 
     def environment(self) -> dict[str, Any]:
@@ -57,8 +58,8 @@ class LibraryUpdates:
 
     def run(self, session: TrainingSession) -> str:
         """As `LibraryLoop.run`: the trainer's callbacks take the steps between updates."""
-        self._resumable.session = session
-        state = self._resumable.state
+        self._trainer_session.session = session
+        state = self._trainer_session.state
         with self._folder:
             while True:
                 try:
@@ -68,8 +69,8 @@ class LibraryUpdates:
                 if isinstance(trained, Failure):
                     steps.go_back(session, "update", trained.said)
                     continue
-                if self._resumable.over:
-                    raise self._resumable.over
+                if self._trainer_session.over:
+                    raise self._trainer_session.over
                 return steps.why_ended(session)
 
 

@@ -33,14 +33,14 @@ from shoestring.engine.environment import device_name
 from shoestring.engine.precision import arithmetic
 from shoestring.errors import QuestionError
 from shoestring.integrations import private_parts
-from shoestring.integrations.callback import LogReports, StepsCallback
+from shoestring.integrations.callback import StepsCallback
+from shoestring.integrations.session import TrainerSession
 from shoestring.integrations.state import LibraryState
 from shoestring.session.directory import RunDirectory
-from shoestring.session.stop import SessionOver, session
+from shoestring.session.stop import session
 from shoestring.session.stored import StoredPlan
 from shoestring.settings import Settings
 from shoestring.techniques.fallbacks import Sizes
-from shoestring.train import steps
 from shoestring.train.record import Record
 from shoestring.train.request import SessionRequest
 from shoestring.train.session import TrainingSession
@@ -60,38 +60,13 @@ class ResumableTrainer:
     def __init__(self, begin_session: Callable[[Any], TrainingSession] | None = None) -> None:
         """`begin_session` makes the session of a script's trainer when it is to train."""
         self._begin_session = begin_session
-        self._session: TrainingSession | None = None
-        self._begun = False
-        self.reports = LogReports(self)
-        self.over: SessionOver | None = None
-        """Why the session stopped before training was over."""
+        self.trainer_session = TrainerSession()
 
     @property
     def ended(self) -> str:
         """Why it stopped before its end; empty where it did not."""
-        return self.over.reason if self.over else ""
-
-    @property
-    def session(self) -> TrainingSession:
-        """The session that its trainer trains in."""
-        assert self._session is not None
-        return self._session
-
-    @session.setter
-    def session(self, session: TrainingSession) -> None:
-        self._session = session
-
-    @property
-    def state(self) -> LibraryState:
-        """The state of the trainer that trains now."""
-        assert isinstance(self.session.state, LibraryState)
-        return self.session.state
-
-    def begin(self) -> None:
-        """Record the session's beginning, once: it may take several trainers, each in smaller microbatches."""
-        if not self._begun:
-            self._begun = True
-            steps.begin(self.session)
+        over = self.trainer_session.over
+        return over.reason if over else ""
 
     def __call__(self, trainer: type[T]) -> type[T]:
         """The class `trainer`, resumable."""
@@ -104,14 +79,15 @@ class ResumableTrainer:
             if self._begin_session is None:
                 yield self._resume_arguments(Path(folder))
                 return
-            self._session = self._begin_session(trainer)
-            with self._session.saver, self._session.record.progress:
+            self.trainer_session.session = session = self._begin_session(trainer)
+            with session.saver, session.record.progress:
                 yield self._resume_arguments(Path(folder))
 
     def _resume_arguments(self, folder: Path) -> dict[str, Any]:
-        if not self.state.restored:
+        state = self.trainer_session.state
+        if not state.restored:
             return {}
-        private_parts.write_resume_folder(folder, self.state.trainer, self.state.restored["trainer"])
+        private_parts.write_resume_folder(folder, state.trainer, state.restored["trainer"])
         return {"resume_from_checkpoint": str(folder)}
 
 
@@ -152,7 +128,7 @@ def surviving(
 
             resumable = ResumableTrainer(begin_session)
             yield resumable
-            status = "paused" if resumable.over else "finished"
+            status = "paused" if resumable.ended else "finished"
             record.ended(status, resumable.ended or "all updates", record.update, {})
 
 
@@ -168,7 +144,9 @@ def _script_session(
     facts = {**libraries(), "frozen weights": frozen_digest(state.model), **_environment(trainer)}
     saver = run_saver(request, record, run_store(request, record), facts)
     saver.restore(state, allow_inexact=request.allow_inexact)
-    return TrainingSession(request=request, record=record, state=state, saver=saver, reports=resumable.reports)
+    return TrainingSession(
+        request=request, record=record, state=state, saver=saver, reports=resumable.trainer_session.reports
+    )
 
 
 def _resumable(base: type[T], resumable: ResumableTrainer) -> type[T]:
@@ -190,7 +168,7 @@ def _resumable(base: type[T], resumable: ResumableTrainer) -> type[T]:
         def train(self, *args: Any, **kwargs: Any) -> Any:
             """As `Trainer.train`, from the run's newest checkpoint where it has one."""
             # The last of all callbacks: what others ask for, such as a save, is known to it.
-            callback = StepsCallback(self, resumable)
+            callback = StepsCallback(self, resumable.trainer_session)
             self.add_callback(callback)
             try:
                 with resumable.training(self) as resuming:
