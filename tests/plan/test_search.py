@@ -1,93 +1,18 @@
 """The search over made-up costs: what is chosen, how few questions are asked, and what is not asked at all."""
 
-from types import SimpleNamespace
-
 import pytest
 
 from shoestring.errors import QuestionError
 from shoestring.hardware import targets
-from shoestring.plan import search as room
-from shoestring.plan.candidates import Candidate
-from shoestring.plan.search import micro_batches
+from shoestring.plan.micro_batch import micro_batches
+from shoestring.plan.search import consider, search
 from shoestring.settings import Settings
-from tests.estimate.handmade_traces import op, update
-
-T4 = targets.find("t4")
-GIB = 2**30
-
-
-class Made:
-    """Candidates of a cost that is said: bytes for each sample and precision, and seconds."""
-
-    def __init__(self, *, bytes_of, seconds=None, effective_batch=64, target=T4, blocks=0, weights=0, batch_norm=False):
-        self.bytes_of, self.seconds, self.target = bytes_of, seconds or usual, target
-        self.loaded = SimpleNamespace(effective_batch=effective_batch)
-        facts = SimpleNamespace(blocks=blocks, weight_bytes=weights, batch_norm=batch_norm)
-        self.tracer = SimpleNamespace(facts=facts)
-        self.asked = {}
-
-    def __call__(self, settings):
-        if settings not in self.asked:
-            high = self.bytes_of(settings)
-            size = settings.micro_batch
-            trace = update(forward=op(flops=10**9 * size), backward=op(flops=2 * 10**9 * size), optimizer=op(size=1000))
-            seconds = self.seconds(settings)
-            self.asked[settings] = Candidate(
-                settings=settings,
-                trace=room.replace(trace, micro_batch=size, precision=settings.precision),
-                memory=SimpleNamespace(
-                    fits=high <= self.target.device.memory_bytes,
-                    high_bytes=high,
-                    parts=(SimpleNamespace(name="activations", bytes=high),),
-                ),
-                time=None if seconds is None else SimpleNamespace(value=seconds, parts={"optimizer": 0.0}),
-            )
-        return self.asked[settings]
-
-    def ahead(self, settings): ...
-
-    def seconds_of(self, trace, settings):
-        return 0.0 if trace.precision == "fp16" else 0.1
-
-    def known(self, **fixed):
-        return [
-            each
-            for settings, each in self.asked.items()
-            if all(getattr(settings, name) == value for name, value in fixed.items())
-        ]
-
-
-def usual(settings):
-    """Arithmetic in proportion, twice as fast in 16 bits, a third more for all of 8 blocks, and a launch each."""
-    again = int({"no": 0, "full": 8}.get(settings.checkpointing, settings.checkpointing))
-    return (1.0 if settings.precision == "fp32" else 0.5) * (1 + again / 24) + 0.01 * -(-64 // settings.micro_batch)
-
-
-@pytest.fixture(autouse=True)
-def time_of_other_sizes(monkeypatch):
-    """The costs that are said, not what the made-up traces would take."""
-    monkeypatch.setattr(room, "_seconds_at", lambda _, found, size: usual(found.settings.replace(micro_batch=size)))
-
-
-def per_sample(gib, *, blocks=8, floor=0.0):
-    def bytes_of(settings):
-        again = {"no": 0, "full": blocks}.get(settings.checkpointing, settings.checkpointing)
-        kept = 1 - 0.9 * int(again) / blocks
-        return round((floor + gib * settings.micro_batch * kept * (1.5 if settings.precision == "fp32" else 1)) * GIB)
-
-    return bytes_of
+from tests.plan.made_candidates import GIB, Made, per_sample
 
 
 def chosen(made, wanted=None):
-    best = room.search(made, wanted or Settings())[0]
+    best = search(made, wanted or Settings())[0]
     return best.settings, len(made.asked)
-
-
-def test_microbatches_are_as_equal_as_possible_and_each_number_of_them_has_one():
-    assert micro_batches(9) == [1, 2, 3, 5, 9]
-    assert micro_batches(9, least=2) == [2, 3, 5, 9]
-    assert micro_batches(1, least=2) == [1]
-    assert micro_batches(64)[-4:] == [16, 22, 32, 64]
 
 
 def test_the_whole_batch_is_one_question_for_each_type_and_two_for_the_time_of_its_parts():
@@ -134,6 +59,39 @@ def test_no_block_is_computed_again_in_what_is_captured():
     assert all(each.checkpointing == "no" for each in made.asked)
 
 
+def test_each_candidate_is_in_the_answer_once_and_the_best_first():
+    made = Made(bytes_of=per_sample(0.3), seconds=lambda s: 1.0 + (s.precision == "fp32") + 1 / s.micro_batch)
+    answer = search(made, Settings())
+    assert {each.settings for each in answer} == set(made.asked)
+    assert len(answer) == len(made.asked)
+    order = [(not each.fits, each.seconds if each.fits else each.memory.high_bytes) for each in answer]
+    assert order == sorted(order)
+    assert {each.fits for each in answer} == {True, False}
+
+
+def test_equals_are_answered_as_they_were_considered():
+    made = Made(bytes_of=lambda s: GIB, seconds=lambda s: 1.0)
+    answer = search(made, Settings(precision="fp16"))
+    assert [each.settings.micro_batch for each in answer] == [64, 1, 32]
+
+
+def test_the_answer_does_not_depend_on_what_was_asked_before():
+    fresh, used = (Made(bytes_of=per_sample(24), blocks=8, effective_batch=4, weights=5 * GIB) for _ in range(2))
+    search(used, Settings(precision="fp32", micro_batch=3))
+    assert [each.settings for each in search(used, Settings())] == [each.settings for each in search(fresh, Settings())]
+
+
+def test_where_no_settings_are_possible_those_that_were_asked_for_say_why():
+    def bytes_of(settings):
+        raise QuestionError(f"{settings.precision} with {settings.micro_batch}")
+
+    assert consider(Made(bytes_of=bytes_of), Settings()) == []
+    with pytest.raises(QuestionError, match="fp16 with 1"):
+        search(Made(bytes_of=bytes_of), Settings())
+    with pytest.raises(QuestionError, match="fp32 with 7"):
+        search(Made(bytes_of=bytes_of), Settings(precision="fp32", micro_batch=7))
+
+
 def test_nothing_is_captured_without_a_gpu():
     with pytest.raises(QuestionError, match="CUDA graphs need a GPU, and"):
         chosen(Made(bytes_of=per_sample(1), target=targets.find("cpu")), Settings(compile="graphs"))
@@ -143,7 +101,7 @@ def test_blocks_are_not_computed_again_for_a_larger_microbatch_that_gains_little
     made = Made(bytes_of=per_sample(0.5), blocks=8)
     settings, _ = chosen(made, Settings(precision="fp16"))
     assert settings.checkpointing == "no"
-    assert not made.known(checkpointing="full")
+    assert not any(each.checkpointing == "full" for each in made.asked)
 
 
 def test_what_is_asked_for_is_kept_even_where_it_does_not_fit():

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from shoestring.estimate.disk import checkpoint_bytes
 from shoestring.hardware.catalog import Target
 from shoestring.plan.candidates import Candidate, seconds_of
-from shoestring.plan.search import scaled
+from shoestring.plan.projection import scaled
 from shoestring.recipe.options import LoadedRecipe
 from shoestring.settings import Settings
 from shoestring.trace.record import Alloc, Event, Op, Phase, Trace

@@ -1,4 +1,4 @@
-"""Settings that leave nothing open, with what they cost: each is followed once."""
+"""Settings that leave nothing open, with what they cost. Each is followed once, as that takes seconds."""
 
 from collections.abc import Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -10,6 +10,7 @@ from shoestring.estimate.calibration import Calibration
 from shoestring.estimate.memory import Breakdown, memory
 from shoestring.estimate.time import Seconds, update_seconds
 from shoestring.hardware.catalog import Device, Target
+from shoestring.plan.projection import scaled
 from shoestring.recipe.options import LoadedRecipe
 from shoestring.settings import Settings
 from shoestring.trace import Tracer
@@ -37,7 +38,10 @@ class Candidate:
 
 
 class Candidates:
-    """The candidates of one recipe on one target, by their settings. A question that was asked is not asked again."""
+    """Follows the candidates of one recipe on one target. A question that was asked is not asked again.
+
+    What was asked before changes how long an answer takes, never what it is.
+    """
 
     def __init__(
         self, tracer: Tracer, loaded: LoadedRecipe, target: Target, calibration: Calibration | None = None
@@ -45,28 +49,35 @@ class Candidates:
         """`calibration` is what a run on the same device measured."""
         self.tracer, self.loaded, self.target = tracer, loaded, target
         self.calibration = calibration
-        self._known: dict[Settings, Candidate] = {}
+        self._answers: dict[Settings, Candidate] = {}
         self._begun: dict[Settings, Future[Candidate]] = {}
         self._beside: Tracer | None = None
 
-    def __call__(self, settings: Settings) -> Candidate:
-        """The cost of these settings on one GPU. Raises what `Tracer.trace` raises."""
-        if settings not in self._known:
+    def follow(self, settings: Settings) -> Candidate:
+        """These settings on one GPU, followed. Raises what `Tracer.trace` raises."""
+        if settings not in self._answers:
             begun = self._begun.pop(settings, None)
-            self._known[settings] = (
+            self._answers[settings] = (
                 begun.result()
                 if begun
                 else candidate(self.tracer, self.loaded, self.target, settings, calibration=self.calibration)
             )
-        return self._known[settings]
+        return self._answers[settings]
 
-    def ahead(self, settings: Settings) -> None:
-        """Begin to follow these settings beside what is asked next, in a child process of their own.
+    def possible(self, settings: Settings) -> Candidate | None:
+        """These settings, followed, or None where the recipe's model or optimizer cannot have them."""
+        try:
+            return self.follow(settings)
+        except QuestionError:
+            return None
+
+    def prefetch(self, settings: Settings) -> None:
+        """Begin to follow settings that are likely to be asked for later, in a child process of their own.
 
         Errors show when the settings are asked for. A recipe that is a live object waits for its turn: it goes to a
         child by `fork`, which is not for a process with threads at work.
         """
-        if not self.loaded.reference or settings in self._known or settings in self._begun:
+        if not self.loaded.reference or settings in self._answers or settings in self._begun:
             return
         if self._beside is None:
             self._beside = Tracer(self.loaded)
@@ -85,25 +96,23 @@ class Candidates:
 
     def seconds_of(self, trace: Trace, settings: Settings) -> float:
         """Of an update of the effective batch, were its microbatches like the trace; 0 where no rate is known."""
-        found = seconds_of(
+        seconds = seconds_of(
             trace,
             self.target.device,
             self.loaded.effective_batch,
             calibration=self.calibration,
             captured=settings.captured,
         )
-        return found.value if found else 0.0
+        return seconds.value if seconds else 0.0
 
-    def known(self, **fixed: object) -> list[Candidate]:
-        """Those with these settings that were followed, in that order."""
-        return [
-            each
-            for each in self._known.values()
-            if all(getattr(each.settings, name) == value for name, value in fixed.items())
-        ]
+    def seconds_at(self, followed: Candidate, micro_batch: int) -> float:
+        """Of an update of the effective batch, were the candidate's microbatch another and its work in proportion."""
+        if followed.trace.micro_batch == micro_batch:
+            return followed.seconds
+        return self.seconds_of(scaled(followed.trace, micro_batch), followed.settings)
 
     def changed(self, changes: Mapping[str, Any], settings: Settings, *, gpus: int = 1) -> Candidate:
-        """The cost with other options of the recipe, or on several GPUs; not remembered.
+        """The settings with other options of the recipe, or on several GPUs, followed; not remembered.
 
         Raises QuestionError where the recipe or the settings cannot be so, TraceError as `Tracer.trace`.
         """
@@ -173,11 +182,3 @@ def seconds_of(
         low=first.low + more * (both.low - first.low),
         high=first.high + more * (both.high - first.high),
     )
-
-
-def possible(candidates: Candidates, settings: Settings) -> Candidate | None:
-    """The candidate, or None where the recipe's model or optimizer cannot have these settings."""
-    try:
-        return candidates(settings)
-    except QuestionError:
-        return None

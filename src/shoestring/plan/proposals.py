@@ -8,10 +8,10 @@ from shoestring.config import as_json
 from shoestring.errors import QuestionError, TraceError
 from shoestring.hardware.catalog import DEVICES, Target
 from shoestring.plan.candidates import Candidate, Candidates
-from shoestring.plan.search import fastest, search
+from shoestring.plan.search import consider, fastest
 from shoestring.recipe.options import Adaptation, LoadedRecipe, option_fields
 from shoestring.settings import Settings
-from shoestring.trace.record import Facts
+from shoestring.trace.record import Facts, Trace
 from shoestring.units import bytes_text
 
 SMALLER: Mapping[str, str] = {
@@ -36,7 +36,12 @@ ADAPTED: Sequence[tuple[Mapping[str, Any], str]] = (
 )
 """Options of any recipe (`options.Adaptation`) that save memory."""
 
+_CHOSEN = ("micro_batch", "precision", "checkpointing", "optimizer_kernel")
+"""Settings that a plan chooses where they are left open."""
+
 _PARTS = 8
+"""The smaller values of an option are eighths of it."""
+
 BUDGET = 60_000
 """Events of traces that proposals may cost beside a plan that fits: some five seconds."""
 BUDGET_WITHOUT_A_PLAN = 1_000_000
@@ -72,18 +77,17 @@ class Proposal:
         return " ".join(f"--set {name}={value}" for name, value in as_json(self.values).items())
 
 
-class _Purse:
+class _Budget:
     """What is left to be spent on traces, in events: the same for the same question, unlike seconds."""
 
-    def __init__(self, events: int, each: int) -> None:
-        self._left, self._each = events, each
+    def __init__(self, *, events: int, events_of_a_trace: int) -> None:
+        self._left, self._events_of_a_trace = events, events_of_a_trace
 
-    def pays(self) -> bool:
-        return self._left >= self._each
+    def allows_a_trace(self) -> bool:
+        return self._left >= self._events_of_a_trace
 
-    def spend(self, found: Candidate) -> Candidate:
-        self._left -= len(found.trace.events)
-        return found
+    def spend(self, trace: Trace) -> None:
+        self._left -= len(trace.events)
 
 
 def proposals(
@@ -93,28 +97,38 @@ def proposals(
 
     Where the plan does not fit, of each option the largest value that does.
     """
-    purse = _Purse(BUDGET if fits else BUDGET_WITHOUT_A_PLAN, len(chosen.trace.events))
-    found = [*_released(candidates, wanted, fits)]
-    if not fits:
-        found += _settings(candidates, chosen, purse)
-    found += _options(candidates, chosen, purse, fits)
-    found += _adapted(candidates, chosen, purse, facts)
+    budget = _Budget(events=BUDGET if fits else BUDGET_WITHOUT_A_PLAN, events_of_a_trace=len(chosen.trace.events))
+    # What comes first is followed first, while the budget lasts.
     if fits:
-        found += _settings(candidates, chosen, purse)
-    found += _several(candidates, chosen, purse)
-    if facts.samples and candidates.loaded.options.get("subset", 0) is None:
-        found.append(_subset(chosen))
-    return [each for each in found if not fits or _helps(each, chosen)]
+        return [
+            proposal
+            for proposal in (
+                *_options(candidates, chosen, budget, fits),
+                *_adaptations(candidates, chosen, budget, facts),
+                *_settings(candidates, chosen, budget),
+                *_all_gpus(candidates, chosen, budget),
+                *_subset(candidates, chosen, facts),
+            )
+            if _helps(proposal, chosen)
+        ]
+    return [
+        *_left_to_the_plan(candidates, wanted),
+        *_settings(candidates, chosen, budget),
+        *_options(candidates, chosen, budget, fits),
+        *_adaptations(candidates, chosen, budget, facts),
+        *_all_gpus(candidates, chosen, budget),
+        *_subset(candidates, chosen, facts),
+    ]
 
 
-def _helps(each: Proposal, chosen: Candidate) -> bool:
+def _helps(proposal: Proposal, chosen: Candidate) -> bool:
     """Whether it saves a twentieth of the time or a tenth of the memory, or nobody knows."""
-    if each.peak_bytes is None or "subset" in each.values or not each.trains:
+    if proposal.peak_bytes is None or "subset" in proposal.values or not proposal.trains:
         return True
-    if "optimizer_states" in each.values:  # made for memory; of its time only the bytes are known
-        return each.peak_bytes < 0.9 * chosen.memory.peak_bytes
-    faster = each.update_seconds is not None and each.update_seconds < 0.95 * chosen.seconds
-    return faster or each.peak_bytes < 0.9 * chosen.memory.peak_bytes
+    if "optimizer_states" in proposal.values:  # made for memory; of its time only the bytes are known
+        return proposal.peak_bytes < 0.9 * chosen.memory.peak_bytes
+    faster = proposal.update_seconds is not None and proposal.update_seconds < 0.95 * chosen.seconds
+    return faster or proposal.peak_bytes < 0.9 * chosen.memory.peak_bytes
 
 
 def smaller_files(chosen: Candidate, needs: Callable[[Candidate], int], has: int | None) -> list[Proposal]:
@@ -129,9 +143,9 @@ def smaller_files(chosen: Candidate, needs: Callable[[Candidate], int], has: int
     return [replace(proposal, limit="disk", fits=fits, note=f"{bytes_text(needs(rounded))} of disk")]
 
 
-def smallest(found: Sequence[Proposal], limit: str = "memory") -> Proposal | None:
+def smallest(proposed: Sequence[Proposal], limit: str = "memory") -> Proposal | None:
     """The first that makes it fit and can be run: what keeps the learning comes before what changes it."""
-    helping = [each for each in found if each.fits and each.trains and each.values and each.limit == limit]
+    helping = [each for each in proposed if each.fits and each.trains and each.values and each.limit == limit]
     return min(helping, key=lambda each: each.changes_learning, default=None)
 
 
@@ -141,24 +155,19 @@ def next_device(target: Target, needs: int) -> str:
     return f"{larger[0][1]} ({bytes_text(larger[0][0])})" if larger and target.device.kind == "cuda" else ""
 
 
-def _released(candidates: Candidates, wanted: Settings, fits: bool) -> Iterator[Proposal]:
-    """Settings that were asked for, left to the plan."""
-    open_ = {"micro_batch": None, "precision": None, "checkpointing": None, "optimizer_kernel": None}
-    asked = {name: getattr(wanted, name) for name in open_ if getattr(wanted, name) is not None}
-    if fits or not asked:
+def _left_to_the_plan(candidates: Candidates, wanted: Settings) -> Iterator[Proposal]:
+    """What was asked for and does not fit, chosen by the plan instead."""
+    asked = {name: value for name in _CHOSEN if (value := getattr(wanted, name)) is not None}
+    if not asked:
         return
-    best = fastest(search(candidates, wanted.replace(**open_)))
+    best = fastest(consider(candidates, wanted.replace(**dict.fromkeys(_CHOSEN))))
     if best:
-        values = {
-            name: getattr(best.settings, name)
-            for name in open_
-            if getattr(best.settings, name) != getattr(wanted, name)
-        }
-        values = {name: value for name, value in values.items() if value is not None}
-        yield _priced(f"{', '.join(asked)} left to the plan", values, best, changes_learning=False)
+        values = {name: getattr(best.settings, name) for name in _CHOSEN}
+        changed = {name: value for name, value in values.items() if value not in (None, asked.get(name))}
+        yield _priced(f"{', '.join(asked)} left to the plan", changed, best, changes_learning=False)
 
 
-def _settings(candidates: Candidates, chosen: Candidate, purse: _Purse) -> Iterator[Proposal]:
+def _settings(candidates: Candidates, chosen: Candidate, budget: _Budget) -> Iterator[Proposal]:
     """What changes rounding at most, and time in ways that are not predicted."""
     if candidates.target.device.kind == "cpu":
         return
@@ -172,14 +181,14 @@ def _settings(candidates: Candidates, chosen: Candidate, purse: _Purse) -> Itera
         settings = chosen.settings.replace(**values)
         if "offload" in values:
             settings = settings.replace(optimizer_kernel=None)
-        found = _followed(candidates, {}, settings, purse)
-        if isinstance(found, Candidate):
-            yield _priced(name, values, found, changes_learning=False, note=note, timed="offload" not in values)
-        elif found:
-            yield Proposal(name=name, values=values, changes_learning=False, note=found)
+        followed = _followed(candidates, {}, settings, budget)
+        if isinstance(followed, Candidate):
+            yield _priced(name, values, followed, changes_learning=False, note=note, timed="offload" not in values)
+        elif followed:
+            yield Proposal(name=name, values=values, changes_learning=False, note=followed)
 
 
-def _options(candidates: Candidates, chosen: Candidate, purse: _Purse, fits: bool) -> Iterator[Proposal]:
+def _options(candidates: Candidates, chosen: Candidate, budget: _Budget, fits: bool) -> Iterator[Proposal]:
     """Less of what a recipe says a sample has."""
     loaded = candidates.loaded
     names = [name for name in SMALLER if isinstance(loaded.options.get(name), int) and loaded.options[name] > 1]
@@ -187,7 +196,7 @@ def _options(candidates: Candidates, chosen: Candidate, purse: _Purse, fits: boo
         names += [name for name in ("written_at_once", "effective_batch") if name not in names]
     for name in names:
         now = loaded.options.get(name) or loaded.effective_batch
-        says = SMALLER.get(name, "a smaller update, whose completions are all written at once")
+        title = SMALLER.get(name, "a smaller update, whose completions are all written at once")
         parts = range(1, _PARTS)
         values = sorted({max(1, now * share // _PARTS) for share in parts} - {now})
         values = [value for value in values if _possible(loaded, {name: value})]
@@ -195,25 +204,27 @@ def _options(candidates: Candidates, chosen: Candidate, purse: _Purse, fits: boo
             continue
         if fits:
             values = [min(values, key=lambda value: abs(value - now / 2))]
-        if found := _largest_that_fits(candidates, chosen, purse, name, values, says):
-            yield found
+        if proposal := _largest_that_fits(candidates, chosen, budget, name, values, title):
+            yield proposal
 
 
 def _largest_that_fits(
-    candidates: Candidates, chosen: Candidate, purse: _Purse, name: str, values: list[int], says: str
+    candidates: Candidates, chosen: Candidate, budget: _Budget, name: str, values: list[int], title: str
 ) -> Proposal | None:
     """The proposal of the largest of the values (in rising order) that fits, or of the smallest where none does."""
-    learns = "no more than rounding" not in says
+    changes_learning = "no more than rounding" not in title
     best: Proposal | None = None
     low, high = -1, len(values)
     while high - low > 1:
         place = (low + high) // 2 if best or high < len(values) else 0
         change = {name: values[place]}
-        found = _followed(candidates, change, _within(candidates, chosen.settings, change), purse)
-        if isinstance(found, str):
-            return best or (Proposal(name=says, values=change, changes_learning=learns, note=found) if found else None)
-        proposal = _priced(says, change, found, changes_learning=learns)
-        if found.fits:
+        followed = _followed(candidates, change, _within(candidates, chosen.settings, change), budget)
+        if isinstance(followed, str):
+            if best or not followed:
+                return best
+            return Proposal(name=title, values=change, changes_learning=changes_learning, note=followed)
+        proposal = _priced(title, change, followed, changes_learning=changes_learning)
+        if followed.fits:
             low, best = place, proposal
         else:
             high = place
@@ -221,39 +232,42 @@ def _largest_that_fits(
     return best
 
 
-def _adapted(candidates: Candidates, chosen: Candidate, purse: _Purse, facts: Facts) -> Iterator[Proposal]:
+def _adaptations(candidates: Candidates, chosen: Candidate, budget: _Budget, facts: Facts) -> Iterator[Proposal]:
     """What may be done to any recipe's model, where nothing of it is done yet."""
     known, options = option_fields(candidates.loaded), candidates.loaded.options
     default = vars(Adaptation())
-    for values, says in ADAPTED:
+    for values, title in ADAPTED:
         untouched = all(name in known and options.get(name) == default[name] for name in values)
         if untouched and facts.parameters_trainable == facts.parameters_total and _possible(candidates.loaded, values):
             # An optimizer of another kind has kernels of its own.
             settings = chosen.settings.replace(optimizer_kernel=None)
-            found = _followed(candidates, values, settings, purse)
-            if isinstance(found, Candidate):
-                yield _priced(says, values, found, changes_learning=True)
-            elif found:
-                yield Proposal(name=says, values=values, changes_learning=True, note=found)
+            followed = _followed(candidates, values, settings, budget)
+            if isinstance(followed, Candidate):
+                yield _priced(title, values, followed, changes_learning=True)
+            elif followed:
+                yield Proposal(name=title, values=values, changes_learning=True, note=followed)
 
 
-def _several(candidates: Candidates, chosen: Candidate, purse: _Purse) -> Iterator[Proposal]:
+def _all_gpus(candidates: Candidates, chosen: Candidate, budget: _Budget) -> Iterator[Proposal]:
     """All of the target's GPUs, which the engine does not use yet."""
     gpus = candidates.target.processes
     if gpus < 2:
         return
-    says = f"all {gpus} GPUs (can be estimated, not trained yet)"
+    title = f"all {gpus} GPUs (can be estimated, not trained yet)"
     share = -(-candidates.loaded.effective_batch // gpus)
     settings = chosen.settings.replace(micro_batch=min(chosen.settings.micro_batch or share, share))
-    found = _followed(candidates, {}, settings, purse, gpus=gpus)
-    if isinstance(found, Candidate):
-        yield _priced(says, {}, found, changes_learning=False, trains=False)
-    elif found:
-        yield Proposal(name=says, values={}, changes_learning=False, trains=False, note=found)
+    followed = _followed(candidates, {}, settings, budget, gpus=gpus)
+    if isinstance(followed, Candidate):
+        yield _priced(title, {}, followed, changes_learning=False, trains=False)
+    elif followed:
+        yield Proposal(name=title, values={}, changes_learning=False, trains=False, note=followed)
 
 
-def _subset(chosen: Candidate) -> Proposal:
-    return Proposal(
+def _subset(candidates: Candidates, chosen: Candidate, facts: Facts) -> Iterator[Proposal]:
+    """A part of the data, where there are any and all of them are asked for."""
+    if not facts.samples or candidates.loaded.options.get("subset", 0) is not None:
+        return
+    yield Proposal(
         name="a stratified tenth of the data: a tenth of the time",
         values={"subset": 0.1},
         changes_learning=True,
@@ -266,15 +280,17 @@ def _subset(chosen: Candidate) -> Proposal:
 
 
 def _followed(
-    candidates: Candidates, change: Mapping[str, Any], settings: Settings, purse: _Purse, *, gpus: int = 1
+    candidates: Candidates, change: Mapping[str, Any], settings: Settings, budget: _Budget, *, gpus: int = 1
 ) -> Candidate | str:
     """The candidate, or why it was not followed; empty where it cannot be."""
-    if not purse.pays():
+    if not budget.allows_a_trace():
         return "not followed, as that takes as long as the plan: ask with --set"
     try:
-        return purse.spend(candidates.changed(change, settings, gpus=gpus))
+        candidate = candidates.changed(change, settings, gpus=gpus)
     except (QuestionError, TraceError):
         return ""
+    budget.spend(candidate.trace)
+    return candidate
 
 
 def _within(candidates: Candidates, settings: Settings, change: Mapping[str, Any]) -> Settings:
@@ -294,7 +310,7 @@ def _possible(loaded: LoadedRecipe, change: Mapping[str, Any]) -> bool:
 def _priced(
     name: str,
     values: Mapping[str, Any],
-    found: Candidate,
+    candidate: Candidate,
     *,
     changes_learning: bool,
     trains: bool = True,
@@ -306,10 +322,10 @@ def _priced(
         values=values,
         changes_learning=changes_learning,
         trains=trains,
-        fits=found.fits,
-        peak_bytes=found.memory.peak_bytes,
-        high_bytes=found.memory.high_bytes,
-        update_seconds=found.time.value if found.time and timed else None,
+        fits=candidate.fits,
+        peak_bytes=candidate.memory.peak_bytes,
+        high_bytes=candidate.memory.high_bytes,
+        update_seconds=candidate.time.value if candidate.time and timed else None,
         note=note,
-        settings=found.settings.json(),
+        settings=candidate.settings.json(),
     )

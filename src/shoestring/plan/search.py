@@ -1,325 +1,231 @@
 """The fastest settings that fit, for a fixed effective batch.
 
 What is chosen is the fastest of all that fit, wherever the search looks first; so more memory never makes it slower.
-Few questions are asked, because following an update of a large model takes seconds. Memory is nearly linear in the
-microbatch and in the number of blocks that are computed again, so a size that should fit is computed from those that
-are known, and then followed itself: no choice rests on a prediction of its memory.
+Few questions are asked, because following an update of a large model takes seconds: memory is nearly linear in the
+microbatch and in the number of blocks that are computed again, which tells where to look next.
 """
 
-from collections.abc import Callable, Sequence
-from dataclasses import replace
+from collections.abc import Iterable, Sequence
 
 from shoestring.errors import QuestionError
-from shoestring.estimate.requests import OF_A_BATCH
-from shoestring.plan.candidates import Candidate, Candidates, possible
+from shoestring.hardware.catalog import Device
+from shoestring.plan.candidates import Candidate, Candidates
+from shoestring.plan.micro_batch import LONG, Series, bytes_at, is_heavy, largest_that_fits, micro_batches
+from shoestring.plan.projection import in_precision, interpolated
 from shoestring.settings import Precision, Settings
-from shoestring.trace.record import Event, Op, Phase, Trace
 
 CLOSE = 1.1
 """Predicted times nearer than this are a tie: no prediction without a measurement tells them apart."""
-
-LONG = 30_000
-"""Events of a trace that takes more than about two seconds: then what cannot win is not followed."""
-
-_LITTLE = 1.05
-"""What is faster by less is not worth following a long trace for."""
-
-_SURE = 1.03
-"""A prediction so much beyond what there is stands without being tried."""
 
 _EIGHTHS = 8
 """Blocks are computed again in so many parts of all: finer steps change the time by less than it is known."""
 
 
 def search(candidates: Candidates, wanted: Settings) -> list[Candidate]:
-    """All that were followed, the best first: those that fit by time, then those that do not by memory.
+    """All that were considered, the best first: those that fit by time, then those that do not by memory.
 
     What `wanted` fixes stays fixed; what it leaves open is chosen: the precision, the microbatch, how many blocks
     compute their activations again in backward, and whether the optimizer is one kernel.
 
     Raises QuestionError where the model, its optimizer or the device cannot have what is fixed.
     """
-    if wanted.captured:
-        if candidates.target.device.kind != "cuda":
-            raise QuestionError(
-                f"compile=graphs: CUDA graphs need a GPU, and {candidates.target.device.title} is none",
-                hint="compile=yes",
-            )
-        # What computes again in backward cannot be captured.
-        wanted = wanted.replace(checkpointing=wanted.checkpointing or "no")
-    for precision in _precisions(candidates, wanted):
-        best = fastest(candidates.known())
-        if best is None or not _cannot_win(candidates, precision, best):
-            _of_precision(candidates, wanted.replace(precision=precision))
-        elif len(best.trace.events) < LONG:
-            possible(candidates, best.settings.replace(precision=precision))
-    best = fastest(candidates.known())
+    considered = consider(candidates, wanted) or [_as_asked(candidates, wanted)]
+    distinct = {candidate.settings: candidate for candidate in considered}
+    return sorted(distinct.values(), key=_rank)  # those of equal rank as they were considered
+
+
+def consider(candidates: Candidates, wanted: Settings) -> list[Candidate]:
+    """What may be the fastest that fits, in the order of being considered; nothing where no settings are possible."""
+    wanted = _capturable(wanted, candidates.target.device)
+    sizes = _sizes(candidates, wanted)
+
+    considered: list[Candidate] = []
+    for precision in _precisions(wanted, candidates.target.device):
+        best = fastest(considered)
+        if best and _is_slower(candidates, precision, best, considered):
+            considered += _for_comparison(candidates, precision, best)
+        else:
+            considered += _of_precision(candidates, wanted.replace(precision=precision), sizes)
+
+    best = fastest(considered)
     if best and wanted.micro_batch is None:
-        best = _faster_in_smaller_parts(candidates, best)
+        considered += _in_smaller_parts(candidates, best, sizes)
+        best = fastest(considered)
     if best and wanted.optimizer_kernel is None:
-        _in_one_kernel(candidates, best)
-    if not candidates.known():
-        # No settings are possible; those that were asked for say why.
-        first = _precisions(candidates, wanted)[0]
-        candidates(wanted.replace(precision=first, micro_batch=wanted.micro_batch or 1))
-    return sorted(candidates.known(), key=_rank)
+        considered += _in_one_kernel(candidates, best)
+    return considered
 
 
-def fastest(found: Sequence[Candidate]) -> Candidate | None:
+def fastest(candidates: Iterable[Candidate]) -> Candidate | None:
     """The best of those that fit."""
-    return min((each for each in found if each.fits), key=_rank, default=None)
+    return min((each for each in candidates if each.fits), key=_rank, default=None)
 
 
-def micro_batches(effective_batch: int, least: int = 1) -> list[int]:
-    """The largest microbatch of every way to divide an effective batch as equally as possible, in rising order.
+def _rank(candidate: Candidate) -> tuple[bool, float, float, bool]:
+    """What fits by time, then what does not by memory.
 
-    None is below `least` unless the effective batch is.
+    Equals are ordered by what takes least (without times by the larger microbatch), then by fp32, which needs no loss
+    scaling.
     """
-    sizes = {-(-effective_batch // parts) for parts in range(1, effective_batch + 1)}
-    return sorted(size for size in sizes if size >= min(least, effective_batch))
+    bytes_, rounded = candidate.memory.high_bytes, candidate.settings.precision != "fp32"
+    if not candidate.fits:
+        return (True, bytes_, candidate.seconds, rounded)
+    size = candidate.settings.micro_batch or 0
+    return (False, candidate.seconds, bytes_ if candidate.time else -size, rounded)
 
 
-def _rank(each: Candidate) -> tuple[bool, float, float, int]:
-    """Equals are ordered by what takes least, then by fp32, which needs no loss scaling."""
-    plain = each.settings.precision != "fp32"
-    if not each.fits:
-        return (True, each.memory.high_bytes, each.seconds, plain)
-    return (False, each.seconds, each.memory.high_bytes if each.time else -(each.settings.micro_batch or 0), plain)
+def _as_asked(candidates: Candidates, wanted: Settings) -> Candidate:
+    """What was asked for and nothing else. Where no settings are possible, following it raises why."""
+    wanted = _capturable(wanted, candidates.target.device)
+    precision = _precisions(wanted, candidates.target.device)[0]
+    return candidates.follow(wanted.replace(precision=precision, micro_batch=wanted.micro_batch or 1))
 
 
-def _precisions(candidates: Candidates, wanted: Settings) -> Sequence[Precision]:
+def _capturable(wanted: Settings, device: Device) -> Settings:
+    """`wanted`, without checkpointing where CUDA graphs are asked for: what computes again cannot be captured."""
+    if not wanted.captured:
+        return wanted
+    if device.kind != "cuda":
+        raise QuestionError(f"compile=graphs: CUDA graphs need a GPU, and {device.title} is none", hint="compile=yes")
+    return wanted.replace(checkpointing=wanted.checkpointing or "no")
+
+
+def _precisions(wanted: Settings, device: Device) -> Sequence[Precision]:
     """Those with units of their own first; of the two 16-bit types the one that needs no loss scaling alone."""
     if wanted.precision:
         return (wanted.precision,)
-    there = candidates.target.device.precisions
-    if "bf16" in there:
+    if "bf16" in device.precisions:
         return ("bf16", "fp32")
-    return tuple(reversed(there))
+    return tuple(reversed(device.precisions))
 
 
-def _cannot_win(candidates: Candidates, precision: Precision, best: Candidate) -> bool:
-    """Whether the arithmetic alone would take longer in `precision`, as far as the other precision's trace tells."""
-    plain = candidates.known(checkpointing="no", precision=best.settings.precision)
-    if not plain:
-        return False
-    return candidates.seconds_of(in_precision(plain[-1].trace, precision), best.settings) > best.seconds * CLOSE
-
-
-def in_precision(trace: Trace, precision: Precision) -> Trace:
-    """The trace with its arithmetic in `precision`: as many bytes, and none for changing types."""
-    events = (
-        replace(event, precision=precision) if isinstance(event, Op) else event
-        for event in trace.events
-        if not (isinstance(event, Op) and event.name.startswith("aten::_to_copy"))
-    )
-    return replace(trace, precision=precision, events=tuple(events))
-
-
-def _of_precision(candidates: Candidates, wanted: Settings) -> None:
-    """Follow what may be the fastest that fits of one precision."""
-    facts, effective_batch = candidates.tracer.facts, candidates.loaded.effective_batch
-    sizes = micro_batches(effective_batch, least=2 if facts.batch_norm else 1)
+def _sizes(candidates: Candidates, wanted: Settings) -> list[int]:
+    """The microbatches to choose from, in rising order; a lone sample has no batch statistics."""
+    effective_batch = candidates.loaded.effective_batch
     if wanted.micro_batch:
-        sizes = [min(wanted.micro_batch, effective_batch)]
-    if wanted.checkpointing:
-        _largest(candidates, wanted, sizes)
-        return
-    if _heavy(candidates) and facts.blocks:
-        candidates.ahead(wanted.replace(checkpointing="full", micro_batch=sizes[0]))
-    plain = _largest(candidates, wanted.replace(checkpointing="no"), sizes)
-    if not facts.blocks or (plain and not _worth_computing_again(plain, candidates, sizes[-1])):
-        return
-    full = _largest(candidates, wanted.replace(checkpointing="full"), sizes)
-    if full and facts.blocks > 1:
-        _some_blocks(candidates, full, sizes, facts.blocks)
+        return [min(wanted.micro_batch, effective_batch)]
+    return micro_batches(effective_batch, least=2 if candidates.tracer.facts.batch_norm else 1)
 
 
-def _largest(candidates: Candidates, wanted: Settings, sizes: Sequence[int]) -> Candidate | None:
-    """The largest of the microbatches (in rising order) that fits; larger ones are never slower."""
-    followed: dict[int, Candidate] = {}
-
-    def follow(place: int) -> Candidate | None:
-        found = possible(candidates, wanted.replace(micro_batch=sizes[place]))
-        if found:
-            followed[sizes[place]] = found
-        return found
-
-    def predicted(place: int) -> float:
-        return _bytes_at(sizes[place], followed)
-
-    def worth(found: Candidate) -> bool:
-        """Whether the whole effective batch at once would be much faster than this."""
-        return (
-            len(found.trace.events) < LONG
-            or found.time is None
-            or found.seconds > _seconds_at(candidates, found, sizes[-1]) * _LITTLE
-        )
-
-    begin = 0 if _heavy(candidates) else len(sizes) - 1
-    return _last_that_fits(follow, predicted, worth, range(len(sizes)), begin, candidates.target.device.memory_bytes)
+def _is_slower(candidates: Candidates, precision: Precision, best: Candidate, considered: Sequence[Candidate]) -> bool:
+    """Whether the arithmetic alone would take longer in `precision`, as far as the best one's precision tells."""
+    alike = [
+        each.trace
+        for each in considered
+        if each.settings.precision == best.settings.precision and each.settings.checkpointing == "no"
+    ]
+    if not alike:
+        return False
+    return candidates.seconds_of(in_precision(alike[-1], precision), best.settings) > best.seconds * CLOSE
 
 
-def _heavy(candidates: Candidates) -> bool:
-    """Whether the model fills a good part of the device: then the search begins with the smallest microbatch."""
-    return candidates.tracer.facts.weight_bytes > candidates.target.device.memory_bytes / 4
+def _for_comparison(candidates: Candidates, precision: Precision, best: Candidate) -> list[Candidate]:
+    """The best in a precision that cannot win, to tell by how much; nothing where following it takes long."""
+    if len(best.trace.events) >= LONG:
+        return []
+    candidate = candidates.possible(best.settings.replace(precision=precision))
+    return [candidate] if candidate else []
 
 
-def _last_that_fits(
-    follow: Callable[[int], Candidate | None],
-    predicted: Callable[[int], float],
-    worth: Callable[[Candidate], bool],
-    places: range,
-    begin: int,
-    capacity: int,
-) -> Candidate | None:
-    """The last of the places that fits, each of which takes more memory than the one before; None where none does.
+def _of_precision(candidates: Candidates, wanted: Settings, sizes: Sequence[int]) -> list[Candidate]:
+    """What may be the fastest that fits of one precision, and what was followed on the way.
 
-    It is not looked for further where what was found is not worth to be improved.
+    First without computing anything again, then every block, and between the two the fewest blocks that suffice.
     """
-    low, high = -1, len(places)
-    best: Candidate | None = None
-    place = begin
-    while True:
-        found = follow(place)
-        if found is None:
-            return None
-        if found.fits:
-            low, best = place, found
-        else:
-            high = place
-        if high - low <= 1 or (best and (not worth(best) or predicted(low + 1) > capacity * _SURE)):
-            return best
-        # That nothing fits is not believed before the first was followed.
-        fitting = [each for each in range(low + 1, high) if predicted(each) <= capacity]
-        place = fitting[-1] if fitting else low + 1
+    if wanted.checkpointing:
+        return [*largest_that_fits(candidates, wanted, sizes).followed]
+    no_block, every_block = wanted.replace(checkpointing="no"), wanted.replace(checkpointing="full")
+    blocks = candidates.tracer.facts.blocks
+    if blocks and is_heavy(candidates):
+        # It is likely to be asked for, and then begins with the smallest microbatch.
+        candidates.prefetch(every_block.replace(micro_batch=sizes[0]))
+
+    plain = largest_that_fits(candidates, no_block, sizes)
+    if not blocks or (plain.largest and not _worth_computing_again(candidates, plain.largest, sizes[-1])):
+        return [*plain.followed]
+    full = largest_that_fits(candidates, every_block, sizes)
+    some = _with_some_blocks(candidates, plain, full, sizes)
+    return [*plain.followed, *full.followed, *some]
 
 
-def _bytes_at(size: int, followed: dict[int, Candidate]) -> float:
-    """The range's high end at a microbatch, on a line through the two followed next to it, or from one alone."""
-    near = sorted(followed, key=lambda each: (abs(each - size), each))[:2]
-    one = followed[near[0]]
-    if len(near) == 1:
-        return _scaled_bytes(one, size / near[0])
-    other = followed[near[1]]
-    slope = (one.memory.high_bytes - other.memory.high_bytes) / (near[0] - near[1])
-    return one.memory.high_bytes + slope * (size - near[0])
+def _worth_computing_again(candidates: Candidates, candidate: Candidate, whole: int) -> bool:
+    """Whether the whole effective batch at once would save more than computing anything again costs."""
+    return candidate.seconds > candidates.seconds_at(candidate, whole) * CLOSE
 
 
-def _scaled_bytes(found: Candidate, ratio: float) -> float:
-    """The range's high end were the batch `ratio` times as large."""
-    of_a_batch = sum(part.bytes for part in found.memory.parts if part.name in OF_A_BATCH)
-    return found.memory.high_bytes + (ratio - 1) * of_a_batch
+def _with_some_blocks(candidates: Candidates, plain: Series, full: Series, sizes: Sequence[int]) -> list[Candidate]:
+    """The fewest blocks to compute again that fit, at the microbatch where that is predicted to be fastest.
+
+    More blocks are tried until something fits, as the first number is a prediction.
+    """
+    blocks = candidates.tracer.facts.blocks
+    counts = sorted({blocks * part // _EIGHTHS for part in range(1, _EIGHTHS)} - {0})
+    if not full.largest or not plain.followed or not counts:
+        return []
+    small_enough = [size for size in sizes if size <= (full.largest.settings.micro_batch or 0)]
+    predicted = _predicted_blocks(candidates, plain, full, small_enough, counts)
+    if predicted is None:
+        return []
+    size, fewest = predicted
+    followed: list[Candidate] = []
+    for count in counts[counts.index(fewest) :]:
+        settings = full.largest.settings.replace(micro_batch=size, checkpointing=str(count))
+        candidate = candidates.possible(settings)
+        if candidate is None:
+            break
+        followed.append(candidate)
+        if candidate.fits:
+            break
+    return followed
 
 
-def scaled(trace: Trace, micro_batch: int) -> Trace:
-    """The trace were its microbatch another one and all its work in proportion: fast, and nearly right."""
-    ratio = micro_batch / trace.micro_batch
-    events: list[Event] = []
-    within = False
-    for event in trace.events:
-        if isinstance(event, Phase):
-            within = event.name in ("forward", "backward")
-        elif within and isinstance(event, Op):
-            event = replace(event, flops=round(event.flops * ratio), bytes=round(event.bytes * ratio))
-        events.append(event)
-    return replace(trace, micro_batch=micro_batch, events=tuple(events))
+def _predicted_blocks(
+    candidates: Candidates, plain: Series, full: Series, sizes: Sequence[int], counts: Sequence[int]
+) -> tuple[int, int] | None:
+    """The microbatch and the number of blocks that should be fastest of those that should fit; None where none should.
+
+    Memory and time are on a line between those of no block and of every block.
+    """
+    blocks, capacity = candidates.tracer.facts.blocks, candidates.target.device.memory_bytes
+    seconds: dict[tuple[int, int], float] = {}
+    for size in sizes:
+        most, least = bytes_at(size, plain.followed), bytes_at(size, full.followed)
+        fitting = [count for count in counts if most + (least - most) * count / blocks <= capacity]
+        if fitting:
+            short, long = (candidates.seconds_at(series.followed[0], size) for series in (plain, full))
+            seconds |= {(size, count): short + (long - short) * count / blocks for count in fitting}
+    return min(seconds, key=lambda each: (seconds[each], -each[0], each[1]), default=None)
 
 
-def between(one: Trace, other: Trace, micro_batch: int) -> Trace | None:
-    """The work of a trace of another microbatch, on a line through two; None where these do other operators."""
-    if len(one.events) != len(other.events):
-        return None
-    share = (micro_batch - one.micro_batch) / (other.micro_batch - one.micro_batch)
-    events: list[Event] = []
-    for a, b in zip(one.events, other.events, strict=True):
-        if isinstance(a, Op):
-            if not isinstance(b, Op) or (a.name, len(a.shape)) != (b.name, len(b.shape)):
-                return None
-            shape = tuple(round(x + share * (y - x)) for x, y in zip(a.shape, b.shape, strict=True))
-            flops, size = (round(x + share * (y - x)) for x, y in ((a.flops, b.flops), (a.bytes, b.bytes)))
-            a = replace(a, flops=flops, bytes=size, shape=shape)
-        elif type(a) is not type(b):
-            return None
-        events.append(a)
-    return replace(one, micro_batch=micro_batch, events=tuple(events))
-
-
-def _faster_in_smaller_parts(candidates: Candidates, best: Candidate) -> Candidate:
-    """The best, or the same in the microbatches that are predicted to be fastest: kernels waste least at some sizes.
+def _in_smaller_parts(candidates: Candidates, best: Candidate, sizes: Sequence[int]) -> list[Candidate]:
+    """The best in the microbatches that are predicted to be fastest: kernels waste least at some sizes.
 
     What is smaller than what fits fits too, so all that is looked for is the time: on lines through two traces.
     """
-    least = 2 if candidates.tracer.facts.batch_norm else 1
-    sizes = [
+    smaller = [
         size
-        for size in micro_batches(candidates.loaded.effective_batch, least)
+        for size in sizes
         if size < best.trace.micro_batch or (size == best.trace.micro_batch and best.trace.microbatches > 1)
     ]
-    if len(sizes) < 2 or len(best.trace.events) > LONG or best.time is None:
-        return best
-    one, other = (candidates(best.settings.replace(micro_batch=size)) for size in (sizes[0], sizes[-1]))
-    times = {
-        size: candidates.seconds_of(made, best.settings)
-        for size in sizes
-        if (made := between(one.trace, other.trace, size)) is not None
+    if len(smaller) < 2 or len(best.trace.events) > LONG or best.time is None:
+        return []
+    ends = [candidates.follow(best.settings.replace(micro_batch=size)) for size in (smaller[0], smaller[-1])]
+    seconds = {
+        size: candidates.seconds_of(trace, best.settings)
+        for size in smaller
+        if (trace := interpolated(ends[0].trace, ends[1].trace, size))
     }
-    if times:
-        size = min(times, key=lambda each: (times[each], -each))
-        if times[size] < best.seconds:
-            candidates(best.settings.replace(micro_batch=size))
-    return fastest(candidates.known()) or best
+    size = min(seconds, key=lambda each: (seconds[each], -each), default=None)
+    if size is None or seconds[size] >= best.seconds:
+        return ends
+    return [*ends, candidates.follow(best.settings.replace(micro_batch=size))]
 
 
-def _seconds_at(candidates: Candidates, found: Candidate, size: int) -> float:
-    return (
-        found.seconds
-        if found.trace.micro_batch == size
-        else candidates.seconds_of(scaled(found.trace, size), found.settings)
-    )
-
-
-def _worth_computing_again(plain: Candidate, candidates: Candidates, whole: int) -> bool:
-    """Whether the whole effective batch at once would save more than computing anything again costs."""
-    return plain.seconds > _seconds_at(candidates, plain, whole) * CLOSE
-
-
-def _some_blocks(candidates: Candidates, full: Candidate, sizes: Sequence[int], blocks: int) -> None:
-    """Follow the fewest blocks to compute again that fit, at the microbatch where that is predicted to be fastest."""
-    base = full.settings
-    none = {each.trace.micro_batch: each for each in candidates.known(precision=base.precision, checkpointing="no")}
-    every = {each.trace.micro_batch: each for each in candidates.known(precision=base.precision, checkpointing="full")}
-    counts = sorted({blocks * part // _EIGHTHS for part in range(1, _EIGHTHS)} - {0}, reverse=True)
-    if not none or not counts:
-        return
-
-    def bytes_at(size: int, count: int) -> float:
-        most, least = _bytes_at(size, none), _bytes_at(size, every)
-        return most + (least - most) * count / blocks
-
-    def seconds_at(size: int, count: int) -> float:
-        least = _seconds_at(candidates, next(iter(none.values())), size)
-        most = _seconds_at(candidates, next(iter(every.values())), size)
-        return least + (most - least) * count / blocks
-
-    options = [
-        (seconds_at(size, count), -size, count)
-        for size in sizes
-        if size <= (full.settings.micro_batch or 0)
-        for count in counts
-        if bytes_at(size, count) <= candidates.target.device.memory_bytes
-    ]
-    if not options:
-        return
-    _, size, first = min(options)
-    for count in sorted(count for count in counts if count >= first):
-        found = possible(candidates, base.replace(micro_batch=-size, checkpointing=str(count)))
-        if found is None or found.fits:
-            return
-
-
-def _in_one_kernel(candidates: Candidates, best: Candidate) -> None:
-    """Follow the best with its optimizer in one kernel, where its step takes long enough to matter."""
+def _in_one_kernel(candidates: Candidates, best: Candidate) -> list[Candidate]:
+    """The best with its optimizer in one kernel, where its step takes long enough to matter."""
     if candidates.target.device.kind == "cpu" or best.settings.offload != "no" or best.time is None:
-        return
-    if best.time.parts.get("optimizer", 0.0) > best.seconds * (CLOSE - 1) / 2:
-        possible(candidates, best.settings.replace(optimizer_kernel="fused"))
+        return []
+    if best.time.parts.get("optimizer", 0.0) <= best.seconds * (CLOSE - 1) / 2:
+        return []
+    candidate = candidates.possible(best.settings.replace(optimizer_kernel="fused"))
+    return [candidate] if candidate else []
