@@ -4,6 +4,7 @@ Status 0: answered, finished or paused, also when the answer is "does not fit"; 
 question.
 """
 
+import inspect
 import json
 import logging
 import sys
@@ -17,14 +18,6 @@ import typer
 
 from shoestring import api, config
 from shoestring.errors import QuestionError, ShoestringError
-from shoestring.estimate.calibration import calibrated
-from shoestring.hardware.targets import find as find_target
-from shoestring.hardware.targets import known as known_targets
-from shoestring.hardware.targets import under
-from shoestring.plan.comparison import compare
-from shoestring.plan.estimate import make_estimate
-from shoestring.recipe.finding import built_in
-from shoestring.runs.launch import choose, launch
 from shoestring.units import parse_bytes, parse_seconds
 
 T = TypeVar("T")
@@ -55,7 +48,8 @@ def recipes(as_json: Json = False) -> None:
     """The built-in recipes and what can be set for each."""
     from shoestring.report import terminal
 
-    _answer(built_in(), as_json, terminal.recipes)
+    recipes = api.recipes()
+    _answer(recipes, as_json, lambda: terminal.recipes(recipes))
 
 
 @app.command()
@@ -63,8 +57,8 @@ def targets(as_json: Json = False) -> None:
     """Where a run can be planned for: platforms and bare GPUs."""
     from shoestring.report import terminal
 
-    known = [*known_targets().values(), find_target("local")]
-    _answer([target.json() for target in known], as_json, lambda _: terminal.targets(known))
+    targets = api.targets()
+    _answer([target.json() for target in targets], as_json, lambda: terminal.targets(targets))
 
 
 @app.command()
@@ -73,9 +67,8 @@ def estimate(recipe: Recipe, on: On = "local", set_: Set = None, as_json: Json =
     from shoestring.report import terminal
 
     with _waiting(f"tracing one training step of {recipe} for {on}"):
-        loaded, wanted = choose(recipe, config.parse_pairs(set_ or []))
-        found = make_estimate(loaded, find_target(on), wanted)
-    _answer(found.json(), as_json, lambda _: terminal.estimate(found))
+        estimate = api.estimate(recipe, on, **_values(api.estimate, set_))
+    _answer(estimate.json(), as_json, lambda: terminal.estimate(estimate))
 
 
 @app.command()
@@ -99,17 +92,23 @@ def plan(
     """Does it fit, under which settings, for how long, at what cost, and why. Needs no GPU."""
     from shoestring.report import planned
 
-    session_seconds, disk_bytes = _parsed("--limit", limit, parse_seconds), _parsed("--disk", disk, parse_bytes)
     names = on or ["local"]
+    limit_seconds, disk_bytes = _parsed("--limit", limit, parse_seconds), _parsed("--disk", disk, parse_bytes)
     with _waiting(f"planning {recipe} for {', '.join(names)}"):
-        loaded, wanted = choose(recipe, config.parse_pairs(set_ or []))
-        where = [under(find_target(name), session_seconds=session_seconds, disk_bytes=disk_bytes) for name in names]
-        measured = calibrated(calibrate) if calibrate else None
-        found = compare(loaded, where, wanted, usd_per_hour=price, calibration=measured)
-    if len(found.plans) > 1:
-        _answer(found.json(), as_json, lambda _: planned.comparison(found))
+        comparison = api.compare(
+            recipe,
+            names,
+            limit_seconds=limit_seconds,
+            disk_bytes=disk_bytes,
+            usd_per_hour=price,
+            calibrate=calibrate,
+            **_values(api.compare, set_),
+        )
+    if len(names) > 1:
+        _answer(comparison.json(), as_json, lambda: planned.comparison(comparison))
     else:
-        _answer(found.plans[0].json(), as_json, lambda _: planned.plan(found.plans[0]))
+        plan = comparison.plans[0]
+        _answer(plan.json(), as_json, lambda: planned.plan(plan))
 
 
 @app.command()
@@ -124,9 +123,9 @@ def check(
     from shoestring.report import checks
 
     with _waiting(f"looking at this machine{f' and trying {recipe}' if recipe else ''}"):
-        found = api.check(recipe, on, run=run, **config.parse_pairs(set_ or []))
-    _answer(found.json(), as_json, lambda _: checks.page(found))
-    if found.status == "fail":
+        checked = api.check(recipe, on, run=run, **_values(api.check, set_))
+    _answer(checked.json(), as_json, lambda: checks.page(checked))
+    if checked.status == "fail":
         raise typer.Exit(1)
 
 
@@ -150,19 +149,17 @@ def train(
     """Plan if there is no plan, train, and continue if DIR has a run. Stops by itself before a session's limit."""
     from shoestring.report import terminal
 
-    limit_seconds = _parsed("--limit", limit, parse_seconds)
-    disk_bytes = _parsed("--disk", disk, parse_bytes)
-    outcome = launch(
+    outcome = api.train(
         recipe,
-        config.parse_pairs(set_ or []),
         run=run,
         on=on,
-        limit_seconds=limit_seconds,
-        disk_bytes=disk_bytes,
-        started=_process_started(),
+        limit_seconds=_parsed("--limit", limit, parse_seconds),
+        disk_bytes=_parsed("--disk", disk, parse_bytes),
         allow_inexact=allow_inexact,
+        started=_process_started(),
+        **_values(api.train, set_),
     )
-    _answer(asdict(outcome), as_json, lambda _: terminal.outcome(outcome, recipe, run))
+    _answer(asdict(outcome), as_json, lambda: terminal.outcome(outcome, recipe, run))
 
 
 @app.command()
@@ -180,9 +177,9 @@ def evaluate(
     from shoestring.report import evaluated
 
     limit_seconds = _parsed("--limit", limit, parse_seconds)
-    values = config.parse_pairs(set_ or [])
-    found = asdict(api.evaluate(directory, recipe=recipe, on=on, limit_seconds=limit_seconds, **values))
-    _answer(found, as_json, evaluated.page)
+    answer = api.evaluate(directory, recipe=recipe, on=on, limit_seconds=limit_seconds, **_values(api.evaluate, set_))
+    facts = asdict(answer)
+    _answer(facts, as_json, lambda: evaluated.page(facts))
 
 
 @app.command()
@@ -215,14 +212,28 @@ def _parsed(name: str, text: str | None, parse: Callable[[str], T]) -> T | None:
         raise QuestionError(f"{name}: {error}") from error
 
 
-def _answer(facts: Any, as_json: bool, render: Any) -> None:
-    """Print the answer: as JSON, or as `render` makes it for a person."""
+def _values(verb: Callable[..., object], set_: list[str] | None) -> dict[str, Any]:
+    """What --set says, as arguments of `verb` beside those it names itself."""
+    values = config.parse_pairs(set_ or [])
+    parameters = inspect.signature(verb).parameters.values()
+    taken = [each.name for each in parameters if each.kind is not each.VAR_KEYWORD and each.name in values]
+    if taken:
+        raise QuestionError(
+            "--set was not understood",
+            problems=[f"{name}={values[name]}: {name} belongs to the command, not to a recipe" for name in taken],
+            hint="the command's own options are in its --help",
+        )
+    return values
+
+
+def _answer(facts: Any, as_json: bool, screen: Callable[[], Any]) -> None:
+    """Print the answer: its facts as JSON, or the screen that shows them to a person."""
     if as_json:
         print(json.dumps(facts, indent=1, allow_nan=False))
         return
     from rich.console import Console
 
-    Console(highlight=False).print(render(facts))
+    Console(highlight=False).print(screen())
 
 
 def _say(text: str) -> None:
