@@ -15,6 +15,7 @@ from shoestring.plan.comparison import compare as comparison
 from shoestring.plan.estimate import Estimate, make_estimate
 from shoestring.plan.plan import Plan
 from shoestring.recipe.finding import built_in
+from shoestring.report import notebook  # noqa: F401  (registers how a notebook shows what the verbs return)
 from shoestring.runs.launch import choose, launch
 
 if TYPE_CHECKING:
@@ -172,6 +173,6 @@ def report(run: str | Path) -> Path:
 
     Raises QuestionError when the directory holds no run.
     """
-    from shoestring.report.page import write
+    from shoestring.report.page.document import write
 
     return write(Path(run))

@@ -46,29 +46,29 @@ RunDir = Annotated[
 @app.command()
 def recipes(as_json: Json = False) -> None:
     """The built-in recipes and what can be set for each."""
-    from shoestring.report import terminal
+    from shoestring.report.terminal.recipes import screen
 
     recipes = api.recipes()
-    _answer(recipes, as_json, lambda: terminal.recipes(recipes))
+    _answer(recipes, as_json, lambda: screen(recipes))
 
 
 @app.command()
 def targets(as_json: Json = False) -> None:
     """Where a run can be planned for: platforms and bare GPUs."""
-    from shoestring.report import terminal
+    from shoestring.report.terminal.targets import screen
 
     targets = api.targets()
-    _answer([target.json() for target in targets], as_json, lambda: terminal.targets(targets))
+    _answer([target.json() for target in targets], as_json, lambda: screen(targets))
 
 
 @app.command()
 def estimate(recipe: Recipe, on: On = "local", set_: Set = None, as_json: Json = False) -> None:
     """The memory of given settings, as named parts. Needs no GPU."""
-    from shoestring.report import terminal
+    from shoestring.report.terminal.estimate import screen
 
     with _waiting(f"tracing one training step of {recipe} for {on}"):
         estimate = api.estimate(recipe, on, **_values(api.estimate, set_))
-    _answer(estimate.json(), as_json, lambda: terminal.estimate(estimate))
+    _answer(estimate.json(), as_json, lambda: screen(estimate))
 
 
 @app.command()
@@ -90,7 +90,8 @@ def plan(
     as_json: Json = False,
 ) -> None:
     """Does it fit, under which settings, for how long, at what cost, and why. Needs no GPU."""
-    from shoestring.report import planned
+    from shoestring.report.terminal.comparison import screen as comparison_screen
+    from shoestring.report.terminal.plan import screen as plan_screen
 
     names = on or ["local"]
     limit_seconds, disk_bytes = _parsed("--limit", limit, parse_seconds), _parsed("--disk", disk, parse_bytes)
@@ -105,10 +106,10 @@ def plan(
             **_values(api.compare, set_),
         )
     if len(names) > 1:
-        _answer(comparison.json(), as_json, lambda: planned.comparison(comparison))
+        _answer(comparison.json(), as_json, lambda: comparison_screen(comparison))
     else:
         plan = comparison.plans[0]
-        _answer(plan.json(), as_json, lambda: planned.plan(plan))
+        _answer(plan.json(), as_json, lambda: plan_screen(plan))
 
 
 @app.command()
@@ -120,11 +121,11 @@ def check(
     as_json: Json = False,
 ) -> None:
     """Look at this machine before a run: GPU, build, memory, disk, data, internet. Status 1 where something fails."""
-    from shoestring.report import checks
+    from shoestring.report.terminal.checked import screen
 
     with _waiting(f"looking at this machine{f' and trying {recipe}' if recipe else ''}"):
         checked = api.check(recipe, on, run=run, **_values(api.check, set_))
-    _answer(checked.json(), as_json, lambda: checks.page(checked))
+    _answer(checked.json(), as_json, lambda: screen(checked))
     if checked.status == "fail":
         raise typer.Exit(1)
 
@@ -147,7 +148,7 @@ def train(
     as_json: Json = False,
 ) -> None:
     """Plan if there is no plan, train, and continue if DIR has a run. Stops by itself before a session's limit."""
-    from shoestring.report import terminal
+    from shoestring.report.terminal.outcome import screen
 
     outcome = api.train(
         recipe,
@@ -159,7 +160,7 @@ def train(
         started=_process_started(),
         **_values(api.train, set_),
     )
-    _answer(asdict(outcome), as_json, lambda: terminal.outcome(outcome, recipe, run))
+    _answer(asdict(outcome), as_json, lambda: screen(outcome, recipe, run))
 
 
 @app.command()
@@ -174,12 +175,12 @@ def evaluate(
     as_json: Json = False,
 ) -> None:
     """The metrics of a run's or a checkpoint's weights, on its data or --set data=PATH. Writes nothing."""
-    from shoestring.report import evaluated
+    from shoestring.report.terminal.evaluated import screen
 
     limit_seconds = _parsed("--limit", limit, parse_seconds)
-    answer = api.evaluate(directory, recipe=recipe, on=on, limit_seconds=limit_seconds, **_values(api.evaluate, set_))
-    facts = asdict(answer)
-    _answer(facts, as_json, lambda: evaluated.page(facts))
+    values = _values(api.evaluate, set_)
+    evaluated = api.evaluate(directory, recipe=recipe, on=on, limit_seconds=limit_seconds, **values)
+    _answer(asdict(evaluated), as_json, lambda: screen(evaluated))
 
 
 @app.command()
