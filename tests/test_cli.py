@@ -129,6 +129,18 @@ WRONG = {
     "no duration": (["train", "temporal", "--run", "x", "--limit", "soon"], "write 90s, 20m or 1.5h"),
     "no size": (["train", "temporal", "--run", "x", "--disk", "much"], "write 15GB, 500MB or 1.5GiB"),
     "no run": (["report", "."], "is no run"),
+} | {
+    f"an argument of {verb[0]}": (
+        [*verb, "--set", "epochs=3", "--set", "on=t4"],
+        "on=t4: on belongs to the command, not to a recipe",
+    )
+    for verb in (
+        ["estimate", "temporal"],
+        ["plan", "temporal"],
+        ["check", "temporal"],
+        ["train", "temporal", "--run", "x"],
+        ["evaluate", "."],
+    )
 }
 
 

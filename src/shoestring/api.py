@@ -1,23 +1,37 @@
-"""The verbs of the command line as plain functions: estimate, plan, check, train, evaluate, report."""
+"""The verbs of the command line as plain functions: each command parses its options and calls the one of its name."""
 
 from collections.abc import Iterable
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from shoestring.errors import QuestionError
 from shoestring.estimate.calibration import calibrated
-from shoestring.hardware import targets
+from shoestring.hardware.catalog import Target
+from shoestring.hardware.targets import find as find_target
+from shoestring.hardware.targets import known as known_targets
+from shoestring.hardware.targets import under
 from shoestring.plan.comparison import Comparison
 from shoestring.plan.comparison import compare as comparison
 from shoestring.plan.estimate import Estimate, make_estimate
-from shoestring.plan.plan import Plan, make_plan
-from shoestring.recipe.finding import choose
+from shoestring.plan.plan import Plan
+from shoestring.recipe.finding import built_in, choose
+from shoestring.report import notebook  # noqa: F401  (registers how a notebook shows what the verbs return)
 from shoestring.runs.launch import launch
 
 if TYPE_CHECKING:
     from shoestring.check.preflight import Checked
     from shoestring.runs.evaluate import Evaluated
     from shoestring.train.loop import Outcome
+
+
+def recipes() -> list[dict[str, Any]]:
+    """The built-in recipes: name, what it is, and its options with defaults, choices and help."""
+    return built_in()
+
+
+def targets() -> list[Target]:
+    """Where a run can be planned for: platforms, bare GPUs, and this machine as `local`, which is looked at."""
+    return [*known_targets().values(), find_target("local")]
 
 
 def estimate(recipe: str | object, on: str = "local", **values: object) -> Estimate:
@@ -29,7 +43,7 @@ def estimate(recipe: str | object, on: str = "local", **values: object) -> Estim
     Raises QuestionError for anything unknown, TraceError when a step of the model cannot be followed.
     """
     loaded, wanted = choose(recipe, values)
-    return make_estimate(loaded, targets.find(on), wanted)
+    return make_estimate(loaded, find_target(on), wanted)
 
 
 def plan(
@@ -48,19 +62,36 @@ def plan(
     one GPU instead of a list price, and the measured time of a run `calibrate` on the same GPU scales predictions. The
     other arguments and the errors are those of `estimate`; what is not given is chosen.
     """
-    loaded, wanted = choose(recipe, values)
-    target = targets.under(targets.find(on), session_seconds=limit_seconds, disk_bytes=disk_bytes)
-    measured = calibrated(Path(calibrate)) if calibrate else None
-    return make_plan(loaded, target, wanted, thorough=True, usd_per_hour=usd_per_hour, calibration=measured)
+    plans = compare(
+        recipe,
+        [on],
+        limit_seconds=limit_seconds,
+        disk_bytes=disk_bytes,
+        usd_per_hour=usd_per_hour,
+        calibrate=calibrate,
+        **values,
+    ).plans
+    return plans[0]
 
 
-def compare(recipe: str | object, on: Iterable[str], **values: object) -> Comparison:
+def compare(
+    recipe: str | object,
+    on: Iterable[str],
+    *,
+    limit_seconds: float | None = None,
+    disk_bytes: int | None = None,
+    usd_per_hour: float | None = None,
+    calibrate: str | Path | None = None,
+    **values: object,
+) -> Comparison:
     """A plan for each of the targets `on`, side by side with time and cost.
 
-    The other arguments and the errors are those of `estimate`; what is not given is chosen.
+    The other arguments and the errors are those of `plan`, and count for every target.
     """
     loaded, wanted = choose(recipe, values)
-    return comparison(loaded, [targets.find(name) for name in on], wanted)
+    where = [under(find_target(name), session_seconds=limit_seconds, disk_bytes=disk_bytes) for name in on]
+    measured = calibrated(Path(calibrate)) if calibrate else None
+    return comparison(loaded, where, wanted, usd_per_hour=usd_per_hour, calibration=measured)
 
 
 def check(
@@ -91,13 +122,15 @@ def train(
     limit_seconds: float | None = None,
     disk_bytes: int | None = None,
     allow_inexact: bool = False,
+    started: float | None = None,
     **values: object,
 ) -> "Outcome":
     """Train until the run in the directory `run` is finished or this session is over; again to continue.
 
     Without a plan, or with one made for another device, the run is planned for this machine first. `on` lends its
-    platform's limits (session hours, disk); `limit_seconds` from now and `disk_bytes` of the run's directory count
-    instead. A run keeps its options; other settings, versions or hardware need `allow_inexact`.
+    platform's limits (session hours, disk); `limit_seconds` of this session and `disk_bytes` of the run's directory
+    count instead. The session began when `time.monotonic()` said `started`, by default now. A run keeps its options;
+    other settings, versions or hardware need `allow_inexact`.
 
     Raises QuestionError for a wrong question, RunError when the run cannot go on.
     """
@@ -109,6 +142,7 @@ def train(
         on=on,
         limit_seconds=limit_seconds,
         disk_bytes=disk_bytes,
+        started=started,
         allow_inexact=allow_inexact,
     )
 
@@ -139,6 +173,6 @@ def report(run: str | Path) -> Path:
 
     Raises QuestionError when the directory holds no run.
     """
-    from shoestring.report.page import write
+    from shoestring.report.page.document import write
 
     return write(Path(run))

@@ -4,6 +4,7 @@ Status 0: answered, finished or paused, also when the answer is "does not fit"; 
 question.
 """
 
+import inspect
 import json
 import logging
 import sys
@@ -17,14 +18,6 @@ import typer
 
 from shoestring import api, config
 from shoestring.errors import QuestionError, ShoestringError
-from shoestring.estimate.calibration import calibrated
-from shoestring.hardware.targets import find as find_target
-from shoestring.hardware.targets import known as known_targets
-from shoestring.hardware.targets import under
-from shoestring.plan.comparison import compare
-from shoestring.plan.estimate import make_estimate
-from shoestring.recipe.finding import built_in, choose
-from shoestring.runs.launch import launch
 from shoestring.units import parse_bytes, parse_seconds
 
 T = TypeVar("T")
@@ -53,29 +46,29 @@ RunDir = Annotated[
 @app.command()
 def recipes(as_json: Json = False) -> None:
     """The built-in recipes and what can be set for each."""
-    from shoestring.report import terminal
+    from shoestring.report.terminal.recipes import screen
 
-    _answer(built_in(), as_json, terminal.recipes)
+    recipes = api.recipes()
+    _answer(recipes, as_json, lambda: screen(recipes))
 
 
 @app.command()
 def targets(as_json: Json = False) -> None:
     """Where a run can be planned for: platforms and bare GPUs."""
-    from shoestring.report import terminal
+    from shoestring.report.terminal.targets import screen
 
-    known = [*known_targets().values(), find_target("local")]
-    _answer([target.json() for target in known], as_json, lambda _: terminal.targets(known))
+    targets = api.targets()
+    _answer([target.json() for target in targets], as_json, lambda: screen(targets))
 
 
 @app.command()
 def estimate(recipe: Recipe, on: On = "local", set_: Set = None, as_json: Json = False) -> None:
     """The memory of given settings, as named parts. Needs no GPU."""
-    from shoestring.report import terminal
+    from shoestring.report.terminal.estimate import screen
 
     with _waiting(f"tracing one training step of {recipe} for {on}"):
-        loaded, wanted = choose(recipe, config.parse_pairs(set_ or []))
-        found = make_estimate(loaded, find_target(on), wanted)
-    _answer(found.json(), as_json, lambda _: terminal.estimate(found))
+        estimate = api.estimate(recipe, on, **_values(api.estimate, set_))
+    _answer(estimate.json(), as_json, lambda: screen(estimate))
 
 
 @app.command()
@@ -97,19 +90,26 @@ def plan(
     as_json: Json = False,
 ) -> None:
     """Does it fit, under which settings, for how long, at what cost, and why. Needs no GPU."""
-    from shoestring.report import planned
+    from shoestring.report.terminal.comparison import screen as comparison_screen
+    from shoestring.report.terminal.plan import screen as plan_screen
 
-    session_seconds, disk_bytes = _parsed("--limit", limit, parse_seconds), _parsed("--disk", disk, parse_bytes)
     names = on or ["local"]
+    limit_seconds, disk_bytes = _parsed("--limit", limit, parse_seconds), _parsed("--disk", disk, parse_bytes)
     with _waiting(f"planning {recipe} for {', '.join(names)}"):
-        loaded, wanted = choose(recipe, config.parse_pairs(set_ or []))
-        where = [under(find_target(name), session_seconds=session_seconds, disk_bytes=disk_bytes) for name in names]
-        measured = calibrated(calibrate) if calibrate else None
-        found = compare(loaded, where, wanted, usd_per_hour=price, calibration=measured)
-    if len(found.plans) > 1:
-        _answer(found.json(), as_json, lambda _: planned.comparison(found))
+        comparison = api.compare(
+            recipe,
+            names,
+            limit_seconds=limit_seconds,
+            disk_bytes=disk_bytes,
+            usd_per_hour=price,
+            calibrate=calibrate,
+            **_values(api.compare, set_),
+        )
+    if len(names) > 1:
+        _answer(comparison.json(), as_json, lambda: comparison_screen(comparison))
     else:
-        _answer(found.plans[0].json(), as_json, lambda _: planned.plan(found.plans[0]))
+        plan = comparison.plans[0]
+        _answer(plan.json(), as_json, lambda: plan_screen(plan))
 
 
 @app.command()
@@ -121,12 +121,12 @@ def check(
     as_json: Json = False,
 ) -> None:
     """Look at this machine before a run: GPU, build, memory, disk, data, internet. Status 1 where something fails."""
-    from shoestring.report import checks
+    from shoestring.report.terminal.checked import screen
 
     with _waiting(f"looking at this machine{f' and trying {recipe}' if recipe else ''}"):
-        found = api.check(recipe, on, run=run, **config.parse_pairs(set_ or []))
-    _answer(found.json(), as_json, lambda _: checks.page(found))
-    if found.status == "fail":
+        checked = api.check(recipe, on, run=run, **_values(api.check, set_))
+    _answer(checked.json(), as_json, lambda: screen(checked))
+    if checked.status == "fail":
         raise typer.Exit(1)
 
 
@@ -148,21 +148,19 @@ def train(
     as_json: Json = False,
 ) -> None:
     """Plan if there is no plan, train, and continue if DIR has a run. Stops by itself before a session's limit."""
-    from shoestring.report import terminal
+    from shoestring.report.terminal.outcome import screen
 
-    limit_seconds = _parsed("--limit", limit, parse_seconds)
-    disk_bytes = _parsed("--disk", disk, parse_bytes)
-    outcome = launch(
+    outcome = api.train(
         recipe,
-        config.parse_pairs(set_ or []),
         run=run,
         on=on,
-        limit_seconds=limit_seconds,
-        disk_bytes=disk_bytes,
-        started=_process_started(),
+        limit_seconds=_parsed("--limit", limit, parse_seconds),
+        disk_bytes=_parsed("--disk", disk, parse_bytes),
         allow_inexact=allow_inexact,
+        started=_process_started(),
+        **_values(api.train, set_),
     )
-    _answer(asdict(outcome), as_json, lambda _: terminal.outcome(outcome, recipe, run))
+    _answer(asdict(outcome), as_json, lambda: screen(outcome, recipe, run))
 
 
 @app.command()
@@ -177,12 +175,12 @@ def evaluate(
     as_json: Json = False,
 ) -> None:
     """The metrics of a run's or a checkpoint's weights, on its data or --set data=PATH. Writes nothing."""
-    from shoestring.report import evaluated
+    from shoestring.report.terminal.evaluated import screen
 
     limit_seconds = _parsed("--limit", limit, parse_seconds)
-    values = config.parse_pairs(set_ or [])
-    found = asdict(api.evaluate(directory, recipe=recipe, on=on, limit_seconds=limit_seconds, **values))
-    _answer(found, as_json, evaluated.page)
+    values = _values(api.evaluate, set_)
+    evaluated = api.evaluate(directory, recipe=recipe, on=on, limit_seconds=limit_seconds, **values)
+    _answer(asdict(evaluated), as_json, lambda: screen(evaluated))
 
 
 @app.command()
@@ -215,14 +213,28 @@ def _parsed(name: str, text: str | None, parse: Callable[[str], T]) -> T | None:
         raise QuestionError(f"{name}: {error}") from error
 
 
-def _answer(facts: Any, as_json: bool, render: Any) -> None:
-    """Print the answer: as JSON, or as `render` makes it for a person."""
+def _values(verb: Callable[..., object], set_: list[str] | None) -> dict[str, Any]:
+    """What --set says, as arguments of `verb` beside those it names itself."""
+    values = config.parse_pairs(set_ or [])
+    parameters = inspect.signature(verb).parameters.values()
+    taken = [each.name for each in parameters if each.kind is not each.VAR_KEYWORD and each.name in values]
+    if taken:
+        raise QuestionError(
+            "--set was not understood",
+            problems=[f"{name}={values[name]}: {name} belongs to the command, not to a recipe" for name in taken],
+            hint="the command's own options are in its --help",
+        )
+    return values
+
+
+def _answer(facts: Any, as_json: bool, screen: Callable[[], Any]) -> None:
+    """Print the answer: its facts as JSON, or the screen that shows them to a person."""
     if as_json:
         print(json.dumps(facts, indent=1, allow_nan=False))
         return
     from rich.console import Console
 
-    Console(highlight=False).print(render(facts))
+    Console(highlight=False).print(screen())
 
 
 def _say(text: str) -> None:

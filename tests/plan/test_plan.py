@@ -20,7 +20,7 @@ from shoestring.plan.comparison import compare
 from shoestring.plan.phases import phases
 from shoestring.plan.plan import make_plan
 from shoestring.recipe.finding import find
-from shoestring.report import planned
+from shoestring.report.terminal import plan as terminal
 from shoestring.settings import Settings
 from shoestring.trace import tracer
 
@@ -74,7 +74,7 @@ def test_what_the_recipe_says_of_its_data_is_part_of_a_plan():
     assert found.json()["notes"] == ["the data are synthetic <zeros>"]
     assert "the data are synthetic &lt;zeros&gt;" in found._repr_html_()
     console = Console(width=100, record=True, file=io.StringIO())
-    console.print(planned.plan(found))
+    console.print(terminal.screen(found))
     assert "the data are synthetic <zeros>" in console.export_text()
 
 

@@ -4,9 +4,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from shoestring import display
 from shoestring.estimate.calibration import Calibration
 from shoestring.hardware.catalog import Target
-from shoestring.plan import notebook
 from shoestring.plan.plan import Plan, plan_with
 from shoestring.recipe.options import LoadedRecipe
 from shoestring.settings import Settings
@@ -29,7 +29,7 @@ class Comparison:
 
     def _repr_html_(self) -> str:
         """What a notebook shows."""
-        return notebook.comparison(self.rows()) + "".join(plan._repr_html_() for plan in self.plans)
+        return display.html(self)
 
 
 def compare(

@@ -4,10 +4,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from shoestring import display
 from shoestring.estimate.memory import Breakdown
 from shoestring.estimate.phases import tensor_bytes
 from shoestring.hardware.catalog import Target
-from shoestring.plan import notebook
 from shoestring.plan.candidates import candidate
 from shoestring.recipe.options import LoadedRecipe
 from shoestring.settings import Settings
@@ -43,7 +43,7 @@ class Estimate:
 
     def _repr_html_(self) -> str:
         """What a notebook shows."""
-        return notebook.estimate(self.recipe, self.json())
+        return display.html(self)
 
 
 def make_estimate(loaded: LoadedRecipe, target: Target, wanted: Settings) -> Estimate:

@@ -5,12 +5,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from shoestring import config
+from shoestring import config, display
 from shoestring.estimate.calibration import Calibration
 from shoestring.estimate.memory import Breakdown
 from shoestring.hardware.catalog import Target
 from shoestring.hardware.prices import Price, price
-from shoestring.plan import notebook
 from shoestring.plan.advice import Seen, advice
 from shoestring.plan.candidates import Candidate, Candidates
 from shoestring.plan.costs import PlannedDisk, PlannedHost, PlannedTime, planned_disk, planned_host, planned_time
@@ -113,7 +112,7 @@ class Plan:
 
     def _repr_html_(self) -> str:
         """What a notebook shows."""
-        return notebook.plan(self.json())
+        return display.html(self)
 
 
 def make_plan(

@@ -1,1 +1,1 @@
-"""The page that shows a run: what was planned, what happened, what came out."""
+"""Whatever a person is shown: answers in a terminal and in a notebook, a run as a page."""

@@ -1,6 +1,5 @@
 """HTML in which escaping is the rule: text becomes markup only through here."""
 
-import html
 from collections.abc import Iterable
 from typing import TypeAlias
 
@@ -19,7 +18,7 @@ EMPTY = Markup()
 def element(tag: str, *content: Content, **attributes: str) -> Markup:
     """`<tag>` around `content`; `class_="x"` is written `class="x"`, `aria_label` is `aria-label`."""
     written = "".join(
-        f' {name.rstrip("_").replace("_", "-")}="{html.escape(value)}"' for name, value in attributes.items()
+        f' {name.rstrip("_").replace("_", "-")}="{_escaped(value)}"' for name, value in attributes.items()
     )
     return Markup(f"<{tag}{written}>{join(content)}</{tag}>")
 
@@ -29,7 +28,7 @@ def join(content: Content) -> Markup:
     if isinstance(content, Markup):
         return content
     if isinstance(content, str):
-        return Markup(html.escape(content))
+        return Markup(_escaped(content))
     return Markup("".join(map(join, content)))
 
 
@@ -54,3 +53,9 @@ def facts(pairs: Iterable[tuple[Content, Content]]) -> Markup:
     """Names and their values, one pair a line."""
     lines = [element("div", element("dt", name), element("dd", value)) for name, value in pairs]
     return element("dl", lines, class_="facts")
+
+
+def _escaped(text: str) -> str:
+    from html import escape  # its table of entities would be a part of every `import shoestring`
+
+    return escape(text)

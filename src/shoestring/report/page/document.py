@@ -3,11 +3,11 @@
 from importlib.resources import files
 from pathlib import Path
 
-from shoestring.report import sections
-from shoestring.report.headline import headline
 from shoestring.report.markup import Markup, element, join
-from shoestring.report.results import results
-from shoestring.report.run import Run, read
+from shoestring.report.page import sections
+from shoestring.report.page.headline import headline
+from shoestring.report.page.results import results
+from shoestring.report.page.run import Run, read
 from shoestring.session.ledger import sessions
 
 # The browser itself refuses whatever would be fetched or run.
@@ -28,7 +28,7 @@ def write(path: Path) -> Path:
 def html(run: Run) -> Markup:
     """The page of `run`."""
     found = sessions(run.events, run.status)
-    style = files("shoestring.report").joinpath("page.css").read_text(encoding="utf-8")
+    style = files("shoestring.report.page").joinpath("page.css").read_text(encoding="utf-8")
     head = join(
         [
             Markup('<meta charset="utf-8">'),

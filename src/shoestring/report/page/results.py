@@ -5,7 +5,7 @@ from typing import Any
 
 from shoestring.report.markup import EMPTY, Markup, element, join, table
 from shoestring.report.metrics import BASELINE, ERROR, is_about_another, with_error
-from shoestring.report.run import Run
+from shoestring.report.page.run import Run
 from shoestring.report.values import dig, metric_text, numbers, pretty_json, words
 
 _SMALLER_IS_BETTER = ("loss", "error", "perplexity", "mae", "mse", "rmse")

@@ -3,23 +3,23 @@
 from collections.abc import Iterable
 
 from rich.console import Group, RenderableType
-from rich.table import Table
 from rich.text import Text
 
 from shoestring.check.preflight import Checked
+from shoestring.report.terminal.elements import grid
 
 _MARKS = {"pass": ("✓", "green"), "warn": ("!", "bold yellow"), "fail": ("✗", "bold red")}
 
 
-def page(checked: Checked) -> RenderableType:
+def screen(checked: Checked) -> RenderableType:
     """Every line with its mark, the hints below what they are about, and the sum of it."""
-    table = Table.grid(padding=(0, 2))
+    table = grid()
     for finding in checked.findings:
         mark, style = _MARKS[finding.status]
-        said = Text(finding.said)
+        text = Text(finding.said)
         if finding.hint:
-            said.append(f"\n{finding.hint}", style="dim")
-        table.add_row(Text(f"{mark} {finding.status}", style=style), finding.name, said)
+            text.append(f"\n{finding.hint}", style="dim")
+        table.add_row(Text(f"{mark} {finding.status}", style=style), finding.name, text)
     what = f"{checked.recipe} on {checked.target}" if checked.recipe else checked.target
     return Group(Text(f"check of this machine for {what}", style="bold"), table, _sum(checked))
 

@@ -2,9 +2,9 @@
 
 from typing import TYPE_CHECKING
 
-from shoestring.report import svg
 from shoestring.report.markup import EMPTY, Markup
-from shoestring.report.run import Run
+from shoestring.report.page import svg
+from shoestring.report.page.run import Run
 from shoestring.report.values import dig, number, numbers
 from shoestring.session.ledger import Session, pauses
 from shoestring.units import GIB, MIB, bytes_text, seconds_text

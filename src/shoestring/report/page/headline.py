@@ -4,7 +4,7 @@ from collections.abc import Iterable
 
 from shoestring.report.markup import Markup, element
 from shoestring.report.metrics import is_about_another
-from shoestring.report.run import Run
+from shoestring.report.page.run import Run
 from shoestring.report.values import (
     UNKNOWN,
     count,

@@ -5,7 +5,7 @@ from html.parser import HTMLParser
 import pytest
 
 from shoestring.errors import QuestionError
-from shoestring.report.page import write
+from shoestring.report.page.document import write
 from tests.report import runs
 
 

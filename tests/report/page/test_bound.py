@@ -1,7 +1,7 @@
 import re
 
-from shoestring.report import sections
-from shoestring.report.run import read
+from shoestring.report.page import sections
+from shoestring.report.page.run import read
 from tests.report import runs
 
 

@@ -5,9 +5,9 @@ from statistics import median
 from shoestring.monitor import bound as monitor
 from shoestring.monitor.bound import spent
 from shoestring.monitor.events import Event
-from shoestring.report import bars, curves
 from shoestring.report.markup import EMPTY, Content, Markup, element, facts, join, table
-from shoestring.report.run import Run
+from shoestring.report.page import bars, curves
+from shoestring.report.page.run import Run
 from shoestring.report.values import (
     UNKNOWN,
     count,

@@ -1,8 +1,8 @@
 """What happened besides, in words."""
 
 from shoestring.monitor.events import Events
-from shoestring.report.run import read
-from shoestring.report.sections import remarks
+from shoestring.report.page.run import read
+from shoestring.report.page.sections import remarks
 
 
 def test_out_of_memory_and_overflows_are_told_in_words(tmp_path):

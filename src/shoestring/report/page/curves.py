@@ -5,10 +5,10 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from shoestring.monitor.events import Event
-from shoestring.report import svg
 from shoestring.report.markup import EMPTY, Markup
 from shoestring.report.metrics import BASELINE, is_about_another
-from shoestring.report.run import Run
+from shoestring.report.page import svg
+from shoestring.report.page.run import Run
 from shoestring.report.values import dig, metric_text, number, numbers, words
 from shoestring.units import GIB, MIB, bytes_text
 

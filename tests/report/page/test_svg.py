@@ -1,6 +1,6 @@
 import re
 
-from shoestring.report import svg
+from shoestring.report.page import svg
 
 
 def test_a_drawing_is_the_same_each_time_and_labelled():

@@ -3,8 +3,8 @@ import re
 
 import pytest
 
-from shoestring.report import curves
-from shoestring.report.run import read
+from shoestring.report.page import curves
+from shoestring.report.page.run import read
 from tests.report import runs
 
 

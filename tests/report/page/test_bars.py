@@ -2,8 +2,8 @@ import re
 
 import pytest
 
-from shoestring.report import bars
-from shoestring.report.run import read
+from shoestring.report.page import bars
+from shoestring.report.page.run import read
 from shoestring.session.ledger import sessions
 from tests.report import runs
 

@@ -1,0 +1,146 @@
+"""A plan, an estimate and a comparison as a notebook shows them: one self-contained piece of HTML, without scripts."""
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+from shoestring import display
+from shoestring.estimate.memory import Breakdown
+from shoestring.plan.comparison import Comparison
+from shoestring.plan.costs import PlannedTime
+from shoestring.plan.estimate import Estimate
+from shoestring.plan.limits import Limit
+from shoestring.plan.plan import Plan
+from shoestring.plan.proposals import Proposal
+from shoestring.report.markup import Content, Markup, element, join
+from shoestring.report.wording import limit_text, memory_text
+from shoestring.settings import Settings
+from shoestring.units import bytes_text, count_text, seconds_text
+
+_BOX = "font-family:system-ui,sans-serif;line-height:1.45;max-width:60em"
+_CELL = "text-align:left;padding:1px 12px 1px 0;vertical-align:top"
+_BAR = "display:inline-block;height:0.7em;background:#2a7ab0;width:{width:.1f}em"
+_GOOD, _BAD = "color:#1a7f37;font-weight:bold", "color:#b3261e;font-weight:bold"
+
+
+@display.html.register
+def plan(plan: Plan) -> Markup:
+    """The verdict first, then what it rests on."""
+    sessions, weeks = plan.sessions, plan.weeks
+    return _box(
+        f"{plan.recipe} on {plan.target.name}",
+        plan.facts.parameters_total,
+        plan.verdict,
+        {
+            "settings": _settings(plan.settings),
+            "memory": _memory(plan.memory),
+            "time": _time(plan.time),
+            "sessions": f"{len(sessions)}, {len(weeks) or '–'} weeks of the quota" if sessions else "–",
+            "disk": f"{bytes_text(plan.disk.peak_bytes)} at its fullest",
+            "limits": _lines(map(_limit, plan.limits)),
+            "because": _lines(plan.reasons),
+            "notes": _lines(plan.facts.notes),
+            "would do": _lines(plan.changes),
+            "advice": _lines(plan.advice),
+            "if memory ends": " → ".join(plan.ladder),
+            "proposals": _lines(map(_proposal, plan.proposals)),
+            "run it": _lines((f"{phase.name}: {phase.command}" for phase in plan.phases), tag="code"),
+        },
+    )
+
+
+@display.html.register
+def estimate(estimate: Estimate) -> Markup:
+    """The memory of given settings as its parts."""
+    return _box(
+        f"{estimate.recipe} on {estimate.target.name}",
+        estimate.facts.parameters_total,
+        "fits" if estimate.memory.fits else "does not fit",
+        {"settings": _settings(estimate.settings), "memory": _memory(estimate.memory)},
+    )
+
+
+@display.html.register
+def comparison(comparison: Comparison) -> Markup:
+    """A line for each target, then every plan in full."""
+    columns = ("target", "verdict", "an update", "in all", "sessions", "weeks", "US$")
+    rows = [
+        element("tr", [element("th", column, style=_CELL) for column in columns]),
+        *(element("tr", [element("td", cell, style=_CELL) for cell in _cells(row)]) for row in comparison.rows()),
+    ]
+    return join([element("div", element("table", rows), style=_BOX), *map(plan, comparison.plans)])
+
+
+def _cells(row: Mapping[str, Any]) -> Sequence[str]:
+    seconds = (row["update_seconds"], row["total_seconds"])
+    return (
+        row["target"],
+        row["verdict"],
+        *("unknown" if each is None else seconds_text(each) for each in seconds),
+        *("–" if row[name] is None else str(row[name]) for name in ("sessions", "weeks")),
+        "unknown" if row["usd"] is None else f"{row['usd']:.2f}",
+    )
+
+
+def _box(title: str, parameters: int, verdict: str, facts: Mapping[str, Content]) -> Markup:
+    """A headline, and below it the facts that there are."""
+    style = _GOOD if verdict == "fits" else _BAD
+    headline = element(
+        "div",
+        element("b", title),
+        f" · {count_text(parameters)} parameters · ",
+        element("span", verdict, style=style),
+    )
+    rows = [
+        element("tr", element("th", name, style=_CELL), element("td", content, style=_CELL))
+        for name, content in facts.items()
+        if content
+    ]
+    return element("div", headline, element("table", rows), style=_BOX)
+
+
+def _settings(settings: Settings) -> str:
+    values = settings.json()
+    names = ("micro_batch", "precision", "checkpointing", "optimizer_kernel")
+    return " · ".join(f"{name} {values[name]}" for name in names if values[name] is not None)
+
+
+def _memory(memory: Breakdown) -> Markup:
+    parts = sorted(memory.parts, key=lambda part: -part.bytes)
+    largest = max((part.bytes for part in parts), default=1)
+    bars = [
+        element(
+            "tr",
+            element("td", part.name, style=_CELL),
+            element("td", bytes_text(part.bytes), style=_CELL),
+            element("td", element("span", style=_BAR.format(width=20 * part.bytes / largest))),
+            title=part.source,
+        )
+        for part in parts
+    ]
+    return join([memory_text(memory), element("table", bars)])
+
+
+def _time(time: PlannedTime) -> str:
+    predicted, low, high = time.predicted, time.low, time.high
+    if predicted.update_seconds is None:
+        return "unknown"
+    text = f"{seconds_text(predicted.update_seconds)} an update"
+    if predicted.total_seconds is None:
+        return text
+    assert low.total_seconds is not None and high.total_seconds is not None
+    between = f"between {seconds_text(low.total_seconds)} and {seconds_text(high.total_seconds)}"
+    return f"{text} · {seconds_text(predicted.total_seconds)} in all ({between})"
+
+
+def _limit(limit: Limit) -> str:
+    return f"{limit.name} {limit_text(limit)}{'' if limit.holds else ', too much'}"
+
+
+def _proposal(proposal: Proposal) -> str:
+    values = " ".join(f"{name}={value}" for name, value in proposal.values.items())
+    return f"{proposal.name} {values}: {bytes_text(proposal.peak_bytes) if proposal.peak_bytes else proposal.note}"
+
+
+def _lines(texts: Iterable[str], tag: str = "span") -> Markup:
+    """Each text on a line of its own."""
+    return Markup("<br>".join(element(tag, text) for text in texts))

@@ -1,0 +1,61 @@
+"""What several screens are made of: a headline, a verdict, settings, bars, a grid."""
+
+from collections.abc import Mapping
+from typing import Any
+
+from rich.console import RenderableType
+from rich.table import Table
+from rich.text import Text
+
+from shoestring.estimate.memory import Breakdown
+from shoestring.hardware.catalog import Target
+from shoestring.settings import Settings
+from shoestring.trace.record import Facts
+from shoestring.units import bytes_text, count_text
+
+_BAR = 30
+_VERDICTS = {"fits": "bold green", "fits with changes": "bold yellow", "does not fit": "bold red"}
+
+
+def headline(recipe: str, target: Target, facts: Facts) -> Text:
+    """What is asked about: a recipe on a target."""
+    device = f"{target.device.title}, {bytes_text(target.device.memory_bytes)}"
+    return Text.assemble(
+        (recipe, "bold"),
+        " on ",
+        (target.name, "bold"),
+        f" ({device}) · {count_text(facts.parameters_total)} parameters",
+    )
+
+
+def verdict(text: str) -> Text:
+    """Whether it fits, in the colour of that."""
+    return Text(text, style=_VERDICTS[text])
+
+
+def settings_text(settings: Mapping[str, Any]) -> str:
+    """Microbatch and precision, and what else decides memory where it is not the default."""
+    plain = Settings(checkpointing="no").json()
+    names = ("checkpointing", "optimizer_kernel", "offload", "sharding", "allocator", "cudnn_benchmark")
+    others = [f"{name} {settings[name]}" for name in names if settings[name] not in (None, plain[name])]
+    return " · ".join([f"micro_batch {settings['micro_batch']}", str(settings["precision"]), *others])
+
+
+def memory_bars(memory: Breakdown) -> RenderableType:
+    """The parts of a breakdown, the largest first."""
+    largest = max(part.bytes for part in memory.parts)
+    table = grid()
+    for part in sorted(memory.parts, key=lambda part: -part.bytes):
+        table.add_row(part.name, Text(bytes_text(part.bytes), justify="right"), bar(part.bytes / largest))
+    return table
+
+
+def bar(share: float) -> Text:
+    """A bar of at most `_BAR` cells in eighths of a cell."""
+    eighths = max(1, round(share * _BAR * 8))
+    return Text("█" * (eighths // 8) + " ▏▎▍▌▋▊▉"[eighths % 8].strip(), style="cyan")
+
+
+def grid() -> Table:
+    """Columns side by side, without lines."""
+    return Table.grid(padding=(0, 2))

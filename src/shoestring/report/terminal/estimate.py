@@ -1,0 +1,22 @@
+"""The memory of given settings as its parts."""
+
+from rich.console import Group, RenderableType
+
+from shoestring.plan.estimate import Estimate
+from shoestring.report.terminal.elements import grid, headline, memory_bars, settings_text, verdict
+from shoestring.report.wording import memory_text
+from shoestring.units import bytes_text
+
+
+def screen(estimate: Estimate) -> RenderableType:
+    """What an estimate looks like in a terminal."""
+    facts = grid()
+    facts.add_row("settings", settings_text(estimate.settings.json()))
+    facts.add_row("memory", memory_text(estimate.memory))
+    facts.add_row("", memory_bars(estimate.memory))
+    facts.add_row("tensors in", " · ".join(f"{name} {bytes_text(size)}" for name, size in estimate.phases.items()))
+    return Group(
+        headline(estimate.recipe, estimate.target, estimate.facts),
+        verdict("fits" if estimate.memory.fits else "does not fit"),
+        facts,
+    )

@@ -1,0 +1,28 @@
+"""What there is to run on."""
+
+from collections.abc import Sequence
+
+from rich.console import RenderableType
+from rich.table import Table
+
+from shoestring.hardware.catalog import Target
+from shoestring.units import bytes_text
+
+
+def screen(targets: Sequence[Target]) -> RenderableType:
+    """A line for each target."""
+    table = Table(box=None, pad_edge=False, header_style="bold")
+    for name in ("target", "device", "memory", "precisions", "session", "a week", "disk"):
+        table.add_column(name)
+    for target in targets:
+        platform = target.platform
+        table.add_row(
+            target.name,
+            f"{target.gpus} x {target.device.title}" if target.gpus > 1 else target.device.title,
+            bytes_text(target.device.memory_bytes),
+            " ".join(target.device.precisions),
+            f"{platform.session_hours:g} h" if platform and platform.session_hours else "–",
+            f"{platform.weekly_gpu_hours:g} h" if platform and platform.weekly_gpu_hours else "–",
+            bytes_text(platform.disk_bytes) if platform and platform.disk_bytes else "–",
+        )
+    return table

@@ -1,0 +1,93 @@
+"""What a notebook shows; of a plan: tests/plan/test_plan.py."""
+
+import re
+from html.parser import HTMLParser
+
+import pytest
+import torch
+from torch import nn
+
+import shoestring
+from shoestring.units import bytes_text
+
+
+class Odd:
+    epochs = 2
+    effective_batch = 4
+
+    def model(self):
+        return nn.Linear(3, 1)
+
+    def batch(self, size):
+        return torch.zeros(size, 3)
+
+    def loss(self, model, batch):
+        return model(batch).square().mean()
+
+    def data(self):
+        return torch.ones(10, 3)
+
+
+Odd.__name__ = "<odd> & 'co'"
+
+
+class Reader(HTMLParser):
+    """Holds every tag against the one that closes it, and gathers the text."""
+
+    def __init__(self):
+        super().__init__()
+        self.open, self.texts = [], []
+
+    def handle_starttag(self, tag, attrs):
+        if tag != "br":
+            self.open.append(tag)
+
+    def handle_endtag(self, tag):
+        assert self.open.pop() == tag
+
+    def handle_data(self, data):
+        self.texts.append(data)
+
+
+def read(html):
+    reader = Reader()
+    reader.feed(html)
+    reader.close()
+    assert not reader.open
+    return reader.texts
+
+
+@pytest.fixture(scope="module")
+def comparison():
+    return shoestring.compare(Odd(), ["kaggle-t4", "t4"])
+
+
+def test_an_estimate_is_its_verdict_and_its_parts():
+    estimate = shoestring.estimate(Odd(), on="t4")
+    html = estimate._repr_html_()
+    texts = read(html)
+    assert texts[0] == "<odd> & 'co' on t4"
+    assert "fits" in texts
+    assert [text for text in texts if text in {part.name for part in estimate.memory.parts}] == [
+        part.name for part in sorted(estimate.memory.parts, key=lambda part: -part.bytes)
+    ]
+    assert max(float(width) for width in re.findall(r";width:([\d.]+)em", html)) == 20
+    assert any(text.startswith(f"{bytes_text(estimate.peak_bytes)} at the peak") for text in texts)
+
+
+def test_a_comparison_is_a_line_for_each_target_and_every_plan(comparison):
+    html = comparison._repr_html_()
+    texts = read(html)
+    assert texts.index("target") < texts.index("kaggle-t4") < texts.index("t4") < texts.index("<odd> & 'co' on t4")
+    assert html.endswith("".join(plan._repr_html_() for plan in comparison.plans))
+
+
+def test_a_plan_lists_its_reasons_each_on_a_line(comparison):
+    plan = comparison.plans[0]
+    html = plan._repr_html_()
+    assert set(plan.reasons) <= set(read(html))
+    assert html.count("<br>") == sum(
+        len(lines) - 1
+        for lines in (plan.limits, plan.reasons, plan.facts.notes, plan.advice, plan.proposals, plan.phases)
+        if lines
+    )
