@@ -9,7 +9,7 @@ import torch
 
 from shoestring.checkpoint.store import Store
 from shoestring.monitor.events import read
-from shoestring.runs.launch import launch
+from shoestring.runs.launch import LaunchRequest, launch
 from tests.sessions import session
 
 EXAMPLES = Path(__file__).parents[1] / "examples"
@@ -19,7 +19,7 @@ UPDATES = 40  # of own_loop's 15 an epoch
 def test_the_spirals_are_told_apart(tmp_path):
     example = EXAMPLES / "spiral.py"
     assert len(example.read_text().splitlines()) < 40
-    outcome = launch(str(example), {}, run=tmp_path)
+    outcome = launch(str(example), {}, LaunchRequest(run=tmp_path))
     assert outcome.status == "finished"
     assert outcome.metrics["validation"]["loss"] < 0.1
 
@@ -32,7 +32,7 @@ def test_lines_of_text_are_staged_streamed_and_padded(tmp_path, monkeypatch):
         lines = (f"{name * (1 + 3 * number % 40)} follows {name}" for number in range(60))
         (tmp_path / "slow" / f"{name}.txt").write_text("\n".join(lines))
     values = {"data": str(tmp_path / "slow"), "stage": "yes", "epochs": 2, "width": 16, "micro_batch": 16}
-    assert launch(str(EXAMPLES / "lines.py"), values, run=tmp_path / "run").status == "finished"
+    assert launch(str(EXAMPLES / "lines.py"), values, LaunchRequest(run=tmp_path / "run")).status == "finished"
     events = list(read(tmp_path / "run" / "events.jsonl"))
     losses = [event["loss"] for event in events if event["event"] == "progress"]
     assert losses[-1] < 5.5  # of 256 bytes that are alike it would be 5.55

@@ -1,11 +1,11 @@
 """The verbs of the command line as plain functions: each command parses its options and calls the one of its name."""
 
+import time
 from collections.abc import Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from shoestring.errors import QuestionError
-from shoestring.estimate.calibration import calibrated
 from shoestring.hardware.catalog import Target
 from shoestring.hardware.targets import find as find_target
 from shoestring.hardware.targets import known as known_targets
@@ -16,7 +16,8 @@ from shoestring.plan.estimate import Estimate, make_estimate
 from shoestring.plan.plan import Plan
 from shoestring.recipe.finding import built_in, choose
 from shoestring.report import notebook  # noqa: F401  (registers how a notebook shows what the verbs return)
-from shoestring.runs.launch import launch
+from shoestring.runs.calibrate import calibrated
+from shoestring.runs.launch import LaunchRequest, launch
 
 if TYPE_CHECKING:
     from shoestring.check.preflight import Checked
@@ -134,17 +135,15 @@ def train(
 
     Raises QuestionError for a wrong question, RunError when the run cannot go on.
     """
-    return launch(
-        recipe,
-        values,
-        plan=plan,
+    request = LaunchRequest(
         run=Path(run),
         on=on,
         limit_seconds=limit_seconds,
         disk_bytes=disk_bytes,
-        started=started,
+        started=time.monotonic() if started is None else started,
         allow_inexact=allow_inexact,
     )
+    return launch(recipe, values, request, plan)
 
 
 def evaluate(

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import json
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from statistics import median
 from typing import Any
 
@@ -34,17 +32,15 @@ class Calibration:
     """Bytes/s of its full saves from the copy until they were verified; None where it made none."""
 
 
-def calibrated(run: Path) -> Calibration:
-    """Hold what a run's record says of its speed against its plan.
+def calibration(run: str, plan: Mapping[str, Any], events: Sequence[Mapping[str, Any]]) -> Calibration:
+    """Compare the measured updates among the `events` of the `run` of this name with its plan (`Plan.json()`).
 
     A session's first line is left out, and all with another microbatch than the plan's: they are of other updates.
-    Raises QuestionError where the directory has no plan with a predicted time or too few updates.
+    Raises QuestionError for a plan without a predicted time, and for too few updates.
     """
-    plan = _at(_read(run / "plan.json"), "plan") or {}
     predicted = _number(_at(plan, "time", "update_seconds"))
     if predicted is None or predicted <= 0:
         raise QuestionError(f"the plan of {run} predicts no time", hint="give a run on a device with known rates")
-    events = list(_events(run / "events.jsonl"))
     lines = list(_lines(events, _at(plan, "target"), _at(plan, "settings", "micro_batch")))
     if len(lines) < LEAST_LINES:
         raise QuestionError(
@@ -61,7 +57,7 @@ def calibrated(run: Path) -> Calibration:
         spread=Spread(
             low=each[cut] / middle,
             high=each[-1 - cut] / middle,
-            source=f"{updates:.0f} updates measured in {run.name} ({_at(plan, 'recipe')}): {middle / uncalibrated:.2f} "
+            source=f"{updates:.0f} updates measured in {run} ({_at(plan, 'recipe')}): {middle / uncalibrated:.2f} "
             "times the prediction",
         ),
         input_seconds=sum(line[2] for line in lines) / updates,
@@ -96,36 +92,6 @@ def _save_rate(events: Sequence[Mapping[str, Any]]) -> float | None:
     ]
     size, seconds = (sum(column) for column in zip(*saves, strict=True)) if saves else (0.0, 0.0)
     return size / seconds if seconds else None
-
-
-def _events(path: Path) -> Iterator[Mapping[str, Any]]:
-    """As `monitor/events.py` writes them; lines that a kill tore are left out."""
-    for line in _text(path).splitlines():
-        try:
-            event = json.loads(line)
-        except ValueError:
-            continue
-        if isinstance(event, dict) and isinstance(event.get("event"), str):
-            yield event
-
-
-def _read(path: Path) -> Mapping[str, Any]:
-    try:
-        plan = json.loads(_text(path))
-    except ValueError as error:
-        raise QuestionError(f"{path} is no JSON: {error}") from error
-    if not isinstance(plan, dict):
-        raise QuestionError(f"{path} is no plan")
-    return plan
-
-
-def _text(path: Path) -> str:
-    try:
-        return path.read_text(encoding="utf-8", errors="replace")
-    except OSError as error:
-        raise QuestionError(
-            f"{path} cannot be read: {error}", hint="give the directory of a run that trained"
-        ) from error
 
 
 def _at(values: Mapping[str, Any], *path: str) -> Any:

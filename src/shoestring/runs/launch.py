@@ -5,6 +5,7 @@ import os
 import sys
 import time
 from collections.abc import Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -25,25 +26,29 @@ if TYPE_CHECKING:
     from shoestring.train.loop import Outcome
 
 
-def launch(
-    recipe: str | object,
-    values: Mapping[str, object],
-    *,
-    plan: Plan | None = None,
-    run: Path,
-    on: str = "local",
-    limit_seconds: float | None = None,
-    disk_bytes: int | None = None,
-    started: float | None = None,
-    allow_inexact: bool = False,
-) -> "Outcome":
-    """Train as `shoestring.train` says, with options and settings in `values`.
+@dataclass(frozen=True, kw_only=True)
+class LaunchRequest:
+    """Where a run is to train, and within which limits."""
 
-    The session began when `time.monotonic()` said `started`, by default now: planning is part of it.
-    """
-    started = time.monotonic() if started is None else started
-    target = _here(on)
-    directory = RunDirectory(run)
+    run: Path
+    on: str = "local"
+    """The target whose platform's limits count."""
+    limit_seconds: float | None = None
+    """Of this session, instead of the platform's."""
+    disk_bytes: int | None = None
+    """Of the run's directory, instead of the platform's."""
+    started: float = field(default_factory=time.monotonic)
+    """When the session began, by `time.monotonic()`: planning is part of it."""
+    allow_inexact: bool = False
+    """Continue under other versions, hardware or settings."""
+
+
+def launch(
+    recipe: str | object, values: Mapping[str, object], request: LaunchRequest, plan: Plan | None = None
+) -> "Outcome":
+    """Train as `shoestring.train` says, with options and settings in `values`."""
+    target = _here(request.on)
+    directory = RunDirectory(request.run)
     directory.create()
     with directory.locked():
         stored = directory.plan()
@@ -55,17 +60,7 @@ def launch(
             if state and state.status == "finished":
                 _say(f"the run in {directory.path} is finished; shoestring report {directory.path} draws it")
                 return _outcome(state)
-        return _train(
-            loaded,
-            settings,
-            directory,
-            target,
-            on=on,
-            limit_seconds=limit_seconds,
-            disk_bytes=disk_bytes,
-            started=started,
-            allow_inexact=allow_inexact,
-        )
+        return _train(loaded, settings, directory, target, request)
 
 
 def _here(on: str) -> Target:
@@ -133,16 +128,7 @@ def _outcome(state: StoredState) -> "Outcome":
 
 
 def _train(
-    loaded: LoadedRecipe,
-    settings: Settings,
-    directory: RunDirectory,
-    target: Target,
-    *,
-    on: str,
-    limit_seconds: float | None,
-    disk_bytes: int | None,
-    started: float,
-    allow_inexact: bool,
+    loaded: LoadedRecipe, settings: Settings, directory: RunDirectory, target: Target, request: LaunchRequest
 ) -> "Outcome":
     if settings.allocator == "expandable" and target.device.kind == "cuda":
         _expandable_segments()
@@ -165,25 +151,25 @@ def _train(
             f"this machine has {target.device.title}, but this torch ({torch.__version__}) cannot use it",
             hint="install a CUDA build of torch for its driver, or train with --on cpu",
         )
-    # A platform's limits are what they are today; what is given here counts instead.
-    platform = target.platform
+    # A platform's limits are what they are today; those of the request count instead.
+    platform, limit_seconds, disk_bytes = target.platform, request.limit_seconds, request.disk_bytes
     if limit_seconds is None and platform and platform.session_hours:
         limit_seconds = platform.session_hours * 3600
     if disk_bytes is None and platform:
         disk_bytes = platform.disk_bytes
     with StopSignals() as signals:
         try:
-            request = SessionRequest(
+            session = SessionRequest(
                 loaded=loaded,
                 settings=settings,
                 run=directory,
-                target=on,
+                target=request.on,
                 device=device,
-                stop=Stop(deadline=Deadline(limit_seconds, started=started), signals=signals),
+                stop=Stop(deadline=Deadline(limit_seconds, started=request.started), signals=signals),
                 disk_bytes=disk_bytes,
-                allow_inexact=allow_inexact,
+                allow_inexact=request.allow_inexact,
             )
-            return train(request, library)
+            return train(session, library)
         except SessionOver:
             return _outcome(directory.state() or StoredState())
 

@@ -8,6 +8,7 @@ from shoestring.report.page import sections
 from shoestring.report.page.headline import headline
 from shoestring.report.page.results import results
 from shoestring.report.page.run import Run, read
+from shoestring.session.directory import RunDirectory
 from shoestring.session.ledger import sessions
 
 # The browser itself refuses whatever would be fetched or run.
@@ -22,7 +23,7 @@ def write(path: Path) -> Path:
     # Whoever has the page open never reloads half of one.
     draft = path / "report.html.part"
     draft.write_text(html(read(path)), encoding="utf-8")
-    return draft.replace(path / "report.html")
+    return draft.replace(RunDirectory(path).report_file)
 
 
 def html(run: Run) -> Markup:

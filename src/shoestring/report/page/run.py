@@ -9,8 +9,7 @@ from shoestring.errors import QuestionError
 from shoestring.monitor import events as record
 from shoestring.monitor.events import Event
 from shoestring.report.values import dig, number
-
-_MARKS = ("plan.json", "state.json", "events.jsonl")
+from shoestring.session.directory import RunDirectory
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -53,20 +52,21 @@ def read(path: Path) -> Run:
 
     Raises QuestionError where that is no run's directory.
     """
-    if not any((path / mark).is_file() for mark in _MARKS):
+    run = RunDirectory(path)
+    marks = (run.plan_file, run.state_file, run.events_file)
+    if not any(mark.is_file() for mark in marks):
         raise QuestionError(
-            f"{path} is no run: it has none of {', '.join(_MARKS)}",
+            f"{path} is no run: it has none of {', '.join(mark.name for mark in marks)}",
             hint="give the directory of a run, one that `shoestring train RECIPE --run DIR` made",
         )
     problems: list[str] = []
-    events_file = path / "events.jsonl"
-    if not events_file.is_file():
-        problems.append("events.jsonl is missing: nothing of what happened can be shown")
-    happened = list(record.read(events_file))
+    if not run.events_file.is_file():
+        problems.append(f"{run.events_file.name} is missing: nothing of what happened can be shown")
+    happened = list(record.read(run.events_file))
     return Run(
         path=path,
-        plan=_read_object(path / "plan.json", problems),
-        state=_read_object(path / "state.json", problems),
+        plan=_read_object(run.plan_file, problems),
+        state=_read_object(run.state_file, problems),
         events=happened,
         current=record.current(happened),
         problems=tuple(problems),

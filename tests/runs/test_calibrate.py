@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from shoestring.errors import QuestionError
-from shoestring.estimate.calibration import calibrated
+from shoestring.runs.calibrate import calibrated
 
 SESSION = {"event": "session", "target": "kaggle-t4", "micro_batch": 8}
 
@@ -91,8 +91,8 @@ def test_what_is_no_run_is_named(tmp_path: Path) -> None:
     with pytest.raises(QuestionError, match=r"plan\.json"):
         calibrated(tmp_path)
     (tmp_path / "plan.json").write_text("[]", "utf-8")
-    with pytest.raises(QuestionError, match="is no plan"):
+    with pytest.raises(QuestionError, match=r"plan\.json holds no JSON object"):
         calibrated(tmp_path)
     (tmp_path / "plan.json").write_text("{", "utf-8")
-    with pytest.raises(QuestionError, match="is no JSON"):
+    with pytest.raises(QuestionError, match=r"plan\.json cannot be read"):
         calibrated(tmp_path)
