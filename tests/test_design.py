@@ -1,0 +1,59 @@
+"""docs/design.md says what the code does."""
+
+import json
+import re
+import sys
+from pathlib import Path
+
+from shoestring import cli
+
+DESIGN = (Path(__file__).parents[1] / "docs" / "design.md").read_text()
+RECIPE = """
+import json, sys
+import torch
+from pathlib import Path
+
+
+class Mine:
+    epochs, effective_batch = 1, 4
+
+    def model(self):
+        return torch.nn.Linear(2, 1)
+
+    def batch(self, size):
+        return torch.zeros(size, 2)
+
+    def loss(self, model, batch):
+        frame, calls = sys._getframe(1), []
+        while frame:
+            calls.append(f"{frame.f_globals.get('__name__')}.{frame.f_code.co_qualname}")
+            frame = frame.f_back
+        if "shoestring.api.train" in calls:
+            Path(__file__).with_name("calls.json").write_text(json.dumps(calls[::-1]))
+        return model(batch).square().mean()
+
+    def data(self):
+        return torch.randn(4, 2)
+"""
+
+
+def test_an_update_takes_the_way_that_is_described(tmp_path, monkeypatch):
+    recipe = tmp_path / "mine.py"
+    recipe.write_text(RECIPE)
+    monkeypatch.setattr(sys, "argv", ["shoestring", "train", str(recipe), "--run", str(tmp_path / "run"), "--json"])
+    cli.app(standalone_mode=False)
+    calls = [call for call in json.loads((tmp_path / "calls.json").read_text()) if call.startswith("shoestring.")]
+    section = DESIGN.partition("## One update, from the command line to backward")[2].partition("\n## ")[0]
+    described = re.findall(r"^\d+\. `(shoestring\.[^`]+)`", section, re.MULTILINE)
+    assert len(described) > 5
+    assert calls == described
+
+
+def test_every_path_and_package_that_it_names_is_there():
+    root = Path(__file__).parents[1]
+    for path in re.findall(r"`((?:[a-z_]+/)+[a-z_]+\.py)`", DESIGN):
+        assert (root / path).exists() or (root / "src" / "shoestring" / path).exists(), path
+    table = DESIGN.partition("| package | content |")[2].partition("\n\n")[0]
+    named = {name for row in re.findall(r"^\| `([a-z_ ]+)` \|", table, re.MULTILINE) for name in row.split()}
+    there = {path.stem for path in (root / "src" / "shoestring").iterdir() if path.suffix == ".py" or path.is_dir()}
+    assert there - {"__init__", "__main__", "__pycache__", "py", "display"} == named
