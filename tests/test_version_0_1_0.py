@@ -20,6 +20,7 @@ import torch
 from safetensors.torch import load_file
 
 import shoestring
+from shoestring.errors import QuestionError
 from tests.fixtures.version_0_1_0.make import digest
 
 FIXTURE = Path(__file__).parent / "fixtures" / "version_0_1_0"
@@ -124,6 +125,23 @@ def test_the_ledger_counts_the_sessions_of_both_versions(continued):
     assert [session["updates"] for session in after["sessions"][len(before["sessions"]) :]] == [
         UPDATES[continued.name] - PAUSED_AT[continued.name]
     ]
+
+
+def test_elsewhere_it_is_not_continued_without_a_word_and_its_state_is_not_lost(tmp_path):
+    run = copied("engine", tmp_path)
+    threads = torch.get_num_threads()
+    torch.set_num_threads(threads + 1)
+    try:
+        with pytest.raises(QuestionError, match="bit for bit") as refused:
+            shoestring.train(recipe_beside(run), run=run, on="cpu")
+    finally:
+        torch.set_num_threads(threads)
+    assert f"threads: saved under {threads}, here {threads + 1}" in refused.value.problems
+    before, after = (read(folder / "state.json") for folder in (FIXTURE / "engine", run))
+    assert after["status"] == "failed"
+    assert {name: after[name] for name in ("update", "total_updates", "metrics")} == {
+        name: before[name] for name in ("update", "total_updates", "metrics")
+    }
 
 
 def test_its_weights_are_kept_as_its_settings_say(continued):
