@@ -164,6 +164,12 @@ def test_what_is_imported_takes_the_arguments_that_it_took(name):
     assert callable(value) and refused(NAMES[name], value) == []
 
 
+def test_what_a_star_imports_is_still_among_it():
+    for module, place in ((shoestring, ""), (shoestring.pieces, "pieces.")):
+        names = {name.removeprefix(place) for name in NAMES if name.startswith(place)}
+        assert {name for name in names if "." not in name} <= set(module.__all__)
+
+
 def test_a_call_that_would_be_refused_is_found():
     """Which the test above relies on."""
 

@@ -20,6 +20,7 @@ import torch
 from safetensors.torch import load_file
 
 import shoestring
+from shoestring.errors import QuestionError
 from tests.fixtures.version_0_1_0.make import digest
 
 FIXTURE = Path(__file__).parent / "fixtures" / "version_0_1_0"
@@ -108,9 +109,9 @@ def test_whatever_version_0_1_0_wrote_is_still_written(continued):
     assert files(continued.began) <= files(continued.run)
     for name in ("plan.json", "state.json", "ledger.json"):
         assert keys(read(continued.began / name)) <= keys(read(continued.run / name)), name
-    for name in ("manifest.json", "state.json"):
-        before, after = (read(newest_checkpoint(folder) / name) for folder in (continued.began, continued.run))
-        assert keys(before) <= keys(after), name
+    before, after = (newest_checkpoint(folder) for folder in (continued.began, continued.run))
+    assert keys(read(before / "manifest.json")) <= keys(read(after / "manifest.json"))
+    assert keys(without_libraries(before)) <= keys(without_libraries(after))
     before, after = events(continued.began), events(continued.run)[len(events(continued.began)) :]
     for kind in {event["event"] for event in after}:
         then, now = (keys([event for event in lines if event["event"] == kind]) for lines in (before, after))
@@ -124,6 +125,23 @@ def test_the_ledger_counts_the_sessions_of_both_versions(continued):
     assert [session["updates"] for session in after["sessions"][len(before["sessions"]) :]] == [
         UPDATES[continued.name] - PAUSED_AT[continued.name]
     ]
+
+
+def test_elsewhere_it_is_not_continued_without_a_word_and_its_state_is_not_lost(tmp_path):
+    run = copied("engine", tmp_path)
+    threads = torch.get_num_threads()
+    torch.set_num_threads(threads + 1)
+    try:
+        with pytest.raises(QuestionError, match="bit for bit") as refused:
+            shoestring.train(recipe_beside(run), run=run, on="cpu")
+    finally:
+        torch.set_num_threads(threads)
+    assert f"threads: saved under {threads}, here {threads + 1}" in refused.value.problems
+    before, after = (read(folder / "state.json") for folder in (FIXTURE / "engine", run))
+    assert after["status"] == "failed"
+    assert {name: after[name] for name in ("update", "total_updates", "metrics")} == {
+        name: before[name] for name in ("update", "total_updates", "metrics")
+    }
 
 
 def test_its_weights_are_kept_as_its_settings_say(continued):
@@ -258,6 +276,13 @@ def other_processor(run: Path) -> list[str]:
     """Its name where a run was continued on another than it began on: kernels may be chosen by it."""
     began, *_, last = (event["machine"]["cpu"] for event in events(run) if event["event"] == "session")
     return [last] if last != began else []
+
+
+def without_libraries(checkpoint: Path) -> dict[str, Any]:
+    """Its state.json, without the content of sections that are torch's and transformers' affair."""
+    foreign = dict.fromkeys(("model", "optimizer", "scheduler", "scaler", "trainer"))
+    state = read(checkpoint / "state.json")
+    return state | {name: foreign[name] for name in foreign.keys() & state.keys()}
 
 
 def newest_checkpoint(run: Path) -> Path:
