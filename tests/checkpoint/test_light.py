@@ -30,7 +30,7 @@ def test_weights_come_back_tied_ones_too(tmp_path):
 def test_the_file_is_replaced_at_once(tmp_path):
     for _ in range(2):
         save_light(tmp_path, nn.Linear(2, 2), {})
-    assert [path.name for path in tmp_path.iterdir()] == [WEIGHTS]
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["manifest.json", WEIGHTS]
 
 
 @pytest.mark.parametrize("damage", [lambda data: data[:40], lambda data: b"", lambda data: b"\xff" * 8 + data[8:]])
@@ -120,7 +120,8 @@ def test_adapters_are_written_as_peft_writes_them(tmp_path):
             if parameter.requires_grad:
                 parameter += 0.1
     path = save_light(tmp_path / "best", saved, {"update": 3})
-    assert sorted(file.name for file in path.parent.iterdir()) == ["adapter_config.json", "adapter_model.safetensors"]
+    names = ["adapter_config.json", "adapter_model.safetensors", "manifest.json"]
+    assert sorted(file.name for file in path.parent.iterdir()) == names
     saved.adapted.save_pretrained(tmp_path / "peft")
     theirs = safetensors.torch.load_file(tmp_path / "peft" / "adapter_model.safetensors")
     ours = safetensors.torch.load_file(path)
