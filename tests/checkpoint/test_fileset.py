@@ -218,6 +218,29 @@ def test_who_reads_while_another_saves_has_one_of_the_sets_whole(tmp_path, state
         assert float(weight[0, 0]) in (OLD, NEW, 3), disk.done[number]
 
 
+def test_what_was_saved_since_it_was_looked_at_is_looked_at_too(tmp_path):
+    folder = ready(tmp_path / "set", "old")
+    disk = Disk(folder)
+    with disk.watching():
+        open_verified(folder, NAMES[1])
+    found = set()
+    for number in range(len(disk.done)):
+        folder = ready(tmp_path / "set", "old")
+        pending = [NEW]
+
+        def strike(at, name, path, folder=folder, number=number, pending=pending):
+            while at == number and pending:
+                save(folder, pending.pop())
+                spoilt(folder / NAMES[1])
+
+        with Disk(folder, strike).watching():
+            try:
+                found.add(int(open_verified(folder, NAMES[1])["weight"][0, 0]))
+            except Damaged:
+                found.add("damaged")
+    assert found == {OLD, "damaged"}
+
+
 def spoilt(path):
     data = bytearray(path.read_bytes())
     data[len(data) // 2] ^= 4

@@ -26,7 +26,7 @@ from shoestring.checkpoint.light import (
 from shoestring.checkpoint.manifest import MANIFEST, read_manifest
 from shoestring.checkpoint.store import Store
 from shoestring.errors import CheckpointError
-from tests.checkpoint.faults import Disk, Killed, failing, killing
+from tests.checkpoint.faults import KINDS, Disk, Killed, failing, killing
 
 
 class Tied(nn.Module):
@@ -268,6 +268,46 @@ def test_weights_without_a_manifest_are_loaded_and_said_to_be_unverified(tmp_pat
     assert (loaded.facts, loaded.verified, value_of(model)) == ({"update": 1}, False, 1)
     save_light(tmp_path, filled(2), {"update": 2})
     assert read_light(tmp_path, model).verified
+
+
+@pytest.mark.parametrize("make", [os.mkfifo, os.mkdir, lambda path: path.symlink_to("nowhere")])
+def test_a_manifest_that_is_none_is_not_taken_for_a_folder_without_one(tmp_path, make):
+    save_light(tmp_path, filled(1), {"update": 1})
+    (tmp_path / MANIFEST).unlink()
+    make(tmp_path / MANIFEST)
+    with pytest.raises(CheckpointError, match="not a regular file"):
+        load_light(tmp_path, filled(7))
+
+
+@pytest.mark.parametrize("error", KINDS.values(), ids=KINDS)
+def test_a_disk_that_cannot_be_read_makes_no_weights_unverified(tmp_path, error):
+    save_light(tmp_path, filled(1), {"update": 1})
+    disk = Disk(tmp_path)
+    with disk.watching():
+        read_light(tmp_path, filled(7))
+    refused = 0
+    for number in range(len(disk.done)):
+        model = filled(7)
+        with Disk(tmp_path, failing(number, error)).watching():
+            try:
+                assert read_light(tmp_path, model).verified
+            except CheckpointError:
+                refused += 1
+                assert value_of(model) == 7
+            else:
+                assert value_of(model) == 1
+    assert refused
+
+
+def test_the_weights_of_a_full_checkpoint_are_held_against_its_manifest(tmp_path):
+    folder = Store(tmp_path).save(3, {"model": filled(1).state_dict()}).path
+    model = filled(7)
+    assert (read_light(folder, model).verified, value_of(model)) == (True, 1)
+    data = bytearray((folder / WEIGHTS).read_bytes())
+    data[-1] ^= 1
+    (folder / WEIGHTS).write_bytes(data)
+    with pytest.raises(CheckpointError, match="not those that were written"):
+        load_light(folder, model)
 
 
 def test_a_file_put_in_the_place_of_one_that_a_manifest_speaks_of_is_refused(tmp_path):

@@ -110,7 +110,7 @@ def open_verified(folder: Path, name: str) -> MappedFile:
 
 def _opened(folder: Path, name: str, manifest: Manifest) -> MappedFile:
     members = manifest.weights.get(TRAINED, ())
-    if manifest.kind != "weights" or name not in members:
+    if name not in members:
         raise Damaged(MANIFEST, f"the weights are {', '.join(members) or 'elsewhere'}, not {name}")
     paths = {member: _whole(folder, member, manifest.files[member]) for member in members}
     try:
