@@ -74,4 +74,18 @@ def failing(number, error):
     return strike
 
 
+class Killed(BaseException):
+    """What ends a process here, where SIGKILL would."""
+
+
+def killing(number):
+    """Strikes operation `number` and all after it: no handler of the code that is killed reaches the disk."""
+
+    def strike(at, name, path):
+        if at >= number:
+            raise Killed
+
+    return strike
+
+
 KINDS = {"no space": errno.ENOSPC, "input/output": errno.EIO, "no permission": errno.EACCES}

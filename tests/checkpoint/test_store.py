@@ -7,8 +7,9 @@ import pytest
 import torch
 
 from shoestring.checkpoint.files import sha256
-from shoestring.checkpoint.manifest import signed
+from shoestring.checkpoint.manifest import read_manifest, signed
 from shoestring.checkpoint.store import Store
+from shoestring.checkpoint.weights import load_weights
 from shoestring.errors import CheckpointError
 
 
@@ -203,3 +204,47 @@ def test_a_checkpoint_under_another_updates_name_is_refused(tmp_path):
     path.rename(tmp_path / "update-00000007")
     with pytest.raises(CheckpointError):
         Store(tmp_path).load()
+
+
+def test_a_checkpoint_of_version_0_1_0_is_read(tmp_path):
+    """Its manifest was of format 1: the update, and the files."""
+    path = Store(tmp_path).save(3, state(3)).path
+    manifest = json.loads((path / "manifest.json").read_text())
+    first = signed({"format": 1, "update": 3, "files": manifest["files"]})
+    (path / "manifest.json").write_text(json.dumps(first, indent=1))
+    assert Store(tmp_path).load().state["progress"]["update"] == 3
+    load_weights(path, model := torch.nn.Linear(8, 8, bias=False))
+    assert torch.equal(model.weight, torch.full((8, 8), 3.0))
+    flip(path / "model.safetensors", -1)
+    with pytest.raises(CheckpointError, match=r"model\.safetensors is damaged"):
+        load_weights(path, model)
+
+
+def test_the_manifest_says_what_kind_of_files_these_are(tmp_path):
+    path = Store(tmp_path).save(3, state(3)).path
+    manifest = read_manifest(path)
+    assert (manifest.kind, manifest.update) == ("full", 3)
+    assert manifest.weights == {"trained": ("model.safetensors",)}
+    rewrite_manifest(path, kind="weights")
+    with pytest.raises(CheckpointError, match="does not describe this checkpoint"):
+        Store(tmp_path).load()
+
+
+def test_a_state_that_could_not_be_read_back_is_not_saved(tmp_path):
+    store = Store(tmp_path)
+    store.save(1, state(1))
+    with pytest.raises(CheckpointError, match=r"'Ema2\.safetensors'") as error:
+        store.save(2, {**state(2), "Ema2": {"weight": torch.ones(3)}})
+    assert "small letters" in error.value.hint
+    assert [entry.name for entry in tmp_path.iterdir()] == ["update-00000001"]
+
+
+def test_weights_are_loaded_whatever_became_of_the_rest(tmp_path):
+    path = Store(tmp_path).save(3, state(3)).path
+    (path / "optimizer.safetensors").unlink()
+    model = torch.nn.Linear(8, 8, bias=False)
+    assert load_weights(path, model) == 3
+    assert torch.equal(model.weight, torch.full((8, 8), 3.0))
+    other = Store(tmp_path / "other").save(3, {"progress": {"update": 3}}).path
+    with pytest.raises(CheckpointError, match=r"state\.json is damaged: it says nothing of a model"):
+        load_weights(other, model)

@@ -188,7 +188,8 @@ def test_adapters_learn_beside_4_bits_and_continue_in_the_same_bits(tmp_path, mo
     session(Blocks(), tmp_path / "stopped", values)
     assert learnt(tmp_path / "stopped") == learnt(tmp_path / "straight")
     light = tmp_path / "straight" / "light"
-    assert {path.name for path in light.iterdir()} == {"adapter_config.json", "adapter_model.safetensors"}
+    names = {"adapter_config.json", "adapter_model.safetensors", "manifest.json"}
+    assert {path.name for path in light.iterdir()} == names
     assert all("lora_" in name for name in safetensors.torch.load_file(light / "adapter_model.safetensors"))
 
 

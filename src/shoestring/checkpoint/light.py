@@ -5,30 +5,39 @@
 """
 
 import json
-import re
 import sys
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import safetensors
-import safetensors.torch
 import torch
 from torch import Tensor, nn
 
-from shoestring.checkpoint import codec
-from shoestring.checkpoint.files import parse_json, regular_bytes, remove, replace, write_file, write_json
+from shoestring.checkpoint import codec, fileset
+from shoestring.checkpoint.files import Buffer, parse_json, remove
 from shoestring.checkpoint.fitting import misfits
+from shoestring.checkpoint.manifest import Damaged
+from shoestring.checkpoint.mapped import UNREADABLE, MappedFile
+from shoestring.checkpoint.names import update_name, update_of
 from shoestring.checkpoint.tensors import pieces
 from shoestring.errors import CheckpointError
 
 WEIGHTS = "model.safetensors"
 ADAPTER = "adapter_model.safetensors"
 ADAPTER_CONFIG = "adapter_config.json"
-_UPDATE = re.compile(r"update-([0-9]{8,18})")
-
 
 ROUNDED: Mapping[str, torch.dtype] = {"fp16": torch.float16, "bf16": torch.bfloat16}
+
+
+@dataclass(frozen=True, kw_only=True)
+class LoadedWeights:
+    """What is known of weights that are in a model now."""
+
+    facts: dict[str, Any]
+    """That they were saved with."""
+    verified: bool
+    """Whether they are, to the last bit, what was saved: there was a manifest to hold them against."""
 
 
 def save_light(folder: Path, model: nn.Module, facts: dict[str, Any], *, rounded: str = "own") -> Path:
@@ -42,34 +51,47 @@ def save_light(folder: Path, model: nn.Module, facts: dict[str, Any], *, rounded
     adapted = _adapted(model)
     path = folder / (ADAPTER if adapted else WEIGHTS)
     metadata = {"format": "pt", "shoestring": json.dumps(codec.pack(facts)[0], allow_nan=False)}
+    weights = _weights(model)
+    dtypes = _narrower(weights, model, ROUNDED[rounded]) if rounded in ROUNDED else {}
+    contents: dict[str, Iterable[Buffer]] = {}
+    if adapted:
+        contents[ADAPTER_CONFIG] = [(json.dumps(_adapter_config(adapted), indent=1, allow_nan=False) + "\n").encode()]
+    contents[path.name] = pieces(weights, metadata, dtypes)
+    update = facts.get("update")
     try:
         folder.mkdir(parents=True, exist_ok=True)
-        if adapted:
-            # The same for every save of a run: whichever of the two files a kill leaves, they belong together.
-            write_json(folder / ADAPTER_CONFIG, _adapter_config(adapted))
-        weights = _weights(model)
-        dtypes = _narrower(weights, model, ROUNDED[rounded]) if rounded in ROUNDED else {}
-        replace(path, lambda beside: write_file(beside, pieces(weights, metadata, dtypes)))
+        fileset.replace_weights(folder, contents, update if type(update) is int and update >= 0 else None)
     except OSError as error:
         raise CheckpointError(f"weights could not be written to {folder}: {error}", hint="free space there") from error
     return path
 
 
 def load_light(folder: Path, model: nn.Module) -> dict[str, Any]:
-    """Load the weights in `folder` into `model`; returns the facts they were saved with.
+    """As `read_light`; returns the facts alone."""
+    return read_light(folder, model).facts
+
+
+def read_light(folder: Path, model: nn.Module) -> LoadedWeights:
+    """Load the weights in `folder` into `model`, after every byte was held against the manifest, where there is one.
 
     Raises CheckpointError when there are none, or they are damaged or another model's; the model is as it was then.
     """
     adapted = _adapted(model)
     path = folder / (ADAPTER if adapted else WEIGHTS)
     try:
-        regular_bytes(path)
-        with safetensors.safe_open(path, framework="pt") as file:
-            facts = codec.unpack(parse_json((file.metadata() or {}).get("shoestring", "{}")), {})
+        verified = fileset.has_manifest(folder)
+        opened = fileset.open_verified(folder, path.name) if verified else MappedFile(path)
+        facts = codec.unpack(parse_json(opened.metadata.get("shoestring", "{}")), {})
         if not isinstance(facts, dict):
             raise ValueError("its metadata is not an object")
-        saved = safetensors.torch.load_file(path)  # mapped: only what is copied is ever read
-    except (OSError, ValueError, RuntimeError, safetensors.SafetensorError) as error:
+        saved = dict(opened)  # mapped: only what is copied is ever read
+    except Damaged as damage:
+        raise CheckpointError(
+            f"{folder / damage.file} cannot be loaded: {damage.why}",
+            hint="copy the folder again from where it came; files of your own are loaded where no manifest.json "
+            "speaks of others",
+        ) from damage
+    except UNREADABLE as error:
         raise CheckpointError(f"{path} cannot be loaded: {error}") from error
     problems = misfits(saved, _weights(model), dtypes=False)
     if problems:
@@ -80,17 +102,25 @@ def load_light(folder: Path, model: nn.Module) -> dict[str, Any]:
         set_peft_model_state_dict(adapted, saved)
     else:
         model.load_state_dict(_with_tied(saved, model), strict=True)
-    return facts
+    return LoadedWeights(facts=facts, verified=verified)
+
+
+def has_weights(folder: Path) -> bool:
+    """Whether there are weights in `folder`, be it under the name that a kill has kept them from taking."""
+    names = (WEIGHTS, ADAPTER)
+    if any((folder / name).exists() for name in names):
+        return True
+    return fileset.has_manifest(folder) and any(fileset.staged(folder, name).exists() for name in names)
 
 
 def of_update(folder: Path, update: int) -> Path:
     """Where, below `folder`, the weights after an update have a directory of their own."""
-    return folder / f"update-{update:08d}"
+    return folder / update_name(update)
 
 
 def of_updates(folder: Path) -> list[Path]:
     """All such directories that have their weights, the oldest first; not the one that is just being written."""
-    return [path for path in _directories(folder) if (path / WEIGHTS).exists() or (path / ADAPTER).exists()]
+    return list(filter(has_weights, _directories(folder)))
 
 
 def keep_newest(folder: Path, keep: int) -> None:
@@ -102,8 +132,8 @@ def keep_newest(folder: Path, keep: int) -> None:
 
 
 def _directories(folder: Path) -> list[Path]:
-    found = [path for path in folder.glob("update-*") if _UPDATE.fullmatch(path.name) and not path.is_symlink()]
-    return sorted(found, key=lambda path: int(path.name.partition("-")[2]))
+    found = ((update_of(path.name), path) for path in folder.glob("update-*") if not path.is_symlink())
+    return [path for update, path in sorted(pair for pair in found if pair[0] is not None)]
 
 
 def _weights(model: nn.Module) -> dict[str, Tensor]:

@@ -20,14 +20,15 @@ from typing import Any
 
 from shoestring.checkpoint import reading
 from shoestring.checkpoint.files import directory_bytes, is_full, remove, sync, write_file, write_text
-from shoestring.checkpoint.manifest import FORMAT, Damaged, signed
+from shoestring.checkpoint.manifest import MANIFEST, STATE, TRAINED, Damaged, FileEntry, Manifest
+from shoestring.checkpoint.names import update_name, update_of
 from shoestring.checkpoint.snapshot import Snapshot, snapshot
 from shoestring.checkpoint.tensors import pieces
 from shoestring.errors import CheckpointError
 from shoestring.units import MIB, bytes_text
 
-_NAME = re.compile(r"update-([0-9]{8,18})")
 _REPLACED = re.compile(r"\.replaced-([0-9]{8,18})")
+_MODEL = "model.safetensors"
 _UNFINISHED = (".writing-*", ".removed-*")
 
 
@@ -92,11 +93,11 @@ class Store:
 
     def updates(self) -> list[int]:
         """The updates that have a checkpoint, verified or not, in order."""
-        found = (_NAME.fullmatch(path.name) for path in self.root.iterdir())
-        return sorted(int(match[1]) for match in found if match and match[0] == self.path(int(match[1])).name)
+        found = (update_of(path.name) for path in self.root.iterdir())
+        return sorted(update for update in found if update is not None)
 
     def path(self, update: int) -> Path:
-        return self.root / f"update-{update:08d}"
+        return self.root / update_name(update)
 
     def newest_verified(self) -> Path | None:
         """The newest checkpoint that was written or read whole by this store."""
@@ -247,11 +248,15 @@ def _write(folder: Path, update: int, state: Snapshot) -> None:
             file = f"{name}.safetensors"
             digests[file] = write_file(folder / file, pieces(section.tensors, {"format": "pt"}))
     skeletons = {name: section.skeleton for name, section in state.sections.items()}
-    digests["state.json"] = write_text(folder / "state.json", json.dumps(skeletons, allow_nan=False))
-    files = {
-        name: {"bytes": (folder / name).stat().st_size, "sha256": digest} for name, digest in sorted(digests.items())
-    }
-    write_text(
-        folder / "manifest.json", json.dumps(signed({"format": FORMAT, "update": update, "files": files}), indent=1)
-    )
+    digests[STATE] = write_text(folder / STATE, json.dumps(skeletons, allow_nan=False))
+    files = {name: FileEntry.written(folder / name, digest) for name, digest in digests.items()}
+    weights = {TRAINED: (_MODEL,)} if _MODEL in files else {}
+    try:
+        manifest = Manifest(kind="full", update=update, files=files, weights=weights)
+    except ValueError as error:
+        raise CheckpointError(
+            f"the checkpoint of update {update} could not be read back: {error}",
+            hint="sections of a state have names of small letters and underscores",
+        ) from error
+    write_text(folder / MANIFEST, manifest.text())
     sync(folder)
