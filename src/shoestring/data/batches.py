@@ -8,7 +8,8 @@ import torch
 from torch.utils._pytree import tree_map
 from torch.utils.data import TensorDataset, default_collate
 
-from shoestring.data.seeding import Generators, derive, seed_host
+from shoestring.data.generators import Generators
+from shoestring.data.seeding import derive, seed_host
 from shoestring.recipe.contract import part
 
 

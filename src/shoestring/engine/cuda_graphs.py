@@ -15,7 +15,7 @@ import torch
 from torch import Tensor, nn
 from torch.utils._pytree import tree_flatten, tree_unflatten
 
-from shoestring.data.seeding import Generators
+from shoestring.data.generators import Generators
 from shoestring.engine.memory import out_of_memory, said
 from shoestring.engine.update import Microbatch, Weight, Work
 from shoestring.errors import QuestionError, RunError
