@@ -1,9 +1,9 @@
 """Python's and NumPy's global generators as they lie in memory, read in a microsecond.
 
-Private parts of both: `random._inst` and CPython's `_randommodule.c: RandomObject`, the same in 3.11 to 3.13, and
-NumPy's `_mt19937.h: mt19937_state`, the same in 1.26 to 2.4; run with CPython 3.11, 3.12 and 3.13, and NumPy 2.4. Before the first use
-a generator of its own is read and held against what it says of itself; where these differ, on any other version,
-`python_now` and `numpy_now` are None, and `generators.py` asks the generators.
+Private parts of both: `random._inst` and CPython's `_randommodule.c: RandomObject`, and NumPy's `_mt19937.h:
+mt19937_state`. Written for CPython 3.11 to 3.13, and run with each; for NumPy 1.26 to 2.4, and run with 2.4. Before
+the first use a generator of its own is read and held against what it says of itself. Where these differ, on whatever
+version, `python_now` and `numpy_now` are None, and `generators.py` asks the generators.
 """
 
 import ctypes
