@@ -18,7 +18,7 @@ from shoestring.engine.precision import Arithmetic, arithmetic
 from shoestring.errors import CheckpointError
 from shoestring.recipe.options import LoadedRecipe
 from shoestring.settings import Settings
-from shoestring.techniques import adapt, checkpointing, compiled, eightbit, kernels, offload
+from shoestring.techniques import adapt, checkpointing, compiled, eightbit, kernels, norms, offload
 
 
 @dataclass(kw_only=True)
@@ -142,4 +142,4 @@ def build(loaded: LoadedRecipe, settings: Settings, device: torch.device) -> Tra
 
 def trains_batch_norm(model: nn.Module) -> bool:
     """Whether some BatchNorm takes its statistics from the microbatch."""
-    return any(isinstance(module, nn.modules.batchnorm._BatchNorm) and module.training for module in model.modules())
+    return any(isinstance(module, norms.BATCH) and module.training for module in model.modules())
