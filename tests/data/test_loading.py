@@ -6,6 +6,7 @@ import signal
 import subprocess
 import sys
 import time
+import weakref
 from pathlib import Path
 
 import numpy as np
@@ -13,6 +14,7 @@ import psutil
 import pytest
 import torch
 
+from shoestring.data import workers as processes
 from shoestring.data.loading import Loader
 from shoestring.data.order import DataOrder
 from shoestring.errors import RunError
@@ -157,6 +159,53 @@ def test_closing_ends_a_worker_in_the_middle_of_a_sample_at_once(monkeypatch):
     loading.close()
     assert time.monotonic() - began < 50
     assert pids and not any(map(psutil.pid_exists, pids))
+
+
+class Deaf(Stuck):
+    """Stuck, and deaf to being asked to leave."""
+
+    def __getitem__(self, index):
+        signal.signal(signal.SIGTERM, signal.SIG_IGN)
+        return super().__getitem__(index)
+
+
+def test_closing_ends_a_worker_that_does_not_hear(monkeypatch):
+    monkeypatch.setattr(processes, "_PATIENCE", 0.5)
+    monkeypatch.setattr(torch.utils.data._utils, "MP_STATUS_CHECK_INTERVAL", 0.5)
+    order = DataOrder(samples=50, effective_batch=8, seed=3)
+    loading = loader(Deaf(order.indices(1)[0]), 1)
+    seen(loading, [0])
+    pids, began = loading.pids, time.monotonic()
+    loading.close()
+    assert time.monotonic() - began < 30
+    assert pids and not any(map(psutil.pid_exists, pids))
+
+
+def test_what_torch_has_beside_the_processes_goes_with_them():
+    loading = loader(Drawn(), 2)
+    seen(loading, [0])
+    ended = loading._processes
+    iterator = weakref.ref(ended._iterator)
+    loading.close()
+    assert iterator() is None and not ended.pids
+
+
+# torch, asked to end what it had not started, finds no list of it.
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
+def test_a_process_that_could_not_be_started_leaves_none_behind(monkeypatch):
+    fork, forked = os.fork, []
+
+    def limited():
+        if forked:
+            raise BlockingIOError("no more processes")
+        forked.append(fork())
+        return forked[0]
+
+    with monkeypatch.context() as patch, loader(Drawn(), 2) as loading:
+        patch.setattr(os, "fork", limited)
+        with pytest.raises(BlockingIOError):
+            seen(loading, [0])
+    assert forked and not psutil.pid_exists(forked[0])
 
 
 def test_a_fixed_number_is_kept_and_none_is_measured():

@@ -1,5 +1,6 @@
 """An update, in anyone's loop, that is done again until it fits."""
 
+import sys
 import weakref
 
 import pytest
@@ -9,7 +10,7 @@ from torch import nn
 from shoestring.engine.buffers import SMALL, Buffers
 from shoestring.engine.memory import HalfDoneError
 from shoestring.engine.precision import arithmetic
-from shoestring.engine.recovery import Recovering
+from shoestring.engine.recovery import Recovering, forget
 from shoestring.engine.update import update
 from shoestring.errors import RunError
 
@@ -215,6 +216,49 @@ def test_buffers_come_back_changed_or_replaced():
     module.calls += 1
     buffers.restore()
     assert float(module.calls) == 1
+
+
+def test_where_changes_are_not_counted_large_buffers_are_copied_too(monkeypatch):
+    monkeypatch.setattr(sys.modules[Buffers.__module__], "_version", lambda tensor: None)
+    module = Counting()
+    buffers = Buffers(module)
+    for _ in range(2):
+        buffers.keep()
+        module.table += 1
+        module.calls += 1
+        buffers.restore()
+        assert not module.table.any() and not module.calls.any()
+
+
+def test_a_buffer_whose_changes_torch_does_not_count_is_copied():
+    module = nn.Module()
+    with torch.inference_mode():
+        module.register_buffer("table", torch.zeros(SMALL // 4 + 1))
+    buffers = Buffers(module)
+    buffers.keep()
+    with torch.inference_mode():
+        module.table += 1
+        buffers.restore()
+    assert not module.table.any()
+
+
+def test_a_scaler_that_has_scaled_nothing_forgets_nothing_and_keeps_its_count():
+    line = nn.Linear(1, 1)
+    optimizer = torch.optim.SGD(line.parameters(), lr=0.1)
+    fp16 = arithmetic("fp16", CPU)
+    before = fp16.scaler.state_dict()
+    forget(line, optimizer, fp16)
+    assert fp16.scaler.state_dict() == before
+    for _ in range(3):
+        fp16.scaler.scale(line(torch.ones(1, 1)).mean()).backward()
+        fp16.scaler.step(optimizer)
+        fp16.scaler.update()
+    before = fp16.scaler.state_dict()
+    assert before["_growth_tracker"] == 3
+    fp16.scaler.unscale_(optimizer)
+    forget(line, optimizer, fp16)
+    assert fp16.scaler.state_dict() == before
+    fp16.scaler.unscale_(optimizer)
 
 
 def test_a_large_buffer_is_copied_once_it_was_seen_to_change():

@@ -5,11 +5,12 @@ from contextlib import contextmanager
 from typing import Any
 
 import torch
-from torch.utils._pytree import tree_map
 from torch.utils.data import TensorDataset, default_collate
 
-from shoestring.data.seeding import Generators, derive, seed_host
+from shoestring.data.generators import Generators
+from shoestring.data.seeding import derive, seed_host
 from shoestring.recipe.parts import Parts
+from shoestring.techniques import trees
 
 
 class Draws:
@@ -90,14 +91,14 @@ def to_device(batch: Any, device: torch.device) -> Any:
         return _moved(batch, device)
     if hasattr(batch, "to"):
         return batch.to(device)
-    # Most batches are one of these; torch's tree_map, which knows all others, takes ten times as long.
+    # Most batches are one of these; torch's own way, which knows all others, takes ten times as long.
     if type(batch) in (tuple, list):
         return type(batch)(to_device(item, device) for item in batch)
     if type(batch) is dict:
         return {key: to_device(item, device) for key, item in batch.items()}
     if batch is None or isinstance(batch, str | bytes | int | float):
         return batch
-    return tree_map(lambda leaf: _moved(leaf, device), batch)
+    return trees.mapped(lambda leaf: _moved(leaf, device), batch)
 
 
 def _moved(leaf: Any, device: torch.device) -> Any:

@@ -6,7 +6,6 @@ from types import TracebackType
 from typing import Any, Self
 
 import torch
-from torch.utils._pytree import tree_leaves
 
 from shoestring.data.batches import Draws, collate_of, fetch, to_device
 from shoestring.data.order import DataOrder, longest_first, split
@@ -15,6 +14,7 @@ from shoestring.data.worker_count import WorkerCount, room
 from shoestring.data.workers import AHEAD, Request, Workers
 from shoestring.hardware.probe import cores
 from shoestring.recipe.contract import length_of
+from shoestring.techniques import trees
 
 
 class Loader:
@@ -152,7 +152,7 @@ class Loader:
 
 def _nbytes(batch: Any) -> int:
     """Of its tensors."""
-    return sum(leaf.nbytes for leaf in tree_leaves(batch) if isinstance(leaf, torch.Tensor))
+    return sum(leaf.nbytes for leaf in trees.leaves(batch) if isinstance(leaf, torch.Tensor))
 
 
 class _Last:

@@ -10,7 +10,8 @@ from collections.abc import Callable, Iterable, Sequence
 from itertools import accumulate, islice
 from typing import Any
 
-from shoestring.data.seeding import derive, generators_kept, seed_host
+from shoestring.data.generators import generators_kept
+from shoestring.data.seeding import derive, seed_host
 from shoestring.errors import DataError, QuestionError
 
 

@@ -4,23 +4,27 @@ They are torch's DataLoader's, fed with our order. What is added: they never out
 to stop is not theirs, and one that dies is an error that says so.
 """
 
-import ctypes
+import copy
+import multiprocessing
 import os
 import signal
 import warnings
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from multiprocessing.process import BaseProcess
 from typing import Any
 
 import torch
 from torch.utils.data import DataLoader
 
+from shoestring.data import orphans
 from shoestring.data.batches import Draws, fetch
 from shoestring.errors import RunError
 
 AHEAD = 2
 """Batches that each process has ready or under way."""
-_PR_SET_PDEATHSIG = 1
+_PATIENCE = 5.0
+"""Seconds for a process to leave by itself."""
 
 Request = tuple[int, Sequence[int]]
 """An epoch, and samples that make up a microbatch."""
@@ -39,10 +43,10 @@ class Workers:
         self, dataset: Any, collate: Callable[[Any], Any], requests: Requests, *, count: int, seed: int, pinned: bool
     ) -> None:
         """`pinned` batches lie in memory that a GPU copies from by itself."""
-        self._ahead = _Ahead(requests)
+        self._ahead, self._processes = _Ahead(requests), list[BaseProcess]()
         loader: Any = DataLoader
         with _quiet():
-            self._loader = loader(
+            self._loader: Any = loader(
                 _Fetched(dataset, collate, seed),
                 batch_size=None,
                 sampler=self._ahead,
@@ -52,6 +56,7 @@ class Workers:
                 persistent_workers=True,
                 pin_memory=pinned,
                 worker_init_fn=_Init(os.getpid()),
+                multiprocessing_context=_noting(self._processes),
                 # Its own, so that starting does not draw from the generators of training.
                 generator=torch.Generator(),
             )
@@ -61,7 +66,7 @@ class Workers:
     @property
     def pids(self) -> list[int]:
         """The processes' ids; none before the first batch."""
-        return [worker.pid for worker in self._iterator._workers] if self._iterator is not None else []
+        return [process.pid for process in self._processes if process.pid is not None]
 
     def batches(self, update: int, micro_batch: int) -> Iterator[Any]:
         """The batches of `update` in their order.
@@ -78,15 +83,19 @@ class Workers:
         self._next = update + 1, micro_batch
 
     def close(self) -> None:
-        """End the processes, also in the middle of a sample."""
-        iterator, self._iterator = self._iterator, None
-        if iterator is None:
-            return
-        for worker in iterator._workers:
+        """End the processes for good, also in the middle of a sample."""
+        processes = [process for process in self._processes if process.pid is not None]
+        for process in processes:
             # Theirs is to leave at once and with status 0 when it is the parent who says so.
-            worker.terminate()
-        iterator._shutdown_workers()
-        self._loader._iterator = None
+            process.terminate()
+        for process in processes:
+            process.join(_PATIENCE)
+        # What torch has beside them, a thread and pipes, ends with the last reference.
+        self._iterator = self._loader = None
+        for process in processes:
+            process.kill()
+            process.join()
+        self._processes.clear()
 
     def _take(self) -> Any:
         try:
@@ -136,10 +145,22 @@ class _Init:
         # A terminal's Ctrl-C and a signal to the whole group ask training to stop, which then ends its workers itself.
         os.setpgid(0, 0)
         signal.signal(signal.SIGINT, signal.SIG_IGN)
-        # SIGKILL leaves training no time for that; so the system does it, when the thread that started them dies.
-        ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
-        if os.getppid() != self._parent:
-            os._exit(0)
+        # SIGKILL leaves training no time for that.
+        orphans.end_with(self._parent)
+
+
+def _noting(processes: list[BaseProcess]) -> Any:
+    """Python's own way to start processes, which puts each that it starts into `processes`."""
+    context: Any = copy.copy(multiprocessing.get_context(multiprocessing.get_start_method()))
+    kind = context.Process
+
+    def started(*args: Any, **kwargs: Any) -> BaseProcess:
+        process: BaseProcess = kind(*args, **kwargs)
+        processes.append(process)
+        return process
+
+    context.Process = started
+    return context
 
 
 def _as_it_is(batch: Any) -> Any:

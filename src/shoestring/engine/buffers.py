@@ -1,13 +1,14 @@
 """A model's buffers as they were when an update began, for the case that it has to begin again."""
 
 from dataclasses import dataclass
-from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.nn.modules.batchnorm import _NormBase
 
+from shoestring.engine import foreach
 from shoestring.engine.memory import HalfDoneError
+from shoestring.techniques import norms
+from shoestring.techniques.slots import buffers, put
 from shoestring.units import MIB
 
 SMALL = MIB
@@ -16,10 +17,10 @@ SMALL = MIB
 
 @dataclass
 class _Kept:
-    slots: dict[str, Any]
+    module: nn.Module
     name: str
     tensor: Tensor
-    version: int
+    version: int | None
     copy: Tensor | None = None
 
 
@@ -29,12 +30,12 @@ class Buffers:
     Small buffers, and those of normalisations, are copied for every update into memory that is taken once. A large
     one is copied from the first update on that follows one in which it changed: a table that never changes costs
     nothing, and it is noticed when it does. (torch counts changes of a tensor, but not those that its kernels for
-    BatchNorm make.)
+    BatchNorm make. Where it does not count, all are copied.)
     """
 
     def __init__(self, model: nn.Module) -> None:
         # Walking through a large model takes longer than copying its statistics, and its modules stay.
-        self._modules = [module for module in model.modules() if module._buffers]
+        self._modules = [module for module in model.modules() if buffers(module)]
         self._kept: dict[tuple[int, str], _Kept] = {}
 
     def keep(self) -> None:
@@ -46,19 +47,24 @@ class Buffers:
     def _keep(self) -> None:
         before, self._kept = self._kept, {}
         for module in self._modules:
-            for name, tensor in module._buffers.items():
+            for name, tensor in buffers(module).items():
                 if tensor is None:
                     continue
                 key = (id(module), name)
                 old = before.get(key)
                 if old is not None and old.copy is not None and old.tensor is tensor:
-                    old.version = tensor._version
+                    old.version = _version(tensor)
                     self._kept[key] = old
                     continue
-                now = _Kept(module._buffers, name, tensor, tensor._version)
+                now = _Kept(module, name, tensor, _version(tensor))
                 if old is not None and old.copy is not None and _alike(old.copy, tensor):
                     now.copy = old.copy
-                elif isinstance(module, _NormBase) or tensor.nbytes <= SMALL or (old and _changed(old, tensor)):
+                elif (
+                    isinstance(module, norms.RUNNING)
+                    or tensor.nbytes <= SMALL
+                    or now.version is None
+                    or (old and _changed(old, tensor))
+                ):
                     now.copy = torch.empty_like(tensor)
                 self._kept[key] = now
         _copy([(kept.copy, kept.tensor) for kept in self._kept.values() if kept.copy is not None])
@@ -70,7 +76,7 @@ class Buffers:
         Raises HalfDoneError where one changed that was not copied.
         """
         for kept in self._kept.values():
-            kept.slots[kept.name] = kept.tensor
+            put(kept.module, kept.name, kept.tensor)
             if kept.copy is None and _changed(kept, kept.tensor):
                 raise HalfDoneError(
                     f"the buffer {kept.name} has changed in an update that ran out of memory",
@@ -79,8 +85,17 @@ class Buffers:
         _copy([(kept.tensor, kept.copy) for kept in self._kept.values() if kept.copy is not None])
 
 
+def _version(tensor: Tensor) -> int | None:
+    """How often it was written to. torch's count has a private name (2.6 to 2.13) and no public one; None where it is
+    missing, and for a tensor that has none."""
+    try:
+        return tensor._version
+    except (AttributeError, RuntimeError):
+        return None
+
+
 def _changed(kept: _Kept, tensor: Tensor) -> bool:
-    return tensor is not kept.tensor or tensor._version != kept.version
+    return tensor is not kept.tensor or kept.version is None or _version(tensor) != kept.version
 
 
 def _alike(a: Tensor, b: Tensor) -> bool:
@@ -93,4 +108,4 @@ def _copy(pairs: list[tuple[Tensor, Tensor]]) -> None:
     for to, source in pairs:
         groups.setdefault((to.dtype, to.device), []).append((to, source))
     for group in groups.values():
-        torch._foreach_copy_([to for to, _ in group], [source for _, source in group])
+        foreach.copy([to for to, _ in group], [source for _, source in group])

@@ -13,13 +13,13 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.utils._pytree import tree_flatten, tree_unflatten
 
-from shoestring.data.seeding import Generators
+from shoestring.data.generators import Generators
 from shoestring.engine.memory import out_of_memory, said
 from shoestring.engine.update import Microbatch, Weight, Work
 from shoestring.errors import QuestionError, RunError
 from shoestring.settings import Settings
+from shoestring.techniques import trees
 
 GRAPHS = 16
 """At most, since each keeps gradients and inputs of its own. Other shapes run as they would without graphs."""
@@ -57,7 +57,7 @@ class Captured:
 
         Raises RunError where it cannot be captured, QuestionError where a graph would not do the same again.
         """
-        leaves, structure = tree_flatten((batch, expected))
+        leaves, structure = trees.flatten((batch, expected))
         tensors = [leaf for leaf in leaves if isinstance(leaf, Tensor)]
         # As text: not every torch can hash a structure.
         kind = (key, str(structure), *map(_kind, leaves))
@@ -65,7 +65,7 @@ class Captured:
         def with_these(tensors: list[Tensor]) -> Microbatch:
             given = iter(tensors)
             taken = [next(given) if isinstance(leaf, Tensor) else leaf for leaf in leaves]
-            return work(*tree_unflatten(taken, structure))
+            return work(*trees.unflatten(taken, structure))
 
         try:
             if kind not in self._seen:

@@ -1,6 +1,7 @@
 """An update that is done again from its beginning: in smaller microbatches where memory ran out, with a smaller loss
 scale where fp16 overflowed."""
 
+import contextlib
 import functools
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -120,5 +121,7 @@ def forget(model: nn.Module, optimizer: Optimizer | None, arithmetic: Arithmetic
     if optimizer is not None:
         optimizer.zero_grad(set_to_none=True)
     if arithmetic.scaler:
-        # Else it says at the next update that this optimizer's gradients have been unscaled already.
-        arithmetic.scaler._per_optimizer_states.clear()
+        # A scale that is given, the same as before, is all that has it forget that these gradients were unscaled, and
+        # nothing else. One that has scaled nothing yet has nothing to forget, and says so by an assertion.
+        with contextlib.suppress(AssertionError):
+            arithmetic.scaler.update(new_scale=arithmetic.scaler.get_scale())

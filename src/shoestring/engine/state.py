@@ -21,7 +21,7 @@ from shoestring.errors import CheckpointError
 from shoestring.recipe.options import LoadedRecipe
 from shoestring.recipe.parts import Parts
 from shoestring.settings import Settings
-from shoestring.techniques import adapt, checkpointing, compiled, eightbit, kernels, offload
+from shoestring.techniques import adapt, checkpointing, compiled, eightbit, kernels, norms, offload
 from shoestring.techniques.fallbacks import Limits, Sizes, least_micro_batch
 
 
@@ -223,4 +223,4 @@ def build(
 
 def trains_batch_norm(model: nn.Module) -> bool:
     """Whether some BatchNorm takes its statistics from the microbatch."""
-    return any(isinstance(module, nn.modules.batchnorm._BatchNorm) and module.training for module in model.modules())
+    return any(isinstance(module, norms.BATCH) and module.training for module in model.modules())

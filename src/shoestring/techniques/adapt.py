@@ -6,14 +6,13 @@ from __future__ import annotations
 
 import torch
 from torch import nn
-from torch.nn.modules.batchnorm import _NormBase
 from torch.optim import Optimizer
 
 from shoestring.errors import QuestionError
 from shoestring.recipe.contract import build_optimizer
 from shoestring.recipe.options import Adaptation, LoadedRecipe
 from shoestring.settings import Settings
-from shoestring.techniques import eightbit, lora, nf4
+from shoestring.techniques import eightbit, lora, nf4, norms
 
 _DTYPES = {"fp32": torch.float32, "fp16": torch.float16, "bf16": torch.bfloat16}
 
@@ -78,6 +77,6 @@ def trained_optimizer(loaded: LoadedRecipe, made: nn.Module, device: torch.devic
 def _cast(made: nn.Module, dtype: torch.dtype) -> None:
     """Parameters alone, and none of a norm with running statistics, which its kernels want in its own type."""
     for module in made.modules():
-        for parameter in () if isinstance(module, _NormBase) else module._parameters.values():
-            if parameter is not None and parameter.is_floating_point():
+        for parameter in () if isinstance(module, norms.RUNNING) else module.parameters(recurse=False):
+            if parameter.is_floating_point():
                 parameter.data = parameter.data.to(dtype)

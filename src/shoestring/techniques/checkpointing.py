@@ -9,12 +9,12 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 from torch import Tensor, nn
-from torch.nn.modules.batchnorm import _NormBase
-from torch.utils._pytree import tree_leaves
 from torch.utils.checkpoint import checkpoint
 
 from shoestring.errors import QuestionError
 from shoestring.recipe.parts import Parts
+from shoestring.techniques import norms, trees
+from shoestring.techniques.slots import buffers, put
 
 _SWITCHED = "GradientCheckpointingLayer"
 """transformers' class of layers that have a switch of their own (`modeling_layers.py`), known by its name."""
@@ -106,7 +106,7 @@ def _compute_again(block: nn.Module) -> None:
 
     @functools.wraps(forward)
     def checkpointed(*args: Any, **kwargs: Any) -> Any:
-        return _checkpointed(block, functools.partial(_call, forward, args, kwargs), *tree_leaves((args, kwargs)))
+        return _checkpointed(block, functools.partial(_call, forward, args, kwargs), *trees.leaves((args, kwargs)))
 
     checkpointed.computed_again = True  # type: ignore[attr-defined]
     changed.forward = checkpointed
@@ -135,14 +135,14 @@ def _checkpointed(block: nn.Module, function: Callable[..., Any], *args: Any) ->
 @contextlib.contextmanager
 def _statistics_as_they_are(block: nn.Module) -> Iterator[None]:
     """Running statistics count a batch once: the second forward changes copies that are dropped."""
-    kept: list[tuple[dict[str, Tensor | None], dict[str, Tensor | None]]] = []
+    kept: list[tuple[nn.Module, str, Tensor]] = []
     for module in block.modules():
-        if isinstance(module, _NormBase) and module.training:
-            kept.append((module._buffers, dict(module._buffers)))
-            for name, buffer in module._buffers.items():
-                module._buffers[name] = None if buffer is None else buffer.clone()
+        if isinstance(module, norms.RUNNING) and module.training:
+            kept += [(module, name, buffer) for name, buffer in buffers(module).items() if buffer is not None]
+    for module, name, buffer in kept:
+        put(module, name, buffer.clone())
     try:
         yield
     finally:
-        for buffers, before in kept:
-            buffers.update(before)
+        for module, name, buffer in kept:
+            put(module, name, buffer)

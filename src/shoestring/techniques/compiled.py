@@ -13,7 +13,6 @@ import os
 import shutil
 import subprocess
 import warnings
-from collections.abc import Callable
 from importlib.util import find_spec
 from typing import Any
 
@@ -23,6 +22,7 @@ from torch import nn
 from shoestring.errors import QuestionError, RunError
 from shoestring.settings import Settings
 from shoestring.techniques import checkpointing
+from shoestring.techniques.recompiling import Limit
 
 SHAPES = 16
 """That a block may be compiled for, training and evaluation together. Updates of equal microbatches have two, the last
@@ -47,12 +47,12 @@ def apply(model: nn.Module, recipe: object, settings: Settings, device: torch.de
         return 0
     require(settings, device)
     parts = checkpointing.blocks(model, recipe) or [model]
-    _limit(SHAPES * len({_kind(part) for part in parts}))
+    limit = Limit(SHAPES, kinds=len({_kind(part) for part in parts}))
     with warnings.catch_warnings():
         # torch 2.13 imports parts of its own that it calls deprecated.
         warnings.simplefilter("ignore", DeprecationWarning)
         for part in parts:
-            _compile(part)
+            _compile(part, limit)
     return len(parts)
 
 
@@ -105,12 +105,12 @@ def _command() -> str:
     return os.environ.get("CXX", "g++")
 
 
-def _compile(part: nn.Module) -> None:
+def _compile(part: nn.Module, limit: Limit) -> None:
     # transformers' layers have their own switch for checkpointing around what they do, which torch cannot look into.
     switched = checkpointing.is_switched(part)
     plain = getattr(type(part).forward, "__wrapped__", None) if switched else None
     forward = functools.partial(plain, part) if plain else part.forward
-    run = _limited(torch.compile(forward, dynamic=False))
+    run = limit.on(torch.compile(forward, dynamic=False), (*_kind(part), part.training), _too_many)
 
     @functools.wraps(part.forward)
     def compiled(*args: Any, **kwargs: Any) -> Any:
@@ -123,36 +123,17 @@ def _compile(part: nn.Module) -> None:
     changed.forward = compiled
 
 
-def _limited(run: Callable[..., Any]) -> Callable[..., Any]:
-    """`run` with an error that teaches for one shape too many."""
-    from torch._dynamo.exc import FailOnRecompileLimitHit
-
-    @functools.wraps(run)
-    def limited(*args: Any, **kwargs: Any) -> Any:
-        try:
-            return run(*args, **kwargs)
-        except FailOnRecompileLimitHit as error:
-            raise RunError(
-                f"a block was compiled for {SHAPES} shapes and is asked for one more",
-                problems=["what would run uncompiled from here on depends on which shapes came first"],
-                hint="samples padded to a few lengths, or compile=no with --allow-inexact",
-            ) from error
-
-    return limited
+def _too_many(shapes: int) -> RunError:
+    return RunError(
+        f"a block was compiled for {shapes} shapes and is asked for one more",
+        problems=["what would run uncompiled from here on depends on which shapes came first"],
+        hint="samples padded to a few lengths, or compile=no with --allow-inexact",
+    )
 
 
 def _kind(part: nn.Module) -> tuple[Any, ...]:
     """What equal blocks have in common."""
     return type(part), tuple(parameter.shape for parameter in part.parameters())
-
-
-def _limit(count: int) -> None:
-    """Let a function be compiled `count` times, and say so where it would be once more: what then ran uncompiled would
-    depend on the order in which shapes came."""
-    config: Any = torch._dynamo.config
-    config.recompile_limit = max(config.recompile_limit, count)
-    config.accumulated_recompile_limit = max(config.accumulated_recompile_limit, count)
-    config.fail_on_recompile_limit_hit = True
 
 
 def _text(capability: tuple[int, ...]) -> str:

@@ -14,6 +14,7 @@ import torch
 from torch import Tensor
 
 from shoestring.settings import Precision
+from shoestring.techniques import trees
 from shoestring.trace.pretend import DEVICE, KEY
 
 _AUTOCAST: str = f"Autocast{KEY}"
@@ -102,7 +103,7 @@ _SOFTMAX = {
 
 
 def _to_widest(operator: Any, args: Any, kwargs: Any) -> Any:
-    leaves = [x for x in torch.utils._pytree.tree_leaves((args, kwargs)) if _eligible(x)]
+    leaves = [x for x in trees.leaves((args, kwargs)) if _eligible(x)]
     dtype = torch.float32 if any(x.dtype == torch.float32 for x in leaves) else torch.get_autocast_dtype(DEVICE)
     return operator(*_cast(args, dtype), **_cast(kwargs, dtype))
 

@@ -8,12 +8,11 @@ from typing import Any
 import psutil
 import torch
 from torch import nn
-from torch.nn.modules.batchnorm import _BatchNorm
 
 from shoestring.recipe.contract import length_of
 from shoestring.recipe.options import LoadedRecipe
 from shoestring.recipe.parts import Parts
-from shoestring.techniques import adapt, checkpointing
+from shoestring.techniques import adapt, checkpointing, norms
 from shoestring.trace import pretend
 from shoestring.trace.record import Facts
 
@@ -42,7 +41,7 @@ def read(loaded: LoadedRecipe) -> Facts:
             for parameter in parameters
             if parameter.is_floating_point()
         ),
-        batch_norm=any(isinstance(module, _BatchNorm) and module.training for module in model.modules()),
+        batch_norm=any(isinstance(module, norms.BATCH) and module.training for module in model.modules()),
         samples=samples,
         process_bytes=process,
         blocks=len(checkpointing.blocks(model, loaded.parts)),

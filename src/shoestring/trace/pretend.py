@@ -14,6 +14,7 @@ from torch import Tensor, nn
 from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.utils import backend_registration
 
+from shoestring.techniques import trees
 from shoestring.trace import fake
 
 _REGISTER: Callable[..., None] | None = getattr(backend_registration, "_setup_privateuseone_for_python_backend", None)
@@ -100,7 +101,7 @@ def batch_like(batch: Any) -> Any:
 
 def tensors(tree: Any) -> Iterable[Tensor]:
     """The tensors in tuples, lists and dicts of them."""
-    return (leaf for leaf in torch.utils._pytree.tree_leaves(tree) if isinstance(leaf, Tensor))
+    return (leaf for leaf in trees.leaves(tree) if isinstance(leaf, Tensor))
 
 
 def _as_one(operator: Any) -> Callable[..., Tensor]:

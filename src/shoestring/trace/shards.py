@@ -17,9 +17,9 @@ from typing import Any, Literal
 
 import torch
 from torch import Tensor, nn
-from torch.utils._pytree import tree_flatten, tree_unflatten
 
 from shoestring.errors import QuestionError
+from shoestring.techniques import trees
 from shoestring.trace.alone import Alone
 from shoestring.trace.pretend import DEVICE, tensors
 from shoestring.trace.record import Part
@@ -218,13 +218,13 @@ def _hook(block: nn.Module, group: _Group, *, reshard_after_forward: bool) -> No
 
 def _reduced_after(group: _Group, arguments: Any) -> Any:
     """The arguments, such that the group is reduced when their gradients are there."""
-    leaves, form = tree_flatten(arguments)
+    leaves, form = trees.flatten(arguments)
     watched = [place for place, leaf in enumerate(leaves) if isinstance(leaf, Tensor) and leaf.requires_grad]
     if watched and torch.is_grad_enabled():
         apply: Any = _Reduce.apply
         for place, tensor in zip(watched, apply(group, *(leaves[place] for place in watched)), strict=True):
             leaves[place] = tensor
-    return tree_unflatten(leaves, form)
+    return trees.unflatten(leaves, form)
 
 
 class _Reduce(torch.autograd.Function):
