@@ -261,3 +261,26 @@ def test_a_bad_option_is_a_question(finished):
     with pytest.raises(QuestionError, match="datta"):
         shoestring.evaluate(finished, datta="x")
     assert directory_bytes(finished)
+
+
+def test_the_weights_of_an_epoch_are_no_full_checkpoint(copied):
+    epoch = copied / "light" / "update-00000007"
+    shutil.copytree(copied / "best", epoch)
+    assert shoestring.evaluate(epoch).metrics == found_by(copied)
+
+
+def test_one_flipped_bit_of_the_best_weights_is_found(copied):
+    path = copied / "best" / "model.safetensors"
+    content = bytearray(path.read_bytes())
+    content[-2] ^= 1
+    path.write_bytes(content)
+    with pytest.raises(CheckpointError, match=r"best/model\.safetensors cannot be loaded: its bytes are not those"):
+        shoestring.evaluate(copied)
+
+
+def test_weights_without_a_manifest_are_said_to_be_unverified(finished, copied):
+    assert not any("not verified" in note for note in shoestring.evaluate(finished).notes)
+    (copied / "best" / "manifest.json").unlink()
+    answer = shoestring.evaluate(copied)
+    assert answer.metrics == found_by(copied)
+    assert any("are not verified" in note for note in answer.notes)

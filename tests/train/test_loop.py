@@ -114,7 +114,9 @@ def test_a_damaged_best_is_replaced_by_the_last_weights_and_the_run_says_so(tmp_
     recipe = Told(3.0, 1.0, 2.0, 4.0, 9.0)
     session(recipe, tmp_path, {}, stop="limit", at=8, kind=kind)
     best = tmp_path / "best" / "model.safetensors"
-    best.write_bytes(best.read_bytes()[:-4])
+    damaged = bytearray(best.read_bytes())
+    damaged[-3] ^= 1
+    best.write_bytes(damaged)
     assert session(recipe, tmp_path, {}, kind=kind).status == "finished"
     assert [event["update"] for event in events(tmp_path, "evaluation") if event["part"] == "test"] == [12]
     last = nn.Linear(2, 1)

@@ -27,6 +27,8 @@ WEIGHTS = "model.safetensors"
 ADAPTER = "adapter_model.safetensors"
 ADAPTER_CONFIG = "adapter_config.json"
 
+UNVERIFIED = "the weights in {folder} are not verified: no manifest.json there has their digests"
+
 ROUNDED: Mapping[str, torch.dtype] = {"fp16": torch.float16, "bf16": torch.bfloat16}
 
 

@@ -21,8 +21,6 @@ if TYPE_CHECKING:
     from shoestring.engine.precision import Arithmetic
     from shoestring.session.stop import Stop
 
-_FILES = ("model.safetensors", "adapter_model.safetensors")
-
 
 @dataclass(frozen=True, kw_only=True)
 class Evaluated:
@@ -81,7 +79,7 @@ def evaluate(
         with session(limit_seconds, started=started) as stop, deterministic():
             with stop.at_once():
                 data = loaded.data()
-                update, model = _model(loaded, settings, found, device)
+                model, update, unverified = _model(loaded, settings, found, device)
             assert settings.precision is not None
             how = arithmetic(settings.precision, device)
             metrics = {name: _metrics(loaded, model, how, held, settings, device, stop) for name, held in _parts(data)}
@@ -95,7 +93,7 @@ def evaluate(
         precision=str(settings.precision),
         seconds=time.monotonic() - began,
         metrics=metrics,
-        notes=(*notes, *more, *loaded.parts.notes()),
+        notes=(*notes, *more, *unverified, *loaded.parts.notes()),
     )
 
 
@@ -104,6 +102,7 @@ def find_weights(where: Path) -> Weights:
 
     Raises QuestionError where it is neither.
     """
+    from shoestring.checkpoint.light import has_weights
     from shoestring.checkpoint.weights import is_checkpoint, newest
 
     where = where.absolute()
@@ -114,25 +113,22 @@ def find_weights(where: Path) -> Weights:
     run = RunDirectory(where)
     if run.plan_file.exists():
         for folder in (run.best, run.light):
-            if _has_weights(folder):
+            if has_weights(folder):
                 return Weights(run=run, folder=folder, full=False)
         checkpoint = newest(run.checkpoints)
         if checkpoint is None:
             raise QuestionError(f"the run in {where} has saved no weights yet", hint="train it: shoestring train")
         return Weights(run=run, folder=checkpoint, full=True)
-    full = is_checkpoint(where)
-    run = RunDirectory(where.parent.parent if full else where.parent)
-    if not run.plan_file.exists() or not (full or _has_weights(where)):
+    # Full checkpoints and the weights of epochs, in light/, have the same names.
+    run = RunDirectory(where.parent.parent if is_checkpoint(where) else where.parent)
+    full = is_checkpoint(where) and where.parent == run.checkpoints
+    if not run.plan_file.exists() or not (full or has_weights(where)):
         raise QuestionError(
             f"{where} is neither a run nor the weights of one",
             hint="give a run's directory, its best or light, or one of its checkpoints; weights alone do not say "
             "what model they are of, the plan.json of their run does",
         )
     return Weights(run=run, folder=where, full=full)
-
-
-def _has_weights(folder: Path) -> bool:
-    return any((folder / name).is_file() for name in _FILES)
 
 
 def _decided(
@@ -163,9 +159,9 @@ def _settings(
 
 def _model(
     loaded: LoadedRecipe, settings: Settings, found: Weights, device: "torch.device"
-) -> "tuple[int | None, nn.Module]":
-    """The update that the weights are of, and the model with them on `device`."""
-    from shoestring.checkpoint.light import load_light
+) -> "tuple[nn.Module, int | None, tuple[str, ...]]":
+    """The model with the weights on `device`, the update that they are of, and a note if they are not verified."""
+    from shoestring.checkpoint.light import UNVERIFIED, read_light
     from shoestring.checkpoint.weights import load_weights
     from shoestring.data.seeding import derive, seed_all
     from shoestring.techniques import adapt, offload
@@ -177,9 +173,11 @@ def _model(
     # Before loading: weights in 4 bits are packed when they come to their device.
     offload.move(model, loaded.parts, settings, device)
     if found.full:
-        return load_weights(found.folder, model), model
-    update = load_light(found.folder, model).get("update")
-    return update if isinstance(update, int) else None, model
+        return model, load_weights(found.folder, model), ()
+    weights = read_light(found.folder, model)
+    update = weights.facts.get("update")
+    unverified = () if weights.verified else (UNVERIFIED.format(folder=found.folder),)
+    return model, update if isinstance(update, int) else None, unverified
 
 
 def _parts(data: Mapping[str, Any]) -> list[tuple[str, Any]]:

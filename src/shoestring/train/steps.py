@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from shoestring.checkpoint import light
-from shoestring.checkpoint.light import load_light, save_light
+from shoestring.checkpoint.light import UNVERIFIED, read_light, save_light
 from shoestring.data.seeding import derive, seed_all
 from shoestring.engine.environment import device_name
 from shoestring.engine.memory import Failure, HalfDoneError, attempted, free, with_room
@@ -178,7 +178,10 @@ def finish(session: TrainingSession) -> dict[str, Any]:
     if "test" in session.data:
         if best := best_entry(session.request.recipe.parts, state.history):
             try:
-                update = load_light(run.best, state.model).get("update")
+                weights = read_light(run.best, state.model)
+                if not weights.verified:
+                    record.note(UNVERIFIED.format(folder=run.best))
+                update = weights.facts.get("update")
                 if update != best["update"]:
                     record.note(f"the test metrics are of the weights of update {update}, the best ones saved")
             except CheckpointError as error:
