@@ -146,7 +146,7 @@ def test_elsewhere_it_is_not_continued_without_a_word_and_its_state_is_not_lost(
 
 def test_its_weights_are_kept_as_its_settings_say(continued):
     """Those of plan.json, `keep_light=2` among them."""
-    last, epochs = {"model.safetensors"}, {"update-00000018", "update-00000024"}
+    last, epochs = {"model.safetensors", "manifest.json"}, {"update-00000018", "update-00000024"}
     expected = {"engine": last | epochs, "trainer": last, "script": set()}[continued.name]
     assert {path.name for path in continued.run.glob("light/*")} == expected
     assert len(list(continued.run.glob("checkpoints/update-*"))) == 2
@@ -175,7 +175,10 @@ def test_its_weights_are_evaluated_as_version_0_1_0_did(untouched, name, folder)
         found = shoestring.evaluate(run / folder, on="cpu")
     else:
         found = shoestring.evaluate(run / folder, recipe=recipe_beside(run), on="cpu")
-    assert (found.update, list(found.notes)) == (expected["update"], expected["notes"])
+    unverified = [note for note in found.notes if "are not verified" in note]
+    assert len(unverified) == ("checkpoints" not in found.weights)  # weights alone had no manifest
+    assert [note for note in found.notes if note not in unverified] == expected["notes"]
+    assert found.update == expected["update"]
     assert names(found.metrics) == names(expected["metrics"])
     for part, metrics in expected["metrics"].items():  # on another processor sums differ in their last digits
         assert found.metrics[part] == pytest.approx(metrics, rel=1e-4, abs=1e-5)

@@ -1,10 +1,11 @@
 """What a session begins with: data, state and everything around them, restored from the newest checkpoint."""
 
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import replace
 from typing import Any, Protocol
 
-from shoestring.checkpoint import light
+from shoestring.checkpoint import fileset, light
 from shoestring.checkpoint.store import Store
 from shoestring.checkpoint.trained import frozen_digest
 from shoestring.data import inputs
@@ -55,6 +56,9 @@ def setup(request: SessionRequest, record: Record, library: LibraryLoop | None) 
         )
         data = loaded.data()
     request = replace(request, loaded=loaded)
+    for folder in (request.run.best, request.run.light):
+        with suppress(OSError):  # there is no such folder yet, or the next save there tries again
+            fileset.settle(folder)
     store = run_store(request, record)
     restored = store.load()
     if library:
