@@ -4,34 +4,16 @@ import inspect
 import time
 
 import pytest
-import torch
-from torch import nn
 
 import shoestring
 from shoestring import api, cli
 from shoestring.errors import QuestionError
 from shoestring.estimate.calibration import Calibration
 from shoestring.estimate.spread import Spread
+from tests.mine import Mine
 
 ARGUMENTS = {"limit": "limit_seconds", "disk": "disk_bytes", "price": "usd_per_hour", "set_": "values"}
 """Options whose texts a command parses, and the arguments they become."""
-
-
-class Mine:
-    epochs = 2
-    effective_batch = 4
-
-    def model(self):
-        return nn.Linear(3, 1)
-
-    def batch(self, size):
-        return torch.zeros(size, 3)
-
-    def loss(self, model, batch):
-        return model(batch).square().mean()
-
-    def data(self):
-        return torch.ones(10, 3)
 
 
 @pytest.mark.parametrize("command", cli.app.registered_commands, ids=lambda command: command.callback.__name__)

@@ -4,28 +4,14 @@ import re
 from html.parser import HTMLParser
 
 import pytest
-import torch
-from torch import nn
 
 import shoestring
 from shoestring.units import bytes_text
+from tests.mine import Mine
 
 
-class Odd:
-    epochs = 2
-    effective_batch = 4
-
-    def model(self):
-        return nn.Linear(3, 1)
-
-    def batch(self, size):
-        return torch.zeros(size, 3)
-
-    def loss(self, model, batch):
-        return model(batch).square().mean()
-
-    def data(self):
-        return torch.ones(10, 3)
+class Odd(Mine):
+    pass
 
 
 Odd.__name__ = "<odd> & 'co'"

@@ -6,32 +6,12 @@ import os
 import signal
 
 import pytest
-import torch
-from torch import nn
 
 import shoestring
 from shoestring.errors import QuestionError, RunError
 from shoestring.hardware import targets
 from shoestring.runs import launch
-
-
-class Mine:
-    """Of this process alone: no file, no name."""
-
-    epochs = 3
-    effective_batch = 4
-
-    def model(self):
-        return nn.Linear(3, 1)
-
-    def batch(self, size):
-        return torch.zeros(size, 3)
-
-    def loss(self, model, batch):
-        return model(batch).square().mean()
-
-    def data(self):
-        return torch.ones(10, 3)
+from tests.mine import Mine
 
 
 def plan_of(run):

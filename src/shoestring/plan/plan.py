@@ -189,7 +189,7 @@ def plan_with(
         limits=tuple(bounds),
         binding=binding(bounds),
         changes=tuple(changes(bounds, proposed, target)),
-        ladder=tuple(fallbacks.descriptions(chosen.settings, _fallback_limits(chosen.settings, facts, target))),
+        ladder=tuple(fallbacks.descriptions(chosen.settings, _fallback_limits(loaded, chosen.settings, facts, target))),
         reasons=(*reasons(found, loaded, target, wanted, facts, bounds), *calibration_reason(calibration, target)),
         advice=tuple(advice(Seen(chosen=chosen, wanted=wanted, loaded=loaded, target=target))),
         proposals=tuple(proposed),
@@ -210,13 +210,15 @@ def plan_with(
     )
 
 
-def _fallback_limits(settings: Settings, facts: Facts, target: Target) -> fallbacks.Limits:
+def _fallback_limits(loaded: LoadedRecipe, settings: Settings, facts: Facts, target: Target) -> fallbacks.Limits:
     # Without a choice torch works on many tensors at once on a GPU, and on one after another on a CPU.
     batched_by_default = settings.optimizer_kernel is None and target.device.kind == "cuda"
     return fallbacks.Limits(
         least_micro_batch=fallbacks.least_micro_batch(batch_norm=facts.batch_norm),
         blocks=facts.blocks,
-        batched_step=batched_by_default or settings.optimizer_kernel in ("foreach", "fused"),
+        # A library's trainer has an optimizer of its own.
+        batched_step=loaded.parts.trainer is None
+        and (batched_by_default or settings.optimizer_kernel in ("foreach", "fused")),
     )
 
 
