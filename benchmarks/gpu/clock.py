@@ -27,8 +27,8 @@ from benchmarks.gpu.cases import Case
 from shoestring.data.batches import to_device
 from shoestring.engine.state import build
 from shoestring.engine.update import update
-from shoestring.recipe.contract import part
 from shoestring.recipe.options import LoadedRecipe
+from shoestring.recipe.parts import Parts
 
 WARM = 3
 """Updates before the first that counts: the optimizer's states, the allocator's segments, cuDNN's choices."""
@@ -95,7 +95,7 @@ def _updates(loaded: LoadedRecipe, case: Case, device: torch.device) -> Iterator
             ((batch, settings.micro_batch) for _ in range(2)),
             samples=2 * settings.micro_batch,
             arithmetic=state.arithmetic,
-            clip_norm=part(recipe, "clip_norm", None),
+            clip_norm=Parts.of(recipe).clip_norm,
         )
         _wait(device)
         if number >= WARM:

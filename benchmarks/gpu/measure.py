@@ -28,8 +28,8 @@ from benchmarks.gpu.cases import Case
 from shoestring.data.batches import to_device
 from shoestring.engine.state import build
 from shoestring.engine.update import update
-from shoestring.recipe.contract import part
 from shoestring.recipe.options import LoadedRecipe
+from shoestring.recipe.parts import Parts
 
 UPDATES = 4
 """The first makes the optimizer's states, the second has its peak beside them, two more show that it stays so."""
@@ -77,7 +77,7 @@ def _run(loaded: LoadedRecipe, case: Case, device: torch.device) -> None:
             microbatches(),
             samples=2 * settings.micro_batch,
             arithmetic=state.arithmetic,
-            clip_norm=part(recipe, "clip_norm", None),
+            clip_norm=Parts.of(recipe).clip_norm,
         )
     if device.type == "cuda":
         torch.cuda.synchronize()

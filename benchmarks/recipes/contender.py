@@ -22,9 +22,9 @@ from shoestring.checkpoint.weights import newest
 from shoestring.data.seeding import derive, seed_all
 from shoestring.engine.determinism import deterministic
 from shoestring.engine.precision import arithmetic
-from shoestring.recipe.contract import part
 from shoestring.recipe.finding import find, load
 from shoestring.recipe.options import LoadedRecipe
+from shoestring.recipe.parts import Parts
 from shoestring.recipe.subset import Subset
 from shoestring.session.directory import RunDirectory
 from shoestring.session.stop import session
@@ -63,7 +63,7 @@ def samples_of(case: Case, loaded: LoadedRecipe) -> int:
 def first_model(loaded: LoadedRecipe) -> nn.Module:
     """With the random weights that the engine begins with."""
     seed_all(derive(loaded.seed, "model"))
-    model: nn.Module = part(loaded.recipe, "learner", loaded.recipe.model)()
+    model: nn.Module = (loaded.parts.learner or loaded.recipe.model)()
     return model
 
 
@@ -114,7 +114,7 @@ def judged(case: Case, loaded: LoadedRecipe, model: nn.Module, device: torch.dev
     recipe = loaded.recipe
     whole = super(type(recipe), recipe).data()["validation"]
     some = Subset(whole, range(min(case.held_out, len(whole))))
-    if measured := part(recipe, "measured", None):
+    if measured := Parts.of(recipe).measured:
         metrics = measured(model.to(device), some, lambda pieces, _: pieces)
     else:
         with session() as stop, deterministic():
