@@ -1,6 +1,7 @@
 """Compiled blocks compute what they computed before, and a machine or a setting that does not let them is named."""
 
 import copy
+import importlib
 from collections.abc import Iterator
 
 import pytest
@@ -102,6 +103,18 @@ def test_nothing_is_compiled_unless_it_is_asked_for() -> None:
     model = OfBlocks()
     assert compiled.apply(model, object(), Settings(), CPU) == 0
     assert "forward" not in vars(model.blocks[0])
+
+
+def test_the_compiler_is_told_to_be_deterministic_where_torch_is() -> None:
+    before = torch.get_deterministic_debug_mode()
+    inductor = importlib.import_module("torch._inductor.config")
+    with inductor.patch(deterministic=False):
+        torch.set_deterministic_debug_mode("warn")
+        try:
+            compiled.apply(OfBlocks(), object(), YES, CPU)
+            assert inductor.deterministic and torch.get_deterministic_debug_mode() == 1
+        finally:
+            torch.set_deterministic_debug_mode(before)
 
 
 def test_one_shape_too_many_is_an_error_not_another_rounding(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -14,7 +14,7 @@ from shoestring.errors import DataError, TraceError
 from shoestring.hardware.catalog import DEVICES
 from shoestring.recipe import finding
 from shoestring.settings import Settings
-from shoestring.trace import Tracer
+from shoestring.trace import Tracer, tracer
 from tests.trace.recipes_of_each_kind import Linears
 
 T4 = DEVICES["t4"]
@@ -86,19 +86,26 @@ def no_child_left() -> Iterator[None]:
     assert len(children()) == before
 
 
+@pytest.fixture(params=["begun anew", "from here"], autouse=True)
+def way(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
+    """A child that imports torch by itself, and one that has it from this process."""
+    monkeypatch.setattr(tracer, "_torch_can_be_shared", lambda: request.param == "from here")
+    return str(request.param)
+
+
 def test_one_child_answers_several_questions_whatever_the_recipe_prints(misfits: Path) -> None:
-    with Tracer(finding.load(f"{misfits}:Base", {})) as tracer:
-        assert tracer.facts.parameters_total == 5
+    with Tracer(finding.load(f"{misfits}:Base", {})) as asked:
+        assert asked.facts.parameters_total == 5
         process = children()
-        small = tracer.trace(Settings(micro_batch=2, precision="fp32"), accumulate=1, device=T4)
-        large = tracer.trace(Settings(micro_batch=64, precision="fp32"), accumulate=3, device=T4)
+        small = asked.trace(Settings(micro_batch=2, precision="fp32"), accumulate=1, device=T4)
+        large = asked.trace(Settings(micro_batch=64, precision="fp32"), accumulate=3, device=T4)
         assert children() == process
     assert (small.microbatches, large.microbatches) == (1, 2)
 
 
 def test_errors_of_the_data_come_through_as_they_are(misfits: Path) -> None:
-    with Tracer(finding.load(f"{misfits}:BadData", {})) as tracer, pytest.raises(DataError) as caught:
-        assert tracer.facts
+    with Tracer(finding.load(f"{misfits}:BadData", {})) as asked, pytest.raises(DataError) as caught:
+        assert asked.facts
     assert caught.value.problems == ("row 3: empty", "row 7: text")
     assert caught.value.hint == "drop them"
 
@@ -108,35 +115,35 @@ def line_of(text: str) -> int:
 
 
 def test_a_decision_by_values_is_named_with_its_line_and_leaves_the_child_alive(misfits: Path) -> None:
-    with Tracer(finding.load(f"{misfits}:Deciding", {})) as tracer:
+    with Tracer(finding.load(f"{misfits}:Deciding", {})) as asked:
         for _ in range(2):
             with pytest.raises(TraceError, match=rf"misfits\.py:{line_of('.item() else')} in loss"):
-                tracer.trace(Settings(micro_batch=2, precision="fp32"), accumulate=1, device=T4)
+                asked.trace(Settings(micro_batch=2, precision="fp32"), accumulate=1, device=T4)
 
 
 def test_an_abort_is_told_with_the_line_and_the_next_question_has_a_new_child(misfits: Path) -> None:
-    with Tracer(finding.load(f"{misfits}:Dying", {})) as tracer:
+    with Tracer(finding.load(f"{misfits}:Dying", {})) as asked:
         for _ in range(2):
             with pytest.raises(TraceError, match=rf"SIGABRT at .*misfits\.py:{line_of('os.abort()')} in loss"):
-                tracer.trace(Settings(micro_batch=2, precision="fp32"), accumulate=1, device=T4)
+                asked.trace(Settings(micro_batch=2, precision="fp32"), accumulate=1, device=T4)
 
 
 def test_an_error_of_the_code_names_line_operator_and_shapes(misfits: Path) -> None:
-    with Tracer(finding.load(f"{misfits}:Mismatched", {})) as tracer:
+    with Tracer(finding.load(f"{misfits}:Mismatched", {})) as asked:
         line = line_of("return model(batch).mean()")
         with pytest.raises(TraceError, match=rf"misfits\.py:{line} in loss during aten::\w+.*5.*4"):
-            tracer.trace(Settings(micro_batch=2, precision="fp32"), accumulate=1, device=T4)
+            asked.trace(Settings(micro_batch=2, precision="fp32"), accumulate=1, device=T4)
 
 
 def test_an_error_in_asking_the_recipe_names_no_line_of_ours(misfits: Path) -> None:
-    with Tracer(finding.load(f"{misfits}:Elsewhere", {})) as tracer, pytest.raises(TraceError) as caught:
-        assert tracer.facts
+    with Tracer(finding.load(f"{misfits}:Elsewhere", {})) as asked, pytest.raises(TraceError) as caught:
+        assert asked.facts
     assert caught.value.message == "TypeError: 'str' object is not callable"
 
 
 def test_a_model_that_looks_at_its_weights_is_built_for_real(misfits: Path) -> None:
-    with Tracer(finding.load(f"{misfits}:Initialised", {})) as tracer:
-        assert tracer.trace(Settings(micro_batch=2, precision="fp32"), accumulate=1, device=T4).facts.weight_bytes == 20
+    with Tracer(finding.load(f"{misfits}:Initialised", {})) as asked:
+        assert asked.trace(Settings(micro_batch=2, precision="fp32"), accumulate=1, device=T4).facts.weight_bytes == 20
 
 
 def test_ctrl_c_while_an_answer_is_awaited_ends_the_child(misfits: Path) -> None:
@@ -146,16 +153,49 @@ def test_ctrl_c_while_an_answer_is_awaited_ends_the_child(misfits: Path) -> None
     previous = signal.signal(signal.SIGALRM, interrupt)
     signal.setitimer(signal.ITIMER_REAL, 0.3)
     others = children()
-    with Tracer(finding.load(f"{misfits}:Endless", {})) as tracer:
+    with Tracer(finding.load(f"{misfits}:Endless", {})) as asked:
         with pytest.raises(KeyboardInterrupt):
-            assert tracer.facts
+            assert asked.facts
         assert children() == others
     signal.signal(signal.SIGALRM, previous)
 
 
 def test_a_live_object_goes_along_by_fork() -> None:
-    with Tracer(finding.find(Linears())) as tracer:
-        assert tracer.trace(Settings(micro_batch=2, precision="fp32"), accumulate=1, device=T4).events
+    with Tracer(finding.find(Linears())) as asked:
+        assert asked.trace(Settings(micro_batch=2, precision="fp32"), accumulate=1, device=T4).events
+
+
+SHARED = """
+import sys, threading
+from shoestring.trace import tracer
+print(tracer._torch_can_be_shared())
+import torch
+print(tracer._torch_can_be_shared())
+torch.cuda.is_initialized = lambda: True
+print(tracer._torch_can_be_shared())
+torch.cuda.is_initialized = lambda: False
+end = threading.Event()
+other = threading.Thread(target=end.wait)
+other.start()
+print(tracer._torch_can_be_shared())
+end.set()
+"""
+
+
+def test_torch_is_shared_where_it_is_here_and_nothing_else_goes_on_with_it() -> None:
+    done = subprocess.run([sys.executable, "-c", SHARED], capture_output=True, text=True, check=True)
+    assert done.stdout.split() == ["False", "True", "False", "False"]
+
+
+def test_a_trace_is_the_same_in_either_child(monkeypatch: pytest.MonkeyPatch) -> None:
+    traces = []
+    for shared in (False, True):
+        monkeypatch.setattr(tracer, "_torch_can_be_shared", lambda shared=shared: shared)
+        with Tracer(finding.load("temporal", {"size": "tiny"})) as asked:
+            trace = asked.trace(Settings(micro_batch=8, precision="fp16"), accumulate=2, device=T4).json()
+        assert trace["facts"].pop("process_bytes") > 10**8
+        traces.append(trace)
+    assert traces[0] == traces[1]
 
 
 def test_asking_imports_no_torch() -> None:

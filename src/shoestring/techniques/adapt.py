@@ -12,7 +12,7 @@ from shoestring.errors import QuestionError
 from shoestring.recipe.contract import build_optimizer
 from shoestring.recipe.options import Adaptation, LoadedRecipe
 from shoestring.settings import Settings
-from shoestring.techniques import eightbit, lora, nf4, norms
+from shoestring.techniques import eightbit, lora, nf4, norms, uncompiled
 
 _DTYPES = {"fp32": torch.float32, "fp16": torch.float16, "bf16": torch.bfloat16}
 
@@ -36,6 +36,7 @@ def trained_model(made: nn.Module, wanted: Adaptation, settings: Settings) -> nn
             "quantization=nf4: offload=parameters brings weights, not the scales that 4-bit ones have",
             hint="offload=no: 4-bit weights take an eighth of their bytes",
         )
+    uncompiled.spare_the_compiler()
     return _adapted(made, wanted, nf4.real)
 
 

@@ -21,7 +21,7 @@ from torch import nn
 
 from shoestring.errors import QuestionError, RunError
 from shoestring.settings import Settings
-from shoestring.techniques import checkpointing
+from shoestring.techniques import checkpointing, uncompiled
 from shoestring.techniques.recompiling import Limit
 
 SHAPES = 16
@@ -46,6 +46,7 @@ def apply(model: nn.Module, recipe: object, settings: Settings, device: torch.de
     if settings.compile != "yes":
         return 0
     require(settings, device)
+    uncompiled.tell_what_is_deterministic()
     parts = checkpointing.blocks(model, recipe) or [model]
     limit = Limit(SHAPES, kinds=len({_kind(part) for part in parts}))
     with warnings.catch_warnings():

@@ -7,6 +7,7 @@ any of them                                             -> {"error": {"kind", "m
 
 from __future__ import annotations
 
+import dataclasses
 import faulthandler
 import json
 import logging
@@ -64,6 +65,9 @@ class _Session:
 
 
 def _open(loaded: LoadedRecipe) -> Facts:
+    from shoestring.techniques import uncompiled
+
+    uncompiled.spare_the_compiler()
     from shoestring.trace import attention, autocast, experts, facts, fused, kernels, masks, pretend, recurrent
     from shoestring.trace.explain import explained
 
@@ -78,6 +82,7 @@ def _open(loaded: LoadedRecipe) -> Facts:
 
 
 def _trace(loaded: LoadedRecipe, facts: Facts, question: Mapping[str, Any]) -> Trace:
+    from shoestring.techniques import uncompiled
     from shoestring.trace import update
     from shoestring.trace.explain import explained
     from shoestring.trace.facts import first_batches
@@ -100,8 +105,15 @@ def _trace(loaded: LoadedRecipe, facts: Facts, question: Mapping[str, Any]) -> T
         micro_batch=settings.micro_batch,
         microbatches=min(update.FOLLOWED_MICROBATCHES, question["accumulate"]),
         precision=settings.precision,
-        facts=facts,
+        facts=_with_compiler(facts) if settings.compile == "yes" and not uncompiled.loaded() else facts,
         first_batches=first_batches(loaded.recipe, settings.micro_batch),
         storages=storages,
         events=events,
     )
+
+
+def _with_compiler(facts: Facts) -> Facts:
+    """The facts of a process that compiles, where they were found in one without the compiler."""
+    from shoestring.techniques import uncompiled
+
+    return dataclasses.replace(facts, process_bytes=facts.process_bytes + uncompiled.BYTES)

@@ -25,7 +25,7 @@ def read(loaded: LoadedRecipe) -> Facts:
         samples = {name: len(each) for name, each in data.items()}
         lengths = _lengths(recipe, data["train"])
     model: nn.Module = pretend.build(lambda: adapt.model(recipe.model(), loaded.adaptation))
-    # Making an optimizer imports a good part of torch; where it did before, this costs nothing.
+    # Where torch's compiler cannot be spared, making an optimizer imports it, as it does in training.
     torch.optim.AdamW([torch.zeros(1)])
     process = int(psutil.Process().memory_info().rss)
     parameters = list(model.parameters())

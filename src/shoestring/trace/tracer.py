@@ -10,6 +10,7 @@ import signal
 import subprocess
 import sys
 import tempfile
+import threading
 import warnings
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -33,7 +34,8 @@ class Tracer:
             trace = tracer.trace(Settings(micro_batch=8, precision="fp16"), accumulate=4, device=catalog_entry)
 
     A process of its own, because torch may abort on the way and since a pretend device cannot be taken back. A
-    recipe with a reference is loaded again there; a live object goes along by `fork`.
+    recipe with a reference is loaded again there; a live object goes along by `fork`, and so does torch where it is
+    here: importing it is the larger part of the time.
     """
 
     def __init__(self, loaded: LoadedRecipe) -> None:
@@ -95,7 +97,10 @@ class Tracer:
 
     def _ask(self, question: dict[str, Any]) -> dict[str, Any]:
         if self._child is None:
-            self._child = _spawn() if self._loaded.reference else _fork(self._loaded)
+            if not self._loaded.reference:
+                self._child = _fork(self._loaded)
+            else:
+                self._child = _fork(None) if _torch_can_be_shared() else _spawn()
         try:
             answer = self._child.ask(question)
         except KeyboardInterrupt:
@@ -177,8 +182,15 @@ def _spawn() -> _Child:
     return _Child(process.pid, process.stdin, process.stdout, talk, process.wait)
 
 
-def _fork(loaded: LoadedRecipe) -> _Child:
-    """A child that has the live recipe, which could not be sent without running foreign bytes as code.
+def _torch_can_be_shared() -> bool:
+    """Whether this process has imported torch and does nothing with it that a child could not go on from."""
+    torch = sys.modules.get("torch")
+    return torch is not None and threading.active_count() == 1 and not torch.cuda.is_initialized()
+
+
+def _fork(loaded: LoadedRecipe | None) -> _Child:
+    """A child that has what was imported here, and the live recipe where there is one, which could not be sent without
+    running foreign bytes as code.
 
     Its limits: other threads of this process do not exist there, so torch may not use its pool of them (one thread);
     CUDA, where this process has it, cannot be used there (the pretend device does not); POSIX only.
@@ -199,6 +211,7 @@ def _fork(loaded: LoadedRecipe) -> _Child:
         try:
             os.close(questions)
             os.close(answers)
+            os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
             os.dup2(talk.fileno(), 1)
             os.dup2(talk.fileno(), 2)
             _serve_forked(question_end, answer_end, loaded)
@@ -215,7 +228,7 @@ def _fork(loaded: LoadedRecipe) -> _Child:
     return _Child(pid, os.fdopen(questions, "w", encoding="utf-8"), os.fdopen(answers, encoding="utf-8"), talk, wait)
 
 
-def _serve_forked(questions: int, answers: int, loaded: LoadedRecipe) -> None:
+def _serve_forked(questions: int, answers: int, loaded: LoadedRecipe | None) -> None:
     import torch
 
     from shoestring.trace import child

@@ -3,6 +3,7 @@
 import csv
 from collections.abc import Callable, Collection, Iterator
 from contextlib import suppress
+from importlib.util import find_spec
 from pathlib import Path
 from typing import NoReturn, TypeAlias
 
@@ -29,11 +30,8 @@ def sample_bars() -> pd.DataFrame:
 
     Raises QuestionError where matplotlib was packaged without its sample data.
     """
-    import matplotlib
-
-    path = Path(matplotlib.get_data_path()) / "sample_data" / "goog.npz"
     try:
-        with np.load(path, allow_pickle=False) as file:
+        with np.load(_sample_file(), allow_pickle=False) as file:
             rows = file["price_data"]
     except OSError as error:
         raise QuestionError(
@@ -42,6 +40,18 @@ def sample_bars() -> pd.DataFrame:
         ) from error
     numbers = {name: rows[name].astype("float64") for name in NUMBERS}
     return _sorted(pd.DataFrame({"symbol": "GOOG", "time": rows["date"].astype("datetime64[us]"), **numbers}))
+
+
+def _sample_file() -> Path:
+    """Beside matplotlib's code, where it is found without loading that; or elsewhere, which only matplotlib knows."""
+    inside = Path("sample_data", "goog.npz")
+    found = find_spec("matplotlib")
+    beside = Path(found.origin).parent / "mpl-data" / inside if found and found.origin else None
+    if beside and beside.is_file():
+        return beside
+    import matplotlib
+
+    return Path(matplotlib.get_data_path()) / inside
 
 
 def read_bars(path: Path, rows: Rows) -> pd.DataFrame:
