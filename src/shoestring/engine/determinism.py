@@ -1,11 +1,15 @@
 """The same bits from the same state: kernels whose result does not depend on the order in which threads finish."""
 
 import os
+import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
 import torch
+
+_WARN = 1
+"""Of torch's modes: deterministic kernels, and a warning where there is none."""
 
 
 @contextmanager
@@ -17,19 +21,26 @@ def deterministic() -> Iterator[None]:
     """
     memory: Any = torch.utils.deterministic
     before = (
-        torch.are_deterministic_algorithms_enabled(),
-        torch.is_deterministic_algorithms_warn_only_enabled(),
+        torch.get_deterministic_debug_mode(),
         memory.fill_uninitialized_memory,
         torch.backends.cudnn.benchmark,
     )
     os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
-    torch.use_deterministic_algorithms(True, warn_only=True)
+    _choose(_WARN)
     # Filling memory that is about to be overwritten finds bugs in kernels; it costs a pass over every new tensor.
     memory.fill_uninitialized_memory = False
     torch.backends.cudnn.benchmark = False
     try:
         yield
     finally:
-        torch.use_deterministic_algorithms(before[0], warn_only=before[1])
-        memory.fill_uninitialized_memory = before[2]
-        torch.backends.cudnn.benchmark = before[3]
+        _choose(before[0])
+        memory.fill_uninitialized_memory = before[1]
+        torch.backends.cudnn.benchmark = before[2]
+
+
+def _choose(mode: int) -> None:
+    """As `torch.use_deterministic_algorithms`, which for its own setting would load the compiler; where that comes
+    later, `techniques/uncompiled.py` tells it."""
+    torch.set_deterministic_debug_mode(mode)
+    if "torch._inductor" in sys.modules:
+        torch.use_deterministic_algorithms(mode != 0, warn_only=mode == _WARN)

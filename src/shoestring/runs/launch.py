@@ -1,6 +1,7 @@
 """From a question to a run: what was asked for is found and decided, then the run is begun, or continued."""
 
 import dataclasses
+import importlib
 import os
 import sys
 import time
@@ -85,6 +86,9 @@ def _begin(
     require_data(loaded.recipe)
     require_trainable(wanted, loaded.adaptation)
     if plan is None or plan.target.device.name != target.device.name:
+        if target.device.kind == "cpu":  # on a GPU the plan's allocator has to be known before torch is imported
+            # The process that follows the update begins with what is here.
+            importlib.import_module("shoestring.train.loop")
         made = make_plan(loaded, target, wanted)
         if plan is not None:
             _say(_replanned(plan, made))
