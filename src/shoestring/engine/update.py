@@ -12,6 +12,7 @@ import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
+from shoestring.engine import foreach
 from shoestring.engine.memory import HalfDoneError, out_of_memory, said
 from shoestring.engine.precision import Arithmetic
 from shoestring.errors import QuestionError, RunError
@@ -93,7 +94,7 @@ def update(
     if arithmetic.scaler:
         arithmetic.scaler.unscale_(optimizer)
     if correct and total_weight != expected_weight:
-        torch._foreach_mul_(gradients, float(expected_weight / total_weight))
+        foreach.multiply(gradients, float(expected_weight / total_weight))
     norm = nn.utils.clip_grad_norm_(parameters, clip_norm) if clip_norm is not None else None
     mean = total_sum / total_weight
     stepped = _step(optimizer, arithmetic)

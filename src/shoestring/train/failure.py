@@ -8,6 +8,7 @@ from torch import nn
 
 from shoestring.checkpoint.files import write_json
 from shoestring.data.order import DataOrder
+from shoestring.engine import foreach
 from shoestring.errors import RunError
 from shoestring.train.request import SessionRequest
 
@@ -58,7 +59,7 @@ def finite(tensors: Iterable[torch.Tensor]) -> bool:
     if not numbers:
         return True
     # The norm is fifteen times as fast on a CPU, but the squares of large weights may overflow; the largest cannot.
-    return _finite(torch._foreach_norm(numbers, 2)) or _finite(torch._foreach_norm(numbers, math.inf))
+    return _finite(foreach.norms(numbers, 2)) or _finite(foreach.norms(numbers, math.inf))
 
 
 def _finite(norms: Sequence[torch.Tensor]) -> bool:
