@@ -156,3 +156,14 @@ def test_a_run_is_continued_under_the_same_arguments(tmp_path, monkeypatch):
 def test_nothing_is_printed_to_stdout(tmp_path, capsys):
     trained(tmp_path / "run")
     assert capsys.readouterr().out == ""
+
+
+def test_saves_that_the_trainer_s_arguments_ask_for_are_the_run_s_checkpoints(undisturbed, tmp_path, monkeypatch):
+    given = arguments(tmp_path / "own")
+    given.save_strategy, given.save_steps = "steps", 4
+    monkeypatch.setattr(sys.modules[__name__], "arguments", lambda _: given)
+    ended, updates, weights = trained(tmp_path / "run", save_every_seconds=1e6, keep_checkpoints=9)
+    saved = sorted(int(path.name.partition("-")[2]) for path in (tmp_path / "run" / "checkpoints").glob("update-*"))
+    assert (ended, updates, saved) == ("", UPDATES, [0, 4, 8, 12, 16, 20, 21])
+    assert torch.equal(weights, undisturbed)
+    assert not list((tmp_path / "own").glob("checkpoint-*"))

@@ -71,7 +71,7 @@ class StepsCallback(TrainerCallback):
 
     def on_epoch_end(self, args: Any, state: Any, control: Any, **__: Any) -> None:  # noqa: ARG002
         wanted, control.should_save = control.should_save, False
-        if wanted:
+        if wanted and between_cycles(self._trainer):
             steps.save_meanwhile(self._trainer_session.session)
         if not self._trainer_session.over:
             self._stop_if_over(control)
