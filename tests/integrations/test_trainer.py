@@ -167,3 +167,14 @@ def test_saves_that_the_trainer_s_arguments_ask_for_are_the_run_s_checkpoints(un
     assert (ended, updates, saved) == ("", UPDATES, [0, 4, 8, 12, 16, 20, 21])
     assert torch.equal(weights, undisturbed)
     assert not list((tmp_path / "own").glob("checkpoint-*"))
+
+
+def test_saves_of_the_best_evaluation_are_the_run_s_checkpoints_too(tmp_path):
+    given = arguments(tmp_path / "own")
+    given.save_strategy, given.eval_strategy, given.metric_for_best_model = "best", "epoch", "loss"
+    given.per_device_eval_batch_size, given.num_train_epochs, given.label_names = 50, 1, ["y"]
+    with surviving(tmp_path / "run", save_every_seconds=1e6) as survive:
+        torch.manual_seed(3)
+        survive(Trainer)(model=Dropping(), args=given, train_dataset=Sums(), eval_dataset=Sums()).train()
+    assert sorted(path.name for path in (tmp_path / "run" / "checkpoints").glob("update-*"))[-1] == "update-00000007"
+    assert not list((tmp_path / "own").glob("checkpoint-*"))

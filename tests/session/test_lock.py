@@ -3,6 +3,7 @@
 import errno
 import fcntl
 import os
+import signal
 import subprocess
 import sys
 
@@ -70,3 +71,23 @@ def test_an_error_that_is_no_lack_of_locks_is_told(tmp_path, monkeypatch):
     monkeypatch.setattr(fcntl, "flock", lambda *_: (_ for _ in ()).throw(OSError(errno.EIO, "broken")))
     with pytest.raises(OSError, match="broken"), lock.locked(tmp_path):
         pass
+
+
+def test_a_forked_child_does_not_hold_the_lock_of_a_process_that_was_killed(tmp_path):
+    """Such as the one that traces an update while a run is planned."""
+    code = (
+        "import os, signal, sys, time; from pathlib import Path; from shoestring.session.lock import locked\n"
+        "with locked(Path(sys.argv[1])):\n"
+        "    child = os.fork()\n"
+        "    if not child: time.sleep(30); os._exit(0)\n"
+        "    print(child, flush=True); os.kill(os.getpid(), signal.SIGKILL)"
+    )
+    killed = subprocess.Popen([sys.executable, "-c", code, str(tmp_path)], stdout=subprocess.PIPE)
+    child = int(killed.stdout.readline())
+    assert killed.wait(30) == -signal.SIGKILL
+    try:
+        with lock.locked(tmp_path):
+            pass
+    finally:
+        os.kill(child, signal.SIGKILL)
+        killed.stdout.close()

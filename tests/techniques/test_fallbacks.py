@@ -1,5 +1,7 @@
 """The table of what becomes smaller when memory runs out, which the engine follows and a plan prints."""
 
+from dataclasses import replace
+
 import pytest
 
 from shoestring.settings import Settings
@@ -78,3 +80,9 @@ def test_what_was_learnt_goes_on_under_the_same_settings():
 )
 def test_it_is_never_raised_and_what_makes_no_sense_is_left_out(saved):
     assert SIZES.resumed(saved) == SIZES
+
+
+def test_an_evaluation_s_batch_does_not_grow_when_an_older_checkpoint_is_restored():
+    inforce = replace(SIZES, evaluation_batch=2)
+    assert inforce.resumed({**SIZES.json(), "evaluation_batch": 4}).evaluation_batch == 2
+    assert inforce.resumed(SIZES.json()).evaluation_batch == 2

@@ -200,3 +200,26 @@ def test_no_memory_to_copy_the_state_training_goes_on_and_the_last_save_is_tried
     (unsaved,) = events(tmp_path, "unsaved")
     assert (unsaved["update"], unsaved["why"]) == (2, "no memory for a copy of the state: no 8.00 GiB")
     assert [event["update"] for event in events(tmp_path, "save") if event["kind"] == "full"] == [0, 6]
+
+
+def test_with_batch_norm_the_microbatch_stays_at_two_when_the_optimizers_step_does_not_fit_either(tmp_path):
+    class Normed(Stacked):
+        def model(self):
+            blocks = [nn.Sequential(nn.Linear(4, 4), nn.BatchNorm1d(4)) for _ in range(3)]
+            return nn.Sequential(nn.Linear(3, 4), *blocks)
+
+    failing = iter([True, False])
+
+    class Step(torch.optim.SGD):
+        def step(self, closure=None):
+            if next(failing, False):
+                raise MemoryError("no room")
+            return super().step(closure)
+
+    recipe = Normed(lambda model, samples: all(computed_again(model)[1:]), Step)
+    with pytest.raises(RunError, match="smallest microbatch and activations computed again: no room"):
+        session(recipe, tmp_path, {"micro_batch": 4})
+    assert [event["done"] for event in events(tmp_path, "oom")] == [
+        "microbatch 2",
+        "activations of all 3 blocks computed again in backward",
+    ]

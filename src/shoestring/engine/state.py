@@ -53,6 +53,10 @@ class State(Protocol):
     def epochs_done(self) -> int:
         """Epochs whose updates are all done."""
 
+    @property
+    def at_epoch_end(self) -> bool:
+        """Whether the last update was an epoch's last."""
+
     def pack(self) -> dict[str, Any]:
         """The state as sections of a checkpoint."""
 
@@ -97,6 +101,10 @@ class TrainingState:
     @property
     def epochs_done(self) -> int:
         return self.update // self.updates_per_epoch
+
+    @property
+    def at_epoch_end(self) -> bool:
+        return self.update % self.updates_per_epoch == 0
 
     def pack(self) -> dict[str, Any]:
         scaler = self.arithmetic.scaler

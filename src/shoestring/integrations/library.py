@@ -71,7 +71,7 @@ class LibraryUpdates:
                     continue
                 if self._trainer_session.over:
                     raise self._trainer_session.over
-                return steps.why_ended(session)
+                return steps.why_ended(session) or "the trainer stopped by itself"
 
 
 def _require_followed(asked: str | None, before: str | None, trainer: Any) -> None:

@@ -26,6 +26,9 @@ def resuming(base: Any) -> Any:
 
     The state is restored by the callback `on_train_begin`, and of that folder the library needs the state file alone:
     those of optimizer, scaler and random numbers are optional. Only the weights it insists on.
+
+    A checkpoint of the library's own is replaced by a call of `save_instead`. Most are asked for in a way that
+    callbacks see, but not those of `save_strategy="best"`.
     """
     if not available(base):
         return base
@@ -33,6 +36,9 @@ def resuming(base: Any) -> Any:
     class Resuming(base):  # type: ignore[misc]
         def _load_from_checkpoint(self, *_: Any, **__: Any) -> None:
             """Weights are restored with all else."""
+
+        def _save_checkpoint(self, *_: Any, **__: Any) -> None:
+            self.save_instead()
 
         def _get_train_sampler(self, *args: Any, **kwargs: Any) -> Any:
             self.train_sampler = super()._get_train_sampler(*args, **kwargs)

@@ -60,6 +60,10 @@ class LibraryState:
     def epochs_done(self) -> int:
         return int(self._progress()["epoch"] or 0)
 
+    @property
+    def at_epoch_end(self) -> bool:
+        return float(self._progress()["epoch"] or 0).is_integer()
+
     def _progress(self) -> Mapping[str, Any]:
         progress: Mapping[str, Any] = self.restored["trainer"] if self.restored else vars(self.trainer.state)
         return progress

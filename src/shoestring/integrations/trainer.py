@@ -41,6 +41,7 @@ from shoestring.session.stop import session
 from shoestring.session.stored import StoredPlan
 from shoestring.settings import Settings
 from shoestring.techniques.fallbacks import Sizes
+from shoestring.train import steps
 from shoestring.train.record import Record
 from shoestring.train.request import SessionRequest
 from shoestring.train.session import TrainingSession
@@ -164,6 +165,10 @@ def _resumable(base: type[T], resumable: ResumableTrainer) -> type[T]:
                 )
             for printing in (PrinterCallback, ProgressCallback):  # stdout is for data, and progress is reported anyway
                 self.remove_callback(printing)
+
+        def save_instead(self) -> None:
+            if private_parts.between_cycles(self):
+                steps.save_meanwhile(resumable.trainer_session.session)
 
         def train(self, *args: Any, **kwargs: Any) -> Any:
             """As `Trainer.train`, from the run's newest checkpoint where it has one."""

@@ -59,3 +59,7 @@ class Parts:
         """
         size = inspect.signature(self.measured).parameters.get("size") if self.measured else None
         return size.default if size and isinstance(size.default, int) else None
+
+    def evaluation_size(self, micro_batch: int) -> int:
+        """How many samples an evaluation works on at once, until memory runs out; 1 for one that cannot be asked."""
+        return self.measured_at_once or (1 if self.measured else micro_batch)

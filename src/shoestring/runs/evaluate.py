@@ -211,6 +211,6 @@ def _metrics(
             workers=settings.workers or 0,
         )
 
-    size = loaded.parts.measured_at_once or settings.micro_batch or 1
+    size = loaded.parts.evaluation_size(settings.micro_batch or 1)
     metrics, _ = Recovering(model, None, how).run(attempt, size)
     return metrics

@@ -14,6 +14,19 @@ from shoestring.errors import QuestionError
 _WITHOUT = {errno.ENOLCK, errno.ENOSYS, errno.EOPNOTSUPP, errno.EINVAL}
 
 
+_descriptors: set[int] = set()
+"""Descriptors of locks. A child that was forked has them too, and would hold the lock when this process is dead."""
+
+
+def _let_go_in_child() -> None:
+    while _descriptors:
+        with suppress(OSError):
+            os.close(_descriptors.pop())
+
+
+os.register_at_fork(after_in_child=_let_go_in_child)
+
+
 @contextmanager
 def locked(run: Path) -> Iterator[None]:
     """Hold the directory `run` for this process. The system lets go of it when the process dies, however it dies.
@@ -40,6 +53,7 @@ def locked(run: Path) -> Iterator[None]:
             without = True
         if without:
             _create(run, created, holder)
+        _descriptors.add(descriptor)
         try:
             os.ftruncate(descriptor, 0)
             os.pwrite(descriptor, f"{_me()}\n".encode(), 0)
@@ -49,6 +63,7 @@ def locked(run: Path) -> Iterator[None]:
             if without:
                 created.unlink(missing_ok=True)
     finally:
+        _descriptors.discard(descriptor)
         os.close(descriptor)
 
 

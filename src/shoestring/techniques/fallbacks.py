@@ -51,10 +51,11 @@ class Sizes:
         if not isinstance(saved, Mapping) or saved.get("asked", self.asked) != self.asked:
             return self
         training, evaluating = saved.get("micro_batch"), saved.get("evaluation_batch")
+        evaluation = (self.evaluation_batch, evaluating if isinstance(evaluating, int) and evaluating > 0 else None)
         return dataclasses.replace(
             self,
             micro_batch=training if self._is_size(training) else self.micro_batch,
-            evaluation_batch=evaluating if isinstance(evaluating, int) and evaluating > 0 else self.evaluation_batch,
+            evaluation_batch=min(sizes) if (sizes := [each for each in evaluation if each]) else None,
             checkpointing="full" if saved.get("checkpointing") == "full" else self.checkpointing,
             optimizer_kernel="for-loop" if saved.get("optimizer_kernel") == "for-loop" else self.optimizer_kernel,
         )

@@ -183,9 +183,12 @@ def _spawn() -> _Child:
 
 
 def _torch_can_be_shared() -> bool:
-    """Whether this process has imported torch and does nothing with it that a child could not go on from."""
+    """Whether this process has imported torch and does nothing with it that a child could not go on from.
+
+    With CUDA it may: threads for each device's backward, which a child does not have, cannot be seen from here.
+    """
     torch = sys.modules.get("torch")
-    return torch is not None and threading.active_count() == 1 and not torch.cuda.is_initialized()
+    return torch is not None and threading.active_count() == 1 and not (torch.version.cuda or torch.version.hip)
 
 
 def _fork(loaded: LoadedRecipe | None) -> _Child:

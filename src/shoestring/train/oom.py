@@ -23,7 +23,8 @@ def recovering_update(state: TrainingState, request: SessionRequest, record: Rec
 
     def otherwise(failure: str) -> str:
         # The smallest microbatch was tried.
-        state.sizes = replace(state.sizes, micro_batch=1)
+        least = min(state.sizes.micro_batch, state.limits().least_micro_batch)
+        state.sizes = replace(state.sizes, micro_batch=least)
         step = fallback("update", state, request, failure)
         state.resize(step.sizes)
         return step.description

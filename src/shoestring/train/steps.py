@@ -64,7 +64,9 @@ def why_ended(session: TrainingSession) -> str:
 
 def epoch_ended(session: TrainingSession) -> bool:
     """Whether an epoch has ended that is not evaluated yet."""
-    return "validation" in session.data and session.state.epochs_done > len(session.state.history)
+    state = session.state
+    evaluated = state.history[-1]["epoch"] if state.history else 0
+    return "validation" in session.data and state.at_epoch_end and state.epochs_done > evaluated
 
 
 def evaluate_epoch(session: TrainingSession) -> None:
@@ -72,9 +74,10 @@ def evaluate_epoch(session: TrainingSession) -> None:
     session.reports.flush()
     state, settings, run = session.state, session.request.settings, session.request.run
     metrics, seconds = _evaluate(session, "validation")
-    state.history.append({"epoch": len(state.history) + 1, "update": state.update, "metrics": metrics})
+    epoch = state.epochs_done
+    state.history.append({"epoch": epoch, "update": state.update, "metrics": metrics})
     best = best_entry(session.request.recipe.parts, state.history) is state.history[-1]
-    session.record.evaluated("validation", state.update, metrics, epoch=len(state.history), seconds=seconds, best=best)
+    session.record.evaluated("validation", state.update, metrics, epoch=epoch, seconds=seconds, best=best)
     if best:
         _save_weights(session, "best", run.best, metrics)
     if settings.keep_light:
@@ -218,7 +221,7 @@ def _evaluate(session: TrainingSession, name: str) -> tuple[dict[str, Any], floa
         stop=request.stop,
         workers=session.updates.loader.workers if session.updates else 0,
     )
-    size = state.sizes.evaluation_batch or request.recipe.parts.measured_at_once or state.sizes.micro_batch
+    size = state.sizes.evaluation_batch or request.recipe.parts.evaluation_size(state.sizes.micro_batch)
     recovering = oom.recovering_evaluation(state, session.record)
     metrics, fitting_size = recovering.run(lambda micro_batch: evaluate_in(micro_batch=micro_batch), size)
     if fitting_size < size:
