@@ -170,10 +170,11 @@ import sys, threading
 from shoestring.trace import tracer
 print(tracer._torch_can_be_shared())
 import torch
+torch.version.cuda = torch.version.hip = None
 print(tracer._torch_can_be_shared())
-torch.cuda.is_initialized = lambda: True
+torch.version.cuda = "12.4"
 print(tracer._torch_can_be_shared())
-torch.cuda.is_initialized = lambda: False
+torch.version.cuda = None
 end = threading.Event()
 other = threading.Thread(target=end.wait)
 other.start()
