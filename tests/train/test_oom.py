@@ -211,15 +211,18 @@ def test_with_batch_norm_the_microbatch_stays_at_two_when_the_optimizers_step_do
     failing = iter([True, False])
 
     class Step(torch.optim.SGD):
+        def __init__(self, parameters, lr):
+            super().__init__(parameters, lr=lr, foreach=True)
+
         def step(self, closure=None):
             if next(failing, False):
                 raise MemoryError("no room")
             return super().step(closure)
 
     recipe = Normed(lambda model, samples: all(computed_again(model)[1:]), Step)
-    with pytest.raises(RunError, match="smallest microbatch and activations computed again: no room"):
-        session(recipe, tmp_path, {"micro_batch": 4})
+    assert session(recipe, tmp_path, {"micro_batch": 4}).status == "finished"
     assert [event["done"] for event in events(tmp_path, "oom")] == [
         "microbatch 2",
         "activations of all 3 blocks computed again in backward",
+        "one tensor after another",
     ]
