@@ -77,10 +77,11 @@ def test_a_forked_child_does_not_hold_the_lock_of_a_process_that_was_killed(tmp_
     """Such as the one that traces an update while a run is planned."""
     code = (
         "import os, signal, sys, time; from pathlib import Path; from shoestring.session.lock import locked\n"
+        "reader, writer = os.pipe()\n"
         "with locked(Path(sys.argv[1])):\n"
         "    child = os.fork()\n"
-        "    if not child: time.sleep(30); os._exit(0)\n"
-        "    print(child, flush=True); os.kill(os.getpid(), signal.SIGKILL)"
+        "    if not child: os.write(writer, b'started'); time.sleep(60); os._exit(0)\n"
+        "    os.read(reader, 7); print(child, flush=True); os.kill(os.getpid(), signal.SIGKILL)"
     )
     killed = subprocess.Popen([sys.executable, "-c", code, str(tmp_path)], stdout=subprocess.PIPE)
     child = int(killed.stdout.readline())
