@@ -7,7 +7,7 @@ import pytest
 
 import shoestring
 from shoestring import api, cli
-from shoestring.errors import QuestionError
+from shoestring.errors import UsageError
 from shoestring.estimate.calibration import Calibration
 from shoestring.estimate.spread import Spread
 from tests.mine import Mine
@@ -34,7 +34,7 @@ def test_a_comparison_counts_limits_and_price_for_every_target():
 
 
 def test_a_comparison_is_calibrated(monkeypatch, tmp_path):
-    with pytest.raises(QuestionError, match=r"plan\.json"):
+    with pytest.raises(UsageError, match=r"plan\.json"):
         shoestring.compare(Mine(), ["t4"], calibrate=tmp_path)
     spread = Spread(low=0.9, high=1.1, source="a run")
     measured = Calibration(device="NVIDIA T4", factor=2.0, spread=spread, input_seconds=0.0, save_rate=None)

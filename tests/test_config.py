@@ -5,7 +5,7 @@ from typing import Annotated, Literal
 import pytest
 
 from shoestring import config
-from shoestring.errors import QuestionError
+from shoestring.errors import UsageError
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -57,7 +57,7 @@ def test_a_value_takes_its_fields_type(key, text, value):
 
 def test_every_problem_is_told_at_once_with_the_nearest_name():
     wrong = {"epoch": "3", "rate": "fast", "fast": "maybe", "size": "huge", "epochs": "7.5", "precision": "fp8"}
-    with pytest.raises(QuestionError) as caught:
+    with pytest.raises(UsageError) as caught:
         config.read(wrong, WISHES, "wishes")
     assert caught.value.problems == (
         "epoch: unknown; did you mean epochs?",
@@ -71,7 +71,7 @@ def test_every_problem_is_told_at_once_with_the_nearest_name():
 
 @pytest.mark.parametrize(("key", "value"), [("epochs", True), ("epochs", 2.0), ("epochs", None), ("fast", 1)])
 def test_a_python_value_of_another_type_is_not_bent(key, value):
-    with pytest.raises(QuestionError):
+    with pytest.raises(UsageError):
         config.read({key: value}, WISHES, "wishes")
 
 
@@ -80,7 +80,7 @@ def test_pairs_are_split_at_the_first_equals_sign():
 
 
 def test_what_is_no_pair_or_set_twice_is_refused():
-    with pytest.raises(QuestionError) as caught:
+    with pytest.raises(UsageError) as caught:
         config.parse_pairs(["epochs", "=3", "a=1", "a=2"])
     assert len(caught.value.problems) == 3
 

@@ -1,4 +1,4 @@
-from shoestring.errors import CheckpointError, DataError, QuestionError, RunError, ShoestringError, TraceError, nearest
+from shoestring.errors import CheckpointError, DataError, UsageError, RunError, ShoestringError, TraceError, nearest
 
 
 def test_an_error_reads_as_what_each_problem_and_a_hint():
@@ -12,7 +12,7 @@ def test_an_error_reads_as_what_each_problem_and_a_hint():
 
 
 def test_a_wrong_question_is_status_2_and_a_failed_run_1():
-    assert {kind.status for kind in (QuestionError, DataError)} == {2}
+    assert {kind.status for kind in (UsageError, DataError)} == {2}
     assert {kind.status for kind in (ShoestringError, RunError, TraceError, CheckpointError)} == {1}
 
 

@@ -20,7 +20,7 @@ import torch
 from safetensors.torch import load_file
 
 import shoestring
-from shoestring.errors import QuestionError
+from shoestring.errors import UsageError
 from tests.fixtures.version_0_1_0.make import digest
 
 FIXTURE = Path(__file__).parent / "fixtures" / "version_0_1_0"
@@ -132,7 +132,7 @@ def test_elsewhere_it_is_not_continued_without_a_word_and_its_state_is_not_lost(
     threads = torch.get_num_threads()
     torch.set_num_threads(threads + 1)
     try:
-        with pytest.raises(QuestionError, match="bit for bit") as refused:
+        with pytest.raises(UsageError, match="bit for bit") as refused:
             shoestring.train(recipe_beside(run), run=run, on="cpu")
     finally:
         torch.set_num_threads(threads)

@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from shoestring.errors import QuestionError
+from shoestring.errors import UsageError
 from shoestring.hardware.catalog import Device
 from shoestring.settings import Settings
 
@@ -30,7 +30,7 @@ class Rows:
     """A set of measurements: how its rows are read."""
 
     case: Callable[[Row, Path], Case]
-    """From a row and the folder of configurations. Raises QuestionError for what is not known."""
+    """From a row and the folder of configurations. Raises UsageError for what is not known."""
     measured: Callable[[Row], float | None]
     """The bytes or seconds that judge; None where nothing was measured."""
     judged: str
@@ -44,13 +44,13 @@ class Rows:
 
 
 def configuration(name: str, configs: Path) -> Path:
-    """The file of a Hub name, `org--name.json`; a name without an owner may lie under any. Raises QuestionError."""
+    """The file of a Hub name, `org--name.json`; a name without an owner may lie under any. Raises UsageError."""
     exact = configs / f"{name.replace('/', '--')}.json"
     if exact.is_file():
         return exact
     others = sorted(configs.glob(f"*--{name}.json")) if "/" not in name else []
     if len(others) != 1:
-        raise QuestionError(f"there is no configuration {exact}", hint="--configs DIR says where they lie")
+        raise UsageError(f"there is no configuration {exact}", hint="--configs DIR says where they lie")
     return others[0]
 
 

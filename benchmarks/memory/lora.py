@@ -42,7 +42,7 @@ class KeptOutputs(HuggingFace):
 
 
 def case(row: Row, configs: Path) -> Case:
-    """The row's step. Raises QuestionError."""
+    """The row's step. Raises UsageError."""
     source = configuration(row["model"], configs)
     size = int(row["micro_batch"])
     options = Options(

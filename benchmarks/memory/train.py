@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, Literal
 from benchmarks.memory import xmem
 from benchmarks.memory.cases import Case, Row, Rows, configuration, number
 
-from shoestring.errors import QuestionError
+from shoestring.errors import UsageError
 from shoestring.hardware.catalog import DEVICES
 from shoestring.recipes.huggingface.configuration import read
 from shoestring.settings import Precision, Settings
@@ -43,10 +43,10 @@ class Wanted:
 
     @classmethod
     def read(cls, words: str) -> Wanted:
-        """From `SGD m0.9`, `bnb AdamW8bit`, `torch AdamW lr3e-4 foreach=False`. Raises QuestionError."""
+        """From `SGD m0.9`, `bnb AdamW8bit`, `torch AdamW lr3e-4 foreach=False`. Raises UsageError."""
         found = re.search(r"adamw8bit|adamw|adam|sgd|adafactor|rmsprop|adagrad", words.lower())
         if not found:
-            raise QuestionError(f"no optimizer is known in {words!r}")
+            raise UsageError(f"no optimizer is known in {words!r}")
         kind: Any = found[0]
         momentum = re.search(r"\bm(?:omentum)?=?(0?\.\d+)", words)
         foreach = False if "foreach=false" in words.lower() else None
@@ -103,10 +103,10 @@ class Step:
 
 
 def case(row: Row, configs: Path) -> Case:
-    """The row's step. Raises QuestionError for a GPU, a model or an optimizer that is not known."""
+    """The row's step. Raises UsageError for a GPU, a model or an optimizer that is not known."""
     gpus, precision = number(row, "num_gpus") or 1, row["precision"].lower()
     if row["gpu"] not in _GPUS:
-        raise QuestionError(f"no GPU {row['gpu']} is known")
+        raise UsageError(f"no GPU {row['gpu']} is known")
     wanted = Wanted.read(row["optimizer"])
     shape = row["seq_len_or_image"]
     chosen: Precision = "fp16" if "fp16" in precision else "bf16" if "bf16" in precision else "fp32"

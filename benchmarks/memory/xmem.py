@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 
 from benchmarks.memory.cases import Case, Row, Rows, configuration, number
 
-from shoestring.errors import QuestionError
+from shoestring.errors import UsageError
 from shoestring.hardware.catalog import DEVICES, Device
 from shoestring.settings import Settings
 
@@ -79,7 +79,7 @@ class Run:
 
         kind = getattr(torch.optim, self.optimizer_name, None)
         if kind is None:
-            raise QuestionError(f"torch.optim has no {self.optimizer_name}")
+            raise UsageError(f"torch.optim has no {self.optimizer_name}")
         made: Any = kind(model.parameters(), lr=1e-3)
         self._clear = made.zero_grad
         if self.zero_grad != AFTER_STEP:
@@ -173,9 +173,9 @@ class Text(Run):
 
 
 def case(row: Row, configs: Path) -> Case:
-    """The row's run. Raises QuestionError for a GPU that is not known."""
+    """The row's run. Raises UsageError for a GPU that is not known."""
     if row["gpu"] not in _GPUS:
-        raise QuestionError(f"no GPU {row['gpu']} is known")
+        raise UsageError(f"no GPU {row['gpu']} is known")
     return Case(
         recipe=lambda: run(row, configs),
         same=tuple(row[name] for name in ("model", "optimizer", "zero_grad")),
@@ -201,7 +201,7 @@ ROWS = Rows(
 
 
 def run(row: Row, configs: Path) -> Run:
-    """The recipe of a row of the records. Raises QuestionError where its model's configuration is missing."""
+    """The recipe of a row of the records. Raises UsageError where its model's configuration is missing."""
     common: dict[str, Any] = {
         "name": row["model"],
         "optimizer_name": row["optimizer"],
@@ -246,7 +246,7 @@ def _copy_before_sdpa() -> None:
 
 
 def torchvision_model(name: str) -> nn.Module:
-    """torchvision's classification model of that name, with the classes of the measured runs. Raises QuestionError."""
+    """torchvision's classification model of that name, with the classes of the measured runs. Raises UsageError."""
     models = _torchvision_models()
     name, classes = _CLASSES.get(name) or (_torchvision_name(name, models.list_models()), 1000)
     made: nn.Module = models.get_model(name, weights=None, num_classes=classes)
@@ -258,7 +258,7 @@ def _torchvision_name(name: str, known: list[str]) -> str:
     try:
         return plain[name.replace("_", "").lower()]
     except KeyError:
-        raise QuestionError(f"torchvision has no model {name}") from None
+        raise UsageError(f"torchvision has no model {name}") from None
 
 
 def _torchvision_models() -> Any:
@@ -279,7 +279,7 @@ def _torchvision_models() -> Any:
     try:
         import torchvision.models
     except ImportError:
-        raise QuestionError(
+        raise UsageError(
             "torchvision is not installed",
             hint="pip install --no-deps --target DIR torchvision, then set SHOESTRING_TORCHVISION=DIR",
         ) from None

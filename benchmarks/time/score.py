@@ -22,7 +22,7 @@ from benchmarks.memory.cases import Case, Row, Rows
 from benchmarks.memory.score import Score, percentile
 from benchmarks.time import train
 
-from shoestring.errors import QuestionError
+from shoestring.errors import UsageError
 from shoestring.estimate.time import update_seconds
 from shoestring.trace.record import Trace
 
@@ -53,12 +53,12 @@ def source(row: Row) -> str:
 
 
 def of_time(row: Row, kind: Rows, case: Case, trace: Trace) -> Score:
-    """The seconds of the row's step, from what others measured. Raises QuestionError where there is no estimate."""
+    """The seconds of the row's step, from what others measured. Raises UsageError where there is no estimate."""
     found = update_seconds(trace, case.device, 1, gpus=case.gpus, without=source(row))
     if found is None:
-        raise QuestionError(f"no rate of {case.device.title} is known")
+        raise UsageError(f"no rate of {case.device.title} is known")
     if source(row) in found.source:
-        raise QuestionError(f"the estimate is made of what the row's own source measured: {found.source}")
+        raise UsageError(f"the estimate is made of what the row's own source measured: {found.source}")
     return Score(row=row, measured=kind.measured(row) or 0.0, estimate=found, group=kind.group(row))
 
 

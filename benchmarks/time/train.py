@@ -12,7 +12,7 @@ from benchmarks.memory import train
 from benchmarks.memory.cases import Case, Row
 from benchmarks.time import adaptdl
 
-from shoestring.errors import QuestionError
+from shoestring.errors import UsageError
 
 if TYPE_CHECKING:
     from torch import nn
@@ -73,9 +73,9 @@ class Measured:
 
 
 def case(row: Row, configs: Path) -> Case:
-    """The row's step and what surrounds it. Raises QuestionError for what is not known."""
+    """The row's step and what surrounds it. Raises UsageError for what is not known."""
     if "nodes x" in row["notes"]:
-        raise QuestionError("several machines: nothing is known of the network between them")
+        raise UsageError("several machines: nothing is known of the network between them")
     found, loop = train.case(row, configs), Loop.of(row)
     kernel: Any = {"optimizer_kernel": "for-loop"} if loop.old else {}
     return replace(

@@ -5,7 +5,7 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from shoestring.errors import QuestionError
+from shoestring.errors import UsageError
 from shoestring.hardware.catalog import Target
 from shoestring.hardware.targets import find as find_target
 from shoestring.hardware.targets import known as known_targets
@@ -41,7 +41,7 @@ def estimate(recipe: str | object, on: str = "local", **values: object) -> Estim
     `recipe` is a built-in name, a path, or an object with `model()`, `batch(size)` and `loss(model, batch)`; `values`
     are its options and the settings. A microbatch that is not given is the effective batch, a precision fp32.
 
-    Raises QuestionError for anything unknown, TraceError when a step of the model cannot be followed.
+    Raises UsageError for anything unknown, TraceError when a step of the model cannot be followed.
     """
     loaded, wanted = choose(recipe, values)
     return make_estimate(loaded, find_target(on), wanted)
@@ -102,13 +102,13 @@ def check(
 
     With a recipe its plan for this machine is made, and a few of its updates are tried in a process of their own.
 
-    Raises QuestionError for a wrong question; what is wrong with the machine is a finding.
+    Raises UsageError for a wrong question; what is wrong with the machine is a finding.
     """
     from shoestring.check.preflight import preflight
 
     if recipe is None:
         if values:
-            raise QuestionError(f"options need a recipe: {', '.join(values)}", hint="shoestring check RECIPE --set ...")
+            raise UsageError(f"options need a recipe: {', '.join(values)}", hint="shoestring check RECIPE --set ...")
         return preflight(on, Path(run))
     loaded, wanted = choose(recipe, values)
     return preflight(on, Path(run), loaded, wanted)
@@ -133,7 +133,7 @@ def train(
     count instead. The session began when `time.monotonic()` said `started`, by default now. A run keeps its options;
     other settings, versions or hardware need `allow_inexact`.
 
-    Raises QuestionError for a wrong question, RunError when the run cannot go on.
+    Raises UsageError for a wrong question, RunError when the run cannot go on.
     """
     request = LaunchRequest(
         run=Path(run),
@@ -160,7 +160,7 @@ def evaluate(
     `light`, or one of its checkpoints. Options are the run's own but for `values`, such as `data`; a `recipe` is only
     needed where the run's own is not found any more. Nothing is written.
 
-    Raises QuestionError for a wrong question, CheckpointError for weights that are damaged or another model's.
+    Raises UsageError for a wrong question, CheckpointError for weights that are damaged or another model's.
     """
     from shoestring.runs.evaluate import evaluate as evaluated
 
@@ -170,7 +170,7 @@ def evaluate(
 def report(run: str | Path) -> Path:
     """Draw a run's directory as a self-contained page; returns the page's path.
 
-    Raises QuestionError when the directory holds no run.
+    Raises UsageError when the directory holds no run.
     """
     from shoestring.report.page.document import write
 

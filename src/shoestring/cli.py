@@ -17,7 +17,7 @@ from typing import Annotated, Any, TypeVar
 import typer
 
 from shoestring import api, config
-from shoestring.errors import QuestionError, ShoestringError
+from shoestring.errors import UsageError, ShoestringError
 from shoestring.units import parse_bytes, parse_seconds
 
 T = TypeVar("T")
@@ -210,7 +210,7 @@ def _parsed(name: str, text: str | None, parse: Callable[[str], T]) -> T | None:
     try:
         return None if text is None else parse(text)
     except ValueError as error:
-        raise QuestionError(f"{name}: {error}") from error
+        raise UsageError(f"{name}: {error}") from error
 
 
 def _values(verb: Callable[..., object], set_: list[str] | None) -> dict[str, Any]:
@@ -219,7 +219,7 @@ def _values(verb: Callable[..., object], set_: list[str] | None) -> dict[str, An
     parameters = inspect.signature(verb).parameters.values()
     taken = [each.name for each in parameters if each.kind is not each.VAR_KEYWORD and each.name in values]
     if taken:
-        raise QuestionError(
+        raise UsageError(
             "--set was not understood",
             problems=[f"{name}={values[name]}: {name} belongs to the command, not to a recipe" for name in taken],
             hint="the command's own options are in its --help",

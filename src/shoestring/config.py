@@ -11,7 +11,7 @@ from pathlib import Path
 from types import NoneType, UnionType
 from typing import Annotated, Any, Literal, Union, get_args, get_origin, get_type_hints
 
-from shoestring.errors import QuestionError, nearest
+from shoestring.errors import UsageError, nearest
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -69,7 +69,7 @@ def fields(cls: type, *, only: Iterable[str] | None = None) -> dict[str, Field]:
 def parse_pairs(pairs: Iterable[str]) -> dict[str, str]:
     """`["epochs=3", "lora.r=8"]` as a mapping; a dot in a key is the field's underscore: `lora_r`.
 
-    Raises QuestionError for a text without `=` and for a key that is set twice.
+    Raises UsageError for a text without `=` and for a key that is set twice.
     """
     values: dict[str, str] = {}
     problems = []
@@ -83,14 +83,14 @@ def parse_pairs(pairs: Iterable[str]) -> dict[str, str]:
         else:
             values[key] = value
     if problems:
-        raise QuestionError("--set was not understood", problems=problems, hint="write --set epochs=3")
+        raise UsageError("--set was not understood", problems=problems, hint="write --set epochs=3")
     return values
 
 
 def read(values: Mapping[str, object], known: Mapping[str, Field], what: str) -> dict[str, Any]:
     """`values` in the types of the `known` fields.
 
-    Raises QuestionError with every problem: unknown keys with the nearest right one, values of a wrong type.
+    Raises UsageError with every problem: unknown keys with the nearest right one, values of a wrong type.
     """
     result, problems = {}, []
     for key, value in values.items():
@@ -102,7 +102,7 @@ def read(values: Mapping[str, object], known: Mapping[str, Field], what: str) ->
         except ValueError as wrong:
             problems.append(f"{key}={value}: expected {wrong}")
     if problems:
-        raise QuestionError(f"{what} cannot be set like this", problems=problems)
+        raise UsageError(f"{what} cannot be set like this", problems=problems)
     return result
 
 

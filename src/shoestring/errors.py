@@ -1,7 +1,7 @@
 """Every error a person may see, and the exit status it ends a command with.
 
 ShoestringError
-├── QuestionError          2  the question was wrong: an unknown name, a bad value, a file that cannot be used
+├── UsageError          2  the question was wrong: an unknown name, a bad value, a file that cannot be used
 │   └── DataError          2  the data cannot be trained on; every problem at once, with its line
 └── RunError               1  the question was right, the run failed
     ├── TraceError         1  one training step of the model could not be followed
@@ -30,13 +30,13 @@ class ShoestringError(Exception):
         return "\n".join(lines)
 
 
-class QuestionError(ShoestringError):
+class UsageError(ShoestringError):
     """The question cannot be answered as it was asked."""
 
     status = 2
 
 
-class DataError(QuestionError):
+class DataError(UsageError):
     """The data cannot be trained on."""
 
 

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from typing import Annotated, Any, Literal
 
 from shoestring import config
-from shoestring.errors import QuestionError
+from shoestring.errors import UsageError
 from shoestring.units import parse_bytes
 
 Precision = Literal["fp32", "fp16", "bf16"]
@@ -78,7 +78,7 @@ class Settings:
             except ValueError as error:
                 problems.append(f"stage={self.stage}: expected no or yes; {error}")
         if problems:
-            raise QuestionError("settings cannot be used", problems=problems)
+            raise UsageError("settings cannot be used", problems=problems)
 
     @property
     def captured(self) -> bool:

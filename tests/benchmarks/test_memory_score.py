@@ -9,7 +9,7 @@ import pytest
 import torch
 from benchmarks.memory import score, xmem
 
-from shoestring.errors import QuestionError
+from shoestring.errors import UsageError
 from shoestring.estimate.memory import Range
 from shoestring.trace.pretend import tensors
 
@@ -173,5 +173,5 @@ def test_outputs_live_until_the_next_have_their_name() -> None:
 
 
 def test_an_unknown_optimizer_is_named() -> None:
-    with pytest.raises(QuestionError, match="has no Lamb"):
+    with pytest.raises(UsageError, match="has no Lamb"):
         Line(name="line", optimizer_name="Lamb", zero_grad=0).optimizer(torch.nn.Linear(1, 1))

@@ -12,7 +12,7 @@ import torch
 from benchmarks.memory.score import Score
 from benchmarks.time import adaptdl, derive, score, train
 
-from shoestring.errors import QuestionError
+from shoestring.errors import UsageError
 from shoestring.estimate.kernels import padded_flops
 from shoestring.estimate.time import Seconds
 
@@ -92,7 +92,7 @@ def test_an_estimate_made_of_its_own_row_is_refused(monkeypatch: pytest.MonkeyPa
     monkeypatch.setattr(score, "update_seconds", lambda *_, **__: said)
     case: Any = train.case(ROW, Path())
     trace: Any = None
-    with pytest.raises(QuestionError, match="own source"):
+    with pytest.raises(UsageError, match="own source"):
         score.of_time(ROW, score.SETS["train"], case, trace)
 
 

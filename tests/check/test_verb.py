@@ -10,7 +10,7 @@ import shoestring
 from shoestring import cli
 from shoestring.check import preflight, tried
 from shoestring.check.facts import Facts
-from shoestring.errors import QuestionError
+from shoestring.errors import UsageError
 from shoestring.runs.evaluate import Evaluated
 from tests.check.handmade import DISK, L4, driver, facts
 
@@ -85,7 +85,7 @@ def test_a_recipe_that_is_not_tried_says_why_and_in_python_it_is_the_same(here, 
 def test_a_wrong_question_is_no_check(verb):
     status, _, err = verb("check", "--on", "moon")
     assert (status, "moon" in err) == (2, True)
-    with pytest.raises(QuestionError, match="options need a recipe"):
+    with pytest.raises(UsageError, match="options need a recipe"):
         shoestring.check(epochs=3)
 
 

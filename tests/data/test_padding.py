@@ -2,7 +2,7 @@ import pytest
 import torch
 
 from shoestring.data.padding import pad_batch
-from shoestring.errors import QuestionError
+from shoestring.errors import UsageError
 
 
 def test_a_batch_is_as_long_as_its_longest_rounded_up():
@@ -38,5 +38,5 @@ def test_each_field_is_filled_with_its_own_value_and_the_others_are_batched_as_t
     ],
 )
 def test_anything_else_is_refused(sequences, value, seen):
-    with pytest.raises(QuestionError, match=f"cannot pad {seen}"):
+    with pytest.raises(UsageError, match=f"cannot pad {seen}"):
         pad_batch(sequences, value)

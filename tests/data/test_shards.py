@@ -6,7 +6,7 @@ import torch
 
 from shoestring.data.order import DataOrder
 from shoestring.data.shards import Shards
-from shoestring.errors import DataError, QuestionError
+from shoestring.errors import DataError, UsageError
 from shoestring.recipe.contract import datasets
 from shoestring.recipe.subset import Subset
 
@@ -131,10 +131,10 @@ def test_a_shard_that_is_not_as_it_was_counted_is_refused(samples, seen):
 
 
 def test_every_problem_is_named():
-    with pytest.raises(QuestionError) as caught:
+    with pytest.raises(UsageError) as caught:
         Shards(["a", "b"], [-1, 2], list, mix=0)
     assert caught.value.problems == ("a: -1 samples", "mix=0: at least 1")
-    with pytest.raises(QuestionError, match="2 names, 1 counts"):
+    with pytest.raises(UsageError, match="2 names, 1 counts"):
         Shards(["a", "b"], [1], list)
 
 
@@ -169,6 +169,6 @@ def test_what_can_only_be_read_from_its_beginning_is_refused_with_what_to_do(dat
         def data(self):
             return data
 
-    with pytest.raises(QuestionError, match="can only be read from its beginning") as caught:
+    with pytest.raises(UsageError, match="can only be read from its beginning") as caught:
         datasets(Recipe())
     assert "Shards(names, counts, read)" in str(caught.value)

@@ -7,7 +7,7 @@ import pytest
 from shoestring.checkpoint import files
 from shoestring.data import staging
 from shoestring.data.staging import stage
-from shoestring.errors import DataError, QuestionError
+from shoestring.errors import DataError, UsageError
 
 BUDGET = 10**6
 
@@ -94,13 +94,13 @@ def test_a_copy_that_is_not_what_was_read_is_refused_and_removed(source, tmp_pat
 
 
 def test_over_budget_nothing_is_copied(source, tmp_path):
-    with pytest.raises(QuestionError, match=r"the budget is 5\.86 KiB"):
+    with pytest.raises(UsageError, match=r"the budget is 5\.86 KiB"):
         stage(source, tmp_path / "local", budget_bytes=5999)
     assert contents(tmp_path / "local") == {}
 
 
 def test_what_is_not_there_and_what_leads_elsewhere_are_refused(source, tmp_path):
-    with pytest.raises(QuestionError, match="nothing to stage"):
+    with pytest.raises(UsageError, match="nothing to stage"):
         stage(source / "none", tmp_path / "local", budget_bytes=BUDGET)
     (source / "elsewhere").symlink_to(tmp_path, target_is_directory=True)
     with pytest.raises(DataError, match="elsewhere"):

@@ -12,7 +12,7 @@ from shoestring.engine.cuda_graphs import GRAPHS, Captured
 from shoestring.engine.precision import arithmetic
 from shoestring.engine.recovery import Recovering
 from shoestring.engine.update import update
-from shoestring.errors import QuestionError, RunError
+from shoestring.errors import UsageError, RunError
 from shoestring.settings import Settings
 from tests.engine.stand_in import StandIn, instead_of_cuda
 from tests.sessions import final_bits, session
@@ -109,7 +109,7 @@ def step(model, run):
 
 def test_what_draws_on_the_host_is_refused():
     model = nn.Sequential(nn.Linear(4, 2), nn.Dropout(0.5))
-    with pytest.raises(QuestionError, match="draws random numbers on the host") as refused:
+    with pytest.raises(UsageError, match="draws random numbers on the host") as refused:
         step(model, Captured(model, StandIn(model)))
     assert refused.value.hint == "compile=no"
 
@@ -168,7 +168,7 @@ def test_where_memory_ends_graphs_are_given_back_and_smaller_microbatches_have_t
 
 
 def test_without_a_gpu_it_is_refused_and_without_being_asked_nothing_is_captured():
-    with pytest.raises(QuestionError, match="CUDA graphs need a GPU"):
+    with pytest.raises(UsageError, match="CUDA graphs need a GPU"):
         cuda_graphs.of(Network(), Settings(compile="graphs", checkpointing="no"), CPU)
     assert cuda_graphs.of(Network(), Settings(), CPU) is None
 

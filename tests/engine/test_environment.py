@@ -2,7 +2,7 @@ import pytest
 import torch
 
 from shoestring.engine.environment import content, differences, environment, require_same
-from shoestring.errors import QuestionError
+from shoestring.errors import UsageError
 from shoestring.recipe.finding import find
 from shoestring.settings import Settings
 
@@ -30,7 +30,7 @@ def test_what_differs_is_said_precisely(here):
 
 def test_a_difference_is_an_error_unless_it_is_allowed(here):
     assert require_same(here, here, allow_inexact=False) == []
-    with pytest.raises(QuestionError, match="--allow-inexact"):
+    with pytest.raises(UsageError, match="--allow-inexact"):
         require_same(here | {"device": "cuda: Tesla T4"}, here, allow_inexact=False)
     assert require_same(here | {"device": "cuda: Tesla T4"}, here, allow_inexact=True)
 

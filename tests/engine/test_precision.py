@@ -10,7 +10,7 @@ from torch.utils.data import TensorDataset
 from shoestring.checkpoint.store import Store
 from shoestring.data.order import DataOrder
 from shoestring.engine.precision import IN_A_ROW, arithmetic, remark
-from shoestring.errors import QuestionError, RunError
+from shoestring.errors import UsageError, RunError
 from shoestring.monitor.events import read
 from shoestring.train.failure import weights_finite
 from tests.sessions import session
@@ -26,7 +26,7 @@ def test_bf16_that_a_gpu_emulates_is_no_bf16(monkeypatch, real):
     if real:
         assert arithmetic("bf16", CUDA).scaler is None
     else:
-        with pytest.raises(QuestionError, match="precision=bf16: Tesla T4 has no units") as error:
+        with pytest.raises(UsageError, match="precision=bf16: Tesla T4 has no units") as error:
             arithmetic("bf16", CUDA)
         assert error.value.hint == "precision=fp16"
 

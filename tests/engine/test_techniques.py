@@ -9,7 +9,7 @@ import torch
 from torch import nn
 from torch.utils.data import TensorDataset
 
-from shoestring.errors import QuestionError
+from shoestring.errors import UsageError
 from shoestring.techniques import offload
 from tests.recipes.huggingface import tiny
 from tests.sessions import session
@@ -143,13 +143,13 @@ def test_adapters_alone_are_trained(tmp_path):
 
 
 def test_fp16_weights_are_not_trained(tmp_path):
-    with pytest.raises(QuestionError, match="weights that are trained are fp16") as refused:
+    with pytest.raises(UsageError, match="weights that are trained are fp16") as refused:
         session(Blocks(), tmp_path, {"weights": "fp16", "precision": "fp16"})
     assert "weights=bf16" in str(refused.value)
 
 
 def test_states_in_pages_need_a_gpu(tmp_path):
-    with pytest.raises(QuestionError, match="no GPU here"):
+    with pytest.raises(UsageError, match="no GPU here"):
         session(Blocks(), tmp_path, {"optimizer_states": "paged"})
 
 
@@ -164,7 +164,7 @@ def test_states_in_8_bits_need_bitsandbytes_or_learn(tmp_path):
     try:
         import bitsandbytes  # noqa: F401
     except ImportError:
-        with pytest.raises(QuestionError, match="bitsandbytes") as refused:
+        with pytest.raises(UsageError, match="bitsandbytes") as refused:
             session(Wide(), tmp_path / "run", values)
         assert "shoestring[bitsandbytes]" in str(refused.value)
         return
@@ -233,7 +233,7 @@ def test_compiled_blocks_learn_and_continue_in_the_same_bits(tmp_path, more):
 def test_a_run_that_was_compiled_is_not_continued_uncompiled_unless_it_may_be_inexact(tmp_path):
     values = {"micro_batch": 5, "compile": "yes"}
     session(Blocks(), tmp_path, values, stop="limit", at=2)
-    with pytest.raises(QuestionError, match="not continue bit for bit") as refused:
+    with pytest.raises(UsageError, match="not continue bit for bit") as refused:
         session(Blocks(), tmp_path, {"micro_batch": 5})
     assert [problem.partition(":")[0] for problem in refused.value.problems] == ["compile", "compiler"]
     assert session(Blocks(), tmp_path, {"micro_batch": 5}, allow_inexact=True).status == "finished"

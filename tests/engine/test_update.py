@@ -7,7 +7,7 @@ from torch import nn
 
 from shoestring.engine.precision import arithmetic
 from shoestring.engine.update import as_sum, update
-from shoestring.errors import QuestionError, RunError
+from shoestring.errors import UsageError, RunError
 
 CPU = torch.device("cpu")
 
@@ -127,5 +127,5 @@ def test_a_mean_becomes_a_sum_and_a_pair_stays_one():
     "value", [torch.zeros(3), None, 0.5, (torch.zeros(1), torch.zeros(2)), {"loss": torch.zeros(1)}]
 )
 def test_anything_else_is_no_loss(value):
-    with pytest.raises(QuestionError, match=r"loss\(\) returned"):
+    with pytest.raises(UsageError, match=r"loss\(\) returned"):
         as_sum(value, 8)

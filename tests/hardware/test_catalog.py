@@ -6,7 +6,7 @@ import sys
 
 import pytest
 
-from shoestring.errors import QuestionError
+from shoestring.errors import UsageError
 from shoestring.hardware.catalog import DEVICES, PLATFORMS, Device
 from shoestring.hardware.targets import PROBED, find, known
 from shoestring.units import GIB, bytes_text
@@ -88,10 +88,10 @@ def test_kaggle_has_no_p100_any_more() -> None:
 
 
 def test_an_unknown_name_is_answered_with_the_nearest() -> None:
-    with pytest.raises(QuestionError, match="did you mean kaggle-t4x2") as error:
+    with pytest.raises(UsageError, match="did you mean kaggle-t4x2") as error:
         find("kaggle-t4-x2")
     assert "'kaggle-t4-x2'" in error.value.message
-    with pytest.raises(QuestionError, match="did you mean local"):
+    with pytest.raises(UsageError, match="did you mean local"):
         find("locale")
 
 

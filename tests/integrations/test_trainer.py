@@ -11,7 +11,7 @@ import torch
 from torch import nn
 from transformers import Trainer, TrainingArguments
 
-from shoestring.errors import CheckpointError, QuestionError
+from shoestring.errors import CheckpointError, UsageError
 from shoestring.integrations.trainer import surviving
 
 UPDATES = 21
@@ -146,7 +146,7 @@ def test_a_run_is_continued_under_the_same_arguments(tmp_path, monkeypatch):
     given = arguments(tmp_path / "own")
     given.per_device_train_batch_size = 2
     monkeypatch.setattr(sys.modules[__name__], "arguments", lambda _: given)
-    with pytest.raises(QuestionError, match="bit for bit") as refused:
+    with pytest.raises(UsageError, match="bit for bit") as refused:
         trained(tmp_path / "run")
     assert any("micro_batch: saved under 4, here 2" in problem for problem in refused.value.problems)
     ended, updates, _ = trained(tmp_path / "run", allow_inexact=True)

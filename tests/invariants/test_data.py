@@ -18,7 +18,7 @@ from shoestring.data.padding import pad_batch
 from shoestring.data.shards import Shards
 from shoestring.engine.precision import arithmetic
 from shoestring.engine.update import update
-from shoestring.errors import QuestionError
+from shoestring.errors import UsageError
 from shoestring.monitor.events import read
 from tests.sessions import final_bits, session
 
@@ -162,7 +162,7 @@ def test_data_that_is_not_as_it_was_is_an_error_that_says_how(stream, tmp_path):
     session(Streamed(stream), tmp_path / "run", {"workers": 0}, stop="limit", at=2)
     with (stream / "2.txt").open("a") as file:
         file.write("\n0.5")
-    with pytest.raises(QuestionError) as caught:
+    with pytest.raises(UsageError) as caught:
         session(Streamed(stream), tmp_path / "run", {"workers": 0})
     assert "data order: saved under 45 samples in 5 shards" in str(caught.value)
 

@@ -2,7 +2,7 @@
 
 import pytest
 
-from shoestring.errors import QuestionError
+from shoestring.errors import UsageError
 from shoestring.plan.micro_batch import bytes_at, largest_that_fits, micro_batches
 from shoestring.settings import Settings
 from tests.plan.made_candidates import GIB, Made, per_sample
@@ -36,7 +36,7 @@ def test_what_does_not_fit_is_part_of_the_series_too():
 def test_what_the_recipe_cannot_have_ends_the_series():
     def bytes_of(settings):
         if settings.micro_batch == 22:
-            raise QuestionError("22 are not possible")
+            raise UsageError("22 are not possible")
         return per_sample(0.5)(settings)
 
     for weights, first in ((GIB, 64), (5 * GIB, 1)):

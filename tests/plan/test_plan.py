@@ -11,7 +11,7 @@ from rich.console import Console
 from torch import nn
 
 import shoestring
-from shoestring.errors import QuestionError
+from shoestring.errors import UsageError
 from shoestring.estimate.calibration import Calibration
 from shoestring.estimate.spread import Spread
 from shoestring.hardware import targets
@@ -249,7 +249,7 @@ def test_what_the_model_cannot_have_is_the_models_own_error():
         def model(self):
             return nn.Linear(512, 512)
 
-    with pytest.raises(QuestionError, match="checkpointing=full"):
+    with pytest.raises(UsageError, match="checkpointing=full"):
         make_plan(find(Alone()), small(4), Settings(checkpointing="full"))
 
 

@@ -1,6 +1,6 @@
 """What a plan proposes where what was asked for does not fit."""
 
-from shoestring.errors import QuestionError
+from shoestring.errors import UsageError
 from shoestring.plan.proposals import proposals
 from shoestring.plan.search import search
 from shoestring.recipe.finding import find
@@ -27,7 +27,7 @@ class Unchanged(Made):
         self.loaded = find(Anything())
 
     def changed(self, changes, settings, *, gpus=1):
-        raise QuestionError("no other options")
+        raise UsageError("no other options")
 
 
 def proposed(made, wanted):
@@ -53,7 +53,7 @@ def test_nothing_is_left_to_the_plan_where_nothing_was_asked_for():
     def bytes_of(settings):
         questions.append(settings)
         if settings.checkpointing == "full":
-            raise QuestionError("no blocks")
+            raise UsageError("no blocks")
         return 99 * GIB
 
     assert proposed(Unchanged(bytes_of=bytes_of, blocks=8), Settings()) == []
@@ -66,7 +66,7 @@ def test_a_recipe_that_can_have_nothing_else_is_planned_without_more_questions()
     def bytes_of(settings):
         questions.append(settings.micro_batch)
         if settings.micro_batch != 48:
-            raise QuestionError("48 or nothing")
+            raise UsageError("48 or nothing")
         return 99 * GIB
 
     assert proposed(Unchanged(bytes_of=bytes_of), Settings(micro_batch=48)) == []

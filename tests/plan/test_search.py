@@ -2,7 +2,7 @@
 
 import pytest
 
-from shoestring.errors import QuestionError
+from shoestring.errors import UsageError
 from shoestring.hardware import targets
 from shoestring.plan.micro_batch import micro_batches
 from shoestring.plan.search import consider, search
@@ -83,17 +83,17 @@ def test_the_answer_does_not_depend_on_what_was_asked_before():
 
 def test_where_no_settings_are_possible_those_that_were_asked_for_say_why():
     def bytes_of(settings):
-        raise QuestionError(f"{settings.precision} with {settings.micro_batch}")
+        raise UsageError(f"{settings.precision} with {settings.micro_batch}")
 
     assert consider(Made(bytes_of=bytes_of), Settings()) == []
-    with pytest.raises(QuestionError, match="fp16 with 1"):
+    with pytest.raises(UsageError, match="fp16 with 1"):
         search(Made(bytes_of=bytes_of), Settings())
-    with pytest.raises(QuestionError, match="fp32 with 7"):
+    with pytest.raises(UsageError, match="fp32 with 7"):
         search(Made(bytes_of=bytes_of), Settings(precision="fp32", micro_batch=7))
 
 
 def test_nothing_is_captured_without_a_gpu():
-    with pytest.raises(QuestionError, match="CUDA graphs need a GPU, and"):
+    with pytest.raises(UsageError, match="CUDA graphs need a GPU, and"):
         chosen(Made(bytes_of=per_sample(1), target=targets.find("cpu")), Settings(compile="graphs"))
 
 
@@ -123,7 +123,7 @@ def test_a_lone_sample_has_no_batch_statistics():
 def test_a_model_that_cannot_be_so_is_planned_without():
     def bytes_of(settings):
         if settings.checkpointing != "no":
-            raise QuestionError("no blocks")
+            raise UsageError("no blocks")
         return 99 * GIB
 
     assert chosen(Made(bytes_of=bytes_of, blocks=8))[0].checkpointing == "no"

@@ -1,6 +1,6 @@
 import pytest
 
-from shoestring.errors import QuestionError
+from shoestring.errors import UsageError
 from shoestring.recipe.contract import datasets, loss_at, updates_per_epoch
 
 
@@ -16,12 +16,12 @@ def test_data_is_parts_of_which_train_is_needed():
 
 @pytest.mark.parametrize("parts", [{"validation": [1]}, {"train": [1], "dev": [1]}, {"train": []}, []])
 def test_other_parts_and_none_are_refused(parts):
-    with pytest.raises(QuestionError):
+    with pytest.raises(UsageError):
         datasets(WithData(parts))
 
 
 def test_without_data_it_cannot_be_trained():
-    with pytest.raises(QuestionError, match="it has no data"):
+    with pytest.raises(UsageError, match="it has no data"):
         datasets(object())
 
 

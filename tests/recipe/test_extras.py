@@ -3,7 +3,7 @@ import sys
 
 import pytest
 
-from shoestring.errors import QuestionError
+from shoestring.errors import UsageError
 from shoestring.recipe.extras import require
 from shoestring.recipes.temporal import Temporal
 
@@ -32,14 +32,14 @@ def test_planning_needs_no_extra() -> None:
 def test_one_error_names_what_is_missing_and_the_extra(monkeypatch: pytest.MonkeyPatch, part: str) -> None:
     for module in ("pandas", "torchmetrics"):
         monkeypatch.setitem(sys.modules, module, None)
-    with pytest.raises(QuestionError, match="pandas, torchmetrics") as missing:
+    with pytest.raises(UsageError, match="pandas, torchmetrics") as missing:
         Temporal().data() if part == "data" else Temporal().evaluate(Temporal().model(), [])
     assert "pip install 'shoestring[temporal]'" in str(missing.value)
 
 
 def test_only_what_is_missing_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "torchmetrics", None)
-    with pytest.raises(QuestionError, match=r"^not installed: torchmetrics$|torchmetrics") as missing:
+    with pytest.raises(UsageError, match=r"^not installed: torchmetrics$|torchmetrics") as missing:
         require("temporal", "pandas", "torchmetrics")
     assert "pandas" not in missing.value.message
     require("temporal", "pandas")

@@ -1,6 +1,6 @@
 import pytest
 
-from shoestring.errors import QuestionError
+from shoestring.errors import UsageError
 from shoestring.recipe.finding import built_in, find
 
 MINE = """
@@ -39,10 +39,10 @@ def test_the_reference_finds_the_same_recipe_from_anywhere(mine, monkeypatch, tm
 def test_one_of_several_is_named(tmp_path):
     path = tmp_path / "two.py"
     path.write_text(MINE.format(name="One") + MINE.format(name="Two"))
-    with pytest.raises(QuestionError, match="2 recipes: One, Two"):
+    with pytest.raises(UsageError, match="2 recipes: One, Two"):
         find(str(path))
     assert type(find(f"{path}:Two").recipe).__name__ == "Two"
-    with pytest.raises(QuestionError, match="did you mean Two"):
+    with pytest.raises(UsageError, match="did you mean Two"):
         find(f"{path}:Tow")
 
 
@@ -58,7 +58,7 @@ def test_one_of_several_is_named(tmp_path):
 def test_a_file_without_a_usable_recipe_is_one_error(tmp_path, text, words):
     path = tmp_path / "odd.py"
     path.write_text(text)
-    with pytest.raises(QuestionError, match=words):
+    with pytest.raises(UsageError, match=words):
         find(str(path))
 
 
@@ -70,7 +70,7 @@ def test_an_imported_recipe_is_not_the_files_own(tmp_path, mine):
 
 @pytest.mark.parametrize("reference", ["tempral", "nope.py", "."])
 def test_what_is_not_there_is_one_error(reference):
-    with pytest.raises(QuestionError, match="there is no"):
+    with pytest.raises(UsageError, match="there is no"):
         find(reference)
 
 
@@ -87,7 +87,7 @@ def test_an_object_with_the_three_methods_is_a_recipe():
 
 
 def test_an_object_that_lacks_one_is_told():
-    with pytest.raises(QuestionError, match="lacks model, batch, loss"):
+    with pytest.raises(UsageError, match="lacks model, batch, loss"):
         find(object())
 
 

@@ -2,7 +2,7 @@ import dataclasses
 
 import pytest
 
-from shoestring.errors import QuestionError
+from shoestring.errors import UsageError
 from shoestring.recipe.finding import find, load
 from shoestring.recipe.options import Adaptation
 
@@ -32,6 +32,6 @@ def test_options_reach_the_recipe_itself():
 
 
 def test_values_that_cannot_be_are_refused():
-    with pytest.raises(QuestionError) as caught:
+    with pytest.raises(UsageError) as caught:
         load(Mine(), {"epochs": 0, "effective_batch": -1})
     assert len(caught.value.problems) == 2

@@ -4,7 +4,7 @@ import pytest
 import torch
 from torch.utils.data import TensorDataset
 
-from shoestring.errors import QuestionError
+from shoestring.errors import UsageError
 from shoestring.recipe.finding import choose
 from shoestring.recipe.subset import Subset, chosen
 
@@ -37,7 +37,7 @@ def test_without_labels_the_shares_are_chance():
 
 @pytest.mark.parametrize("wanted", [0.0, -1, 1001, 2.5, 0.0001])
 def test_what_cannot_be_chosen_is_refused(wanted):
-    with pytest.raises(QuestionError, match="of 1000 samples"):
+    with pytest.raises(UsageError, match="of 1000 samples"):
         chosen(1000, wanted, seed=0)
 
 

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from shoestring.errors import QuestionError
+from shoestring.errors import UsageError
 from shoestring.runs.calibrate import calibrated
 
 SESSION = {"event": "session", "target": "kaggle-t4", "micro_batch": 8}
@@ -83,16 +83,16 @@ def test_full_saves_tell_the_disks_rate(tmp_path: Path) -> None:
 def test_a_run_that_tells_nothing_is_a_wrong_question(
     tmp_path: Path, events: list[dict[str, Any]], predicted: float | None, words: str
 ) -> None:
-    with pytest.raises(QuestionError, match=words):
+    with pytest.raises(UsageError, match=words):
         calibrated(run(tmp_path, *events, predicted=predicted))
 
 
 def test_what_is_no_run_is_named(tmp_path: Path) -> None:
-    with pytest.raises(QuestionError, match=r"plan\.json"):
+    with pytest.raises(UsageError, match=r"plan\.json"):
         calibrated(tmp_path)
     (tmp_path / "plan.json").write_text("[]", "utf-8")
-    with pytest.raises(QuestionError, match=r"plan\.json holds no JSON object"):
+    with pytest.raises(UsageError, match=r"plan\.json holds no JSON object"):
         calibrated(tmp_path)
     (tmp_path / "plan.json").write_text("{", "utf-8")
-    with pytest.raises(QuestionError, match=r"plan\.json cannot be read"):
+    with pytest.raises(UsageError, match=r"plan\.json cannot be read"):
         calibrated(tmp_path)

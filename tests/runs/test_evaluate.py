@@ -9,7 +9,7 @@ import pytest
 
 import shoestring
 from shoestring.checkpoint.files import directory_bytes, sha256
-from shoestring.errors import CheckpointError, QuestionError, RunError
+from shoestring.errors import CheckpointError, UsageError, RunError
 from shoestring.recipe.finding import choose, find
 from shoestring.session.directory import RunDirectory
 from shoestring.session.stored import StoredPlan
@@ -157,7 +157,7 @@ def test_a_directory_that_is_no_run_is_a_question_that_cannot_be_answered(copied
     elif what == "weights":  # without the run's plan nobody knows what model they are of
         shutil.copytree(copied / "best", where / "best")
         where = where / "best"
-    with pytest.raises(QuestionError, match=r"no directory|neither a run nor"):
+    with pytest.raises(UsageError, match=r"no directory|neither a run nor"):
         shoestring.evaluate(where)
 
 
@@ -165,13 +165,13 @@ def test_a_run_that_has_saved_nothing_says_so(tmp_path):
     run = tmp_path / "run"
     run.mkdir()
     planned(run, "temporal", OPTIONS, {})
-    with pytest.raises(QuestionError, match="no weights yet"):
+    with pytest.raises(UsageError, match="no weights yet"):
         shoestring.evaluate(run)
 
 
 def test_a_plan_that_lacks_what_is_needed_says_what(copied):
     (copied / "plan.json").write_text('{"recipe": "temporal"}')
-    with pytest.raises(QuestionError, match="lacks digest, options, plan, reference"):
+    with pytest.raises(UsageError, match="lacks digest, options, plan, reference"):
         shoestring.evaluate(copied)
 
 
@@ -198,21 +198,21 @@ def test_a_recipe_that_has_moved_is_asked_for_and_can_be_given(tmp_path):
     moved = tmp_path / "there"
     moved.mkdir()
     path.rename(moved / "mine.py")
-    with pytest.raises(QuestionError, match="not found where it was") as error:
+    with pytest.raises(UsageError, match="not found where it was") as error:
         shoestring.evaluate(run)
     assert "--recipe" in error.value.hint
     found = shoestring.evaluate(run, recipe=str(moved / "mine.py"))
     assert (found.metrics, found.notes) == (here.metrics, ())
     (moved / "mine.py").write_text(MINE + "# changed\n")
     assert "not as it was" in shoestring.evaluate(run, recipe=str(moved / "mine.py")).notes[0]
-    with pytest.raises(QuestionError, match=r"of mine\.py, not of temporal"):
+    with pytest.raises(UsageError, match=r"of mine\.py, not of temporal"):
         shoestring.evaluate(run, recipe="temporal")
 
 
 def test_a_recipe_of_a_process_that_is_gone_is_asked_for(copied):
     stored = json.loads((copied / "plan.json").read_text())
     (copied / "plan.json").write_text(json.dumps({**stored, "reference": ""}))
-    with pytest.raises(QuestionError, match="a process that is gone"):
+    with pytest.raises(UsageError, match="a process that is gone"):
         shoestring.evaluate(copied)
 
 
@@ -249,7 +249,7 @@ def test_a_limit_that_is_too_short_is_an_error_not_a_part_of_the_metrics(finishe
 
 
 def test_only_this_machine_evaluates(finished):
-    with pytest.raises(QuestionError, match="on this machine"):
+    with pytest.raises(UsageError, match="on this machine"):
         shoestring.evaluate(finished, on="kaggle-t4")
 
 
@@ -258,7 +258,7 @@ def test_the_answer_is_json(finished):
 
 
 def test_a_bad_option_is_a_question(finished):
-    with pytest.raises(QuestionError, match="datta"):
+    with pytest.raises(UsageError, match="datta"):
         shoestring.evaluate(finished, datta="x")
     assert directory_bytes(finished)
 

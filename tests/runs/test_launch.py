@@ -8,7 +8,7 @@ import signal
 import pytest
 
 import shoestring
-from shoestring.errors import QuestionError, RunError
+from shoestring.errors import UsageError, RunError
 from shoestring.hardware import targets
 from shoestring.runs import launch
 from tests.mine import Mine
@@ -84,10 +84,10 @@ def test_a_run_that_was_copied_continues_with_its_data_elsewhere(tmp_path, monke
     assert paused.status == "paused"
     (tmp_path / "here").rename(tmp_path / "there")
     monkeypatch.chdir(tmp_path)
-    with pytest.raises(QuestionError, match=r"bars\.csv"):
+    with pytest.raises(UsageError, match=r"bars\.csv"):
         shoestring.train("temporal", run="there/run")
     bars(tmp_path / "other.csv", price=50.0)
-    with pytest.raises(QuestionError, match="content of data: saved under"):
+    with pytest.raises(UsageError, match="content of data: saved under"):
         shoestring.train("temporal", run="there/run", data="other.csv")
     assert shoestring.train("temporal", run="there/run", data="there/bars.csv").status == "finished"
 
@@ -95,14 +95,14 @@ def test_a_run_that_was_copied_continues_with_its_data_elsewhere(tmp_path, monke
 def test_a_gpu_that_this_torch_cannot_use_is_an_error_not_a_slow_run(tmp_path, monkeypatch):
     t4 = targets.find("t4")
     monkeypatch.setattr(targets, "find", lambda name: dataclasses.replace(t4, name="local"))
-    with pytest.raises(QuestionError, match=r"has NVIDIA T4, but this torch .* cannot use it"):
+    with pytest.raises(UsageError, match=r"has NVIDIA T4, but this torch .* cannot use it"):
         shoestring.train(Mine(), run=tmp_path)
 
 
 def test_a_damaged_plan_is_one_error(tmp_path):
     shoestring.train(Mine(), run=tmp_path, limit_seconds=1e-9)
     (tmp_path / "plan.json").write_text("{}")
-    with pytest.raises(QuestionError, match="lacks digest, options, plan, recipe, reference"):
+    with pytest.raises(UsageError, match="lacks digest, options, plan, recipe, reference"):
         shoestring.train(Mine(), run=tmp_path)
 
 
@@ -110,7 +110,7 @@ def test_a_recipe_without_data_is_not_begun(tmp_path):
     class Half(Mine):
         data = None
 
-    with pytest.raises(QuestionError, match="has no data"):
+    with pytest.raises(UsageError, match="has no data"):
         shoestring.train(Half(), run=tmp_path)
     assert not (tmp_path / "plan.json").exists()
 
@@ -118,12 +118,12 @@ def test_a_recipe_without_data_is_not_begun(tmp_path):
 def test_names_that_are_also_parameters_can_be_set_from_the_command_line():
     from shoestring.recipe.finding import choose
 
-    with pytest.raises(QuestionError, match="run: unknown"):
+    with pytest.raises(UsageError, match="run: unknown"):
         choose(Mine(), {"run": "x"})
 
 
 def test_settings_that_can_only_be_estimated_begin_nothing(tmp_path):
-    with pytest.raises(QuestionError, match="cannot be trained with") as refused:
+    with pytest.raises(UsageError, match="cannot be trained with") as refused:
         shoestring.train(Mine(), run=tmp_path, sharding="zero1")
     assert len(refused.value.problems) == 1
     assert not (tmp_path / "plan.json").exists()

@@ -2,7 +2,7 @@ import multiprocessing
 
 import pytest
 
-from shoestring.errors import QuestionError
+from shoestring.errors import UsageError
 from shoestring.session.directory import RunDirectory
 from shoestring.session.stored import StoredPlan, StoredState
 
@@ -26,7 +26,7 @@ def test_what_is_written_is_read_and_nothing_lies_beside(tmp_path):
 
 def test_a_directory_of_something_else_is_refused(tmp_path):
     (tmp_path / "thesis.tex").write_text("")
-    with pytest.raises(QuestionError, match=r"holds no run: thesis\.tex"):
+    with pytest.raises(UsageError, match=r"holds no run: thesis\.tex"):
         RunDirectory(tmp_path).create()
 
 
@@ -38,14 +38,14 @@ def test_what_a_kill_left_of_a_write_is_not_something_else(tmp_path):
 
 def test_a_file_in_the_way_is_one_error(tmp_path):
     (tmp_path / "run").write_text("")
-    with pytest.raises(QuestionError, match="cannot hold a run"):
+    with pytest.raises(UsageError, match="cannot hold a run"):
         RunDirectory(tmp_path / "run").create()
 
 
 @pytest.mark.parametrize("text", ["", "{", "[]", "\xff"])
 def test_a_damaged_file_is_one_error(tmp_path, text):
     (tmp_path / "state.json").write_bytes(text.encode("latin-1"))
-    with pytest.raises(QuestionError, match=r"state\.json"):
+    with pytest.raises(UsageError, match=r"state\.json"):
         RunDirectory(tmp_path).state()
 
 
@@ -61,7 +61,7 @@ def test_a_second_process_is_refused_and_a_dead_ones_lock_is_free(tmp_path):
     holder = context.Process(target=hold, args=(tmp_path, held, leave))
     holder.start()
     assert held.wait(30)
-    with pytest.raises(QuestionError, match=f"another process .pid {holder.pid}"), RunDirectory(tmp_path).locked():
+    with pytest.raises(UsageError, match=f"another process .pid {holder.pid}"), RunDirectory(tmp_path).locked():
         pass
     holder.kill()
     holder.join()

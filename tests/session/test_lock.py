@@ -9,7 +9,7 @@ import sys
 
 import pytest
 
-from shoestring.errors import QuestionError
+from shoestring.errors import UsageError
 from shoestring.session import lock
 
 HOLD = """
@@ -42,7 +42,7 @@ def test_a_living_holder_is_named_and_a_dead_one_does_not_count(system, tmp_path
     )
     with holder:
         holder.stdout.readline()
-        with pytest.raises(QuestionError, match=f"another process .pid {holder.pid} on "), lock.locked(tmp_path):
+        with pytest.raises(UsageError, match=f"another process .pid {holder.pid} on "), lock.locked(tmp_path):
             pass
         holder.kill()
     with lock.locked(tmp_path):
@@ -55,7 +55,7 @@ def test_without_locks_a_holder_elsewhere_is_believed(system, tmp_path):
     if system == "flock":
         with lock.locked(tmp_path):
             return
-    with pytest.raises(QuestionError, match="pid 1 on elsewhere") as refused, lock.locked(tmp_path):
+    with pytest.raises(UsageError, match="pid 1 on elsewhere") as refused, lock.locked(tmp_path):
         pass
     assert "if it is gone, remove" in refused.value.hint
 

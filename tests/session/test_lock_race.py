@@ -8,13 +8,13 @@ import sys
 
 import pytest
 
-from shoestring.errors import QuestionError
+from shoestring.errors import UsageError
 from shoestring.session import lock
 
 CONTEND = """
 import errno, fcntl, os, sys, time
 from pathlib import Path
-from shoestring.errors import QuestionError
+from shoestring.errors import UsageError
 from shoestring.session import lock
 
 run, flock = Path(sys.argv[1]), fcntl.flock
@@ -39,7 +39,7 @@ try:
     with lock.locked(run):
         print("held", flush=True)
         sys.stdin.readline()
-except QuestionError:
+except UsageError:
     print("refused", flush=True)
     sys.stdin.readline()
 """
@@ -66,6 +66,6 @@ def test_of_many_that_find_a_dead_holder_one_takes_over(tmp_path, left):
 def test_the_file_of_another_machine_is_believed_and_named(tmp_path, monkeypatch):
     (tmp_path / ".lock").write_text("pid 1 on elsewhere, begun 5\n")
     monkeypatch.setattr(fcntl, "flock", lambda *_: (_ for _ in ()).throw(OSError(errno.ENOLCK, "No locks available")))
-    with pytest.raises(QuestionError, match="pid 1 on elsewhere") as refused, lock.locked(tmp_path):
+    with pytest.raises(UsageError, match="pid 1 on elsewhere") as refused, lock.locked(tmp_path):
         pass
     assert refused.value.hint.endswith(f"remove {tmp_path / '.lock'}")

@@ -4,7 +4,7 @@ import pytest
 import torch
 from torch import nn
 
-from shoestring.errors import QuestionError
+from shoestring.errors import UsageError
 from shoestring.techniques import checkpointing
 
 
@@ -101,9 +101,9 @@ def test_blocks_are_the_brothers_of_every_outermost_list() -> None:
 
 
 def test_too_many_and_none_at_all_are_told_with_their_number() -> None:
-    with pytest.raises(QuestionError, match="has 3 blocks"):
+    with pytest.raises(UsageError, match="has 3 blocks"):
         checkpointing.apply(Model(), object(), "4")
-    with pytest.raises(QuestionError, match="no blocks"):
+    with pytest.raises(UsageError, match="no blocks"):
         checkpointing.apply(nn.Sequential(nn.Linear(2, 2), nn.Linear(2, 2)), object(), "full")
 
 

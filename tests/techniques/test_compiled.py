@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 from torch.autograd.graph import saved_tensors_hooks
 
-from shoestring.errors import QuestionError, RunError
+from shoestring.errors import UsageError, RunError
 from shoestring.settings import Settings
 from shoestring.techniques import checkpointing, compiled
 
@@ -137,23 +137,23 @@ def test_blocks_of_several_kinds_have_the_shapes_of_each() -> None:
 def test_what_a_machine_lacks_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     compiled.require(YES, CPU)
     monkeypatch.setenv("CXX", "no-such-compiler")
-    with pytest.raises(QuestionError, match=r"no C\+\+ compiler 'no-such-compiler'"):
+    with pytest.raises(UsageError, match=r"no C\+\+ compiler 'no-such-compiler'"):
         compiled.require(YES, CPU)
     gpu = torch.device("cuda", 0)
     monkeypatch.setattr(torch.cuda, "get_device_name", lambda device: "Tesla P100")
     monkeypatch.setattr(torch.cuda, "get_device_capability", lambda device: (6, 0))
-    with pytest.raises(QuestionError, match=r"7\.0, Tesla P100 has 6\.0"):
+    with pytest.raises(UsageError, match=r"7\.0, Tesla P100 has 6\.0"):
         compiled.require(YES, gpu)
     monkeypatch.setattr(torch.cuda, "get_device_capability", lambda device: (7, 5))
     monkeypatch.setattr(compiled, "find_spec", lambda name: None)
-    with pytest.raises(QuestionError, match="not installed: triton"):
+    with pytest.raises(UsageError, match="not installed: triton"):
         compiled.require(YES, gpu)
     monkeypatch.setattr(compiled, "find_spec", lambda name: object())
     compiled.require(YES, gpu)
 
 
 def test_weights_that_come_and_go_are_not_compiled() -> None:
-    with pytest.raises(QuestionError, match="offload=optimizer"):
+    with pytest.raises(UsageError, match="offload=optimizer"):
         compiled.require(Settings(compile="yes", offload="parameters"), CPU)
 
 

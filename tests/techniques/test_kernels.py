@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from shoestring.errors import QuestionError
+from shoestring.errors import UsageError
 from shoestring.techniques import kernels
 
 
@@ -44,7 +44,7 @@ def test_every_kernel_takes_the_same_step() -> None:
 
 
 def test_a_kernel_it_has_not_is_refused_with_those_it_has() -> None:
-    with pytest.raises(QuestionError, match="RMSprop has for-loop, foreach"):
+    with pytest.raises(UsageError, match="RMSprop has for-loop, foreach"):
         kernels.choose(made("RMSprop"), "fused")
     assert kernels.available(made("SparseAdam")) == ["for-loop"]
 

@@ -7,7 +7,7 @@ pytest.importorskip("transformers")
 import torch
 from torch import nn
 
-from shoestring.errors import QuestionError
+from shoestring.errors import UsageError
 from shoestring.techniques import nf4
 from shoestring.techniques.nf4 import Nf4Linear
 
@@ -43,7 +43,7 @@ def test_without_bitsandbytes_the_extra_is_named(monkeypatch):
     from shoestring.recipe import extras
 
     monkeypatch.setattr(extras, "find_spec", lambda name: None)
-    with pytest.raises(QuestionError, match="not installed: bitsandbytes") as refused:
+    with pytest.raises(UsageError, match="not installed: bitsandbytes") as refused:
         packed()
     assert "shoestring[bitsandbytes]" in str(refused.value)
 

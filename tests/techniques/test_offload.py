@@ -7,7 +7,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from shoestring.errors import QuestionError
+from shoestring.errors import UsageError
 from shoestring.settings import Settings
 from shoestring.techniques import checkpointing, offload
 
@@ -154,7 +154,7 @@ def test_a_weight_inside_and_outside_of_blocks_is_refused() -> None:
     model = Model()
     model.head = nn.Linear(8, 4)
     model.head.weight = model.blocks[0][2].weight
-    with pytest.raises(QuestionError, match="used outside") as refused:
+    with pytest.raises(UsageError, match="used outside") as refused:
         offload.at_home(model, list(model.blocks))
     assert refused.value.problems == ("head.weight",)
 
@@ -175,6 +175,6 @@ def test_bitsandbytes_states_stay_on_the_device() -> None:
     from shoestring.techniques import eightbit
 
     optimizer = eightbit.BlockwiseAdamW(Model().parameters())
-    with pytest.raises(QuestionError, match="steps on the device"):
+    with pytest.raises(UsageError, match="steps on the device"):
         offload.hosted(optimizer, Settings(offload="optimizer"))
     assert offload.hosted(optimizer, Settings()) is optimizer

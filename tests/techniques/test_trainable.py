@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 import torch
 
-from shoestring.errors import QuestionError
+from shoestring.errors import UsageError
 from shoestring.recipe import extras
 from shoestring.recipe.options import Adaptation
 from shoestring.settings import Settings
@@ -17,7 +17,7 @@ from shoestring.techniques.trainable import require_trainable
 
 def test_every_setting_that_the_engine_cannot_run_is_named() -> None:
     require_trainable(Settings(checkpointing="full", optimizer_kernel="fused", offload="parameters", compile="yes"))
-    with pytest.raises(QuestionError, match="not trained yet") as refused:
+    with pytest.raises(UsageError, match="not trained yet") as refused:
         require_trainable(Settings(sharding="zero2"))
     assert [problem.partition(":")[0] for problem in refused.value.problems] == ["sharding=zero2"]
 
@@ -26,7 +26,7 @@ def test_every_setting_that_the_engine_cannot_run_is_named() -> None:
 def test_what_bitsandbytes_does_needs_its_extra(monkeypatch: pytest.MonkeyPatch, chosen: dict[str, Any]) -> None:
     monkeypatch.setattr(extras, "find_spec", lambda name: None)
     require_trainable(Settings(), Adaptation())
-    with pytest.raises(QuestionError, match="not installed: bitsandbytes"):
+    with pytest.raises(UsageError, match="not installed: bitsandbytes"):
         require_trainable(Settings(), Adaptation(**chosen))
     monkeypatch.setattr(extras, "find_spec", lambda name: object())
     require_trainable(Settings(), Adaptation(**chosen))
@@ -35,7 +35,7 @@ def test_what_bitsandbytes_does_needs_its_extra(monkeypatch: pytest.MonkeyPatch,
 def test_an_optimizer_that_only_shows_memory_is_refused() -> None:
     weights = [torch.nn.Parameter(torch.ones(2))]
     require_real(torch.optim.AdamW(weights))
-    with pytest.raises(QuestionError, match="estimated, not trained"):
+    with pytest.raises(UsageError, match="estimated, not trained"):
         require_real(BlockwiseAdamW(weights))
 
 

@@ -7,7 +7,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from shoestring.errors import QuestionError, TraceError
+from shoestring.errors import UsageError, TraceError
 from shoestring.trace import fake
 from shoestring.trace.explain import explained
 
@@ -91,5 +91,5 @@ def test_code_that_asks_for_a_real_gpu(work: Callable[[Tensor], object]) -> None
 
 
 def test_the_projects_own_errors_pass() -> None:
-    with pytest.raises(QuestionError, match="no such thing"), explained():
-        raise QuestionError("no such thing")
+    with pytest.raises(UsageError, match="no such thing"), explained():
+        raise UsageError("no such thing")

@@ -12,7 +12,7 @@ from torch.distributed.fsdp import fully_shard
 from torch.nn.parallel import DistributedDataParallel
 from torch.testing._internal.distributed.fake_pg import FakeStore
 
-from shoestring.errors import QuestionError
+from shoestring.errors import UsageError
 from shoestring.hardware.catalog import DEVICES
 from shoestring.recipe import finding
 from shoestring.settings import Settings
@@ -259,7 +259,7 @@ def test_nothing_is_left_over_from_one_update_to_the_next(ask: Ask, sharding: st
 
 
 def test_a_block_with_gradients_of_two_types_cannot_be_divided(ask: Ask) -> None:
-    with pytest.raises(QuestionError, match=r"float16, torch\.float32") as error:
+    with pytest.raises(UsageError, match=r"float16, torch\.float32") as error:
         ask("zero3", TwoTypes)
     assert "zero1" in (error.value.hint or "")
 

@@ -16,7 +16,7 @@ import pytest
 import torch
 from torch import nn
 
-from shoestring.errors import QuestionError
+from shoestring.errors import UsageError
 from shoestring.hardware.catalog import DEVICES
 from shoestring.recipe import finding
 from shoestring.settings import Settings
@@ -127,7 +127,7 @@ def test_the_step_of_each_kernel_to_the_byte(open_tracer: Any, make: Any, expect
     chosen = "for-loop" if make is torch.optim.Adafactor else "foreach"
     assert peak(trace(tracer), "optimizer") == expected[chosen]  # what torch takes on CUDA
     if "fused" not in expected:
-        with pytest.raises(QuestionError, match="has for-loop, foreach"):
+        with pytest.raises(UsageError, match="has for-loop, foreach"):
             trace(tracer, optimizer_kernel="fused")
 
 
@@ -186,7 +186,7 @@ def test_casts_that_recomputation_makes_end_with_their_block(open_tracer: Any) -
 
 
 def test_more_blocks_than_there_are_is_a_question_about_their_number(open_tracer: Any) -> None:
-    with pytest.raises(QuestionError, match="has 4 blocks"):
+    with pytest.raises(UsageError, match="has 4 blocks"):
         trace(open_tracer(Blocks, Blocks()), checkpointing="5")
 
 
@@ -236,10 +236,10 @@ def test_computed_again_the_whole_block_comes_for_backward(open_tracer: Any) -> 
 
 
 def test_offload_needs_blocks_and_one_gpu(open_tracer: Any) -> None:
-    with pytest.raises(QuestionError, match="no blocks"):
+    with pytest.raises(UsageError, match="no blocks"):
         trace(open_tracer(torch.optim.AdamW, Stack()), offload="parameters")
     settings = Settings(micro_batch=8, precision="fp32", offload="optimizer")
-    with pytest.raises(QuestionError, match="several GPUs"):
+    with pytest.raises(UsageError, match="several GPUs"):
         open_tracer(Blocks, Blocks()).trace(settings, accumulate=1, device=DEVICES["t4"], gpus=2)
 
 

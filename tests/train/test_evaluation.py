@@ -9,7 +9,7 @@ from torch.utils.data import TensorDataset
 
 from shoestring.data import in_order
 from shoestring.engine.precision import arithmetic
-from shoestring.errors import QuestionError
+from shoestring.errors import UsageError
 from shoestring.recipe.finding import find
 from shoestring.session.deadline import Deadline
 from shoestring.session.signals import StopSignals
@@ -156,7 +156,7 @@ def test_more_can_be_better():
 def test_a_deciding_metric_that_is_not_there_is_named():
     recipe = Plain()
     recipe.best = ("f1", "max")
-    with pytest.raises(QuestionError, match="'f1' is no number among the metrics loss"):
+    with pytest.raises(UsageError, match="'f1' is no number among the metrics loss"):
         best_entry(recipe, history(1.0))
 
 

@@ -11,7 +11,7 @@ from torch.utils.data import TensorDataset
 
 from shoestring.checkpoint.light import load_light
 from shoestring.checkpoint.store import Store
-from shoestring.errors import CheckpointError, QuestionError, RunError
+from shoestring.errors import CheckpointError, UsageError, RunError
 from shoestring.monitor.events import read
 from tests.by_trainer import KINDS
 from tests.sessions import final_bits, session
@@ -206,7 +206,7 @@ def test_another_model_is_refused(tmp_path):
 
 def test_another_microbatch_needs_leave_and_is_noted(tmp_path):
     session(Line(), tmp_path, {"micro_batch": 10}, stop="limit", at=2)
-    with pytest.raises(QuestionError, match="micro_batch: saved under 10, here 5"):
+    with pytest.raises(UsageError, match="micro_batch: saved under 10, here 5"):
         session(Line(), tmp_path, {"micro_batch": 5})
     assert session(Line(), tmp_path, {"micro_batch": 5}, allow_inexact=True).status == "finished"
     assert any("micro_batch: saved under 10, here 5" in event["message"] for event in events(tmp_path, "note"))

@@ -17,7 +17,7 @@ from shoestring.recipe.options import LoadedRecipe
 def look(on: str, run: Path, loaded: LoadedRecipe | None = None) -> Facts:
     """The facts for a run in `run` of `loaded` under the target `on`.
 
-    Raises QuestionError for an unknown target.
+    Raises UsageError for an unknown target.
     """
     driver, driver_error = _driver()
     target = _target(on)

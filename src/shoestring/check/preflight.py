@@ -79,7 +79,7 @@ def preflight(on: str, run: Path, loaded: LoadedRecipe | None = None, wanted: Se
 
     With a recipe a few of its updates are tried here, where nothing failed before that they need.
 
-    Raises QuestionError for an unknown target.
+    Raises UsageError for an unknown target.
     """
     facts = look(on, run, loaded)
     findings = judged(facts)

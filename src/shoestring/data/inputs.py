@@ -13,7 +13,7 @@ from pathlib import Path
 
 from shoestring.checkpoint.files import directory_bytes
 from shoestring.data.staging import stage
-from shoestring.errors import QuestionError, ShoestringError
+from shoestring.errors import UsageError, ShoestringError
 from shoestring.recipe.options import LoadedRecipe
 from shoestring.session.lock import locked
 from shoestring.units import bytes_text, parse_bytes, seconds_text
@@ -77,11 +77,11 @@ def _budget(wanted: str, root: Path, disk_bytes: int | None) -> int:
 def _folder() -> Path:
     """The folder of this user's staged inputs, below the system's folder for what may be lost.
 
-    Raises QuestionError where it is somebody else's: what is trained on would be theirs to choose.
+    Raises UsageError where it is somebody else's: what is trained on would be theirs to choose.
     """
     folder = Path(tempfile.gettempdir()) / f"shoestring-inputs-{os.getuid()}"
     folder.mkdir(mode=0o700, exist_ok=True)
     found = folder.lstat()
     if not stat.S_ISDIR(found.st_mode) or found.st_uid != os.getuid() or found.st_mode & 0o022:
-        raise QuestionError(f"{folder} belongs to somebody else", hint="set TMPDIR to a folder of your own")
+        raise UsageError(f"{folder} belongs to somebody else", hint="set TMPDIR to a folder of your own")
     return folder

@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 from torch.utils.data import default_collate
 
-from shoestring.errors import QuestionError
+from shoestring.errors import UsageError
 
 
 def pad_batch(samples: Sequence[Any], value: Any, *, multiple: int = 8) -> Any:
@@ -24,12 +24,12 @@ def pad_batch(samples: Sequence[Any], value: Any, *, multiple: int = 8) -> Any:
     gaps in memory. With `length` the samples of a microbatch are about as long, and which samples an update has stays
     as it is; its loss should then be a sum over what is not padding, with its weight.
 
-    Raises QuestionError for no samples, and for sequences that cannot be one tensor.
+    Raises UsageError for no samples, and for sequences that cannot be one tensor.
     """
     if isinstance(value, Mapping):
         missing = value.keys() - (samples[0].keys() if samples else ())
         if missing:
-            raise QuestionError(f"cannot pad {', '.join(sorted(missing))}: the samples do not have it")
+            raise UsageError(f"cannot pad {', '.join(sorted(missing))}: the samples do not have it")
         return {name: _field([one[name] for one in samples], value.get(name), multiple) for name in samples[0]}
     if isinstance(value, tuple):
         fields = zip(*samples, strict=True)
@@ -45,7 +45,7 @@ def _field(sequences: Sequence[Any], value: float | None, multiple: int) -> Any:
     kinds = {(one.dtype, one.ndim and one.shape[1:]) for one in tensors}
     if len(kinds) != 1 or not tensors[0].ndim:
         seen = ", ".join(sorted({f"{tuple(one.shape)} {one.dtype}" for one in tensors})[:5])
-        raise QuestionError(
+        raise UsageError(
             f"cannot pad {seen or 'nothing'}", hint="give sequences of one dtype that differ in length alone"
         )
     longest = -(-max(map(len, tensors)) // multiple) * multiple

@@ -12,7 +12,7 @@ from typing import Any
 
 from shoestring.data.generators import generators_kept
 from shoestring.data.seeding import derive, seed_host
-from shoestring.errors import DataError, QuestionError
+from shoestring.errors import DataError, UsageError
 
 
 class Shards:
@@ -40,7 +40,7 @@ class Shards:
         decode: Callable[[Any], Any] | None = None,
         mix: int = 2,
     ) -> None:
-        """Raises QuestionError, with every problem, where names, counts and `mix` cannot be of one dataset."""
+        """Raises UsageError, with every problem, where names, counts and `mix` cannot be of one dataset."""
         self.names, self.shards, self.mix = list(names), tuple(counts), mix
         problems = [f"{self.names[at]}: {count} samples" for at, count in enumerate(self.shards) if count < 0]
         if len(self.names) != len(self.shards):
@@ -48,7 +48,7 @@ class Shards:
         if mix < 1:
             problems.append(f"mix={mix}: at least 1")
         if problems:
-            raise QuestionError("shards need a name and a count each", problems=problems)
+            raise UsageError("shards need a name and a count each", problems=problems)
         self._read, self._decode = read, decode
         self._firsts = list(accumulate(self.shards, initial=0))
         self._kept: dict[int, Sequence[Any]] = {}

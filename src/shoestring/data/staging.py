@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from shoestring.checkpoint.files import sha256, write_file, write_json
-from shoestring.errors import DataError, QuestionError
+from shoestring.errors import DataError, UsageError
 from shoestring.units import bytes_text
 
 Progress = Callable[[int, int], None]
@@ -25,7 +25,7 @@ def stage(source: Path, folder: Path, *, budget_bytes: int, progress: Progress =
     again; a copy that was cut short goes on. Every file is read back and must have the digest of what was read from
     the source. `progress` is told before the first copy what is there already.
 
-    Raises QuestionError where `source` is not there or does not fit into the budget or the free space, DataError
+    Raises UsageError where `source` is not there or does not fit into the budget or the free space, DataError
     where it has links to directories, OSError, also where what was written is not what was read. A link to a file is
     copied as that file.
     """
@@ -85,7 +85,7 @@ def _files(source: Path) -> dict[str, Path]:
     if source.is_file():
         return {source.name: source}
     if not source.is_dir():
-        raise QuestionError(f"there is nothing to stage at {source}")
+        raise UsageError(f"there is nothing to stage at {source}")
     return {str(path.relative_to(source.parent)): path for path in sorted(_walk(source))}
 
 
@@ -110,7 +110,7 @@ def _require_room(source: Path, total: int, missing: int, folder: Path, budget_b
     free = disk.f_bavail * disk.f_frsize
     for need, have, what in ((total, budget_bytes, "the budget is"), (missing, free, "free are")):
         if need > have:
-            raise QuestionError(
+            raise UsageError(
                 f"{source} takes {bytes_text(need)} on the local disk, {what} {bytes_text(have)}",
                 hint="stage a part of it, or read it where it lies with more processes (workers=)",
             )

@@ -17,7 +17,7 @@ from torch import Tensor, nn
 from shoestring.data.generators import Generators
 from shoestring.engine.memory import out_of_memory, said
 from shoestring.engine.update import Microbatch, Weight, Work
-from shoestring.errors import QuestionError, RunError
+from shoestring.errors import UsageError, RunError
 from shoestring.settings import Settings
 from shoestring.techniques import trees
 
@@ -31,12 +31,12 @@ Recorder = Callable[[Callable[[], Any]], tuple[Any, Callable[[], None]]]
 def of(model: nn.Module, settings: Settings, device: torch.device) -> Captured | None:
     """As the settings say; None where nothing is to be captured.
 
-    Raises QuestionError for a machine without a GPU.
+    Raises UsageError for a machine without a GPU.
     """
     if not settings.captured:
         return None
     if device.type != "cuda":
-        raise QuestionError("compile=graphs: CUDA graphs need a GPU, and there is none here", hint="compile=yes")
+        raise UsageError("compile=graphs: CUDA graphs need a GPU, and there is none here", hint="compile=yes")
     return Captured(model)
 
 
@@ -55,7 +55,7 @@ class Captured:
     def __call__(self, work: Work, batch: Any, expected: Weight | None, key: Hashable) -> Microbatch:
         """What `work(batch, expected)` does and returns.
 
-        Raises RunError where it cannot be captured, QuestionError where a graph would not do the same again.
+        Raises RunError where it cannot be captured, UsageError where a graph would not do the same again.
         """
         leaves, structure = trees.flatten((batch, expected))
         tensors = [leaf for leaf in leaves if isinstance(leaf, Tensor)]
@@ -150,11 +150,11 @@ def cuda_recorder() -> Recorder:
 
 
 def _without_host_draws(work: Callable[[], Microbatch]) -> Microbatch:
-    """What `work` gives. Raises QuestionError where it drew random numbers that a graph would not draw again."""
+    """What `work` gives. Raises UsageError where it drew random numbers that a graph would not draw again."""
     before = Generators()
     found = work()
     if not before.untouched():
-        raise QuestionError(
+        raise UsageError(
             "compile=graphs: the model draws random numbers on the host, which a graph would repeat",
             hint="compile=no",
         )

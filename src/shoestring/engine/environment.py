@@ -12,7 +12,7 @@ import numpy as np
 import torch
 
 from shoestring.checkpoint.files import sha256
-from shoestring.errors import QuestionError
+from shoestring.errors import UsageError
 from shoestring.recipe.options import LoadedRecipe
 from shoestring.settings import Settings
 from shoestring.techniques import compiled
@@ -71,11 +71,11 @@ def differences(saved: dict[str, Any], now: dict[str, Any]) -> list[str]:
 def require_same(saved: dict[str, Any], now: dict[str, Any], *, allow_inexact: bool) -> list[str]:
     """The differences, which must be none unless they are allowed.
 
-    Raises QuestionError naming every one of them otherwise.
+    Raises UsageError naming every one of them otherwise.
     """
     found = differences(saved, now)
     if found and not allow_inexact:
-        raise QuestionError(
+        raise UsageError(
             "the run would not continue bit for bit",
             problems=found,
             hint="restore what differs, or add --allow-inexact: same samples and schedule, other rounding",

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 import torch
 
-from shoestring.errors import QuestionError
+from shoestring.errors import UsageError
 from shoestring.settings import Precision
 
 LEAST_SCALE = 1.0
@@ -28,12 +28,12 @@ class Arithmetic:
 def arithmetic(name: Precision, device: torch.device) -> Arithmetic:
     """The arithmetic called `name` on `device`.
 
-    Raises QuestionError for bf16 on a GPU that only emulates it, as Turing does.
+    Raises UsageError for bf16 on a GPU that only emulates it, as Turing does.
     """
     if name == "fp32":
         return Arithmetic(name=name, autocast=nullcontext, scaler=None)
     if name == "bf16" and device.type == "cuda" and not torch.cuda.is_bf16_supported(including_emulation=False):
-        raise QuestionError(
+        raise UsageError(
             f"precision=bf16: {torch.cuda.get_device_name(device)} has no units for it and would emulate it, many "
             "times slower than fp32",
             hint="precision=fp16",

@@ -204,7 +204,7 @@ def build(
 ) -> TrainingState:
     """The state before the first update: a model initialised from the seed, on `device`, in training mode.
 
-    Raises QuestionError for a technique that the model or its optimizer has not.
+    Raises UsageError for a technique that the model or its optimizer has not.
     """
     assert settings.precision is not None
     seed_all(derive(loaded.seed, "model"))

@@ -15,7 +15,7 @@ from torch.optim import Optimizer
 from shoestring.engine import foreach
 from shoestring.engine.memory import HalfDoneError, out_of_memory, said
 from shoestring.engine.precision import Arithmetic
-from shoestring.errors import QuestionError, RunError
+from shoestring.errors import UsageError, RunError
 
 LossFunction = Callable[[nn.Module, Any], Any]
 Weight = float | Tensor
@@ -137,14 +137,14 @@ def _expected(weight: Weight, size: int, samples: int) -> Weight:
 def as_sum(value: Any, size: int) -> tuple[Tensor, Weight]:
     """What a recipe's loss returned for `size` samples as the pair (sum in fp32, weight).
 
-    Raises QuestionError for anything but a scalar, or (scalar, weight).
+    Raises UsageError for anything but a scalar, or (scalar, weight).
     """
     pair = isinstance(value, tuple) and len(value) == 2
     loss_sum, weight = value if pair else (value, size)
     many = isinstance(weight, Tensor) and weight.numel() != 1
     if not isinstance(loss_sum, Tensor) or loss_sum.numel() != 1 or many:
         shape = tuple(loss_sum.shape) if isinstance(loss_sum, Tensor) else type(loss_sum).__name__
-        raise QuestionError(
+        raise UsageError(
             f"loss() returned {shape}", hint="return the mean over the batch as a scalar, or the pair (sum, weight)"
         )
     loss_sum = loss_sum.float().reshape(())

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from statistics import median
 from typing import Any
 
-from shoestring.errors import QuestionError
+from shoestring.errors import UsageError
 from shoestring.estimate.spread import Spread
 
 LEAST_LINES = 3
@@ -36,14 +36,14 @@ def calibration(run: str, plan: Mapping[str, Any], events: Sequence[Mapping[str,
     """Compare the measured updates among the `events` of the `run` of this name with its plan (`Plan.json()`).
 
     A session's first line is left out, and all with another microbatch than the plan's: they are of other updates.
-    Raises QuestionError for a plan without a predicted time, and for too few updates.
+    Raises UsageError for a plan without a predicted time, and for too few updates.
     """
     predicted = _number(_at(plan, "time", "update_seconds"))
     if predicted is None or predicted <= 0:
-        raise QuestionError(f"the plan of {run} predicts no time", hint="give a run on a device with known rates")
+        raise UsageError(f"the plan of {run} predicts no time", hint="give a run on a device with known rates")
     lines = list(_lines(events, _at(plan, "target"), _at(plan, "settings", "micro_batch")))
     if len(lines) < LEAST_LINES:
-        raise QuestionError(
+        raise UsageError(
             f"{run} has {len(lines)} lines of progress that tell its speed, of at least {LEAST_LINES}",
             hint="let it train for some seconds more",
         )

@@ -3,7 +3,7 @@
 import dataclasses
 from typing import Any
 
-from shoestring.errors import QuestionError, nearest
+from shoestring.errors import UsageError, nearest
 from shoestring.hardware import probe
 from shoestring.hardware.catalog import DEVICES, PLATFORMS, Platform, Target
 
@@ -36,11 +36,11 @@ def under(target: Target, *, session_seconds: float | None = None, disk_bytes: i
 def find(name: str) -> Target:
     """The target called `name`; `local` and `cpu` look at this machine.
 
-    Raises QuestionError for an unknown name.
+    Raises UsageError for an unknown name.
     """
     if name in PROBED:
         return probe.local() if name == "local" else probe.local_cpu()
     targets = known()
     if name not in targets:
-        raise QuestionError(f"there is no target {name!r}", hint=nearest(name, [*PROBED, *targets]))
+        raise UsageError(f"there is no target {name!r}", hint=nearest(name, [*PROBED, *targets]))
     return targets[name]

@@ -31,7 +31,7 @@ from shoestring.checkpoint.trained import frozen_digest
 from shoestring.engine.determinism import deterministic
 from shoestring.engine.environment import device_name
 from shoestring.engine.precision import arithmetic
-from shoestring.errors import QuestionError
+from shoestring.errors import UsageError
 from shoestring.integrations import private_parts
 from shoestring.integrations.callback import StepsCallback
 from shoestring.integrations.session import TrainerSession
@@ -104,7 +104,7 @@ def surviving(
 ) -> Iterator[ResumableTrainer]:
     """A session of at most `limit_seconds` in the directory `run`, held for this process.
 
-    Raises QuestionError where another process is at it or it holds something else.
+    Raises UsageError where another process is at it or it holds something else.
     """
     directory = RunDirectory(Path(run))
     directory.create()
@@ -159,7 +159,7 @@ def _resumable(base: type[T], resumable: ResumableTrainer) -> type[T]:
         def __init__(self, *args: Any, **kwargs: Any) -> None:
             super().__init__(*args, **kwargs)
             if self.args.world_size > 1:
-                raise QuestionError(
+                raise UsageError(
                     f"a surviving {base.__name__} runs in one process, not in {self.args.world_size}",
                     hint="start it without torchrun or accelerate launch",
                 )

@@ -5,7 +5,7 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from typing import Any
 
-from shoestring.errors import QuestionError
+from shoestring.errors import UsageError
 from shoestring.estimate.calibration import Calibration
 from shoestring.estimate.memory import Breakdown, memory
 from shoestring.estimate.time import Seconds, update_seconds
@@ -68,7 +68,7 @@ class Candidates:
         """These settings, followed, or None where the recipe's model or optimizer cannot have them."""
         try:
             return self.follow(settings)
-        except QuestionError:
+        except UsageError:
             return None
 
     def prefetch(self, settings: Settings) -> None:
@@ -114,7 +114,7 @@ class Candidates:
     def changed(self, changes: Mapping[str, Any], settings: Settings, *, gpus: int = 1) -> Candidate:
         """The settings with other options of the recipe, or on several GPUs, followed; not remembered.
 
-        Raises QuestionError where the recipe or the settings cannot be so, TraceError as `Tracer.trace`.
+        Raises UsageError where the recipe or the settings cannot be so, TraceError as `Tracer.trace`.
         """
         loaded = self.loaded.replace(**changes) if changes else self.loaded
         return candidate(

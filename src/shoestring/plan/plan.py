@@ -130,7 +130,7 @@ def make_plan(
     as far as that does not take longer than the plan. `usd_per_hour` of one GPU counts instead of a list price, and
     `calibration` is what a run on the same device measured.
 
-    Raises TraceError when a training step of the model cannot be followed, QuestionError when its data is bad or the
+    Raises TraceError when a training step of the model cannot be followed, UsageError when its data is bad or the
     model cannot have what `wanted` fixes.
     """
     with Tracer(loaded) as tracer:

@@ -5,7 +5,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
 from shoestring.config import as_json
-from shoestring.errors import QuestionError, TraceError
+from shoestring.errors import UsageError, TraceError
 from shoestring.hardware.catalog import DEVICES, Target
 from shoestring.plan.candidates import Candidate, Candidates
 from shoestring.plan.search import consider, fastest
@@ -287,7 +287,7 @@ def _followed(
         return "not followed, as that takes as long as the plan: ask with --set"
     try:
         candidate = candidates.changed(change, settings, gpus=gpus)
-    except (QuestionError, TraceError):
+    except (UsageError, TraceError):
         return ""
     budget.spend(candidate.trace)
     return candidate
@@ -302,7 +302,7 @@ def _within(candidates: Candidates, settings: Settings, change: Mapping[str, Any
 def _possible(loaded: LoadedRecipe, change: Mapping[str, Any]) -> bool:
     try:
         loaded.replace(**change)
-    except QuestionError:
+    except UsageError:
         return False
     return True
 

@@ -7,7 +7,7 @@ microbatch and in the number of blocks that are computed again, which tells wher
 
 from collections.abc import Iterable, Sequence
 
-from shoestring.errors import QuestionError
+from shoestring.errors import UsageError
 from shoestring.hardware.catalog import Device
 from shoestring.plan.candidates import Candidate, Candidates
 from shoestring.plan.micro_batch import LONG, Series, bytes_at, is_heavy, largest_that_fits, micro_batches
@@ -27,7 +27,7 @@ def search(candidates: Candidates, wanted: Settings) -> list[Candidate]:
     What `wanted` fixes stays fixed; what it leaves open is chosen: the precision, the microbatch, how many blocks
     compute their activations again in backward, and whether the optimizer is one kernel.
 
-    Raises QuestionError where the model, its optimizer or the device cannot have what is fixed.
+    Raises UsageError where the model, its optimizer or the device cannot have what is fixed.
     """
     considered = consider(candidates, wanted) or [_as_asked(candidates, wanted)]
     distinct = {candidate.settings: candidate for candidate in considered}
@@ -86,7 +86,7 @@ def _capturable(wanted: Settings, device: Device) -> Settings:
     if not wanted.captured:
         return wanted
     if device.kind != "cuda":
-        raise QuestionError(f"compile=graphs: CUDA graphs need a GPU, and {device.title} is none", hint="compile=yes")
+        raise UsageError(f"compile=graphs: CUDA graphs need a GPU, and {device.title} is none", hint="compile=yes")
     return wanted.replace(checkpointing=wanted.checkpointing or "no")
 
 

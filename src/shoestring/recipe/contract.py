@@ -10,7 +10,7 @@ from collections.abc import Callable
 from functools import partial
 from typing import TYPE_CHECKING, Any, Protocol, TypeAlias, runtime_checkable
 
-from shoestring.errors import QuestionError
+from shoestring.errors import UsageError
 from shoestring.recipe.parts import Parts
 from shoestring.recipe.subset import Subset
 
@@ -113,9 +113,9 @@ class TrainerRecipe(Recipe, Protocol):
 
 
 def require_data(recipe: object) -> None:
-    """Raises QuestionError where the recipe has no `data()`: it can be planned, not trained."""
+    """Raises UsageError where the recipe has no `data()`: it can be planned, not trained."""
     if Parts.of(recipe).data is None:
-        raise QuestionError(
+        raise UsageError(
             f"{type(recipe).__name__} cannot be trained: it has no data()",
             hint="return a map-style dataset from data(), or {'train': ..., 'validation': ...}",
         )
@@ -124,30 +124,30 @@ def require_data(recipe: object) -> None:
 def datasets(recipe: Any) -> dict[str, Any]:
     """The recipe's data by part, `train` always among them.
 
-    Raises QuestionError where the recipe has no `data()`, or no training part in it.
+    Raises UsageError where the recipe has no `data()`, or no training part in it.
     """
     require_data(recipe)
     parts = recipe.data()
     parts = dict(parts) if isinstance(parts, dict) else {"train": parts}
     unknown = set(parts) - {"train", "validation", "test"}
     if "train" not in parts or unknown:
-        raise QuestionError(
+        raise UsageError(
             f"data() returned the parts {', '.join(map(str, parts))}",
             hint="train is needed; validation and test are optional; there are no others",
         )
     for name, dataset in parts.items():
         _require_random_access(name, dataset)
     if not len(parts["train"]):
-        raise QuestionError("data() returned a training part without samples")
+        raise UsageError("data() returned a training part without samples")
     return parts
 
 
 def _require_random_access(name: str, dataset: object) -> None:
-    """Raises QuestionError for what can only be read from its beginning."""
+    """Raises UsageError for what can only be read from its beginning."""
     # torch's IterableDataset has a __getitem__ that raises, and may have a length.
     iterable = any(kind.__name__ == "IterableDataset" for kind in type(dataset).__mro__)
     if iterable or not (hasattr(dataset, "__len__") and hasattr(dataset, "__getitem__")):
-        raise QuestionError(
+        raise UsageError(
             f"data() returned a {type(dataset).__name__} as {name}, which can only be read from its beginning",
             hint="a resumed run would read it all again up to where it was: give its pieces with their counts, "
             "shoestring.pieces.Shards(names, counts, read)",

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from shoestring import config
-from shoestring.errors import QuestionError, nearest
+from shoestring.errors import UsageError, nearest
 from shoestring.recipe.options import LoadedRecipe, option_fields, own_fields, with_defaults
 from shoestring.settings import Settings
 
@@ -33,7 +33,7 @@ def find(reference: str | object) -> LoadedRecipe:
 
     Running a file runs its code: give only files you would run with Python.
 
-    Raises QuestionError for an unknown name, an unreadable file, a file with no recipe or several, and an object that
+    Raises UsageError for an unknown name, an unreadable file, a file with no recipe or several, and an object that
     is none.
     """
     if not isinstance(reference, str):
@@ -46,7 +46,7 @@ def find(reference: str | object) -> LoadedRecipe:
         return _hugging_face(reference.removeprefix(HUGGING_FACE))
     where, _, wanted = reference.partition(":")
     if not where.endswith(".py"):
-        raise QuestionError(
+        raise UsageError(
             f"there is no recipe {reference!r}",
             hint=f"{nearest(reference, BUILT_IN)}; a recipe of your own is path/to/file.py, "
             f"a Hugging Face model {HUGGING_FACE}path/to/config.json",
@@ -60,7 +60,7 @@ def find(reference: str | object) -> LoadedRecipe:
 def load(reference: str | object, options: Mapping[str, object]) -> LoadedRecipe:
     """The recipe behind a name, a path or an object, with `options` chosen.
 
-    Raises QuestionError, naming every unknown or unreadable option at once.
+    Raises UsageError, naming every unknown or unreadable option at once.
     """
     found = find(reference)
     return found.replace(**config.read(options, option_fields(found), f"options of {found.name}"))
@@ -69,7 +69,7 @@ def load(reference: str | object, options: Mapping[str, object]) -> LoadedRecipe
 def choose(reference: str | object, values: Mapping[str, object]) -> tuple[LoadedRecipe, Settings]:
     """A recipe and settings with `values` set, each in the one of the two that has its name.
 
-    Raises QuestionError naming every unknown name and wrong value at once.
+    Raises UsageError naming every unknown name and wrong value at once.
     """
     found = find(reference)
     options, settings = option_fields(found), config.fields(Settings)
@@ -105,7 +105,7 @@ def built_in() -> list[dict[str, Any]]:
 def _live(recipe: object) -> LoadedRecipe:
     missing = _missing(recipe)
     if missing:
-        raise QuestionError(
+        raise UsageError(
             f"{type(recipe).__name__} is no recipe: it lacks {', '.join(missing)}",
             hint="a recipe has model(), batch(size) and loss(model, batch)",
         )
@@ -115,11 +115,11 @@ def _live(recipe: object) -> LoadedRecipe:
 def _hugging_face(source: str) -> LoadedRecipe:
     """The recipe of a configuration's file or folder, whose path is made absolute, or of a name on the hub."""
     if not source:
-        raise QuestionError("hf: names no model", hint="hf:path/to/config.json, or hf:owner/name on the hub")
+        raise UsageError("hf: names no model", hint="hf:path/to/config.json, or hf:owner/name on the hub")
     path = Path(source).expanduser()
     here = path.exists() or path.suffix == ".json"
     if here and not path.exists():
-        raise QuestionError(f"there is no file {path.resolve()}", hint="hf: takes a config.json, its folder or a name")
+        raise UsageError(f"there is no file {path.resolve()}", hint="hf: takes a config.json, its folder or a name")
     source = str(path.resolve()) if here else source
     kind = importlib.import_module("shoestring.recipes.huggingface").of(source)
     return with_defaults(kind, HUGGING_FACE + source)
@@ -127,7 +127,7 @@ def _hugging_face(source: str) -> LoadedRecipe:
 
 def _recipe_class(path: Path, wanted: str) -> type:
     if not path.is_file():
-        raise QuestionError(f"there is no file {path}", hint=f"built-in recipes: {', '.join(BUILT_IN)}")
+        raise UsageError(f"there is no file {path}", hint=f"built-in recipes: {', '.join(BUILT_IN)}")
     name = f"shoestring_recipe_{hashlib.sha256(str(path).encode()).hexdigest()[:16]}"
     spec = importlib.util.spec_from_file_location(name, path)
     assert spec and spec.loader
@@ -136,7 +136,7 @@ def _recipe_class(path: Path, wanted: str) -> type:
     try:
         spec.loader.exec_module(module)
     except Exception as error:
-        raise QuestionError(f"{path} could not be run: {type(error).__name__}: {error}") from error
+        raise UsageError(f"{path} could not be run: {type(error).__name__}: {error}") from error
     found: dict[str, type] = {
         key: value
         for key, value in vars(module).items()
@@ -144,14 +144,14 @@ def _recipe_class(path: Path, wanted: str) -> type:
     }
     if wanted:
         if wanted not in found:
-            raise QuestionError(f"{path} has no recipe {wanted!r}", hint=nearest(wanted, found))
+            raise UsageError(f"{path} has no recipe {wanted!r}", hint=nearest(wanted, found))
         return found[wanted]
     if not found:
-        raise QuestionError(
+        raise UsageError(
             f"{path} has no recipe", hint="write a class with model(), batch(size) and loss(model, batch)"
         )
     if len(found) > 1:
-        raise QuestionError(
+        raise UsageError(
             f"{path} has {len(found)} recipes: {', '.join(found)}", hint=f"say which: {path}:{next(iter(found))}"
         )
     return next(iter(found.values()))

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Annotated, Any, Literal
 
 from shoestring import config
-from shoestring.errors import QuestionError
+from shoestring.errors import UsageError
 from shoestring.recipe.contract import datasets
 from shoestring.recipe.parts import Parts
 from shoestring.recipe.subset import Subset, chosen
@@ -51,7 +51,7 @@ class Adaptation:
         if self.quantization != "none" and self.lora_r is None:
             problems.append("quantization=nf4: 4-bit weights cannot be trained themselves; set lora.r as well")
         if problems:
-            raise QuestionError("a model cannot be adapted so", problems=problems, hint="for one, --set lora.r=8")
+            raise UsageError("a model cannot be adapted so", problems=problems, hint="for one, --set lora.r=8")
 
 
 _OF_ADAPTERS = ("lora_r", "lora_alpha", "lora_targets", "quantization", "double_quantization")
@@ -166,7 +166,7 @@ def with_defaults(
 def _with_options(found: LoadedRecipe, chosen: dict[str, Any]) -> LoadedRecipe:
     problems = config.too_small(chosen, {"epochs": 1, "effective_batch": 1, "seed": 0})
     if problems:
-        raise QuestionError(f"options of {found.name} cannot be used", problems=problems)
+        raise UsageError(f"options of {found.name} cannot be used", problems=problems)
     options = getattr(found.recipe, "options", None)
     if options is not None:
         own = {field.name: chosen[field.name] for field in dataclasses.fields(options)}

@@ -6,7 +6,7 @@ from collections.abc import Callable, Hashable, Sequence
 from itertools import accumulate, pairwise
 from typing import Any
 
-from shoestring.errors import QuestionError
+from shoestring.errors import UsageError
 
 
 def chosen(samples: int, wanted: float, *, seed: int, label: Callable[[int], Hashable] | None = None) -> list[int]:
@@ -14,11 +14,11 @@ def chosen(samples: int, wanted: float, *, seed: int, label: Callable[[int], Has
 
     A smaller choice is part of every larger one. Of each label there are as many as its share, to within one.
 
-    Raises QuestionError where that is none or more than there are.
+    Raises UsageError where that is none or more than there are.
     """
     count = round(wanted * samples) if wanted <= 1 else round(wanted)
     if not 0 < count <= samples or (wanted > 1 and count != wanted):
-        raise QuestionError(
+        raise UsageError(
             f"subset={wanted:g} of {samples} samples", hint="a share of more than 0 and at most 1, or a whole number"
         )
     import numpy as np

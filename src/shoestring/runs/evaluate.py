@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from shoestring import config
-from shoestring.errors import QuestionError, RunError
+from shoestring.errors import UsageError, RunError
 from shoestring.hardware import targets
 from shoestring.hardware.catalog import Target
 from shoestring.recipe.options import LoadedRecipe
@@ -61,7 +61,7 @@ def evaluate(
 ) -> Evaluated:
     """As `shoestring.evaluate` says, with options and settings in `values`."""
     if on not in targets.PROBED:
-        raise QuestionError(f"weights are evaluated on this machine, not on {on}", hint="--on local, or --on cpu")
+        raise UsageError(f"weights are evaluated on this machine, not on {on}", hint="--on local, or --on cpu")
     target, found = targets.find(on), find_weights(where)
     loaded, settings, notes = _decided(found.run, recipe, values)
     settings, more = _settings(settings, target, loaded, named="precision" in values)
@@ -100,14 +100,14 @@ def evaluate(
 def find_weights(where: Path) -> Weights:
     """What `where` is: a run (its best weights, else its last, else its newest checkpoint's), or a part of one.
 
-    Raises QuestionError where it is neither.
+    Raises UsageError where it is neither.
     """
     from shoestring.checkpoint.light import has_weights
     from shoestring.checkpoint.weights import is_checkpoint, newest
 
     where = where.absolute()
     if not where.is_dir():
-        raise QuestionError(
+        raise UsageError(
             f"there is no directory {where}", hint="give a run's directory: shoestring evaluate runs/NAME"
         )
     run = RunDirectory(where)
@@ -117,13 +117,13 @@ def find_weights(where: Path) -> Weights:
                 return Weights(run=run, folder=folder, full=False)
         checkpoint = newest(run.checkpoints)
         if checkpoint is None:
-            raise QuestionError(f"the run in {where} has saved no weights yet", hint="train it: shoestring train")
+            raise UsageError(f"the run in {where} has saved no weights yet", hint="train it: shoestring train")
         return Weights(run=run, folder=checkpoint, full=True)
     # Full checkpoints and the weights of epochs, in light/, have the same names.
     run = RunDirectory(where.parent.parent if is_checkpoint(where) else where.parent)
     full = is_checkpoint(where) and where.parent == run.checkpoints
     if not run.plan_file.exists() or not (full or has_weights(where)):
-        raise QuestionError(
+        raise UsageError(
             f"{where} is neither a run nor the weights of one",
             hint="give a run's directory, its best or light, or one of its checkpoints; weights alone do not say "
             "what model they are of, the plan.json of their run does",

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from shoestring.errors import QuestionError, RunError
+from shoestring.errors import UsageError, RunError
 from shoestring.hardware import targets
 from shoestring.hardware.catalog import Target
 from shoestring.plan.plan import Plan, make_plan
@@ -115,7 +115,7 @@ def _continue(
         if value != before.options[name] and name not in loaded.paths
     ]
     if changed:
-        raise QuestionError(
+        raise UsageError(
             f"the run in {directory.path} keeps the options it began with",
             problems=changed,
             hint="they change what is learnt: begin another run with another --run",
@@ -151,7 +151,7 @@ def _train(
         library = LibraryUpdates()
     device = torch.device(target.device.kind)
     if device.type == "cuda" and not torch.cuda.is_available():
-        raise QuestionError(
+        raise UsageError(
             f"this machine has {target.device.title}, but this torch ({torch.__version__}) cannot use it",
             hint="install a CUDA build of torch for its driver, or train with --on cpu",
         )

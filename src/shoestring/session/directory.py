@@ -13,7 +13,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-from shoestring.errors import QuestionError
+from shoestring.errors import UsageError
 from shoestring.session.lock import locked
 from shoestring.session.stored import StoredPlan, StoredState
 
@@ -63,7 +63,7 @@ class RunDirectory:
     def create(self) -> None:
         """Make the directory.
 
-        Raises QuestionError when it cannot be made or holds something that is no run.
+        Raises UsageError when it cannot be made or holds something that is no run.
         """
         try:
             self.path.mkdir(parents=True, exist_ok=True)
@@ -71,26 +71,26 @@ class RunDirectory:
             names = [entry.name for entry in self.path.iterdir()]
             strange = [name for name in names if name != "lock" and not name.startswith(".")]
         except OSError as error:
-            raise QuestionError(f"{self.path} cannot hold a run: {error}") from error
+            raise UsageError(f"{self.path} cannot hold a run: {error}") from error
         if strange and not self.plan_file.exists():
-            raise QuestionError(
+            raise UsageError(
                 f"{self.path} is not empty and holds no run: {', '.join(sorted(strange)[:5])}",
                 hint="give a directory of its own: --run runs/NAME",
             )
 
     def plan(self) -> StoredPlan | None:
-        """What was decided when the run began; None before that. Raises QuestionError as `StoredPlan.read`."""
+        """What was decided when the run began; None before that. Raises UsageError as `StoredPlan.read`."""
         return StoredPlan.read(self.plan_file)
 
     def state(self) -> StoredState | None:
-        """How far the run is; None before it started. Raises QuestionError as `StoredState.read`."""
+        """How far the run is; None before it started. Raises UsageError as `StoredState.read`."""
         return StoredState.read(self.state_file)
 
     @contextmanager
     def locked(self) -> Iterator[None]:
         """Hold the run for this process.
 
-        Raises QuestionError, naming the holder, when another process is at it.
+        Raises UsageError, naming the holder, when another process is at it.
         """
         with locked(self.path):
             yield

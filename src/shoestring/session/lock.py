@@ -9,7 +9,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from shoestring.checkpoint.files import replace
-from shoestring.errors import QuestionError
+from shoestring.errors import UsageError
 
 _WITHOUT = {errno.ENOLCK, errno.ENOSYS, errno.EOPNOTSUPP, errno.EINVAL}
 
@@ -36,7 +36,7 @@ def locked(run: Path) -> Iterator[None]:
     nobody here can know, so a person has to remove it. Machines are told apart by their names: two containers of one
     name that share such a filesystem are not kept apart.
 
-    Raises QuestionError, naming the holder, when another process is at it.
+    Raises UsageError, naming the holder, when another process is at it.
     """
     descriptor = os.open(run / "lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
     created = run / ".lock"
@@ -100,8 +100,8 @@ def _alone_here() -> Iterator[None]:
         os.close(descriptor)
 
 
-def _held(run: Path, holder: str, hint: str) -> QuestionError:
-    return QuestionError(f"{run} is being trained by another process ({holder or 'unknown'})", hint=hint)
+def _held(run: Path, holder: str, hint: str) -> UsageError:
+    return UsageError(f"{run} is being trained by another process ({holder or 'unknown'})", hint=hint)
 
 
 def _me() -> str:

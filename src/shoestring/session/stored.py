@@ -11,7 +11,7 @@ from typing import Any
 
 from shoestring import config
 from shoestring.checkpoint.files import write_json
-from shoestring.errors import QuestionError
+from shoestring.errors import UsageError
 from shoestring.recipe.finding import choose, find
 from shoestring.recipe.options import LoadedRecipe
 from shoestring.settings import Settings
@@ -49,7 +49,7 @@ class StoredPlan:
     def read(cls, file: Path) -> StoredPlan | None:
         """What the file holds; None if there is none.
 
-        Raises QuestionError when it cannot be read or is not a plan.
+        Raises UsageError when it cannot be read or is not a plan.
         """
         values = _read_object(file)
         if values is None:
@@ -72,15 +72,15 @@ class StoredPlan:
 
         `recipe` is where the run's own is found now, by default where it was. `file` is named in errors.
 
-        Raises QuestionError for another recipe, for one that is not found, and for a plan that lacks something.
+        Raises UsageError for another recipe, for one that is not found, and for a plan that lacks something.
         """
         missing = [name for name in ("digest", "options", "plan", "reference") if getattr(self, name) is None]
         missing = sorted([*missing, *([] if self.recipe else ["recipe"])])
         if missing or self.options is None or self.plan is None or not isinstance(self.plan.get("settings"), dict):
-            raise QuestionError(f"{file} lacks {', '.join(missing) or 'settings'}", hint=_COPY_AGAIN)
+            raise UsageError(f"{file} lacks {', '.join(missing) or 'settings'}", hint=_COPY_AGAIN)
         recipe = self._recipe(file.parent) if recipe is None else recipe
         if (name := find(recipe).name) != self.recipe:
-            raise QuestionError(
+            raise UsageError(
                 f"{file.parent} is a run of {self.recipe}, not of {name}",
                 hint="give another --run, or the recipe it was begun with",
             )
@@ -97,14 +97,14 @@ class StoredPlan:
     def _recipe(self, run: Path) -> str:
         """What finds the run's recipe where it was."""
         if not self.reference:
-            raise QuestionError(
+            raise UsageError(
                 f"the recipe of {run} lived in a process that is gone: {self.recipe}",
                 hint="shoestring.evaluate(DIR, recipe=...) in Python takes it again",
             )
         try:
             find(self.reference)
-        except QuestionError as error:
-            raise QuestionError(
+        except UsageError as error:
+            raise UsageError(
                 f"the recipe of {run} is not found where it was: {error.message}",
                 problems=error.problems,
                 hint="has its file moved? then say where it is: --recipe path/to/file.py",
@@ -141,7 +141,7 @@ class StoredState:
     def read(cls, file: Path) -> StoredState | None:
         """What the file holds; None if there is none.
 
-        Raises QuestionError when it cannot be read or is not a state.
+        Raises UsageError when it cannot be read or is not a state.
         """
         values = _read_object(file)
         if values is None:
@@ -160,18 +160,18 @@ def _read_object(file: Path) -> dict[str, Any] | None:
     except FileNotFoundError:
         return None
     except (OSError, ValueError) as error:
-        raise QuestionError(f"{file} cannot be read: {error}", hint=_COPY_AGAIN) from error
+        raise UsageError(f"{file} cannot be read: {error}", hint=_COPY_AGAIN) from error
     if not isinstance(value, dict):
-        raise QuestionError(f"{file} holds no JSON object", hint=_COPY_AGAIN)
+        raise UsageError(f"{file} holds no JSON object", hint=_COPY_AGAIN)
     return value
 
 
 def _require_types(file: Path, values: Mapping[str, Any], types: Mapping[str, type]) -> None:
-    """Raises QuestionError naming every value that is there and of another type."""
+    """Raises UsageError naming every value that is there and of another type."""
     problems = [
         f"{name}: {str(values[name])[:40]!r} is no {expected.__name__}"
         for name, expected in types.items()
         if name in values and (not isinstance(values[name], expected) or isinstance(values[name], bool))
     ]
     if problems:
-        raise QuestionError(f"{file} is damaged", problems=problems, hint=_COPY_AGAIN)
+        raise UsageError(f"{file} is damaged", problems=problems, hint=_COPY_AGAIN)

@@ -8,7 +8,7 @@ import torch
 from torch import nn
 from torch.optim import Optimizer
 
-from shoestring.errors import QuestionError
+from shoestring.errors import UsageError
 from shoestring.recipe.contract import build_optimizer
 from shoestring.recipe.options import Adaptation, LoadedRecipe
 from shoestring.settings import Settings
@@ -29,10 +29,10 @@ def model(made: nn.Module, wanted: Adaptation) -> nn.Module:
 def trained_model(made: nn.Module, wanted: Adaptation, settings: Settings) -> nn.Module:
     """As `model`, to train with: 4-bit layers are bitsandbytes' own, and packed when they come to their device.
 
-    Raises QuestionError where bitsandbytes is not installed, and for weights that 4 bits cannot be.
+    Raises UsageError where bitsandbytes is not installed, and for weights that 4 bits cannot be.
     """
     if wanted.quantization != "none" and settings.offload == "parameters":
-        raise QuestionError(
+        raise UsageError(
             "quantization=nf4: offload=parameters brings weights, not the scales that 4-bit ones have",
             hint="offload=no: 4-bit weights take an eighth of their bytes",
         )
@@ -59,12 +59,12 @@ def optimizer(loaded: LoadedRecipe, made: nn.Module) -> Optimizer:
 def trained_optimizer(loaded: LoadedRecipe, made: nn.Module, device: torch.device) -> Optimizer:
     """The optimizer to train with.
 
-    Raises QuestionError for weights that cannot be trained in their type, and where bitsandbytes or the GPU that its
+    Raises UsageError for weights that cannot be trained in their type, and where bitsandbytes or the GPU that its
     paged states need is not there.
     """
     half = [name for name, weight in made.named_parameters() if weight.requires_grad and weight.dtype == torch.float16]
     if half:
-        raise QuestionError(
+        raise UsageError(
             f"weights that are trained are fp16: {half[0]} and {len(half) - 1} more",
             problems=["AdamW's eps and small steps are 0 in fp16, and its loss scaler needs gradients in fp32"],
             hint="weights=bf16, or weights=fp32 with precision=fp16, or lora.r=8, which leaves the weights as they are",

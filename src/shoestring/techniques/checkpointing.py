@@ -11,7 +11,7 @@ from typing import Any
 from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
-from shoestring.errors import QuestionError
+from shoestring.errors import UsageError
 from shoestring.recipe.parts import Parts
 from shoestring.techniques import norms, trees
 from shoestring.techniques.slots import buffers, put
@@ -23,7 +23,7 @@ _SWITCHED = "GradientCheckpointingLayer"
 def apply(model: nn.Module, recipe: object, setting: str | None) -> int:
     """Have as many of the model's blocks as the setting says computed again; returns how many these are.
 
-    Names in the `state_dict` stay. Raises QuestionError as `chosen` does.
+    Names in the `state_dict` stay. Raises UsageError as `chosen` does.
     """
     again = chosen(model, recipe, setting)
     for block in again:
@@ -34,19 +34,19 @@ def apply(model: nn.Module, recipe: object, setting: str | None) -> int:
 def chosen(model: nn.Module, recipe: object, setting: str | None) -> list[nn.Module]:
     """The blocks to compute again; `setting` is one of `Settings.checkpointing`.
 
-    Raises QuestionError where there are no blocks, or fewer than asked for.
+    Raises UsageError where there are no blocks, or fewer than asked for.
     """
     if setting in (None, "no", "0"):
         return []
     found = blocks(model, recipe)
     if not found:
-        raise QuestionError(
+        raise UsageError(
             f"checkpointing={setting}: {type(model).__name__} has no blocks that could be computed again",
             hint="checkpointing=no, or a recipe with blocks(model), a list of modules",
         )
     count = len(found) if setting == "full" else int(setting or 0)
     if count > len(found):
-        raise QuestionError(
+        raise UsageError(
             f"checkpointing={setting}: {type(model).__name__} has {len(found)} blocks", hint="checkpointing=full"
         )
     return found[:count]

@@ -19,7 +19,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from shoestring.errors import QuestionError, RunError
+from shoestring.errors import UsageError, RunError
 from shoestring.settings import Settings
 from shoestring.techniques import checkpointing, uncompiled
 from shoestring.techniques.recompiling import Limit
@@ -41,7 +41,7 @@ def apply(model: nn.Module, recipe: object, settings: Settings, device: torch.de
 
     To be done before checkpointing and after all else. Names in the `state_dict` stay.
 
-    Raises QuestionError for what the machine, or another setting, does not let be compiled.
+    Raises UsageError for what the machine, or another setting, does not let be compiled.
     """
     if settings.compile != "yes":
         return 0
@@ -58,28 +58,28 @@ def apply(model: nn.Module, recipe: object, settings: Settings, device: torch.de
 
 
 def require(settings: Settings, device: torch.device) -> None:
-    """Raises QuestionError where the machine lacks what compiling needs."""
+    """Raises UsageError where the machine lacks what compiling needs."""
     if settings.offload == "parameters":
-        raise QuestionError(
+        raise UsageError(
             "compile=yes: offload=parameters moves weights while a block runs, which is not compiled",
             hint="compile=no, or offload=optimizer",
         )
     if device.type != "cuda":
         if compiler() is None:
-            raise QuestionError(
+            raise UsageError(
                 f"compile=yes: there is no C++ compiler {_command()!r} here",
                 hint="apt install g++, or set CXX to the one there is, or compile=no",
             )
         return
     capability = torch.cuda.get_device_capability(device)
     if capability < LEAST_CAPABILITY:
-        raise QuestionError(
+        raise UsageError(
             f"compile=yes: Triton needs compute capability {_text(LEAST_CAPABILITY)}, "
             f"{torch.cuda.get_device_name(device)} has {_text(capability)}",
             hint="compile=no",
         )
     if find_spec("triton") is None:
-        raise QuestionError("compile=yes: not installed: triton", hint="pip install triton, or compile=no")
+        raise UsageError("compile=yes: not installed: triton", hint="pip install triton, or compile=no")
 
 
 def toolchain(settings: Settings, device: torch.device) -> str | None:

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
-from shoestring.errors import QuestionError
+from shoestring.errors import UsageError
 from shoestring.recipe import extras
 
 EXTRA = "bitsandbytes"
@@ -70,7 +70,7 @@ class BlockwiseAdamW(Optimizer):
 
 
 def pretended(own: Optimizer, states: str) -> Optimizer:
-    """What takes the place of the recipe's AdamW where memory is estimated. Raises QuestionError for another one."""
+    """What takes the place of the recipe's AdamW where memory is estimated. Raises UsageError for another one."""
     bits, paged = _STATES[states]
     return BlockwiseAdamW(_groups(own, states), bits=bits, paged=paged)
 
@@ -78,11 +78,11 @@ def pretended(own: Optimizer, states: str) -> Optimizer:
 def real(own: Optimizer, states: str, device: torch.device) -> Optimizer:
     """What takes the place of the recipe's AdamW where it is trained: bitsandbytes', with the same groups and rates.
 
-    Raises QuestionError for another optimizer, without bitsandbytes, and for paged states on a CPU.
+    Raises UsageError for another optimizer, without bitsandbytes, and for paged states on a CPU.
     """
     groups, (bits, paged) = _groups(own, states), _STATES[states]
     if paged and device.type == "cpu":
-        raise QuestionError(
+        raise UsageError(
             f"optimizer_states={states}: pages are moved between a GPU and its host, and there is no GPU here",
             hint="optimizer_states=8bit" if bits == 8 else "optimizer_states=own",
         )
@@ -99,9 +99,9 @@ def is_bitsandbytes(optimizer: Optimizer) -> bool:
 
 
 def require_real(optimizer: Optimizer) -> None:
-    """Raises QuestionError for an optimizer that only shows what another would take."""
+    """Raises UsageError for an optimizer that only shows what another would take."""
     if isinstance(optimizer, BlockwiseAdamW):
-        raise QuestionError(
+        raise UsageError(
             "this optimizer can be estimated, not trained with",
             hint="torch.optim.AdamW in the recipe's optimizer(), and optimizer_states=8bit",
         )
@@ -123,7 +123,7 @@ def share_tables(optimizer: Optimizer) -> None:
 def _groups(own: Optimizer, states: str) -> list[dict[str, Any]]:
     """The parameter groups of torch's AdamW, with what bitsandbytes' takes."""
     if type(own) is not torch.optim.AdamW or any(group["amsgrad"] or group["maximize"] for group in own.param_groups):
-        raise QuestionError(
+        raise UsageError(
             f"optimizer_states={states}: it is AdamW that bitsandbytes has them for, and the recipe has "
             f"{type(own).__name__}",
             hint="optimizer_states=own",

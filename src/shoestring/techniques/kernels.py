@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 from torch.optim import Optimizer
 
-from shoestring.errors import QuestionError
+from shoestring.errors import UsageError
 from shoestring.settings import Kernel
 
 _FLAGS = ("foreach", "fused")
@@ -20,7 +20,7 @@ def choose(optimizer: Optimizer, kernel: Kernel | None, *, many_by_default: bool
     None leaves what the recipe says and, where that is nothing, what torch chooses; `many_by_default` decides in
     torch's place as it does on CUDA, for parameters whose type or device hides that they are there.
 
-    Raises QuestionError for a kernel that the optimizer has not.
+    Raises UsageError for a kernel that the optimizer has not.
     """
     if kernel is None:
         if many_by_default:
@@ -28,7 +28,7 @@ def choose(optimizer: Optimizer, kernel: Kernel | None, *, many_by_default: bool
         return
     there = available(optimizer)
     if kernel not in there:
-        raise QuestionError(
+        raise UsageError(
             f"optimizer_kernel={kernel}: {type(optimizer).__name__} has {', '.join(there)}",
             hint=f"optimizer_kernel={there[-1]}",
         )

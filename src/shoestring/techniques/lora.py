@@ -7,7 +7,7 @@ from typing import Any
 
 from torch import nn
 
-from shoestring.errors import QuestionError
+from shoestring.errors import UsageError
 from shoestring.recipe import extras
 from shoestring.recipe.options import Adaptation
 
@@ -21,7 +21,7 @@ _ATTENTION_IN_ONE = ("c_attn", "query_key_value", "qkv_proj", "q_lin", "k_lin", 
 def with_adapters(base: nn.Module, wanted: Adaptation) -> nn.Module:
     """peft's model around `base`: only the adapters are trained, in fp32.
 
-    Raises QuestionError for targets that it has not or that adapters would have no effect on, and where peft is not
+    Raises UsageError for targets that it has not or that adapters would have no effect on, and where peft is not
     installed.
     """
     extras.require(EXTRA, "peft")
@@ -54,7 +54,7 @@ def _targets(base: nn.Module, wanted: str) -> list[str]:
         and module is not base
     ]
     if problems or not found:
-        raise QuestionError(
+        raise UsageError(
             f"lora.targets={wanted} cannot be used", problems=problems, hint="for one, --set lora.targets=q_proj,v_proj"
         )
     return found

@@ -16,7 +16,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from shoestring.errors import QuestionError
+from shoestring.errors import UsageError
 from shoestring.recipe import extras
 
 EXTRA = "bitsandbytes"
@@ -76,7 +76,7 @@ def pretended(like: Any, compute: torch.dtype, double: bool) -> nn.Module:
 def real(like: Any, compute: torch.dtype, double: bool) -> nn.Module:
     """What takes its place where it is trained: bitsandbytes' layer, packed when it comes to its device.
 
-    Its `state_dict` has tensors alone, each by its name, and it is loaded like any other module's. Raises QuestionError
+    Its `state_dict` has tensors alone, each by its name, and it is loaded like any other module's. Raises UsageError
     without bitsandbytes.
     """
     extras.require(EXTRA, "bitsandbytes")
@@ -114,7 +114,7 @@ def quantize(model: nn.Module, make: MakeLayer, *, compute: torch.dtype, double:
         if (type(layer) is nn.Linear or _is_transposed(layer)) and layer is not output
     ]
     if not layers:
-        raise QuestionError("quantization=nf4: the model has no linear layers besides its output")
+        raise UsageError("quantization=nf4: the model has no linear layers besides its output")
     made: set[nn.Parameter] = set()
     for parent, name, layer in layers:
         packed = make(layer, compute, double)

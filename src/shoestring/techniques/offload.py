@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from torch.autograd.graph import saved_tensors_hooks
 from torch.optim import Optimizer
 
-from shoestring.errors import QuestionError
+from shoestring.errors import UsageError
 from shoestring.settings import Settings
 from shoestring.techniques import checkpointing, eightbit
 
@@ -101,11 +101,11 @@ class HostOptimizer:
 def at_home(model: nn.Module, blocks: Sequence[nn.Module]) -> set[nn.Parameter]:
     """The parameters of `blocks`: those that `bring` wants in host memory.
 
-    Raises QuestionError where there are no blocks, and where one shares a weight with what is outside of all of them:
+    Raises UsageError where there are no blocks, and where one shares a weight with what is outside of all of them:
     that would be needed in both places.
     """
     if not blocks:
-        raise QuestionError("offload=parameters: the model has no blocks", hint="offload=optimizer")
+        raise UsageError("offload=parameters: the model has no blocks", hint="offload=optimizer")
     found = {parameter for block in blocks for parameter in block.parameters()}
     inside = {module for block in blocks for module in block.modules()}
     shared = [
@@ -115,7 +115,7 @@ def at_home(model: nn.Module, blocks: Sequence[nn.Module]) -> set[nn.Parameter]:
         if module not in inside and parameter in found
     ]
     if shared:
-        raise QuestionError(
+        raise UsageError(
             "offload=parameters: a block's weights are used outside of it too",
             problems=shared,
             hint="offload=optimizer",
@@ -126,7 +126,7 @@ def at_home(model: nn.Module, blocks: Sequence[nn.Module]) -> set[nn.Parameter]:
 def move(model: nn.Module, recipe: object, settings: Settings, device: torch.device) -> None:
     """Move the model to `device`, but for the weights that `offload=parameters` has come there when they are needed.
 
-    On a CPU host and device are one. To be done before checkpointing. Raises QuestionError as `at_home` does.
+    On a CPU host and device are one. To be done before checkpointing. Raises UsageError as `at_home` does.
     """
     if settings.offload != "parameters" or device == HOST:
         model.to(device)
@@ -140,12 +140,12 @@ def move(model: nn.Module, recipe: object, settings: Settings, device: torch.dev
 def hosted(optimizer: Optimizer, settings: Settings) -> Optimizer:
     """The optimizer as it takes its steps: it is as good as one, a `HostOptimizer` where something is offloaded.
 
-    Raises QuestionError for bitsandbytes' states, whose kernels and pages are those of the device.
+    Raises UsageError for bitsandbytes' states, whose kernels and pages are those of the device.
     """
     if settings.offload == "no":
         return optimizer
     if eightbit.is_bitsandbytes(optimizer):
-        raise QuestionError(
+        raise UsageError(
             f"offload={settings.offload}: bitsandbytes steps on the device",
             hint="offload=no with optimizer_states=paged_8bit, or optimizer_states=own",
         )

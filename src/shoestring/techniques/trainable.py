@@ -1,6 +1,6 @@
 """Which settings can be estimated but not trained with yet."""
 
-from shoestring.errors import QuestionError
+from shoestring.errors import UsageError
 from shoestring.recipe import extras
 from shoestring.recipe.options import Adaptation
 from shoestring.settings import Settings
@@ -10,7 +10,7 @@ _TRAINED = {"sharding": "ddp"}
 
 
 def require_trainable(settings: Settings, adaptation: Adaptation | None = None) -> None:
-    """Raises QuestionError naming what the engine cannot run, or the extra that it lacks; before a run is begun."""
+    """Raises UsageError naming what the engine cannot run, or the extra that it lacks; before a run is begun."""
     adaptation = adaptation or Adaptation()
     chosen = {**vars(settings), **vars(adaptation)}
     problems = [
@@ -20,6 +20,6 @@ def require_trainable(settings: Settings, adaptation: Adaptation | None = None) 
     ]
     if problems:
         hint = " ".join(f"{name}={runs}" for name, runs in _TRAINED.items())
-        raise QuestionError("this cannot be trained with", problems=problems, hint=hint)
+        raise UsageError("this cannot be trained with", problems=problems, hint=hint)
     if adaptation.quantization != "none" or adaptation.optimizer_states != "own":
         extras.require("bitsandbytes", "bitsandbytes")

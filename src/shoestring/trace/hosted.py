@@ -7,7 +7,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from shoestring.errors import QuestionError
+from shoestring.errors import UsageError
 from shoestring.settings import Settings
 from shoestring.techniques import checkpointing, offload
 from shoestring.trace import pretend
@@ -17,12 +17,12 @@ from shoestring.trace.recorder import Recorder
 def move(recorder: Recorder, model: nn.Module, recipe: Any, settings: Settings, gpus: int) -> None:
     """Put the model's weights on the pretend device, but those that `offload` keeps in host memory.
 
-    Raises QuestionError where there are no blocks, or several GPUs, or torch cannot tell device and host apart.
+    Raises UsageError where there are no blocks, or several GPUs, or torch cannot tell device and host apart.
     """
     if settings.offload != "no" and offload.HOST.type == pretend.DEVICE:
-        raise QuestionError(f"offload={settings.offload}: torch {torch.__version__} has no device to pretend with")
+        raise UsageError(f"offload={settings.offload}: torch {torch.__version__} has no device to pretend with")
     if settings.offload != "no" and gpus > 1:
-        raise QuestionError(f"offload={settings.offload}: cannot be estimated on several GPUs yet")
+        raise UsageError(f"offload={settings.offload}: cannot be estimated on several GPUs yet")
     if settings.offload != "parameters":
         pretend.move(model)
         return

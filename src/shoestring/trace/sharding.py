@@ -20,7 +20,7 @@ from shoestring.trace.shards import Shards
 def share(recorder: Recorder, model: nn.Module, recipe: Any, settings: Settings, gpus: int) -> Alone:
     """How this model, whose weights are on the pretend device, is trained on one of `gpus`.
 
-    Raises QuestionError where FSDP2 does not take the model.
+    Raises UsageError where FSDP2 does not take the model.
     """
     if gpus == 1:
         return Alone(model)

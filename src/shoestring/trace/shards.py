@@ -18,7 +18,7 @@ from typing import Any, Literal
 import torch
 from torch import Tensor, nn
 
-from shoestring.errors import QuestionError
+from shoestring.errors import UsageError
 from shoestring.techniques import trees
 from shoestring.trace.alone import Alone
 from shoestring.trace.pretend import DEVICE, tensors
@@ -122,7 +122,7 @@ class _Group:
         """Where in the order of forward this group ran, for each time that backward has not been through."""
         trained = {str(shard.dtype) for shard in shards.values() if shard.requires_grad}
         if len(trained) > 1:
-            raise QuestionError(
+            raise UsageError(
                 f"sharding: one block's trainable weights are of the types {', '.join(sorted(trained))}, "
                 "and FSDP2 reduces gradients of one type",
                 hint="sharding=zero1 divides the optimizer's states of any model",

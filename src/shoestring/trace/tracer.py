@@ -45,7 +45,7 @@ class Tracer:
 
     @property
     def facts(self) -> Facts:
-        """What the recipe is. Raises the recipe's own QuestionError or DataError, or TraceError."""
+        """What the recipe is. Raises the recipe's own UsageError or DataError, or TraceError."""
         if self._facts is None:
             answer = self._ask(
                 {"do": "open", "reference": self._loaded.reference, "options": config.as_json(self._loaded.options)}

@@ -12,7 +12,7 @@ from shoestring.data.in_order import in_order
 from shoestring.data.seeding import derive, seed_all
 from shoestring.engine.precision import Arithmetic
 from shoestring.engine.update import as_sum
-from shoestring.errors import QuestionError
+from shoestring.errors import UsageError
 from shoestring.recipe.options import LoadedRecipe
 from shoestring.recipe.parts import Parts
 from shoestring.session.stop import Stop
@@ -70,12 +70,12 @@ def mean_loss(recipe: Any, model: nn.Module, batches: Iterator[tuple[Any, int]])
 def best_entry(recipe: object, history: list[dict[str, Any]]) -> dict[str, Any] | None:
     """The first of the best epochs by the recipe's deciding metric; None without any.
 
-    Raises QuestionError when the metrics do not have it as a number.
+    Raises UsageError when the metrics do not have it as a number.
     """
     metric, direction = Parts.of(recipe).best
     for entry in history:
         if not isinstance(entry["metrics"].get(metric), (int, float)):
-            raise QuestionError(
+            raise UsageError(
                 f"the deciding metric {metric!r} is no number among the metrics {', '.join(entry['metrics'])}",
                 hint="name one that evaluate() returns in `best`",
             )

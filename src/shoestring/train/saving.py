@@ -139,7 +139,7 @@ class Saver:
         """Bring `state` to the newest checkpoint that verifies, or to the one that was `restored` from the store just
         now; False if there is none yet.
 
-        Raises QuestionError when it was saved under something else that decides the bits, unless that is allowed.
+        Raises UsageError when it was saved under something else that decides the bits, unless that is allowed.
         """
         self._settle()
         self._state = state

@@ -5,7 +5,7 @@ import pytest
 import torch
 from torch import nn
 
-from shoestring.errors import QuestionError
+from shoestring.errors import UsageError
 from shoestring.recipe.finding import find
 from shoestring.recipe.options import option_fields
 from shoestring.recipes.chart import IMAGE_TOKENS, Chart, Options
@@ -43,13 +43,13 @@ def test_looking_at_it_needs_neither_torch_nor_transformers() -> None:
 
 def test_without_its_packages_the_extra_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("shoestring.recipe.extras.find_spec", lambda name: None)
-    with pytest.raises(QuestionError, match="transformers, peft") as refused:
+    with pytest.raises(UsageError, match="transformers, peft") as refused:
         Chart().model()
     assert "shoestring[chart]" in refused.value.hint
 
 
 def test_every_bad_option_is_named_at_once() -> None:
-    with pytest.raises(QuestionError) as refused:
+    with pytest.raises(UsageError) as refused:
         Options(prompt_len=320, completion_len=0, lora_r=0, learning_rate=0.0)
     named = {problem.split("=")[0] for problem in refused.value.problems}
     assert named == {"prompt_len", "completion_len", "lora_r", "learning_rate"}
@@ -57,7 +57,7 @@ def test_every_bad_option_is_named_at_once() -> None:
 
 @pytest.mark.parametrize(("generations", "effective_batch"), [(1, 4), (3, 4), (4, 6)])
 def test_an_update_is_made_of_whole_groups(generations: int, effective_batch: int) -> None:
-    with pytest.raises(QuestionError, match="options of chart"):
+    with pytest.raises(UsageError, match="options of chart"):
         Options(generations=generations, effective_batch=effective_batch)
     assert Options(generations=3, effective_batch=6).written_at_once is None
 

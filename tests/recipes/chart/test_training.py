@@ -9,7 +9,7 @@ import torch
 from PIL import Image
 
 import shoestring
-from shoestring.errors import DataError, QuestionError
+from shoestring.errors import DataError, UsageError
 from shoestring.recipe.finding import choose
 from shoestring.recipes.chart import Chart, Options, training
 from shoestring.recipes.chart.data import read_parts
@@ -184,7 +184,7 @@ def test_every_bad_row_is_named_and_may_be_skipped(tmp_path):
 
 
 def test_a_folder_of_another_layout_is_refused(tmp_path):
-    with pytest.raises(QuestionError, match="0 JSON files"):
+    with pytest.raises(UsageError, match="0 JSON files"):
         read_parts(tmp_path, (28, 28), "refuse")
 
 

@@ -7,7 +7,7 @@ import torch
 from torch import nn
 from torch._subclasses.fake_tensor import FakeTensorMode
 
-from shoestring.errors import QuestionError
+from shoestring.errors import UsageError
 from shoestring.recipe.finding import find
 from shoestring.recipe.options import option_fields
 from shoestring.recipes.cloud import Cloud, Options, filtering
@@ -33,14 +33,14 @@ def test_looking_at_it_does_not_need_torch() -> None:
 
 def test_files_need_the_extra_and_synthetic_tiles_do_not(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setitem(sys.modules, "tifffile", None)
-    with pytest.raises(QuestionError, match="not installed: tifffile") as missing:
+    with pytest.raises(UsageError, match="not installed: tifffile") as missing:
         Cloud(Options(data=tmp_path)).data()
     assert "pip install 'shoestring[cloud]'" in str(missing.value)
     assert set(Cloud(TINY).data()) == {"train", "validation", "test"}
 
 
 def test_every_bad_option_is_named_at_once() -> None:
-    with pytest.raises(QuestionError) as refused:
+    with pytest.raises(UsageError) as refused:
         Options(crop=40, learning_rate=0.0, clip_norm=0.0, table=Path("data.csv"))
     assert [problem.split("=")[0] for problem in refused.value.problems] == [
         "crop",
@@ -48,11 +48,11 @@ def test_every_bad_option_is_named_at_once() -> None:
         "learning_rate",
         "clip_norm",
     ]
-    with pytest.raises(QuestionError, match="cannot be used") as too_large:
+    with pytest.raises(UsageError, match="cannot be used") as too_large:
         Options(crop=272)
     assert "synthetic tiles have 256" in too_large.value.problems[0]
     Options(crop=272, data=Path("elsewhere"))
-    with pytest.raises(QuestionError, match="crop"):
+    with pytest.raises(UsageError, match="crop"):
         Options(crop=0)
     Options(crop=16)
 

@@ -5,7 +5,7 @@ import pytest
 
 from tests.recipes.cloud.images import optical, radar, triplet, write
 
-from shoestring.errors import DataError, QuestionError  # isort: skip
+from shoestring.errors import DataError, UsageError  # isort: skip
 from shoestring.recipes.cloud.measured import Measured, parts  # isort: skip
 from shoestring.recipes.cloud.looking import Look  # isort: skip
 from shoestring.recipes.cloud.scale import backscatter, reflectance  # isort: skip
@@ -106,7 +106,7 @@ def test_nothing_to_train_on_is_an_error_that_says_what_is_expected(tmp_path: Pa
         found(tmp_path)
     assert nothing.value.hint and "ROIs1158_spring_s1" in nothing.value.hint
     for place in (tmp_path / "absent", Path(__file__)):
-        with pytest.raises(QuestionError, match="there is no such folder"):
+        with pytest.raises(UsageError, match="there is no such folder"):
             found(place)
     data = listed(tmp_path, "3," + triplet(tmp_path, "a.tif"))
     with pytest.raises(DataError, match="0 of train, 0 of validation, 1 of test"):

@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from shoestring.checkpoint.light import save_light
-from shoestring.errors import CheckpointError, QuestionError
+from shoestring.errors import CheckpointError, UsageError
 from shoestring.recipes.cloud import Cloud, Options
 from shoestring.recipes.cloud.weights import load
 
@@ -25,7 +25,7 @@ def test_random_weights_are_said_to_be_so() -> None:
 
 
 def test_what_cannot_be_loaded_is_an_error(tmp_path: Path) -> None:
-    with pytest.raises(QuestionError, match="there is nothing"):
+    with pytest.raises(UsageError, match="there is nothing"):
         Cloud(Options(size="tiny", weights_from=tmp_path / "absent")).model()
     save_light(tmp_path, torch.nn.Linear(2, 2), {})
     with pytest.raises(CheckpointError, match="another model"):

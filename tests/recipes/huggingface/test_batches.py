@@ -10,7 +10,7 @@ pytest.importorskip("transformers")
 
 import torch
 
-from shoestring.errors import QuestionError
+from shoestring.errors import UsageError
 from shoestring.recipe.finding import load
 
 TEXT = {
@@ -92,6 +92,6 @@ def test_each_kind_is_given_what_it_takes(tmp_path: Path, kind: str, head: str) 
     ],
 )
 def test_what_is_not_known_is_said(tmp_path: Path, kind: str, head: str, values: dict[str, Any], said: str) -> None:
-    with pytest.raises(QuestionError, match=said) as caught:
+    with pytest.raises(UsageError, match=said) as caught:
         recipe(tmp_path, kind, head, values).batch(3)
     assert caught.value.hint and "recipe of your own" in caught.value.hint

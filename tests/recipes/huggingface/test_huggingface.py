@@ -10,7 +10,7 @@ pytest.importorskip("peft")
 import torch
 
 from shoestring.config import parse_pairs
-from shoestring.errors import QuestionError
+from shoestring.errors import UsageError
 from shoestring.hardware.catalog import DEVICES
 from shoestring.recipe.finding import find, load
 from shoestring.recipe.options import LoadedRecipe
@@ -43,26 +43,26 @@ def test_a_file_and_its_folder_are_found_from_anywhere(llama, monkeypatch):
 
 def test_a_dot_in_a_key_is_the_fields_underscore(llama):
     assert load(f"hf:{llama}", parse_pairs(["lora.r=8", "lora.alpha=none"])).adaptation.lora_r == 8
-    with pytest.raises(QuestionError, match="set twice"):
+    with pytest.raises(UsageError, match="set twice"):
         parse_pairs(["lora.r=8", "lora_r=4"])
 
 
 def test_what_cannot_be_is_told_with_every_problem(llama, tmp_path):
-    with pytest.raises(QuestionError, match="no file"):
+    with pytest.raises(UsageError, match="no file"):
         find(f"hf:{tmp_path}/missing.json")
-    with pytest.raises(QuestionError, match="names no model"):
+    with pytest.raises(UsageError, match="names no model"):
         find("hf:")
-    with pytest.raises(QuestionError) as caught:
+    with pytest.raises(UsageError) as caught:
         load(f"hf:{llama}", {"loss_chunk": 0, "seq_len": 0})
     assert len(caught.value.problems) == 2
-    with pytest.raises(QuestionError, match="cannot be used") as caught:
+    with pytest.raises(UsageError, match="cannot be used") as caught:
         built(llama, lora_r=4, lora_targets="q_proj,p_proj")
     assert caught.value.problems == ("the model has no module 'p_proj'",)
 
 
 def test_a_kind_of_model_nobody_knows(tmp_path):
     path = tiny.write(tmp_path, tiny.LLAMA, model_type="from_tomorrow")
-    with pytest.raises(QuestionError, match="from_tomorrow"):
+    with pytest.raises(UsageError, match="from_tomorrow"):
         find(f"hf:{path}").recipe.model()
 
 
@@ -80,7 +80,7 @@ def test_the_head_is_the_architectures_and_decides_the_labels(tmp_path):
 def test_positions_that_are_weights_end_and_rotary_ones_do_not(tmp_path, llama):
     assert load(f"hf:{llama}", {"seq_len": 257}).recipe.batch(1)["labels"].shape == (1, 257)
     path = tiny.write(tmp_path, tiny.BERT)
-    with pytest.raises(QuestionError, match="64 positions"):
+    with pytest.raises(UsageError, match="64 positions"):
         load(f"hf:{path}", {"seq_len": 65}).recipe.batch(1)
 
 
@@ -173,14 +173,14 @@ def test_a_loss_in_chunks_is_the_models_own(llama, options):
 
 
 def test_a_loss_in_chunks_is_for_plain_causal_models(tmp_path):
-    with pytest.raises(QuestionError, match="no causal language model"):
+    with pytest.raises(UsageError, match="no causal language model"):
         built(tiny.write(tmp_path, tiny.BERT), loss_chunk=4)
-    with pytest.raises(QuestionError, match="logits_scaling"):
+    with pytest.raises(UsageError, match="logits_scaling"):
         built(tiny.write(tmp_path, tiny.LLAMA, logits_scaling=8.0), loss_chunk=4)
     options = {"seq_len": 8, "loss_chunk": 4, "lora_r": 2, "lora_targets": "lm_head"}
     loaded = load(f"hf:{tiny.write(tmp_path, tiny.LLAMA)}", options)
     model = adapt.model(loaded.recipe.model(), loaded.adaptation)
-    with pytest.raises(QuestionError, match="the head is"):
+    with pytest.raises(UsageError, match="the head is"):
         loaded.recipe.loss(model, loaded.recipe.batch(1))
 
 

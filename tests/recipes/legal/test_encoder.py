@@ -8,7 +8,7 @@ import torch
 from transformers import BertConfig, BertModel, BertTokenizerFast
 
 from shoestring.api import estimate
-from shoestring.errors import QuestionError
+from shoestring.errors import UsageError
 from shoestring.recipes.legal import Legal, Options
 
 WORDS = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "the", "appeal", "is", "dismiss", "##ed", "."]
@@ -63,17 +63,17 @@ def test_nothing_is_said_of_random_weights(folder: Path) -> None:
 
 
 def test_what_is_not_there_is_refused_and_never_replaced(tmp_path: Path, folder: Path) -> None:
-    with pytest.raises(QuestionError, match="cannot be read") as refused:
+    with pytest.raises(UsageError, match="cannot be read") as refused:
         recipe("nobody/has-this").model()
     assert "download=true" in str(refused.value.hint)
-    with pytest.raises(QuestionError, match="no tokenizer"):
+    with pytest.raises(UsageError, match="no tokenizer"):
         recipe("nobody/has-this").data()
     (tmp_path / "config.json").write_text((folder / "config.json").read_text())
-    with pytest.raises(QuestionError, match="cannot be read"):
+    with pytest.raises(UsageError, match="cannot be read"):
         recipe(tmp_path).model()
 
 
 def test_a_folder_is_given_by_its_whole_path(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(folder.parent)
-    with pytest.raises(QuestionError, match="whole path"):
+    with pytest.raises(UsageError, match="whole path"):
         Options(encoder=folder.name)

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 import torch
 
-from shoestring.errors import DataError, QuestionError
+from shoestring.errors import DataError, UsageError
 from shoestring.recipe.finding import find, load
 from shoestring.recipe.options import option_fields
 from shoestring.recipes.legal import Legal, Options
@@ -29,24 +29,24 @@ def test_looking_at_it_needs_neither_torch_nor_transformers() -> None:
 
 def test_without_transformers_the_extra_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("shoestring.recipe.extras.find_spec", lambda name: None)
-    with pytest.raises(QuestionError, match="transformers") as refused:
+    with pytest.raises(UsageError, match="transformers") as refused:
         Legal().model()
     assert "shoestring[legal]" in refused.value.hint
 
 
 def test_every_bad_option_is_named_at_once() -> None:
-    with pytest.raises(QuestionError) as refused:
+    with pytest.raises(UsageError) as refused:
         Options(seq_len=513, learning_rate=0.0, patience=0, fold="6/5", roles="lawai")
     assert {problem.split("=")[0] for problem in refused.value.problems} == {
         "seq_len", "learning_rate", "patience", "fold", "roles"
     }  # fmt: skip
-    with pytest.raises(QuestionError, match="seq_len"):
+    with pytest.raises(UsageError, match="seq_len"):
         Options(seq_len=7)
     Options(seq_len=8)
 
 
 def test_what_one_architecture_alone_has_is_refused_for_the_other() -> None:
-    with pytest.raises(QuestionError) as refused:
+    with pytest.raises(UsageError) as refused:
         Options(architecture="hier_bilstm_crf", class_weights="inverse", encoder="somewhere")
     assert len(refused.value.problems) == 2
 
@@ -111,7 +111,7 @@ def test_the_default_data_are_called_synthetic() -> None:
     parts = recipe.data()
     assert set(parts) == {"train", "validation", "test"}
     assert "synthetic" in recipe.notes()[0]
-    with pytest.raises(QuestionError, match="synthetic"):
+    with pytest.raises(UsageError, match="synthetic"):
         Legal(Options(size="tiny", roles="law-ai")).data()
 
 

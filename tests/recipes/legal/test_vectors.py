@@ -3,7 +3,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from shoestring.errors import DataError, QuestionError
+from shoestring.errors import DataError, UsageError
 from shoestring.recipes.legal import Legal, Options
 from shoestring.recipes.legal.vectors import wrong
 
@@ -57,7 +57,7 @@ def test_rows_that_are_not_so_many_numbers_are_bad(data: Path) -> None:
 
 
 def test_they_need_data_and_the_network_that_reads_them(data: Path) -> None:
-    with pytest.raises(QuestionError, match="set data"):
+    with pytest.raises(UsageError, match="set data"):
         Options(architecture="hier_bilstm_crf", vectors=3)
-    with pytest.raises(QuestionError, match="reads words"):
+    with pytest.raises(UsageError, match="reads words"):
         Options(data=data, vectors=3)

@@ -4,7 +4,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from shoestring.errors import DataError, QuestionError
+from shoestring.errors import DataError, UsageError
 from shoestring.recipes.rows import SHOWN, Rows
 from shoestring.recipes.temporal.bars import read_bars as read_with
 from shoestring.recipes.temporal.bars import sample_bars
@@ -197,5 +197,5 @@ def test_a_matplotlib_without_sample_data_is_said(monkeypatch: pytest.MonkeyPatc
         raise FileNotFoundError("no such file")
 
     monkeypatch.setattr(np, "load", absent)
-    with pytest.raises(QuestionError, match="sample data"):
+    with pytest.raises(UsageError, match="sample data"):
         sample_bars()

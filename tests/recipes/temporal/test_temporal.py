@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch.nn.functional import cross_entropy
 
-from shoestring.errors import DataError, QuestionError
+from shoestring.errors import DataError, UsageError
 from shoestring.recipe.contract import build_optimizer, datasets
 from shoestring.recipe.finding import find, load
 from shoestring.recipe.options import option_fields
@@ -48,7 +48,7 @@ def test_every_bad_option_is_named_at_once() -> None:
         "learning_rate": 0.0,
         "fold": "6/5",
     }
-    with pytest.raises(QuestionError) as refused:
+    with pytest.raises(UsageError) as refused:
         Options(**bad)
     assert {problem.split("=")[0] for problem in refused.value.problems} == set(bad)
 

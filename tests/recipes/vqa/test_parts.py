@@ -12,7 +12,7 @@ from transformers import (
     T5ForConditionalGeneration,
 )
 
-from shoestring.errors import QuestionError
+from shoestring.errors import UsageError
 from shoestring.recipes.vqa import VQA, Options
 from shoestring.recipes.vqa.parts import PARTS
 from shoestring.recipes.vqa.tokens import MARKS
@@ -82,7 +82,7 @@ def test_random_weights_are_said_at_full_size() -> None:
 def test_what_is_not_there_is_an_error_and_nothing_is_downloaded(tmp_path: Path) -> None:
     for name in ("vision_from", "text_from", "writer_from"):
         for value in (str(tmp_path), "owner/no-such-model"):
-            with pytest.raises(QuestionError, match=f"{name}={value} cannot be read"):
+            with pytest.raises(UsageError, match=f"{name}={value} cannot be read"):
                 VQA(Options(size="tiny", **{name: value})).model()
 
 
@@ -97,14 +97,14 @@ def test_missing_weights_are_an_error(folders: dict[str, str], tmp_path: Path) -
         tmp_path / "model.safetensors",
         {"format": "pt"},
     )
-    with pytest.raises(QuestionError, match="lacks 1 of the weights"):
+    with pytest.raises(UsageError, match="lacks 1 of the weights"):
         VQA(Options(size="tiny", text_from=str(tmp_path))).model()
 
 
 def test_pickled_weights_are_refused(folders: dict[str, str], tmp_path: Path) -> None:
     (tmp_path / "config.json").write_bytes((Path(folders["text_from"]) / "config.json").read_bytes())
     torch.save({}, tmp_path / "pytorch_model.bin")
-    with pytest.raises(QuestionError, match="cannot be read"):
+    with pytest.raises(UsageError, match="cannot be read"):
         VQA(Options(size="tiny", text_from=str(tmp_path))).model()
 
 

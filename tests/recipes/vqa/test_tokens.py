@@ -2,7 +2,7 @@ from pathlib import Path
 
 import pytest
 
-from shoestring.errors import QuestionError
+from shoestring.errors import UsageError
 from shoestring.recipes.vqa import digits, tokens
 from shoestring.recipes.vqa.texts import targets
 
@@ -83,5 +83,5 @@ def test_a_pretrained_tokenizer_writes_the_tags_with_its_sentinels(tmp_path: Pat
 
 def test_one_without_sentinels_is_refused(tmp_path: Path) -> None:
     loaded = pretrained(tmp_path, sentinels=3)
-    with pytest.raises(QuestionError, match="<extra_id_11>"):
+    with pytest.raises(UsageError, match="<extra_id_11>"):
         tokens.Pretrained(loaded, marked=True)

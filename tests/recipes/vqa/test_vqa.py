@@ -5,7 +5,7 @@ import pytest
 import torch
 from torch import nn
 
-from shoestring.errors import QuestionError
+from shoestring.errors import UsageError
 from shoestring.recipe.finding import find
 from shoestring.recipe.options import option_fields
 from shoestring.recipes.vqa import VQA, Options
@@ -52,13 +52,13 @@ def test_looking_at_it_needs_neither_torch_nor_transformers() -> None:
 
 def test_without_transformers_the_extra_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("shoestring.recipe.extras.find_spec", lambda name: None)
-    with pytest.raises(QuestionError, match="transformers") as refused:
+    with pytest.raises(UsageError, match="transformers") as refused:
         VQA().model()
     assert "shoestring[vqa]" in refused.value.hint
 
 
 def test_every_bad_option_is_named_at_once() -> None:
-    with pytest.raises(QuestionError) as refused:
+    with pytest.raises(UsageError) as refused:
         Options(q_len=257, a_len=0, learning_rate=0.0)
     assert {problem.split("=")[0] for problem in refused.value.problems} == {"q_len", "a_len", "learning_rate"}
 

@@ -4,7 +4,7 @@ from html.parser import HTMLParser
 
 import pytest
 
-from shoestring.errors import QuestionError
+from shoestring.errors import UsageError
 from shoestring.report.page.document import write
 from tests.report import runs
 
@@ -175,7 +175,7 @@ def test_whatever_comes_from_files_is_escaped(tmp_path):
 
 def test_a_directory_that_is_no_run_is_a_question(tmp_path):
     for path in (tmp_path, tmp_path / "absent"):
-        with pytest.raises(QuestionError, match="is no run") as error:
+        with pytest.raises(UsageError, match="is no run") as error:
             write(path)
         assert "shoestring train" in error.value.hint
     assert not list(tmp_path.iterdir())

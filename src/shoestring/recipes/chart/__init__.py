@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from shoestring.config import too_small
-from shoestring.errors import QuestionError
+from shoestring.errors import UsageError
 from shoestring.recipe.extras import require
 
 if TYPE_CHECKING:
@@ -59,7 +59,7 @@ class Options:
         if self.learning_rate <= 0:
             problems.append(f"learning_rate={self.learning_rate}: must be more than 0")
         if problems:
-            raise QuestionError("options of chart cannot be used", problems=problems)
+            raise UsageError("options of chart cannot be used", problems=problems)
 
 
 class Chart:
@@ -76,7 +76,7 @@ class Chart:
         """The training part as it was read, of which a subset may be trained on."""
 
     def model(self) -> nn.Module:
-        """Raises QuestionError where the extra is not installed."""
+        """Raises UsageError where the extra is not installed."""
         require("chart", "transformers", "peft")
         from shoestring.recipes.chart.policy import SIZES, Policy
 
@@ -129,7 +129,7 @@ class Chart:
     def data(self) -> dict[str, Charts]:
         """Rows as TRL takes them.
 
-        Raises QuestionError for a folder of another layout, DataError for rows that cannot be used.
+        Raises UsageError for a folder of another layout, DataError for rows that cannot be used.
         """
         require("chart", "transformers", "peft", "trl")
         from shoestring.recipes.chart.data import drawn_parts, read_parts

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from shoestring.errors import QuestionError
+from shoestring.errors import UsageError
 from shoestring.recipes.chart.drawn import drawn, image
 from shoestring.recipes.rows import OnBadRows, Rows
 
@@ -90,15 +90,15 @@ def read_parts(folder: Path, size: tuple[int, int], on_bad_rows: OnBadRows) -> d
     """The rows of a folder: the last tenth to test, the one before to validate, so that charts of one source, which
     stand together, are mostly in one part.
 
-    Raises QuestionError for a folder of another layout, DataError naming every bad row.
+    Raises UsageError for a folder of another layout, DataError naming every bad row.
     """
     file = _only_json(folder)
     try:
         found = json.loads(file.read_text(encoding="utf-8"))
     except (OSError, ValueError) as error:
-        raise QuestionError(f"{file} cannot be read: {error}") from error
+        raise UsageError(f"{file} cannot be read: {error}") from error
     if not isinstance(found, list):
-        raise QuestionError(f"{file} holds no list", hint='it should: [{"imgname": ..., "query": ..., "label": ...}]')
+        raise UsageError(f"{file} holds no list", hint='it should: [{"imgname": ..., "query": ..., "label": ...}]')
     problems = Rows(on_bad_rows)
     rows = []
     for place, row in enumerate(found, start=1):
@@ -116,7 +116,7 @@ def read_parts(folder: Path, size: tuple[int, int], on_bad_rows: OnBadRows) -> d
 def _only_json(folder: Path) -> Path:
     files = sorted(folder.glob("*.json")) if folder.is_dir() else []
     if len(files) != 1:
-        raise QuestionError(
+        raise UsageError(
             f"{folder} has {len(files)} JSON files",
             hint="data is a folder with one JSON file of rows and the images in png/",
         )

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
-from shoestring.errors import QuestionError
+from shoestring.errors import UsageError
 from shoestring.recipe.extras import require
 
 if TYPE_CHECKING:
@@ -82,7 +82,7 @@ class Options:
         if self.clip_norm is not None and self.clip_norm <= 0:
             problems.append(f"clip_norm={self.clip_norm}: must be more than 0")
         if problems:
-            raise QuestionError("options of cloud cannot be used", problems=problems)
+            raise UsageError("options of cloud cannot be used", problems=problems)
 
 
 class Cloud:
@@ -126,7 +126,7 @@ class Cloud:
     def data(self) -> dict[str, Crops]:
         """`train`, `validation` and `test`, as far as there are triplets of them.
 
-        Raises QuestionError where the extra is not installed, DataError for images that cannot be trained on.
+        Raises UsageError where the extra is not installed, DataError for images that cannot be trained on.
         """
         from shoestring.recipes.cloud.tiles import Crops
 

@@ -10,7 +10,7 @@ from pathlib import Path
 import numpy as np
 from PIL import Image as Pictures
 
-from shoestring.errors import QuestionError
+from shoestring.errors import UsageError
 from shoestring.recipes.cloud.scale import Image
 
 BLOCK, BLOCKS = 256, 4
@@ -25,7 +25,7 @@ def layers() -> Image:
     """(6, 1024, 1024): what comes back of red, green and blue light (0 to 1), how steeply it rises eastwards and
     northwards, and how high it lies, the last three in standard deviations.
 
-    Raises QuestionError where matplotlib was packaged without its sample data.
+    Raises UsageError where matplotlib was packaged without its sample data.
     """
     import matplotlib
 
@@ -38,7 +38,7 @@ def layers() -> Image:
         with np.load(relief, allow_pickle=False) as file:
             metres = _enlarged(Pictures.fromarray(file["elevation"].astype(np.float32)))
     except OSError as error:
-        raise QuestionError(
+        raise UsageError(
             f"the sample images cannot be read: {error}",
             hint="this matplotlib came without its sample data; give satellite images instead: --set data=PATH",
         ) from error

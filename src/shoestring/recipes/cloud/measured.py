@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from shoestring.errors import DataError, QuestionError
+from shoestring.errors import DataError, UsageError
 from shoestring.recipes.cloud import geotiff, layout, scale, table
 from shoestring.recipes.cloud.looking import Look, bands_of, unfit, usable
 from shoestring.recipes.cloud.scale import Image
@@ -22,11 +22,11 @@ def parts(
     """The tiles in the folder `data`, as a `data.csv` lists them or else in SEN12MS-CR's layout, by part as far as
     there are usable ones, and what a person should know of them. `listing` is a `data.csv` that is elsewhere.
 
-    Raises QuestionError where there is no such folder, and DataError for what cannot be used unless it is to be
+    Raises UsageError where there is no such folder, and DataError for what cannot be used unless it is to be
     skipped.
     """
     if not data.is_dir():
-        raise QuestionError(
+        raise UsageError(
             f"data={data}: there is no such folder", hint="give the images' folder; table=FILE is a data.csv elsewhere"
         )
     file = data / "data.csv" if listing is None else listing
@@ -39,7 +39,7 @@ def parts(
     return tiles, [*rows.notes, *shared_scenes(used)]
 
 
-def _nothing_to_train(data: Path, listing: Listing) -> QuestionError:
+def _nothing_to_train(data: Path, listing: Listing) -> UsageError:
     if listing.file:
         there = ", ".join(f"{len(found)} of {part}" for part, found in listing.parts.items())
         return DataError(f"{listing.file} has no triplets to train on: {there}", hint="their rows begin with 1")

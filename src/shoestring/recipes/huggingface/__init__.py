@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
 
 from shoestring import config
-from shoestring.errors import QuestionError
+from shoestring.errors import UsageError
 from shoestring.recipe import extras
 
 if TYPE_CHECKING:
@@ -40,7 +40,7 @@ class Options:
     def __post_init__(self) -> None:
         problems = config.too_small(vars(self), {"seq_len": 1, "loss_chunk": 1})
         if problems:
-            raise QuestionError("options of hf: cannot be used", problems=problems)
+            raise UsageError("options of hf: cannot be used", problems=problems)
 
 
 class HuggingFace:

@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from shoestring.errors import QuestionError
+from shoestring.errors import UsageError
 from shoestring.recipes.huggingface import configuration
 
 OWN_RECIPE = "write a recipe of your own: a file with model(), batch() and loss()"
@@ -19,7 +19,7 @@ OTHER_HEAD = "name a head in `architectures` of its config.json (...ForCausalLM,
 def batch(settings: Any, size: int, seq_len: int) -> dict[str, Any]:
     """`size` samples with the longest sequences; every label counts.
 
-    A model of text that also takes images (LLaVA, Qwen2-VL) gets text alone. Raises QuestionError for sequences that
+    A model of text that also takes images (LLaVA, Qwen2-VL) gets text alone. Raises UsageError for sequences that
     are longer than the model's positions, where these are weights (rotary ones go on beyond what the model was trained
     with), and for inputs and heads that are not known here.
     """
@@ -29,12 +29,12 @@ def batch(settings: Any, size: int, seq_len: int) -> dict[str, Any]:
     takes = set(inspect.signature(kind.forward).parameters) if hasattr(kind, "forward") else {"labels"}
     make = _INPUTS.get(getattr(kind, "main_input_name", "input_ids"))
     if make is None:
-        raise QuestionError(f"{name} takes {kind.main_input_name}, whose shape is not known here", hint=OWN_RECIPE)
+        raise UsageError(f"{name} takes {kind.main_input_name}, whose shape is not known here", hint=OWN_RECIPE)
     inputs = make(settings, size, seq_len)
     if "return_loss" in takes:  # images and texts that belong together
         return {**_tokens(settings, size, seq_len), **_image(settings, size, seq_len), "return_loss": True}
     if name.endswith(_UNKNOWN_HEADS) or not takes & {"labels", "start_positions"}:
-        raise QuestionError(f"{name} has no loss that could be made up here", hint=OTHER_HEAD + OWN_RECIPE)
+        raise UsageError(f"{name} has no loss that could be made up here", hint=OTHER_HEAD + OWN_RECIPE)
     return {**inputs, **_labels(name, takes, inputs, size, seq_len)}
 
 
@@ -56,7 +56,7 @@ def _tokens(settings: Any, size: int, seq_len: int) -> dict[str, Tensor]:
     rotary = getattr(text, "rope_parameters", None)
     # Less than none is how XLNet says that there is no end.
     if 0 < longest < seq_len and not rotary:
-        raise QuestionError(f"seq_len={seq_len}: the model has {longest} positions")
+        raise UsageError(f"seq_len={seq_len}: the model has {longest} positions")
     return {"input_ids": torch.zeros(size, seq_len, dtype=torch.long)}
 
 
@@ -71,7 +71,7 @@ def _image(settings: Any, size: int, _seq_len: int) -> dict[str, Tensor]:
 def _spectrum(settings: Any, size: int, _seq_len: int) -> dict[str, Tensor]:
     """(size, frequencies, frames) float32 of the longest sound: Whisper's first layers halve its frames."""
     if not hasattr(settings, "max_source_positions") or not hasattr(settings, "num_mel_bins"):
-        raise QuestionError(f"how long a sound {settings.model_type} takes is not known here", hint=OWN_RECIPE)
+        raise UsageError(f"how long a sound {settings.model_type} takes is not known here", hint=OWN_RECIPE)
     return {"input_features": torch.zeros(size, settings.num_mel_bins, 2 * settings.max_source_positions)}
 
 

@@ -11,7 +11,7 @@ from shoestring.recipes.huggingface import Options, attention, chunks, configura
 
 
 def model(source: str, options: Options) -> nn.Module:
-    """The model for training, in fp32. Raises QuestionError for a loss in chunks that it cannot have."""
+    """The model for training, in fp32. Raises UsageError for a loss in chunks that it cannot have."""
     settings = configuration.read(source)
     attention.register()
     kind = configuration.model_class(settings)

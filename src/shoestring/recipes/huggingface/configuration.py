@@ -8,13 +8,13 @@ from typing import Any
 
 import transformers
 
-from shoestring.errors import QuestionError
+from shoestring.errors import UsageError
 
 
 def read(source: str) -> Any:
     """The configuration as transformers has it.
 
-    Raises QuestionError for a file that is none, a kind of model this transformers does not know, and a name that
+    Raises UsageError for a file that is none, a kind of model this transformers does not know, and a name that
     cannot be reached.
     """
     path = Path(source)
@@ -25,7 +25,7 @@ def read(source: str) -> Any:
     try:
         return transformers.AutoConfig.from_pretrained(source, trust_remote_code=False)
     except (OSError, ValueError) as error:
-        raise QuestionError(
+        raise UsageError(
             f"hf:{source} could not be read: {str(error).splitlines()[0]}",
             hint="give its config.json as a file: hf:path/to/config.json",
         ) from error
@@ -35,10 +35,10 @@ def _from_file(path: Path) -> Any:
     try:
         values = json.loads(path.read_text(encoding="utf-8"))
     except (OSError, ValueError) as error:
-        raise QuestionError(f"{path} is no configuration: {error}", hint="hf: takes a model's config.json") from error
+        raise UsageError(f"{path} is no configuration: {error}", hint="hf: takes a model's config.json") from error
     kind = str(values.pop("model_type", None)) if isinstance(values, dict) else ""
     if kind not in transformers.CONFIG_MAPPING:
-        raise QuestionError(
+        raise UsageError(
             f"{path} has the model_type {kind!r}, which transformers {transformers.__version__} does not know",
             hint="a newer transformers may; code that comes with a model is never run",
         )

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
-from shoestring.errors import QuestionError
+from shoestring.errors import UsageError
 from shoestring.recipe.extras import require
 from shoestring.recipes.legal import roles
 from shoestring.recipes.legal.split import divided, is_fold
@@ -112,7 +112,7 @@ class Options:
         elif self.encoder is not None and Path(self.encoder).is_dir() and not Path(self.encoder).is_absolute():
             problems.append(f"encoder={self.encoder}: write the folder's whole path; sessions begin in other places")
         if problems:
-            raise QuestionError("options of legal cannot be used", problems=problems)
+            raise UsageError("options of legal cannot be used", problems=problems)
 
 
 class Legal:
@@ -127,7 +127,7 @@ class Legal:
         self._said: list[str] = []
 
     def model(self) -> nn.Module:
-        """Raises QuestionError where the extra is not installed, or the encoder cannot be read."""
+        """Raises UsageError where the extra is not installed, or the encoder cannot be read."""
         count, size = len(self._roles), self.options.size
         if self._hierarchical:
             from shoestring.recipes.legal.hierarchy import SIZES, HierarchicalBiLSTM
@@ -174,7 +174,7 @@ class Legal:
     def data(self) -> dict[str, Any]:
         """`train`, `validation` and `test` by judgments, as `split.divided` says.
 
-        Raises DataError for what is wrong with the files, all at once, QuestionError where the extra is not installed.
+        Raises DataError for what is wrong with the files, all at once, UsageError where the extra is not installed.
         """
         parts = divided(self._documents(), self.options.fold)
         self._frequencies = [0] * len(self._roles)
@@ -295,7 +295,7 @@ class Legal:
         from shoestring.recipes.legal import synthetic
 
         if self.options.roles != "legalseg":
-            raise QuestionError(
+            raise UsageError(
                 f"roles={self.options.roles}: the synthetic judgments have those of legalseg", hint="--set data=PATH"
             )
         made = synthetic.judgments()

@@ -5,7 +5,7 @@ from typing import Any, TypeAlias
 from torch import Tensor, nn
 from transformers import BertConfig, BertModel
 
-from shoestring.errors import QuestionError
+from shoestring.errors import UsageError
 
 Batch: TypeAlias = tuple[Tensor, Tensor, Tensor]
 """Token ids and mask (n, length) int64, roles (n,) int64."""
@@ -41,7 +41,7 @@ class RoleClassifier(nn.Module):
 def classifier(size: str, roles: int, encoder: str | None, *, download: bool) -> RoleClassifier:
     """One of `SIZES` with random weights, or with the shape and the weights of `encoder`, a folder or a hub's name.
 
-    Raises QuestionError where those cannot be had as safetensors.
+    Raises UsageError where those cannot be had as safetensors.
     """
     if encoder is None:
         return RoleClassifier(BertConfig(**SIZES[size]), roles=roles)
@@ -55,7 +55,7 @@ def classifier(size: str, roles: int, encoder: str | None, *, download: bool) ->
             )
             model.encoder.load_state_dict(source.state_dict())
     except (OSError, ValueError) as error:
-        raise QuestionError(
+        raise UsageError(
             f"encoder={encoder} cannot be read: {str(error).splitlines()[0]}",
             hint="give a folder with config.json and model.safetensors, or the name of such a model on the hub with "
             "download=true",

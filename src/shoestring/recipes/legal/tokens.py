@@ -11,7 +11,7 @@ from zlib import crc32
 import torch
 from torch import Tensor
 
-from shoestring.errors import QuestionError
+from shoestring.errors import UsageError
 
 _WORD = re.compile(r"\w+|[^\w\s]")
 _DIGIT = re.compile(r"\d")
@@ -56,13 +56,13 @@ class Pieces:
     """The tokenizer in a folder or of a name on the hub, read without running any code of theirs."""
 
     def __init__(self, source: str, *, download: bool) -> None:
-        """Raises QuestionError where there is none."""
+        """Raises UsageError where there is none."""
         from transformers import AutoTokenizer
 
         try:
             made: Any = AutoTokenizer.from_pretrained(source, local_files_only=not download, trust_remote_code=False)
         except (OSError, ValueError) as error:
-            raise QuestionError(
+            raise UsageError(
                 f"encoder={source} has no tokenizer that can be read: {str(error).splitlines()[0]}",
                 hint="give a folder with tokenizer.json or vocab.txt; a name on the hub needs download=true once",
             ) from error

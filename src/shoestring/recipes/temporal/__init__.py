@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal, cast
 
-from shoestring.errors import QuestionError
+from shoestring.errors import UsageError
 from shoestring.recipe.extras import require
 from shoestring.recipes.rows import OnBadRows
 from shoestring.recipes.temporal.architectures import ARCHITECTURES, MEMBERS, WEIGHT_DECAY, network, rates
@@ -72,7 +72,7 @@ class Options:
             if (value := getattr(self, name)) is not None and not holds(value)
         ]
         if problems:
-            raise QuestionError("options of temporal cannot be used", problems=problems)
+            raise UsageError("options of temporal cannot be used", problems=problems)
 
 
 class Temporal:
@@ -102,7 +102,7 @@ class Temporal:
     def data(self) -> dict[str, Windows]:
         """`train`, `validation` and `test`, one after the other in time; see `split.shares` for how much is in each.
 
-        Raises QuestionError where the extra is not installed, DataError for bars that cannot be trained on.
+        Raises UsageError where the extra is not installed, DataError for bars that cannot be trained on.
         """
         # The metrics' package too: after the first epoch would be late to miss it.
         require("temporal", "pandas", "torchmetrics")

@@ -11,7 +11,7 @@ import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
-from shoestring.errors import DataError, QuestionError
+from shoestring.errors import DataError, UsageError
 from shoestring.recipes.rows import SHOWN, Rows
 
 PRICES = ("open", "high", "low", "close")
@@ -28,13 +28,13 @@ Problem: TypeAlias = "tuple[pd.Series[bool], Callable[[int], str]]"
 def sample_bars() -> pd.DataFrame:
     """1,047 real daily bars of GOOG, 2004-08-19 to 2008-10-14, from matplotlib's sample data; as of `read_bars`.
 
-    Raises QuestionError where matplotlib was packaged without its sample data.
+    Raises UsageError where matplotlib was packaged without its sample data.
     """
     try:
         with np.load(_sample_file(), allow_pickle=False) as file:
             rows = file["price_data"]
     except OSError as error:
-        raise QuestionError(
+        raise UsageError(
             f"the sample bars cannot be read: {error}",
             hint="this matplotlib came without its sample data; give a CSV file of bars instead",
         ) from error

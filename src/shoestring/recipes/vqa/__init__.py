@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from shoestring.config import too_small
-from shoestring.errors import QuestionError
+from shoestring.errors import UsageError
 from shoestring.recipe.extras import require
 from shoestring.recipes.rows import OnBadRows
 from shoestring.recipes.vqa import curriculum
@@ -73,7 +73,7 @@ class Options:
         if self.learning_rate is not None and self.learning_rate <= 0:
             problems.append(f"learning_rate={self.learning_rate}: must be more than 0")
         if problems:
-            raise QuestionError("options of vqa cannot be used", problems=problems)
+            raise UsageError("options of vqa cannot be used", problems=problems)
         for name in ("vision_from", "text_from", "writer_from"):
             folder = getattr(self, name)
             if folder is not None and Path(folder).exists():
@@ -92,7 +92,7 @@ class VQA:
         self._of_data: list[str] = []
 
     def model(self) -> nn.Module:
-        """Raises QuestionError where the extra is not installed, or pretrained weights are not all there."""
+        """Raises UsageError where the extra is not installed, or pretrained weights are not all there."""
         from shoestring.recipes.vqa.attention import fuse
 
         student = self._source.student()
@@ -158,7 +158,7 @@ class VQA:
     def data(self) -> dict[str, Dataset]:
         """`train`, `validation` and `test`, no image in two of them; `train` alone where it is not to be split.
 
-        Raises QuestionError where the extra is not installed, DataError for data that cannot be trained on.
+        Raises UsageError where the extra is not installed, DataError for data that cannot be trained on.
         """
         require("vqa", "transformers", "sklearn")
         from functools import partial

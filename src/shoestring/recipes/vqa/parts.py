@@ -17,7 +17,7 @@ from transformers import (
 )
 from transformers.utils import logging
 
-from shoestring.errors import QuestionError
+from shoestring.errors import UsageError
 from shoestring.recipes.vqa import tokens
 from shoestring.recipes.vqa.student import Student
 
@@ -123,7 +123,7 @@ class Source:
     download: bool
 
     def configuration(self, name: str) -> Any:
-        """The part's configuration. Raises QuestionError where it cannot be read or is of another kind of model."""
+        """The part's configuration. Raises UsageError where it cannot be read or is of another kind of model."""
         part, folder = PARTS[name], self.folders[name]
         if folder is None:
             return part.configuration(**part.sizes[self.size])
@@ -131,7 +131,7 @@ class Source:
             return part.configuration.from_pretrained(folder, **self._loading)
 
     def tokens(self, name: Literal["text", "writer"]) -> tokens.Tokens:
-        """The part's tokenizer: that of its folder, or the recipe's own. Raises QuestionError where it does not fit."""
+        """The part's tokenizer: that of its folder, or the recipe's own. Raises UsageError where it does not fit."""
         folder = self.folders[name]
         if folder is None:
             found: tokens.Tokens = tokens.questions() if name == "text" else tokens.texts()
@@ -140,11 +140,11 @@ class Source:
                 loaded = AutoTokenizer.from_pretrained(folder, **self._loading)
             found = tokens.Pretrained(loaded, marked=name == "writer")
         if found.count > (most := self.configuration(name).vocab_size):
-            raise QuestionError(f"{name}: the tokenizer has {found.count} tokens, the model {most}")
+            raise UsageError(f"{name}: the tokenizer has {found.count} tokens, the model {most}")
         return found
 
     def student(self) -> Student:
-        """Raises QuestionError where weights cannot be read or are not all there."""
+        """Raises UsageError where weights cannot be read or are not all there."""
         made = {name: self._model(name) for name in PARTS}
         return Student(**made, dropout=FUSION_DROPOUT[self.size])
 
@@ -173,7 +173,7 @@ class Source:
             )
         missing = sorted(key for key in found["missing_keys"] if key not in part.spared)
         if missing:
-            raise QuestionError(
+            raise UsageError(
                 f"{name}_from={folder} lacks {len(missing)} of the weights, {missing[0]} for one",
                 hint="random ones would take their place: give the weights of the model that it is",
             )
@@ -193,7 +193,7 @@ def _told(name: str, folder: str) -> Iterator[None]:
     try:
         yield
     except OSError as error:
-        raise QuestionError(
+        raise UsageError(
             f"{name}_from={folder} cannot be read: {str(error).splitlines()[0]}",
             hint="a folder with config.json, model.safetensors and the tokenizer's files; or a name on the hub and "
             "download=true",

@@ -12,7 +12,7 @@ from functools import lru_cache
 from itertools import product
 from typing import Any, Protocol
 
-from shoestring.errors import QuestionError
+from shoestring.errors import UsageError
 from shoestring.recipes.vqa import digits
 from shoestring.recipes.vqa.texts import KINDS, TAGS
 
@@ -74,7 +74,7 @@ class Pretrained:
         names = [f"<extra_id_{place}>" for place in range(len(MARKS))] if marked else []
         known = tokenizer.get_vocab()
         if self.pad is None or self.end is None or any(name not in known for name in names):
-            raise QuestionError(
+            raise UsageError(
                 f"the tokenizer {tokenizer.name_or_path} lacks what pads, what ends, or <extra_id_0> to "
                 f"<extra_id_{len(MARKS) - 1}>, which the tags are written with",
                 hint="a T5's tokenizer has them",

@@ -18,7 +18,7 @@ _POLICY = "default-src 'none'; style-src 'unsafe-inline'; img-src data:"
 def write(path: Path) -> Path:
     """Write `report.html` into the run's directory `path`, from its plan, state and events, and return where it is.
 
-    The same files give the same page. Raises QuestionError where `path` is no run's directory.
+    The same files give the same page. Raises UsageError where `path` is no run's directory.
     """
     # Whoever has the page open never reloads half of one.
     draft = path / "report.html.part"

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from shoestring.errors import QuestionError
+from shoestring.errors import UsageError
 from shoestring.monitor import events as record
 from shoestring.monitor.events import Event
 from shoestring.report.values import dig, number
@@ -50,12 +50,12 @@ class Run:
 def read(path: Path) -> Run:
     """The run in the directory `path`.
 
-    Raises QuestionError where that is no run's directory.
+    Raises UsageError where that is no run's directory.
     """
     run = RunDirectory(path)
     marks = (run.plan_file, run.state_file, run.events_file)
     if not any(mark.is_file() for mark in marks):
-        raise QuestionError(
+        raise UsageError(
             f"{path} is no run: it has none of {', '.join(mark.name for mark in marks)}",
             hint="give the directory of a run, one that `shoestring train RECIPE --run DIR` made",
         )
