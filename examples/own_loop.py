@@ -19,7 +19,7 @@ def train(run: Path, limit_seconds: float | None = None, updates: int = 480, see
     with p.session(limit_seconds) as stop, p.deterministic():
         p.seed_all(p.derive(seed, "model"))
         model = torch.nn.Sequential(torch.nn.Linear(2, 64), torch.nn.Dropout(0.1), torch.nn.Linear(64, 1))
-        optimizer, fp32 = torch.optim.AdamW(model.parameters(), lr=0.01), p.arithmetic("fp32", torch.device("cpu"))
+        optimizer, fp32 = torch.optim.AdamW(model.parameters(), lr=0.01), p.mixed_precision("fp32", torch.device("cpu"))
         recovering, size, done, over = p.Recovering(model, optimizer, fp32), 64, 0, None
         if saved := store.load():
             model.load_state_dict(saved.state["model"])
@@ -29,7 +29,7 @@ def train(run: Path, limit_seconds: float | None = None, updates: int = 480, see
         def attempt(size):  # all of update number `done`: where memory runs out, it begins again
             p.seed_all(p.derive(seed, "update", done))
             batches = ((POINTS[part], len(part)) for part in p.split(order.indices(done), size))
-            return p.update(model, optimizer, loss, batches, samples=64, arithmetic=fp32)
+            return p.update(model, optimizer, loss, batches, samples=64, mixed_precision=fp32)
 
         while done < updates and not over:
             with stop.deadline.measure("update"):

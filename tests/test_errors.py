@@ -1,4 +1,4 @@
-from shoestring.errors import CheckpointError, DataError, UsageError, RunError, ShoestringError, TraceError, nearest
+from shoestring.errors import CheckpointError, DataError, RunError, ShoestringError, TraceError, UsageError, nearest
 
 
 def test_an_error_reads_as_what_each_problem_and_a_hint():

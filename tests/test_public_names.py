@@ -6,7 +6,7 @@ Each table is what that version had. Names that are newer stand in none of them 
 import inspect
 import json
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from operator import attrgetter
 from typing import Any
 
@@ -15,8 +15,9 @@ import torch
 
 import shoestring
 import shoestring.pieces
-from shoestring import cli
+from shoestring import cli, errors
 from shoestring.integrations.trainer import surviving
+from shoestring.renamed import ARGUMENTS
 
 FUNCTION = object()
 """A default that is a function, whichever."""
@@ -161,7 +162,37 @@ def shoestring_command(monkeypatch, capsys, tmp_path):
 @pytest.mark.parametrize("name", list(NAMES))
 def test_what_is_imported_takes_the_arguments_that_it_took(name):
     value = attrgetter(name)(shoestring)
-    assert callable(value) and refused(NAMES[name], value) == []
+    renamed = ARGUMENTS.get(f"{value.__qualname__}.__init__" if inspect.isclass(value) else value.__qualname__, {})
+    assert callable(value) and refused(NAMES[name], value, renamed) == []
+
+
+def test_old_arguments_have_the_same_effect():
+    from shoestring import pieces
+
+    model = torch.nn.Linear(2, 1)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    precision = pieces.arithmetic("fp32", torch.device("cpu"))
+    messages = []
+    recovering = pieces.Recovering(
+        model, optimizer, arithmetic=precision, told=messages.append, otherwise=lambda failure: ""
+    )
+
+    def attempt(micro_batch):
+        if micro_batch > 2:
+            raise MemoryError("no memory")
+        loss = lambda model, batch: model(batch).sum()  # noqa: E731
+        return pieces.update(model, optimizer, loss, [torch.ones(4, 2)], samples=4, arithmetic=precision)
+
+    _, micro_batch = recovering.run(attempt, 4)
+    assert micro_batch == 2 and [event.micro_batch for event in messages] == [4]
+    with pytest.raises(TypeError, match="both 'told' and its new name 'on_out_of_memory'"):
+        pieces.Recovering(model, optimizer, precision, told=print, on_out_of_memory=print)
+
+
+def test_old_errors_are_the_new_ones():
+    assert errors.QuestionError is errors.UsageError
+    with pytest.raises(AttributeError, match="has no attribute 'QuestionsError'"):
+        errors.QuestionsError  # noqa: B018
 
 
 def test_what_a_star_imports_is_still_among_it():
@@ -291,23 +322,28 @@ class Asked:
         return {"effective_batch": 8}.get(name) or getattr(Mine(), name)
 
 
-def refused(had: Callable[..., Any], now: Callable[..., Any]) -> list[str]:
-    """Why a call that `had` took would be refused by `now`, or mean something else there."""
+def refused(had: Callable[..., Any], now: Callable[..., Any], renamed: Mapping[str, str] = {}) -> list[str]:
+    """Why a call that `had` took would be refused by `now`, or mean something else there.
+
+    `renamed` has the keywords that `now` accepts by their old names, with the new ones.
+    """
     before, after = (dict(inspect.signature(function).parameters) for function in (had, now))
     problems = []
     for place, parameter in enumerate(before.values()):
-        current = after.get(parameter.name)
+        current = after.get(renamed.get(parameter.name, parameter.name))
         by_name = (parameter.KEYWORD_ONLY, parameter.POSITIONAL_OR_KEYWORD)
         kinds = by_name if parameter.kind == parameter.KEYWORD_ONLY else (parameter.kind,)
         if current is None or current.kind not in kinds:
             problems.append(f"{parameter} is not taken")
-        elif parameter.kind == parameter.POSITIONAL_OR_KEYWORD and list(after).index(parameter.name) != place:
+        elif parameter.kind == parameter.POSITIONAL_OR_KEYWORD and list(after).index(current.name) != place:
             problems.append(f"{parameter} is taken in another place")
         elif not (callable(current.default) if parameter.default is FUNCTION else current.default == parameter.default):
             problems.append(f"{parameter} is {current}")
     optional = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
     needed = {name for name, other in after.items() if other.default is other.empty and other.kind not in optional}
-    return problems + [f"{name} is needed as well" for name in sorted(needed - before.keys())]
+    return problems + [
+        f"{name} is needed as well" for name in sorted(needed - {renamed.get(name, name) for name in before})
+    ]
 
 
 def lacking(value: Any, expected: Any, at: str = "") -> list[str]:

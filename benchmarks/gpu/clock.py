@@ -94,7 +94,7 @@ def _updates(loaded: LoadedRecipe, case: Case, device: torch.device) -> Iterator
             recipe.loss,
             ((batch, settings.micro_batch) for _ in range(2)),
             samples=2 * settings.micro_batch,
-            arithmetic=state.arithmetic,
+            mixed_precision=state.mixed_precision,
             clip_norm=Parts.of(recipe).clip_norm,
         )
         _wait(device)

@@ -76,7 +76,7 @@ def _run(loaded: LoadedRecipe, case: Case, device: torch.device) -> None:
             recipe.loss,
             microbatches(),
             samples=2 * settings.micro_batch,
-            arithmetic=state.arithmetic,
+            mixed_precision=state.mixed_precision,
             clip_norm=Parts.of(recipe).clip_norm,
         )
     if device.type == "cuda":

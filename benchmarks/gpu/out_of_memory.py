@@ -23,7 +23,7 @@ from torch import Tensor, nn
 
 from shoestring.data.seeding import seed_all
 from shoestring.engine.memory import HalfDoneError, alloc_retries, free
-from shoestring.engine.precision import arithmetic
+from shoestring.engine.precision import mixed_precision
 from shoestring.engine.recovery import OutOfMemory, Recovering, forget
 from shoestring.engine.update import UpdateResult, update
 from shoestring.hardware.catalog import DEVICES
@@ -108,7 +108,7 @@ class Trial:
         self.machine, self.phase, self.needs = machine, "", 0
         self.model = nn.Sequential(*layers).to(machine.device)
         self.optimizer = torch.optim.AdamW(self.model.parameters(), lr=1e-3)
-        self.arithmetic = arithmetic(precision, machine.device)  # type: ignore[arg-type]
+        self.mixed_precision = mixed_precision(precision, machine.device)  # type: ignore[arg-type]
         self.inputs = torch.randn(SAMPLES, 256).to(machine.device)
         # What libraries and the optimizer keep for good comes with the first update and is no part of the question.
         self.update(SAMPLES // 4)
@@ -123,7 +123,7 @@ class Trial:
             self.loss,
             ((piece, len(piece)) for piece in self.inputs.split(micro_batch)),
             samples=SAMPLES,
-            arithmetic=self.arithmetic,
+            mixed_precision=self.mixed_precision,
             clip_norm=1.0,
         )
 
@@ -157,7 +157,7 @@ def measure(machine: Machine, phase: str, precision: str) -> Row:
         row.tried.append(event.micro_batch)
         row.after_bytes.append(machine.allocated())
 
-    recovering = Recovering(trial.model, trial.optimizer, trial.arithmetic, told=told)
+    recovering = Recovering(trial.model, trial.optimizer, trial.mixed_precision, on_out_of_memory=told)
     attempt = trial.evaluation if phase == "evaluation" else trial.update
     try:
         _, fitted = recovering.run(attempt, SAMPLES)
@@ -165,7 +165,7 @@ def measure(machine: Machine, phase: str, precision: str) -> Row:
         row.failures.append(error.message)
         fitted = 0
     if not fitted:
-        forget(trial.model, trial.optimizer, trial.arithmetic)
+        forget(trial.model, trial.optimizer, trial.mixed_precision)
         free()
         row.tried.append(SAMPLES)
         row.after_bytes.append(machine.allocated())

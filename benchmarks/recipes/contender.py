@@ -21,7 +21,7 @@ from shoestring.checkpoint.light import load_light
 from shoestring.checkpoint.weights import newest
 from shoestring.data.seeding import derive, seed_all
 from shoestring.engine.determinism import deterministic
-from shoestring.engine.precision import arithmetic
+from shoestring.engine.precision import mixed_precision
 from shoestring.recipe.finding import find, load
 from shoestring.recipe.options import LoadedRecipe
 from shoestring.recipe.parts import Parts
@@ -119,7 +119,7 @@ def judged(case: Case, loaded: LoadedRecipe, model: nn.Module, device: torch.dev
     else:
         with session() as stop, deterministic():
             metrics = evaluate(
-                loaded, model, arithmetic("fp32", device), some,
+                loaded, model, mixed_precision("fp32", device), some,
                 micro_batch=loaded.effective_batch, device=device, stop=stop,
             )  # fmt: skip
     ((name, value),) = metrics.items()

@@ -93,9 +93,9 @@ def update_of(architecture: str, size: str, batch: int, setting: str) -> Callabl
             recipe.loss,
             [((inputs, labels), batch)],
             samples=batch,
-            arithmetic=state.arithmetic,
+            mixed_precision=state.mixed_precision,
             clip_norm=recipe.clip_norm,
-            run=state.captured,
+            run=state.cuda_graphs,
         )
         return float(result.loss)
 

@@ -17,7 +17,7 @@ from typing import Annotated, Any, TypeVar
 import typer
 
 from shoestring import api, config
-from shoestring.errors import UsageError, ShoestringError
+from shoestring.errors import ShoestringError, UsageError
 from shoestring.units import parse_bytes, parse_seconds
 
 T = TypeVar("T")

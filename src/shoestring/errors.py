@@ -10,6 +10,9 @@ ShoestringError
 
 from collections.abc import Iterable, Sequence
 from difflib import get_close_matches
+from typing import TYPE_CHECKING
+
+from shoestring.renamed import attributes_of
 
 
 class ShoestringError(Exception):
@@ -57,3 +60,7 @@ def nearest(name: str, known: Iterable[str]) -> str:
     known = list(known)
     close = get_close_matches(name, known, n=1)
     return f"did you mean {close[0]}?" if close else f"there are: {', '.join(known) or 'none'}"
+
+
+if not TYPE_CHECKING:  # it would take any misspelled name for one of the old ones
+    __getattr__ = attributes_of(__name__)

@@ -2,7 +2,7 @@
 
 DataOrder, split             which samples make up update number n, and their microbatches
 Shards, pad_batch, stage     data too large for memory, of different lengths, slow to read
-update, arithmetic           one update in fp32, fp16 or bf16
+update, mixed_precision      one update in fp32, fp16 or bf16
 Recovering                   the same update again in smaller microbatches where memory runs out
 session                      deadline and signals: when to stop
 Store                        whole, verified checkpoints
@@ -11,6 +11,8 @@ seed_all, deterministic      the same bits again: random numbers by their place 
 Each stands alone; `train/loop.py` is nothing but them. Importing this imports torch.
 """
 
+from typing import TYPE_CHECKING
+
 from shoestring.checkpoint.store import Store
 from shoestring.data.order import DataOrder, split
 from shoestring.data.padding import pad_batch
@@ -18,9 +20,10 @@ from shoestring.data.seeding import derive, seed_all
 from shoestring.data.shards import Shards
 from shoestring.data.staging import stage
 from shoestring.engine.determinism import deterministic
-from shoestring.engine.precision import arithmetic
+from shoestring.engine.precision import mixed_precision
 from shoestring.engine.recovery import Recovering
 from shoestring.engine.update import update
+from shoestring.renamed import attributes_of
 from shoestring.session.stop import session
 
 __all__ = [
@@ -28,9 +31,10 @@ __all__ = [
     "Recovering",
     "Shards",
     "Store",
-    "arithmetic",
+    "arithmetic",  # noqa: F822  the old name of mixed_precision
     "derive",
     "deterministic",
+    "mixed_precision",
     "pad_batch",
     "seed_all",
     "session",
@@ -38,3 +42,6 @@ __all__ = [
     "stage",
     "update",
 ]
+
+if not TYPE_CHECKING:
+    __getattr__ = attributes_of(__name__)

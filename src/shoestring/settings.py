@@ -65,12 +65,12 @@ class Settings:
         problems = config.too_small(vars(self), {**least, "keep_checkpoints": 2, "keep_light": 0})
         if self.checkpointing not in (None, "no", "full") and not self.checkpointing.isdecimal():
             problems.append(f"checkpointing={self.checkpointing}: expected no, full or a number of blocks")
-        if self.captured and self.checkpointing not in (None, "no"):
+        if self.cuda_graphs and self.checkpointing not in (None, "no"):
             problems.append(
                 f"compile=graphs: checkpointing={self.checkpointing} asks for the state of random numbers in backward, "
                 "which cannot be captured; checkpointing=no, or compile=no"
             )
-        if self.captured and self.offload != "no":
+        if self.cuda_graphs and self.offload != "no":
             problems.append(f"compile=graphs: offload={self.offload} moves what a graph expects in its place")
         if self.stage not in ("no", "yes"):
             try:
@@ -81,7 +81,7 @@ class Settings:
             raise UsageError("settings cannot be used", problems=problems)
 
     @property
-    def captured(self) -> bool:
+    def cuda_graphs(self) -> bool:
         """Whether a GPU is asked for a microbatch's kernels at once."""
         return self.compile == "graphs"
 

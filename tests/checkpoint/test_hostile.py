@@ -18,7 +18,7 @@ from shoestring.checkpoint.files import sha256
 from shoestring.checkpoint.light import WEIGHTS, load_light, save_light
 from shoestring.checkpoint.manifest import signed
 from shoestring.checkpoint.store import Store
-from shoestring.engine.precision import arithmetic
+from shoestring.engine.precision import mixed_precision
 from shoestring.engine.state import TrainingState
 from shoestring.errors import CheckpointError
 
@@ -31,7 +31,7 @@ def training(width=3, optimizer=torch.optim.AdamW):
     state = TrainingState(
         model=model,
         optimizer=optimizer(model.parameters(), lr=0.1),
-        arithmetic=arithmetic("fp32", torch.device("cpu")),
+        mixed_precision=mixed_precision("fp32", torch.device("cpu")),
         learning_rates=[0.1],
         update=4,
     )

@@ -7,7 +7,7 @@ import torch
 
 from shoestring.engine import cuda_graphs
 from shoestring.engine.buffers import Buffers
-from shoestring.engine.cuda_graphs import Captured
+from shoestring.engine.cuda_graphs import CudaGraphs
 
 
 class StandIn:
@@ -50,7 +50,7 @@ def instead_of_cuda(monkeypatch):
 
     def of(model, settings, device):
         stand_ins.append(StandIn(model))
-        return Captured(model, stand_ins[-1])
+        return CudaGraphs(model, stand_ins[-1])
 
     monkeypatch.setattr(cuda_graphs, "of", of)
     return stand_ins

@@ -63,7 +63,7 @@ def measured(loaded, settings: Settings) -> int:
                 loaded.recipe.loss,
                 microbatches(),
                 samples=loaded.effective_batch,
-                arithmetic=state.arithmetic,
+                mixed_precision=state.mixed_precision,
             )
         recorder.mark("end", 1)
         storages, events = recorder.record()

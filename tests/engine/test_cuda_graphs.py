@@ -8,11 +8,11 @@ from torch import nn
 
 from shoestring.engine import cuda_graphs
 from shoestring.engine import update as update_module
-from shoestring.engine.cuda_graphs import GRAPHS, Captured
-from shoestring.engine.precision import arithmetic
+from shoestring.engine.cuda_graphs import GRAPHS, CudaGraphs
+from shoestring.engine.precision import mixed_precision
 from shoestring.engine.recovery import Recovering
 from shoestring.engine.update import update
-from shoestring.errors import UsageError, RunError
+from shoestring.errors import RunError, UsageError
 from shoestring.settings import Settings
 from tests.engine.stand_in import StandIn, instead_of_cuda
 from tests.sessions import final_bits, session
@@ -50,17 +50,19 @@ def weighed(value, size):
 def learnt(loss, sizes, *, graphs, precision="fp32", updates=5, stages=()):
     """The state after some updates, their losses, and what was captured."""
     torch.manual_seed(0)
-    model, rules = Network(), arithmetic(precision, CPU)
+    model, rules = Network(), mixed_precision(precision, CPU)
     optimizer = torch.optim.AdamW(model.parameters(), lr=0.1)
     stand_in = StandIn(model)
-    run = Captured(model, stand_in) if graphs else None
+    run = CudaGraphs(model, stand_in) if graphs else None
     losses = []
     for number in range(updates):
         batches = [
             ({"values": torch.randn(size, 4), "weights": torch.rand(size), "name": "all"}, size) for size in sizes
         ]
         at = partial(loss, stage=stages[number]) if stages else loss
-        result = update(model, optimizer, at, batches, samples=sum(sizes), arithmetic=rules, clip_norm=1.0, run=run)
+        result = update(
+            model, optimizer, at, batches, samples=sum(sizes), mixed_precision=rules, clip_norm=1.0, run=run
+        )
         losses.append(result.loss)
     return model.state_dict(), torch.stack(losses), stand_in
 
@@ -103,14 +105,14 @@ def test_shapes_beyond_those_that_are_kept_run_plainly(monkeypatch):
 def step(model, run):
     """The gradient of an update's only microbatch."""
     batches, optimizer = [({"values": torch.ones(4, 4)}, 4)], torch.optim.SGD([torch.zeros(1, requires_grad=True)])
-    rules = arithmetic("fp32", CPU)
-    update(model, optimizer, squares, batches, samples=4, arithmetic=rules, run=run)
+    rules = mixed_precision("fp32", CPU)
+    update(model, optimizer, squares, batches, samples=4, mixed_precision=rules, run=run)
 
 
 def test_what_draws_on_the_host_is_refused():
     model = nn.Sequential(nn.Linear(4, 2), nn.Dropout(0.5))
     with pytest.raises(UsageError, match="draws random numbers on the host") as refused:
-        step(model, Captured(model, StandIn(model)))
+        step(model, CudaGraphs(model, StandIn(model)))
     assert refused.value.hint == "compile=no"
 
 
@@ -122,7 +124,7 @@ def test_what_cannot_be_captured_is_named_and_leaves_gradients_as_they_were():
         work()
         raise RuntimeError("CUDA error: operation not permitted when stream is capturing\nmore")
 
-    run = Captured(model, waits)
+    run = CudaGraphs(model, waits)
     step(model, run)
     before = model.inner.weight.grad
     with pytest.raises(RunError, match="cannot be captured: CUDA error: operation not permitted") as refused:
@@ -136,7 +138,7 @@ def test_where_memory_ends_graphs_are_given_back_and_smaller_microbatches_have_t
     torch.manual_seed(0)
     model = Network()
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
-    stand_in, rules = StandIn(model), arithmetic("fp32", CPU)
+    stand_in, rules = StandIn(model), mixed_precision("fp32", CPU)
     full = []
 
     def record(work):
@@ -145,12 +147,12 @@ def test_where_memory_ends_graphs_are_given_back_and_smaller_microbatches_have_t
             raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 1 GiB")
         return stand_in(work)
 
-    run, recovering = Captured(model, record), Recovering(model, optimizer, rules)
+    run, recovering = CudaGraphs(model, record), Recovering(model, optimizer, rules)
     values = torch.randn(16, 4)
 
     def attempt(micro_batch):
         parts = [({"values": part}, len(part)) for part in values.split(micro_batch)]
-        return update(model, optimizer, squares, parts, samples=16, arithmetic=rules, run=run)
+        return update(model, optimizer, squares, parts, samples=16, mixed_precision=rules, run=run)
 
     def sizes(size, updates):
         return [recovering.run(attempt, size)[1] for _ in range(updates)]
@@ -193,12 +195,12 @@ def test_on_a_gpu_bits_are_the_same_with_its_own_random_numbers(precision):
         torch.manual_seed(0)
         model = nn.Sequential(nn.Linear(4, 64), nn.Dropout(0.5), nn.Linear(64, 2)).to(gpu)
         optimizer = torch.optim.AdamW(model.parameters(), fused=True)
-        rules = arithmetic(precision, gpu)
-        run = Captured(model) if graphs else None
+        rules = mixed_precision(precision, gpu)
+        run = CudaGraphs(model) if graphs else None
         for number in range(6):
             torch.manual_seed(number)
             batches = [({"values": torch.randn(8, 4, device=gpu)}, 8) for _ in range(3)]
-            update(model, optimizer, squares, batches, samples=24, arithmetic=rules, run=run)
+            update(model, optimizer, squares, batches, samples=24, mixed_precision=rules, run=run)
         return model.state_dict()
 
     plain, graphs = trained(False), trained(True)

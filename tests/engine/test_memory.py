@@ -5,7 +5,7 @@ import weakref
 import pytest
 import torch
 
-from shoestring.engine.memory import Failure, RetriesWatch, attempted, out_of_memory, with_room
+from shoestring.engine.memory import Failure, RetriesWatch, catch_out_of_memory, out_of_memory, retry_with_freed_memory
 from shoestring.errors import RunError
 
 REAL = "[enforce fail at alloc_cpu.cpp:127] err == 0. DefaultCPUAllocator: can't allocate memory: you tried to allocate"
@@ -46,16 +46,16 @@ def test_everything_else_is_not(error):
 
 
 def test_what_the_cpus_allocator_really_says_is_known():
-    failure = attempted(lambda: torch.empty(10**15))
+    failure = catch_out_of_memory(lambda: torch.empty(10**15))
     assert isinstance(failure, Failure)
     assert "DefaultCPUAllocator" in failure.said
 
 
 def test_another_error_comes_through():
     with pytest.raises(ZeroDivisionError):
-        attempted(lambda: 1 // 0)
+        catch_out_of_memory(lambda: 1 // 0)
     with pytest.raises(RuntimeError, match="illegal memory access"):
-        attempted(lambda: fail(RuntimeError("CUDA error: an illegal memory access was encountered")))
+        catch_out_of_memory(lambda: fail(RuntimeError("CUDA error: an illegal memory access was encountered")))
 
 
 def fail(error):
@@ -72,7 +72,7 @@ def test_no_tensor_of_a_failed_attempt_is_alive_afterwards():
             raise torch.OutOfMemoryError("CUDA out of memory.")
         return deep(depth - 1, hidden).sum()
 
-    assert isinstance(attempted(lambda: deep(20, torch.ones(8, requires_grad=True))), Failure)
+    assert isinstance(catch_out_of_memory(lambda: deep(20, torch.ones(8, requires_grad=True))), Failure)
     assert len(seen) == 21
     assert not any(reference() is not None for reference in seen)
 
@@ -86,9 +86,9 @@ def test_with_room_tries_once_more_and_then_says_for_what():
             raise MemoryError("no 8.00 GiB")
         return "done"
 
-    assert with_room(lambda: act(2), "a checkpoint") == "done"
+    assert retry_with_freed_memory(lambda: act(2), "a checkpoint") == "done"
     with pytest.raises(RunError, match=r"no memory for a checkpoint: no 8\.00 GiB"):
-        with_room(lambda: act(100), "a checkpoint")
+        retry_with_freed_memory(lambda: act(100), "a checkpoint")
     assert len(tries) == 4
 
 

@@ -9,8 +9,8 @@ from torch.utils.data import TensorDataset
 
 from shoestring.checkpoint.store import Store
 from shoestring.data.order import DataOrder
-from shoestring.engine.precision import IN_A_ROW, arithmetic, remark
-from shoestring.errors import UsageError, RunError
+from shoestring.engine.precision import IN_A_ROW, mixed_precision, remark
+from shoestring.errors import RunError, UsageError
 from shoestring.monitor.events import read
 from shoestring.train.failure import weights_finite
 from tests.sessions import session
@@ -24,10 +24,10 @@ def test_bf16_that_a_gpu_emulates_is_no_bf16(monkeypatch, real):
     # As torch does on Turing: by emulation it can.
     monkeypatch.setattr(torch.cuda, "is_bf16_supported", lambda including_emulation=True: real or including_emulation)
     if real:
-        assert arithmetic("bf16", CUDA).scaler is None
+        assert mixed_precision("bf16", CUDA).scaler is None
     else:
         with pytest.raises(UsageError, match="precision=bf16: Tesla T4 has no units") as error:
-            arithmetic("bf16", CUDA)
+            mixed_precision("bf16", CUDA)
         assert error.value.hint == "precision=fp16"
 
 

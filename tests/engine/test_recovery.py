@@ -9,7 +9,7 @@ from torch import nn
 
 from shoestring.engine.buffers import SMALL, Buffers
 from shoestring.engine.memory import HalfDoneError
-from shoestring.engine.precision import arithmetic
+from shoestring.engine.precision import mixed_precision
 from shoestring.engine.recovery import Recovering, forget
 from shoestring.engine.update import update
 from shoestring.errors import RunError
@@ -29,11 +29,13 @@ class Loop:
     def __init__(self, room, precision="fp32", scale=256.0, **recovering):
         self.model, self.room, self.sizes = model(), room, []
         self.optimizer = torch.optim.SGD(self.model.parameters(), lr=0.1)
-        self.arithmetic = arithmetic(precision, CPU)
-        if self.arithmetic.scaler:
-            self.arithmetic.scaler._init_scale = scale
+        self.mixed_precision = mixed_precision(precision, CPU)
+        if self.mixed_precision.scaler:
+            self.mixed_precision.scaler._init_scale = scale
         self.events = []
-        self.recovering = Recovering(self.model, self.optimizer, self.arithmetic, told=self.events.append, **recovering)
+        self.recovering = Recovering(
+            self.model, self.optimizer, self.mixed_precision, on_out_of_memory=self.events.append, **recovering
+        )
 
     def attempt(self, micro_batch):
         self.sizes.append(micro_batch)
@@ -44,7 +46,7 @@ class Loop:
             self.loss,
             [(piece, len(piece)) for piece in DATA.split(micro_batch)],
             samples=len(DATA),
-            arithmetic=self.arithmetic,
+            mixed_precision=self.mixed_precision,
             clip_norm=1.0,
         )
 
@@ -81,8 +83,8 @@ def test_out_of_memory_after_unscaling_the_scaler_begins_anew_with_its_scale():
     def attempt(micro_batch):
         tries.append(micro_batch)
         if len(tries) == 1:
-            loop.arithmetic.scaler.scale(loop.model(DATA).mean()).backward()
-            loop.arithmetic.scaler.unscale_(loop.optimizer)
+            loop.mixed_precision.scaler.scale(loop.model(DATA).mean()).backward()
+            loop.mixed_precision.scaler.unscale_(loop.optimizer)
             raise torch.OutOfMemoryError("CUDA out of memory.")
         return loop.attempt(micro_batch)
 
@@ -90,16 +92,16 @@ def test_out_of_memory_after_unscaling_the_scaler_begins_anew_with_its_scale():
     undisturbed.attempt(4)
     loop.recovering.run(attempt, 8)
     assert same(loop.state(), undisturbed.state())
-    assert loop.arithmetic.scaler.get_scale() == 256.0
+    assert loop.mixed_precision.scaler.get_scale() == 256.0
 
 
 def test_an_overflow_is_done_again_with_a_smaller_scale_and_no_sample_is_lost():
     loop, undisturbed = Loop(8, "fp16", scale=2.0**40), Loop(8, "fp16", scale=256.0)
     result, _ = loop.recovering.run(loop.attempt, 8)
-    scale = loop.arithmetic.scaler.get_scale()
+    scale = loop.mixed_precision.scaler.get_scale()
     assert (result.stepped, result.skipped) == (True, len(loop.sizes) - 1)
     assert result.skipped == 40 - torch.tensor(scale).log2()
-    undisturbed.arithmetic.scaler._init_scale = scale
+    undisturbed.mixed_precision.scaler._init_scale = scale
     undisturbed.attempt(8)
     assert same(loop.state(), undisturbed.state())
 
@@ -150,7 +152,7 @@ def test_a_model_without_batch_norm_is_tried_with_single_samples_too():
 def test_what_else_can_be_made_smaller_is_asked_for_until_there_is_nothing_left():
     means = ["shorter samples", "a smaller model", ""]
     heard = []
-    loop = Loop(0, otherwise=lambda failure: heard.append(failure) or means.pop(0))
+    loop = Loop(0, fallback=lambda failure: heard.append(failure) or means.pop(0))
     with pytest.raises(RunError):
         loop.recovering.run(loop.attempt, 4)
     assert loop.sizes == [4, 2, 2, 2]
@@ -245,7 +247,7 @@ def test_a_buffer_whose_changes_torch_does_not_count_is_copied():
 def test_a_scaler_that_has_scaled_nothing_forgets_nothing_and_keeps_its_count():
     line = nn.Linear(1, 1)
     optimizer = torch.optim.SGD(line.parameters(), lr=0.1)
-    fp16 = arithmetic("fp16", CPU)
+    fp16 = mixed_precision("fp16", CPU)
     before = fp16.scaler.state_dict()
     forget(line, optimizer, fp16)
     assert fp16.scaler.state_dict() == before

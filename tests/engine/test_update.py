@@ -5,9 +5,9 @@ import pytest
 import torch
 from torch import nn
 
-from shoestring.engine.precision import arithmetic
+from shoestring.engine.precision import mixed_precision
 from shoestring.engine.update import as_sum, update
-from shoestring.errors import UsageError, RunError
+from shoestring.errors import RunError, UsageError
 
 CPU = torch.device("cpu")
 
@@ -24,7 +24,7 @@ def tokens_loss(model, batch):
 
 def run(loss, microbatches, samples, *, precision="fp32", clip_norm=None, model=None):
     torch.manual_seed(0)
-    rules = arithmetic(precision, CPU)
+    rules = mixed_precision(precision, CPU)
     if rules.scaler:
         # The usual first scale of 65536 is there to be lowered by overflow; these tests see one update only.
         rules = replace(rules, scaler=torch.amp.GradScaler("cpu", init_scale=256.0))
@@ -36,7 +36,7 @@ def run(loss, microbatches, samples, *, precision="fp32", clip_norm=None, model=
         loss,
         microbatches,
         samples=samples,
-        arithmetic=rules,
+        mixed_precision=rules,
         clip_norm=clip_norm,
     )
     return model, result

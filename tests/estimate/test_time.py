@@ -44,10 +44,10 @@ def test_small_operators_wait_for_the_host() -> None:
 
 def test_captured_microbatches_wait_for_no_host_but_the_optimizer_does() -> None:
     small = dataclasses.replace(op(size=1), calls=3)
-    found = seconds(update(forward=small, backward=small, optimizer=small), captured=True)
+    found = seconds(update(forward=small, backward=small, optimizer=small), cuda_graphs=True)
     assert found.parts["forward"] == found.parts["backward"] == pytest.approx(KERNEL)
     assert found.value == pytest.approx(CALL + 2 * VIEW + KERNEL)
-    several = seconds(update(forward=small, backward=small, optimizer=small), microbatches=10, captured=True)
+    several = seconds(update(forward=small, backward=small, optimizer=small), microbatches=10, cuda_graphs=True)
     assert several.parts["forward"] == pytest.approx(10 * KERNEL)
 
 

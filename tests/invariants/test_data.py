@@ -16,7 +16,7 @@ from shoestring.data.loading import Loader
 from shoestring.data.order import DataOrder
 from shoestring.data.padding import pad_batch
 from shoestring.data.shards import Shards
-from shoestring.engine.precision import arithmetic
+from shoestring.engine.precision import mixed_precision
 from shoestring.engine.update import update
 from shoestring.errors import UsageError
 from shoestring.monitor.events import read
@@ -203,7 +203,13 @@ def trained(by_length, micro_batch=8):
             rows = [tuple(row[row != 0].tolist()) for batch, _ in batches for row in batch]
             samples.append(sorted(rows))
             result = update(
-                model, optimizer, recipe.loss, batches, samples=32, arithmetic=arithmetic("fp32", CPU), clip_norm=None
+                model,
+                optimizer,
+                recipe.loss,
+                batches,
+                samples=32,
+                mixed_precision=mixed_precision("fp32", CPU),
+                clip_norm=None,
             )
             losses.append(float(result.loss))
     return losses, samples, computed

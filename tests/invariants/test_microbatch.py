@@ -7,7 +7,7 @@ from torch import nn
 from shoestring.data.batches import collate_of, fetch
 from shoestring.data.order import DataOrder, split
 from shoestring.data.seeding import derive, seed_all
-from shoestring.engine.precision import arithmetic
+from shoestring.engine.precision import mixed_precision
 from shoestring.engine.update import update
 from shoestring.recipe.finding import choose
 from tests.sessions import session
@@ -44,7 +44,7 @@ def trajectory(architecture, micro_batch, dtype, *, batch_statistics=False):
             recipe.loss,
             [((x.to(dtype), y), len(piece)) for (x, y), piece in zip(batches, pieces, strict=True)],
             samples=len(indices),
-            arithmetic=arithmetic("fp32", torch.device("cpu")),
+            mixed_precision=mixed_precision("fp32", torch.device("cpu")),
             clip_norm=recipe.clip_norm,
         )
         losses.append(float(result.loss))

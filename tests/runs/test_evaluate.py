@@ -9,7 +9,7 @@ import pytest
 
 import shoestring
 from shoestring.checkpoint.files import directory_bytes, sha256
-from shoestring.errors import CheckpointError, UsageError, RunError
+from shoestring.errors import CheckpointError, RunError, UsageError
 from shoestring.recipe.finding import choose, find
 from shoestring.session.directory import RunDirectory
 from shoestring.session.stored import StoredPlan

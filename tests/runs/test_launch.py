@@ -8,7 +8,7 @@ import signal
 import pytest
 
 import shoestring
-from shoestring.errors import UsageError, RunError
+from shoestring.errors import RunError, UsageError
 from shoestring.hardware import targets
 from shoestring.runs import launch
 from tests.mine import Mine

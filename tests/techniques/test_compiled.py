@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 from torch.autograd.graph import saved_tensors_hooks
 
-from shoestring.errors import UsageError, RunError
+from shoestring.errors import RunError, UsageError
 from shoestring.settings import Settings
 from shoestring.techniques import checkpointing, compiled
 

@@ -8,7 +8,7 @@ from torch import nn
 from torch.utils.data import TensorDataset
 
 from shoestring.data import in_order
-from shoestring.engine.precision import arithmetic
+from shoestring.engine.precision import mixed_precision
 from shoestring.errors import UsageError
 from shoestring.recipe.finding import find
 from shoestring.session.deadline import Deadline
@@ -36,7 +36,7 @@ DATA = TensorDataset(torch.randn(10, 3, generator=torch.Generator().manual_seed(
 
 
 def run(recipe, model, micro_batch=4, limit=None, dataset=DATA, workers=0):
-    stop, fp32 = Stop(deadline=Deadline(limit), signals=StopSignals()), arithmetic("fp32", CPU)
+    stop, fp32 = Stop(deadline=Deadline(limit), signals=StopSignals()), mixed_precision("fp32", CPU)
     return evaluate(find(recipe), model, fp32, dataset, micro_batch=micro_batch, device=CPU, stop=stop, workers=workers)
 
 

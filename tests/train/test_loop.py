@@ -11,7 +11,7 @@ from torch.utils.data import TensorDataset
 
 from shoestring.checkpoint.light import load_light
 from shoestring.checkpoint.store import Store
-from shoestring.errors import CheckpointError, UsageError, RunError
+from shoestring.errors import CheckpointError, RunError, UsageError
 from shoestring.monitor.events import read
 from tests.by_trainer import KINDS
 from tests.sessions import final_bits, session

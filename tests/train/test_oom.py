@@ -8,7 +8,7 @@ from torch import nn
 from torch.utils.data import TensorDataset
 
 from shoestring.engine import cuda_graphs
-from shoestring.engine.cuda_graphs import Captured
+from shoestring.engine.cuda_graphs import CudaGraphs
 from shoestring.engine.state import build
 from shoestring.errors import RunError
 from shoestring.monitor.events import read
@@ -75,15 +75,15 @@ def test_activations_are_computed_again_and_the_next_session_begins_so(tmp_path,
 def test_what_computes_again_is_not_captured_then_nor_in_the_next_session():
     settings = Settings(micro_batch=1, precision="fp32", checkpointing="no")
     state = build(find(Stacked()), settings, CPU)
-    state.captured = Captured(state.model, record=lambda work: (work(), lambda: None))
+    state.cuda_graphs = CudaGraphs(state.model, record=lambda work: (work(), lambda: None))
     state.resize(state.sizes)
-    assert state.captured
+    assert state.cuda_graphs
     state.resize(next_step("update", state.sizes, state.limits()).sizes)
-    assert state.captured is None
+    assert state.cuda_graphs is None
     following = build(find(Stacked()), settings, CPU)
-    following.captured = Captured(state.model, record=lambda work: (work(), lambda: None))
+    following.cuda_graphs = CudaGraphs(state.model, record=lambda work: (work(), lambda: None))
     following.restore(state.pack())
-    assert following.captured is None and computed_again(following.model)[1:] == [True] * 3
+    assert following.cuda_graphs is None and computed_again(following.model)[1:] == [True] * 3
 
 
 def test_where_the_optimizers_step_does_not_fit_graphs_make_room(tmp_path, monkeypatch):

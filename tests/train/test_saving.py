@@ -7,7 +7,7 @@ import torch
 from torch import nn
 
 from shoestring.checkpoint.store import Store
-from shoestring.engine.precision import arithmetic
+from shoestring.engine.precision import mixed_precision
 from shoestring.engine.state import TrainingState
 from shoestring.errors import CheckpointError, RunError
 from shoestring.session.deadline import Deadline
@@ -43,7 +43,7 @@ def state():
     return TrainingState(
         model=model,
         optimizer=torch.optim.AdamW(model.parameters()),
-        arithmetic=arithmetic("fp32", torch.device("cpu")),
+        mixed_precision=mixed_precision("fp32", torch.device("cpu")),
         learning_rates=[1e-3],
     )
 

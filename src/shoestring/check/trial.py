@@ -33,7 +33,7 @@ Tell = Callable[[dict[str, Any]], None]
 
 def try_out(question: dict[str, Any], tell: Tell) -> None:
     """Run the updates that `question` asks for, telling of each stage; errors are told of like one."""
-    from shoestring.engine.memory import out_of_memory, said
+    from shoestring.engine.memory import error_message, out_of_memory
 
     try:
         _run(question, tell)
@@ -41,9 +41,9 @@ def try_out(question: dict[str, Any], tell: Tell) -> None:
         tell({"stage": "error", "message": error.message, "hint": error.hint or "", "memory": False})
     except Exception as error:  # noqa: BLE001  (the recipe's code may raise anything)
         last = traceback.extract_tb(error.__traceback__)[-1]
-        where = f"{type(error).__name__} in {last.filename}, line {last.lineno}: {said(error)}"
+        where = f"{type(error).__name__} in {last.filename}, line {last.lineno}: {error_message(error)}"
         full = out_of_memory(error)
-        tell({"stage": "error", "message": said(error) if full else where, "hint": "", "memory": full})
+        tell({"stage": "error", "message": error_message(error) if full else where, "hint": "", "memory": full})
 
 
 def _run(question: dict[str, Any], tell: Tell) -> None:
@@ -78,9 +78,9 @@ def _run(question: dict[str, Any], tell: Tell) -> None:
                 loaded.recipe.loss,
                 batches,
                 samples=first[0][1] if batches is first else sum(sizes),
-                arithmetic=state.arithmetic,
+                mixed_precision=state.mixed_precision,
                 clip_norm=loaded.parts.clip_norm,
-                run=state.captured,
+                run=state.cuda_graphs,
             )
             loss = float(done.loss)  # waits for the device
             tell({"stage": "update", "seconds": time.perf_counter() - began, "loss": repr(loss)})

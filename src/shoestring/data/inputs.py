@@ -13,7 +13,7 @@ from pathlib import Path
 
 from shoestring.checkpoint.files import directory_bytes
 from shoestring.data.staging import stage
-from shoestring.errors import UsageError, ShoestringError
+from shoestring.errors import ShoestringError, UsageError
 from shoestring.recipe.options import LoadedRecipe
 from shoestring.session.lock import locked
 from shoestring.units import bytes_text, parse_bytes, seconds_text

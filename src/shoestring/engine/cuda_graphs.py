@@ -15,9 +15,9 @@ import torch
 from torch import Tensor, nn
 
 from shoestring.data.generators import Generators
-from shoestring.engine.memory import out_of_memory, said
+from shoestring.engine.memory import error_message, out_of_memory
 from shoestring.engine.update import Microbatch, Weight, Work
-from shoestring.errors import UsageError, RunError
+from shoestring.errors import RunError, UsageError
 from shoestring.settings import Settings
 from shoestring.techniques import trees
 
@@ -28,19 +28,19 @@ Recorder = Callable[[Callable[[], Any]], tuple[Any, Callable[[], None]]]
 """Makes what a function does repeatable: what it returned, in memory that each replay writes anew, and the replay."""
 
 
-def of(model: nn.Module, settings: Settings, device: torch.device) -> Captured | None:
+def of(model: nn.Module, settings: Settings, device: torch.device) -> CudaGraphs | None:
     """As the settings say; None where nothing is to be captured.
 
     Raises UsageError for a machine without a GPU.
     """
-    if not settings.captured:
+    if not settings.cuda_graphs:
         return None
     if device.type != "cuda":
         raise UsageError("compile=graphs: CUDA graphs need a GPU, and there is none here", hint="compile=yes")
-    return Captured(model)
+    return CudaGraphs(model)
 
 
-class Captured:
+class CudaGraphs:
     """An update's `run` for one model: from the second microbatch of its kind on as a graph. The first is run plainly,
     which also starts the libraries that cannot be started within a capture.
     """
@@ -109,7 +109,7 @@ class _Graph:
             if out_of_memory(error):
                 raise
             raise RunError(
-                f"compile=graphs: the work of a microbatch cannot be captured: {said(error)}",
+                f"compile=graphs: the work of a microbatch cannot be captured: {error_message(error)}",
                 problems=["the model or its loss may wait for a number from the GPU, as .item() or a mask does"],
                 hint="compile=no; with --allow-inexact a run that has begun goes on so",
             ) from error

@@ -11,7 +11,7 @@ from shoestring.errors import RunError
 
 T = TypeVar("T")
 
-_SAID = (
+_MESSAGES = (
     "CUDA out of memory",
     "CUDA error: out of memory",  # the driver's own, which passes the allocator by
     "CUDNN_STATUS_ALLOC_FAILED",
@@ -35,24 +35,24 @@ def out_of_memory(error: BaseException) -> bool:
     text = str(error)
     return (
         isinstance(error, RuntimeError)
-        and any(known in text for known in _SAID)
+        and any(known in text for known in _MESSAGES)
         and not any(known in text for known in _BROKEN)
     )
 
 
-def said(error: BaseException) -> str:
+def error_message(error: BaseException) -> str:
     """The first line of an error's text, or its name."""
     return (str(error) or type(error).__name__).splitlines()[0][:300]
 
 
 @dataclass(frozen=True)
 class Failure:
-    """Memory ran out, and in a line what was said of it."""
+    """Memory ran out, and the first line of the error message."""
 
-    said: str
+    message: str
 
 
-def attempted(act: Callable[[], T]) -> T | Failure:
+def catch_out_of_memory(act: Callable[[], T]) -> T | Failure:
     """What `act` returned, or that its memory ran out.
 
     An exception holds every frame it came through and so every tensor in them. Only a text leaves this function, so
@@ -65,20 +65,22 @@ def attempted(act: Callable[[], T]) -> T | Failure:
     except (RuntimeError, MemoryError) as error:
         if not out_of_memory(error):
             raise
-        return Failure(said(error))
+        return Failure(error_message(error))
 
 
-def with_room(act: Callable[[], T], what: str) -> T:
+def retry_with_freed_memory(act: Callable[[], T], what: str) -> T:
     """The result of `act`; where its memory runs out, once more with all caches given back.
 
     Raises RunError where even that does not help.
     """
-    done = attempted(act)
+    done = catch_out_of_memory(act)
     if isinstance(done, Failure):
         free()
-        done = attempted(act)
+        done = catch_out_of_memory(act)
     if isinstance(done, Failure):
-        raise RunError(f"no memory for {what}: {done.said}", hint="end what else takes memory here, then train again")
+        raise RunError(
+            f"no memory for {what}: {done.message}", hint="end what else takes memory here, then train again"
+        )
     return done
 
 

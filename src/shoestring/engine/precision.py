@@ -17,7 +17,7 @@ IN_A_ROW = {"fp32": 1, "bf16": 1, "fp16": 8}
 
 
 @dataclass(frozen=True, kw_only=True)
-class Arithmetic:
+class MixedPrecision:
     """`autocast()` wraps forward and loss; `scaler` scales the loss where fp16 gradients would vanish."""
 
     name: Precision
@@ -25,13 +25,13 @@ class Arithmetic:
     scaler: torch.amp.GradScaler | None
 
 
-def arithmetic(name: Precision, device: torch.device) -> Arithmetic:
+def mixed_precision(name: Precision, device: torch.device) -> MixedPrecision:
     """The arithmetic called `name` on `device`.
 
     Raises UsageError for bf16 on a GPU that only emulates it, as Turing does.
     """
     if name == "fp32":
-        return Arithmetic(name=name, autocast=nullcontext, scaler=None)
+        return MixedPrecision(name=name, autocast=nullcontext, scaler=None)
     if name == "bf16" and device.type == "cuda" and not torch.cuda.is_bf16_supported(including_emulation=False):
         raise UsageError(
             f"precision=bf16: {torch.cuda.get_device_name(device)} has no units for it and would emulate it, many "
@@ -39,7 +39,7 @@ def arithmetic(name: Precision, device: torch.device) -> Arithmetic:
             hint="precision=fp16",
         )
     dtype = torch.float16 if name == "fp16" else torch.bfloat16
-    return Arithmetic(
+    return MixedPrecision(
         name=name,
         autocast=lambda: torch.autocast(device.type, dtype=dtype),
         scaler=torch.amp.GradScaler(device.type) if name == "fp16" else None,

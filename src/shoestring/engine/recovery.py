@@ -12,11 +12,12 @@ from torch import nn
 from torch.optim import Optimizer
 
 from shoestring.engine.buffers import Buffers
-from shoestring.engine.memory import Failure, attempted, free
-from shoestring.engine.precision import LEAST_SCALE, Arithmetic
+from shoestring.engine.memory import Failure, catch_out_of_memory, free
+from shoestring.engine.precision import LEAST_SCALE, MixedPrecision
 from shoestring.engine.state import trains_batch_norm
 from shoestring.engine.update import UpdateResult
 from shoestring.errors import RunError
+from shoestring.renamed import accepts_old_arguments
 from shoestring.techniques.fallbacks import halved, least_micro_batch
 
 T = TypeVar("T")
@@ -37,11 +38,14 @@ class OutOfMemory:
 class Recovering:
     """Runs an update, in anyone's loop, until it fits. The effective batch stays as it is::
 
-        recovering = Recovering(model, optimizer, arithmetic)
+        recovering = Recovering(model, optimizer, mixed_precision)
         for number in range(updates):
             def attempt(micro_batch):  # all of the update, from its random numbers on
                 seed_all(derive(seed, "update", number))
-                return update(model, optimizer, loss, batches(number, micro_batch), samples=64, arithmetic=arithmetic)
+                microbatches = batches(number, micro_batch)
+                return update(
+                    model, optimizer, loss, microbatches, samples=64, mixed_precision=mixed_precision
+                )
             result, micro_batch = recovering.run(attempt, micro_batch)  # keep micro_batch with your checkpoint
 
     Before each new attempt gradients are cleared, buffers are as they were at the start and the scaler has forgotten
@@ -49,21 +53,22 @@ class Recovering:
     one did. Python attributes that a forward changes stay changed.
     """
 
+    @accepts_old_arguments
     def __init__(
         self,
         model: nn.Module,
         optimizer: Optimizer | None,
-        arithmetic: Arithmetic,
+        mixed_precision: MixedPrecision,
         *,
-        told: Callable[[OutOfMemory], None] = lambda _: None,
-        otherwise: Callable[[str], str] = lambda _: "",
+        on_out_of_memory: Callable[[OutOfMemory], None] = lambda _: None,
+        fallback: Callable[[str], str] = lambda _: "",
     ) -> None:
-        """`told` is called with each failure. `otherwise` is called when the smallest microbatch does not fit, with the
-        library's message: it makes something else smaller and returns what, or an empty text if nothing is left. An
-        evaluation needs no optimizer.
+        """`on_out_of_memory` is called after each failed attempt. `fallback` is called with the error message when the
+        smallest microbatch does not fit: it reduces memory in another way and returns a description of it, or an empty
+        string if there is no other way. An evaluation passes None as the optimizer.
         """
-        self._model, self._optimizer, self._arithmetic = model, optimizer, arithmetic
-        self._told, self._otherwise = told, otherwise
+        self._model, self._optimizer, self._mixed_precision = model, optimizer, mixed_precision
+        self._on_out_of_memory, self._fallback = on_out_of_memory, fallback
         self._buffers = Buffers(model)
 
     def run(self, attempt: Callable[[int], T], micro_batch: int) -> tuple[T, int]:
@@ -78,11 +83,11 @@ class Recovering:
         self._buffers.keep()
         overflows = 0
         while True:
-            done = attempted(functools.partial(attempt, micro_batch))
+            done = catch_out_of_memory(functools.partial(attempt, micro_batch))
             if isinstance(done, Failure):
                 self._rewind()
                 free()
-                micro_batch = self._smaller(done.said, micro_batch)
+                micro_batch = self._smaller(done.message, micro_batch)
                 continue
             if isinstance(done, UpdateResult):
                 if not done.stepped:
@@ -96,32 +101,32 @@ class Recovering:
     def _smaller(self, failure: str, micro_batch: int) -> int:
         """The size to try next."""
         smaller = halved(micro_batch, least_micro_batch(batch_norm=trains_batch_norm(self._model)))
-        done = f"microbatch {smaller}" if smaller < micro_batch else self._otherwise(failure)
+        done = f"microbatch {smaller}" if smaller < micro_batch else self._fallback(failure)
         if not done:
             raise RunError(
                 f"out of memory even with microbatches of {smaller}: {failure}",
                 hint="a smaller model or shorter samples, activation checkpointing, or a GPU with more memory",
             )
-        self._told(OutOfMemory(failure=failure, micro_batch=micro_batch, done=done))
+        self._on_out_of_memory(OutOfMemory(failure=failure, micro_batch=micro_batch, done=done))
         return smaller
 
     def _rewind(self) -> None:
-        forget(self._model, self._optimizer, self._arithmetic)
+        forget(self._model, self._optimizer, self._mixed_precision)
         self._buffers.restore()
 
     def _may_fit_a_smaller_scale(self, result: UpdateResult) -> bool:
         """Not where the loss itself is not finite: the scale is no part of it."""
-        scaler = self._arithmetic.scaler
+        scaler = self._mixed_precision.scaler
         return scaler is not None and scaler.get_scale() >= LEAST_SCALE and bool(torch.isfinite(result.loss))
 
 
-def forget(model: nn.Module, optimizer: Optimizer | None, arithmetic: Arithmetic) -> None:
+def forget(model: nn.Module, optimizer: Optimizer | None, mixed_precision: MixedPrecision) -> None:
     """Drop the gradients of an update that was not finished, and what the scaler knows of it."""
     model.zero_grad(set_to_none=True)
     if optimizer is not None:
         optimizer.zero_grad(set_to_none=True)
-    if arithmetic.scaler:
+    if mixed_precision.scaler:
         # A scale that is given, the same as before, is all that has it forget that these gradients were unscaled, and
         # nothing else. One that has scaled nothing yet has nothing to forget, and says so by an assertion.
         with contextlib.suppress(AssertionError):
-            arithmetic.scaler.update(new_scale=arithmetic.scaler.get_scale())
+            mixed_precision.scaler.update(new_scale=mixed_precision.scaler.get_scale())

@@ -15,8 +15,8 @@ from shoestring.checkpoint.fitting import misfits, optimizer_misfits
 from shoestring.checkpoint.trained import trained_state
 from shoestring.data.seeding import derive, seed_all
 from shoestring.engine import autotuning, cuda_graphs
-from shoestring.engine.cuda_graphs import Captured
-from shoestring.engine.precision import Arithmetic, arithmetic
+from shoestring.engine.cuda_graphs import CudaGraphs
+from shoestring.engine.precision import MixedPrecision, mixed_precision
 from shoestring.errors import CheckpointError
 from shoestring.recipe.options import LoadedRecipe
 from shoestring.recipe.parts import Parts
@@ -28,7 +28,7 @@ from shoestring.techniques.fallbacks import Limits, Sizes, least_micro_batch
 class State(Protocol):
     """What the steps of training need of a state: the engine's own, or that of a library's trainer."""
 
-    arithmetic: Arithmetic
+    mixed_precision: MixedPrecision
     sizes: Sizes
     history: list[dict[str, Any]]
     """The validation metrics of each epoch so far; early stopping and the best epoch follow from them."""
@@ -79,7 +79,7 @@ class TrainingState:
 
     model: nn.Module
     optimizer: Optimizer
-    arithmetic: Arithmetic
+    mixed_precision: MixedPrecision
     parts: Parts = field(default_factory=Parts)
     """Of the recipe."""
     learning_rates: list[float]
@@ -91,7 +91,7 @@ class TrainingState:
     history: list[dict[str, Any]] = field(default_factory=list)
     sizes: Sizes = field(default_factory=Sizes)
     """As the settings ask, or smaller."""
-    captured: Captured | None = None
+    cuda_graphs: CudaGraphs | None = None
     """CUDA graphs of the microbatches, where they are asked for."""
 
     @property
@@ -107,7 +107,7 @@ class TrainingState:
         return self.update % self.updates_per_epoch == 0
 
     def pack(self) -> dict[str, Any]:
-        scaler = self.arithmetic.scaler
+        scaler = self.mixed_precision.scaler
         return {
             "model": trained_state(self.model),
             "optimizer": self.optimizer.state_dict(),
@@ -123,7 +123,7 @@ class TrainingState:
         """
         self._require_fits(saved)
         # What an optimizer makes of its state only it knows, so it is asked first, and gets its own back if it fails.
-        scaler, before = self.arithmetic.scaler, self.optimizer.state_dict()
+        scaler, before = self.mixed_precision.scaler, self.optimizer.state_dict()
         try:
             self.optimizer.load_state_dict(self._own_memory(saved["optimizer"]))
             eightbit.share_tables(self.optimizer)
@@ -146,15 +146,15 @@ class TrainingState:
         )
 
     def release(self) -> None:
-        if self.captured:
-            self.captured.forget()
+        if self.cuda_graphs:
+            self.cuda_graphs.forget()
 
     def resize(self, sizes: Sizes) -> None:
         self.sizes = sizes
         if sizes.checkpointing == "full":
             checkpointing.apply(self.model, self.parts, "full")
             # A graph cannot ask for the state of random numbers, as recomputing does; the same kernels run without it.
-            self.captured = None
+            self.cuda_graphs = None
         if sizes.optimizer_kernel == "for-loop":
             kernels.choose(self.optimizer, "for-loop")
 
@@ -219,13 +219,13 @@ def build(
     return TrainingState(
         model=model,
         optimizer=optimizer,
-        arithmetic=arithmetic(settings.precision, device),
+        mixed_precision=mixed_precision(settings.precision, device),
         learning_rates=[float(group["lr"]) for group in optimizer.param_groups],
         parts=loaded.parts,
         epochs=loaded.epochs,
         updates_per_epoch=updates_per_epoch,
         sizes=Sizes.of(settings),
-        captured=cuda_graphs.of(model, settings, device),
+        cuda_graphs=cuda_graphs.of(model, settings, device),
     )
 
 

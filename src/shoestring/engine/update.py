@@ -13,9 +13,10 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from shoestring.engine import foreach
-from shoestring.engine.memory import HalfDoneError, out_of_memory, said
-from shoestring.engine.precision import Arithmetic
-from shoestring.errors import UsageError, RunError
+from shoestring.engine.memory import HalfDoneError, error_message, out_of_memory
+from shoestring.engine.precision import MixedPrecision
+from shoestring.errors import RunError, UsageError
+from shoestring.renamed import accepts_old_arguments
 
 LossFunction = Callable[[nn.Module, Any], Any]
 Weight = float | Tensor
@@ -51,6 +52,7 @@ class UpdateResult:
     """Whether the step was made in the end."""
 
 
+@accepts_old_arguments
 def update(
     model: nn.Module,
     optimizer: Optimizer,
@@ -58,7 +60,7 @@ def update(
     microbatches: Iterable[tuple[Any, int]],
     *,
     samples: int,
-    arithmetic: Arithmetic,
+    mixed_precision: MixedPrecision,
     clip_norm: float | None = None,
     run: Runner | None = None,
 ) -> UpdateResult:
@@ -77,7 +79,7 @@ def update(
     # A loss that is in some stage of the run is a partial of it.
     stage = (*getattr(loss, "keywords", {}).items(),)
     for batch, size in microbatches:
-        work = partial(_gradient, model, loss, size, samples, arithmetic)
+        work = partial(_gradient, model, loss, size, samples, mixed_precision)
         loss_sum, weight, expected_weight = (
             run(work, batch, expected_weight, (stage, size, samples)) if run else work(batch, expected_weight)
         )
@@ -91,13 +93,13 @@ def update(
 
     parameters = [parameter for group in optimizer.param_groups for parameter in group["params"]]
     gradients = [parameter.grad for parameter in parameters if parameter.grad is not None]
-    if arithmetic.scaler:
-        arithmetic.scaler.unscale_(optimizer)
+    if mixed_precision.scaler:
+        mixed_precision.scaler.unscale_(optimizer)
     if correct and total_weight != expected_weight:
         foreach.multiply(gradients, float(expected_weight / total_weight))
     norm = nn.utils.clip_grad_norm_(parameters, clip_norm) if clip_norm is not None else None
     mean = total_sum / total_weight
-    stepped = _step(optimizer, arithmetic)
+    stepped = _step(optimizer, mixed_precision)
     optimizer.zero_grad(set_to_none=True)
     return UpdateResult(loss=mean, gradient_norm=norm, skipped=int(not stepped), stepped=stepped)
 
@@ -107,17 +109,17 @@ def _gradient(
     loss: LossFunction,
     size: int,
     samples: int,
-    arithmetic: Arithmetic,
+    mixed_precision: MixedPrecision,
     batch: Any,
     expected: Weight | None,
 ) -> Microbatch:
     """Add the gradient of a microbatch of `size` to those of the parameters."""
-    with arithmetic.autocast():
+    with mixed_precision.autocast():
         loss_sum, weight = as_sum(loss(model, batch), size)
     if expected is None:
         expected = _expected(weight, size, samples)
     backward = loss_sum / expected
-    torch.autograd.backward(arithmetic.scaler.scale(backward) if arithmetic.scaler else backward)
+    torch.autograd.backward(mixed_precision.scaler.scale(backward) if mixed_precision.scaler else backward)
     return Microbatch(loss_sum.detach(), weight, expected)
 
 
@@ -155,9 +157,9 @@ def as_sum(value: Any, size: int) -> tuple[Tensor, Weight]:
     return (loss_sum if pair else loss_sum * size), weight
 
 
-def _step(optimizer: Optimizer, arithmetic: Arithmetic) -> bool:
+def _step(optimizer: Optimizer, mixed_precision: MixedPrecision) -> bool:
     """One optimizer step; False where fp16 overflow made the scaler leave it out."""
-    scaler = arithmetic.scaler
+    scaler = mixed_precision.scaler
     scale = scaler.get_scale() if scaler else 0.0
     try:
         if scaler is None:
@@ -168,5 +170,7 @@ def _step(optimizer: Optimizer, arithmetic: Arithmetic) -> bool:
     except (RuntimeError, MemoryError) as error:
         if not out_of_memory(error):
             raise
-        raise HalfDoneError(said(error), hint="weights may be half updated: go on from the last checkpoint") from error
+        raise HalfDoneError(
+            error_message(error), hint="weights may be half updated: go on from the last checkpoint"
+        ) from error
     return scaler.get_scale() >= scale

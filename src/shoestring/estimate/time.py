@@ -41,7 +41,7 @@ def update_seconds(
     calibration: Calibration | None = None,
     link: Link | None = None,
     without: str | None = None,
-    captured: bool = False,
+    cuda_graphs: bool = False,
 ) -> Seconds | None:
     """One update of so many microbatches on `device`: forward and backward of each, the optimizer once.
 
@@ -54,7 +54,7 @@ def update_seconds(
     known = rates(device)
     if known is None:
         return None
-    low, typical, high = (_by_phase(trace, microbatches, known, call, captured) for call in known.call_seconds)
+    low, typical, high = (_by_phase(trace, microbatches, known, call, cuda_graphs) for call in known.call_seconds)
     if gpus > 1:
         gradients = trace.facts.parameters_trainable * _GRADIENT_BYTES
         moved = 4 * gradients / known.bandwidth["elementwise"]  # into the buckets and back
@@ -80,7 +80,9 @@ _GRADIENT_BYTES = 4
 """Trained weights and so their gradients are fp32; autocast's copies are not exchanged."""
 
 
-def _by_phase(trace: Trace, microbatches: int, known: Rates, call_seconds: float, captured: bool) -> dict[str, float]:
+def _by_phase(
+    trace: Trace, microbatches: int, known: Rates, call_seconds: float, cuda_graphs: bool
+) -> dict[str, float]:
     """The phases' seconds until the device is done with them. The host begins each update when the device is idle,
     since it has read the loss, and runs ahead from there."""
     times: dict[tuple[str, int], float] = defaultdict(float)
@@ -91,7 +93,7 @@ def _by_phase(trace: Trace, microbatches: int, known: Rates, call_seconds: float
             phase = event
         elif isinstance(event, Op) and phase and phase.update == 1:
             before = done
-            if not captured or phase.name == "optimizer":
+            if not cuda_graphs or phase.name == "optimizer":
                 asked += call_seconds + (event.calls - 1) * known.view_seconds
             work = kernel_seconds(event, known)
             done = max(done, asked) + work if known.queued else max(asked, done + work)

@@ -9,8 +9,8 @@ from pathlib import Path
 from typing import Any
 
 from shoestring.data.seeding import derive, seed_all
-from shoestring.engine.memory import Failure, attempted
-from shoestring.engine.precision import arithmetic
+from shoestring.engine.memory import Failure, catch_out_of_memory
+from shoestring.engine.precision import mixed_precision
 from shoestring.errors import RunError
 from shoestring.integrations.callback import TrainingEnded
 from shoestring.integrations.state import LibraryState
@@ -53,7 +53,10 @@ class LibraryUpdates:
 
         sizes = Sizes.of(settings).resumed(saved.get("fit") if saved else None)
         return LibraryState(
-            trainer=build(sizes), arithmetic=arithmetic(settings.precision, request.device), sizes=sizes, build=build
+            trainer=build(sizes),
+            mixed_precision=mixed_precision(settings.precision, request.device),
+            sizes=sizes,
+            build=build,
         )
 
     def run(self, session: TrainingSession) -> str:
@@ -63,11 +66,11 @@ class LibraryUpdates:
         with self._folder:
             while True:
                 try:
-                    trained = attempted(lambda: state.trainer.train())
+                    trained = catch_out_of_memory(lambda: state.trainer.train())
                 except TrainingEnded as ended:
                     return ended.reason
                 if isinstance(trained, Failure):
-                    steps.go_back(session, "update", trained.said)
+                    steps.go_back(session, "update", trained.message)
                     continue
                 if self._trainer_session.over:
                     raise self._trainer_session.over

@@ -12,7 +12,7 @@ import torch
 
 from shoestring.checkpoint.fitting import misfits
 from shoestring.checkpoint.trained import trained_state
-from shoestring.engine.precision import Arithmetic
+from shoestring.engine.precision import MixedPrecision
 from shoestring.engine.state import trains_batch_norm
 from shoestring.errors import CheckpointError
 from shoestring.recipe.parts import Parts
@@ -30,7 +30,7 @@ class LibraryState:
     """An `engine.state.State`: the trainer has the model, its optimizer and the number of updates."""
 
     trainer: Any
-    arithmetic: Arithmetic
+    mixed_precision: MixedPrecision
     """Of evaluations; the trainer has its own for updates."""
     sizes: Sizes
     build: Callable[[Sizes], Any] | None = None

@@ -30,7 +30,7 @@ import torch
 from shoestring.checkpoint.trained import frozen_digest
 from shoestring.engine.determinism import deterministic
 from shoestring.engine.environment import device_name
-from shoestring.engine.precision import arithmetic
+from shoestring.engine.precision import mixed_precision
 from shoestring.errors import UsageError
 from shoestring.integrations import private_parts
 from shoestring.integrations.callback import StepsCallback
@@ -139,7 +139,7 @@ def _script_session(
     """The session of a trainer that a script has made, restored from the run's newest checkpoint."""
     state = LibraryState(
         trainer=trainer,
-        arithmetic=arithmetic("fp32", request.device),
+        mixed_precision=mixed_precision("fp32", request.device),
         sizes=Sizes(micro_batch=trainer.args.per_device_train_batch_size),
     )
     facts = {**libraries(), "frozen weights": frozen_digest(state.model), **_environment(trainer)}

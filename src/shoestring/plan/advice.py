@@ -64,11 +64,11 @@ def too_small_work(seen: Seen) -> str:
     if seen.target.device.kind == "cpu" or chosen.time is None:
         return ""
     size, samples, device = chosen.trace.micro_batch, seen.loaded.effective_batch, seen.target.device
-    captured = chosen.settings.captured
-    larger = seconds_of(scaled(chosen.trace, size * _LARGER), device, samples * _LARGER, captured=captured)
+    cuda_graphs = chosen.settings.cuda_graphs
+    larger = seconds_of(scaled(chosen.trace, size * _LARGER), device, samples * _LARGER, cuda_graphs=cuda_graphs)
     if larger is None or larger.value > chosen.seconds * _LARGER / 2:
         return ""
-    graphs = None if captured else seconds_of(chosen.trace, device, samples, captured=True)
+    graphs = None if cuda_graphs else seconds_of(chosen.trace, device, samples, cuda_graphs=True)
     at_once = graphs and f"compile=graphs asks for all kernels of a microbatch at once: {seconds_text(graphs.value)}; "
     return (
         f"too little work to fill {device.title}: {_LARGER} times the samples would take "

@@ -101,7 +101,7 @@ class Candidates:
             self.target.device,
             self.loaded.effective_batch,
             calibration=self.calibration,
-            captured=settings.captured,
+            cuda_graphs=settings.cuda_graphs,
         )
         return seconds.value if seconds else 0.0
 
@@ -153,7 +153,9 @@ def candidate(
             gpus=gpus,
             cudnn_benchmark=settings.cudnn_benchmark,
         ),
-        time=seconds_of(trace, target.device, share, gpus=gpus, calibration=calibration, captured=settings.captured),
+        time=seconds_of(
+            trace, target.device, share, gpus=gpus, calibration=calibration, cuda_graphs=settings.cuda_graphs
+        ),
     )
 
 
@@ -164,17 +166,17 @@ def seconds_of(
     *,
     gpus: int = 1,
     calibration: Calibration | None = None,
-    captured: bool = False,
+    cuda_graphs: bool = False,
 ) -> Seconds | None:
     """An update of so many samples on each of `gpus`: as many microbatches of the traced size as make just these.
 
     All but the last of 9 samples by 5 would be 10, so the microbatches that follow the first count as 4 / 5.
     """
-    first = update_seconds(trace, device, 1, gpus=gpus, calibration=calibration, captured=captured)
+    first = update_seconds(trace, device, 1, gpus=gpus, calibration=calibration, cuda_graphs=cuda_graphs)
     more = samples / trace.micro_batch - 1
     if first is None or more <= 0:
         return first
-    both = update_seconds(trace, device, 2, gpus=gpus, calibration=calibration, captured=captured)
+    both = update_seconds(trace, device, 2, gpus=gpus, calibration=calibration, cuda_graphs=cuda_graphs)
     assert both is not None
     return replace(
         first,

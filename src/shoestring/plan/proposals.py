@@ -5,7 +5,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
 from shoestring.config import as_json
-from shoestring.errors import UsageError, TraceError
+from shoestring.errors import TraceError, UsageError
 from shoestring.hardware.catalog import DEVICES, Target
 from shoestring.plan.candidates import Candidate, Candidates
 from shoestring.plan.search import consider, fastest

@@ -33,7 +33,7 @@ def reasons(
         said.append(f"optimizer_kernel {settings.optimizer_kernel}: one launch for all weights, without copies of them")
     if settings.compile == "yes":
         said.append("compile yes: memory and time are those without it; compiled blocks are not estimated")
-    if settings.captured:
+    if settings.cuda_graphs:
         said.append("compile graphs: time without the host's share of microbatches; memory as without graphs")
     if facts.batch_norm and settings.micro_batch != loaded.effective_batch:
         said.append(

@@ -83,7 +83,7 @@ def _as_asked(candidates: Candidates, wanted: Settings) -> Candidate:
 
 def _capturable(wanted: Settings, device: Device) -> Settings:
     """`wanted`, without checkpointing where CUDA graphs are asked for: what computes again cannot be captured."""
-    if not wanted.captured:
+    if not wanted.cuda_graphs:
         return wanted
     if device.kind != "cuda":
         raise UsageError(f"compile=graphs: CUDA graphs need a GPU, and {device.title} is none", hint="compile=yes")

@@ -147,9 +147,7 @@ def _recipe_class(path: Path, wanted: str) -> type:
             raise UsageError(f"{path} has no recipe {wanted!r}", hint=nearest(wanted, found))
         return found[wanted]
     if not found:
-        raise UsageError(
-            f"{path} has no recipe", hint="write a class with model(), batch(size) and loss(model, batch)"
-        )
+        raise UsageError(f"{path} has no recipe", hint="write a class with model(), batch(size) and loss(model, batch)")
     if len(found) > 1:
         raise UsageError(
             f"{path} has {len(found)} recipes: {', '.join(found)}", hint=f"say which: {path}:{next(iter(found))}"

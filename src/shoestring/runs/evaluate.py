@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from shoestring import config
-from shoestring.errors import UsageError, RunError
+from shoestring.errors import RunError, UsageError
 from shoestring.hardware import targets
 from shoestring.hardware.catalog import Target
 from shoestring.recipe.options import LoadedRecipe
@@ -18,7 +18,6 @@ if TYPE_CHECKING:
     import torch
     from torch import nn
 
-    from shoestring.engine.precision import Arithmetic
     from shoestring.session.stop import Stop
 
 
@@ -70,7 +69,7 @@ def evaluate(
 
     from shoestring.engine.determinism import deterministic
     from shoestring.engine.environment import device_name
-    from shoestring.engine.precision import arithmetic
+    from shoestring.engine.precision import mixed_precision
     from shoestring.session.stop import SessionOver, session
 
     device = torch.device(target.device.kind)
@@ -81,8 +80,10 @@ def evaluate(
                 data = loaded.data()
                 model, update, unverified = _model(loaded, settings, found, device)
             assert settings.precision is not None
-            how = arithmetic(settings.precision, device)
-            metrics = {name: _metrics(loaded, model, how, held, settings, device, stop) for name, held in _parts(data)}
+            precision = mixed_precision(settings.precision, device)
+            metrics = {
+                name: _metrics(loaded, model, precision, held, settings, device, stop) for name, held in _parts(data)
+            }
     except SessionOver as over:
         raise RunError(f"not evaluated: {over.reason}", hint="a longer --limit, or fewer samples") from over
     return Evaluated(
@@ -107,9 +108,7 @@ def find_weights(where: Path) -> Weights:
 
     where = where.absolute()
     if not where.is_dir():
-        raise UsageError(
-            f"there is no directory {where}", hint="give a run's directory: shoestring evaluate runs/NAME"
-        )
+        raise UsageError(f"there is no directory {where}", hint="give a run's directory: shoestring evaluate runs/NAME")
     run = RunDirectory(where)
     if run.plan_file.exists():
         for folder in (run.best, run.light):
@@ -189,7 +188,7 @@ def _parts(data: Mapping[str, Any]) -> list[tuple[str, Any]]:
 def _metrics(
     loaded: LoadedRecipe,
     model: "nn.Module",
-    how: "Arithmetic",
+    precision: "MixedPrecision",
     dataset: Any,
     settings: Settings,
     device: "torch.device",
@@ -203,7 +202,7 @@ def _metrics(
         return evaluated(
             loaded,
             model,
-            how,
+            precision,
             dataset,
             micro_batch=size,
             device=device,
@@ -212,5 +211,5 @@ def _metrics(
         )
 
     size = loaded.parts.evaluation_size(settings.micro_batch or 1)
-    metrics, _ = Recovering(model, None, how).run(attempt, size)
+    metrics, _ = Recovering(model, None, precision).run(attempt, size)
     return metrics

@@ -19,7 +19,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from shoestring.errors import UsageError, RunError
+from shoestring.errors import RunError, UsageError
 from shoestring.settings import Settings
 from shoestring.techniques import checkpointing, uncompiled
 from shoestring.techniques.recompiling import Limit

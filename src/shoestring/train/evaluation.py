@@ -10,7 +10,7 @@ from torch import nn
 
 from shoestring.data.in_order import in_order
 from shoestring.data.seeding import derive, seed_all
-from shoestring.engine.precision import Arithmetic
+from shoestring.engine.precision import MixedPrecision
 from shoestring.engine.update import as_sum
 from shoestring.errors import UsageError
 from shoestring.recipe.options import LoadedRecipe
@@ -22,7 +22,7 @@ from shoestring.session.stretch import polled
 def evaluate(
     loaded: LoadedRecipe,
     model: nn.Module,
-    arithmetic: Arithmetic,
+    mixed_precision: MixedPrecision,
     dataset: Any,
     *,
     micro_batch: int,
@@ -42,7 +42,7 @@ def evaluate(
     seed_all(derive(loaded.seed, "evaluation"))
     model.eval()
     try:
-        with closing(batches), torch.no_grad(), arithmetic.autocast():
+        with closing(batches), torch.no_grad(), mixed_precision.autocast():
             if parts.measured:
                 size = {"size": micro_batch} if parts.measured_at_once else {}
                 metrics = parts.measured(model, dataset, partial(polled, stop, "evaluation"), **size)

@@ -21,7 +21,7 @@ from shoestring.units import bytes_text
 def recovering_update(state: TrainingState, request: SessionRequest, record: Record) -> Recovering:
     """Makes an update again on smaller microbatches, then with the other fallbacks; then it is an error."""
 
-    def otherwise(failure: str) -> str:
+    def smaller(failure: str) -> str:
         # The smallest microbatch was tried.
         least = min(state.sizes.micro_batch, state.limits().least_micro_batch)
         state.sizes = replace(state.sizes, micro_batch=least)
@@ -32,15 +32,17 @@ def recovering_update(state: TrainingState, request: SessionRequest, record: Rec
     return Recovering(
         state.model,
         state.optimizer,
-        state.arithmetic,
-        told=partial(_recorded, record, state, "update"),
-        otherwise=otherwise,
+        state.mixed_precision,
+        on_out_of_memory=partial(_recorded, record, state, "update"),
+        fallback=smaller,
     )
 
 
 def recovering_evaluation(state: State, record: Record) -> Recovering:
     """Makes an evaluation again on smaller batches."""
-    return Recovering(state.model, None, state.arithmetic, told=partial(_recorded, record, state, "evaluation"))
+    return Recovering(
+        state.model, None, state.mixed_precision, on_out_of_memory=partial(_recorded, record, state, "evaluation")
+    )
 
 
 def fallback(phase: Phase, state: State, request: SessionRequest, failure: str) -> Step:

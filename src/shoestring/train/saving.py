@@ -13,7 +13,7 @@ import torch
 from shoestring.checkpoint.snapshot import HostCopy, Snapshot, snapshot
 from shoestring.checkpoint.store import Restored, Saved, Store
 from shoestring.engine.environment import require_same
-from shoestring.engine.memory import Failure, attempted, free
+from shoestring.engine.memory import Failure, catch_out_of_memory, free
 from shoestring.engine.state import State
 from shoestring.errors import CheckpointError, RunError
 from shoestring.session.deadline import Deadline
@@ -177,7 +177,7 @@ class Saver:
                 return None
             return self._store.write(update, copy)
 
-        return attempted(write)
+        return catch_out_of_memory(write)
 
     def _settle(self) -> None:
         """Wait for the save under way, if there is one, and tell what became of it."""
@@ -237,5 +237,5 @@ def _result(written: "Future[Saved | Failure | None]") -> tuple[Saved | None, st
         return None, str(error)
     if isinstance(saved, Failure):
         free()
-        return None, f"no memory to write a checkpoint: {saved.said}"
+        return None, f"no memory to write a checkpoint: {saved.message}"
     return saved, ""

@@ -152,7 +152,7 @@ def _engine_updates(
         record.progress,
         request.stop.deadline,
         not_finite=saver.not_finite,
-        in_a_row=precision.IN_A_ROW[state.arithmetic.name],
+        in_a_row=precision.IN_A_ROW[state.mixed_precision.name],
         loader=loader,
         note=record.note,
     )
@@ -171,6 +171,6 @@ def _notes(request: SessionRequest, state: TrainingState) -> list[str]:
         )
     if settings.cudnn_benchmark and not autotuning.autotunes(settings, loaded.parts):
         notes.append(autotuning.NOTE)
-    if remark := precision.remark(state.arithmetic.name, request.device):
+    if remark := precision.remark(state.mixed_precision.name, request.device):
         notes.append(remark)
     return notes

@@ -10,7 +10,7 @@ from shoestring.checkpoint import light
 from shoestring.checkpoint.light import UNVERIFIED, read_light, save_light
 from shoestring.data.seeding import derive, seed_all
 from shoestring.engine.environment import device_name
-from shoestring.engine.memory import Failure, HalfDoneError, attempted, free, with_room
+from shoestring.engine.memory import Failure, HalfDoneError, catch_out_of_memory, free, retry_with_freed_memory
 from shoestring.engine.recovery import OutOfMemory, forget
 from shoestring.engine.update import UpdateResult, update
 from shoestring.errors import CheckpointError
@@ -104,9 +104,9 @@ def one_update(session: TrainingSession) -> None:
             loss,
             updates.loader.microbatches(number, micro_batch),
             samples=samples,
-            arithmetic=state.arithmetic,
+            mixed_precision=state.mixed_precision,
             clip_norm=loaded.parts.clip_norm,
-            run=state.captured,
+            run=state.cuda_graphs,
         )
 
     failure = ""
@@ -139,11 +139,11 @@ def save_if_due(session: TrainingSession) -> None:
 def save_meanwhile(session: TrainingSession) -> None:
     """Begin a save. If there is no memory for the copy training goes on: the checkpoints before are still there."""
     session.reports.flush()
-    copied = attempted(lambda: session.saver.begin(session.state))
+    copied = catch_out_of_memory(lambda: session.saver.begin(session.state))
     if isinstance(copied, Failure):
         free()
         session.saver.put_off()
-        why = f"no memory for a copy of the state: {copied.said}"
+        why = f"no memory for a copy of the state: {copied.message}"
         session.record.unsaved(session.state.update, "checkpoint", why)
     session.reports.restart()
 
@@ -151,7 +151,7 @@ def save_meanwhile(session: TrainingSession) -> None:
 def save_now(session: TrainingSession) -> None:
     """Save and wait for it: the last save of a session must succeed."""
     session.reports.flush()
-    with_room(lambda: session.saver.save(session.state), "a checkpoint")
+    retry_with_freed_memory(lambda: session.saver.save(session.state), "a checkpoint")
 
 
 def go_back(session: TrainingSession, phase: Phase, failure: str) -> None:
@@ -161,7 +161,7 @@ def go_back(session: TrainingSession, phase: Phase, failure: str) -> None:
     """
     state, request = session.state, session.request
     session.reports.flush()
-    forget(state.model, state.optimizer, state.arithmetic)
+    forget(state.model, state.optimizer, state.mixed_precision)
     failed_at, micro_batch = state.update, state.sizes.micro_batch
     step = oom.fallback(phase, state, request, failure)
     state.release()
@@ -215,7 +215,7 @@ def _evaluate(session: TrainingSession, name: str) -> tuple[dict[str, Any], floa
         evaluate,
         request.recipe,
         state.model,
-        state.arithmetic,
+        state.mixed_precision,
         session.data[name],
         device=request.device,
         stop=request.stop,
@@ -234,7 +234,7 @@ def _save_weights(session: TrainingSession, kind: str, folder: Path, metrics: di
     state, started = session.state, time.monotonic()
     facts = {"update": state.update, "metrics": metrics}
     try:
-        path = with_room(
+        path = retry_with_freed_memory(
             lambda: save_light(folder, state.model, facts, rounded=session.request.settings.light_weights),
             "the weights",
         )
