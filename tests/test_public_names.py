@@ -181,7 +181,7 @@ def test_old_arguments_have_the_same_effect():
         if micro_batch > 2:
             raise MemoryError("no memory")
         loss = lambda model, batch: model(batch).sum()  # noqa: E731
-        return pieces.update(model, optimizer, loss, [torch.ones(4, 2)], samples=4, arithmetic=precision)
+        return pieces.update(model, optimizer, loss, [(torch.ones(4, 2), 4)], samples=4, arithmetic=precision)
 
     _, micro_batch = recovering.run(attempt, 4)
     assert micro_batch == 2 and [event.micro_batch for event in messages] == [4]

@@ -48,7 +48,7 @@ def test_everything_else_is_not(error):
 def test_what_the_cpus_allocator_really_says_is_known():
     failure = catch_out_of_memory(lambda: torch.empty(10**15))
     assert isinstance(failure, Failure)
-    assert "DefaultCPUAllocator" in failure.said
+    assert "DefaultCPUAllocator" in failure.message
 
 
 def test_another_error_comes_through():

@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     import torch
     from torch import nn
 
+    from shoestring.engine.precision import MixedPrecision
     from shoestring.session.stop import Stop
 
 
