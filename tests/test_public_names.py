@@ -195,6 +195,17 @@ def test_old_errors_are_the_new_ones():
         errors.QuestionsError  # noqa: B018
 
 
+def test_old_attributes_of_answers_are_the_new_ones():
+    from shoestring.check.finding import passed
+
+    finding = passed("disk", "15 GiB free")
+    assert finding.said == finding.message == finding.json()["said"]
+    with pytest.raises(AttributeError, match="no attribute 'says'"):
+        finding.says  # noqa: B018
+    plan = shoestring.plan(Mine(), on="t4")
+    assert plan.ladder == plan.fallbacks == tuple(plan.json()["ladder"])
+
+
 def test_what_a_star_imports_is_still_among_it():
     for module, place in ((shoestring, ""), (shoestring.pieces, "pieces.")):
         names = {name.removeprefix(place) for name in NAMES if name.startswith(place)}

@@ -22,8 +22,8 @@ from shoestring.data.staging import stage
 from shoestring.engine.determinism import deterministic
 from shoestring.engine.precision import mixed_precision
 from shoestring.engine.recovery import Recovering
-from shoestring.engine.update import update
-from shoestring.renamed import attributes_of
+from shoestring.engine.update import update as engine_update
+from shoestring.renamed import accepts_old_arguments, attributes_of
 from shoestring.session.stop import session
 
 __all__ = [
@@ -42,6 +42,8 @@ __all__ = [
     "stage",
     "update",
 ]
+
+update = accepts_old_arguments(engine_update)
 
 if not TYPE_CHECKING:
     __getattr__ = attributes_of(__name__)

@@ -1,7 +1,7 @@
 """Names of version 0.1.0 that have changed since. Code that uses the old ones works as before.
 
-A module with a renamed attribute defines `__getattr__` by `attributes_of`; a function with renamed arguments has the
-decorator `accepts_old_arguments`. The tables below are all there is.
+A module with a renamed attribute defines `__getattr__` by `attributes_of`, a class by `instance_attributes_of`; a
+function with renamed arguments has the decorator `accepts_old_arguments`. The tables below are complete.
 """
 
 import functools
@@ -17,6 +17,12 @@ ATTRIBUTES = {
     "shoestring.pieces": {"arithmetic": "mixed_precision"},
 }
 """By module: the old name and the new."""
+
+INSTANCE_ATTRIBUTES = {
+    "Finding": {"said": "message"},
+    "Plan": {"ladder": "fallbacks"},
+}
+"""By class: the old name and the new. The keys of its JSON have not changed."""
 
 ARGUMENTS = {
     "update": {"arithmetic": "mixed_precision"},
@@ -36,6 +42,17 @@ def attributes_of(module: str) -> Callable[[str], object]:
         if name not in ATTRIBUTES[module]:
             raise AttributeError(f"module {module!r} has no attribute {name!r}")
         return getattr(sys.modules[module], ATTRIBUTES[module][name])
+
+    return attribute
+
+
+def instance_attributes_of(class_name: str) -> Callable[[object, str], object]:
+    """The `__getattr__` of the class `class_name`, for its old names."""
+
+    def attribute(instance: object, name: str) -> object:
+        if name not in INSTANCE_ATTRIBUTES[class_name]:
+            raise AttributeError(f"{class_name!r} object has no attribute {name!r}")
+        return getattr(instance, INSTANCE_ATTRIBUTES[class_name][name])
 
     return attribute
 

@@ -11,7 +11,7 @@ from tests.check.handmade import BUILD, CLOCK, DISK, HOST, T4, driver, facts, li
 
 def test_a_torch_that_cannot_be_imported_is_a_line():
     found = line(facts(build=Build(error="it cannot be imported: OSError: libcudart.so.12")), "PyTorch")
-    assert (found.status, "libcudart" in found.said) == ("fail", True)
+    assert (found.status, "libcudart" in found.message) == ("fail", True)
 
 
 @pytest.mark.parametrize(
@@ -28,7 +28,7 @@ def test_a_torch_that_cannot_be_imported_is_a_line():
 def test_the_disk(changes, status, said):
     found = line(facts(disk=replace(DISK, **{"seconds": 0.32, **changes})), "disk")
     assert found.status == status
-    assert said in found.said
+    assert said in found.message
 
 
 @pytest.mark.parametrize(("free", "status"), [(20 * GIB, "pass"), (4 * GIB, "warn"), (GIB // 2, "fail")])
@@ -38,7 +38,7 @@ def test_ram(free, status):
 
 def test_cores_within_a_control_group_count():
     found = line(facts(host=replace(HOST, cores=1, cores_seen=64), build=replace(BUILD, threads=1)), "cores")
-    assert (found.status, "1 hardware threads of the 64 that are seen" in found.said) == ("warn", True)
+    assert (found.status, "1 hardware threads of the 64 that are seen" in found.message) == ("warn", True)
     crowded = line(facts(host=replace(HOST, cores=4, cores_seen=64), build=replace(BUILD, threads=64)), "cores")
     assert (crowded.status, crowded.hint) == ("warn", "OMP_NUM_THREADS=4")
     assert line(facts(), "cores").status == "pass"

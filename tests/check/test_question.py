@@ -21,7 +21,7 @@ def test_a_missing_package_names_its_extra_and_an_old_one_its_version():
     peft = Package(name="peft", least="0.15", installed="", extra="chart")
     found = line(facts(packages=(torch, peft)), "packages")
     assert found.status == "fail"
-    assert "torch is 2.5.1+cu121, needed is 2.6" in found.said and "peft is not installed" in found.said
+    assert "torch is 2.5.1+cu121, needed is 2.6" in found.message and "peft is not installed" in found.message
     assert "shoestring[chart]" in found.hint
     assert "--no-index" in line(facts(packages=(peft,), internet=NO_INTERNET), "packages").hint
 
@@ -30,7 +30,7 @@ def test_versions_that_were_not_tested_are_told():
     assert line(facts(), "versions").status == "pass"
     later = Package(name="torch", least="2.6", installed="2.14.0")
     found = line(facts(packages=(later,)), "versions")
-    assert (found.status, "torch 2.14.0 (tested: 2.13.0)" in found.said) == ("warn", True)
+    assert (found.status, "torch 2.14.0 (tested: 2.13.0)" in found.message) == ("warn", True)
 
 
 def test_an_input_that_lies_elsewhere_comes_with_the_words_to_set_it():
@@ -52,7 +52,7 @@ def test_a_session_without_any_input_is_told():
 def test_without_internet_it_says_what_cannot_work():
     found = line(facts(internet=NO_INTERNET), "internet")
     assert found.status == "warn"
-    assert "hub" in found.said and "pip install" in found.said
+    assert "hub" in found.message and "pip install" in found.message
     assert "Settings" in found.hint
     assert line(facts(internet=NO_INTERNET, needs_hub=True), "internet").status == "fail"
     assert line(facts(), "internet").status == "pass"
@@ -66,7 +66,7 @@ def test_a_switch_that_keeps_the_hub_off_counts_as_no_hub():
 
 def test_a_quota_that_nobody_tells_is_said_to_be_unknown():
     found = line(facts(), "quota")
-    assert "30 h" in found.said and "not told" in found.said and "kaggle.com/settings" in found.hint
+    assert "30 h" in found.message and "not told" in found.message and "kaggle.com/settings" in found.hint
     assert question.quota(facts(on="t4", platform=None)) is None
 
 
@@ -75,6 +75,6 @@ def test_an_earlier_sessions_process_that_holds_the_run_is_named():
     zombie = Holding(run=run, holder="pid 77 on here, begun 1790000000", held=True, state="zombie")
     found = line(facts(holding=zombie), "run")
     assert found.status == "fail"
-    assert "pid 77" in found.said and "dead" in found.said and "kill 77" in found.hint
+    assert "pid 77" in found.message and "dead" in found.message and "kill 77" in found.hint
     assert line(facts(holding=replace(zombie, held=False, state="")), "run").status == "pass"
     assert question.run(facts(holding=Holding(run=run, holder="", held=False, state=""))) is None

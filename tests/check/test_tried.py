@@ -89,8 +89,8 @@ def test_updates_run_and_what_they_took_stands_beside_what_was_predicted(mine):
     found = lines(done)
     assert list(found) == ["data", "update", "memory", "time"]
     assert not done.stage("printed")
-    assert (found["data"].status, "20 samples" in found["data"].said) == ("pass", True)
-    assert (found["update"].status, "4 updates of 8 samples ran on cpu" in found["update"].said) == ("pass", True)
+    assert (found["data"].status, "20 samples" in found["data"].message) == ("pass", True)
+    assert (found["update"].status, "4 updates of 8 samples ran on cpu" in found["update"].message) == ("pass", True)
     numbers = measured(done)
     # Weights, gradients and two moments of 4.2 million parameters, in fp32.
     assert 4 * 4 * 4_198_400 < numbers["memory"]["measured_bytes"] < 4 * 4 * 4_198_400 + 96 * MIB
@@ -109,7 +109,7 @@ def test_whatever_ends_the_updates_is_a_line(mine, loss, said):
     found = judged(asked(plan(), mine(loss=loss)))
     assert [finding.name for finding in found] == ["data", "update"]
     assert found[1].status == "fail"
-    assert re.search(said, found[1].said), found[1].said
+    assert re.search(said, found[1].message), found[1].message
 
 
 @pytest.mark.parametrize(
@@ -122,23 +122,23 @@ def test_whatever_ends_the_updates_is_a_line(mine, loss, said):
 def test_a_process_that_dies_is_a_line(mine, loss, said):
     found = judged(attempt(plan(), mine(loss=loss), find("cpu")))
     assert [finding.name for finding in found] == ["data", "update"]
-    assert re.search(said, found[1].said), found[1].said
+    assert re.search(said, found[1].message), found[1].message
 
 
 def test_updates_that_do_not_end_are_given_up(mine):
     given_up = attempt(plan(), mine(loss="time.sleep(600)"), find("cpu"), seconds=3.0)
-    assert "not done after 3.0 s" in lines(given_up)["update"].said
+    assert "not done after 3.0 s" in lines(given_up)["update"].message
 
 
 def test_on_a_slow_machine_two_updates_are_enough(mine, monkeypatch):
     monkeypatch.setattr(trial, "ENOUGH_SECONDS", 0.0)
     found = lines(asked(plan(), mine()))
-    assert "2 updates of 8 samples" in found["update"].said
+    assert "2 updates of 8 samples" in found["update"].message
 
 
 def test_data_that_cannot_be_read_are_a_line(mine):
     found = judged(asked(plan(), mine(data="raise OSError('no such mount')")))
-    assert ([finding.name for finding in found], "no such mount" in found[0].said) == (["update"], True)
+    assert ([finding.name for finding in found], "no such mount" in found[0].message) == (["update"], True)
 
 
 @pytest.mark.parametrize(
@@ -172,7 +172,7 @@ def made_up(plan, *, bytes_=20 * MIB, seconds=(9.0, 0.1, 0.1, 0.1), loss="1.5"):
 def test_more_memory_than_predicted_is_told(kind, bytes_, status):
     found = lines(made_up(plan(kind=kind), bytes_=bytes_))["memory"]
     assert found.status == status
-    assert f"ratio {bytes_ / (20 * MIB):.2f}" in found.said
+    assert f"ratio {bytes_ / (20 * MIB):.2f}" in found.message
 
 
 @pytest.mark.parametrize(("seconds", "status"), [(0.04, "warn"), (0.1, "pass"), (0.3, "warn")])
@@ -182,7 +182,7 @@ def test_a_time_outside_of_the_predicted_range_is_told_and_the_first_update_does
 
 
 def test_a_device_whose_rates_nobody_knows_still_has_a_time():
-    assert "100 ms" in lines(made_up(plan(seconds=None)))["time"].said
+    assert "100 ms" in lines(made_up(plan(seconds=None)))["time"].message
     assert measured(made_up(plan(seconds=None)))["time"]["ratio"] is None
 
 
@@ -213,7 +213,7 @@ def test_where_what_it_needs_is_missing_nothing_is_tried(monkeypatch, mine, tmp_
     monkeypatch.setattr(tried, "make_plan", lambda *_: pytest.fail("planned"))
     found = preflight.preflight("local", tmp_path, mine(), Settings())
     assert found.status == "fail"
-    assert "not tried, see kernels" in found.findings[-1].said
+    assert "not tried, see kernels" in found.findings[-1].message
 
 
 def test_a_plan_that_cannot_be_made_is_a_line_with_its_problems(monkeypatch, mine, tmp_path):
@@ -224,7 +224,7 @@ def test_a_plan_that_cannot_be_made_is_a_line_with_its_problems(monkeypatch, min
     monkeypatch.setattr(tried, "make_plan", bad)
     found = preflight.preflight("local", tmp_path, mine(), Settings()).findings[-1]
     assert (found.name, found.status, found.hint) == ("plan", "fail", "mend it")
-    assert "line 7" in found.said
+    assert "line 7" in found.message
 
 
 def test_a_plan_that_does_not_fit_is_not_tried(monkeypatch, mine, tmp_path):
@@ -232,7 +232,7 @@ def test_a_plan_that_does_not_fit_is_not_tried(monkeypatch, mine, tmp_path):
     monkeypatch.setattr(tried, "make_plan", lambda *_: SimpleNamespace(fits=False, reasons=["memory: too much"]))
     monkeypatch.setattr(tried, "attempt", lambda *_: pytest.fail("tried"))
     found = preflight.preflight("local", tmp_path, mine(), Settings()).findings[-1]
-    assert (found.name, found.status, found.said) == ("plan", "fail", "memory: too much")
+    assert (found.name, found.status, found.message) == ("plan", "fail", "memory: too much")
 
 
 def test_the_worst_line_decides():

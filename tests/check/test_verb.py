@@ -79,7 +79,7 @@ def test_a_recipe_that_is_not_tried_says_why_and_in_python_it_is_the_same(here, 
     monkeypatch.setattr(tried, "planned", lambda *_: (object(), []))
     found = shoestring.check(Mine(), on="cpu")
     assert (found.recipe, found.status) == ("Mine", "warn")
-    assert "in this process alone" in found.findings[-1].said
+    assert "in this process alone" in found.findings[-1].message
 
 
 def test_a_wrong_question_is_no_check(verb):

@@ -107,7 +107,7 @@ def test_the_machine_s_own_memory_the_quota_and_the_price_are_in_it(temporal):
 
 
 def test_the_ladder_is_the_engine_s(temporal):
-    first, *_, last = temporal.ladder
+    first, *_, last = temporal.fallbacks
     assert first == "micro_batch 128, 64, 32, 16, 8, 4, 2, 1"
     assert "error" in last
 

@@ -13,7 +13,7 @@ from shoestring.techniques import uncompiled
 from shoestring.trace import child
 if not {spared}:
     uncompiled.spare_the_compiler = lambda: None
-session = child._Session(None)
+session = child._RequestHandler(None)
 options = {{"size": "tiny", "architecture": "transformer"}}
 session.answer({{"do": "open", "reference": "temporal", "options": options}})
 question = {{"do": "trace", "accumulate": 2, "capability": (7, 5), "gpus": 1, "options": {{}}}}

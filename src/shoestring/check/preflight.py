@@ -65,7 +65,7 @@ class Checked:
         return {
             "status": self.status,
             **dataclasses.asdict(self),
-            "findings": list(map(dataclasses.asdict, self.findings)),
+            "findings": [finding.json() for finding in self.findings],
         }
 
 

@@ -16,7 +16,6 @@ from shoestring.engine import foreach
 from shoestring.engine.memory import HalfDoneError, error_message, out_of_memory
 from shoestring.engine.precision import MixedPrecision
 from shoestring.errors import RunError, UsageError
-from shoestring.renamed import accepts_old_arguments
 
 LossFunction = Callable[[nn.Module, Any], Any]
 Weight = float | Tensor
@@ -52,7 +51,6 @@ class UpdateResult:
     """Whether the step was made in the end."""
 
 
-@accepts_old_arguments
 def update(
     model: nn.Module,
     optimizer: Optimizer,

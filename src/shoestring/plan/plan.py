@@ -3,7 +3,7 @@
 import dataclasses
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 from shoestring import config, display
 from shoestring.estimate.calibration import Calibration
@@ -21,6 +21,7 @@ from shoestring.plan.search import search
 from shoestring.plan.sessions import PlannedSession, PlannedWeek, sessions, weeks
 from shoestring.recipe.contract import updates_per_epoch
 from shoestring.recipe.options import LoadedRecipe
+from shoestring.renamed import instance_attributes_of
 from shoestring.settings import Settings
 from shoestring.techniques import fallbacks
 from shoestring.trace import Tracer
@@ -50,7 +51,7 @@ class Plan:
     """The limit that is exceeded most, or that is nearest."""
     changes: tuple[str, ...]
     """The smallest that would make it fit, of each limit that is exceeded; none where it fits."""
-    ladder: tuple[str, ...]
+    fallbacks: tuple[str, ...]
     """What the engine does where memory runs out all the same."""
     reasons: tuple[str, ...]
     advice: tuple[str, ...]
@@ -101,7 +102,7 @@ class Plan:
             "limits": [limit.json() for limit in self.limits],
             "binding": self.binding.name,
             "changes": list(self.changes),
-            "ladder": list(self.ladder),
+            "ladder": list(self.fallbacks),
             "reasons": list(self.reasons),
             "notes": list(self.facts.notes),
             "advice": list(self.advice),
@@ -113,6 +114,9 @@ class Plan:
     def _repr_html_(self) -> str:
         """What a notebook shows."""
         return display.html(self)
+
+    if not TYPE_CHECKING:
+        __getattr__ = instance_attributes_of("Plan")
 
 
 def make_plan(
@@ -189,7 +193,9 @@ def plan_with(
         limits=tuple(bounds),
         binding=binding(bounds),
         changes=tuple(changes(bounds, proposed, target)),
-        ladder=tuple(fallbacks.descriptions(chosen.settings, _fallback_limits(loaded, chosen.settings, facts, target))),
+        fallbacks=tuple(
+            fallbacks.descriptions(chosen.settings, _fallback_limits(loaded, chosen.settings, facts, target))
+        ),
         reasons=(*reasons(found, loaded, target, wanted, facts, bounds), *calibration_reason(calibration, target)),
         advice=tuple(advice(Seen(chosen=chosen, wanted=wanted, loaded=loaded, target=target))),
         proposals=tuple(proposed),

@@ -41,7 +41,7 @@ def plan(plan: Plan) -> Markup:
             "notes": _lines(plan.facts.notes),
             "would do": _lines(plan.changes),
             "advice": _lines(plan.advice),
-            "if memory ends": " → ".join(plan.ladder),
+            "if memory ends": " → ".join(plan.fallbacks),
             "proposals": _lines(map(_proposal, plan.proposals)),
             "run it": _lines((f"{phase.name}: {phase.command}" for phase in plan.phases), tag="code"),
         },

@@ -15,7 +15,7 @@ Event = dict[str, Any]
 
 
 @dataclass(frozen=True, kw_only=True)
-class Session:
+class SessionRecord:
     """One stretch of wall-clock on one machine. Times are unix seconds; what took no time may be unknown: None."""
 
     number: int
@@ -52,7 +52,7 @@ class Session:
         return {**dataclasses.asdict(self), "updates": self.updates, "saves": len(self.saves)}
 
 
-def sessions(events: Iterable[Event], status: str) -> list[Session]:
+def sessions(events: Iterable[Event], status: str) -> list[SessionRecord]:
     """The sessions among all `events` of a run with this `status`, in order."""
     grouped: dict[int, list[Event]] = {}
     for event in events:
@@ -68,17 +68,17 @@ def sessions(events: Iterable[Event], status: str) -> list[Session]:
     return found
 
 
-def ledger(found: Iterable[Session]) -> dict[str, Any]:
+def ledger(found: Iterable[SessionRecord]) -> dict[str, Any]:
     """The ledger as JSON: its sessions, and what the run has taken in all."""
     lines = [session.json() for session in found]
-    summed = [name for name in Session.__annotations__ if name.endswith("seconds")]
+    summed = [name for name in SessionRecord.__annotations__ if name.endswith("seconds")]
     return {
         "sessions": lines,
         "total": {name: sum(line[name] for line in lines) for name in (*summed, "updates", "redone_updates", "saves")},
     }
 
 
-def pauses(found: list[Session]) -> list[tuple[float, float]]:
+def pauses(found: list[SessionRecord]) -> list[tuple[float, float]]:
     """From when to when the run rested between its sessions."""
     return [(old.end, new.start) for old, new in pairwise(found) if new.start > old.end]
 
@@ -100,14 +100,14 @@ def slowest(events: Iterable[Event]) -> dict[str, float]:
     return {kind: seconds for kind, (_, seconds) in found.items()}
 
 
-def _session(group: list[Event], opening: Event, following: Event | None, without_stop: str) -> Session:
+def _session(group: list[Event], opening: Event, following: Event | None, without_stop: str) -> SessionRecord:
     began = group[0]["time"] - _number(opening, "startup_seconds")
     reached = max(map(_update, group))
     ended = max(event["time"] for event in group)
     stop = next((event for event in group if event["event"] == "stop"), {})
     saves = [event for event in group if event["event"] == "save"]
     seconds = _number(stop, "seconds") or ended - began
-    return Session(
+    return SessionRecord(
         number=group[0]["session"],
         start=began,
         end=ended,

@@ -30,7 +30,7 @@ def serve(questions: TextIO, answers: TextIO, loaded: LoadedRecipe | None = None
     # If torch aborts, the parent finds the line of the recipe's code in what this leaves on standard error.
     faulthandler.enable(2)
     logging.getLogger("bitsandbytes").setLevel(logging.ERROR)  # as in cli.main
-    session = _Session(loaded)
+    session = _RequestHandler(loaded)
     for line in questions:
         try:
             answer = session.answer(json.loads(line))
@@ -46,7 +46,7 @@ def serve(questions: TextIO, answers: TextIO, loaded: LoadedRecipe | None = None
         print(json.dumps(answer), file=answers, flush=True)
 
 
-class _Session:
+class _RequestHandler:
     """One recipe, and the pretend device once it was set up."""
 
     def __init__(self, loaded: LoadedRecipe | None) -> None:

@@ -16,9 +16,9 @@ import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
-from shoestring.trace.alone import Alone
 from shoestring.trace.pretend import DEVICE
 from shoestring.trace.recorder import Recorder
+from shoestring.trace.single_device import SingleDevice
 from shoestring.units import MIB
 
 FIRST_BUCKET = MIB
@@ -31,7 +31,7 @@ BROADCASTS_AT_ONCE = 2
 """`max_in_flight` of `broadcast_coalesced` in torch's `csrc/distributed/c10d/comm.cpp`."""
 
 
-class Replicas(Alone):
+class Replicas(SingleDevice):
     """`DistributedDataParallel(model)` with its defaults."""
 
     def __init__(self, recorder: Recorder, model: nn.Module) -> None:

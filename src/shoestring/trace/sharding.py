@@ -11,19 +11,19 @@ from torch import nn
 
 from shoestring.settings import Settings
 from shoestring.techniques import checkpointing
-from shoestring.trace.alone import Alone
+from shoestring.trace.fsdp import FsdpShards
 from shoestring.trace.recorder import Recorder
 from shoestring.trace.replicas import DividedStates, Replicas
-from shoestring.trace.shards import Shards
+from shoestring.trace.single_device import SingleDevice
 
 
-def share(recorder: Recorder, model: nn.Module, recipe: Any, settings: Settings, gpus: int) -> Alone:
+def share(recorder: Recorder, model: nn.Module, recipe: Any, settings: Settings, gpus: int) -> SingleDevice:
     """How this model, whose weights are on the pretend device, is trained on one of `gpus`.
 
     Raises UsageError where FSDP2 does not take the model.
     """
     if gpus == 1:
-        return Alone(model)
+        return SingleDevice(model)
     match settings.sharding:
         case "ddp":
             return Replicas(recorder, model)
@@ -31,4 +31,4 @@ def share(recorder: Recorder, model: nn.Module, recipe: Any, settings: Settings,
             return DividedStates(recorder, model, gpus)
         case "zero2" | "zero3":
             blocks = checkpointing.blocks(model, recipe)
-            return Shards(recorder, model, blocks, gpus, reshard_after_forward=settings.sharding == "zero3")
+            return FsdpShards(recorder, model, blocks, gpus, reshard_after_forward=settings.sharding == "zero3")

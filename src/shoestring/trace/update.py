@@ -12,10 +12,10 @@ from shoestring.recipe.options import LoadedRecipe
 from shoestring.settings import Precision, Settings
 from shoestring.techniques import adapt, checkpointing, kernels, offload
 from shoestring.trace import attention, autocast, hosted, pretend, rollout, sharding, values
-from shoestring.trace.alone import Alone
 from shoestring.trace.pretend import DEVICE
 from shoestring.trace.record import Event, Storage
 from shoestring.trace.recorder import Recorder
+from shoestring.trace.single_device import SingleDevice
 
 FOLLOWED_MICROBATCHES = 2
 """The second finds gradients to add to; all later ones repeat it."""
@@ -49,7 +49,7 @@ def run(
         recorder.label(model.buffers(), "buffers")
         checkpointing.apply(model, loaded.parts, settings.checkpointing)
         shared = sharding.share(recorder, model, recipe, settings, gpus)
-        with shared.while_the_optimizer_is_made():
+        with shared.during_optimizer_setup():
             optimizer = adapt.optimizer(loaded, model)
         shared.divide(optimizer)
         kernels.choose(optimizer, settings.optimizer_kernel, many_by_default=on_gpu)
@@ -96,7 +96,7 @@ def _microbatch(
     scaler: _Scaler | None,
     share: float,
     place: tuple[int, int],
-    shared: Alone,
+    shared: SingleDevice,
 ) -> None:
     moved = pretend.batch_like(batch)
     recorder.label(pretend.tensors(moved), "batch")

@@ -21,7 +21,7 @@ from shoestring.monitor.progress import Progress
 from shoestring.recipe.options import LoadedRecipe
 from shoestring.session.deadline import Deadline
 from shoestring.session.directory import RunDirectory
-from shoestring.session.ledger import Session, ledger, sessions, slowest
+from shoestring.session.ledger import SessionRecord, ledger, sessions, slowest
 from shoestring.session.stop import SessionOver
 from shoestring.session.stored import StoredState
 from shoestring.settings import Settings
@@ -39,7 +39,7 @@ class Record:
         `deadline` is told what this session must expect.
         """
         self._run, self._loaded, self._deadline, self._target = run, loaded, deadline, target
-        self._earlier: list[Session] = []
+        self._earlier: list[SessionRecord] = []
         for kind, seconds in slowest(read(run.events_file)).items():
             deadline.observe(kind, seconds)
         # The events of this session begin where those of the others end.
@@ -191,7 +191,7 @@ class Record:
     def _write_ledger(self, status: str) -> None:
         write_json(self._run.ledger_file, ledger([*self._earlier, *self._this(status)]))
 
-    def _this(self, status: str) -> list[Session]:
+    def _this(self, status: str) -> list[SessionRecord]:
         return sessions(read(self._run.events_file, self._offset), status)
 
     def _write_state(self, status: str, reason: str) -> None:

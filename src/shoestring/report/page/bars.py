@@ -6,7 +6,7 @@ from shoestring.report.markup import EMPTY, Markup
 from shoestring.report.page import svg
 from shoestring.report.page.run import Run
 from shoestring.report.values import dig, number, numbers
-from shoestring.session.ledger import Session, pauses
+from shoestring.session.ledger import SessionRecord, pauses
 from shoestring.units import GIB, MIB, bytes_text, seconds_text
 
 if TYPE_CHECKING:
@@ -70,7 +70,7 @@ def memory_parts(run: Run) -> Markup:
     return svg.draw("Parts of the planned memory", paint, width=720, height=150 + 14 * rows)
 
 
-def timeline(found: list[Session]) -> Markup:
+def timeline(found: list[SessionRecord]) -> Markup:
     """The sessions on the wall clock, coloured by how they ended."""
     if not found:
         return EMPTY

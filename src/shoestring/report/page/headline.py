@@ -18,15 +18,15 @@ from shoestring.report.values import (
     size,
     words,
 )
-from shoestring.session.ledger import Session
+from shoestring.session.ledger import SessionRecord
 
 
-def headline(run: Run, found: list[Session]) -> Markup:
+def headline(run: Run, found: list[SessionRecord]) -> Markup:
     title = element("div", element("h1", run.name), element("span", run.status, class_=f"status {run.status}"))
     return element("header", title, *_standing(run, found), element("dl", *_cards(run, found), class_="cards"))
 
 
-def _standing(run: Run, found: list[Session]) -> Iterable[Markup]:
+def _standing(run: Run, found: list[SessionRecord]) -> Iterable[Markup]:
     reason, following = (str(run.state.get(key) or "") for key in ("reason", "next"))
     because = f": {reason}" if reason else ""
     last = moment(found[-1].end) if found else UNKNOWN
@@ -46,7 +46,7 @@ def _standing(run: Run, found: list[Session]) -> Iterable[Markup]:
         yield element("p", sentence, class_="reason")
 
 
-def _cards(run: Run, found: list[Session]) -> Iterable[Markup]:
+def _cards(run: Run, found: list[SessionRecord]) -> Iterable[Markup]:
     def card(name: str, value: str, more: str) -> Markup:
         return element("div", element("dt", name), element("dd", value, element("small", more)))
 

@@ -22,7 +22,7 @@ from shoestring.report.values import (
     size,
     words,
 )
-from shoestring.session.ledger import Session
+from shoestring.session.ledger import SessionRecord
 
 _METRIC_FIGURES = 8
 
@@ -48,7 +48,7 @@ def training(run: Run) -> Markup:
     )
 
 
-def history(found: list[Session]) -> Markup:
+def history(found: list[SessionRecord]) -> Markup:
     """The sessions, drawn and listed."""
     if not found:
         return EMPTY
@@ -93,7 +93,7 @@ def bound(run: Run) -> Markup:
     )
 
 
-def plan(run: Run, found: list[Session]) -> Markup:
+def plan(run: Run, found: list[SessionRecord]) -> Markup:
     """What was decided before, why, and how it compares with what came."""
     decided = dig(run.plan, "plan")
     if not isinstance(decided, dict):
@@ -143,7 +143,7 @@ def colophon(run: Run) -> Markup:
     return element("footer", f"From plan.json, state.json and {events}, the last of {last}. Last session: {newest}.")
 
 
-def _planned_and_measured(run: Run, found: list[Session]) -> Markup:
+def _planned_and_measured(run: Run, found: list[SessionRecord]) -> Markup:
     time, memory = dig(run.plan, "plan", "time"), dig(run.plan, "plan", "memory")
     update_seconds = [
         seconds / updates
@@ -190,7 +190,7 @@ def _list(title: str, values: object) -> Markup:
     return join([element("h3", title), element("ul", [element("li", named("", value)) for value in values])])
 
 
-def _ending(session: Session) -> Markup:
+def _ending(session: SessionRecord) -> Markup:
     again = f"; {plural(session.redone_updates, 'update')} done again" if session.redone_updates else ""
     return join(
         [

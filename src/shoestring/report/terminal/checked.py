@@ -16,7 +16,7 @@ def screen(checked: Checked) -> RenderableType:
     table = grid()
     for finding in checked.findings:
         mark, style = _MARKS[finding.status]
-        text = Text(finding.said)
+        text = Text(finding.message)
         if finding.hint:
             text.append(f"\n{finding.hint}", style="dim")
         table.add_row(Text(f"{mark} {finding.status}", style=style), finding.name, text)

@@ -36,7 +36,7 @@ def screen(plan: Plan) -> RenderableType:
     ):
         if lines:
             facts.add_row(name, Text("\n".join(lines)))
-    facts.add_row("if memory ends", Text(" → ".join(plan.ladder)))
+    facts.add_row("if memory ends", Text(" → ".join(plan.fallbacks)))
     if plan.proposals:
         facts.add_row("proposals", _proposals(plan))
     for phase in plan.phases:

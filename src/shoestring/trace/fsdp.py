@@ -20,13 +20,13 @@ from torch import Tensor, nn
 
 from shoestring.errors import UsageError
 from shoestring.techniques import trees
-from shoestring.trace.alone import Alone
 from shoestring.trace.pretend import DEVICE, tensors
 from shoestring.trace.record import Part
 from shoestring.trace.recorder import Recorder
+from shoestring.trace.single_device import SingleDevice
 
 
-class Shards(Alone):
+class FsdpShards(SingleDevice):
     """`fully_shard` of each block, then of the model; blocks' weights leave after forward, or stay until backward."""
 
     def __init__(
@@ -50,7 +50,7 @@ class Shards(Alone):
         model.register_forward_hook(lambda *_: self._line.drop_gathered())
 
     @contextmanager
-    def while_the_optimizer_is_made(self) -> Iterator[None]:
+    def during_optimizer_setup(self) -> Iterator[None]:
         self._register(self._shards)
         try:
             yield

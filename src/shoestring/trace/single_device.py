@@ -9,7 +9,7 @@ from torch import nn
 from torch.optim import Optimizer
 
 
-class Alone:
+class SingleDevice:
     """Nothing is shared. An update calls these as it goes."""
 
     def __init__(self, model: nn.Module) -> None:
@@ -17,7 +17,7 @@ class Alone:
         """What has gradients when backward has ended."""
 
     @contextmanager
-    def while_the_optimizer_is_made(self) -> Iterator[None]:
+    def during_optimizer_setup(self) -> Iterator[None]:
         """Here the model's parameters are those that the optimizer is to be made with."""
         yield
 
