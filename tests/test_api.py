@@ -1,4 +1,4 @@
-"""The verbs as functions: what a command can be asked, its function can be asked too."""
+"""The verbs as functions, with every option that the commands have."""
 
 import inspect
 import time
@@ -13,36 +13,36 @@ from shoestring.estimate.spread import Spread
 from tests.mine import Mine
 
 ARGUMENTS = {"limit": "limit_seconds", "disk": "disk_bytes", "price": "usd_per_hour", "set_": "values"}
-"""Options whose texts a command parses, and the arguments they become."""
+"""Options that a command parses, and the arguments of `api` that receive the result."""
 
 
 @pytest.mark.parametrize("command", cli.app.registered_commands, ids=lambda command: command.callback.__name__)
-def test_every_option_of_a_command_is_an_argument_of_its_function(command):
-    options = inspect.signature(command.callback).parameters.keys() - {"as_json"}
+def test_options_of_a_command_are_arguments_of_its_function(command):
+    options = inspect.signature(command.callback).parameters.keys() - {"as_json", "full"}
     verb = getattr(api, command.callback.__name__)
     assert {ARGUMENTS.get(name, name) for name in options} <= inspect.signature(verb).parameters.keys()
 
 
-def test_a_comparison_counts_limits_and_price_for_every_target():
-    asked = {"limit_seconds": 1200, "disk_bytes": 10**9, "usd_per_hour": 0.5}
-    comparison = shoestring.compare(Mine(), ["kaggle-t4", "t4"], **asked)
+def test_limits_and_price_apply_to_every_target():
+    arguments = {"limit_seconds": 1200, "disk_bytes": 10**9, "usd_per_hour": 0.5}
+    comparison = shoestring.compare(Mine(), ["kaggle-t4", "t4"], **arguments)
     for plan in comparison.plans:
         assert plan.target.platform.session_hours == pytest.approx(1 / 3)
         assert plan.disk.limit_bytes == 10**9
         assert plan.cost_usd == pytest.approx(plan.hours * 0.5)
-    assert comparison.plans[1].json() == shoestring.plan(Mine(), on="t4", **asked).json()
+    assert comparison.plans[1].json() == shoestring.plan(Mine(), on="t4", **arguments).json()
 
 
-def test_a_comparison_is_calibrated(monkeypatch, tmp_path):
+def test_comparison_is_calibrated(monkeypatch, tmp_path):
     with pytest.raises(UsageError, match=r"plan\.json"):
         shoestring.compare(Mine(), ["t4"], calibrate=tmp_path)
     spread = Spread(low=0.9, high=1.1, source="a run")
     measured = Calibration(device="NVIDIA T4", factor=2.0, spread=spread, input_seconds=0.0, save_rate=None)
-    monkeypatch.setattr(api, "calibrated", {tmp_path: measured}.get)
+    monkeypatch.setattr("shoestring.runs.calibrate.calibrated", {tmp_path: measured}.get)
     plain, twice = (shoestring.compare(Mine(), ["t4"], calibrate=run).rows()[0] for run in (None, str(tmp_path)))
     assert twice["update_seconds"] == pytest.approx(2 * plain["update_seconds"])
 
 
-def test_a_session_began_when_it_is_said_to_have(tmp_path):
+def test_session_limit_counts_from_started(tmp_path):
     outcome = shoestring.train(Mine(), run=tmp_path / "run", limit_seconds=60, started=time.monotonic() - 100)
     assert (outcome.status, outcome.update) == ("paused", 0)

@@ -1,4 +1,4 @@
-"""The command line as a person and as a program meet it."""
+"""The command line: its output for users and for programs, and its errors."""
 
 import json
 import os
@@ -7,7 +7,7 @@ import sys
 
 import pytest
 
-from shoestring import cli
+from shoestring import api, cli
 
 
 @pytest.fixture
@@ -16,10 +16,10 @@ def shoestring(monkeypatch, capsys):
 
     def run(*arguments):
         monkeypatch.setattr(sys, "argv", ["shoestring", *map(str, arguments)])
-        with pytest.raises(SystemExit) as ended:
+        with pytest.raises(SystemExit) as exit_info:
             cli.main()
-        captured = capsys.readouterr()
-        return ended.value.code or 0, captured.out, captured.err
+        output = capsys.readouterr()
+        return exit_info.value.code or 0, output.out, output.err
 
     return run
 
@@ -44,22 +44,36 @@ class Mine:
     return path
 
 
-def test_every_answer_a_program_reads_is_json_alone(shoestring, mine):
-    """Estimates and plans: see below."""
-    for question in (["recipes"], ["targets"], ["train", mine, "--run", mine.parent / "run"]):
-        status, out, _ = shoestring(*question, "--json")
+def test_json_is_the_only_output(shoestring, mine):
+    """Estimates and plans have tests of their own below."""
+    for command in (["recipes"], ["targets"], ["train", mine, "--run", mine.parent / "run"]):
+        status, out, _ = shoestring(*command, "--json")
         assert status == 0
         json.loads(out)
 
 
-def test_what_any_recipe_takes_is_listed_once_and_so_are_the_settings(shoestring):
+def test_recipes_has_one_line_for_each(shoestring, monkeypatch):
+    monkeypatch.setenv("COLUMNS", "120")
     _, out, _ = shoestring("recipes")
-    for name in ("subset=", "optimizer_states=own", "checkpointing=", "keep_checkpoints=2"):
-        assert out.count(f"  {name}") == 1
-    assert out.index("cloud") < out.index("any recipe") < out.index("subset=") < out.index("settings, which")
+    lines = out.splitlines()
+    assert [line.split()[0] for line in lines[: lines.index("")]] == [recipe["name"] for recipe in api.recipes()]
 
 
-def test_an_estimate_has_the_documented_form(shoestring, mine):
+def test_options_of_a_recipe_are_in_groups(shoestring):
+    _, out, _ = shoestring("recipes", "temporal")
+    names = ("size=full", "subset=", "horizon=8", "optimizer_states=own", "checkpointing=", "keep_checkpoints=2")
+    assert [out.count(f"  {name}") for name in names] == [1] * len(names)
+    positions = [out.index(f"  {name}") for name in names]
+    assert positions == sorted(positions)
+
+
+def test_options_of_a_recipe_file_are_listed(shoestring, mine):
+    _, out, _ = shoestring("recipes", mine, "--json")
+    options = {option["name"]: option["default"] for option in json.loads(out)["options"]}
+    assert (options["epochs"], options["effective_batch"]) == (2, 4)
+
+
+def test_estimate_has_the_documented_keys(shoestring, mine):
     _, out, _ = shoestring(
         "estimate", mine, "--on", "t4", "--set", "micro_batch=2", "--set", "precision=fp16", "--json"
     )
@@ -73,24 +87,45 @@ def test_an_estimate_has_the_documented_form(shoestring, mine):
     assert sum(part["bytes"] for part in answer["parts"]) == answer["peak_bytes"]
 
 
-def test_a_plan_has_the_documented_form(shoestring, mine):
+def test_plan_has_the_documented_keys(shoestring, mine):
     _, out, _ = shoestring("plan", mine, "--on", "kaggle-t4", "--json")
     answer = json.loads(out)
-    wanted = {"verdict", "settings", "memory", "time", "sessions", "disk", "reasons", "alternatives"}
-    assert wanted <= set(answer)
+    keys = {"verdict", "settings", "memory", "time", "sessions", "disk", "reasons", "alternatives"}
+    assert keys <= set(answer)
     assert {"update_seconds", "epoch_seconds", "total_seconds"} <= set(answer["time"])
     assert {"hours", "updates", "epochs"} == set(answer["sessions"][0])
 
 
-def test_a_person_reads_the_verdict_the_parts_and_the_reasons(shoestring, mine):
-    status, out, _ = shoestring("plan", mine, "--on", "kaggle-t4")
-    assert status == 0
-    assert out.splitlines()[1].strip() == "fits"
-    for words in ("CUDA context", "14.56 GiB", "micro_batch 4", "because", "12 h", "█"):
-        assert words in out
+def test_plan_begins_with_the_answer_and_the_next_command(shoestring, mine, monkeypatch):
+    monkeypatch.setenv("COLUMNS", "80")
+    monkeypatch.chdir(mine.parent)
+    summary, full = (shoestring("plan", "mine.py", "--on", "kaggle-t4", *flags)[1] for flags in ([], ["--full"]))
+    assert len(summary.splitlines()) <= 25
+    for out in (summary, full):
+        sentence, _, command = " ".join(line.strip() for line in out.split("\n\n")[0].splitlines()).partition("type ")
+        assert sentence.startswith("mine.py fits on kaggle-t4 (NVIDIA T4, 14.56 GiB; 4 parameters) and takes about")
+        assert command == "shoestring train mine.py --run runs/mine --on kaggle-t4"
+        for words in ("CUDA context", "14.56 GiB", "micro_batch 4", "12 h", "█"):
+            assert words in out
+    for words in ("reasons", "alternatives", "out of memory", "full run"):
+        assert f"\n{words}  " in full and f"\n{words}  " not in summary
 
 
-def test_a_run_is_trained_and_a_finished_one_is_left_alone(shoestring, mine):
+def test_plan_that_does_not_fit_says_what_to_change(shoestring, mine, monkeypatch):
+    monkeypatch.setenv("COLUMNS", "100")
+    mine.write_text(mine.read_text().replace("nn.Linear(3, 1)", "nn.Linear(3, 3000000000)"))
+    monkeypatch.chdir(mine.parent)
+    _, out, _ = shoestring("plan", "mine.py", "--on", "t4", "--set", "micro_batch=4")
+    assert out.startswith("mine.py does not fit on t4") and "of GPU memory, but 14.56 GiB is available" in " ".join(
+        out.split()
+    )
+    assert "to make it fit  GPU memory: a device with" in out and len(out.splitlines()) <= 25
+    _, out, _ = shoestring("plan", "temporal", "--on", "t4", "--disk", "28MiB")
+    assert "temporal does not fit on t4" in out and "disk" in out
+    assert "plan again with\n  shoestring plan temporal --on t4 --set light_weights=fp16" in out
+
+
+def test_finished_run_is_not_trained_again(shoestring, mine):
     run = mine.parent / "run"
     status, out, err = shoestring("train", mine, "--run", run)
     assert (status, out.splitlines()[0]) == (0, "finished: all 2 epochs")
@@ -104,7 +139,7 @@ def test_a_run_is_trained_and_a_finished_one_is_left_alone(shoestring, mine):
     assert (status, out.strip()) == (0, str(run / "report.html"))
 
 
-def test_a_run_continues_without_saying_its_options_again(shoestring, mine):
+def test_run_continues_with_its_stored_options(shoestring, mine):
     run = mine.parent / "run"
     status, out, _ = shoestring("train", mine, "--run", run, "--set", "epochs=3", "--limit", "0.001s")
     assert status == 0
@@ -114,25 +149,25 @@ def test_a_run_continues_without_saying_its_options_again(shoestring, mine):
     assert (json.loads(out)["status"], json.loads(out)["total_updates"]) == ("finished", 9)
 
 
-WRONG = {
+INVALID = {
     "unknown option": (["plan", "temporal", "--set", "epoch=3"], "did you mean epochs?"),
-    "two at once": (
+    "two problems": (
         ["plan", "temporal", "--set", "epoch=3", "--set", "micro_batch=many"],
         "micro_batch=many: expected",
     ),
-    "no pair": (["plan", "temporal", "--set", "epochs"], "write --set epochs=3"),
-    "impossible": (["plan", "temporal", "--set", "keep_checkpoints=1"], "must be at least 2"),
+    "no value": (["plan", "temporal", "--set", "epochs"], "write --set epochs=3"),
+    "too small": (["plan", "temporal", "--set", "keep_checkpoints=1"], "must be at least 2"),
     "unknown recipe": (["plan", "tempral"], "did you mean temporal?"),
     "no such file": (["train", "nope.py", "--run", "x"], "there is no file"),
     "unknown target": (["plan", "temporal", "--on", "kagle-t4"], "did you mean kaggle-t4?"),
     "unreadable data": (["plan", "temporal", "--set", "data=nope.csv"], "nope.csv"),
-    "no duration": (["train", "temporal", "--run", "x", "--limit", "soon"], "write 90s, 20m or 1.5h"),
-    "no size": (["train", "temporal", "--run", "x", "--disk", "much"], "write 15GB, 500MB or 1.5GiB"),
+    "invalid duration": (["train", "temporal", "--run", "x", "--limit", "soon"], "write 90s, 20m or 1.5h"),
+    "invalid size": (["train", "temporal", "--run", "x", "--disk", "much"], "write 15GB, 500MB or 1.5GiB"),
     "no run": (["report", "."], "is no run"),
 } | {
     f"an argument of {verb[0]}": (
         [*verb, "--set", "epochs=3", "--set", "on=t4"],
-        "on=t4: on belongs to the command, not to a recipe",
+        "on=t4: on is an option of the command, not of a recipe",
     )
     for verb in (
         ["estimate", "temporal"],
@@ -144,10 +179,10 @@ WRONG = {
 }
 
 
-@pytest.mark.parametrize("name", WRONG)
-def test_a_wrong_question_is_one_clear_error_with_a_hint(shoestring, name, tmp_path, monkeypatch):
+@pytest.mark.parametrize("name", INVALID)
+def test_invalid_usage_is_one_error_with_a_hint(shoestring, name, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    arguments, words = WRONG[name]
+    arguments, words = INVALID[name]
     status, out, err = shoestring(*arguments)
     assert (status, out) == (2, "")
     assert err.startswith("error: ")
@@ -156,7 +191,7 @@ def test_a_wrong_question_is_one_clear_error_with_a_hint(shoestring, name, tmp_p
     assert not list(tmp_path.glob("x/plan.json"))
 
 
-def test_a_directory_of_another_recipe_is_refused(shoestring, mine):
+def test_run_of_another_recipe_is_refused(shoestring, mine):
     run = mine.parent / "run"
     assert shoestring("train", mine, "--run", run)[0] == 0
     status, _, err = shoestring("train", "temporal", "--run", run)
@@ -165,7 +200,7 @@ def test_a_directory_of_another_recipe_is_refused(shoestring, mine):
     assert "hint: " in err
 
 
-def test_a_run_keeps_its_options(shoestring, mine):
+def test_options_of_a_run_cannot_change(shoestring, mine):
     run = mine.parent / "run"
     shoestring("train", mine, "--run", run, "--limit", "0.001s")
     status, _, err = shoestring("train", mine, "--run", run, "--set", "epochs=7")
@@ -173,7 +208,7 @@ def test_a_run_keeps_its_options(shoestring, mine):
     assert "epochs: the run has 2, asked for is 7" in err
 
 
-def test_other_settings_continue_only_when_inexact_is_allowed(shoestring, mine):
+def test_other_settings_need_allow_inexact(shoestring, mine):
     run = mine.parent / "run"
     shoestring("train", mine, "--run", run, "--limit", "0.001s")
     status, _, err = shoestring("train", mine, "--run", run, "--set", "micro_batch=2")
@@ -184,7 +219,7 @@ def test_other_settings_continue_only_when_inexact_is_allowed(shoestring, mine):
     assert "not bit for bit" in err
 
 
-def test_a_changed_recipe_file_continues_only_when_inexact_is_allowed(shoestring, mine):
+def test_changed_recipe_file_needs_allow_inexact(shoestring, mine):
     run = mine.parent / "run"
     shoestring("train", mine, "--run", run, "--limit", "0.001s")
     mine.write_text(mine.read_text() + "\n# changed\n")
@@ -193,7 +228,7 @@ def test_a_changed_recipe_file_continues_only_when_inexact_is_allowed(shoestring
     assert "recipe file: saved under" in err
 
 
-def test_a_damaged_checkpoint_is_named_passed_over_and_training_goes_on(shoestring, mine):
+def test_damaged_checkpoint_is_named_and_skipped(shoestring, mine):
     run = mine.parent / "run"
     shoestring("train", mine, "--run", run, "--set", "save_every_updates=1", "--set", "epochs=4")
     state = json.loads((run / "state.json").read_text())
@@ -207,29 +242,38 @@ def test_a_damaged_checkpoint_is_named_passed_over_and_training_goes_on(shoestri
     assert out.startswith("finished")
 
 
-def test_a_failing_recipe_is_status_1_and_the_run_says_failed(mine, tmp_path):
+def test_failing_recipe_ends_with_status_1(mine, tmp_path):
     mine.write_text(mine.read_text().replace(".mean()", ".mean() * float('nan')"))
-    ended = subprocess.run(
+    process = subprocess.run(
         [sys.executable, "-m", "shoestring", "train", mine, "--run", tmp_path / "run"], capture_output=True, text=True
     )
-    assert ended.returncode == 1
-    assert "error: the loss of update 1 is nan" in ended.stderr
-    assert "Traceback" not in ended.stderr
+    assert process.returncode == 1
+    assert "error: the loss of update 1 is nan" in process.stderr
+    assert "Traceback" not in process.stderr
     state = json.loads((tmp_path / "run" / "state.json").read_text())
     assert state["status"] == "failed"
     assert "nan" in state["reason"]
 
 
-def test_help_names_every_verb_and_imports_nothing_heavy():
+def test_help_imports_nothing_heavy():
     script = (
         "import sys\nfrom shoestring.cli import main\nsys.argv = ['shoestring', '--help']\n"
         "try: main()\nexcept SystemExit: pass\n"
         "heavy = {'torch', 'numpy', 'pandas', 'matplotlib', 'safetensors', 'torchmetrics', 'transformers'}\n"
         "assert not heavy & set(sys.modules), heavy & set(sys.modules)\n"
     )
-    ended = subprocess.run(
+    process = subprocess.run(
         [sys.executable, "-c", script], capture_output=True, text=True, env={**os.environ, "COLUMNS": "100"}
     )
-    assert ended.returncode == 0, ended.stderr
+    assert process.returncode == 0, process.stderr
     for verb in ("recipes", "targets", "estimate", "plan", "train", "report"):
-        assert f" {verb} " in ended.stdout
+        assert f" {verb} " in process.stdout
+
+
+@pytest.mark.parametrize("verb", [command.callback.__name__ for command in cli.app.registered_commands])
+def test_help_of_a_command_ends_with_two_examples(shoestring, monkeypatch, verb):
+    monkeypatch.setenv("COLUMNS", "120")
+    status, out, _ = shoestring(verb, "--help")
+    lines = [line.strip() for line in out.splitlines() if line.strip()]
+    assert status == 0 and lines[-3] == "Examples:"
+    assert all(line.startswith(f"shoestring {verb}") for line in lines[-2:])

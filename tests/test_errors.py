@@ -18,5 +18,5 @@ def test_a_wrong_question_is_status_2_and_a_failed_run_1():
 
 def test_the_nearest_name_is_proposed_or_all_are_listed():
     assert nearest("tempral", ["legal", "temporal"]) == "did you mean temporal?"
-    assert nearest("xyz", ["legal", "temporal"]) == "there are: legal, temporal"
-    assert nearest("xyz", []) == "there are: none"
+    assert nearest("xyz", ["legal", "temporal"]) == "available: legal, temporal"
+    assert nearest("xyz", []) == "available: none"

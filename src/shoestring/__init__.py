@@ -1,11 +1,11 @@
-"""Train real models on free and small GPUs: plan first, survive what small machines do, continue bit for bit.
+"""Train PyTorch models on free and small GPUs: plan first, survive failures, and resume bit for bit.
 
 plan = shoestring.plan("temporal", on="kaggle-t4")
-run = shoestring.train("temporal", plan, run="runs/temporal")     # again to continue
+run = shoestring.train("temporal", plan, run="runs/temporal")     # call it again to continue
 """
 
-# A room and a verb may have one name, and importing a room for the first time binds its name here. So the rooms come
-# first, empty as their __init__ files are, and the verbs have the last word.
+# Some packages have the name of a verb, and the first import of a package binds its name here. They are imported first,
+# which is cheap since their __init__ files are empty, so that the names stay bound to the verbs.
 import shoestring.check
 import shoestring.estimate
 import shoestring.plan

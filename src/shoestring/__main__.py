@@ -1,4 +1,4 @@
-"""`python -m shoestring` is the command line."""
+"""Run the command line by `python -m shoestring`."""
 
 from shoestring.cli import main
 

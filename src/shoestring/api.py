@@ -1,4 +1,9 @@
-"""The verbs of the command line as plain functions: each command parses its options and calls the one of its name."""
+"""The verbs of the command line as functions: each command parses its options and calls the function of its name.
+
+The functions import what they need, so that `shoestring --help` and `import shoestring` start without it.
+"""
+
+from __future__ import annotations
 
 import time
 from collections.abc import Iterable
@@ -6,45 +11,50 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from shoestring.errors import UsageError
-from shoestring.hardware.catalog import Target
-from shoestring.hardware.targets import find as find_target
-from shoestring.hardware.targets import known as known_targets
-from shoestring.hardware.targets import under
-from shoestring.plan.comparison import Comparison
-from shoestring.plan.comparison import compare as comparison
-from shoestring.plan.estimate import Estimate, make_estimate
-from shoestring.plan.plan import Plan
-from shoestring.recipe.finding import built_in, choose
-from shoestring.report import notebook  # noqa: F401  (registers how a notebook shows what the verbs return)
-from shoestring.runs.calibrate import calibrated
-from shoestring.runs.launch import LaunchRequest, launch
 
 if TYPE_CHECKING:
     from shoestring.check.preflight import Checked
+    from shoestring.hardware.catalog import Target
+    from shoestring.plan.comparison import Comparison
+    from shoestring.plan.estimate import Estimate
+    from shoestring.plan.plan import Plan
     from shoestring.runs.evaluate import Evaluated
     from shoestring.train.loop import Outcome
 
 
-def recipes() -> list[dict[str, Any]]:
-    """The built-in recipes: name, what it is, and its options with defaults, choices and help."""
-    return built_in()
+def recipes(recipe: str | None = None) -> list[dict[str, Any]]:
+    """Return the built-in recipes, or only `recipe`: name, summary, and options with defaults, choices and help.
+
+    `recipe` is a built-in name or a path to a file, which is executed.
+
+    Raises UsageError for an unknown recipe.
+    """
+    from shoestring.recipe.finding import built_in, describe, find
+
+    return built_in() if recipe is None else [describe(find(recipe))]
 
 
 def targets() -> list[Target]:
-    """Where a run can be planned for: platforms, bare GPUs, and this machine as `local`, which is looked at."""
-    return [*known_targets().values(), find_target("local")]
+    """Return the known targets: platforms, single GPUs, and this machine as `local`, which is probed."""
+    from shoestring.hardware.targets import find, known
+
+    return [*known().values(), find("local")]
 
 
 def estimate(recipe: str | object, on: str = "local", **values: object) -> Estimate:
-    """The peak memory of one training step, as named parts, without a GPU.
+    """Estimate the peak memory of one training step as named parts, without a GPU.
 
     `recipe` is a built-in name, a path, or an object with `model()`, `batch(size)` and `loss(model, batch)`; `values`
-    are its options and the settings. A microbatch that is not given is the effective batch, a precision fp32.
+    are its options and the settings. The default microbatch is the effective batch, the default precision fp32.
 
-    Raises UsageError for anything unknown, TraceError when a step of the model cannot be followed.
+    Raises UsageError for unknown names and invalid values, TraceError if a training step of the model cannot be traced.
     """
-    loaded, wanted = choose(recipe, values)
-    return make_estimate(loaded, find_target(on), wanted)
+    from shoestring.hardware.targets import find
+    from shoestring.plan.estimate import make_estimate
+    from shoestring.recipe.finding import choose
+
+    loaded, settings = choose(recipe, values)
+    return make_estimate(loaded, find(on), settings)
 
 
 def plan(
@@ -57,11 +67,11 @@ def plan(
     calibrate: str | Path | None = None,
     **values: object,
 ) -> Plan:
-    """The fastest settings that fit the target, and what they cost in memory, time, sessions and disk.
+    """Choose the fastest settings that fit the target, and predict their memory, time, sessions and disk.
 
-    A session's `limit_seconds` and the run's `disk_bytes` count instead of the platform's limits, `usd_per_hour` of
-    one GPU instead of a list price, and the measured time of a run `calibrate` on the same GPU scales predictions. The
-    other arguments and the errors are those of `estimate`; what is not given is chosen.
+    `limit_seconds` of a session and `disk_bytes` of the run's directory replace the platform's limits, `usd_per_hour`
+    of one GPU replaces the list price, and the measured time of the run `calibrate`, made on the same GPU, scales the
+    predictions. Options and settings in `values` are fixed, all others are chosen. The errors are those of `estimate`.
     """
     plans = compare(
         recipe,
@@ -85,33 +95,39 @@ def compare(
     calibrate: str | Path | None = None,
     **values: object,
 ) -> Comparison:
-    """A plan for each of the targets `on`, side by side with time and cost.
+    """Plan for each of the targets `on`, and compare time and cost.
 
-    The other arguments and the errors are those of `plan`, and count for every target.
+    The other arguments and the errors are those of `plan` and apply to every target.
     """
-    loaded, wanted = choose(recipe, values)
-    where = [under(find_target(name), session_seconds=limit_seconds, disk_bytes=disk_bytes) for name in on]
-    measured = calibrated(Path(calibrate)) if calibrate else None
-    return comparison(loaded, where, wanted, usd_per_hour=usd_per_hour, calibration=measured)
+    from shoestring.hardware.targets import find, under
+    from shoestring.plan.comparison import compare
+    from shoestring.recipe.finding import choose
+    from shoestring.runs.calibrate import calibrated
+
+    loaded, settings = choose(recipe, values)
+    targets = [under(find(name), session_seconds=limit_seconds, disk_bytes=disk_bytes) for name in on]
+    calibration = calibrated(Path(calibrate)) if calibrate else None
+    return compare(loaded, targets, settings, usd_per_hour=usd_per_hour, calibration=calibration)
 
 
 def check(
     recipe: str | object | None = None, on: str = "local", *, run: str | Path = "runs", **values: object
-) -> "Checked":
-    """Look at this machine before a run in the directory `run` under the limits of `on`: GPU, build, disk, data, ...
+) -> Checked:
+    """Check this machine before a run in the directory `run` under the limits of `on`: GPU, build, disk, data, ...
 
-    With a recipe its plan for this machine is made, and a few of its updates are tried in a process of their own.
+    With a recipe, also plan it for this machine and run a few of its updates in a separate process.
 
-    Raises UsageError for a wrong question; what is wrong with the machine is a finding.
+    Raises UsageError for invalid usage; a problem of the machine is a finding, not an error.
     """
     from shoestring.check.preflight import preflight
+    from shoestring.recipe.finding import choose
 
     if recipe is None:
         if values:
             raise UsageError(f"options need a recipe: {', '.join(values)}", hint="shoestring check RECIPE --set ...")
         return preflight(on, Path(run))
-    loaded, wanted = choose(recipe, values)
-    return preflight(on, Path(run), loaded, wanted)
+    loaded, settings = choose(recipe, values)
+    return preflight(on, Path(run), loaded, settings)
 
 
 def train(
@@ -125,16 +141,18 @@ def train(
     allow_inexact: bool = False,
     started: float | None = None,
     **values: object,
-) -> "Outcome":
-    """Train until the run in the directory `run` is finished or this session is over; again to continue.
+) -> Outcome:
+    """Train until the run in the directory `run` is finished or this session is over; call it again to continue.
 
-    Without a plan, or with one made for another device, the run is planned for this machine first. `on` lends its
-    platform's limits (session hours, disk); `limit_seconds` of this session and `disk_bytes` of the run's directory
-    count instead. The session began when `time.monotonic()` said `started`, by default now. A run keeps its options;
-    other settings, versions or hardware need `allow_inexact`.
+    Without a plan, or with one made for another device, the run is first planned for this machine. The platform of the
+    target `on` provides the limits (session hours, disk), which `limit_seconds` of this session and `disk_bytes` of the
+    run's directory replace. `started` is the value of `time.monotonic()` at the start of the session, by default now. A
+    run keeps its options; other settings, versions or hardware need `allow_inexact`.
 
-    Raises UsageError for a wrong question, RunError when the run cannot go on.
+    Raises UsageError for invalid usage, RunError if the run cannot continue.
     """
+    from shoestring.runs.launch import LaunchRequest, launch
+
     request = LaunchRequest(
         run=Path(run),
         on=on,
@@ -153,24 +171,24 @@ def evaluate(
     on: str = "local",
     limit_seconds: float | None = None,
     **values: object,
-) -> "Evaluated":
-    """The metrics of a run's weights, or of one of its checkpoints', without an optimizer in memory.
+) -> Evaluated:
+    """Compute the metrics of the weights of a run or of a checkpoint, without an optimizer in memory.
 
     `directory` is a run (its best weights, else its last ones, else those of its newest checkpoint), its `best` or
-    `light`, or one of its checkpoints. Options are the run's own but for `values`, such as `data`; a `recipe` is only
-    needed where the run's own is not found any more. Nothing is written.
+    `light` folder, or one of its checkpoints. `values`, such as `data`, replace the run's own options; `recipe` is only
+    needed if the run's own recipe is not found any more. Nothing is written.
 
-    Raises UsageError for a wrong question, CheckpointError for weights that are damaged or another model's.
+    Raises UsageError for invalid usage, CheckpointError for weights that are damaged or belong to another model.
     """
-    from shoestring.runs.evaluate import evaluate as evaluated
+    from shoestring.runs.evaluate import evaluate
 
-    return evaluated(Path(directory), values, recipe=recipe, on=on, limit_seconds=limit_seconds)
+    return evaluate(Path(directory), values, recipe=recipe, on=on, limit_seconds=limit_seconds)
 
 
 def report(run: str | Path) -> Path:
-    """Draw a run's directory as a self-contained page; returns the page's path.
+    """Write a run's report as a self-contained HTML page into its directory and return the page's path.
 
-    Raises UsageError when the directory holds no run.
+    Raises UsageError if the directory holds no run.
     """
     from shoestring.report.page.document import write
 

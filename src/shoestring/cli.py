@@ -1,12 +1,13 @@
-"""The command line: one verb each, thin. stdout is data, stderr is talk.
+"""The command line: each command parses its options, calls one function of `api` and prints the answer.
 
-Status 0: answered, finished or paused, also when the answer is "does not fit"; 1: a run or a check failed; 2: a wrong
-question.
+Answers go to stdout, progress and errors to stderr. The exit status is 0 for an answer (also "does not fit") and for a
+run that finished or paused, 1 if a run or a check failed, 2 for invalid usage.
 """
 
 import inspect
 import json
 import logging
+import os
 import sys
 import time
 from collections.abc import Callable
@@ -16,7 +17,7 @@ from typing import Annotated, Any, TypeVar
 
 import typer
 
-from shoestring import api, config
+from shoestring import api, completion, config
 from shoestring.errors import ShoestringError, UsageError
 from shoestring.units import parse_bytes, parse_seconds
 
@@ -24,78 +25,147 @@ T = TypeVar("T")
 
 app = typer.Typer(
     no_args_is_help=True,
-    add_completion=False,
     pretty_exceptions_enable=False,
     rich_markup_mode="rich",
-    help="Train real models on free and small GPUs: plan before any quota is spent, survive, continue bit for bit.",
-    epilog="RECIPE is a built-in name or path/to/file.py. Begin with: [bold]shoestring plan temporal --on kaggle-t4[/]",
+    help="Plan PyTorch training for small GPUs before spending any quota, train, and resume bit for bit.",
+    epilog="RECIPE is the name of a built-in recipe or path/to/file.py. "
+    "To begin, type: [bold]shoestring plan temporal --on kaggle-t4[/]",
 )
 
-Recipe = Annotated[str, typer.Argument(metavar="RECIPE", help="A built-in recipe's name, or path/to/file.py.")]
-On = Annotated[str, typer.Option("--on", metavar="TARGET", help="Where it runs; see: shoestring targets.")]
+
+def _examples(*lines: str) -> str:
+    """Return the end of a command's help: one example per paragraph, since typer joins single lines."""
+    return "\n\n".join(["Examples:", *(f"[bold]shoestring {line}[/]" for line in lines)])
+
+
+Recipe = Annotated[
+    str,
+    typer.Argument(
+        metavar="RECIPE",
+        help="A built-in recipe, path/to/file.py, or hf:path/to/config.json.",
+        autocompletion=completion.recipe,
+    ),
+]
+On = Annotated[
+    str,
+    typer.Option(
+        "--on",
+        metavar="TARGET",
+        help="The machine to run on; `shoestring targets` lists them.",
+        autocompletion=completion.target,
+    ),
+]
 Set = Annotated[
     list[str] | None,
-    typer.Option("--set", metavar="KEY=VALUE", help="An option of the recipe or a setting. May be repeated."),
+    typer.Option(
+        "--set",
+        metavar="KEY=VALUE",
+        help="Set an option of the recipe or a setting; may be repeated. `shoestring recipes RECIPE` lists them.",
+        autocompletion=completion.assignment,
+    ),
 ]
-Json = Annotated[bool, typer.Option("--json", help="Print JSON, for programs.")]
+Json = Annotated[bool, typer.Option("--json", help="Print the answer as JSON.")]
 RunDir = Annotated[
-    Path, typer.Option("--run", metavar="DIR", help="The run's directory; continued where it has a run.")
+    Path,
+    typer.Option(
+        "--run",
+        metavar="DIR",
+        help="The run's directory. If it contains a run, the run is continued.",
+        autocompletion=completion.run_directory,
+    ),
 ]
 
 
-@app.command()
-def recipes(as_json: Json = False) -> None:
-    """The built-in recipes and what can be set for each."""
-    from shoestring.report.terminal.recipes import screen
+@app.command(epilog=_examples("recipes", "recipes temporal"))
+def recipes(
+    recipe: Annotated[
+        str | None,
+        typer.Argument(metavar="RECIPE", help="List the options of this recipe.", autocompletion=completion.recipe),
+    ] = None,
+    as_json: Json = False,
+) -> None:
+    """List the built-in recipes, or the options of one recipe."""
+    from shoestring.report.terminal.recipes import options, table
 
-    recipes = api.recipes()
-    _answer(recipes, as_json, lambda: screen(recipes))
+    recipes = api.recipes(recipe)
+    if recipe is None:
+        _answer(recipes, as_json, lambda: table(recipes))
+    else:
+        _answer(recipes[0], as_json, lambda: options(recipes[0]))
 
 
-@app.command()
+@app.command(epilog=_examples("targets", "targets --json"))
 def targets(as_json: Json = False) -> None:
-    """Where a run can be planned for: platforms and bare GPUs."""
+    """List the targets that a run can be planned for: platforms, GPUs, and this machine."""
     from shoestring.report.terminal.targets import screen
 
     targets = api.targets()
     _answer([target.json() for target in targets], as_json, lambda: screen(targets))
 
 
-@app.command()
+@app.command(
+    epilog=_examples(
+        "estimate temporal --on t4 --set micro_batch=64 --set precision=fp16",
+        "estimate hf:path/to/config.json --on t4 --set seq_len=1024 --set lora_r=8",
+    )
+)
 def estimate(recipe: Recipe, on: On = "local", set_: Set = None, as_json: Json = False) -> None:
-    """The memory of given settings, as named parts. Needs no GPU."""
+    """Estimate the memory of given settings, part by part, without a GPU."""
     from shoestring.report.terminal.estimate import screen
 
-    with _waiting(f"tracing one training step of {recipe} for {on}"):
+    with _progress(f"tracing one training step of {recipe} for {on}"):
         estimate = api.estimate(recipe, on, **_values(api.estimate, set_))
     _answer(estimate.json(), as_json, lambda: screen(estimate))
 
 
-@app.command()
+@app.command(
+    epilog=_examples(
+        "plan legal --on kaggle-t4 --set epochs=5", "plan path/to/file.py --on kaggle-t4 --on a100-80 --limit 9h"
+    )
+)
 def plan(
     recipe: Recipe,
     on: Annotated[
         list[str] | None,
-        typer.Option("--on", metavar="TARGET", help="Where it runs; several to compare them. See: shoestring targets."),
+        typer.Option(
+            "--on",
+            metavar="TARGET",
+            help="The machine to run on; repeat it to compare several. `shoestring targets` lists them.",
+            autocompletion=completion.target,
+        ),
     ] = None,
-    limit: Annotated[str | None, typer.Option(metavar="DURATION", help="A session ends after 90s, 20m or 9h.")] = None,
-    disk: Annotated[str | None, typer.Option(metavar="SIZE", help="The run's directory may take 15GB.")] = None,
+    limit: Annotated[
+        str | None, typer.Option(metavar="DURATION", help="The length of a session, such as 90s, 20m or 9h.")
+    ] = None,
+    disk: Annotated[
+        str | None, typer.Option(metavar="SIZE", help="The disk space for the run's directory, such as 15GB.")
+    ] = None,
     price: Annotated[
-        float | None, typer.Option(metavar="USD", min=0, help="What an hour of one GPU costs; by default a list price.")
+        float | None,
+        typer.Option(metavar="USD", min=0, help="The price of one GPU for an hour, instead of the list price."),
     ] = None,
     calibrate: Annotated[
-        Path | None, typer.Option(metavar="DIR", help="A run on the same GPU, whose measured time scales predictions.")
+        Path | None,
+        typer.Option(
+            metavar="DIR",
+            help="A run on the same GPU, whose measured times scale the predictions.",
+            autocompletion=completion.run_directory,
+        ),
     ] = None,
+    full: Annotated[
+        bool, typer.Option("--full", help="Print everything: reasons, alternatives, proposals, phases.")
+    ] = False,
     set_: Set = None,
     as_json: Json = False,
 ) -> None:
-    """Does it fit, under which settings, for how long, at what cost, and why. Needs no GPU."""
+    """Predict whether a run fits, choose its settings, and predict its time, sessions and cost, without a GPU."""
     from shoestring.report.terminal.comparison import screen as comparison_screen
     from shoestring.report.terminal.plan import screen as plan_screen
+    from shoestring.report.terminal.plan import summary
 
     names = on or ["local"]
     limit_seconds, disk_bytes = _parsed("--limit", limit, parse_seconds), _parsed("--disk", disk, parse_bytes)
-    with _waiting(f"planning {recipe} for {', '.join(names)}"):
+    with _progress(f"planning {recipe} for {', '.join(names)}"):
         comparison = api.compare(
             recipe,
             names,
@@ -109,45 +179,66 @@ def plan(
         _answer(comparison.json(), as_json, lambda: comparison_screen(comparison))
     else:
         plan = comparison.plans[0]
-        _answer(plan.json(), as_json, lambda: plan_screen(plan))
+        _answer(plan.json(), as_json, lambda: plan_screen(plan) if full else summary(plan))
 
 
-@app.command()
+@app.command(epilog=_examples("check", "check temporal --on kaggle-t4 --set size=tiny"))
 def check(
-    recipe: Annotated[str | None, typer.Argument(metavar="RECIPE", help="A few of its updates are tried here.")] = None,
+    recipe: Annotated[
+        str | None,
+        typer.Argument(
+            metavar="RECIPE", help="Run a few of its updates on this machine.", autocompletion=completion.recipe
+        ),
+    ] = None,
     on: On = "local",
-    run: Annotated[Path, typer.Option("--run", metavar="DIR", help="Where the run would be.")] = Path("runs"),
+    run: Annotated[
+        Path,
+        typer.Option(
+            "--run", metavar="DIR", help="The directory for the run.", autocompletion=completion.run_directory
+        ),
+    ] = Path("runs"),
     set_: Set = None,
     as_json: Json = False,
 ) -> None:
-    """Look at this machine before a run: GPU, build, memory, disk, data, internet. Status 1 where something fails."""
+    """Check this machine before a run: GPU, build, memory, disk, data, internet. The status is 1 if a check fails."""
     from shoestring.report.terminal.checked import screen
 
-    with _waiting(f"looking at this machine{f' and trying {recipe}' if recipe else ''}"):
+    with _progress(f"checking this machine{f' and running a few updates of {recipe}' if recipe else ''}"):
         checked = api.check(recipe, on, run=run, **_values(api.check, set_))
     _answer(checked.json(), as_json, lambda: screen(checked))
     if checked.status == "fail":
         raise typer.Exit(1)
 
 
-@app.command()
+@app.command(
+    epilog=_examples(
+        "train temporal --run runs/temporal", "train legal --run runs/legal --on kaggle-t4 --limit 9h --set epochs=5"
+    )
+)
 def train(
     recipe: Recipe,
     run: RunDir,
     on: On = "local",
     limit: Annotated[
-        str | None, typer.Option(metavar="DURATION", help="End this session before 90s, 20m or 1.5h are over.")
+        str | None, typer.Option(metavar="DURATION", help="End this session, saved, within 90s, 20m or 1.5h.")
     ] = None,
     disk: Annotated[
-        str | None, typer.Option(metavar="SIZE", help="The run's directory may take 15GB; by default the platform's.")
+        str | None,
+        typer.Option(
+            metavar="SIZE", help="The disk space for the run's directory, such as 15GB; by default the target's."
+        ),
     ] = None,
     set_: Set = None,
     allow_inexact: Annotated[
-        bool, typer.Option("--allow-inexact", help="Continue under other versions, hardware or settings.")
+        bool,
+        typer.Option("--allow-inexact", help="Continue with other versions, hardware or settings, not bit for bit."),
     ] = False,
     as_json: Json = False,
 ) -> None:
-    """Plan if there is no plan, train, and continue if DIR has a run. Stops by itself before a session's limit."""
+    """Train until the run is finished or the session is over; repeat the command to continue.
+
+    A run without a plan is planned first. Ctrl-C saves and stops.
+    """
     from shoestring.report.terminal.outcome import screen
 
     outcome = api.train(
@@ -163,18 +254,31 @@ def train(
     _answer(asdict(outcome), as_json, lambda: screen(outcome, recipe, run))
 
 
-@app.command()
+@app.command(epilog=_examples("evaluate runs/temporal", "evaluate runs/legal/best --set data=judgments/ --json"))
 def evaluate(
-    directory: Annotated[Path, typer.Argument(metavar="DIR", help="A run, its best or light, or a checkpoint of it.")],
-    on: Annotated[str, typer.Option("--on", metavar="TARGET", help="local, or cpu whatever GPU there is.")] = "local",
+    directory: Annotated[
+        Path,
+        typer.Argument(
+            metavar="DIR",
+            help="A run, its best or light folder, or one of its checkpoints.",
+            autocompletion=completion.run_directory,
+        ),
+    ],
+    on: Annotated[str, typer.Option("--on", metavar="TARGET", help="local, or cpu to leave out the GPU.")] = "local",
     recipe: Annotated[
-        str | None, typer.Option("--recipe", metavar="RECIPE", help="Where the run's own has moved.")
+        str | None,
+        typer.Option(
+            "--recipe",
+            metavar="RECIPE",
+            help="The recipe, if its file has moved since the run.",
+            autocompletion=completion.recipe,
+        ),
     ] = None,
-    limit: Annotated[str | None, typer.Option(metavar="DURATION", help="Give up before 90s, 20m or 1.5h.")] = None,
+    limit: Annotated[str | None, typer.Option(metavar="DURATION", help="Give up after 90s, 20m or 1.5h.")] = None,
     set_: Set = None,
     as_json: Json = False,
 ) -> None:
-    """The metrics of a run's or a checkpoint's weights, on its data or --set data=PATH. Writes nothing."""
+    """Compute the metrics of a run's weights on its data or on other data. Nothing is written."""
     from shoestring.report.terminal.evaluated import screen
 
     limit_seconds = _parsed("--limit", limit, parse_seconds)
@@ -183,30 +287,34 @@ def evaluate(
     _answer(asdict(evaluated), as_json, lambda: screen(evaluated))
 
 
-@app.command()
+@app.command(epilog=_examples("report runs/temporal", "report runs/legal"))
 def report(
-    run: Annotated[Path, typer.Argument(metavar="DIR", help="A run's directory.")],
+    run: Annotated[
+        Path, typer.Argument(metavar="DIR", help="A run's directory.", autocompletion=completion.run_directory)
+    ],
 ) -> None:
-    """Draw a run as a self-contained page, report.html, and print its path."""
+    """Write the report of a run, the self-contained page report.html, and print its path."""
     print(api.report(run))
 
 
 def main() -> None:
-    """Run the command line and exit; an error is its message and hint on stderr, not a traceback."""
-    # On some CPUs it warns at every import that it has not fetched a kernel from the hub.
+    """Run the command line and exit. An error is printed as its message and hint on stderr, without a traceback."""
+    # On some CPUs, bitsandbytes warns at every import that it has not fetched a kernel from the hub.
     logging.getLogger("bitsandbytes").setLevel(logging.ERROR)
+    if os.environ.get(completion.VARIABLE) == "complete_bash":
+        completion.complete_in_bash(app, os.environ)
     try:
         app()
     except ShoestringError as error:
-        _say(f"error: {error}")
+        _print_error(error)
         sys.exit(error.status)
     except OSError as error:
-        _say(f"error: {error}")
+        _print_error(error)
         sys.exit(1)
 
 
 def _parsed(name: str, text: str | None, parse: Callable[[str], T]) -> T | None:
-    """What `parse` makes of an option's text; None for none."""
+    """Return the parsed value of an option, None if it is not set. Raises UsageError if it cannot be parsed."""
     try:
         return None if text is None else parse(text)
     except ValueError as error:
@@ -214,21 +322,24 @@ def _parsed(name: str, text: str | None, parse: Callable[[str], T]) -> T | None:
 
 
 def _values(verb: Callable[..., object], set_: list[str] | None) -> dict[str, Any]:
-    """What --set says, as arguments of `verb` beside those it names itself."""
+    """Return the values of --set as keyword arguments of `verb`, besides the arguments that it names."""
     values = config.parse_pairs(set_ or [])
     parameters = inspect.signature(verb).parameters.values()
-    taken = [each.name for each in parameters if each.kind is not each.VAR_KEYWORD and each.name in values]
-    if taken:
+    names = [parameter.name for parameter in parameters if parameter.kind is not parameter.VAR_KEYWORD]
+    problems = [
+        f"{name}={values[name]}: {name} is an option of the command, not of a recipe"
+        for name in names
+        if name in values
+    ]
+    if problems:
         raise UsageError(
-            "--set was not understood",
-            problems=[f"{name}={values[name]}: {name} belongs to the command, not to a recipe" for name in taken],
-            hint="the command's own options are in its --help",
+            "--set was not understood", problems=problems, hint="see the command's --help for its own options"
         )
     return values
 
 
 def _answer(facts: Any, as_json: bool, screen: Callable[[], Any]) -> None:
-    """Print the answer: its facts as JSON, or the screen that shows them to a person."""
+    """Print the answer: its facts as JSON, or what `screen` returns."""
     if as_json:
         print(json.dumps(facts, indent=1, allow_nan=False))
         return
@@ -237,22 +348,22 @@ def _answer(facts: Any, as_json: bool, screen: Callable[[], Any]) -> None:
     Console(highlight=False).print(screen())
 
 
-def _say(text: str) -> None:
-    print(text, file=sys.stderr, flush=True)
+def _print_error(error: Exception) -> None:
+    print(f"error: {error}", file=sys.stderr, flush=True)
 
 
-def _waiting(what: str) -> Any:
-    """A spinner on a terminal's stderr while something takes a few seconds; nothing elsewhere."""
+def _progress(text: str) -> Any:
+    """Return a context manager with a spinner on stderr if that is a terminal, for work of a few seconds."""
     from contextlib import nullcontext
 
     from rich.console import Console
 
     console = Console(stderr=True)
-    return console.status(f"{what} …") if console.is_terminal else nullcontext()
+    return console.status(f"{text} …") if console.is_terminal else nullcontext()
 
 
 def _process_started() -> float:
-    """When this process began, by the monotonic clock: a session's limit counts from there, imports included."""
+    """Return when this process started, by the monotonic clock: a session's limit includes the time of the imports."""
     import psutil
 
     return time.monotonic() - (time.time() - float(psutil.Process().create_time()))

@@ -1,6 +1,6 @@
-"""Reading `key=value` into frozen dataclasses: types, choices, the nearest right name, all problems at once.
+"""Parse `key=value` pairs into the fields of frozen dataclasses, and report all problems at once.
 
-A field's help is the text in its `Annotated` type, its choices are its `Literal` values:
+The help of a field is the string in its `Annotated` type, its choices are its `Literal` values:
 
     effective_batch: Annotated[int, "samples in one update"] = 32
 """
@@ -16,7 +16,7 @@ from shoestring.errors import UsageError, nearest
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Field:
-    """One thing that may be set: its name, the types it takes, its default and what it means."""
+    """An option or a setting: its name, types, default and help."""
 
     name: str
     types: tuple[Any, ...]
@@ -29,13 +29,14 @@ class Field:
         return NoneType in self.types
 
     def expected(self) -> str:
+        """Describe the values that the field accepts."""
         if self.choices:
             return "one of " + ", ".join(map(str, self.choices))
-        names = {int: "a whole number", float: "a number", bool: "true or false", str: "a text", Path: "a path"}
+        names = {int: "an integer", float: "a number", bool: "true or false", str: "text", Path: "a path"}
         return " or ".join(names.get(kind, "none") for kind in self.types)
 
     def read(self, value: object) -> Any:
-        """`value` (a text from the command line or a Python value) as this field's type, or ValueError."""
+        """Convert `value` to the field's type, or raise ValueError."""
         if value is None or (isinstance(value, str) and value.lower() == "none" and self.optional):
             if self.optional:
                 return None
@@ -53,23 +54,23 @@ class Field:
 
 
 def fields(cls: type, *, only: Iterable[str] | None = None) -> dict[str, Field]:
-    """The fields of the dataclass `cls` by name, in the order they were written."""
+    """Return the fields of the dataclass `cls` by name, in the order of their definition; `only` selects some."""
     hints = get_type_hints(cls, include_extras=True)
-    wanted = None if only is None else set(only)
-    found = {}
+    names = None if only is None else set(only)
+    result = {}
     for field in dataclasses.fields(cls):
-        if field.init and (wanted is None or field.name in wanted):
+        if field.init and (names is None or field.name in names):
             default = field.default
             if field.default_factory is not dataclasses.MISSING:
                 default = field.default_factory()
-            found[field.name] = _field(field.name, hints[field.name], default)
-    return found
+            result[field.name] = _field(field.name, hints[field.name], default)
+    return result
 
 
 def parse_pairs(pairs: Iterable[str]) -> dict[str, str]:
-    """`["epochs=3", "lora.r=8"]` as a mapping; a dot in a key is the field's underscore: `lora_r`.
+    """Parse pairs such as `["epochs=3", "lora.r=8"]` into a mapping; dots in keys become underscores: `lora_r`.
 
-    Raises UsageError for a text without `=` and for a key that is set twice.
+    Raises UsageError for a pair without `=` and for a key that is set twice.
     """
     values: dict[str, str] = {}
     problems = []
@@ -87,10 +88,10 @@ def parse_pairs(pairs: Iterable[str]) -> dict[str, str]:
     return values
 
 
-def read(values: Mapping[str, object], known: Mapping[str, Field], what: str) -> dict[str, Any]:
-    """`values` in the types of the `known` fields.
+def read(values: Mapping[str, object], known: Mapping[str, Field], subject: str) -> dict[str, Any]:
+    """Convert `values` to the types of the `known` fields; `subject` names what is set, for the error.
 
-    Raises UsageError with every problem: unknown keys with the nearest right one, values of a wrong type.
+    Raises UsageError with all problems: unknown keys with the most similar known key, and values of a wrong type.
     """
     result, problems = {}, []
     for key, value in values.items():
@@ -99,20 +100,20 @@ def read(values: Mapping[str, object], known: Mapping[str, Field], what: str) ->
             continue
         try:
             result[key] = known[key].read(value)
-        except ValueError as wrong:
-            problems.append(f"{key}={value}: expected {wrong}")
+        except ValueError as error:
+            problems.append(f"{key}={value}: expected {error}")
     if problems:
-        raise UsageError(f"{what} cannot be set like this", problems=problems)
+        raise UsageError(f"invalid {subject}", problems=problems)
     return result
 
 
 def as_json(values: Mapping[str, Any]) -> dict[str, Any]:
-    """`values` as JSON has them: a path is a text, which `read` makes a path again."""
+    """Return `values` with paths as strings, which `read` converts back to paths."""
     return {name: str(value) if isinstance(value, Path) else value for name, value in values.items()}
 
 
 def too_small(values: Mapping[str, Any], floors: Mapping[str, float]) -> list[str]:
-    """A problem for each of `values` that lies below its floor; None lies nowhere."""
+    """Return a problem for each of `values` that is below its floor. None is not checked."""
     return [
         f"{name}={values[name]}: must be at least {floor}"
         for name, floor in floors.items()
@@ -145,11 +146,11 @@ def _convert(value: object, kind: Any) -> Any:
     if not isinstance(value, str):
         raise ValueError
     if kind is bool:
-        known = {"true": True, "yes": True, "1": True, "false": False, "no": False, "0": False}
-        if value.lower() not in known:
+        values = {"true": True, "yes": True, "1": True, "false": False, "no": False, "0": False}
+        if value.lower() not in values:
             raise ValueError
-        return known[value.lower()]
+        return values[value.lower()]
     if kind is Path:
-        # The working directory of the session that continues a run is another one.
+        # Absolute, because a later session may continue the run from another working directory.
         return Path(value).expanduser().absolute()
     return kind(value)

@@ -1,14 +1,33 @@
-"""An answer shows itself, and how it looks is `report`'s to know.
+"""How answers such as a plan display themselves: as text by `print`, as HTML in a notebook.
 
-Answers such as a plan are made beneath `report`, so they cannot call it. They call a function here, and `report`
-registers how each kind of answer is drawn: `report/notebook.py` for `html`. A form of another kind, say text, would be
-another function like it.
+Answers are made in packages below `report` and cannot import it. They call the functions here; the modules of `report`
+in `RENDERERS` register a rendering for each class of answer, and are loaded at the first use.
 """
 
+from collections.abc import Callable
 from functools import singledispatch
+from importlib import import_module
+from typing import Any
+
+RENDERERS = ("shoestring.report.notebook", "shoestring.report.text")
 
 
 @singledispatch
 def html(answer: object) -> str:
-    """The answer as one self-contained piece of HTML, which a notebook shows: its `_repr_html_` calls this."""
-    raise NotImplementedError(f"nothing that was imported draws a {type(answer).__name__} as HTML")
+    """Render an answer as self-contained HTML. A notebook calls this through `_repr_html_`."""
+    return _rendering(html, answer)(answer)
+
+
+@singledispatch
+def text(answer: object) -> str:
+    """Render an answer as plain text. `print` calls this through `__str__`."""
+    return _rendering(text, answer)(answer)
+
+
+def _rendering(form: Any, answer: object) -> Callable[[object], str]:
+    for module in RENDERERS:
+        import_module(module)
+    rendering: Callable[[object], str] = form.dispatch(type(answer))
+    if rendering is form.dispatch(object):
+        raise NotImplementedError(f"no rendering as {form.__name__} is registered for {type(answer).__name__}")
+    return rendering

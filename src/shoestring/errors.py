@@ -1,11 +1,11 @@
-"""Every error a person may see, and the exit status it ends a command with.
+"""The errors that users see, and the exit status of a command that ends with one.
 
 ShoestringError
-├── UsageError          2  the question was wrong: an unknown name, a bad value, a file that cannot be used
-│   └── DataError          2  the data cannot be trained on; every problem at once, with its line
-└── RunError               1  the question was right, the run failed
-    ├── TraceError         1  one training step of the model could not be followed
-    └── CheckpointError    1  a state cannot be written, verified or restored
+├── UsageError          2  invalid usage: an unknown name, an invalid value, a file that cannot be used
+│   └── DataError          2  invalid training data, with the line of each problem
+└── RunError               1  the run or the check failed
+    ├── TraceError         1  a training step of the model could not be traced
+    └── CheckpointError    1  a checkpoint could not be written, verified or restored
 """
 
 from collections.abc import Iterable, Sequence
@@ -16,7 +16,7 @@ from shoestring.renamed import attributes_of
 
 
 class ShoestringError(Exception):
-    """What went wrong with the value seen (`message`), every single `problem`, and a `hint` what to do."""
+    """An error with a `message` that names the value seen, a list of `problems`, and a `hint` that says what to do."""
 
     status = 1
 
@@ -34,33 +34,33 @@ class ShoestringError(Exception):
 
 
 class UsageError(ShoestringError):
-    """The question cannot be answered as it was asked."""
+    """Invalid usage: an unknown name, an invalid value, or a file that cannot be used."""
 
     status = 2
 
 
 class DataError(UsageError):
-    """The data cannot be trained on."""
+    """The training data is invalid."""
 
 
 class RunError(ShoestringError):
-    """A run or a check failed."""
+    """The run or the check failed."""
 
 
 class TraceError(RunError):
-    """One training step of the model could not be followed on the pretend GPU."""
+    """A training step of the model could not be traced on the simulated GPU."""
 
 
 class CheckpointError(RunError):
-    """A training state cannot be written, verified or restored."""
+    """A checkpoint could not be written, verified or restored."""
 
 
 def nearest(name: str, known: Iterable[str]) -> str:
-    """A hint for an unknown `name`: the known one it resembles, or all of them."""
+    """Return a hint for an unknown `name`: the most similar known name, or all known names."""
     known = list(known)
     close = get_close_matches(name, known, n=1)
-    return f"did you mean {close[0]}?" if close else f"there are: {', '.join(known) or 'none'}"
+    return f"did you mean {close[0]}?" if close else f"available: {', '.join(known) or 'none'}"
 
 
-if not TYPE_CHECKING:  # it would take any misspelled name for one of the old ones
+if not TYPE_CHECKING:  # a type checker would accept every misspelled name
     __getattr__ = attributes_of(__name__)

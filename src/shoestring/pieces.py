@@ -1,14 +1,14 @@
-"""What survives in anyone's own loop, without a recipe. `examples/own_loop.py` puts it together in forty lines.
+"""The parts of the engine for a training loop of your own, without a recipe: see `examples/own_loop.py`.
 
-DataOrder, split             which samples make up update number n, and their microbatches
-Shards, pad_batch, stage     data too large for memory, of different lengths, slow to read
+DataOrder, split             the samples of update number n, and their microbatches
+Shards, pad_batch, stage     data larger than memory, samples of different lengths, slow storage
 update, mixed_precision      one update in fp32, fp16 or bf16
-Recovering                   the same update again in smaller microbatches where memory runs out
-session                      deadline and signals: when to stop
-Store                        whole, verified checkpoints
-seed_all, deterministic      the same bits again: random numbers by their place in the run, kernels without races
+Recovering                   repeats an update with smaller microbatches on out-of-memory
+session                      stops before a time limit and on signals
+Store                        atomic, verified checkpoints
+seed_all, deterministic      reproducible bits: random numbers by position in the run, deterministic kernels
 
-Each stands alone; `train/loop.py` is nothing but them. Importing this imports torch.
+Each can be used alone. Importing this module imports torch.
 """
 
 from typing import TYPE_CHECKING

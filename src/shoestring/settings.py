@@ -1,4 +1,4 @@
-"""Settings: what may be chosen without changing what is learnt (beyond rounding)."""
+"""The settings of a run, which do not change the training result beyond rounding."""
 
 import dataclasses
 from dataclasses import dataclass
@@ -14,50 +14,56 @@ Kernel = Literal["for-loop", "foreach", "fused"]
 
 @dataclass(frozen=True, kw_only=True)
 class Settings:
-    """`None` leaves the choice to the plan; a plan's own settings have none left open."""
+    """The settings of a run. None leaves the choice to the plan; the settings of a plan are all chosen."""
 
-    micro_batch: Annotated[int | None, "samples on the GPU at once; the effective batch stays as it is"] = None
+    micro_batch: Annotated[
+        int | None, "samples per forward and backward pass on a GPU; the effective batch does not change"
+    ] = None
     precision: Annotated[Precision | None, "fp32, or automatic mixed precision in fp16 or bf16"] = None
     checkpointing: Annotated[
-        str | None, "blocks whose activations are computed again in backward: no, full (every block), or how many"
+        str | None, "activation checkpointing: no, full (every block is recomputed in backward), or a number of blocks"
     ] = None
     optimizer_kernel: Annotated[
-        Kernel | None, "an optimizer's step for one tensor after another, for many at once, or in one kernel"
+        Kernel | None,
+        "the implementation of the optimizer step in torch.optim: one tensor at a time, many at once, or one kernel",
     ] = None
     offload: Annotated[
-        Literal["no", "optimizer", "parameters"], "what is kept in host memory: the optimizer's states, or weights too"
+        Literal["no", "optimizer", "parameters"], "what is stored in host memory: optimizer states, or also parameters"
     ] = "no"
     sharding: Annotated[
         Literal["ddp", "zero1", "zero2", "zero3"],
-        "what several GPUs divide: nothing, the optimizer's states, gradients as well, weights as well",
+        "what is sharded over several GPUs: nothing, optimizer states, also gradients, also parameters",
     ] = "ddp"
     allocator: Annotated[
-        Literal["segments", "expandable"], "torch's CUDA allocator as it comes, or with expandable_segments"
+        Literal["segments", "expandable"],
+        "torch's CUDA allocator with its default segments or with expandable_segments",
     ] = "segments"
     compile: Annotated[
         Literal["no", "yes", "graphs"],
-        "yes: have torch compile the model's blocks; graphs: ask a GPU for all kernels of a microbatch at once",
+        "yes: compile the model's blocks with torch.compile; graphs: run each microbatch as a CUDA graph",
     ] = "no"
-    cudnn_benchmark: Annotated[bool, "let cuDNN try its convolution algorithms and take the fastest"] = False
+    cudnn_benchmark: Annotated[bool, "let cuDNN benchmark its convolution algorithms and use the fastest"] = False
     workers: Annotated[
-        int | None, "processes that fetch the training data ahead; by default none until waiting for it costs 5%"
+        int | None,
+        "processes that load training data in advance; by default 0 until waiting for data takes 5% of the time",
     ] = None
     stage: Annotated[
         str,
-        "copy the recipe's inputs to the local disk first, verified (TMPDIR says where): no, yes (at most half of the "
-        "disk's limit), or at most so much, as 20GB",
+        "copy the recipe's inputs to the local disk (TMPDIR) first and verify them: no, yes (at most half of the "
+        "disk limit), or a size limit such as 20GB",
     ] = "no"
-    save_every_updates: Annotated[int | None, "updates that a kill may cost at most, besides the seconds"] = None
+    save_every_updates: Annotated[int | None, "save at least every N updates: the most that a kill can lose"] = None
     save_every_seconds: Annotated[
-        float | None, "seconds of training that a kill may cost at most; by default 600, less where saving costs little"
+        float | None, "save at least every S seconds; by default 600, or less if saving is cheap"
     ] = None
-    keep_checkpoints: Annotated[int, "verified full checkpoints to keep, at least 2"] = 2
+    keep_checkpoints: Annotated[int, "number of verified full checkpoints to keep, at least 2"] = 2
     keep_light: Annotated[
-        int, "epochs whose weights are kept besides the best and the last ones; on a full disk the oldest go first"
+        int,
+        "number of epochs whose weights are kept besides the best and the last; on a full disk the oldest are deleted",
     ] = 0
 
     light_weights: Annotated[
-        Literal["own", "fp16", "bf16"], "parameters in best/ and light/: as they are, or rounded to half the bytes"
+        Literal["own", "fp16", "bf16"], "dtype of the parameters in best/ and light/: their own, or rounded to 16 bits"
     ] = "own"
 
     def __post_init__(self) -> None:
@@ -67,22 +73,24 @@ class Settings:
             problems.append(f"checkpointing={self.checkpointing}: expected no, full or a number of blocks")
         if self.cuda_graphs and self.checkpointing not in (None, "no"):
             problems.append(
-                f"compile=graphs: checkpointing={self.checkpointing} asks for the state of random numbers in backward, "
-                "which cannot be captured; checkpointing=no, or compile=no"
+                f"compile=graphs: checkpointing={self.checkpointing} restores the random state in backward, which a "
+                "CUDA graph cannot capture; set checkpointing=no or compile=no"
             )
         if self.cuda_graphs and self.offload != "no":
-            problems.append(f"compile=graphs: offload={self.offload} moves what a graph expects in its place")
+            problems.append(
+                f"compile=graphs: offload={self.offload} moves tensors whose addresses a CUDA graph has recorded"
+            )
         if self.stage not in ("no", "yes"):
             try:
                 parse_bytes(self.stage)
             except ValueError as error:
                 problems.append(f"stage={self.stage}: expected no or yes; {error}")
         if problems:
-            raise UsageError("settings cannot be used", problems=problems)
+            raise UsageError("invalid settings", problems=problems)
 
     @property
     def cuda_graphs(self) -> bool:
-        """Whether a GPU is asked for a microbatch's kernels at once."""
+        """Whether each microbatch is run as a CUDA graph."""
         return self.compile == "graphs"
 
     def replace(self, **changes: Any) -> "Settings":

@@ -27,6 +27,14 @@ class Comparison:
         """The rows, and every plan in full."""
         return {"comparison": self.rows(), "plans": [plan.json() for plan in self.plans]}
 
+    def __repr__(self) -> str:
+        verdicts = ", ".join(f"{plan.target.name} {plan.verdict}" for plan in self.plans)
+        return f"<Comparison of {self.plans[0].recipe if self.plans else 'no plans'}: {verdicts}>"
+
+    def __str__(self) -> str:
+        """Return the table that `shoestring plan` prints for several targets."""
+        return display.text(self)
+
     def _repr_html_(self) -> str:
         """What a notebook shows."""
         return display.html(self)

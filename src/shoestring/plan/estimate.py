@@ -13,6 +13,7 @@ from shoestring.recipe.options import LoadedRecipe
 from shoestring.settings import Settings
 from shoestring.trace import Tracer
 from shoestring.trace.record import Facts
+from shoestring.units import bytes_text
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -40,6 +41,14 @@ class Estimate:
             "parameters": {"total": self.facts.parameters_total, "trainable": self.facts.parameters_trainable},
             **self.memory.json(),
         }
+
+    def __repr__(self) -> str:
+        fits = "fits" if self.memory.fits else "does not fit"
+        return f"<Estimate of {self.recipe} on {self.target.name}: {bytes_text(self.peak_bytes)}, {fits}>"
+
+    def __str__(self) -> str:
+        """Return the parts as `shoestring estimate` prints them."""
+        return display.text(self)
 
     def _repr_html_(self) -> str:
         """What a notebook shows."""

@@ -51,7 +51,7 @@ def phases(
         found.append(
             Phase(
                 name="smoke test",
-                command=_command(loaded, wanted, on, "smoke", {"epochs": 1, **part}),
+                command=_command("train", loaded, wanted, on, "smoke", {"epochs": 1, **part}),
                 seconds=None
                 if update_seconds is None
                 else around + update_seconds * -(-smoke // loaded.effective_batch),
@@ -64,7 +64,7 @@ def phases(
         found.append(
             Phase(
                 name="pilot",
-                command=_command(loaded, wanted, on, "pilot", {"subset": pilot}),
+                command=_command("train", loaded, wanted, on, "pilot", {"subset": pilot}),
                 seconds=around + total_seconds * pilot / samples,
                 tells="whether it learns: the whole schedule on a stratified part of the data",
             )
@@ -72,7 +72,7 @@ def phases(
     found.append(
         Phase(
             name="full run",
-            command=_command(loaded, wanted, on, "", {}),
+            command=_command("train", loaded, wanted, on, "", {}),
             seconds=None if total_seconds is None else around + total_seconds,
             tells="the result; the same command again in the next session continues",
         )
@@ -80,18 +80,26 @@ def phases(
     return found
 
 
-def _command(loaded: LoadedRecipe, wanted: Settings, on: str, suffix: str, changes: Mapping[str, Any]) -> str:
-    """A line for a shell."""
+def plan_command(loaded: LoadedRecipe, wanted: Settings, on: str, changes: Mapping[str, Any]) -> str:
+    """Return the command line that plans `loaded` with `changes` of its options and settings; empty for an object."""
+    return "" if loaded.is_live else _command("plan", loaded, wanted, on, "", changes)
+
+
+def _command(
+    verb: str, loaded: LoadedRecipe, wanted: Settings, on: str, suffix: str, changes: Mapping[str, Any]
+) -> str:
+    """Return a command line for a shell."""
     default = find(loaded.reference).options
-    options = {name: value for name, value in loaded.options.items() if value != default[name]} | dict(changes)
+    options = {name: value for name, value in loaded.options.items() if value != default[name]}
     plain = Settings().json()
     settings = {name: value for name, value in wanted.json().items() if value != plain[name]}
     name = loaded.path.stem if loaded.path else loaded.name.removeprefix("hf:").rstrip("/").rpartition("/")[2]
-    run = Path("runs", f"{name}-{suffix}" if suffix else name)
-    words = ["shoestring", "train", _reference(loaded), "--run", str(run)]
+    words = ["shoestring", verb, _reference(loaded)]
+    if verb == "train":
+        words += ["--run", str(Path("runs", f"{name}-{suffix}" if suffix else name))]
     if on != "local":
         words += ["--on", on]
-    for key, value in {**config.as_json(options), **settings}.items():
+    for key, value in {**config.as_json(options), **settings, **config.as_json(changes)}.items():
         words += ["--set", f"{key}={value}"]
     return shlex.join(words)
 

@@ -14,7 +14,7 @@ from shoestring.plan.advice import Seen, advice
 from shoestring.plan.candidates import Candidate, Candidates
 from shoestring.plan.costs import PlannedDisk, PlannedHost, PlannedTime, planned_disk, planned_host, planned_time
 from shoestring.plan.limits import Limit, binding, limits
-from shoestring.plan.phases import Phase, phases
+from shoestring.plan.phases import Phase, phases, plan_command
 from shoestring.plan.proposals import Proposal, proposals, smaller_files, smallest
 from shoestring.plan.reasons import calibration_reason, changes, reasons
 from shoestring.plan.search import search
@@ -60,6 +60,9 @@ class Plan:
     price: Price | None
     """Of one of the target's GPUs; None where nobody knows."""
     alternatives: tuple[Mapping[str, Any], ...]
+    next_command: str
+    """The command line to continue with: to train if the plan fits, to plan with the smallest changes that make it fit;
+    empty if there is none, or if the recipe is an object without a file."""
 
     @property
     def fits(self) -> bool:
@@ -109,7 +112,16 @@ class Plan:
             "proposals": [proposal.json() for proposal in self.proposals],
             "phases": [phase.json() for phase in self.phases],
             "alternatives": [dict(alternative) for alternative in self.alternatives],
+            "next_command": self.next_command,
         }
+
+    def __repr__(self) -> str:
+        micro_batch, precision = self.settings.micro_batch, self.settings.precision
+        return f"<Plan of {self.recipe} on {self.target.name}: {self.verdict}, micro_batch={micro_batch}, {precision}>"
+
+    def __str__(self) -> str:
+        """Return the summary that `shoestring plan` prints."""
+        return display.text(self)
 
     def _repr_html_(self) -> str:
         """What a notebook shows."""
@@ -177,6 +189,18 @@ def plan_with(
             chosen, lambda each: planned_disk(each, target, adapters=adapters).peak_bytes, disk.limit_bytes
         )
     platform = target.platform
+    phases_to_run: tuple[Phase, ...] = ()
+    if thorough and fits:
+        phases_to_run = tuple(
+            phases(
+                loaded,
+                wanted,
+                target.name,
+                samples=(facts.samples or {}).get("train"),
+                update_seconds=time.predicted.update_seconds,
+                total_seconds=time.predicted.total_seconds,
+            )
+        )
     return Plan(
         verdict=_verdict(bounds, proposed),
         target=target,
@@ -199,20 +223,10 @@ def plan_with(
         reasons=(*reasons(found, loaded, target, wanted, facts, bounds), *calibration_reason(calibration, target)),
         advice=tuple(advice(Seen(chosen=chosen, wanted=wanted, loaded=loaded, target=target))),
         proposals=tuple(proposed),
-        phases=tuple(
-            phases(
-                loaded,
-                wanted,
-                target.name,
-                samples=(facts.samples or {}).get("train"),
-                update_seconds=time.predicted.update_seconds,
-                total_seconds=time.predicted.total_seconds,
-            )
-            if thorough and fits
-            else ()
-        ),
+        phases=phases_to_run,
         price=price(target, usd_per_hour),
         alternatives=tuple(_alternative(other) for other in _alternatives(found[1:])),
+        next_command=_next_command(loaded, wanted, target.name, bounds, proposed, phases_to_run),
     )
 
 
@@ -226,6 +240,27 @@ def _fallback_limits(loaded: LoadedRecipe, settings: Settings, facts: Facts, tar
         batched_step=loaded.parts.trainer is None
         and (batched_by_default or settings.optimizer_kernel in ("foreach", "fused")),
     )
+
+
+def _next_command(
+    loaded: LoadedRecipe,
+    wanted: Settings,
+    on: str,
+    bounds: Sequence[Limit],
+    proposed: Sequence[Proposal],
+    phases_to_run: Sequence[Phase],
+) -> str:
+    """Return the command to continue with: the full run, or the plan with the smallest change for each broken limit."""
+    broken = [limit for limit in bounds if not limit.holds]
+    if not broken:
+        return phases_to_run[-1].command if phases_to_run else ""
+    values: dict[str, Any] = {}
+    for limit in broken:
+        change = smallest(proposed, limit.kind)
+        if change is None:
+            return ""
+        values |= change.values
+    return plan_command(loaded, wanted, on, values)
 
 
 def _verdict(bounds: Sequence[Limit], proposed: Sequence[Proposal]) -> Verdict:

@@ -83,23 +83,26 @@ def built_in() -> list[dict[str, Any]]:
 
     An option is its `own`, or one that any recipe has.
     """
-    return [
-        {
-            "name": name,
-            "summary": (type(found.recipe).__doc__ or "").strip().splitlines()[0],
-            "options": [
-                {
-                    "name": field.name,
-                    "default": config.as_json(found.options)[field.name],
-                    "expected": field.expected(),
-                    "help": field.help,
-                    "own": field.name in own_fields(found),
-                }
-                for field in option_fields(found).values()
-            ],
-        }
-        for name, found in ((name, find(name)) for name in BUILT_IN)
-    ]
+    return [describe(find(name)) for name in BUILT_IN]
+
+
+def describe(loaded: LoadedRecipe) -> dict[str, Any]:
+    """Return a recipe's name, summary, and options with defaults, choices and help, as JSON."""
+    defaults = config.as_json(loaded.options)
+    return {
+        "name": loaded.name,
+        "summary": next(iter((type(loaded.recipe).__doc__ or "").strip().splitlines()), ""),
+        "options": [
+            {
+                "name": field.name,
+                "default": defaults[field.name],
+                "expected": field.expected(),
+                "help": field.help,
+                "own": field.name in own_fields(loaded),
+            }
+            for field in option_fields(loaded).values()
+        ],
+    }
 
 
 def _live(recipe: object) -> LoadedRecipe:

@@ -1,20 +1,20 @@
 """What several screens are made of: a headline, a verdict, settings, bars, a grid."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from rich.console import RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from shoestring.estimate.memory import Breakdown
+from shoestring.estimate.memory import MemoryPart
 from shoestring.hardware.catalog import Target
 from shoestring.settings import Settings
 from shoestring.trace.record import Facts
 from shoestring.units import bytes_text, count_text
 
 _BAR = 30
-_VERDICTS = {"fits": "bold green", "fits with changes": "bold yellow", "does not fit": "bold red"}
+VERDICTS = {"fits": "bold green", "fits with changes": "bold yellow", "does not fit": "bold red"}
 
 
 def headline(recipe: str, target: Target, facts: Facts) -> Text:
@@ -30,7 +30,7 @@ def headline(recipe: str, target: Target, facts: Facts) -> Text:
 
 def verdict(text: str) -> Text:
     """Whether it fits, in the colour of that."""
-    return Text(text, style=_VERDICTS[text])
+    return Text(text, style=VERDICTS[text])
 
 
 def settings_text(settings: Mapping[str, Any]) -> str:
@@ -41,11 +41,11 @@ def settings_text(settings: Mapping[str, Any]) -> str:
     return " · ".join([f"micro_batch {settings['micro_batch']}", str(settings["precision"]), *others])
 
 
-def memory_bars(memory: Breakdown) -> RenderableType:
-    """The parts of a breakdown, the largest first."""
-    largest = max(part.bytes for part in memory.parts)
+def memory_bars(parts: Sequence[MemoryPart]) -> RenderableType:
+    """Return a bar for each part of a breakdown, in their order."""
+    largest = max(part.bytes for part in parts)
     table = grid()
-    for part in sorted(memory.parts, key=lambda part: -part.bytes):
+    for part in parts:
         table.add_row(part.name, Text(bytes_text(part.bytes), justify="right"), bar(part.bytes / largest))
     return table
 

@@ -13,7 +13,7 @@ def screen(estimate: Estimate) -> RenderableType:
     facts = grid()
     facts.add_row("settings", settings_text(estimate.settings.json()))
     facts.add_row("memory", memory_text(estimate.memory))
-    facts.add_row("", memory_bars(estimate.memory))
+    facts.add_row("", memory_bars(sorted(estimate.memory.parts, key=lambda part: -part.bytes)))
     facts.add_row("tensors in", " · ".join(f"{name} {bytes_text(size)}" for name, size in estimate.phases.items()))
     return Group(
         headline(estimate.recipe, estimate.target, estimate.facts),

@@ -1,100 +1,171 @@
-"""A plan on one screen: the verdict first, then what it rests on."""
+"""A plan in a terminal: one sentence and a summary, or everything that is known."""
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 from rich.console import Group, RenderableType
 from rich.text import Text
 
+from shoestring.estimate.memory import MemoryPart
 from shoestring.plan.plan import Plan
 from shoestring.plan.proposals import Proposal
-from shoestring.report.terminal.elements import bar, grid, headline, memory_bars, settings_text, verdict
+from shoestring.report.terminal.elements import VERDICTS, bar, grid, memory_bars, settings_text
 from shoestring.report.wording import limit_text, memory_text
 from shoestring.settings import Settings
-from shoestring.units import bytes_text, seconds_text
+from shoestring.units import bytes_text, count_text, plural, seconds_text
+
+_SUMMARY_PARTS = 5
+"""Parts of the memory that the summary names; the smaller ones are added up."""
+_SUMMARY_NOTES = 4
+"""Notes, and as many changes, that the summary shows, of each as much as fits on a line."""
+
+
+def summary(plan: Plan) -> RenderableType:
+    """Return the sentence and at most 20 lines on settings, memory, time, sessions, disk and limits."""
+    rows = grid()
+    rows.add_row("settings", f"{settings_text(plan.settings.json())}; {_accumulation(plan)}")
+    rows.add_row("memory", memory_text(plan.memory))
+    rows.add_row("", memory_bars(_largest_parts(plan)))
+    rows.add_row("time", _time_text(plan))
+    rows.add_row("sessions", _sessions_text(plan))
+    rows.add_row("disk", _disk_text(plan))
+    shares = [Text(f"{limit.name} {limit.share:.0%}", style="" if limit.holds else "bold red") for limit in plan.limits]
+    rows.add_row("limits used", Text(" · ").join(shares))
+    for name, lines in (("to make it fit", plan.changes), ("notes", plan.facts.notes)):
+        if lines:
+            rows.add_row(name, Text("\n".join(lines[:_SUMMARY_NOTES]), no_wrap=True, overflow="ellipsis"))
+    return Group(_answer(plan), Text(), rows, Text(), Text(_omitted(plan), style="dim"))
 
 
 def screen(plan: Plan) -> RenderableType:
-    """What a plan looks like in a terminal."""
-    facts = grid()
-    facts.add_row("settings", settings_text(plan.settings.json()))
-    facts.add_row("", _effective_batch(plan))
-    facts.add_row("memory", memory_text(plan.memory))
-    facts.add_row("", memory_bars(plan.memory))
-    facts.add_row("time", _time_text(plan))
-    facts.add_row("sessions", _sessions_text(plan))
-    facts.add_row("disk", _disk_text(plan))
+    """Return the sentence and all of the plan: limits, reasons, alternatives, proposals and the phases of the run."""
+    rows = grid()
+    rows.add_row("settings", f"{settings_text(plan.settings.json())}; {_accumulation(plan)}")
+    rows.add_row("memory", memory_text(plan.memory))
+    rows.add_row("", memory_bars(sorted(plan.memory.parts, key=lambda part: -part.bytes)))
+    rows.add_row("time", _time_text(plan))
+    rows.add_row("sessions", _sessions_text(plan))
+    rows.add_row("disk", _disk_text(plan))
     if plan.cost_usd is not None and plan.price and plan.price.usd_per_hour:
-        facts.add_row("cost", f"{plan.cost_usd:.2f} US$ at {_price_text(plan)}")
-    facts.add_row("limits", _limits(plan))
+        rows.add_row("cost", f"{plan.cost_usd:.2f} US$ at {_price_text(plan)}")
+    rows.add_row("limits", _limits(plan))
     for name, lines in (
-        ("because", plan.reasons),
+        ("to make it fit", plan.changes),
+        ("reasons", plan.reasons),
         ("notes", plan.facts.notes),
-        ("would do", plan.changes),
         ("advice", plan.advice),
-        ("or", tuple(_alternative_text(other, plan.settings) for other in plan.alternatives)),
+        ("alternatives", tuple(_alternative_text(other, plan.settings) for other in plan.alternatives)),
     ):
         if lines:
-            facts.add_row(name, Text("\n".join(lines)))
-    facts.add_row("if memory ends", Text(" → ".join(plan.fallbacks)))
+            rows.add_row(name, Text("\n".join(lines)))
+    rows.add_row("out of memory", Text(f"the engine's fallbacks, in order: {' → '.join(plan.fallbacks)}"))
     if plan.proposals:
-        facts.add_row("proposals", _proposals(plan))
+        rows.add_row("proposals", _proposals(plan))
     for phase in plan.phases:
         time = f", about {seconds_text(phase.seconds)}" if phase.seconds is not None else ""
-        # One line that can be pasted, however narrow the terminal.
-        facts.add_row(phase.name, Text(f"{phase.tells}{time}\n{phase.command}", overflow="fold"))
-    return Group(
-        headline(plan.recipe, plan.target, plan.facts),
-        verdict(plan.verdict),
-        facts,
+        # The command is one line that can be pasted, even if the terminal wraps it.
+        rows.add_row(phase.name, Text(f"{phase.tells}{time}\n{phase.command}", overflow="fold"))
+    return Group(_answer(plan), Text(), rows)
+
+
+def _answer(plan: Plan) -> Text:
+    """Return whether the run fits, how long it takes, and what to type next."""
+    device = plan.target.device
+    place = (
+        f"{plan.target.name} ({device.title}, {bytes_text(device.memory_bytes)}; "
+        f"{count_text(plan.facts.parameters_total)} parameters)"
     )
+    fits, style = ("fits", VERDICTS["fits"]) if plan.fits else ("does not fit", VERDICTS[plan.verdict])
+    text = Text.assemble((plan.recipe, "bold"), " ", (fits, style), f" on {place}")
+    if plan.fits:
+        text.append(_duration(plan))
+        following = "To train it, type"
+    else:
+        broken = [limit for limit in plan.limits if not limit.holds]
+        needs = "; ".join(
+            f"{limit.text(limit.needs)} of {limit.name}, but {limit.text(limit.has)} is available" for limit in broken
+        )
+        text.append(f": it needs {needs}.")
+        following = "With these changes it is predicted to fit; plan again with" if plan.next_command else ""
+    if plan.next_command:
+        text.append(f" {following}\n")
+        text.append(f"  {plan.next_command}", style="bold")
+    elif not plan.fits:
+        text.append(" No change of options or settings that the plan tried makes it fit.")
+    return text
 
 
-def _effective_batch(plan: Plan) -> str:
+def _duration(plan: Plan) -> str:
+    if plan.hours is None:
+        return ". The time is unknown." if plan.time.predicted.update_seconds is None else "."
+    return f" and takes about {seconds_text(plan.hours * 3600)} in {plural(len(plan.sessions), 'session')}."
+
+
+def _omitted(plan: Plan) -> str:
+    """Return the line that says what `--full` adds."""
+    counts = [
+        "all parts of the memory",
+        plural(len(plan.reasons), "reason"),
+        *([plural(len(plan.alternatives), "alternative")] if plan.alternatives else []),
+        *([plural(len(plan.proposals), "proposal")] if plan.proposals else []),
+        "and what the engine does on out-of-memory",
+    ]
+    return f"--full adds {', '.join(counts)}."
+
+
+def _largest_parts(plan: Plan) -> list[MemoryPart]:
+    parts = sorted(plan.memory.parts, key=lambda part: -part.bytes)
+    largest, others = parts[:_SUMMARY_PARTS], parts[_SUMMARY_PARTS:]
+    if len(others) < 2:
+        return parts
+    return [*largest, MemoryPart(name=f"{len(others)} others", bytes=sum(part.bytes for part in others), source="")]
+
+
+def _accumulation(plan: Plan) -> str:
     size = plan.options["effective_batch"]
-    pieces = -(-size // (plan.settings.micro_batch or size))
-    return f"{pieces} {'microbatch makes' if pieces == 1 else 'microbatches make'} the effective batch of {size}"
+    count = -(-size // (plan.settings.micro_batch or size))
+    return f"{plural(count, 'microbatch', 'microbatches')} per update of {plural(size, 'sample')}"
 
 
 def _time_text(plan: Plan) -> str:
     predicted, low, high = plan.time.predicted, plan.time.low, plan.time.high
     if predicted.update_seconds is None:
         return "unknown"
-    text = f"{seconds_text(predicted.update_seconds)} an update"
+    text = f"{seconds_text(predicted.update_seconds)} per update"
     if predicted.epoch_seconds is None or predicted.total_seconds is None:
         assert low.update_seconds is not None and high.update_seconds is not None
         return f"{text} (between {seconds_text(low.update_seconds)} and {seconds_text(high.update_seconds)})"
     assert low.total_seconds is not None and high.total_seconds is not None
     return (
-        f"{text} · {seconds_text(predicted.epoch_seconds)} an epoch · {seconds_text(predicted.total_seconds)} in all "
+        f"{text} · {seconds_text(predicted.epoch_seconds)} per epoch · {seconds_text(predicted.total_seconds)} total "
         f"(between {seconds_text(low.total_seconds)} and {seconds_text(high.total_seconds)})"
     )
 
 
 def _sessions_text(plan: Plan) -> str:
     if not plan.sessions or plan.hours is None:
-        return "–"
+        return "unknown"
     platform = plan.target.platform
     limit = f" of at most {platform.session_hours:g} h" if platform and platform.session_hours else ""
     weeks = ""
     if len(plan.weeks) > 1 and platform:
-        weeks = f", over {len(plan.weeks)} weeks of {platform.weekly_gpu_hours:g} h"
-    with_ = "starting, evaluating and stopping" if plan.time.evaluation_seconds else "starting and stopping"
-    return f"{len(plan.sessions)}{limit}{weeks}, {seconds_text(plan.hours * 3600)} with {with_}"
+        weeks = f", over {len(plan.weeks)} weeks with a quota of {platform.weekly_gpu_hours:g} h each"
+    overhead = "starting, evaluating and stopping" if plan.time.evaluation_seconds else "starting and stopping"
+    return f"{len(plan.sessions)}{limit}{weeks}; {seconds_text(plan.hours * 3600)} including {overhead}"
 
 
 def _disk_text(plan: Plan) -> str:
     limit = f" of {bytes_text(plan.disk.limit_bytes)}" if plan.disk.limit_bytes else ""
     return (
-        f"{bytes_text(plan.disk.peak_bytes)}{limit} at its fullest; "
-        f"{bytes_text(plan.disk.full_checkpoint_bytes)} a full checkpoint"
+        f"{bytes_text(plan.disk.peak_bytes)}{limit} at the peak; "
+        f"{bytes_text(plan.disk.full_checkpoint_bytes)} per full checkpoint"
     )
 
 
 def _price_text(plan: Plan) -> str:
     assert plan.price
-    date = f" (read {plan.price.date})" if plan.price.date else ""
-    return f"{plan.price.usd_per_hour:g} an hour for a GPU, {plan.price.source}{date}"
+    date = f" (as of {plan.price.date})" if plan.price.date else ""
+    return f"{plan.price.usd_per_hour:g} per GPU hour, {plan.price.source}{date}"
 
 
 def _limits(plan: Plan) -> RenderableType:
@@ -105,27 +176,29 @@ def _limits(plan: Plan) -> RenderableType:
     return table
 
 
-def _alternative_text(other: Mapping[str, Any], chosen: Settings) -> str:
-    plain = chosen.optimizer_kernel and not other["settings"]["optimizer_kernel"]
+def _alternative_text(alternative: Mapping[str, Any], chosen: Settings) -> str:
+    plain = chosen.optimizer_kernel and not alternative["settings"]["optimizer_kernel"]
     without = f" · without optimizer_kernel {chosen.optimizer_kernel}" if plain else ""
-    fits = "" if other["fits"] else ", does not fit"
-    time = f", {seconds_text(other['update_seconds'])} an update" if other["update_seconds"] else ""
-    return f"{settings_text(other['settings'])}{without}: {bytes_text(other['peak_bytes'])}{time}{fits}"
+    fits = "" if alternative["fits"] else ", does not fit"
+    seconds = alternative["update_seconds"]
+    time = f", {seconds_text(seconds)} per update" if seconds else ""
+    return f"{settings_text(alternative['settings'])}{without}: {bytes_text(alternative['peak_bytes'])}{time}{fits}"
 
 
 def _proposals(plan: Plan) -> RenderableType:
     table = grid()
     for proposal in plan.proposals:
-        table.add_row(proposal.command or "–", Text(_proposal_text(proposal)))
+        table.add_row(proposal.command or "–", Text("; ".join(_proposal_texts(proposal))))
     return table
 
 
-def _proposal_text(proposal: Proposal) -> str:
-    texts = [proposal.name]
+def _proposal_texts(proposal: Proposal) -> Iterator[str]:
+    yield proposal.name
     if proposal.peak_bytes is not None:
-        texts.append(bytes_text(proposal.peak_bytes) + ("" if proposal.fits else ", does not fit"))
+        yield bytes_text(proposal.peak_bytes) + ("" if proposal.fits else ", does not fit")
     if proposal.update_seconds is not None:
-        texts.append(f"{seconds_text(proposal.update_seconds)} an update")
+        yield f"{seconds_text(proposal.update_seconds)} per update"
     if proposal.changes_learning:
-        texts.append("changes what is learnt")
-    return "; ".join([*texts, *([proposal.note] if proposal.note else [])])
+        yield "changes the training result"
+    if proposal.note:
+        yield proposal.note

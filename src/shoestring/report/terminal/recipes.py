@@ -1,4 +1,4 @@
-"""What can be trained, and what can be set."""
+"""The built-in recipes as a table, and the options of one recipe in groups."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
@@ -8,30 +8,54 @@ from rich.table import Table
 from rich.text import Text
 
 from shoestring import config
+from shoestring.recipe.options import Adaptation
 from shoestring.report.terminal.elements import grid
 from shoestring.settings import Settings
 
+_FIRST = ("size", "architecture", "model", "data", "epochs", "effective_batch", "subset")
+"""Options that a first run needs, whichever recipe has them."""
 
-def screen(recipes: Sequence[Mapping[str, Any]]) -> RenderableType:
-    """Of each recipe its own options, then those of any, then settings."""
-    shared = {option["name"]: option for recipe in recipes for option in recipe["options"] if not option["own"]}
+
+def table(recipes: Sequence[Mapping[str, Any]]) -> RenderableType:
+    """Return one line for each recipe."""
+    rows = grid()
+    for recipe in recipes:
+        rows.add_row(Text(recipe["name"], style="bold"), recipe["summary"])
+    return Group(
+        rows,
+        Text(),
+        Text("shoestring recipes NAME lists the options of a recipe. A recipe of your own is path/to/file.py with"),
+        Text("model(), batch(size), loss(model, batch) and data(); a Hugging Face model is hf:path/to/config.json."),
+    )
+
+
+def options(recipe: Mapping[str, Any]) -> RenderableType:
+    """Return the options of a recipe and the settings, those that a first run needs first."""
+    adaptation = config.fields(Adaptation)
+    first: list[Mapping[str, Any]] = []
+    own: list[Mapping[str, Any]] = []
+    memory: list[Mapping[str, Any]] = []
+    for option in recipe["options"]:
+        is_first, is_memory = option["name"] in _FIRST, option["name"] in adaptation
+        (first if is_first else memory if is_memory else own).append(option)
+    first.sort(key=lambda option: _FIRST.index(option["name"]))
     settings = [
         {"name": field.name, "default": field.default, "help": field.help, "expected": field.expected()}
         for field in config.fields(Settings).values()
     ]
-    parts: list[RenderableType] = []
-    for recipe in recipes:
-        own = [option for option in recipe["options"] if option["own"]]
-        parts += [Text.assemble((recipe["name"], "bold"), "  ", recipe["summary"]), _choices(own)]
-    parts += [Text("any recipe", style="bold"), _choices(shared.values())]
-    parts += [Text("settings, which do not change what is learnt", style="bold"), _choices(settings)]
-    parts.append(Text("a recipe of your own: path/to/file.py with model(), batch(size), loss(model, batch) and data()"))
-    return Group(*parts)
+    return Group(
+        Text.assemble((recipe["name"], "bold"), "  ", recipe["summary"]),
+        *_group("Options to start with", first),
+        *_group("Options of the model and its training", own),
+        *_group("Options that save memory and change the training result", memory),
+        *_group("Settings, which do not change the training result beyond rounding", settings),
+        Text("\nEach is set by --set KEY=VALUE."),
+    )
 
 
-def _choices(options: Iterable[Mapping[str, Any]]) -> Table:
-    table = grid()
+def _group(title: str, options: Iterable[Mapping[str, Any]]) -> list[RenderableType]:
+    rows: Table = grid()
     for option in options:
         default = "" if option["default"] is None else option["default"]
-        table.add_row(f"  {option['name']}={default}", f"{option['help']} ({option['expected']})")
-    return table
+        rows.add_row(f"  {option['name']}={default}", f"{option['help']} ({option['expected']})")
+    return [Text(f"\n{title}", style="bold"), rows] if rows.row_count else []

@@ -1,0 +1,36 @@
+"""Answers as plain text, which `print` shows: the same content as in a terminal."""
+
+from io import StringIO
+
+from rich.console import Console, RenderableType
+
+from shoestring import display
+from shoestring.plan.comparison import Comparison
+from shoestring.plan.estimate import Estimate
+from shoestring.plan.plan import Plan
+from shoestring.report.terminal import comparison, estimate, plan
+
+WIDTH = 100
+"""Columns. A plan's summary has at most 25 lines of this width."""
+
+
+@display.text.register
+def _plan(answer: Plan) -> str:
+    return _plain(plan.summary(answer))
+
+
+@display.text.register
+def _estimate(answer: Estimate) -> str:
+    return _plain(estimate.screen(answer))
+
+
+@display.text.register
+def _comparison(answer: Comparison) -> str:
+    return _plain(comparison.screen(answer))
+
+
+def _plain(content: RenderableType) -> str:
+    console = Console(file=StringIO(), width=WIDTH, color_system=None, highlight=False)
+    with console.capture() as capture:
+        console.print(content)
+    return "\n".join(line.rstrip() for line in capture.get().splitlines())
