@@ -42,7 +42,9 @@ class Bash:
         while text not in output:
             ready, _, _ = select.select([self._terminal], [], [], max(0.0, deadline - time.monotonic()))
             assert ready, f"no {text!r} within {seconds:g} s in {output!r}"
-            output += os.read(self._terminal, 65536).decode(errors="replace").translate({ord("\r"): None, ord("\a"): None})
+            output += (
+                os.read(self._terminal, 65536).decode(errors="replace").translate({ord("\r"): None, ord("\a"): None})
+            )
         return output
 
     def clear_line(self) -> None:

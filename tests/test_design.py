@@ -63,4 +63,4 @@ def test_every_package_is_described():
     table = DESIGN.partition("| package | content |")[2].partition("\n\n")[0]
     named = {name for row in re.findall(r"^\| `([a-z_ ]+)` \|", table, re.MULTILINE) for name in row.split()}
     there = {path.stem for path in (ROOT / "src" / "shoestring").iterdir() if path.suffix == ".py" or path.is_dir()}
-    assert there - {"__init__", "__main__", "__pycache__", "py", "display"} == named
+    assert there - {"__init__", "__main__", "__pycache__", "py"} == named

@@ -1,4 +1,4 @@
-"""What the README says can be typed as it stands, and where it points there is something."""
+"""The commands and the code of the README run and print what it shows, and its links lead somewhere."""
 
 import json
 import os
@@ -10,6 +10,10 @@ from pathlib import Path
 
 import pytest
 
+from shoestring import config
+from shoestring.recipe.options import Adaptation, Common
+from shoestring.settings import Settings
+
 ROOT = Path(__file__).parents[1]
 PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").glob("*.md"))]
 README = (ROOT / "README.md").read_text()
@@ -17,8 +21,8 @@ MODEL = {"model_type": "llama", "hidden_size": 64, "intermediate_size": 128, "nu
 MODEL |= {"num_attention_heads": 4, "vocab_size": 100}
 
 
-def blocks(language: str) -> list[str]:
-    return re.findall(rf"```{language}\n(.*?)```", README, re.DOTALL)
+def blocks(language: str, text: str = README) -> list[str]:
+    return re.findall(rf"```{language}\n(.*?)```", text, re.DOTALL)
 
 
 @pytest.fixture
@@ -32,25 +36,26 @@ def elsewhere(tmp_path):
 
 
 def commands() -> list[tuple[str, ...]]:
-    lines = [line for block in blocks("sh") for line in block.splitlines()]
+    text = README + (ROOT / "docs" / "recipes.md").read_text()
+    lines = [line for block in blocks("sh", text) for line in block.splitlines()]
     return [tuple(shlex.split(line, comments=True)[1:]) for line in lines if line.startswith("shoestring ")]
 
 
 def screens() -> dict[tuple[str, ...], list[str]]:
-    """What the README shows that a command prints."""
-    shown = (block.splitlines() for block in blocks("console"))
-    return {tuple(shlex.split(command)[2:]): lines for command, *lines in shown}
+    """The commands whose output the README shows, with the output."""
+    outputs = (block.splitlines() for block in blocks("console"))
+    return {tuple(shlex.split(command)[2:]): lines for command, *lines in outputs}
 
 
 ABOUT = ("temporal", "legal", "vqa", "cloud", "chart", "spiral", "hf:", "")
 
 
 def about(command: tuple[str, ...]) -> str:
-    """The recipe that a command is about, or its run is of; empty where it is about none."""
+    """Return the recipe of a command, or of its run; an empty string for a command without one."""
     return next(name for name in ABOUT if any(name in word for word in command))
 
 
-def test_every_screen_is_of_a_command_that_is_shown():
+def test_every_output_is_of_a_listed_command():
     assert screens()
     assert set(screens()) <= set(commands())
 
@@ -62,32 +67,43 @@ def test_every_verb_is_shown():
 
 @pytest.mark.parametrize("name", ABOUT)
 def test_every_command_runs_in_its_order(name, elsewhere):
-    chosen = [command for command in commands() if about(command) == name]
-    assert chosen
-    for each in chosen:
-        command = shorter(each) if each[0] == "train" else each
-        ended = subprocess.run(
+    listed = [command for command in commands() if about(command) == name]
+    assert listed
+    for original in listed:
+        command = shorter(original) if original[0] == "train" else original
+        process = subprocess.run(
             [sys.executable, "-m", "shoestring", *command],
             cwd=elsewhere,
             capture_output=True,
             text=True,
-            env={**os.environ, "COLUMNS": "120"},
+            env={**os.environ, "COLUMNS": "100"},
         )
-        assert ended.returncode == 0, (command, ended.stderr)
-        if each in screens():
-            assert [line.rstrip() for line in ended.stdout.splitlines()] == screens()[each]
+        assert process.returncode == 0, (command, process.stderr)
+        if original in screens():
+            assert [line.rstrip() for line in process.stdout.splitlines()] == screens()[original]
 
 
 def shorter(command):
-    """The same training of less: of temporal the tiny one, of others the beginning."""
+    """Return a command that trains less: the tiny temporal recipe, or the first second of another."""
     return (*command, *(("--set", "size=tiny", "--set", "epochs=2") if command[1] == "temporal" else ("--limit", "1s")))
 
 
 def test_the_python_runs(elsewhere):
     (block,) = blocks("python")
-    ended = subprocess.run([sys.executable, "-c", block], cwd=elsewhere, capture_output=True, text=True)
-    assert ended.returncode == 0, ended.stderr
-    assert int(ended.stdout) > 0
+    process = subprocess.run([sys.executable, "-c", block], cwd=elsewhere, capture_output=True, text=True)
+    assert process.returncode == 0, process.stderr
+    assert process.stdout.startswith("Mine fits on kaggle-t4")
+
+
+def test_readme_is_short():
+    assert len(README.splitlines()) <= 150
+
+
+def test_reference_has_every_flag_setting_and_option():
+    reference = (ROOT / "docs" / "reference.md").read_text()
+    flags = re.findall(r"--[a-z-]+", (ROOT / "src" / "shoestring" / "cli.py").read_text())
+    names = [*config.fields(Settings), *config.fields(Common), *config.fields(Adaptation)]
+    assert [name for name in {*flags, *names} - {"--help"} if f"`{name}" not in reference] == []
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
