@@ -83,7 +83,7 @@ class Slice:
 
     def __post_init__(self) -> None:
         if len(self.shape) > _MAX_DIMS:
-            raise ValueError(f"a slice has {len(self.shape)} dimensions")
+            raise ValueError(f"a slice has {len(self.shape)} dimensions, but at most {_MAX_DIMS} are supported")
         for size in self.shape:
             _check_count(size, "shape")
         _check_count(math.prod(self.shape), "the product of shape")
@@ -117,7 +117,7 @@ class Manifest:
 
     def __post_init__(self) -> None:
         if self.kind not in get_args(Kind):
-            raise ValueError(f"kind is {_short_repr(self.kind)}")
+            raise ValueError(f"kind is {_short_repr(self.kind)}, which is neither full nor weights")
         if self.update is not None:
             _check_count(self.update, "update")
         elif self.kind == "full":
@@ -130,11 +130,12 @@ class Manifest:
             raise ValueError(f"weights has no {TRAINED!r}")
         for name, members in self.weights.items():
             if not _SET_NAME.fullmatch(name) or not members:
-                raise ValueError(f"weights has {_short_repr(name)}: {_short_repr(list(members))}")
+                files = _short_repr(list(members))
+                raise ValueError(f"weights has {_short_repr(name)}: {files}, which is not a valid set")
             _check_members(f"weights {name!r}", members, self.files)
         for name, slices in self.slices.items():
             if not 0 < len(name) <= _MAX_TENSOR_NAME:
-                raise ValueError(f"slices has a tensor {_short_repr(name)}")
+                raise ValueError(f"slices has {_short_repr(name)}, which is not a valid tensor name")
             _check_members(f"slices of {_short_repr(name)}", [piece.file for piece in slices], self.files)
             _check_cover(name, slices)
 
@@ -325,7 +326,7 @@ def _check_keys(value: dict[str, Any], subject: str, required: set[str], optiona
 
 def _check_count(value: Any, subject: str, maximum: int = _MAX_COUNT) -> None:
     if type(value) is not int or not 0 <= value <= maximum:
-        raise ValueError(f"{subject} is {_short_repr(value)}")
+        raise ValueError(f"{subject} is {_short_repr(value)}, which is not an integer from 0 to {maximum}")
 
 
 def _require_object(value: Any, subject: str) -> dict[str, Any]:
@@ -342,7 +343,7 @@ def _require_list(value: Any, subject: str) -> list[Any]:
 
 def _require_text(value: Any, subject: str) -> str:
     if not isinstance(value, str):
-        raise ValueError(f"{subject} is {_short_repr(value)}")
+        raise ValueError(f"{subject} is {_short_repr(value)}, which is not a string")
     return value
 
 
