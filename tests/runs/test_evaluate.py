@@ -198,7 +198,7 @@ def test_a_recipe_that_has_moved_is_asked_for_and_can_be_given(tmp_path):
     moved = tmp_path / "there"
     moved.mkdir()
     path.rename(moved / "mine.py")
-    with pytest.raises(UsageError, match="not found where it was") as error:
+    with pytest.raises(UsageError, match="not at its stored location") as error:
         shoestring.evaluate(run)
     assert "--recipe" in error.value.hint
     found = shoestring.evaluate(run, recipe=str(moved / "mine.py"))
@@ -274,7 +274,7 @@ def test_one_flipped_bit_of_the_best_weights_is_found(copied):
     content = bytearray(path.read_bytes())
     content[-2] ^= 1
     path.write_bytes(content)
-    with pytest.raises(CheckpointError, match=r"best/model\.safetensors cannot be loaded: its bytes are not those"):
+    with pytest.raises(CheckpointError, match=r"best/model\.safetensors cannot be loaded: its SHA-256 digest does not"):
         shoestring.evaluate(copied)
 
 
