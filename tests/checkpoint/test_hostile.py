@@ -139,7 +139,7 @@ json_values = st.recursive(
 
 @FUZZ
 @given(section=st.sampled_from(["model", "optimizer", "progress", "scaler"]), value=json_values)
-def test_any_json_in_a_states_place_is_restore_error(checkpoint, workspace, section, value):
+def test_arbitrary_json_as_section_is_rejected(checkpoint, workspace, section, value):
     if section == "scaler":  # not used in fp32
         return
     folder = copy_checkpoint(checkpoint, workspace)
@@ -151,7 +151,7 @@ def test_any_json_in_a_states_place_is_restore_error(checkpoint, workspace, sect
 
 @FUZZ
 @given(value=json_values)
-def test_any_json_as_a_manifest_is_restore_error(checkpoint, workspace, value):
+def test_arbitrary_json_as_manifest_is_rejected(checkpoint, workspace, value):
     folder = copy_checkpoint(checkpoint, workspace)
     (folder / "manifest.json").write_text(json.dumps(value))
     assert "manifest.json" in str(restore_error(folder))
@@ -175,7 +175,7 @@ TEXTS = {
 
 @pytest.mark.parametrize("name", ["state.json", "manifest.json"])
 @pytest.mark.parametrize(("text", "reason"), TEXTS.values(), ids=TEXTS)
-def test_json_that_is_none_is_restore_error(checkpoint, tmp_path, name, text, reason):
+def test_invalid_json_is_rejected(checkpoint, tmp_path, name, text, reason):
     folder = copy_checkpoint(checkpoint, tmp_path)
     (folder / name).write_bytes(text if isinstance(text, bytes) else text.encode())
     if name == "state.json":
@@ -207,7 +207,7 @@ def test_wrong_tensors_are_rejected_by_name_before_loading(checkpoint, tmp_path,
     assert re.search(reason, str(error))
 
 
-def test_another_optimizers_states_are_restore_error(checkpoint, tmp_path):
+def test_state_of_another_optimizer_is_rejected(checkpoint, tmp_path):
     state = training().pack()
     state["optimizer"]["state"][0]["exp_avg"] = torch.zeros(7)
     state["optimizer"]["state"][5] = {}
@@ -235,14 +235,14 @@ def test_links_and_pipes_are_not_followed(checkpoint, tmp_path):
 
 
 @pytest.mark.parametrize("name", ["../outside.safetensors", "/etc/passwd", "a/b.safetensors", "model.pkl", "x" * 300])
-def test_names_that_lead_elsewhere_are_restore_error(checkpoint, tmp_path, name):
+def test_file_names_outside_the_checkpoint_are_rejected(checkpoint, tmp_path, name):
     folder = copy_checkpoint(checkpoint, tmp_path)
     files = json.loads((folder / "manifest.json").read_text())["files"]
     sign(folder, files=files | {name: {"bytes": 0, "sha256": "0"}})
     assert "it does not describe this checkpoint" in str(restore_error(folder))
 
 
-def test_files_that_no_section_has_are_restore_error(checkpoint, tmp_path):
+def test_files_without_section_are_rejected(checkpoint, tmp_path):
     folder = copy_checkpoint(checkpoint, tmp_path)
     shutil.copyfile(folder / "model.safetensors", folder / "other.safetensors")
     sign(folder)
