@@ -212,7 +212,7 @@ def test_a_recipe_that_has_moved_is_asked_for_and_can_be_given(tmp_path):
 def test_a_recipe_of_a_process_that_is_gone_is_asked_for(copied):
     stored = json.loads((copied / "plan.json").read_text())
     (copied / "plan.json").write_text(json.dumps({**stored, "reference": ""}))
-    with pytest.raises(UsageError, match="a process that is gone"):
+    with pytest.raises(UsageError, match="a Python process that has ended"):
         shoestring.evaluate(copied)
 
 
