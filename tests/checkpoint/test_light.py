@@ -204,7 +204,7 @@ def value_of(model):
     return value
 
 
-MODELS = {"whole": constant_linear, "adapters": constant_adapter}
+MODELS = {"full model": constant_linear, "adapters": constant_adapter}
 
 
 @pytest.mark.parametrize("strike", [killing, lambda number: failing(number, errno.ENOSPC)], ids=["kill", "full disk"])

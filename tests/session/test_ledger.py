@@ -31,7 +31,7 @@ def test_kill_loses_updates_since_last_save(records):
     assert records[1].saving_seconds == 3.0  # the sum of its saves, because it has no stop event
 
 
-def test_pauses_lie_between_sessions(records):
+def test_pauses_between_sessions(records):
     assert [round(end - start) for start, end in pauses(records)] == [1500, 400, 900]
 
 

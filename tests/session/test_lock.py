@@ -57,7 +57,7 @@ def test_holder_on_another_machine_keeps_the_lock(filesystem, tmp_path):
             return
     with pytest.raises(UsageError, match="pid 1 on elsewhere") as error, lock.locked(tmp_path):
         pass
-    assert "if it is gone, remove" in error.value.hint
+    assert "if it no longer runs, remove" in error.value.hint
 
 
 def test_reused_process_id_is_not_the_holder(tmp_path, monkeypatch):

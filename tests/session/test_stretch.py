@@ -27,15 +27,15 @@ def work(limit, *, elapsed=0.0, seconds=1.0, samples=100, known_seconds=None):
     deadline._durations.clear()
     if known_seconds:
         deadline.seconds_per_sample["evaluation"] = known_seconds
-    processed, over = 0, None
+    processed, session_over = 0, None
     pieces = (("piece", 10) for _ in range(samples // 10))
     try:
         for _, size in polled(Stop(deadline=deadline, signals=StopSignals()), "evaluation", pieces, samples):
             clock.now += size * seconds
             processed += size
     except SessionOver as error:
-        over = error
-    return processed, over, clock.now
+        session_over = error
+    return processed, session_over, clock.now
 
 
 def test_work_that_fits_is_completed():
@@ -44,31 +44,31 @@ def test_work_that_fits_is_completed():
 
 
 def test_work_stops_once_its_speed_is_known():
-    processed, over, end = work(150, elapsed=60)
+    processed, session_over, end = work(150, elapsed=60)
     assert (processed, end) == (20, 80)
-    assert over.error is None
+    assert session_over.error is None
     details = "the evaluation takes 1 min 20 s more, but only 1 min 00 s of the session remain"
-    assert over.reason == f"session limit of 2 min 30 s: {details}"
+    assert session_over.reason == f"session limit of 2 min 30 s: {details}"
 
 
 def test_work_does_not_start_if_known_too_slow():
-    processed, over, _ = work(150, elapsed=60, known_seconds=1.0)
+    processed, session_over, _ = work(150, elapsed=60, known_seconds=1.0)
     assert processed == 0
-    assert over.error is None
+    assert session_over.error is None
 
 
 def test_work_too_long_for_any_session_is_an_error():
-    processed, over, end = work(90)
+    processed, session_over, end = work(90)
     assert processed == 20
     assert end <= 90
-    assert "of 100 samples takes 1 min 40 s (1.0 s a sample)" in over.error.message
-    assert "a session of 1 min 30 s has only 1 min 20 s for it" in over.error.message
+    assert "of 100 samples takes 1 min 40 s (1.0 s a sample)" in session_over.error.message
+    assert "a session of 1 min 30 s has only 1 min 20 s for it" in session_over.error.message
 
 
 def test_slow_work_is_an_error_after_few_samples():
-    processed, over, end = work(100, samples=1000)
+    processed, session_over, end = work(100, samples=1000)
     assert processed == 20 or end <= 100
-    assert "of 1,000 samples takes 16 min 40 s" in over.error.message
+    assert "of 1,000 samples takes 16 min 40 s" in session_over.error.message
 
 
 def test_signal_stops_the_work():

@@ -133,7 +133,7 @@ class Store:
                 raise
         self._damaged.discard(update)
         self._verified.add(update)
-        # The checkpoint is there. What cannot be removed now is removed after the next one.
+        # The checkpoint is complete. Older ones that cannot be removed now are removed after the next save.
         with suppress(OSError):
             self._rotate()
         return Saved(

@@ -70,14 +70,14 @@ def _create_lock_file(run: Path, lock_file: Path, holder: str) -> None:
     """Create the lock file, or take it over from a dead process of this machine."""
     with _machine_lock():
         if holder and not _is_dead(holder):
-            raise _locked_error(run, holder, f"wait for it or stop it; if it is gone, remove {run / 'lock'}")
+            raise _locked_error(run, holder, f"wait for it or stop it; if it no longer runs, remove {run / 'lock'}")
         try:
             descriptor = os.open(lock_file, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o644)
         except FileExistsError as error:
             holder = lock_file.read_text(errors="replace")[:200].strip()
             if not _is_dead(holder):
                 raise _locked_error(
-                    run, holder, f"wait for it or stop it; if it is gone, remove {lock_file}"
+                    run, holder, f"wait for it or stop it; if it no longer runs, remove {lock_file}"
                 ) from error
             replace(lock_file, lambda temporary: temporary.write_text(f"{_own_name()}\n"))
         else:

@@ -1,4 +1,4 @@
-"""Signals that ask a run to stop.
+"""Signals that request a stop of the run.
 
 The handlers only set a flag that the loop polls: a handler that saves could interrupt a step or another save.
 """

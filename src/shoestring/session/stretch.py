@@ -1,4 +1,4 @@
-"""Work that cannot be paused: whether the remaining part fits into this session, and the whole into any session."""
+"""Work that cannot be paused: whether its remaining part fits into this session, and all of it into any session."""
 
 from collections.abc import Iterator
 from typing import TypeVar
