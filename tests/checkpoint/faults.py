@@ -1,4 +1,4 @@
-"""A disk whose operations fail, or are the last that a process does: each call of `os` under a directory is counted."""
+"""Fault injection for disk operations: each call of a function of `os` on a path under a directory may fail or kill."""
 
 import errno
 import os
@@ -13,76 +13,76 @@ NAMES = (
 
 
 class Disk:
-    """While it is `watching`, every operation on something under `root` is written down in `done` and may be `struck`.
+    """Records disk operations on paths under `root` while `watching`, and calls `strike` before each of them.
 
-    Operations on a descriptor count where it was opened under `root`.
+    Operations on a descriptor count if it was opened under `root`.
     """
 
     def __init__(self, root: Path, strike=lambda number, name, path: None):
         self.root, self.strike = str(root), strike
-        self.done: list[str] = []
-        self._mine: dict[int, str] = {}
+        self.operations: list[str] = []
+        self._descriptors: dict[int, str] = {}
         self._lock = threading.Lock()
 
     @contextmanager
     def watching(self):
-        before = {name: getattr(os, name) for name in NAMES}
+        originals = {name: getattr(os, name) for name in NAMES}
         for name in NAMES:
-            setattr(os, name, self._watched(name, before[name]))
+            setattr(os, name, self._watched(name, originals[name]))
         try:
             yield self
         finally:
-            for name, operation in before.items():
+            for name, operation in originals.items():
                 setattr(os, name, operation)
 
     def _watched(self, name, operation):
-        def watched(what=".", *arguments, **options):
-            path = self._path(what, options)
+        def watched(target=".", *arguments, **options):
+            path = self._path(target, options)
             if path is None:
-                return operation(what, *arguments, **options)
+                return operation(target, *arguments, **options)
             with self._lock:
-                number = len(self.done)
-                self.done.append(f"{name} {Path(path).name}")
-            if name == "close":  # what cannot be closed is closed all the same
-                self._mine.pop(what, None)
-                operation(what)
+                number = len(self.operations)
+                self.operations.append(f"{name} {Path(path).name}")
+            if name == "close":  # a failing close still closes the descriptor
+                self._descriptors.pop(target, None)
+                operation(target)
             self.strike(number, name, path)
             if name == "close":
                 return None
-            result = operation(what, *arguments, **options)
+            result = operation(target, *arguments, **options)
             if name == "open":
-                self._mine[result] = path
+                self._descriptors[result] = path
             return result
 
         return watched
 
-    def _path(self, what, options):
-        if isinstance(what, int):
-            return self._mine.get(what)
-        folder = self._mine.get(options.get("dir_fd"), "")
-        path = os.path.join(folder, os.fspath(what))  # noqa: PTH118  (it may be bytes' worth of nothing)
+    def _path(self, target, options):
+        if isinstance(target, int):
+            return self._descriptors.get(target)
+        folder = self._descriptors.get(options.get("dir_fd"), "")
+        path = os.path.join(folder, os.fspath(target))  # noqa: PTH118  (the path may be empty)
         return path if path.startswith(self.root) else None
 
 
 def failing(number, error):
-    """Strikes operation `number` with an error of this kind."""
+    """Return a strike that makes operation `number` fail with this errno."""
 
-    def strike(at, name, path):
-        if at == number:
+    def strike(index, name, path):
+        if index == number:
             raise OSError(error, os.strerror(error), path)
 
     return strike
 
 
 class Killed(BaseException):
-    """What ends a process here, where SIGKILL would."""
+    """Stands for SIGKILL in tests within one process."""
 
 
 def killing(number):
-    """Strikes operation `number` and all after it: no handler of the code that is killed reaches the disk."""
+    """Return a strike that kills at operation `number` and all later ones, so that no cleanup code reaches the disk."""
 
-    def strike(at, name, path):
-        if at >= number:
+    def strike(index, name, path):
+        if index >= number:
             raise Killed
 
     return strike

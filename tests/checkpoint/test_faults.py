@@ -1,4 +1,4 @@
-"""Every operation on the disk made to fail in turn, and real disks that are full."""
+"""Saves with each disk operation failing in turn, and on real full disks."""
 
 import errno
 import json
@@ -20,15 +20,15 @@ def state(value):
     return {"model": {"weight": torch.full((8, 8), float(value))}, "progress": {"update": value}}
 
 
-def two_saved(folder):
-    """A store whose next save writes a checkpoint and removes another, each verified."""
+def store_with_two_checkpoints(folder):
+    """Return a store whose next save writes a checkpoint and removes another."""
     store = Store(folder, keep=2)
     for update in (1, 2):
         store.save(update, state(update))
     return store
 
 
-def error_of(store, update):
+def save_error(store, update):
     try:
         store.save(update, state(30))
     except CheckpointError as error:
@@ -38,15 +38,15 @@ def error_of(store, update):
 
 def operations(folder, update):
     disk = Disk(folder)
-    store = two_saved(folder)
+    store = store_with_two_checkpoints(folder)
     with disk.watching():
         store.save(update, state(30))
-    return disk.done
+    return disk.operations
 
 
 @pytest.mark.parametrize("error", KINDS.values(), ids=KINDS)
 @pytest.mark.parametrize("update", [3, 2], ids=["new", "of the same update"])
-def test_whatever_fails_there_are_as_many_whole_checkpoints_as_before(tmp_path, error, update):
+def test_failed_operation_loses_no_complete_checkpoint(tmp_path, error, update):
     names = operations(tmp_path / "once", update)
     assert {"open", "write", "fsync", "rename", "mkdir", "lstat", "read", "unlink", "rmdir"} <= {
         name.split()[0] for name in names
@@ -54,74 +54,74 @@ def test_whatever_fails_there_are_as_many_whole_checkpoints_as_before(tmp_path, 
     failed = 0
     for number in range(len(names)):
         folder = tmp_path / str(number)
-        store = two_saved(folder)
+        store = store_with_two_checkpoints(folder)
         with Disk(folder, failing(number, error)).watching():
-            told = error_of(store, update)
-        saved = told is None
+            error_raised = save_error(store, update)
+        saved = error_raised is None
         failed += not saved
-        if told:
-            assert "could not be written" in told.message
-            assert str(folder / "update-00000002") in told.hint
-        again = Store(folder, keep=2)
-        newest = again.load()
-        reached = newest.update, float(newest.state["model"]["weight"][0, 0])
-        # After it has its name, only the sync of the directory can fail: then the new one may be there or not.
-        named = number > names.index(f"rename .writing-{update:08d}-{os.getpid()}")
-        assert reached == (update, 30) if saved or named else (2, 2), names[number]
-        assert len(again.updates()) >= 2, names[number]
+        if error_raised:
+            assert "could not be written" in error_raised.message
+            assert str(folder / "update-00000002") in error_raised.hint
+        reopened = Store(folder, keep=2)
+        newest = reopened.load()
+        restored = newest.update, float(newest.state["model"]["weight"][0, 0])
+        # After the rename only the sync of the directory can fail: then the new checkpoint may exist or not.
+        renamed = number > names.index(f"rename .writing-{update:08d}-{os.getpid()}")
+        assert restored == (update, 30) if saved or renamed else (2, 2), names[number]
+        assert len(reopened.updates()) >= 2, names[number]
         assert not [path.name for path in folder.iterdir() if path.name.startswith(".")], names[number]
-        again.save(9, state(9))
-        assert again.updates()[-1] == 9
+        reopened.save(9, state(9))
+        assert reopened.updates()[-1] == 9
         shutil.rmtree(folder)
-    # What may fail and the checkpoint is there all the same: forgetting the pages, and what comes after its name.
+    # The save succeeds although dropping the page cache fails, or an operation after the rename.
     assert failed >= 0.6 * len(names)
 
 
-def test_bytes_that_are_not_those_written_are_found_on_reading_back(tmp_path):
-    store = two_saved(tmp_path)
-    before = os.write
+def test_corrupted_write_is_detected_on_reading_back(tmp_path):
+    store = store_with_two_checkpoints(tmp_path)
+    original_write = os.write
 
-    def wrong(descriptor, data):
-        return before(descriptor, bytes(data)[:-1] + b"?") if len(data) == 256 else before(descriptor, data)
+    def corrupting_write(descriptor, data):
+        return original_write(descriptor, bytes(data)[:-1] + b"?" if len(data) == 256 else data)
 
-    os.write = wrong
+    os.write = corrupting_write
     try:
-        with pytest.raises(CheckpointError, match="other bytes were read back"):
+        with pytest.raises(CheckpointError, match="bytes read back differ"):
             store.save(3, state(3))
     finally:
-        os.write = before
+        os.write = original_write
     assert store.updates() == [1, 2]
 
 
-def test_on_a_full_disk_what_is_expendable_goes_first_the_oldest_of_it(tmp_path):
-    spare = [tmp_path / "light" / name for name in ("a", "b", "c")]
-    for path in spare:
+def test_full_disk_removes_oldest_expendable_paths_first(tmp_path):
+    expendable = [tmp_path / "light" / name for name in ("a", "b", "c")]
+    for path in expendable:
         path.mkdir(parents=True)
-    store = Store(tmp_path / "checkpoints", expendable=lambda: spare)
+    store = Store(tmp_path / "checkpoints", expendable=lambda: expendable)
     store.save(1, state(1))
 
-    def full(number, name, path):
-        if name == "write" and spare[1].exists():
+    def fail_write(number, name, path):
+        if name == "write" and expendable[1].exists():
             raise OSError(errno.ENOSPC, "No space left on device")
 
-    with Disk(tmp_path, full).watching():
+    with Disk(tmp_path, fail_write).watching():
         store.save(2, state(2))
-    assert [path.exists() for path in spare] == [False, False, True]
+    assert [path.exists() for path in expendable] == [False, False, True]
     assert store.updates() == [1, 2]
 
 
-def test_what_cannot_be_written_for_another_reason_costs_nothing_expendable(tmp_path):
-    spare = tmp_path / "light"
-    spare.mkdir()
-    store = Store(tmp_path / "checkpoints", expendable=lambda: [spare])
+def test_other_write_errors_remove_nothing_expendable(tmp_path):
+    light = tmp_path / "light"
+    light.mkdir()
+    store = Store(tmp_path / "checkpoints", expendable=lambda: [light])
 
-    def broken(number, name, path):
+    def fail_write(number, name, path):
         if name == "write":
             raise OSError(errno.EIO, "Input/output error")
 
-    with Disk(tmp_path, broken).watching(), pytest.raises(CheckpointError, match="Input/output"):
+    with Disk(tmp_path, fail_write).watching(), pytest.raises(CheckpointError, match="Input/output"):
         store.save(1, state(1))
-    assert spare.exists()
+    assert light.exists()
 
 
 FILL = """
@@ -137,50 +137,50 @@ def state(update, size):
 store = Store(root / "checkpoints")
 for update in (1, 2):
     store.save(update, state(update, 64))  # 256 KiB each
-told = []
+messages = []
 if kind == "limit":
     import signal
     signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
     resource.setrlimit(resource.RLIMIT_FSIZE, (100_000, 100_000))
 else:
-    (root / "other").write_bytes(bytes(2_300_000))  # of 4 MiB; the account must not be what finds it
-    store._require_space = lambda need: None
+    (root / "other").write_bytes(bytes(2_300_000))  # of 4 MiB; the check of free space must not detect it first
+    store._require_space = lambda required_bytes: None
 try:
     store.save(3, state(3, 512))  # 2 MiB
 except CheckpointError as error:
-    told.append(str(error))
+    messages.append(str(error))
 resource.setrlimit(resource.RLIMIT_FSIZE, (-1, resource.getrlimit(resource.RLIMIT_FSIZE)[1])) if kind != "limit" else 0
-again = Store(root / "checkpoints")
-newest = again.load()
+reopened = Store(root / "checkpoints")
+newest = reopened.load()
 print(json.dumps({
-    "told": told, "updates": again.updates(), "value": float(newest.state["model"]["weight"][0, 0]),
-    "left": sorted(path.name for path in (root / "checkpoints").iterdir()),
+    "messages": messages, "updates": reopened.updates(), "value": float(newest.state["model"]["weight"][0, 0]),
+    "names": sorted(path.name for path in (root / "checkpoints").iterdir()),
 }))
 """
 
 
-def filled(command, root, kind):
-    ended = subprocess.run([*command, sys.executable, "-c", FILL, str(root), kind], capture_output=True, text=True)
-    assert ended.returncode == 0, ended.stderr
-    return json.loads(ended.stdout)
+def save_on_full_disk(command, root, kind):
+    process = subprocess.run([*command, sys.executable, "-c", FILL, str(root), kind], capture_output=True, text=True)
+    assert process.returncode == 0, process.stderr
+    return json.loads(process.stdout)
 
 
-def test_a_real_disk_is_full(tmp_path):
-    """A file system of 4 MiB in memory, mounted where nobody else sees it."""
+def test_real_full_disk(tmp_path):
+    """The disk is a tmpfs of 4 MiB in a mount namespace of its own."""
     mount = ["unshare", "--mount", "--map-root-user", "sh", "-c", 'mount -t tmpfs -o size=4m none "$0" && exec "$@"']
     command = [*mount, str(tmp_path)]
     if not shutil.which("unshare") or subprocess.run([*command, "true"], capture_output=True).returncode:
-        pytest.skip("this system lets no user mount a file system of its own")
-    found = filled(command, tmp_path, "disk")
-    assert "No space left on device" in found["told"][0]
-    assert str(Path("checkpoints") / "update-00000002") in found["told"][0]
-    assert found["updates"] == [1, 2]
-    assert found["value"] == 2.0
-    assert found["left"] == ["update-00000001", "update-00000002"]
+        pytest.skip("this system does not allow users to mount file systems")
+    result = save_on_full_disk(command, tmp_path, "disk")
+    assert "No space left on device" in result["messages"][0]
+    assert str(Path("checkpoints") / "update-00000002") in result["messages"][0]
+    assert result["updates"] == [1, 2]
+    assert result["value"] == 2.0
+    assert result["names"] == ["update-00000001", "update-00000002"]
 
 
-def test_a_real_limit_on_the_size_of_files(tmp_path):
-    found = filled([], tmp_path, "limit")
-    assert "File too large" in found["told"][0]
-    assert found["left"] == ["update-00000001", "update-00000002"]
-    assert found["value"] == 2.0
+def test_real_limit_on_file_size(tmp_path):
+    result = save_on_full_disk([], tmp_path, "limit")
+    assert "File too large" in result["messages"][0]
+    assert result["names"] == ["update-00000001", "update-00000002"]
+    assert result["value"] == 2.0

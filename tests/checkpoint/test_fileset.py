@@ -1,4 +1,4 @@
-"""A set of files replaced as one: whatever fails, and wherever a process ends, there is the old set or the new one."""
+"""Atomic replacement of a set of files: any failure or kill leaves the old set or the new one."""
 
 import errno
 import json
@@ -12,9 +12,9 @@ import torch
 
 from shoestring.checkpoint import fileset
 from shoestring.checkpoint.files import sha256
-from shoestring.checkpoint.fileset import open_verified, replace_weights, settle, staged
-from shoestring.checkpoint.manifest import MANIFEST, Damaged, read_manifest, signed
-from shoestring.checkpoint.tensors import pieces
+from shoestring.checkpoint.fileset import open_verified, replace_weights, settle, staged_path
+from shoestring.checkpoint.manifest import MANIFEST, DamagedFileError, add_digest, read_manifest
+from shoestring.checkpoint.tensors import serialize
 from shoestring.errors import CheckpointError
 from tests.checkpoint.faults import KINDS, Disk, Killed, failing, killing
 
@@ -23,18 +23,18 @@ OLD, NEW = 1, 2
 
 
 @pytest.fixture(autouse=True)
-def at_once(monkeypatch):
-    """Thousands of saves: each wait for the disk is counted, and may fail, but is not waited for."""
+def skip_fsync(monkeypatch):
+    """Thousands of saves: each `fsync` is counted and may fail, but does not wait for the disk."""
     monkeypatch.setattr(os, "fsync", lambda descriptor: None)
 
 
 def save(folder, value):
     weight = {"weight": torch.full((8, 8), float(value))}
-    replace_weights(folder, {name: pieces(weight, {}) for name in NAMES}, value)
+    replace_weights(folder, {name: serialize(weight, {}) for name in NAMES}, value)
 
 
 def read(folder):
-    """The value of all files and of the manifest, which is one; None where no set was ever there."""
+    """Return the value that all files and the manifest have in common; None if there is no set."""
     if not fileset.has_manifest(folder):
         return None
     (value,) = {int(open_verified(folder, name)["weight"][0, 0]) for name in NAMES}
@@ -42,9 +42,9 @@ def read(folder):
     return value
 
 
-def interrupted(folder, value, at):
-    """Save until operation `at`, and no further."""
-    with Disk(folder, killing(at)).watching(), pytest.raises(Killed):
+def interrupt_save(folder, value, number):
+    """Save, but kill the save at operation `number`."""
+    with Disk(folder, killing(number)).watching(), pytest.raises(Killed):
         save(folder, value)
 
 
@@ -52,57 +52,57 @@ def operations(folder):
     disk = Disk(folder)
     with disk.watching():
         save(folder, NEW)
-    return disk.done
+    return disk.operations
 
 
-def commit(names):
+def commit_index(names):
     return names.index("replace .manifest.json.next")
 
 
-def nothing(folder):
+def empty(folder):
     folder.mkdir()
 
 
 def old(folder):
-    nothing(folder)
+    empty(folder)
     save(folder, OLD)
 
 
 def unfinished(folder):
-    """The old set, and beside it most of one that nobody has committed."""
+    """The old set, and most of another that was not committed."""
     old(folder)
-    shutil.copytree(folder, other := folder.with_name("other"))
-    interrupted(folder, 7, commit(operations(other)))
-    shutil.rmtree(other)
-    assert staged(folder, MANIFEST).exists()
+    shutil.copytree(folder, copy := folder.with_name("copy"))
+    interrupt_save(folder, 7, commit_index(operations(copy)))
+    shutil.rmtree(copy)
+    assert staged_path(folder, MANIFEST).exists()
 
 
 def unnamed(folder):
-    """The old set committed, none of whose files has its name: they are those of a set before."""
-    nothing(folder)
+    """The old set, committed but with no file renamed yet: the final names are those of an earlier set."""
+    empty(folder)
     save(folder, 7)
-    shutil.copytree(folder, other := folder.with_name("other"))
-    interrupted(folder, OLD, commit(operations(other)) + 1)
-    shutil.rmtree(other)
-    assert all(staged(folder, name).exists() for name in NAMES)
+    shutil.copytree(folder, copy := folder.with_name("copy"))
+    interrupt_save(folder, OLD, commit_index(operations(copy)) + 1)
+    shutil.rmtree(copy)
+    assert all(staged_path(folder, name).exists() for name in NAMES)
 
 
 def half_named(folder):
-    """As `unnamed`, but one of the files has its name."""
+    """The state `unnamed` with one of the files renamed."""
     unnamed(folder)
-    staged(folder, NAMES[0]).replace(folder / NAMES[0])
+    staged_path(folder, NAMES[0]).replace(folder / NAMES[0])
 
 
-STATES = {state.__name__: state for state in (nothing, old, unfinished, unnamed, half_named)}
+STATES = {state.__name__: state for state in (empty, old, unfinished, unnamed, half_named)}
 
 
-def ready(place, state):
-    original = place.with_name(state)
+def prepare(folder, state):
+    original = folder.with_name(state)
     if not original.exists():
         STATES[state](original)
-    shutil.rmtree(place, ignore_errors=True)
-    shutil.copytree(original, place)
-    return place
+    shutil.rmtree(folder, ignore_errors=True)
+    shutil.copytree(original, folder)
+    return folder
 
 
 def listing(folder):
@@ -110,10 +110,10 @@ def listing(folder):
 
 
 def check(folder, before, expected=None):
-    """There is one set whole; reading it writes nothing, and the next save leaves only its own files."""
-    beforehand = listing(folder)
+    """Check that one set is complete, that reading writes nothing, and that the next save leaves only its own files."""
+    listing_before = listing(folder)
     value = read(folder)
-    assert listing(folder) == beforehand
+    assert listing(folder) == listing_before
     assert value in (before, NEW) if expected is None else value == expected
     settle(folder)
     assert read(folder) == value
@@ -124,20 +124,20 @@ def check(folder, before, expected=None):
 
 
 @pytest.mark.parametrize("state", STATES)
-def test_a_process_that_ends_anywhere_leaves_the_old_set_or_the_new_one(tmp_path, state):
-    before = read(ready(tmp_path / "set", state))
+def test_kill_at_any_operation_leaves_one_complete_set(tmp_path, state):
+    before = read(prepare(tmp_path / "set", state))
     names = operations(tmp_path / "set")
     assert {"open", "write", "read", "fsync", "close", "stat"} <= {name.split()[0] for name in names}
-    committed = commit(names)
+    committed = commit_index(names)
     for number in range(len(names)):
-        folder = ready(tmp_path / "set", state)
-        interrupted(folder, NEW, number)
+        folder = prepare(tmp_path / "set", state)
+        interrupt_save(folder, NEW, number)
         check(folder, before, NEW if number > committed else before)
 
 
-def test_each_step_is_on_the_disk_before_the_next(tmp_path):
-    """Or a power failure could leave the manifest of files that are not there."""
-    folder = ready(tmp_path / "set", "old")
+def test_each_step_is_synced_before_the_next(tmp_path):
+    """Otherwise a power failure could leave a manifest whose files are missing."""
+    folder = prepare(tmp_path / "set", "old")
     names = [name for name in operations(folder) if name.split()[0] in ("fsync", "replace")]
     new = [f".{name}.next" for name in NAMES]
     assert names == [
@@ -146,19 +146,19 @@ def test_each_step_is_on_the_disk_before_the_next(tmp_path):
         *(f"replace {name}" for name in new),
         "fsync set",
     ]
-    folder = ready(tmp_path / "set", "unnamed")
-    before, *put_right, after = [name for name in operations(folder) if name.split()[0] in ("fsync", "replace")][:4]
-    assert (before, sorted(put_right), after) == ("fsync set", [f"replace {name}" for name in new], "fsync set")
+    folder = prepare(tmp_path / "set", "unnamed")
+    first, *renames, last = [name for name in operations(folder) if name.split()[0] in ("fsync", "replace")][:4]
+    assert (first, sorted(renames), last) == ("fsync set", [f"replace {name}" for name in new], "fsync set")
 
 
 @pytest.mark.parametrize("error", KINDS.values(), ids=KINDS)
 @pytest.mark.parametrize("state", STATES)
-def test_whatever_fails_there_is_the_old_set_or_the_new_one(tmp_path, state, error):
-    before = read(ready(tmp_path / "set", state))
+def test_failure_of_any_operation_leaves_one_complete_set(tmp_path, state, error):
+    before = read(prepare(tmp_path / "set", state))
     names = operations(tmp_path / "set")
-    committed, failed = commit(names), 0
+    committed, failed = commit_index(names), 0
     for number in range(len(names)):
-        folder = ready(tmp_path / "set", state)
+        folder = prepare(tmp_path / "set", state)
         with Disk(folder, failing(number, error)).watching():
             try:
                 save(folder, NEW)
@@ -167,23 +167,23 @@ def test_whatever_fails_there_is_the_old_set_or_the_new_one(tmp_path, state, err
                 raised = True
         failed += raised
         if raised and number <= committed:
-            # What was written of the new set takes no room any more, unless it was there to begin with.
-            left = {path.name for path in folder.iterdir()} - {MANIFEST, *NAMES}
-            assert not left or state in ("unfinished", "unnamed", "half_named"), (names[number], left)
+            # The files of the new set that were written are removed, unless they existed before.
+            leftovers = {path.name for path in folder.iterdir()} - {MANIFEST, *NAMES}
+            assert not leftovers or state in ("unfinished", "unnamed", "half_named"), (names[number], leftovers)
         check(folder, before, before if raised and number <= committed else NEW)
     assert failed >= 0.6 * len(names)
 
 
-def test_a_save_that_fails_and_a_process_that_ends_while_it_cleans_up(tmp_path):
-    names = operations(ready(tmp_path / "set", "unnamed"))
+def test_kill_during_cleanup_after_failed_save(tmp_path):
+    names = operations(prepare(tmp_path / "set", "unnamed"))
     for number in range(0, len(names), 3):
-        for more in (1, 2, 4, 7, 11):
-            folder = ready(tmp_path / "set", "unnamed")
+        for delay in (1, 2, 4, 7, 11):
+            folder = prepare(tmp_path / "set", "unnamed")
 
-            def strike(at, name, path, number=number, more=more):
-                if at == number:
+            def strike(index, name, path, number=number, delay=delay):
+                if index == number:
                     raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), path)
-                if at >= number + more:
+                if index >= number + delay:
                     raise Killed
 
             with Disk(folder, strike).watching(), suppress(OSError, Killed):
@@ -193,131 +193,131 @@ def test_a_save_that_fails_and_a_process_that_ends_while_it_cleans_up(tmp_path):
 
 @pytest.mark.parametrize("state", ["old", "unfinished", "unnamed", "half_named"])
 @pytest.mark.parametrize("saves", [1, 2])
-def test_who_reads_while_another_saves_has_one_of_the_sets_whole(tmp_path, state, saves):
-    """At each operation of the reader another process saves; what it had mapped stays as it was."""
-    folder = ready(tmp_path / "set", state)
+def test_reader_during_saves_gets_one_complete_set(tmp_path, state, saves):
+    """Another process saves at each operation of the reader; tensors that are already mapped do not change."""
+    folder = prepare(tmp_path / "set", state)
     disk = Disk(folder)
     with disk.watching():
         open_verified(folder, NAMES[1])
-    for number in range(len(disk.done)):
-        folder = ready(tmp_path / "set", state)
+    for number in range(len(disk.operations)):
+        folder = prepare(tmp_path / "set", state)
 
         pending = [NEW, 3][:saves]
 
-        def strike(at, name, path, folder=folder, number=number, pending=pending):
-            while at == number and pending:
+        def strike(index, name, path, folder=folder, number=number, pending=pending):
+            while index == number and pending:
                 save(folder, pending.pop(0))
 
         disk = Disk(folder, strike)
         with disk.watching():
-            opened = open_verified(folder, NAMES[1])
+            file = open_verified(folder, NAMES[1])
         save(folder, 9)
-        weight = opened["weight"]
+        weight = file["weight"]
         save(folder, 10)
         assert float(weight.min()) == float(weight.max())
-        assert float(weight[0, 0]) in (OLD, NEW, 3), disk.done[number]
+        assert float(weight[0, 0]) in (OLD, NEW, 3), disk.operations[number]
 
 
-def test_what_was_saved_since_it_was_looked_at_is_looked_at_too(tmp_path):
-    folder = ready(tmp_path / "set", "old")
+def test_set_saved_during_verification_is_verified_too(tmp_path):
+    folder = prepare(tmp_path / "set", "old")
     disk = Disk(folder)
     with disk.watching():
         open_verified(folder, NAMES[1])
-    found = set()
-    for number in range(len(disk.done)):
-        folder = ready(tmp_path / "set", "old")
+    outcomes = set()
+    for number in range(len(disk.operations)):
+        folder = prepare(tmp_path / "set", "old")
         pending = [NEW]
 
-        def strike(at, name, path, folder=folder, number=number, pending=pending):
-            while at == number and pending:
+        def strike(index, name, path, folder=folder, number=number, pending=pending):
+            while index == number and pending:
                 save(folder, pending.pop())
-                spoilt(folder / NAMES[1])
+                flip_bit(folder / NAMES[1])
 
         with Disk(folder, strike).watching():
             try:
-                found.add(int(open_verified(folder, NAMES[1])["weight"][0, 0]))
-            except Damaged:
-                found.add("damaged")
-    assert found == {OLD, "damaged"}
+                outcomes.add(int(open_verified(folder, NAMES[1])["weight"][0, 0]))
+            except DamagedFileError:
+                outcomes.add("damaged")
+    assert outcomes == {OLD, "damaged"}
 
 
-def spoilt(path):
+def flip_bit(path):
     data = bytearray(path.read_bytes())
     data[len(data) // 2] ^= 4
     path.write_bytes(data)
 
 
-def linked(path):
+def replace_by_link(path):
     path.rename(path.with_name("elsewhere"))
     path.symlink_to(path.with_name("elsewhere"))
 
 
-def piped(path):
+def replace_by_pipe(path):
     path.unlink()
     os.mkfifo(path)
 
 
 DAMAGE = {
-    "a flipped bit": (spoilt, "not those that were written"),
+    "a flipped bit": (flip_bit, "digest does not match"),
     "truncated": (lambda path: path.write_bytes(path.read_bytes()[:-1]), "bytes, "),
     "longer": (lambda path: path.write_bytes(path.read_bytes() + b"\0"), "bytes, "),
-    "missing": (os.unlink, "it is not there"),
-    "a link": (linked, "not a regular file"),
-    "a pipe": (piped, "not a regular file"),
+    "missing": (os.unlink, "it is missing"),
+    "a link": (replace_by_link, "not a regular file"),
+    "a pipe": (replace_by_pipe, "not a regular file"),
     "a directory": (lambda path: (path.unlink(), path.mkdir()), "not a regular file"),
 }
 
 
 @pytest.mark.parametrize("name", NAMES)
-@pytest.mark.parametrize(("damage", "why"), DAMAGE.values(), ids=DAMAGE)
-def test_damage_to_any_file_of_the_set_is_found_whichever_is_opened(tmp_path, name, damage, why):
+@pytest.mark.parametrize(("damage", "reason"), DAMAGE.values(), ids=DAMAGE)
+def test_damage_to_any_file_is_detected(tmp_path, name, damage, reason):
     old(tmp_path / "set")
     damage(tmp_path / "set" / name)
-    for opened in NAMES:
-        with pytest.raises(Damaged, match=why) as found:
-            open_verified(tmp_path / "set", opened)
-        assert found.value.file == name
+    for opened_name in NAMES:
+        with pytest.raises(DamagedFileError, match=reason) as error:
+            open_verified(tmp_path / "set", opened_name)
+        assert error.value.file == name
 
 
 @pytest.mark.parametrize("damage", [value[0] for key, value in DAMAGE.items() if key != "missing"])
-def test_a_damaged_manifest_is_found(tmp_path, damage):
+def test_damaged_manifest_is_detected(tmp_path, damage):
     old(tmp_path / "set")
     damage(tmp_path / "set" / MANIFEST)
-    with pytest.raises(Damaged) as found:
+    with pytest.raises(DamagedFileError) as error:
         open_verified(tmp_path / "set", NAMES[0])
-    assert found.value.file == MANIFEST
+    assert error.value.file == MANIFEST
 
 
 @pytest.mark.parametrize("make", [os.mkfifo, os.mkdir, lambda path: path.symlink_to("/etc/hostname")])
 @pytest.mark.parametrize("name", [*NAMES, MANIFEST])
-def test_what_lies_in_the_way_of_a_new_file_is_not_followed(tmp_path, make, name):
+def test_obstacle_at_staged_path_is_not_followed(tmp_path, make, name):
     old(tmp_path / "set")
-    make(staged(tmp_path / "set", name))
+    make(staged_path(tmp_path / "set", name))
     assert read(tmp_path / "set") == OLD
     save(tmp_path / "set", NEW)
     assert read(tmp_path / "set") == NEW
     assert all(stat.S_ISREG(path.lstat().st_mode) for path in (tmp_path / "set").iterdir())
 
 
-def test_what_version_0_1_0_left_is_removed_and_nothing_else_is(tmp_path):
+def test_only_leftovers_of_version_0_1_0_are_removed(tmp_path):
     save(tmp_path, OLD)
     (tmp_path / ".model.safetensors.4711").write_bytes(b"half")
     (tmp_path / ".adapter_config.json.12").write_bytes(b"half")
-    others = ["notes.txt", ".hidden", ".notes.txt.next", "model.safetensors.next", ".model.safetensors.bak"]
-    for name in others:
+    unrelated = ["notes.txt", ".hidden", ".notes.txt.next", "model.safetensors.next", ".model.safetensors.bak"]
+    for name in unrelated:
         (tmp_path / name).write_text("mine")
     (tmp_path / "update-00000003").mkdir()
     save(tmp_path, NEW)
-    left = {path.name for path in tmp_path.iterdir()}
-    assert left == {*NAMES, MANIFEST, "update-00000003", *others}
+    names = {path.name for path in tmp_path.iterdir()}
+    assert names == {*NAMES, MANIFEST, "update-00000003", *unrelated}
 
 
-def test_files_of_a_later_format_are_not_touched(tmp_path):
+def test_files_of_later_format_are_not_modified(tmp_path):
     unnamed(tmp_path / "set")
-    value = signed({"format": 3, "anything": 1})
+    value = add_digest({"format": 3, "anything": 1})
     (tmp_path / "set" / MANIFEST).write_text(json.dumps(value))
     before = {path.name: sha256(path) for path in (tmp_path / "set").iterdir()}
     for attempt in (lambda: save(tmp_path / "set", NEW), lambda: open_verified(tmp_path / "set", NAMES[0])):
-        with pytest.raises(CheckpointError, match="of format 3"):
+        with pytest.raises(CheckpointError, match="has format 3"):
             attempt()
     assert {path.name: sha256(path) for path in (tmp_path / "set").iterdir()} == before

@@ -1,4 +1,4 @@
-"""Checkpoints that somebody, or something, has been at: one clear error each, and nothing is changed."""
+"""Damaged and manipulated checkpoints: each gives one clear error and changes nothing."""
 
 import copy
 import json
@@ -16,7 +16,7 @@ from torch import nn
 import shoestring
 from shoestring.checkpoint.files import sha256
 from shoestring.checkpoint.light import WEIGHTS, load_light, save_light
-from shoestring.checkpoint.manifest import signed
+from shoestring.checkpoint.manifest import add_digest
 from shoestring.checkpoint.store import Store
 from shoestring.engine.precision import mixed_precision
 from shoestring.engine.state import TrainingState
@@ -44,51 +44,51 @@ def bits(state):
     return copy.deepcopy((state.model.state_dict(), state.optimizer.state_dict(), state.update, state.history))
 
 
-def same(left, right):
+def equal(left, right):
     if isinstance(left, torch.Tensor):
         return torch.equal(left, right)
     if isinstance(left, dict):
-        return left.keys() == right.keys() and all(same(left[key], right[key]) for key in left)
+        return left.keys() == right.keys() and all(equal(left[key], right[key]) for key in left)
     if isinstance(left, (list, tuple)):
-        return len(left) == len(right) and all(map(same, left, right))
+        return len(left) == len(right) and all(map(equal, left, right))
     return left == right
 
 
 @pytest.fixture(scope="module")
-def whole(tmp_path_factory):
-    return Store(tmp_path_factory.mktemp("whole")).save(4, training().pack()).path
+def checkpoint(tmp_path_factory):
+    return Store(tmp_path_factory.mktemp("intact")).save(4, training().pack()).path
 
 
 @pytest.fixture(scope="module")
-def place(tmp_path_factory):
-    return tmp_path_factory.mktemp("place")
+def workspace(tmp_path_factory):
+    return tmp_path_factory.mktemp("workspace")
 
 
-def copied(whole, place):
-    shutil.rmtree(place / "checkpoints", ignore_errors=True)
-    return Path(shutil.copytree(whole, place / "checkpoints" / whole.name))
+def copy_checkpoint(checkpoint, workspace):
+    shutil.rmtree(workspace / "checkpoints", ignore_errors=True)
+    return Path(shutil.copytree(checkpoint, workspace / "checkpoints" / checkpoint.name))
 
 
-def refused(folder):
-    """The error of resuming from `folder`, with nothing changed by the attempt."""
+def restore_error(folder):
+    """Return the error of resuming from `folder`, and check that the attempt changes nothing."""
     state = training()
     with torch.no_grad():
         state.model.weight += 1
     before = bits(state)
     with pytest.raises(CheckpointError) as caught:
         state.restore(Store(folder.parent).load().state)
-    assert same(before, bits(state))
+    assert equal(before, bits(state))
     return caught.value
 
 
 def sign(folder, **changes):
-    """Make the manifest say of the files beside it what is true of them now."""
+    """Rewrite the manifest with the actual sizes and digests of the files in `folder`."""
     files = {
         path.name: {"bytes": path.stat().st_size, "sha256": sha256(path)}
         for path in sorted(folder.iterdir())
         if path.name != "manifest.json" and path.is_file()
     }
-    manifest = signed({"format": 1, "update": 4, "files": files} | changes)
+    manifest = add_digest({"format": 1, "update": 4, "files": files} | changes)
     (folder / "manifest.json").write_text(json.dumps(manifest))
 
 
@@ -99,22 +99,22 @@ FUZZ = settings(max_examples=60, deadline=None, suppress_health_check=[HealthChe
 @given(
     name=st.sampled_from(FILES),
     cut=st.booleans(),
-    at=st.integers(0, 10**6),
+    position=st.integers(0, 10**6),
     bit=st.integers(0, 7),
     signing=st.booleans(),
 )
-def test_truncated_or_flipped_it_is_refused_or_says_nothing_else(whole, place, name, cut, at, bit, signing):
-    """Signed anew, a flipped bit may still be a state, another one: then every tensor of it fits."""
-    folder = copied(whole, place)
+def test_truncated_or_flipped_checkpoint_is_rejected(checkpoint, workspace, name, cut, position, bit, signing):
+    """With a new digest a flipped bit may give another valid state: then every tensor of it fits."""
+    folder = copy_checkpoint(checkpoint, workspace)
     data = bytearray((folder / name).read_bytes())
-    at %= len(data)
+    position %= len(data)
     if cut:
-        del data[at:]
+        del data[position:]
     else:
-        data[at] ^= 1 << bit
+        data[position] ^= 1 << bit
     (folder / name).write_bytes(bytes(data))
     if not signing or name == "manifest.json":
-        assert name in str(refused(folder))
+        assert name in str(restore_error(folder))
         return
     sign(folder)
     state = training()
@@ -122,7 +122,7 @@ def test_truncated_or_flipped_it_is_refused_or_says_nothing_else(whole, place, n
     try:
         state.restore(Store(folder.parent).load().state)
     except CheckpointError:
-        assert same(before, bits(state))
+        assert equal(before, bits(state))
 
 
 json_values = st.recursive(
@@ -139,26 +139,26 @@ json_values = st.recursive(
 
 @FUZZ
 @given(section=st.sampled_from(["model", "optimizer", "progress", "scaler"]), value=json_values)
-def test_any_json_in_a_states_place_is_refused(whole, place, section, value):
-    if section == "scaler":  # in fp32 nothing is asked of it
+def test_arbitrary_json_as_section_is_rejected(checkpoint, workspace, section, value):
+    if section == "scaler":  # not used in fp32
         return
-    folder = copied(whole, place)
+    folder = copy_checkpoint(checkpoint, workspace)
     state = json.loads((folder / "state.json").read_text())
     (folder / "state.json").write_text(json.dumps(state | {section: value}))
     sign(folder)
-    refused(folder)
+    restore_error(folder)
 
 
 @FUZZ
 @given(value=json_values)
-def test_any_json_as_a_manifest_is_refused(whole, place, value):
-    folder = copied(whole, place)
+def test_arbitrary_json_as_manifest_is_rejected(checkpoint, workspace, value):
+    folder = copy_checkpoint(checkpoint, workspace)
     (folder / "manifest.json").write_text(json.dumps(value))
-    assert "manifest.json" in str(refused(folder))
-    for name, true in {"format": 1, "update": 4, "files": {}}.items():
-        if value != true:
+    assert "manifest.json" in str(restore_error(folder))
+    for name, correct in {"format": 1, "update": 4, "files": {}}.items():
+        if value != correct:
             sign(folder, **{name: value})
-            refused(folder)
+            restore_error(folder)
 
 
 TEXTS = {
@@ -169,24 +169,24 @@ TEXTS = {
     "a huge integer": ('{"model": ' + "9" * 5000 + "}", "cannot be read"),
     "bytes that are no text": (b"\xff\xfe", "cannot be read"),
     "nothing": ("", "cannot be read"),
-    "a list": ("[]", "not the state of these files"),
+    "a list": ("[]", "does not match the files"),
 }
 
 
 @pytest.mark.parametrize("name", ["state.json", "manifest.json"])
-@pytest.mark.parametrize(("text", "why"), TEXTS.values(), ids=TEXTS)
-def test_json_that_is_none_is_refused(whole, tmp_path, name, text, why):
-    folder = copied(whole, tmp_path)
+@pytest.mark.parametrize(("text", "reason"), TEXTS.values(), ids=TEXTS)
+def test_invalid_json_is_rejected(checkpoint, tmp_path, name, text, reason):
+    folder = copy_checkpoint(checkpoint, tmp_path)
     (folder / name).write_bytes(text if isinstance(text, bytes) else text.encode())
     if name == "state.json":
         sign(folder)
-    error = str(refused(folder))
+    error = str(restore_error(folder))
     assert name in error
-    assert why in error or name == "manifest.json"
+    assert reason in error or name == "manifest.json"
 
 
-def tensors_of(folder, **changes):
-    """Write a model of other tensors, and a manifest that vouches for it."""
+def save_other_tensors(folder, **changes):
+    """Save a model with changed tensors under a valid manifest."""
     state = training().pack()
     state["model"] = {**state["model"], **changes}
     shutil.rmtree(folder)
@@ -194,64 +194,64 @@ def tensors_of(folder, **changes):
 
 
 @pytest.mark.parametrize(
-    ("changes", "why"),
+    ("changes", "reason"),
     [
-        ({"weight": torch.zeros(2, 4)}, r"weight was saved as \(2, 4\) of float32, here it is \(2, 3\) of float32"),
+        ({"weight": torch.zeros(2, 4)}, r"weight was saved as \(2, 4\) of float32, but is \(2, 3\) of float32"),
         ({"bias": torch.zeros(2, dtype=torch.int64)}, r"bias was saved as \(2,\) of int64"),
-        ({"more": torch.zeros(1)}, "more is not the model's"),
-        ({"bias": 3}, "bias is no tensor"),
+        ({"more": torch.zeros(1)}, "more is not in the model"),
+        ({"bias": 3}, "bias is not a tensor"),
     ],
 )
-def test_other_tensors_are_refused_by_name_before_any_is_in_its_place(whole, tmp_path, changes, why):
-    error = refused(tensors_of(copied(whole, tmp_path), **changes))
-    assert re.search(why, str(error))
+def test_wrong_tensors_are_rejected_by_name_before_loading(checkpoint, tmp_path, changes, reason):
+    error = restore_error(save_other_tensors(copy_checkpoint(checkpoint, tmp_path), **changes))
+    assert re.search(reason, str(error))
 
 
-def test_another_optimizers_states_are_refused(whole, tmp_path):
+def test_state_of_another_optimizer_is_rejected(checkpoint, tmp_path):
     state = training().pack()
     state["optimizer"]["state"][0]["exp_avg"] = torch.zeros(7)
     state["optimizer"]["state"][5] = {}
     state["optimizer"]["param_groups"][0]["lr"] = "fast"
-    told = "\n".join(refused(Store(tmp_path).save(4, state).path).problems)
-    assert "exp_avg of parameter 0 was saved as (7,)" in told
-    assert "states of 5" in told
-    assert "lr of group 0 was 'fast'" in told
+    problems = "\n".join(restore_error(Store(tmp_path).save(4, state).path).problems)
+    assert "exp_avg of parameter 0 was saved as (7,)" in problems
+    assert "states of parameter 5" in problems
+    assert "lr of group 0 was saved as 'fast'" in problems
 
 
-def test_links_and_pipes_are_not_followed(whole, tmp_path):
+def test_links_and_pipes_are_not_followed(checkpoint, tmp_path):
     outside = tmp_path / "outside.safetensors"
-    folder = copied(whole, tmp_path)
+    folder = copy_checkpoint(checkpoint, tmp_path)
     (folder / "model.safetensors").rename(outside)
     (folder / "model.safetensors").symlink_to(outside)
-    assert "not a regular file" in str(refused(folder))
+    assert "not a regular file" in str(restore_error(folder))
     (folder / "model.safetensors").unlink()
     os.mkfifo(folder / "model.safetensors")
-    assert "not a regular file" in str(refused(folder))
-    elsewhere = tmp_path / "elsewhere"
+    assert "not a regular file" in str(restore_error(folder))
+    target = tmp_path / "target"
     shutil.rmtree(folder)
-    shutil.copytree(whole, elsewhere)
-    folder.symlink_to(elsewhere)
-    assert "a link to elsewhere" in str(refused(folder))
+    shutil.copytree(checkpoint, target)
+    folder.symlink_to(target)
+    assert "a symbolic link" in str(restore_error(folder))
 
 
 @pytest.mark.parametrize("name", ["../outside.safetensors", "/etc/passwd", "a/b.safetensors", "model.pkl", "x" * 300])
-def test_names_that_lead_elsewhere_are_refused(whole, tmp_path, name):
-    folder = copied(whole, tmp_path)
+def test_file_names_outside_the_checkpoint_are_rejected(checkpoint, tmp_path, name):
+    folder = copy_checkpoint(checkpoint, tmp_path)
     files = json.loads((folder / "manifest.json").read_text())["files"]
     sign(folder, files=files | {name: {"bytes": 0, "sha256": "0"}})
-    assert "it does not describe this checkpoint" in str(refused(folder))
+    assert "it does not describe this checkpoint" in str(restore_error(folder))
 
 
-def test_files_that_no_section_has_are_refused(whole, tmp_path):
-    folder = copied(whole, tmp_path)
+def test_files_without_section_are_rejected(checkpoint, tmp_path):
+    folder = copy_checkpoint(checkpoint, tmp_path)
     shutil.copyfile(folder / "model.safetensors", folder / "other.safetensors")
     sign(folder)
-    assert "not the state of these files" in str(refused(folder))
+    assert "does not match the files" in str(restore_error(folder))
 
 
-def test_names_of_directories_that_are_no_checkpoints_are_left_alone(whole, tmp_path):
+def test_other_directories_are_ignored(checkpoint, tmp_path):
     names = ["update-1", "update-" + "9" * 40, "update-٠٠٠٠٠٠٠٤", ".replaced-x", "update-000000000004"]
-    folder = copied(whole, tmp_path)
+    folder = copy_checkpoint(checkpoint, tmp_path)
     for name in names:
         (folder.parent / name).mkdir()
     assert Store(folder.parent).updates() == [4]
@@ -259,38 +259,38 @@ def test_names_of_directories_that_are_no_checkpoints_are_left_alone(whole, tmp_
 
 
 @FUZZ
-@given(cut=st.booleans(), at=st.integers(0, 10**6), bit=st.integers(0, 7), manifest=st.booleans())
-def test_weights_that_are_truncated_or_flipped_load_whole_or_not_at_all(place, cut, at, bit, manifest):
-    """Without a manifest a flipped bit may still be a weight, another one."""
+@given(cut=st.booleans(), position=st.integers(0, 10**6), bit=st.integers(0, 7), manifest=st.booleans())
+def test_truncated_or_flipped_weights_load_completely_or_not(workspace, cut, position, bit, manifest):
+    """Without a manifest a flipped bit may give another valid weight."""
     torch.manual_seed(0)
-    path = save_light(place / "light", nn.Linear(3, 2), {"update": 1})
+    path = save_light(workspace / "light", nn.Linear(3, 2), {"update": 1})
     if not manifest:
-        (place / "light" / "manifest.json").unlink()
+        (workspace / "light" / "manifest.json").unlink()
     data = bytearray(path.read_bytes())
-    at %= len(data)
+    position %= len(data)
     if cut:
-        del data[at:]
+        del data[position:]
     else:
-        data[at] ^= 1 << bit
-    (place / "light" / WEIGHTS).write_bytes(bytes(data))
+        data[position] ^= 1 << bit
+    (workspace / "light" / WEIGHTS).write_bytes(bytes(data))
     model = nn.Linear(3, 2)
     before = {name: value.clone() for name, value in model.state_dict().items()}
     try:
-        load_light(place / "light", model)
+        load_light(workspace / "light", model)
     except CheckpointError:
-        assert same(before, dict(model.state_dict()))
+        assert equal(before, dict(model.state_dict()))
     else:
         assert not cut and not manifest
 
 
-def test_nothing_is_unpickled_anywhere():
-    """`torch.load` and pickle in all their names, and numpy's way to them."""
+def test_source_code_does_not_unpickle():
+    """No source file uses `torch.load`, pickle or a library based on it, or pickled NumPy arrays."""
     forbidden = re.compile(r"\b(torch\.load|torch\.save|pickle|cPickle|dill|joblib|marshal|shelve|allow_pickle=True)\b")
     root = Path(shoestring.__file__).parent
-    found = [
+    matches = [
         f"{path.relative_to(root)}:{number}: {line.strip()}"
         for path in sorted(root.rglob("*.py"))
         for number, line in enumerate(path.read_text().splitlines(), 1)
         if forbidden.search(line)
     ]
-    assert [line for line in found if "no pickle" not in line] == []
+    assert [line for line in matches if "no pickle" not in line] == []

@@ -1,4 +1,4 @@
-"""What saving and loading take of host memory, measured as the system counts it in a process of its own."""
+"""Host memory of saving and loading, measured as the peak resident size of a separate process."""
 
 import json
 import subprocess
@@ -11,7 +11,7 @@ import torch
 from torch import nn
 from shoestring.checkpoint.snapshot import HostCopy
 from shoestring.checkpoint.store import Store
-from shoestring.engine.precision import arithmetic
+from shoestring.engine.precision import mixed_precision
 from shoestring.engine.state import TrainingState
 
 def peak():
@@ -20,17 +20,17 @@ def peak():
 def build():
     model = nn.Sequential(*(nn.Linear(1024, 1024) for _ in range(16)))  # 64 MiB
     return TrainingState(model=model, optimizer=torch.optim.AdamW(model.parameters()),
-        arithmetic=arithmetic("fp32", torch.device("cpu")), learning_rates=[1e-3])
+        mixed_precision=mixed_precision("fp32", torch.device("cpu")), learning_rates=[1e-3])
 
 torch.set_num_threads(1)
-what, store = sys.argv[1], Store(Path(sys.argv[2]))
+action, store = sys.argv[1], Store(Path(sys.argv[2]))
 state = build()
-warm = nn.Linear(2, 2)  # what autograd and the optimizer need for themselves
+warm = nn.Linear(2, 2)  # one-time allocations of autograd and the optimizer
 optimizer = torch.optim.AdamW(warm.parameters())
 warm(torch.zeros(1, 2)).sum().backward()
 optimizer.step()
 before = peak()
-if what == "train":
+if action == "train":
     copy = HostCopy()
     state.model(torch.ones(1, 1024)).sum().backward()
     state.optimizer.step()
@@ -42,21 +42,23 @@ else:
     print(json.dumps({"loaded": peak() - before}))
 """
 
-WEIGHTS = 64 << 20
+WEIGHTS_BYTES = 64 << 20
 
 
-def measured(what, folder):
-    ended = subprocess.run([sys.executable, "-c", MEASURE, what, str(folder)], capture_output=True, text=True)
-    assert ended.returncode == 0, ended.stderr
-    return json.loads(ended.stdout)
+def measure(action, folder):
+    process = subprocess.run([sys.executable, "-c", MEASURE, action, str(folder)], capture_output=True, text=True)
+    assert process.returncode == 0, process.stderr
+    return json.loads(process.stdout)
 
 
-def test_saving_takes_one_copy_of_the_state_and_loading_no_more_than_training(tmp_path):
-    found = measured("train", tmp_path)
-    state = 3 * WEIGHTS
-    assert found["saved"] - found["trained"] <= 1.1 * state
-    assert found["trained"] >= 2.5 * WEIGHTS  # gradients and two moments: the measurement sees them
-    found |= measured("load", tmp_path)
-    # Two moments, and the pages of the file that they are copied from, which the system may take back.
-    assert found["loaded"] <= 4.2 * WEIGHTS
-    assert found["loaded"] <= found["saved"]
+def test_memory_of_saving_and_loading(tmp_path):
+    peaks = measure("train", tmp_path)
+    state_bytes = 3 * WEIGHTS_BYTES
+    assert peaks["saved"] - peaks["trained"] <= 1.1 * state_bytes
+    assert (
+        peaks["trained"] >= 2.5 * WEIGHTS_BYTES
+    )  # gradients and two moments: shows that the measurement includes them
+    peaks |= measure("load", tmp_path)
+    # Two moments, and the mapped pages of the file that they are copied from, which the system may reclaim.
+    assert peaks["loaded"] <= 4.2 * WEIGHTS_BYTES
+    assert peaks["loaded"] <= peaks["saved"]

@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from shoestring.checkpoint.files import sha256
-from shoestring.checkpoint.manifest import read_manifest, signed
+from shoestring.checkpoint.manifest import add_digest, read_manifest
 from shoestring.checkpoint.store import Store
 from shoestring.checkpoint.weights import load_weights
 from shoestring.errors import CheckpointError
@@ -21,13 +21,13 @@ def state(value):
     }
 
 
-def flip(path, place):
+def flip(path, position):
     data = bytearray(path.read_bytes())
-    data[place % len(data)] ^= 1
+    data[position % len(data)] ^= 1
     path.write_bytes(bytes(data))
 
 
-def test_the_newest_comes_back_as_it_was(tmp_path):
+def test_newest_checkpoint_round_trips(tmp_path):
     store = Store(tmp_path / "checkpoints")
     store.save(3, state(3))
     saved = store.save(12, state(12))
@@ -38,7 +38,7 @@ def test_the_newest_comes_back_as_it_was(tmp_path):
     assert saved.bytes == sum(path.stat().st_size for path in saved.path.iterdir())
 
 
-def test_nothing_yet_is_no_error(tmp_path):
+def test_empty_store_loads_nothing(tmp_path):
     assert Store(tmp_path / "checkpoints").load() is None
 
 
@@ -50,26 +50,26 @@ def test_only_the_newest_are_kept(tmp_path):
 
 
 @pytest.mark.parametrize("name", ["manifest.json", "state.json", "model.safetensors", "optimizer.safetensors"])
-def test_any_flipped_byte_is_found_named_and_passed_over(tmp_path, name):
+def test_flipped_byte_is_reported_and_checkpoint_skipped(tmp_path, name):
     Store(tmp_path).save(1, state(1))
     Store(tmp_path).save(2, state(2))
-    whole = tmp_path / "whole"
-    shutil.copytree(tmp_path / "update-00000002", whole)
-    size = (whole / name).stat().st_size
-    for place in range(0, size, max(1, size // 40)):
-        found = []
-        flip(tmp_path / "update-00000002" / name, place)
+    intact = tmp_path / "intact"
+    shutil.copytree(tmp_path / "update-00000002", intact)
+    size = (intact / name).stat().st_size
+    for position in range(0, size, max(1, size // 40)):
+        damaged = []
+        flip(tmp_path / "update-00000002" / name, position)
         restored = Store(
-            tmp_path, on_damaged=lambda path, file, why, found=found: found.append((path.name, file))
+            tmp_path, on_damaged=lambda path, file, reason, damaged=damaged: damaged.append((path.name, file))
         ).load()
         assert restored.update == 1
-        # A manifest that no longer fits its own digest is what is named, else the file itself.
-        assert found == [("update-00000002", name)]
-        shutil.copyfile(whole / name, tmp_path / "update-00000002" / name)
+        # The manifest is named if it does not match its own digest, else the file.
+        assert damaged == [("update-00000002", name)]
+        shutil.copyfile(intact / name, tmp_path / "update-00000002" / name)
     assert Store(tmp_path).load().update == 2
 
 
-def test_a_missing_and_a_truncated_file_are_found(tmp_path):
+def test_missing_and_truncated_files_are_detected(tmp_path):
     Store(tmp_path).save(1, state(1))
     path = Store(tmp_path).save(2, state(2)).path / "model.safetensors"
     path.write_bytes(path.read_bytes()[:-1])
@@ -78,7 +78,7 @@ def test_a_missing_and_a_truncated_file_are_found(tmp_path):
     assert Store(tmp_path).load().update == 1
 
 
-def test_when_all_are_damaged_it_is_an_error_that_names_each(tmp_path):
+def test_error_names_each_damaged_checkpoint(tmp_path):
     for update in (1, 2):
         flip(Store(tmp_path).save(update, state(update)).path / "model.safetensors", 100)
     with pytest.raises(CheckpointError) as caught:
@@ -89,7 +89,7 @@ def test_when_all_are_damaged_it_is_an_error_that_names_each(tmp_path):
     ]
 
 
-def test_after_falling_back_the_damaged_one_goes_when_a_whole_one_is_there(tmp_path):
+def test_damaged_checkpoint_is_replaced_by_next_save(tmp_path):
     for update in (1, 2, 3):
         Store(tmp_path, keep=5).save(update, state(update))
     flip(tmp_path / "update-00000003" / "state.json", 10)
@@ -100,21 +100,21 @@ def test_after_falling_back_the_damaged_one_goes_when_a_whole_one_is_there(tmp_p
     assert Store(tmp_path).load().update == 3
 
 
-def test_newer_checkpoints_are_not_removed_by_one_who_did_not_look(tmp_path):
+def test_unread_newer_checkpoints_are_not_removed(tmp_path):
     Store(tmp_path).save(8, state(8))
     Store(tmp_path).save(9, state(9))
     Store(tmp_path).save(4, state(4))
     assert Store(tmp_path).updates() == [4, 8, 9]
 
 
-def test_a_checkpoint_of_the_same_update_replaces_the_one_before(tmp_path):
+def test_saving_the_same_update_replaces_the_checkpoint(tmp_path):
     store = Store(tmp_path)
     store.save(5, state(5))
     store.save(5, state(50))
     assert Store(tmp_path).load().state["progress"]["update"] == 50
 
 
-def test_what_a_kill_leaves_in_the_midst_of_a_save_is_put_right(tmp_path):
+def test_interrupted_save_is_cleaned_up(tmp_path):
     path = Store(tmp_path).save(5, state(5)).path
     path.rename(tmp_path / ".replaced-00000005")
     (tmp_path / ".writing-00000006-123").mkdir()
@@ -123,7 +123,7 @@ def test_what_a_kill_leaves_in_the_midst_of_a_save_is_put_right(tmp_path):
     assert [entry.name for entry in tmp_path.iterdir()] == ["update-00000005"]
 
 
-def test_when_the_new_one_cannot_take_its_name_the_old_one_has_it_again(tmp_path, monkeypatch):
+def test_old_checkpoint_is_restored_if_rename_fails(tmp_path, monkeypatch):
     store = Store(tmp_path)
     store.save(5, state(5))
     rename = Path.rename
@@ -145,21 +145,21 @@ def test_a_full_disk_is_found_before_writing(tmp_path, monkeypatch):
     store.save(1, state(1))
     usage = namedtuple("usage", "total used free")
     monkeypatch.setattr(shutil, "disk_usage", lambda path: usage(10**9, 10**9, 1000))
-    with pytest.raises(CheckpointError, match=r"needs 1\.00 MiB; .* has 1000 B free"):
+    with pytest.raises(CheckpointError, match=r"needs 1\.00 MiB, but .* has 1000 B free"):
         store.save(2, state(2))
     monkeypatch.undo()
     assert store.updates() == [1]
 
 
-def test_the_platforms_limit_counts_where_the_system_says_more(tmp_path):
+def test_disk_limit_of_platform_applies(tmp_path):
     store = Store(tmp_path / "run" / "checkpoints", limit_bytes=2 * 2**20)
     store.save(1, state(1))
     (tmp_path / "run" / "cache").write_bytes(bytes(2**20))
-    with pytest.raises(CheckpointError, match=r"may take 2\.00 MiB"):
+    with pytest.raises(CheckpointError, match=r"limit of the run is 2\.00 MiB"):
         store.save(2, state(2))
 
 
-def test_a_write_that_fails_leaves_what_was_there(tmp_path, monkeypatch):
+def test_failed_write_leaves_existing_checkpoints(tmp_path, monkeypatch):
     store = Store(tmp_path)
     store.save(1, state(1))
 
@@ -176,42 +176,42 @@ def test_a_write_that_fails_leaves_what_was_there(tmp_path, monkeypatch):
 def rewrite_manifest(path, **changes):
     manifest = json.loads((path / "manifest.json").read_text())
     del manifest["sha256"]
-    (path / "manifest.json").write_text(json.dumps(signed({**manifest, **changes})))
+    (path / "manifest.json").write_text(json.dumps(add_digest({**manifest, **changes})))
 
 
 @pytest.mark.parametrize("name", ["../secret.json", "secret.pkl", "more/model.safetensors"])
-def test_a_manifest_that_names_other_places_or_kinds_is_not_followed(tmp_path, name):
+def test_manifest_with_other_paths_or_types_is_rejected(tmp_path, name):
     path = Store(tmp_path).save(1, state(1)).path
     other = path / name
     other.parent.mkdir(exist_ok=True)
     other.write_text("{}")
     manifest = json.loads((path / "manifest.json").read_text())
-    listed = {"bytes": 2, "sha256": sha256(other)}
-    rewrite_manifest(path, files={**manifest["files"], name: listed})
+    entry = {"bytes": 2, "sha256": sha256(other)}
+    rewrite_manifest(path, files={**manifest["files"], name: entry})
     with pytest.raises(CheckpointError, match="does not describe this checkpoint"):
         Store(tmp_path).load()
 
 
-def test_a_checkpoint_of_a_newer_format_is_not_called_damaged(tmp_path):
+def test_newer_format_is_not_reported_as_damage(tmp_path):
     path = Store(tmp_path).save(1, state(1)).path
     rewrite_manifest(path, format=99)
     with pytest.raises(CheckpointError, match="format 99"):
         Store(tmp_path).load()
 
 
-def test_a_checkpoint_under_another_updates_name_is_refused(tmp_path):
+def test_checkpoint_under_wrong_name_is_rejected(tmp_path):
     path = Store(tmp_path).save(1, state(1)).path
     path.rename(tmp_path / "update-00000007")
     with pytest.raises(CheckpointError):
         Store(tmp_path).load()
 
 
-def test_a_checkpoint_of_version_0_1_0_is_read(tmp_path):
-    """Its manifest was of format 1: the update, and the files."""
+def test_checkpoint_of_version_0_1_0_is_read(tmp_path):
+    """Its manifest has format 1: only the update and the files."""
     path = Store(tmp_path).save(3, state(3)).path
     manifest = json.loads((path / "manifest.json").read_text())
-    first = signed({"format": 1, "update": 3, "files": manifest["files"]})
-    (path / "manifest.json").write_text(json.dumps(first, indent=1))
+    format_1 = add_digest({"format": 1, "update": 3, "files": manifest["files"]})
+    (path / "manifest.json").write_text(json.dumps(format_1, indent=1))
     assert Store(tmp_path).load().state["progress"]["update"] == 3
     load_weights(path, model := torch.nn.Linear(8, 8, bias=False))
     assert torch.equal(model.weight, torch.full((8, 8), 3.0))
@@ -220,7 +220,7 @@ def test_a_checkpoint_of_version_0_1_0_is_read(tmp_path):
         load_weights(path, model)
 
 
-def test_the_manifest_says_what_kind_of_files_these_are(tmp_path):
+def test_manifest_has_the_kind_of_checkpoint(tmp_path):
     path = Store(tmp_path).save(3, state(3)).path
     manifest = read_manifest(path)
     assert (manifest.kind, manifest.update) == ("full", 3)
@@ -230,21 +230,21 @@ def test_the_manifest_says_what_kind_of_files_these_are(tmp_path):
         Store(tmp_path).load()
 
 
-def test_a_state_that_could_not_be_read_back_is_not_saved(tmp_path):
+def test_invalid_section_name_is_rejected(tmp_path):
     store = Store(tmp_path)
     store.save(1, state(1))
     with pytest.raises(CheckpointError, match=r"'Ema2\.safetensors'") as error:
         store.save(2, {**state(2), "Ema2": {"weight": torch.ones(3)}})
-    assert "small letters" in error.value.hint
+    assert "lowercase letters" in error.value.hint
     assert [entry.name for entry in tmp_path.iterdir()] == ["update-00000001"]
 
 
-def test_weights_are_loaded_whatever_became_of_the_rest(tmp_path):
+def test_weights_load_without_the_optimizer_file(tmp_path):
     path = Store(tmp_path).save(3, state(3)).path
     (path / "optimizer.safetensors").unlink()
     model = torch.nn.Linear(8, 8, bias=False)
     assert load_weights(path, model) == 3
     assert torch.equal(model.weight, torch.full((8, 8), 3.0))
     other = Store(tmp_path / "other").save(3, {"progress": {"update": 3}}).path
-    with pytest.raises(CheckpointError, match=r"state\.json is damaged: it says nothing of a model"):
+    with pytest.raises(CheckpointError, match=r"state\.json is damaged: it has no section 'model'"):
         load_weights(other, model)

@@ -1,4 +1,4 @@
-"""Real runs of the real command, killed from outside at instants they do not choose."""
+"""Runs of the real command, killed from outside at random times."""
 
 import json
 import os
@@ -18,11 +18,11 @@ COMMAND = [sys.executable, "-m", "shoestring", "train", "temporal"]
 OPTIONS = {"size": "tiny", "epochs": 8, "effective_batch": 16, "micro_batch": 8, "patience": 1000}
 
 
-def train(run: Path, *more: str, **options: int) -> subprocess.Popen:
+def train(run: Path, *arguments: str, **options: int) -> subprocess.Popen:
     options = {**OPTIONS, "save_every_seconds": 0.05, **options}
     settings = [part for key, value in options.items() for part in ("--set", f"{key}={value}")]
     return subprocess.Popen(
-        [*COMMAND, "--run", str(run), *settings, *more],
+        [*COMMAND, "--run", str(run), *settings, *arguments],
         stdout=subprocess.DEVNULL,
         stderr=subprocess.DEVNULL,
         env={**os.environ, "OMP_NUM_THREADS": "1"},
@@ -30,12 +30,12 @@ def train(run: Path, *more: str, **options: int) -> subprocess.Popen:
 
 
 @pytest.fixture(scope="module")
-def straight(tmp_path_factory):
-    """The bits of a run that nothing stopped, and the seconds it took."""
-    run = tmp_path_factory.mktemp("straight")
-    started = time.monotonic()
+def uninterrupted(tmp_path_factory):
+    """The bits and the seconds of an uninterrupted run."""
+    run = tmp_path_factory.mktemp("uninterrupted")
+    start = time.monotonic()
     assert train(run).wait(120) == 0
-    return final_bits(run), time.monotonic() - started
+    return final_bits(run), time.monotonic() - start
 
 
 def wait_until_training(run: Path, process: subprocess.Popen, sessions: int) -> None:
@@ -46,8 +46,8 @@ def wait_until_training(run: Path, process: subprocess.Popen, sessions: int) -> 
         time.sleep(0.01)
 
 
-def test_killed_at_random_instants_and_asked_to_stop_it_ends_in_the_same_bits(straight, tmp_path):
-    bits, _ = straight
+def test_killed_and_stopped_run_ends_in_same_bits(uninterrupted, tmp_path):
+    bits, _ = uninterrupted
     generator = random.Random(5)
     killed = 0
     for number in range(KILLS):
@@ -57,28 +57,28 @@ def test_killed_at_random_instants_and_asked_to_stop_it_ends_in_the_same_bits(st
         process.kill()
         killed += process.wait(60) == -signal.SIGKILL
     assert killed >= KILLS // 2
-    for number, ask in enumerate([signal.SIGTERM, signal.SIGINT]):
+    for number, stop_signal in enumerate([signal.SIGTERM, signal.SIGINT]):
         process = train(tmp_path)
         wait_until_training(tmp_path, process, KILLS + number)
-        process.send_signal(ask)
+        process.send_signal(stop_signal)
         assert process.wait(60) == 0
         state = json.loads((tmp_path / "state.json").read_text())
-        assert (state["status"], state["reason"]) == ("paused", ask.name)
+        assert (state["status"], state["reason"]) == ("paused", stop_signal.name)
     assert train(tmp_path).wait(120) == 0
     assert final_bits(tmp_path) == bits
 
 
-def test_under_a_limit_it_pauses_before_it(straight, tmp_path):
-    """Starting and leaving Python included, so that a platform's own clock agrees. The limit lies past the first
-    evaluation, whose imports no session can know of before."""
-    _, seconds = straight
+def test_run_pauses_before_its_limit(uninterrupted, tmp_path):
+    """The time includes starting and exiting Python, as on a platform's clock. The limit is after the first evaluation,
+    because a session cannot predict the time of its imports."""
+    _, seconds = uninterrupted
     limit = 3 + 1.2 * seconds
-    started = time.monotonic()
+    start = time.monotonic()
     process = train(tmp_path, "--limit", f"{limit:g}s", epochs=100_000)
     assert process.wait(limit + 60) == 0
-    assert time.monotonic() - started < limit
+    assert time.monotonic() - start < limit
     state = json.loads((tmp_path / "state.json").read_text())
     assert state["status"] == "paused"
-    # It may come in an update or in the evaluation after one.
+    # The limit may be reached in an update or in an evaluation.
     assert state["reason"].startswith("session limit of ")
     assert state["update"] > 0

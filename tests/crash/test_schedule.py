@@ -1,4 +1,4 @@
-"""Runs killed at scheduled and at random instants, each continued to its end."""
+"""Runs killed at scheduled and at random times, each continued to its end."""
 
 import json
 import os
@@ -8,22 +8,22 @@ import sys
 import pytest
 
 from tests.by_trainer import KINDS
-from tests.crash.schedule import EVERY
+from tests.crash.schedule import UPDATES_BETWEEN_SAVES
 
-KILLED = {"engine": 300, "trainer": 100} if os.environ.get("SHOESTRING_SOAK") else {"engine": 15, "trainer": 6}
+KILLS = {"engine": 300, "trainer": 100} if os.environ.get("SHOESTRING_SOAK") else {"engine": 15, "trainer": 6}
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_whenever_it_is_killed_it_ends_in_the_same_bits_and_loses_little(tmp_path, kind):
-    ended = subprocess.run(
-        [sys.executable, "-m", "tests.crash.schedule", str(tmp_path), str(KILLED[kind]), "5", kind],
+def test_killed_run_ends_in_same_bits(tmp_path, kind):
+    process = subprocess.run(
+        [sys.executable, "-m", "tests.crash.schedule", str(tmp_path), str(KILLS[kind]), "5", kind],
         capture_output=True,
         text=True,
     )
-    assert ended.returncode == 0, ended.stderr[-2000:]
-    report = json.loads(ended.stdout)
-    assert report["killed"] >= KILLED[kind]
+    assert process.returncode == 0, process.stderr[-2000:]
+    report = json.loads(process.stdout)
+    assert report["killed"] >= KILLS[kind]
     assert report["damaged"] == []
     assert report["other_bits"] == 0
-    assert max(map(int, report["lost"])) <= EVERY
-    assert len(report["phases"]) > min(report["kinds"] // 2, KILLED[kind] // 4)
+    assert max(map(int, report["lost"])) <= UPDATES_BETWEEN_SAVES
+    assert len(report["phases"]) > min(report["kinds"] // 2, KILLS[kind] // 4)

@@ -88,7 +88,7 @@ def test_a_record_that_is_no_record_is_no_harm(source, tmp_path, record):
 
 def test_a_copy_that_is_not_what_was_read_is_refused_and_removed(source, tmp_path, monkeypatch):
     monkeypatch.setattr(files, "sha256", lambda path: "0" * 64)
-    with pytest.raises(OSError, match="other bytes were read back"):
+    with pytest.raises(OSError, match="bytes read back differ"):
         stage(source, tmp_path / "local", budget_bytes=BUDGET)
     assert not contents(tmp_path / "local").keys() - {"data.staged.json"}
 

@@ -1,4 +1,4 @@
-"""The catalogue: every number has a source, no fact contradicts another, and a name is found or its neighbour is."""
+"""The catalogue: sources of all numbers, consistency of the facts, and the lookup of targets by name."""
 
 import json
 import subprocess
@@ -13,23 +13,23 @@ from shoestring.units import GIB, bytes_text
 
 RATES = ("fp32_flops", "tf32_flops", "fp16_flops", "bf16_flops")
 FACTS = ("memory_bytes", "compute_capability", "bandwidth", "context_bytes", *RATES)
-TERMS = ("session_hours", "weekly_gpu_hours", "disk_bytes", "ram_bytes", "cores")
+LIMITS = ("session_hours", "weekly_gpu_hours", "disk_bytes", "ram_bytes", "cores")
 
-each_device = pytest.mark.parametrize("device", DEVICES.values(), ids=DEVICES)
+all_devices = pytest.mark.parametrize("device", DEVICES.values(), ids=DEVICES)
 
 
-@each_device
-def test_exactly_the_known_facts_have_a_source(device: Device) -> None:
+@all_devices
+def test_exactly_the_known_facts_have_sources(device: Device) -> None:
     assert {fact for fact in FACTS if getattr(device, fact) is not None} == device.sources.keys()
 
 
 @pytest.mark.parametrize("platform", PLATFORMS.values(), ids=PLATFORMS)
-def test_exactly_the_known_terms_have_a_source(platform) -> None:
-    assert {term for term in TERMS if getattr(platform, term) is not None} == platform.sources.keys()
+def test_exactly_the_known_limits_have_sources(platform) -> None:
+    assert {limit for limit in LIMITS if getattr(platform, limit) is not None} == platform.sources.keys()
     assert platform.sign
 
 
-@each_device
+@all_devices
 def test_capabilities_agree_with_the_rates(device: Device) -> None:
     tensor_cores, ampere = device.compute_capability >= (7, 0), device.compute_capability >= (8, 0)
     assert (device.fp16_flops is not None) == tensor_cores
@@ -38,8 +38,8 @@ def test_capabilities_agree_with_the_rates(device: Device) -> None:
     assert ("bf16" in device.lacks) == (not ampere)
 
 
-@each_device
-def test_figures_are_in_the_units_they_claim(device: Device) -> None:
+@all_devices
+def test_figures_are_plausible_in_their_units(device: Device) -> None:
     low, typical, high = device.context_bytes
     assert 100 * 2**20 < low <= typical <= high < 2**30
     assert 7 * GIB < device.memory_bytes < 141 * GIB
@@ -47,12 +47,12 @@ def test_figures_are_in_the_units_they_claim(device: Device) -> None:
     assert 1e12 < device.fp32_flops <= (device.fp16_flops or device.fp32_flops) < 1e15
 
 
-def test_memory_is_less_than_the_number_on_the_box() -> None:
-    boxes = {"a100-40": 40, "a100-80": 80, "h100": 80, "rtx3060": 12, "rtx3090": 24, "rtx4060": 8, "rtx4090": 24}
-    boxes |= {"t4": 16, "p100": 16, "v100": 16, "l4": 24, "a10": 24, "h200": 141}
-    assert boxes.keys() == DEVICES.keys()
-    for name, box in boxes.items():
-        assert 0.9 * box * GIB < DEVICES[name].memory_bytes < box * GIB
+def test_memory_is_less_than_the_nominal_size() -> None:
+    nominal_gib = {"a100-40": 40, "a100-80": 80, "h100": 80, "rtx3060": 12, "rtx3090": 24, "rtx4060": 8, "rtx4090": 24}
+    nominal_gib |= {"t4": 16, "p100": 16, "v100": 16, "l4": 24, "a10": 24, "h200": 141}
+    assert nominal_gib.keys() == DEVICES.keys()
+    for name, size in nominal_gib.items():
+        assert 0.9 * size * GIB < DEVICES[name].memory_bytes < size * GIB
 
 
 def test_the_t4_of_kaggle() -> None:
@@ -60,24 +60,24 @@ def test_the_t4_of_kaggle() -> None:
     assert bytes_text(t4.memory_bytes) == "14.56 GiB"
     assert t4.precisions == ("fp32", "fp16")
     assert not t4.flash_attention
-    assert any("FlashAttention" in words for words in t4.lacks)
+    assert any("FlashAttention" in feature for feature in t4.lacks)
     assert t4.context_bytes[1] == 140.875 * 2**20
 
 
-def test_names_of_the_driver_mean_one_device_each() -> None:
+def test_driver_names_are_unique() -> None:
     names = [name for device in DEVICES.values() for name in device.nvml_names]
     assert len(names) == len(set(names))
 
 
 def test_a_pair_on_kaggle_is_two_of_one_of_them_under_the_same_limits() -> None:
-    pair, one = find("kaggle-t4x2"), find("kaggle-t4")
-    assert (pair.gpus, pair.processes, one.gpus) == (2, 2, 1)
-    assert pair.device == one.device == DEVICES["t4"]
-    assert pair.platform == one.platform == PLATFORMS["kaggle"]
+    pair, single = find("kaggle-t4x2"), find("kaggle-t4")
+    assert (pair.gpus, pair.processes, single.gpus) == (2, 2, 1)
+    assert pair.device == single.device == DEVICES["t4"]
+    assert pair.platform == single.platform == PLATFORMS["kaggle"]
     assert (pair.platform.session_hours, pair.platform.weekly_gpu_hours) == (12, 30)
 
 
-def test_a_bare_gpu_is_a_target_without_limits() -> None:
+def test_gpu_is_a_target_without_limits() -> None:
     for name, device in DEVICES.items():
         assert (find(name).device, find(name).gpus, find(name).platform) == (device, 1, None)
 
@@ -87,7 +87,7 @@ def test_kaggle_has_no_p100_any_more() -> None:
     assert any("kernels" in note for note in DEVICES["p100"].notes)
 
 
-def test_an_unknown_name_is_answered_with_the_nearest() -> None:
+def test_unknown_name_suggests_the_nearest() -> None:
     with pytest.raises(UsageError, match="did you mean kaggle-t4x2") as error:
         find("kaggle-t4-x2")
     assert "'kaggle-t4-x2'" in error.value.message
@@ -95,22 +95,22 @@ def test_an_unknown_name_is_answered_with_the_nearest() -> None:
         find("locale")
 
 
-def test_listing_does_not_look_at_this_machine() -> None:
+def test_known_targets_do_not_include_this_machine() -> None:
     assert not PROBED.keys() & known().keys()
 
 
-def test_a_target_is_json() -> None:
+def test_target_is_json() -> None:
     for target in known().values():
-        told = json.loads(json.dumps(target.json()))
-        assert told["device"]["memory_bytes"] == target.device.memory_bytes
-        assert told["device"]["precisions"] == list(target.device.precisions)
+        target_json = json.loads(json.dumps(target.json()))
+        assert target_json["device"]["memory_bytes"] == target.device.memory_bytes
+        assert target_json["device"]["precisions"] == list(target.device.precisions)
 
 
-def test_devices_and_targets_can_be_keys() -> None:
+def test_devices_and_targets_are_hashable() -> None:
     assert len({*DEVICES.values(), *known().values()}) == len(DEVICES) + len(known())
 
 
-def test_neither_the_catalogue_nor_a_look_at_this_machine_imports_torch() -> None:
+def test_catalogue_and_probe_do_not_import_torch() -> None:
     code = (
         "import sys; from shoestring.hardware import probe, targets; "
         "targets.known(); assert 'numpy' not in sys.modules; probe.machine(); assert 'torch' not in sys.modules"

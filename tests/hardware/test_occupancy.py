@@ -1,4 +1,4 @@
-"""Who holds the GPUs' memory, seen through a driver that is made up."""
+"""Processes on GPUs and their memory, from a fake driver."""
 
 import os
 import sys
@@ -10,31 +10,31 @@ import pytest
 from shoestring.errors import RunError
 from shoestring.hardware.occupancy import occupancy
 from shoestring.units import MIB
-from tests.hardware.test_probe import T4, NoLibraryError, NVMLError, nvml
+from tests.hardware.test_probe import T4, NoLibraryError, NVMLError, fake_nvml
 
 
-def with_processes(*cards, compute=(), graphics=(), **kind):
-    """The made-up NVML of `test_probe`, whose first card has processes of (pid, bytes)."""
+def fake_nvml_with_processes(*cards, compute=(), graphics=(), **options):
+    """Return the fake NVML of `test_probe` with processes of (pid, bytes) on the first card."""
 
-    def running(found):
-        def ask(card):
-            if found is None:
+    def query_returning(processes):
+        def query(card):
+            if processes is None:
                 raise NVMLError("not supported")
-            return [SimpleNamespace(pid=pid, usedGpuMemory=held) for pid, held in found] if card is cards[0] else []
+            return [SimpleNamespace(pid=pid, usedGpuMemory=used) for pid, used in processes] if card is cards[0] else []
 
-        return ask
+        return query
 
-    made = nvml(*cards, **kind)
-    memory = made.nvmlDeviceGetMemoryInfo
+    base = fake_nvml(*cards, **options)
+    memory = base.nvmlDeviceGetMemoryInfo
     return SimpleNamespace(
         **{
-            **vars(made),
+            **vars(base),
             "nvmlDeviceGetMemoryInfo": lambda card, version: SimpleNamespace(
                 **vars(memory(card, version)), used=100 * MIB
             ),
             "nvmlSystemGetCudaDriverVersion_v2": lambda: 12080,
-            "nvmlDeviceGetComputeRunningProcesses": running(compute),
-            "nvmlDeviceGetGraphicsRunningProcesses": running(graphics),
+            "nvmlDeviceGetComputeRunningProcesses": query_returning(compute),
+            "nvmlDeviceGetGraphicsRunningProcesses": query_returning(graphics),
         }
     )
 
@@ -42,41 +42,46 @@ def with_processes(*cards, compute=(), graphics=(), **kind):
 @pytest.fixture
 def driver(monkeypatch):
     monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
-    return lambda *cards, **kind: monkeypatch.setitem(sys.modules, "pynvml", with_processes(*cards, **kind))
-
-
-def test_cards_with_who_holds_them(driver):
-    me = os.getpid()
-    driver(
-        T4, ("NVIDIA L4", 23_034, 471, (8, 9)), compute=[(me, 90 * MIB), (2**22 + 7, None)], graphics=[(me, 90 * MIB)]
+    return lambda *cards, **options: monkeypatch.setitem(
+        sys.modules, "pynvml", fake_nvml_with_processes(*cards, **options)
     )
-    found = occupancy()
-    assert (found.version, found.cuda) == ("580.65.06", (12, 8))
-    first, second = found.cards
+
+
+def test_cards_with_their_processes(driver):
+    own_pid = os.getpid()
+    driver(
+        T4,
+        ("NVIDIA L4", 23_034, 471, (8, 9)),
+        compute=[(own_pid, 90 * MIB), (2**22 + 7, None)],
+        graphics=[(own_pid, 90 * MIB)],
+    )
+    state = occupancy()
+    assert (state.version, state.cuda) == ("580.65.06", (12, 8))
+    first, second = state.cards
     assert (first.title, first.capability, first.usable_bytes) == ("Tesla T4", (7, 5), (15_360 - 449) * MIB)
     assert first.free_bytes == (15_360 - 449 - 100) * MIB
-    mine, other = first.holders
-    assert (mine.pid, mine.bytes) == (me, 90 * MIB)
-    assert mine.name == psutil.Process().name()
-    assert (other.name, other.bytes) == ("", None)
+    own_process, other_process = first.holders
+    assert (own_process.pid, own_process.bytes) == (own_pid, 90 * MIB)
+    assert own_process.name == psutil.Process().name()
+    assert (other_process.name, other_process.bytes) == ("", None)
     assert second.holders == ()
 
 
-def test_a_driver_that_does_not_tell_of_processes(driver):
+def test_driver_without_process_information(driver):
     driver(T4, compute=None, graphics=None)
     assert occupancy().cards[0].holders == ()
 
 
-def test_hidden_cards_are_told_as_hidden(driver, monkeypatch):
+def test_hidden_cards_are_marked(driver, monkeypatch):
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "1")
     driver(T4, T4)
     driver(T4, ("NVIDIA L4", 23_034, 471, (8, 9)))
     assert [card.shown for card in occupancy().cards] == [False, True]
 
 
-def test_no_driver_and_one_that_does_not_answer(driver):
+def test_no_driver_and_unresponsive_driver(driver):
     driver(broken=NoLibraryError)
     assert occupancy() is None
     driver(T4, broken=NVMLError)
-    with pytest.raises(RunError, match="does not answer"):
+    with pytest.raises(RunError, match="does not respond"):
         occupancy()

@@ -1,4 +1,4 @@
-"""This machine, seen through drivers and containers that are made up."""
+"""Detection of this machine with fake drivers and containers."""
 
 import json
 import os
@@ -30,8 +30,8 @@ class NoDriverError(NVMLError):
     pass
 
 
-def nvml(*cards, broken: type[NVMLError] | None = None) -> SimpleNamespace:
-    """NVML with `cards` of (name, MiB in total, MiB reserved, compute capability), or one that fails at once."""
+def fake_nvml(*cards, broken: type[NVMLError] | None = None) -> SimpleNamespace:
+    """Return a fake NVML with `cards` of (name, total MiB, reserved MiB, compute capability), or a broken one."""
 
     def init() -> None:
         if broken:
@@ -60,15 +60,15 @@ def nvml(*cards, broken: type[NVMLError] | None = None) -> SimpleNamespace:
 
 @pytest.fixture
 def driver(monkeypatch):
-    """A function that puts a made-up NVML in place."""
+    """A function that installs a fake NVML."""
     for name in ("CUDA_VISIBLE_DEVICES", *(platform.sign for platform in PLATFORMS.values())):
         monkeypatch.delenv(name, raising=False)
-    looks = (probe.local, probe.local_cpu, probe.gpus)
-    for look in looks:
-        look.cache_clear()
-    yield lambda *cards, **kind: monkeypatch.setitem(sys.modules, "pynvml", nvml(*cards, **kind))
-    for look in looks:
-        look.cache_clear()
+    cached_functions = (probe.local, probe.local_cpu, probe.gpus)
+    for function in cached_functions:
+        function.cache_clear()
+    yield lambda *cards, **options: monkeypatch.setitem(sys.modules, "pynvml", fake_nvml(*cards, **options))
+    for function in cached_functions:
+        function.cache_clear()
 
 
 def write(root: Path, files: dict[str, str]) -> Path:
@@ -79,7 +79,7 @@ def write(root: Path, files: dict[str, str]) -> Path:
     return root
 
 
-def test_a_known_gpu_is_the_catalogues_with_this_drivers_memory(driver) -> None:
+def test_known_gpu_has_catalogue_facts_and_driver_memory(driver) -> None:
     driver(T4, ("Tesla T4", 15_360, 450, (7, 5)))
     target = find("local")
     assert (target.name, target.device.name, target.gpus) == ("local", "t4", 2)
@@ -88,7 +88,7 @@ def test_a_known_gpu_is_the_catalogues_with_this_drivers_memory(driver) -> None:
     assert "NVML" in target.device.sources["memory_bytes"]
 
 
-def test_an_unknown_gpu_has_no_rates_and_says_so(driver) -> None:
+def test_unknown_gpu_has_no_rates_but_a_note(driver) -> None:
     driver(("NVIDIA GeForce RTX 2080 Ti", 11_264, 258, (7, 5)))
     device = probe.local().device
     assert device.name == "nvidia-geforce-rtx-2080-ti"
@@ -98,7 +98,7 @@ def test_an_unknown_gpu_has_no_rates_and_says_so(driver) -> None:
     assert device.precisions == ("fp32", "fp16")
 
 
-def test_the_same_name_on_another_card_is_another_card(driver) -> None:
+def test_same_name_with_other_memory_is_another_card(driver) -> None:
     driver(("NVIDIA GeForce RTX 3060", 12_288, 378, (8, 6)))
     assert probe.local().device.name == "rtx3060"
     probe.local.cache_clear(), probe.gpus.cache_clear()
@@ -106,19 +106,19 @@ def test_the_same_name_on_another_card_is_another_card(driver) -> None:
     assert probe.local().device.name == "nvidia-geforce-rtx-3060"
 
 
-def test_unlike_gpus_are_not_counted_together(driver) -> None:
+def test_different_gpus_are_not_counted_together(driver) -> None:
     driver(T4, ("NVIDIA L4", 23_034, 471, (8, 9)), T4)
     assert (probe.local().device.name, probe.local().gpus) == ("t4", 2)
 
 
-def test_only_the_gpus_cuda_shows_count(driver, monkeypatch) -> None:
+def test_only_visible_gpus_count(driver, monkeypatch) -> None:
     driver(T4, ("NVIDIA L4", 23_034, 471, (8, 9)))
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "1")
     assert [gpu.name for gpu in probe.gpus()] == ["l4"]
 
 
 @pytest.mark.parametrize(
-    ("chosen", "shown"),
+    ("visible_devices", "indices"),
     [
         (None, [0, 1, 2]),
         ("", []),
@@ -126,16 +126,16 @@ def test_only_the_gpus_cuda_shows_count(driver, monkeypatch) -> None:
         ("2, 0", [2, 0]),
         ("1,7,0", [1]),
         ("GPU-b", [2]),
-        ("GPU-a", []),  # two begin like this
+        ("GPU-a", []),  # a prefix of two UUIDs
         ("GPU-a1,GPU-b2", [0, 2]),
     ],
 )
-def test_visible(chosen, shown) -> None:
-    assert probe.visible(["GPU-a1", "GPU-a2", "GPU-b2"], chosen) == shown
+def test_visible(visible_devices, indices) -> None:
+    assert probe.visible(["GPU-a1", "GPU-a2", "GPU-b2"], visible_devices) == indices
 
 
 @pytest.mark.parametrize("broken", [NoLibraryError, NoDriverError])
-def test_no_driver_means_a_cpu(driver, broken) -> None:
+def test_machine_without_driver_is_a_cpu(driver, broken) -> None:
     driver(broken=broken)
     target = find("local")
     assert (target.name, target.device.kind, target.gpus, target.processes) == ("local", "cpu", 0, 1)
@@ -147,24 +147,24 @@ def test_no_driver_means_a_cpu(driver, broken) -> None:
     assert find("cpu").device is target.device
 
 
-def test_a_driver_that_does_not_answer_is_an_error(driver) -> None:
+def test_unresponsive_driver_is_an_error(driver) -> None:
     driver(T4, broken=NVMLError)
     with pytest.raises(RunError, match="version mismatch") as error:
         probe.local()
     assert "nvidia-smi" in error.value.hint
 
 
-def test_a_known_platform_keeps_its_limits(driver, monkeypatch) -> None:
+def test_known_platform_keeps_its_limits(driver, monkeypatch) -> None:
     driver(T4)
     assert probe.local().platform.session_hours is None
     probe.local.cache_clear()
     monkeypatch.setenv("KAGGLE_KERNEL_RUN_TYPE", "Batch")
-    here = probe.local().platform
-    assert (here.name, here.session_hours) == ("kaggle", 12)
-    assert (here.cores, here.ram_bytes) == (probe.cores(), probe.ram_bytes())
+    platform = probe.local().platform
+    assert (platform.name, platform.session_hours) == ("kaggle", 12)
+    assert (platform.cores, platform.ram_bytes) == (probe.cores(), probe.ram_bytes())
 
 
-def test_the_facts_of_this_machine_are_json(driver) -> None:
+def test_machine_facts_are_json(driver) -> None:
     driver(T4)
     facts = probe.machine()
     assert facts["gpus"] == [{"name": "NVIDIA T4", "memory_bytes": 14_911 * MIB}]
@@ -172,12 +172,12 @@ def test_the_facts_of_this_machine_are_json(driver) -> None:
     assert facts == json.loads(json.dumps(facts))
 
 
-def test_without_limits_the_whole_machine_may_be_used(tmp_path) -> None:
+def test_machine_without_limits_is_fully_usable(tmp_path) -> None:
     assert probe.ram_bytes(tmp_path) == psutil.virtual_memory().total
     assert probe.cores(tmp_path) == len(os.sched_getaffinity(0))
 
 
-def test_limits_of_control_groups_version_2(tmp_path, monkeypatch) -> None:
+def test_cgroup_v2_limits(tmp_path, monkeypatch) -> None:
     monkeypatch.setattr(os, "sched_getaffinity", lambda _: set(range(8)))
     root = write(
         tmp_path,
@@ -193,7 +193,7 @@ def test_limits_of_control_groups_version_2(tmp_path, monkeypatch) -> None:
     assert probe.cores(root) == 3
 
 
-def test_limits_of_control_groups_version_1(tmp_path, monkeypatch) -> None:
+def test_cgroup_v1_limits(tmp_path, monkeypatch) -> None:
     monkeypatch.setattr(os, "sched_getaffinity", lambda _: set(range(8)))
     root = write(
         tmp_path,
@@ -209,7 +209,7 @@ def test_limits_of_control_groups_version_1(tmp_path, monkeypatch) -> None:
     assert probe.cores(root) == 1  # half a core is still one thread
 
 
-def test_limits_of_version_1_that_are_not_set(tmp_path) -> None:
+def test_unset_cgroup_v1_limits(tmp_path) -> None:
     root = write(
         tmp_path,
         {
@@ -222,7 +222,7 @@ def test_limits_of_version_1_that_are_not_set(tmp_path) -> None:
     assert probe.cores(root) == len(os.sched_getaffinity(0))
 
 
-def test_memory_that_is_left_within_a_control_group(tmp_path) -> None:
+def test_free_memory_within_a_cgroup(tmp_path) -> None:
     version_2 = {
         "proc/self/cgroup": "0::/pod\n",
         "sys/fs/cgroup/pod/memory.max": f"{GIB}\n",
@@ -239,6 +239,6 @@ def test_memory_that_is_left_within_a_control_group(tmp_path) -> None:
     assert 0 < probe.ram_free_bytes(tmp_path / "none") <= psutil.virtual_memory().total
 
 
-def test_the_cpu_by_its_name(tmp_path) -> None:
+def test_cpu_model_name(tmp_path) -> None:
     root = write(tmp_path, {"proc/cpuinfo": "processor\t: 0\nmodel name\t: A CPU @ 2 GHz\n"})
     assert probe.cpu_model(root) == "A CPU @ 2 GHz"

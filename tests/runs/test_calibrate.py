@@ -91,7 +91,7 @@ def test_what_is_no_run_is_named(tmp_path: Path) -> None:
     with pytest.raises(UsageError, match=r"plan\.json"):
         calibrated(tmp_path)
     (tmp_path / "plan.json").write_text("[]", "utf-8")
-    with pytest.raises(UsageError, match=r"plan\.json holds no JSON object"):
+    with pytest.raises(UsageError, match=r"plan\.json does not contain a JSON object"):
         calibrated(tmp_path)
     (tmp_path / "plan.json").write_text("{", "utf-8")
     with pytest.raises(UsageError, match=r"plan\.json cannot be read"):

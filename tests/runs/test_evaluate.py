@@ -198,7 +198,7 @@ def test_a_recipe_that_has_moved_is_asked_for_and_can_be_given(tmp_path):
     moved = tmp_path / "there"
     moved.mkdir()
     path.rename(moved / "mine.py")
-    with pytest.raises(UsageError, match="not found where it was") as error:
+    with pytest.raises(UsageError, match="not at its stored location") as error:
         shoestring.evaluate(run)
     assert "--recipe" in error.value.hint
     found = shoestring.evaluate(run, recipe=str(moved / "mine.py"))
@@ -212,7 +212,7 @@ def test_a_recipe_that_has_moved_is_asked_for_and_can_be_given(tmp_path):
 def test_a_recipe_of_a_process_that_is_gone_is_asked_for(copied):
     stored = json.loads((copied / "plan.json").read_text())
     (copied / "plan.json").write_text(json.dumps({**stored, "reference": ""}))
-    with pytest.raises(UsageError, match="a process that is gone"):
+    with pytest.raises(UsageError, match="a Python process that has ended"):
         shoestring.evaluate(copied)
 
 
@@ -274,7 +274,7 @@ def test_one_flipped_bit_of_the_best_weights_is_found(copied):
     content = bytearray(path.read_bytes())
     content[-2] ^= 1
     path.write_bytes(content)
-    with pytest.raises(CheckpointError, match=r"best/model\.safetensors cannot be loaded: its bytes are not those"):
+    with pytest.raises(CheckpointError, match=r"best/model\.safetensors cannot be loaded: its SHA-256 digest does not"):
         shoestring.evaluate(copied)
 
 

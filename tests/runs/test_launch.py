@@ -140,7 +140,7 @@ def test_expandable_segments_are_asked_of_torch_by_the_variable_it_reads(monkeyp
 
 
 def test_a_disk_that_is_given_counts_instead_of_the_platforms(tmp_path):
-    with pytest.raises(RunError, match=r"the run may take 9\.77 KiB"):
+    with pytest.raises(RunError, match=r"disk limit of the run is 9\.77 KiB"):
         shoestring.train(Mine(), run=tmp_path, on="kaggle-t4", disk_bytes=10_000)
 
 

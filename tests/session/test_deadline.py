@@ -1,21 +1,21 @@
 from shoestring.session.deadline import Deadline, percentile_95
 
 
-class Clock:
+class FakeClock:
     now = 100.0
 
     def __call__(self):
         return self.now
 
 
-def test_without_a_limit_it_is_never_reached():
+def test_deadline_without_limit_is_never_reached():
     deadline = Deadline(None)
     assert deadline.remaining() is None
     assert not deadline.reached()
 
 
-def test_it_is_reached_before_the_limit_by_what_stopping_takes():
-    clock = Clock()
+def test_deadline_reserves_the_time_to_stop():
+    clock = FakeClock()
     deadline = Deadline(100, margin_seconds=2, clock=clock)
     for seconds in [1.0] * 99 + [30.0]:
         deadline.observe("update", seconds)
@@ -28,27 +28,27 @@ def test_it_is_reached_before_the_limit_by_what_stopping_takes():
     assert deadline.remaining() == 10
 
 
-def test_what_was_spent_before_counts():
-    deadline = Deadline(100, started=Clock.now - 60, clock=Clock())
+def test_time_before_construction_counts():
+    deadline = Deadline(100, started=FakeClock.now - 60, clock=FakeClock())
     assert deadline.remaining() == 40
 
 
-def test_the_margin_is_a_share_of_the_limit_within_bounds():
+def test_default_margin_is_a_bounded_share_of_limit():
     assert Deadline(10).stopping_seconds() == 3
     assert Deadline(1000).stopping_seconds() == 20
     assert Deadline(12 * 3600).stopping_seconds() == 60
 
 
-def test_measuring_observes_how_long_its_body_took():
-    clock = Clock()
+def test_measure_records_the_duration_of_its_body():
+    clock = FakeClock()
     deadline = Deadline(1000, margin_seconds=0, clock=clock)
-    with deadline.measure("update") as measured:
+    with deadline.measure("update") as measurement:
         clock.now += 3
-    assert measured.seconds == 3
+    assert measurement.seconds == 3
     assert deadline.stopping_seconds() == 3
 
 
-def test_the_percentile_is_one_that_was_seen():
+def test_percentile_is_an_observed_duration():
     assert percentile_95([]) == 0
     assert percentile_95([5]) == 5
     assert percentile_95(range(1, 101)) == 96

@@ -1,4 +1,4 @@
-"""One process at a time, also where the filesystem has no locks."""
+"""The lock of a run, on filesystems with and without locks."""
 
 import errno
 import fcntl
@@ -23,18 +23,18 @@ with locked(Path(sys.argv[1])):
 
 
 @pytest.fixture(params=["flock", "none"])
-def system(request, monkeypatch):
-    """A filesystem with locks, and one that refuses to make any."""
+def filesystem(request, monkeypatch):
+    """A filesystem with locks, and one without."""
 
-    def refuse(*_):
+    def fail(*_):
         raise OSError(errno.ENOLCK, "No locks available")
 
     if request.param == "none":
-        monkeypatch.setattr(fcntl, "flock", refuse)
+        monkeypatch.setattr(fcntl, "flock", fail)
     return request.param
 
 
-def test_a_living_holder_is_named_and_a_dead_one_does_not_count(system, tmp_path):
+def test_living_holder_is_named_and_dead_one_ignored(filesystem, tmp_path):
     holder = subprocess.Popen(
         [sys.executable, "-c", HOLD, str(tmp_path)],
         stdin=subprocess.PIPE,
@@ -50,31 +50,31 @@ def test_a_living_holder_is_named_and_a_dead_one_does_not_count(system, tmp_path
     assert (tmp_path / "lock").read_text() == ""
 
 
-def test_without_locks_a_holder_elsewhere_is_believed(system, tmp_path):
+def test_holder_on_another_machine_keeps_the_lock(filesystem, tmp_path):
     (tmp_path / "lock").write_text("pid 1 on elsewhere, begun 5\n")
-    if system == "flock":
+    if filesystem == "flock":
         with lock.locked(tmp_path):
             return
-    with pytest.raises(UsageError, match="pid 1 on elsewhere") as refused, lock.locked(tmp_path):
+    with pytest.raises(UsageError, match="pid 1 on elsewhere") as error, lock.locked(tmp_path):
         pass
-    assert "if it is gone, remove" in refused.value.hint
+    assert "if it no longer runs, remove" in error.value.hint
 
 
-def test_a_process_that_was_given_a_dead_ones_number_is_not_the_holder(tmp_path, monkeypatch):
+def test_reused_process_id_is_not_the_holder(tmp_path, monkeypatch):
     (tmp_path / "lock").write_text(f"pid {os.getpid()} on {os.uname().nodename}, begun 5\n")
     monkeypatch.setattr(fcntl, "flock", lambda *_: (_ for _ in ()).throw(OSError(errno.ENOSYS, "none")))
     with lock.locked(tmp_path):
         pass
 
 
-def test_an_error_that_is_no_lack_of_locks_is_told(tmp_path, monkeypatch):
+def test_other_lock_errors_are_raised(tmp_path, monkeypatch):
     monkeypatch.setattr(fcntl, "flock", lambda *_: (_ for _ in ()).throw(OSError(errno.EIO, "broken")))
     with pytest.raises(OSError, match="broken"), lock.locked(tmp_path):
         pass
 
 
-def test_a_forked_child_does_not_hold_the_lock_of_a_process_that_was_killed(tmp_path):
-    """Such as the one that traces an update while a run is planned."""
+def test_forked_child_does_not_hold_the_lock(tmp_path):
+    """For example the child that traces an update during planning."""
     code = (
         "import os, signal, sys, time; from pathlib import Path; from shoestring.session.lock import locked\n"
         "reader, writer = os.pipe()\n"

@@ -1,4 +1,4 @@
-"""Signals to real processes: the first asks, the second ends; what is on disk is whole either way."""
+"""Signals to real processes: the first requests a stop, the second kills; the files on disk are complete either way."""
 
 import contextlib
 import json
@@ -16,20 +16,20 @@ EPOCHS = 2
 
 @pytest.fixture(scope="module")
 def server():
-    with Server() as warm:
-        yield warm
+    with Server() as server:
+        yield server
 
 
 @pytest.fixture(scope="module")
-def straight(server, tmp_path_factory):
-    run = tmp_path_factory.mktemp("straight")
+def uninterrupted(server, tmp_path_factory):
+    run = tmp_path_factory.mktemp("uninterrupted")
     server.begin(run, slow=False, epochs=EPOCHS)
     assert server.end()[0] == 0
     return final_bits(run)
 
 
-def standing(server, run, phase):
-    """A session of `run` that stands still in `phase`."""
+def start_blocked_session(server, run, phase):
+    """Start a session of `run` that blocks in `phase`, and return its process id once it does."""
     process = server.begin(run, slow=False, block=phase, epochs=EPOCHS)
     while not (run / "standing").exists():
         time.sleep(0.005)
@@ -49,32 +49,32 @@ def ledger(run):
 
 @pytest.mark.parametrize("phase", ["update", "evaluation"])
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
-def test_a_second_signal_ends_it_at_once_and_nothing_is_broken(server, straight, tmp_path, number, phase):
-    process = standing(server, tmp_path, phase)
+def test_second_signal_kills_without_damage(server, uninterrupted, tmp_path, number, phase):
+    process = start_blocked_session(server, tmp_path, phase)
     os.kill(process, number)
-    # Signals that are pending together are one to the system, so one more is sent until it has taken two.
+    # The system merges pending signals of one kind, so signals are sent until the process has received two.
     with contextlib.suppress(ProcessLookupError):
         while True:
             os.kill(process, number)
             time.sleep(0.005)
     assert server.end()[0] == -number
     assert json.loads((tmp_path / "state.json").read_text())["status"] == "running"
-    assert finish(server, tmp_path) == straight
-    died, after = ledger(tmp_path)
-    assert (died["ended"], after["ended"]) == ("killed", "finished")
+    assert finish(server, tmp_path) == uninterrupted
+    killed, resumed = ledger(tmp_path)
+    assert (killed["ended"], resumed["ended"]) == ("killed", "finished")
     assert "session 1 died without a word" in (tmp_path / "events.jsonl").read_text()
 
 
-def test_while_data_is_read_one_signal_is_enough(server, straight, tmp_path):
-    os.kill(standing(server, tmp_path, "data"), signal.SIGTERM)
+def test_one_signal_stops_data_loading(server, uninterrupted, tmp_path):
+    os.kill(start_blocked_session(server, tmp_path, "data"), signal.SIGTERM)
     assert server.end()[0] == 0
     state = json.loads((tmp_path / "state.json").read_text())
     assert (state["status"], state["reason"], state["update"]) == ("paused", "SIGTERM", 0)
-    assert finish(server, tmp_path) == straight
-    assert [line["ended"] for line in ledger(tmp_path)] == ["paused", "finished"]
+    assert finish(server, tmp_path) == uninterrupted
+    assert [entry["ended"] for entry in ledger(tmp_path)] == ["paused", "finished"]
 
 
-def test_reading_data_ends_at_the_limit(server, tmp_path):
+def test_data_loading_stops_at_the_limit(server, tmp_path):
     server.begin(tmp_path, limit=2.0, margin=1.0, block="data", epochs=EPOCHS)
     status, seconds = server.end()
     assert status == 0

@@ -12,8 +12,8 @@ from shoestring.session.stop import SessionOver, Stop
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
-def test_a_signal_sets_a_flag_and_the_old_handlers_come_back(number):
-    before = signal.getsignal(number)
+def test_signal_sets_flag_and_handlers_are_restored(number):
+    handler = signal.getsignal(number)
     with StopSignals() as signals:
         os.kill(os.getpid(), number)
         assert signals.received == number.name
@@ -21,22 +21,22 @@ def test_a_signal_sets_a_flag_and_the_old_handlers_come_back(number):
         assert stop.reason() == number.name
         with pytest.raises(SessionOver):
             stop.check()
-    assert signal.getsignal(number) is before
+    assert signal.getsignal(number) is handler
 
 
-def test_a_second_signal_ends_the_process():
+def test_second_signal_ends_the_process():
     script = (
         "import os, signal\n"
         "from shoestring.session.signals import StopSignals\n"
         "with StopSignals():\n"
         "    os.kill(os.getpid(), signal.SIGINT); os.kill(os.getpid(), signal.SIGTERM); print('alive')\n"
     )
-    ended = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=60)
-    assert ended.returncode == -signal.SIGTERM
-    assert "alive" not in ended.stdout
+    process = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=60)
+    assert process.returncode == -signal.SIGTERM
+    assert "alive" not in process.stdout
 
 
-def test_the_limit_is_a_reason_too():
+def test_limit_is_a_reason_to_stop():
     with StopSignals() as signals:
         assert Stop(deadline=Deadline(None), signals=signals).reason() is None
         assert (

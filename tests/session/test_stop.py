@@ -1,4 +1,4 @@
-"""Ending where there is no place to poll."""
+"""Stopping work that does not poll."""
 
 import os
 import signal
@@ -12,35 +12,35 @@ from shoestring.session.signals import StopSignals
 from shoestring.session.stop import SessionOver, Stop, session
 
 
-def endless(asked=None):
-    if asked:
-        os.kill(asked, signal.SIGTERM)
-    until = time.monotonic() + 30
-    while time.monotonic() < until:
+def run_endlessly(signal_to=None):
+    if signal_to:
+        os.kill(signal_to, signal.SIGTERM)
+    end = time.monotonic() + 30
+    while time.monotonic() < end:
         pass
-    raise AssertionError("nobody stopped it")
+    raise AssertionError("the work was not stopped")
 
 
-def test_the_limit_ends_work_that_does_not_poll():
+def test_limit_stops_work_that_does_not_poll():
     with StopSignals() as signals:
         stop = Stop(deadline=Deadline(0.3, margin_seconds=0.1), signals=signals)
         with pytest.raises(SessionOver, match="session limit of 300 ms"), stop.at_once():
-            endless()
+            run_endlessly()
         assert stop.deadline.elapsed() < 30
     assert signal.getitimer(signal.ITIMER_REAL) == (0, 0)
 
 
-@pytest.mark.parametrize("before", [False, True])
-def test_a_signal_ends_work_that_does_not_poll(before):
+@pytest.mark.parametrize("before_entry", [False, True])
+def test_signal_stops_work_that_does_not_poll(before_entry):
     with session() as stop:
-        if before:
+        if before_entry:
             os.kill(os.getpid(), signal.SIGTERM)
         with pytest.raises(SessionOver, match="SIGTERM"), stop.at_once():
-            endless(os.getpid())
+            run_endlessly(os.getpid())
         assert stop.reason() == "SIGTERM"
 
 
-def test_afterwards_signals_set_a_flag_again():
+def test_signals_set_a_flag_after_the_block():
     with session() as stop:
         with stop.at_once():
             pass
@@ -48,25 +48,25 @@ def test_afterwards_signals_set_a_flag_again():
         assert stop.reason() == "SIGINT"
 
 
-def test_a_limit_that_has_passed_ends_it_before_it_begins_but_one_that_nobody_keeps_does_not():
-    begun = []
+def test_passed_limit_stops_on_entry_impossible_does_not():
+    entered = []
     with StopSignals() as signals:
-        spent = Stop(deadline=Deadline(100, started=time.monotonic() - 99), signals=signals)
-        with pytest.raises(SessionOver), spent.at_once():
-            begun.append("spent")
+        passed = Stop(deadline=Deadline(100, started=time.monotonic() - 99), signals=signals)
+        with pytest.raises(SessionOver), passed.at_once():
+            entered.append("passed")
         with Stop(deadline=Deadline(1e-9), signals=signals).at_once():
-            begun.append("impossible")
-    assert begun == ["impossible"]
+            entered.append("impossible")
+    assert entered == ["impossible"]
 
 
-def test_outside_the_main_thread_it_does_nothing():
-    done = []
+def test_no_effect_outside_the_main_thread():
+    completed = []
 
     def work():
         with session(100) as stop, stop.at_once():
-            done.append(True)
+            completed.append(True)
 
     thread = threading.Thread(target=work)
     thread.start()
     thread.join()
-    assert done == [True]
+    assert completed == [True]

@@ -1,4 +1,4 @@
-"""Work that cannot be paused, on a clock that only work moves."""
+"""Work that cannot be paused, with a fake clock that only the work advances."""
 
 import pytest
 
@@ -8,67 +8,70 @@ from shoestring.session.stop import SessionOver, Stop
 from shoestring.session.stretch import polled
 
 
-class Clock:
+class FakeClock:
     now = 0.0
 
     def __call__(self):
         return self.now
 
 
-def work(limit, *, spent=0.0, seconds=1.0, samples=100, known=None):
-    """How far 100 samples came at so many seconds each, in tens, and how they were stopped."""
-    clock = Clock()
+def work(limit, *, elapsed=0.0, seconds=1.0, samples=100, known_seconds=None):
+    """Process samples in pieces of ten at `seconds` each.
+
+    Returns the number of processed samples, the SessionOver if any, and the time at the end.
+    """
+    clock = FakeClock()
     deadline = Deadline(limit, margin_seconds=0, clock=clock)
     with deadline.measure("update"):
-        clock.now = spent
+        clock.now = elapsed
     deadline._durations.clear()
-    if known:
-        deadline.seconds_per_sample["evaluation"] = known
-    done, over = 0, None
+    if known_seconds:
+        deadline.seconds_per_sample["evaluation"] = known_seconds
+    processed, session_over = 0, None
     pieces = (("piece", 10) for _ in range(samples // 10))
     try:
         for _, size in polled(Stop(deadline=deadline, signals=StopSignals()), "evaluation", pieces, samples):
             clock.now += size * seconds
-            done += size
-    except SessionOver as stopped:
-        over = stopped
-    return done, over, clock.now
+            processed += size
+    except SessionOver as error:
+        session_over = error
+    return processed, session_over, clock.now
 
 
-def test_what_fits_is_done():
+def test_work_that_fits_is_completed():
     assert work(150)[:2] == (100, None)
     assert work(None)[:2] == (100, None)
 
 
-def test_what_will_not_fit_is_left_once_its_speed_is_known():
-    done, over, ended = work(150, spent=60)
-    assert (done, ended) == (20, 80)
-    assert over.error is None
-    took = "the evaluation takes 1 min 20 s more, 1 min 00 s of the session are left"
-    assert over.reason == f"session limit of 2 min 30 s: {took}"
+def test_work_stops_once_its_speed_is_known():
+    processed, session_over, end = work(150, elapsed=60)
+    assert (processed, end) == (20, 80)
+    assert session_over.error is None
+    details = "the evaluation takes 1 min 20 s more, but only 1 min 00 s of the session remain"
+    assert session_over.reason == f"session limit of 2 min 30 s: {details}"
 
 
-def test_it_is_not_begun_when_its_speed_is_known_from_before():
-    done, over, _ = work(150, spent=60, known=1.0)
-    assert done == 0
-    assert over.error is None
+def test_work_does_not_start_if_known_too_slow():
+    processed, session_over, _ = work(150, elapsed=60, known_seconds=1.0)
+    assert processed == 0
+    assert session_over.error is None
 
 
-def test_what_fits_into_no_session_is_an_error_with_numbers():
-    done, over, ended = work(90)
-    assert done == 20
-    assert ended <= 90
-    assert "of 100 samples takes 1 min 40 s (1.0 s a sample)" in over.error.message
-    assert "a session of 1 min 30 s has 1 min 20 s for it" in over.error.message
+def test_work_too_long_for_any_session_is_an_error():
+    processed, session_over, end = work(90)
+    assert processed == 20
+    assert end <= 90
+    assert "of 100 samples takes 1 min 40 s (1.0 s a sample)" in session_over.error.message
+    assert "a session of 1 min 30 s has only 1 min 20 s for it" in session_over.error.message
 
 
-def test_what_is_so_slow_that_a_session_sees_little_of_it_is_one_too():
-    done, over, ended = work(100, samples=1000)
-    assert done == 20 or ended <= 100
-    assert "of 1,000 samples takes 16 min 40 s" in over.error.message
+def test_slow_work_is_an_error_after_few_samples():
+    processed, session_over, end = work(100, samples=1000)
+    assert processed == 20 or end <= 100
+    assert "of 1,000 samples takes 16 min 40 s" in session_over.error.message
 
 
-def test_a_signal_ends_it():
+def test_signal_stops_the_work():
     stop = Stop(deadline=Deadline(None), signals=StopSignals())
     stop.signals.received = "SIGTERM"
     with pytest.raises(SessionOver, match="SIGTERM"):

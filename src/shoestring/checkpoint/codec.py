@@ -1,7 +1,7 @@
-"""A training state as JSON and tensors: no pickle, and back in the same Python types.
+"""Conversion of a training state to JSON and tensors, and back to the same Python types. Pickle is not used.
 
-What JSON cannot say is an object with a single `$` key: `{"$tensor": name}`, `{"$tuple": [...]}`, `{"$map": [[key,
-value], ...]}` for dicts whose keys are not all plain texts, `{"$float": "nan"}`.
+A value that JSON cannot represent is an object with a single `$` key: `{"$tensor": name}`, `{"$tuple": [...]}`,
+`{"$map": [[key, value], ...]}` for dicts whose keys are not all plain strings, `{"$float": "nan"}`.
 """
 
 import math
@@ -14,21 +14,21 @@ from shoestring.errors import CheckpointError
 
 
 def pack(state: Any) -> tuple[Any, dict[str, Tensor]]:
-    """`state`, a tree of dicts, lists, tuples, numbers, texts and tensors, as (JSON, tensors by name).
+    """Return `state`, a tree of dicts, lists, tuples, numbers, strings and tensors, as (JSON, tensors by name).
 
-    Tensors are the ones in `state`, not copies; one that stands at several places (tied weights) is there once. Names
-    follow the place: `state.0.exp_avg`. The JSON shares nothing with `state`.
+    The tensors are those of `state`, not copies; a tensor that occurs more than once (tied weights) is stored once.
+    Its name is the path of its first occurrence: `state.0.exp_avg`. The JSON shares no object with `state`.
 
-    Raises CheckpointError naming the place of anything else.
+    Raises CheckpointError with the path of a value of any other type.
     """
     packer = _Packer()
     return packer.pack(state, ()), packer.tensors
 
 
 def unpack(skeleton: Any, tensors: Mapping[str, Any]) -> Any:
-    """The state that `pack` was given.
+    """Return the state that `pack` converted to `skeleton` and `tensors`.
 
-    Raises CheckpointError where the skeleton names a tensor that is not there or is malformed.
+    Raises CheckpointError if the skeleton is malformed or names a missing tensor.
     """
     try:
         return _unpack(skeleton, tensors)
@@ -53,7 +53,7 @@ def _unpack(skeleton: Any, tensors: Mapping[str, Any]) -> Any:
         return {_unpack(key, tensors): _unpack(item, tensors) for key, item in value}
     if kind == "$float":
         return float(value)
-    raise CheckpointError(f"the state has {skeleton} in it, which stands for nothing that was saved")
+    raise CheckpointError(f"the state contains {skeleton}, which is of an unknown kind or names a missing tensor")
 
 
 class _Packer:
@@ -61,41 +61,39 @@ class _Packer:
         self.tensors: dict[str, Tensor] = {}
         self._names: dict[tuple[Any, ...], str] = {}
 
-    def pack(self, value: Any, place: tuple[str, ...]) -> Any:
+    def pack(self, value: Any, path: tuple[str, ...]) -> Any:
         if isinstance(value, Tensor):
-            return {"$tensor": self._store(value, place)}
+            return {"$tensor": self._store(value, path)}
         if isinstance(value, float):
             return value if math.isfinite(value) else {"$float": str(value)}
         if value is None or isinstance(value, (bool, int, str)):
             return value
         if isinstance(value, tuple):
-            return {"$tuple": self._items(value, place)}
+            return {"$tuple": self._pack_items(value, path)}
         if isinstance(value, list):
-            return self._items(value, place)
+            return self._pack_items(value, path)
         if isinstance(value, dict):
             if all(isinstance(key, str) and not key.startswith("$") for key in value):
-                return {key: self.pack(item, (*place, key)) for key, item in value.items()}
-            return {
-                "$map": [[self.pack(key, place), self.pack(item, (*place, str(key)))] for key, item in value.items()]
-            }
+                return {key: self.pack(item, (*path, key)) for key, item in value.items()}
+            return {"$map": [[self.pack(key, path), self.pack(item, (*path, str(key)))] for key, item in value.items()]}
         raise CheckpointError(
-            f"the state has a {type(value).__name__} at {'.'.join(place) or 'its root'}, which cannot be saved",
-            hint="a state is made of dicts, lists, tuples, numbers, texts and tensors",
+            f"the state has a {type(value).__name__} at {'.'.join(path) or 'its root'}, which cannot be saved",
+            hint="a state may contain dicts, lists, tuples, numbers, strings and tensors",
         )
 
-    def _items(self, values: Any, place: tuple[str, ...]) -> list[Any]:
-        return [self.pack(item, (*place, str(number))) for number, item in enumerate(values)]
+    def _pack_items(self, values: Any, path: tuple[str, ...]) -> list[Any]:
+        return [self.pack(item, (*path, str(index))) for index, item in enumerate(values)]
 
-    def _store(self, tensor: Tensor, place: tuple[str, ...]) -> str:
-        same = (
+    def _store(self, tensor: Tensor, path: tuple[str, ...]) -> str:
+        identity = (
             tensor.device, tensor.dtype, tensor.untyped_storage().data_ptr(),
             tensor.storage_offset(), tuple(tensor.shape), tensor.stride(),
         )  # fmt: skip
-        if tensor.numel() and same in self._names:
-            return self._names[same]
-        name = ".".join(place) or "value"
+        if tensor.numel() and identity in self._names:
+            return self._names[identity]
+        name = ".".join(path) or "value"
         while name in self.tensors:
             name += "'"
         self.tensors[name] = tensor.detach()
-        self._names[same] = name
+        self._names[identity] = name
         return name

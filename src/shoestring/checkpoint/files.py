@@ -1,6 +1,6 @@
-"""Files that are whole or not there: written beside, synced, read back, then renamed.
+"""Atomic file operations: a file is written under a temporary name, synced, read back, then renamed.
 
-Every operation on the disk ends in a function of the module `os`, which is where tests make each of them fail in turn.
+Every disk operation calls a function of the module `os`, so that tests can make each of them fail in turn.
 """
 
 import errno
@@ -15,62 +15,65 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-_CHUNK = 8 << 20
-_LARGEST_JSON = 256 << 20
-_FULL = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
+_BLOCK_BYTES = 8 << 20
+_MAX_JSON_BYTES = 256 << 20
+_DISK_FULL_ERRORS = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
 
 Buffer = bytes | memoryview
 
 
 def write_json(path: Path, value: Any) -> None:
-    """Replace `path` by `value` as JSON, at once: a reader, or a kill, sees the old file or the new one."""
-    replace(path, lambda beside: write_text(beside, json.dumps(value, indent=1, allow_nan=False) + "\n"))
+    """Replace `path` atomically by `value` as JSON: a reader sees the old file or the new one, also after a kill."""
+    replace(path, lambda temporary: write_text(temporary, json.dumps(value, indent=1, allow_nan=False) + "\n"))
 
 
 def replace(path: Path, write: Callable[[Path], object]) -> None:
-    """Replace `path`, at once, by what `write` writes to the path it is given. Raises OSError; `path` is as it was."""
-    beside = path.with_name(f".{path.name}.{os.getpid()}")
+    """Replace `path` atomically by the file that `write` creates at the temporary path passed to it.
+
+    Raises OSError and leaves `path` unchanged if writing fails.
+    """
+    temporary = path.with_name(f".{path.name}.{os.getpid()}")
     try:
-        write(beside)
-        beside.replace(path)
+        write(temporary)
+        temporary.replace(path)
     finally:
         with suppress(OSError):
-            beside.unlink()
+            temporary.unlink()
     sync(path.parent)
 
 
 def write_text(path: Path, text: str) -> str:
-    """Write `text` as `write_file` writes."""
+    """Write `text` to `path` with `write_file`."""
     return write_file(path, [text.encode()])
 
 
-def write_file(path: Path, pieces: Iterable[Buffer]) -> str:
-    """Write `pieces` to `path`, wait until they are on the disk, and read them back from there.
+def write_file(path: Path, chunks: Iterable[Buffer]) -> str:
+    """Write `chunks` to `path`, sync the file to the disk, and read it back from there.
 
-    Returns their SHA-256 as hexadecimal digits. Raises OSError, also where other bytes are read than were written.
+    Returns its SHA-256 in hexadecimal. Raises OSError, also if the bytes read differ from the bytes written.
     """
     digest = hashlib.sha256()
     descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC | os.O_NOFOLLOW, 0o644)
     try:
-        for piece in pieces:
-            for start in range(0, len(piece), _CHUNK):
-                chunk = piece[start : start + _CHUNK]
-                digest.update(chunk)
-                _write_all(descriptor, chunk)
+        for chunk in chunks:
+            for start in range(0, len(chunk), _BLOCK_BYTES):
+                block = chunk[start : start + _BLOCK_BYTES]
+                digest.update(block)
+                _write_all(descriptor, block)
         os.fsync(descriptor)
-        # What is read back should come from the disk, and memory is wanted for better things than the file.
+        # The bytes read back should come from the disk, and the page cache is better used for other data.
         with suppress(OSError):
             os.posix_fadvise(descriptor, 0, 0, os.POSIX_FADV_DONTNEED)
     finally:
         os.close(descriptor)
     written = digest.hexdigest()
     if sha256(path) != written:
-        raise OSError(errno.EIO, "other bytes were read back than were written", str(path))
+        raise OSError(errno.EIO, "the bytes read back differ from those written", str(path))
     return written
 
 
 def sync(path: Path) -> None:
-    """Wait until a file, or the names in a directory, are on the disk."""
+    """Wait until the content of a file, or the entries of a directory, are on the disk."""
     descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
     try:
         os.fsync(descriptor)
@@ -79,46 +82,48 @@ def sync(path: Path) -> None:
 
 
 def sha256(path: Path) -> str:
-    """The SHA-256 of a file's bytes, as hexadecimal digits. Raises OSError."""
+    """Return the SHA-256 of a file's content in hexadecimal. Raises OSError."""
     digest = hashlib.sha256()
-    for chunk in _chunks(path):
-        digest.update(chunk)
+    for block in _read_blocks(path):
+        digest.update(block)
     return digest.hexdigest()
 
 
 def read_json(path: Path) -> Any:
-    """What `path` holds, taking JSON at its word: one value for a key, finite numbers, no endless nesting.
+    """Parse the file `path` as strict JSON: no duplicate keys, finite numbers, bounded nesting.
 
-    Raises OSError, and ValueError saying what is wrong with the text.
+    Raises OSError, and ValueError with the problem of the text.
     """
-    if regular_bytes(path) > _LARGEST_JSON:
-        raise ValueError(f"it has more than {_LARGEST_JSON} bytes")
-    return parse_json(b"".join(_chunks(path)).decode())
+    if regular_file_size(path) > _MAX_JSON_BYTES:
+        raise ValueError(f"it has more than {_MAX_JSON_BYTES} bytes")
+    return parse_json(b"".join(_read_blocks(path)).decode())
 
 
 def parse_json(text: str) -> Any:
-    """As `read_json`, of a text."""
+    """Parse `text` in the same way as `read_json`. Raises ValueError."""
     try:
-        return json.loads(text, object_pairs_hook=_object, parse_constant=_no_constant, parse_float=_finite)
+        return json.loads(
+            text, object_pairs_hook=_build_object, parse_constant=_reject_constant, parse_float=_parse_finite
+        )
     except RecursionError:
         raise ValueError("it is nested too deeply") from None
 
 
-def regular_bytes(path: Path) -> int:
-    """The size of a file that is a file: no link, directory or pipe, which ValueError says. Raises OSError."""
-    found = os.lstat(path)
-    if not stat.S_ISREG(found.st_mode):
+def regular_file_size(path: Path) -> int:
+    """Return the size of a regular file. Raises ValueError for a link, directory or pipe, and OSError."""
+    status = os.lstat(path)
+    if not stat.S_ISREG(status.st_mode):
         raise ValueError("it is not a regular file")
-    return found.st_size
+    return status.st_size
 
 
 def is_full(error: OSError) -> bool:
-    """Whether a disk, a quota or a limit on a file's size has no room left."""
-    return error.errno in _FULL
+    """Return whether the disk is full, or a quota or a limit on file size is reached."""
+    return error.errno in _DISK_FULL_ERRORS
 
 
 def remove(path: Path) -> None:
-    """Remove a file, a link or a directory with all that is in it, as far as the system lets us."""
+    """Remove a file, a link or a directory with its content; errors are ignored."""
     with suppress(OSError):
         if path.is_dir() and not path.is_symlink():
             shutil.rmtree(path, ignore_errors=True)
@@ -127,7 +132,7 @@ def remove(path: Path) -> None:
 
 
 def directory_bytes(path: Path) -> int:
-    """Bytes of all files below a directory; files that vanish meanwhile, or cannot be seen, count nothing."""
+    """Return the total size of all files below a directory, skipping files that vanish or are inaccessible."""
     total = 0
     for folder, _, names in os.walk(path):
         for name in names:
@@ -138,37 +143,37 @@ def directory_bytes(path: Path) -> int:
     return total
 
 
-def _write_all(descriptor: int, chunk: Buffer) -> None:
-    view = memoryview(chunk)
+def _write_all(descriptor: int, block: Buffer) -> None:
+    view = memoryview(block)
     while view:
         written = os.write(descriptor, view)
         if not written:
-            raise OSError(errno.ENOSPC, "no byte could be written")
+            raise OSError(errno.ENOSPC, "no bytes could be written")
         view = view[written:]
 
 
-def _chunks(path: Path) -> Iterator[bytes]:
+def _read_blocks(path: Path) -> Iterator[bytes]:
     descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW)
     try:
-        while chunk := os.read(descriptor, _CHUNK):
-            yield chunk
+        while block := os.read(descriptor, _BLOCK_BYTES):
+            yield block
     finally:
         os.close(descriptor)
 
 
-def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+def _build_object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     value = dict(pairs)
     if len(value) < len(pairs):
-        raise ValueError("a key stands there twice")
+        raise ValueError("a key occurs twice")
     return value
 
 
-def _no_constant(name: str) -> None:
-    raise ValueError(f"{name} is no JSON")
+def _reject_constant(name: str) -> None:
+    raise ValueError(f"{name} is not valid JSON")
 
 
-def _finite(text: str) -> float:
+def _parse_finite(text: str) -> float:
     value = float(text)
     if not math.isfinite(value):
-        raise ValueError(f"{text[:20]} is too large a number")
+        raise ValueError(f"the number {text[:20]} is too large")
     return value

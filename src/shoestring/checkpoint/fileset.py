@@ -1,9 +1,9 @@
-"""A set of files that is replaced as one, in a directory that stays.
+"""Atomic replacement of a set of files in an existing directory.
 
-Each new file is written whole beside the one it will replace, as `.model.safetensors.next`. The new `manifest.json`
-then takes its place: from that instant on the set is the new one, wherever a file of it still lies. Last, each takes
-its name. Whoever reads takes of the two the one that the manifest speaks of; a process that is killed on the way
-leaves the old set or the new one, and the next to write there puts the names right.
+Each new file is first written completely next to the file it will replace, as `.model.safetensors.next`. Then the new
+`manifest.json` replaces the old one; this commits the new set, even while its files still have their staged names.
+Last, each file is renamed to its final name. A reader takes whichever of the two files matches the manifest. A process
+that is killed midway leaves the old set or the new one, and the next writer in that directory completes the renames.
 """
 
 import os
@@ -17,44 +17,44 @@ from shoestring.checkpoint.manifest import (
     FILE,
     MANIFEST,
     TRAINED,
-    Damaged,
+    DamagedFileError,
     FileEntry,
     Manifest,
-    difference,
-    load,
+    describe_difference,
+    load_manifest,
     read_manifest,
     verify_file,
 )
-from shoestring.checkpoint.mapped import UNREADABLE, MappedFile
+from shoestring.checkpoint.mapped import READ_ERRORS, MappedFile
 from shoestring.errors import CheckpointError
 
-# Version 0.1.0 had the number of the process in place of `next`.
+# Version 0.1.0 wrote the process id instead of `next`.
 _LEFTOVER = re.compile(rf"\.(?P<name>{FILE}|{re.escape(MANIFEST)})\.(?:next|[0-9]+)")
 
 
-def staged(folder: Path, name: str) -> Path:
-    """Where a file lies until it takes its name."""
+def staged_path(folder: Path, name: str) -> Path:
+    """Return the path that a new file has until it is renamed to its final name."""
     return folder / f".{name}.next"
 
 
 def replace_weights(folder: Path, contents: Mapping[str, Iterable[Buffer]], update: int | None) -> None:
-    """Replace the set of weights in `folder` by files of these contents.
+    """Replace the set of weights in `folder` by files with these contents.
 
-    Raises OSError; there is the old set then, or the new one, and what could not be written is gone.
+    Raises OSError; `folder` then has the old set or the new one, and incomplete files are removed.
     """
     settle(folder)
     try:
         entries = {}
-        for name, pieces in contents.items():
-            path = staged(folder, name)
-            entries[name] = FileEntry.written(path, write_file(path, pieces))
+        for name, chunks in contents.items():
+            path = staged_path(folder, name)
+            entries[name] = FileEntry.for_file(path, write_file(path, chunks))
         manifest = Manifest(kind="weights", update=update, files=entries, weights={TRAINED: tuple(sorted(entries))})
-        write_text(staged(folder, MANIFEST), manifest.text())
+        write_text(staged_path(folder, MANIFEST), manifest.text())
         sync(folder)
-        staged(folder, MANIFEST).replace(folder / MANIFEST)
+        staged_path(folder, MANIFEST).replace(folder / MANIFEST)
         sync(folder)
         for name in entries:
-            staged(folder, name).replace(folder / name)
+            staged_path(folder, name).replace(folder / name)
         sync(folder)
     except BaseException:
         with suppress(OSError, CheckpointError):
@@ -63,16 +63,19 @@ def replace_weights(folder: Path, contents: Mapping[str, Iterable[Buffer]], upda
 
 
 def settle(folder: Path) -> None:
-    """Put right what a process that was killed has left: a file that the manifest speaks of takes its name, any other
-    is removed. Raises OSError, and CheckpointError for a manifest of a later version, whose files nobody here knows.
+    """Complete or discard the replacement of a process that was killed.
+
+    A staged file that the manifest lists is renamed to its final name, any other one is removed.
+
+    Raises OSError, and CheckpointError for a manifest of a later format, whose files are unknown to this version.
     """
     leftovers = [(path, match["name"]) for path in folder.iterdir() if (match := _LEFTOVER.fullmatch(path.name))]
     if not leftovers:
         return
-    entries = _current(folder)
-    sync(folder)  # no file takes its name before the manifest that speaks of it is on the disk
+    entries = _current_files(folder)
+    sync(folder)  # the manifest has to be on the disk before any file that it lists is renamed
     for path, name in leftovers:
-        if path == staged(folder, name) and name in entries and not difference(path, entries[name]):
+        if path == staged_path(folder, name) and name in entries and not describe_difference(path, entries[name]):
             path.replace(folder / name)
         else:
             remove(path)
@@ -80,7 +83,7 @@ def settle(folder: Path) -> None:
 
 
 def has_manifest(folder: Path) -> bool:
-    """Whether the files of `folder` can be held against a manifest. Raises OSError."""
+    """Return whether `folder` has a manifest to verify its files with. Raises OSError."""
     try:
         os.lstat(folder / MANIFEST)
     except (FileNotFoundError, NotADirectoryError):
@@ -89,48 +92,48 @@ def has_manifest(folder: Path) -> bool:
 
 
 def open_verified(folder: Path, name: str) -> MappedFile:
-    """The file `name` of the weights in `folder`, all of whose files are what was written. Nothing is written.
+    """Verify all files of the weights in `folder` and return the file `name`. Nothing is written.
 
-    Raises Damaged, naming the file that is not, and CheckpointError for a format of another version.
+    Raises DamagedFileError for a file that does not match, and CheckpointError for a format of another version.
     """
-    tried: Manifest | None = None
+    previous_manifest: Manifest | None = None
     while True:
         manifest = read_manifest(folder)
         try:
-            opened = _opened(folder, name, manifest)
-        except Damaged:
-            # Another process may save at this moment: then the second look finds the files where they belong.
-            if manifest == tried:
+            opened_file = _open_file(folder, name, manifest)
+        except DamagedFileError:
+            # Another process may be saving at this moment: the second attempt then finds the renamed files.
+            if manifest == previous_manifest:
                 raise
-            tried = manifest
+            previous_manifest = manifest
             continue
         if read_manifest(folder) == manifest:
-            return opened
+            return opened_file
 
 
-def _opened(folder: Path, name: str, manifest: Manifest) -> MappedFile:
+def _open_file(folder: Path, name: str, manifest: Manifest) -> MappedFile:
     members = manifest.weights.get(TRAINED, ())
     if name not in members:
-        raise Damaged(MANIFEST, f"the weights are {', '.join(members) or 'elsewhere'}, not {name}")
-    paths = {member: _whole(folder, member, manifest.files[member]) for member in members}
+        raise DamagedFileError(MANIFEST, f"it lists {', '.join(members) or 'no files'} as the weights, not {name}")
+    paths = {member: _find_verified(folder, member, manifest.files[member]) for member in members}
     try:
         return MappedFile(paths[name])
-    except UNREADABLE as error:
-        raise Damaged(name, str(error)) from error
+    except READ_ERRORS as error:
+        raise DamagedFileError(name, str(error)) from error
 
 
-def _whole(folder: Path, name: str, entry: FileEntry) -> Path:
-    """Where the file `name` lies that the manifest speaks of."""
-    with suppress(Damaged):
-        verify_file(staged(folder, name), entry)
-        return staged(folder, name)
+def _find_verified(folder: Path, name: str, entry: FileEntry) -> Path:
+    """Return the path of the file `name` that matches its entry, staged or final. Raises DamagedFileError."""
+    with suppress(DamagedFileError):
+        verify_file(staged_path(folder, name), entry)
+        return staged_path(folder, name)
     verify_file(folder / name, entry)
     return folder / name
 
 
-def _current(folder: Path) -> Mapping[str, FileEntry]:
-    """The files of the set that is there; none where no manifest speaks of any."""
+def _current_files(folder: Path) -> Mapping[str, FileEntry]:
+    """Return the files that the manifest in `folder` lists; none without a readable manifest."""
     try:
-        return load(folder).files
-    except (FileNotFoundError, Damaged):
+        return load_manifest(folder).files
+    except (FileNotFoundError, DamagedFileError):
         return {}

@@ -1,69 +1,72 @@
-"""Whether saved tensors belong to a model and its optimizer: asked before the first of them is put into its place."""
+"""Checks that saved tensors fit a model and its optimizer, made before any of them is loaded."""
 
 from collections.abc import Mapping
 from typing import Any
 
 from torch import Tensor
 
-# What torch's optimizers keep for each number of a parameter (torch.optim, 2.13).
-_LIKE_PARAMETER = {
+# States of torch's optimizers that have the shape of the parameter (torch.optim, 2.13).
+_PARAMETER_SHAPED_STATES = {
     *("exp_avg", "exp_avg_sq", "max_exp_avg_sq", "exp_inf", "momentum_buffer", "square_avg", "grad_avg"),
     *("acc_delta", "sum", "ax", "prev", "step_size"),
 }
 
 
 def misfits(saved: Any, own: Mapping[str, Any], *, dtypes: bool = True) -> list[str]:
-    """What keeps `saved` from being the tensors of `own`, a model's state by name; dtypes may differ if so allowed."""
+    """Return the reasons why `saved` does not fit `own`, a model's state by name; none if it does.
+
+    Dtypes are compared only if `dtypes` is true.
+    """
     if not isinstance(saved, Mapping):
-        return ["there are no tensors by name"]
-    found = [f"{name} is not there" for name in own.keys() - saved.keys()]
-    found += [f"{name} is not the model's" for name in saved.keys() - own.keys()]
+        return ["it is not a mapping of names to tensors"]
+    problems = [f"{name} is missing" for name in own.keys() - saved.keys()]
+    problems += [f"{name} is not in the model" for name in saved.keys() - own.keys()]
     for name in own.keys() & saved.keys():
-        ours, theirs = own[name], saved[name]
-        if not isinstance(ours, Tensor):
+        own_value, saved_value = own[name], saved[name]
+        if not isinstance(own_value, Tensor):
             continue
-        if not isinstance(theirs, Tensor):
-            found.append(f"{name} is no tensor")
-        elif ours.shape != theirs.shape or (dtypes and ours.dtype != theirs.dtype):
-            found.append(f"{name} was saved as {_kind(theirs)}, here it is {_kind(ours)}")
-    return sorted(found)
+        if not isinstance(saved_value, Tensor):
+            problems.append(f"{name} is not a tensor")
+        elif own_value.shape != saved_value.shape or (dtypes and own_value.dtype != saved_value.dtype):
+            problems.append(f"{name} was saved as {_describe(saved_value)}, but is {_describe(own_value)} in the model")
+    return sorted(problems)
 
 
 def optimizer_misfits(saved: Any, own: Mapping[str, Any], parameters: list[Tensor]) -> list[str]:
-    """What keeps `saved` from being a state of the optimizer whose `state_dict` is `own`, over `parameters`."""
+    """Return the reasons why `saved` does not fit the optimizer of `parameters` whose `state_dict` is `own`."""
     if not isinstance(saved, Mapping) or not isinstance(saved.get("state"), dict):
-        return ["there is no optimizer's state"]
+        return ["it has no optimizer state"]
     groups = saved.get("param_groups")
     if not isinstance(groups, list) or not all(isinstance(group, dict) for group in groups):
-        return ["there are no parameter groups"]
-    if [_members(group) for group in groups] != [_members(group) for group in own["param_groups"]]:
-        return ["its parameter groups have other parameters"]
-    found = [
-        f"{name} of group {number} was {str(theirs[name])[:40]!r}, here it is {ours[name]!r}"
-        for number, (theirs, ours) in enumerate(zip(groups, own["param_groups"], strict=True))
-        for name in sorted(theirs.keys() & ours.keys())
-        if not _alike(theirs[name], ours[name])
+        return ["it has no parameter groups"]
+    if [_parameter_indices(group) for group in groups] != [_parameter_indices(group) for group in own["param_groups"]]:
+        return ["its parameter groups have different parameters"]
+    problems = [
+        f"{name} of group {number} was saved as {str(saved_group[name])[:40]!r}, but is {own_group[name]!r} now"
+        for number, (saved_group, own_group) in enumerate(zip(groups, own["param_groups"], strict=True))
+        for name in sorted(saved_group.keys() & own_group.keys())
+        if not _is_compatible(saved_group[name], own_group[name])
     ]
-    for place, states in saved["state"].items():
-        if not isinstance(place, int) or not 0 <= place < len(parameters) or not isinstance(states, dict):
-            found.append(f"it has states of {str(place)[:40]}, which is none of its parameters")
+    for index, states in saved["state"].items():
+        if not isinstance(index, int) or not 0 <= index < len(parameters) or not isinstance(states, dict):
+            problems.append(f"it has states of parameter {str(index)[:40]}, which does not exist")
             continue
-        shape = parameters[place].shape
-        for name in states.keys() & _LIKE_PARAMETER:
+        shape = parameters[index].shape
+        for name in states.keys() & _PARAMETER_SHAPED_STATES:
             value = states[name]
             if value is not None and not (isinstance(value, Tensor) and value.shape == shape):
-                found.append(
-                    f"{name} of parameter {place} was saved as {_kind(value)}, the parameter is {tuple(shape)}"
+                problems.append(
+                    f"{name} of parameter {index} was saved as {_describe(value)}, but the parameter is {tuple(shape)}"
                 )
-    return found
+    return problems
 
 
-def _members(group: Mapping[str, Any]) -> Any:
+def _parameter_indices(group: Mapping[str, Any]) -> Any:
     return group.get("params")
 
 
-def _alike(saved: object, own: object) -> bool:
-    """Whether both are numbers, or both are of one type; what may be left out, or be a tensor, may differ."""
+def _is_compatible(saved: object, own: object) -> bool:
+    """Return whether both are numbers or of one type; None, and a tensor as `own`, are compatible with any value."""
     if saved is None or own is None or isinstance(own, Tensor):
         return True
     if isinstance(own, int | float) and not isinstance(own, bool):
@@ -71,7 +74,7 @@ def _alike(saved: object, own: object) -> bool:
     return type(saved) is type(own)
 
 
-def _kind(value: Any) -> str:
+def _describe(value: Any) -> str:
     if not isinstance(value, Tensor):
         return type(value).__name__
     return f"{tuple(value.shape)} of {str(value.dtype).removeprefix('torch.')}"

@@ -1,7 +1,7 @@
-"""Light checkpoints: weights alone, in the format the ecosystem loads.
+"""Light checkpoints: only weights, in the format that other libraries load.
 
-`model.safetensors`; for a model that peft adapts and that trains nothing else, peft's own two files, which
-`PeftModel.from_pretrained` loads: `adapter_config.json` and `adapter_model.safetensors`.
+They are stored as `model.safetensors`. For a model whose only trainable weights are adapters of peft, the files are
+those of peft, `adapter_config.json` and `adapter_model.safetensors`, which `PeftModel.from_pretrained` loads.
 """
 
 import json
@@ -17,140 +17,143 @@ from torch import Tensor, nn
 from shoestring.checkpoint import codec, fileset
 from shoestring.checkpoint.files import Buffer, parse_json, remove
 from shoestring.checkpoint.fitting import misfits
-from shoestring.checkpoint.manifest import Damaged
-from shoestring.checkpoint.mapped import UNREADABLE, MappedFile
+from shoestring.checkpoint.manifest import DamagedFileError
+from shoestring.checkpoint.mapped import READ_ERRORS, MappedFile
 from shoestring.checkpoint.names import update_name, update_of
-from shoestring.checkpoint.tensors import pieces
+from shoestring.checkpoint.tensors import serialize
 from shoestring.errors import CheckpointError
 
 WEIGHTS = "model.safetensors"
 ADAPTER = "adapter_model.safetensors"
 ADAPTER_CONFIG = "adapter_config.json"
 
-UNVERIFIED = "the weights in {folder} are not verified: no manifest.json there has their digests"
+UNVERIFIED = "the weights in {folder} are not verified: there is no manifest.json with their digests"
 
 ROUNDED: Mapping[str, torch.dtype] = {"fp16": torch.float16, "bf16": torch.bfloat16}
 
 
 @dataclass(frozen=True, kw_only=True)
 class LoadedWeights:
-    """What is known of weights that are in a model now."""
+    """Facts about the weights that were loaded into a model."""
 
     facts: dict[str, Any]
-    """That they were saved with."""
+    """The facts that were saved with the weights."""
     verified: bool
-    """Whether they are, to the last bit, what was saved: there was a manifest to hold them against."""
+    """Whether the weights were verified bit for bit against a manifest; without a manifest they cannot be."""
 
 
 def save_light(folder: Path, model: nn.Module, facts: dict[str, Any], *, rounded: str = "own") -> Path:
-    """Replace the weights in `folder` by the model's, at once; `facts` (JSON) stand in the file's metadata.
+    """Replace the weights in `folder` atomically by those of `model`; `facts` (JSON) are stored in the file's metadata.
 
-    Parameters are `rounded` to fp16 or bf16 where they are wider, but for those whose values fp16 cannot hold; buffers
-    (the statistics of a BatchNorm) stay as they are.
+    Wider parameters are `rounded` to fp16 or bf16, except those with values beyond the range of that dtype; buffers
+    (the statistics of a BatchNorm) keep their dtype.
 
-    Raises CheckpointError when the file cannot be written; the old one is untouched then.
+    Raises CheckpointError if a file cannot be written; the old weights are untouched then.
     """
-    adapted = _adapted(model)
-    path = folder / (ADAPTER if adapted else WEIGHTS)
+    peft_model = _find_peft_model(model)
+    path = folder / (ADAPTER if peft_model else WEIGHTS)
     metadata = {"format": "pt", "shoestring": json.dumps(codec.pack(facts)[0], allow_nan=False)}
-    weights = _weights(model)
-    dtypes = _narrower(weights, model, ROUNDED[rounded]) if rounded in ROUNDED else {}
+    weights = _weights_to_save(model)
+    dtypes = _rounded_dtypes(weights, model, ROUNDED[rounded]) if rounded in ROUNDED else {}
     contents: dict[str, Iterable[Buffer]] = {}
-    if adapted:
-        contents[ADAPTER_CONFIG] = [(json.dumps(_adapter_config(adapted), indent=1, allow_nan=False) + "\n").encode()]
-    contents[path.name] = pieces(weights, metadata, dtypes)
+    if peft_model:
+        config = json.dumps(_adapter_config(peft_model), indent=1, allow_nan=False)
+        contents[ADAPTER_CONFIG] = [f"{config}\n".encode()]
+    contents[path.name] = serialize(weights, metadata, dtypes)
     update = facts.get("update")
     try:
         folder.mkdir(parents=True, exist_ok=True)
         fileset.replace_weights(folder, contents, update if type(update) is int and update >= 0 else None)
     except OSError as error:
-        raise CheckpointError(f"weights could not be written to {folder}: {error}", hint="free space there") from error
+        raise CheckpointError(
+            f"weights could not be written to {folder}: {error}", hint="free disk space there"
+        ) from error
     return path
 
 
 def load_light(folder: Path, model: nn.Module) -> dict[str, Any]:
-    """As `read_light`; returns the facts alone."""
+    """Load the weights in `folder` with `read_light` and return only their facts."""
     return read_light(folder, model).facts
 
 
 def read_light(folder: Path, model: nn.Module) -> LoadedWeights:
-    """Load the weights in `folder` into `model`, after every byte was held against the manifest, where there is one.
+    """Load the weights in `folder` into `model`, after verifying every byte against the manifest if there is one.
 
-    Raises CheckpointError when there are none, or they are damaged or another model's; the model is as it was then.
+    Raises CheckpointError if the weights are missing, damaged or of another model; the model is unchanged then.
     """
-    adapted = _adapted(model)
-    path = folder / (ADAPTER if adapted else WEIGHTS)
+    peft_model = _find_peft_model(model)
+    path = folder / (ADAPTER if peft_model else WEIGHTS)
     try:
         verified = fileset.has_manifest(folder)
-        opened = fileset.open_verified(folder, path.name) if verified else MappedFile(path)
-        facts = codec.unpack(parse_json(opened.metadata.get("shoestring", "{}")), {})
+        file = fileset.open_verified(folder, path.name) if verified else MappedFile(path)
+        facts = codec.unpack(parse_json(file.metadata.get("shoestring", "{}")), {})
         if not isinstance(facts, dict):
             raise ValueError("its metadata is not an object")
-        saved = dict(opened)  # mapped: only what is copied is ever read
-    except Damaged as damage:
+        saved = dict(file)  # memory-mapped: only the tensors that are copied are read
+    except DamagedFileError as damage:
         raise CheckpointError(
-            f"{folder / damage.file} cannot be loaded: {damage.why}",
-            hint="copy the folder again from where it came; files of your own are loaded where no manifest.json "
-            "speaks of others",
+            f"{folder / damage.file} cannot be loaded: {damage.reason}",
+            hint="copy the folder again from its source; to load weights of your own, put them into a folder without "
+            "manifest.json",
         ) from damage
-    except UNREADABLE as error:
+    except READ_ERRORS as error:
         raise CheckpointError(f"{path} cannot be loaded: {error}") from error
-    problems = misfits(saved, _weights(model), dtypes=False)
+    problems = misfits(saved, _weights_to_save(model), dtypes=False)
     if problems:
-        raise CheckpointError(f"{path} cannot be loaded: it is of another model", problems=problems[:20])
-    if adapted:
+        raise CheckpointError(f"{path} cannot be loaded: its weights are of another model", problems=problems[:20])
+    if peft_model:
         from peft import set_peft_model_state_dict
 
-        set_peft_model_state_dict(adapted, saved)
+        set_peft_model_state_dict(peft_model, saved)
     else:
-        model.load_state_dict(_with_tied(saved, model), strict=True)
+        model.load_state_dict(_restore_tied_names(saved, model), strict=True)
     return LoadedWeights(facts=facts, verified=verified)
 
 
 def has_weights(folder: Path) -> bool:
-    """Whether there are weights in `folder`, be it under the name that a kill has kept them from taking."""
+    """Return whether `folder` has weights, including committed ones that a kill left under their staged names."""
     names = (WEIGHTS, ADAPTER)
     if any((folder / name).exists() for name in names):
         return True
-    return fileset.has_manifest(folder) and any(fileset.staged(folder, name).exists() for name in names)
+    return fileset.has_manifest(folder) and any(fileset.staged_path(folder, name).exists() for name in names)
 
 
 def of_update(folder: Path, update: int) -> Path:
-    """Where, below `folder`, the weights after an update have a directory of their own."""
+    """Return the directory below `folder` for the weights after `update`."""
     return folder / update_name(update)
 
 
 def of_updates(folder: Path) -> list[Path]:
-    """All such directories that have their weights, the oldest first; not the one that is just being written."""
-    return list(filter(has_weights, _directories(folder)))
+    """Return the update directories below `folder` that have complete weights, the oldest first."""
+    return list(filter(has_weights, _update_folders(folder)))
 
 
 def keep_newest(folder: Path, keep: int) -> None:
-    """Remove all of them but the `keep` newest, as far as the system lets us."""
-    kept = of_updates(folder)[-keep:]
-    for path in _directories(folder):
-        if path not in kept:
+    """Remove the update directories below `folder` except the `keep` newest; errors are ignored."""
+    newest = of_updates(folder)[-keep:]
+    for path in _update_folders(folder):
+        if path not in newest:
             remove(path)
 
 
-def _directories(folder: Path) -> list[Path]:
-    found = ((update_of(path.name), path) for path in folder.glob("update-*") if not path.is_symlink())
-    return [path for update, path in sorted(pair for pair in found if pair[0] is not None)]
+def _update_folders(folder: Path) -> list[Path]:
+    candidates = ((update_of(path.name), path) for path in folder.glob("update-*") if not path.is_symlink())
+    return [path for update, path in sorted(pair for pair in candidates if pair[0] is not None)]
 
 
-def _weights(model: nn.Module) -> dict[str, Tensor]:
-    """The tensors to save by name: the model's own, not copies, each once."""
-    adapted = _adapted(model)
-    if adapted is None:
+def _weights_to_save(model: nn.Module) -> dict[str, Tensor]:
+    """Return the tensors to save by name: those of the model, not copies; tied weights only once."""
+    peft_model = _find_peft_model(model)
+    if peft_model is None:
         return codec.pack(model.state_dict())[1]
     from peft import get_peft_model_state_dict
 
-    return dict(get_peft_model_state_dict(adapted))
+    return dict(get_peft_model_state_dict(peft_model))
 
 
-def _narrower(weights: Mapping[str, Tensor], model: nn.Module, dtype: torch.dtype) -> dict[str, torch.dtype]:
-    """The parameters among the weights that can be `dtype` and are wider now."""
-    most = torch.finfo(dtype).max
+def _rounded_dtypes(weights: Mapping[str, Tensor], model: nn.Module, dtype: torch.dtype) -> dict[str, torch.dtype]:
+    """Return `dtype` for each parameter among the weights that is wider and whose values are within its range."""
+    largest = torch.finfo(dtype).max
     buffers = {name for name, _ in model.named_buffers(remove_duplicate=False)}
     return {
         name: dtype
@@ -158,31 +161,31 @@ def _narrower(weights: Mapping[str, Tensor], model: nn.Module, dtype: torch.dtyp
         if weight.is_floating_point()
         and weight.element_size() > dtype.itemsize
         and name not in buffers
-        and not (weight.numel() and bool(weight.detach().abs().max() > most))
+        and not (weight.numel() and bool(weight.detach().abs().max() > largest))
     }
 
 
-def _with_tied(saved: Mapping[str, Tensor], model: nn.Module) -> dict[str, Tensor]:
-    """A full state of `model` of the tensors that stand in the file once."""
+def _restore_tied_names(saved: Mapping[str, Tensor], model: nn.Module) -> dict[str, Tensor]:
+    """Return the full `state_dict` of `model` from tensors of which tied ones were saved only once."""
     skeleton, _ = codec.pack(model.state_dict())
     return dict(codec.unpack(skeleton, saved))
 
 
-def _adapted(model: nn.Module) -> Any:
-    """The part of `model` that peft adapts, where nothing else of it is trained; None otherwise."""
-    peft = sys.modules.get("peft")  # whoever made such a model has imported it
-    found = [module for module in model.modules() if peft and isinstance(module, peft.PeftModel)]
-    if len(found) != 1:
+def _find_peft_model(model: nn.Module) -> Any:
+    """Return the `PeftModel` in `model` if nothing outside of it is trainable, else None."""
+    peft = sys.modules.get("peft")  # imported already if the model was made with it
+    peft_models = [module for module in model.modules() if peft and isinstance(module, peft.PeftModel)]
+    if len(peft_models) != 1:
         return None
-    inside = {id(parameter) for parameter in found[0].parameters()}
-    alone = all(id(parameter) in inside for parameter in model.parameters() if parameter.requires_grad)
-    return found[0] if alone else None
+    inside = {id(parameter) for parameter in peft_models[0].parameters()}
+    trains_only_adapters = all(id(parameter) in inside for parameter in model.parameters() if parameter.requires_grad)
+    return peft_models[0] if trains_only_adapters else None
 
 
-def _adapter_config(adapted: Any) -> dict[str, Any]:
-    """As peft writes it: for use, not for training on."""
-    config = {**adapted.peft_config[adapted.active_adapter].to_dict(), "inference_mode": True}
+def _adapter_config(peft_model: Any) -> dict[str, Any]:
+    """Return the adapter's configuration as peft saves it: for inference, not for further training."""
+    config = {**peft_model.peft_config[peft_model.active_adapter].to_dict(), "inference_mode": True}
     if config.get("task_type") is None:
-        base = type(adapted.get_base_model())
+        base = type(peft_model.get_base_model())
         config["auto_mapping"] = {"base_model_class": base.__name__, "parent_library": base.__module__}
     return {key: sorted(value) if isinstance(value, set) else value for key, value in config.items()}

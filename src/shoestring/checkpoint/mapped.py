@@ -7,18 +7,18 @@ from typing import Any
 import safetensors
 from torch import Tensor
 
-from shoestring.checkpoint.files import regular_bytes
+from shoestring.checkpoint.files import regular_file_size
 
-UNREADABLE = (OSError, ValueError, RuntimeError, TypeError, safetensors.SafetensorError)
-"""What opening a file, or taking a tensor from it, raises where the file is none of this format."""
+READ_ERRORS = (OSError, ValueError, RuntimeError, TypeError, safetensors.SafetensorError)
+"""Exceptions raised on opening a file, or on reading a tensor from it, if the file is not in this format."""
 
 
 class MappedFile(Mapping[str, Tensor]):
-    """Each tensor is made of the file's own pages when it is asked for: copy it into its place and let go of it."""
+    """The tensors by name. Each access maps the tensor anew from the file: copy it to its destination, then drop it."""
 
     def __init__(self, path: Path) -> None:
-        """Raises one of UNREADABLE, also for what is no regular file."""
-        regular_bytes(path)
+        """Raises one of READ_ERRORS, also if `path` is not a regular file."""
+        regular_file_size(path)
         file: Any = safetensors.safe_open(path, framework="pt")
         self._file = file
         self._names = frozenset(file.keys())

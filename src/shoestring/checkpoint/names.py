@@ -1,4 +1,4 @@
-"""What is saved of an update is called after it: `update-00001200`."""
+"""Names of saved updates, such as `update-00001200`."""
 
 import re
 
@@ -6,12 +6,12 @@ _UPDATE = re.compile(r"update-([0-9]{8,18})")
 
 
 def update_name(update: int) -> str:
-    """The name of what is saved of `update`."""
+    """Return the name under which the state after `update` is saved."""
     return f"update-{update:08d}"
 
 
 def update_of(name: str) -> int | None:
-    """The update whose name this is; None for any other name."""
+    """Return the update that `name` stands for; None for any other name."""
     match = _UPDATE.fullmatch(name)
     update = int(match[1]) if match else None
     return update if update is not None and update_name(update) == name else None

@@ -1,4 +1,4 @@
-"""A state at one instant: a copy in host memory, which training cannot change while it is written."""
+"""Snapshots of a training state: a copy in host memory that training cannot change while it is written to disk."""
 
 import itertools
 from collections.abc import Iterator, Mapping
@@ -11,13 +11,13 @@ from torch import Tensor
 
 from shoestring.checkpoint import codec
 
-_ALIGNED = 64  # bytes; torch aligns what it allocates to so many
-_PIECE = 4 << 20  # bytes that a thread copies before it looks for more
+_ALIGNMENT = 64  # bytes; the alignment of torch's own allocations
+_PIECE_BYTES = 4 << 20  # the unit of work of a copying thread
 
 
 @dataclass(frozen=True, kw_only=True)
 class Section:
-    """A part of a state: what JSON can say, and the tensors it names."""
+    """A part of a state: its JSON skeleton, and the tensors that the skeleton names."""
 
     skeleton: Any
     tensors: dict[str, Tensor]
@@ -25,25 +25,25 @@ class Section:
 
 @dataclass(frozen=True, kw_only=True)
 class Snapshot:
-    """A state as sections by name."""
+    """A state, divided into sections by name."""
 
     sections: dict[str, Section]
-    arriving: tuple[torch.cuda.Event, ...] = ()
-    """Of GPUs that may still be copying."""
+    copy_events: tuple[torch.cuda.Event, ...] = ()
+    """One event per GPU, recorded after its last copy to the host; the copies may still be in progress."""
 
     def wait(self) -> None:
-        """Return when the tensors are what they are a copy of."""
-        for event in self.arriving:
+        """Wait until all copies from GPUs are complete."""
+        for event in self.copy_events:
             event.synchronize()
 
     @property
     def bytes(self) -> int:
-        """Of all tensors."""
+        """The total size of all tensors."""
         return sum(tensor.nbytes for section in self.sections.values() for tensor in section.tensors.values())
 
 
 def snapshot(state: Mapping[str, Any]) -> Snapshot:
-    """`state` as it is: its tensors are the ones that training goes on to change.
+    """Return `state` as a snapshot without copying: its tensors are those that training changes.
 
     Raises CheckpointError for a value that cannot be saved.
     """
@@ -54,11 +54,11 @@ def snapshot(state: Mapping[str, Any]) -> Snapshot:
 
 
 class HostCopy:
-    """Memory that holds a copy of a state, taken when it is first needed and used again for the next.
+    """A host memory buffer for a copy of a state, allocated on first use and reused for later copies.
 
-    It is as large as the state's tensors and at most 64 bytes for each of them. For tensors of a GPU its pages are
-    locked, which copying at full speed needs; `cudaHostRegister` is asked for it because torch's own allocator of
-    such memory rounds up to a power of two.
+    Its size is that of the state's tensors plus at most 64 bytes for each. For tensors on a GPU its pages are locked,
+    which copying at full speed requires, with `cudaHostRegister`, because torch's own allocator of pinned memory
+    rounds up to a power of two.
     """
 
     def __init__(self) -> None:
@@ -66,25 +66,26 @@ class HostCopy:
         self._locked = False
 
     def prepare(self, live: Snapshot) -> None:
-        """Take the memory for states like `live` before it is needed: the system gives it page by page as it is first
-        written, and that takes three times as long as the copy does.
+        """Allocate the buffer for states like `live` ahead of the first copy.
+
+        The system maps memory page by page on first write, which takes three times as long as the copy itself.
         """
         tensors = _tensors(live)
-        self._reserve(sum(_sizes(tensors)), lock=any(tensor.is_cuda for tensor in tensors))
+        self._reserve(sum(_aligned_sizes(tensors)), lock=any(tensor.is_cuda for tensor in tensors))
         self._memory.zero_()
 
     def take(self, state: Mapping[str, Any], helper: Executor | None = None) -> Snapshot:
-        """A copy of `state`; the copy before it must not be needed any more.
+        """Copy `state` and return the copy, which overwrites the previous one.
 
-        On return training may go on to change the state: what is copied from a GPU comes there before whatever is
-        asked of it next, and `wait` of the copy returns when it has come. `helper`, a thread that has nothing else to
-        do, copies along where torch itself uses one thread, as torchrun has it: memory is faster than one core.
+        Training may change the state as soon as this returns: copies from a GPU run before any work queued on it
+        later, and `wait` of the copy returns when they are complete. `helper`, an idle thread, takes a part of the
+        copying if torch itself uses only one thread, as under torchrun: one core does not saturate the memory.
 
         Raises CheckpointError for a value that cannot be saved.
         """
         live = snapshot(state)
         tensors = _tensors(live)
-        sizes = _sizes(tensors)
+        sizes = _aligned_sizes(tensors)
         devices = {tensor.device for tensor in tensors if tensor.is_cuda}
         self._reserve(sum(sizes), lock=bool(devices))
         copies = [
@@ -93,24 +94,26 @@ class HostCopy:
         ]
         pairs = list(zip(copies, (tensor.detach() for tensor in tensors), strict=True))
         if helper and not devices and torch.get_num_threads() == 1:
-            pieces = iter([piece for pair in pairs for piece in _pieces(*pair)])
-            helping = helper.submit(_copy, pieces)
+            pieces = iter([piece for pair in pairs for piece in _split_pair(*pair)])
+            helper_task = helper.submit(_copy, pieces)
             _copy(pieces)
-            if not helping.cancel():  # it has begun
-                helping.result()
+            if not helper_task.cancel():  # it has already started
+                helper_task.result()
         else:
             _copy(iter(pairs), non_blocking=self._locked)
-        following = iter(copies)
+        remaining_copies = iter(copies)
         return Snapshot(
             sections={
-                name: Section(skeleton=section.skeleton, tensors=dict(zip(section.tensors, following, strict=False)))
+                name: Section(
+                    skeleton=section.skeleton, tensors=dict(zip(section.tensors, remaining_copies, strict=False))
+                )
                 for name, section in live.sections.items()
             },
-            arriving=tuple(torch.cuda.current_stream(device).record_event() for device in devices),
+            copy_events=tuple(torch.cuda.current_stream(device).record_event() for device in devices),
         )
 
     def close(self) -> None:
-        """Give the memory back."""
+        """Release the memory."""
         if self._locked:
             torch.cuda.cudart().cudaHostUnregister(self._memory.data_ptr())
         self._locked = False
@@ -121,29 +124,32 @@ class HostCopy:
             return
         self.close()
         self._memory = torch.empty(size, dtype=torch.uint8)
-        # Where the system locks no more pages the copy is slower, not wrong.
+        # If the system cannot lock more pages, the copy is slower but still correct.
         self._locked = lock and not torch.cuda.cudart().cudaHostRegister(self._memory.data_ptr(), size, 0)
 
 
 def _copy(pairs: Iterator[tuple[Tensor, Tensor]], *, non_blocking: bool = False) -> None:
-    """Copy each second into each first. Two threads may share `pairs`: a list's iterator gives each to one of them."""
-    for to, tensor in pairs:
-        to.copy_(tensor, non_blocking=non_blocking)
+    """Copy the second tensor of each pair into the first.
+
+    Two threads may share `pairs`: a list's iterator yields each pair to only one of them.
+    """
+    for destination, tensor in pairs:
+        destination.copy_(tensor, non_blocking=non_blocking)
 
 
-def _pieces(to: Tensor, tensor: Tensor) -> Iterator[tuple[Tensor, Tensor]]:
-    """Both in parts that two threads can divide among themselves."""
-    if tensor.nbytes <= _PIECE or not tensor.is_contiguous():
-        yield to, tensor
+def _split_pair(destination: Tensor, tensor: Tensor) -> Iterator[tuple[Tensor, Tensor]]:
+    """Split both tensors into corresponding pieces that two threads can share."""
+    if tensor.nbytes <= _PIECE_BYTES or not tensor.is_contiguous():
+        yield destination, tensor
         return
-    size = _PIECE // tensor.element_size()
-    yield from zip(to.view(-1).split(size), tensor.view(-1).split(size), strict=True)
+    size = _PIECE_BYTES // tensor.element_size()
+    yield from zip(destination.view(-1).split(size), tensor.view(-1).split(size), strict=True)
 
 
 def _tensors(state: Snapshot) -> list[Tensor]:
     return [tensor for section in state.sections.values() for tensor in section.tensors.values()]
 
 
-def _sizes(tensors: list[Tensor]) -> list[int]:
-    """Bytes of each in a copy."""
-    return [-(-tensor.nbytes // _ALIGNED) * _ALIGNED for tensor in tensors]
+def _aligned_sizes(tensors: list[Tensor]) -> list[int]:
+    """Return the size in bytes of each tensor in a copy, rounded up to the alignment."""
+    return [-(-tensor.nbytes // _ALIGNMENT) * _ALIGNMENT for tensor in tensors]

@@ -1,9 +1,9 @@
-"""Full checkpoints of a run: atomic, verified, and never without a good one.
+"""Full checkpoints of a run: written atomically and verified; at least one verified checkpoint is always retained.
 
     checkpoints/update-00001200/   manifest.json  state.json  model.safetensors  optimizer.safetensors
 
-A checkpoint is written into a directory beside, synced, read back for its manifest, and only then given its name. One
-that has its name therefore was whole; whether it still is, the manifest tells at every load.
+A checkpoint is written into a temporary directory, synced, read back for its manifest, and only then renamed to its
+final name. A checkpoint with its final name was therefore complete; each load verifies it against its manifest.
 """
 
 import errno
@@ -18,12 +18,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from shoestring.checkpoint import reading
 from shoestring.checkpoint.files import directory_bytes, is_full, remove, sync, write_file, write_text
-from shoestring.checkpoint.manifest import MANIFEST, STATE, TRAINED, Damaged, FileEntry, Manifest
+from shoestring.checkpoint.manifest import MANIFEST, STATE, TRAINED, DamagedFileError, FileEntry, Manifest
 from shoestring.checkpoint.names import update_name, update_of
+from shoestring.checkpoint.sections import read_sections
 from shoestring.checkpoint.snapshot import Snapshot, snapshot
-from shoestring.checkpoint.tensors import pieces
+from shoestring.checkpoint.tensors import serialize
 from shoestring.errors import CheckpointError
 from shoestring.units import MIB, bytes_text
 
@@ -40,27 +40,27 @@ class Saved:
     path: Path
     bytes: int
     seconds: float
-    """From the call to the checkpoint being there, older ones removed."""
+    """The wall-clock time of the save, including the removal of older checkpoints."""
     cpu_seconds: float
-    """Of a processor's time, of those that `seconds` had."""
+    """The CPU time of the thread during the save."""
     freed: tuple[Path, ...] = ()
-    """What was expendable and had to go to make room."""
+    """Expendable paths that were removed to free disk space."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Restored:
-    """The newest checkpoint that verified, with its state as it was saved."""
+    """The newest checkpoint that passed verification, with its state."""
 
     update: int
     path: Path
     state: Mapping[str, Any]
-    """By section. A section's tensors are the file itself, mapped into memory anew each time the section is asked for:
-    copy them into place and let go of them.
+    """The state by section. Each access to a section maps its tensors anew from the file: copy them to their
+    destination, then drop them.
     """
 
 
 class Store:
-    """The full checkpoints in one directory. One process at a time may use it, and one thread of it."""
+    """The full checkpoints in one directory. Only one process, and one thread in it, may use a store at a time."""
 
     def __init__(
         self,
@@ -71,12 +71,14 @@ class Store:
         expendable: Callable[[], Iterable[Path]] = tuple,
         on_damaged: Callable[[Path, str, str], None] | None = None,
     ) -> None:
-        """`keep` verified checkpoints stay. `limit_bytes` is what the platform lets the run's directory (the parent
-        of `root`) have, where the free space the system reports may be the host's. When there is no room for another
-        one, `expendable()` are removed, one after another. `on_damaged(path, file, why)` is told of every checkpoint
-        that is passed over.
+        """Open the store in `root`, creating the directory if needed.
 
-        Raises CheckpointError where `root` can be neither found nor made.
+        The newest `keep` verified checkpoints are retained. `limit_bytes` is the platform's limit on the size of the
+        run's directory (the parent of `root`); the free space that the system reports may be that of the host. If
+        there is no space for another checkpoint, the paths of `expendable()` are removed one after another.
+        `on_damaged(path, file, reason)` is called for every damaged checkpoint that a load skips.
+
+        Raises CheckpointError if `root` cannot be created.
         """
         self.root = root
         self._keep = keep
@@ -88,49 +90,50 @@ class Store:
         try:
             root.mkdir(parents=True, exist_ok=True)
         except OSError as error:
-            raise CheckpointError(f"{root} cannot hold checkpoints: {error}") from error
-        self._clear_leftovers()
+            raise CheckpointError(f"{root} cannot be used for checkpoints: {error}") from error
+        self._recover()
 
     def updates(self) -> list[int]:
-        """The updates that have a checkpoint, verified or not, in order."""
-        found = (update_of(path.name) for path in self.root.iterdir())
-        return sorted(update for update in found if update is not None)
+        """Return the updates that have a checkpoint, verified or not, in order."""
+        updates = (update_of(path.name) for path in self.root.iterdir())
+        return sorted(update for update in updates if update is not None)
 
     def path(self, update: int) -> Path:
         return self.root / update_name(update)
 
     def newest_verified(self) -> Path | None:
-        """The newest checkpoint that was written or read whole by this store."""
+        """Return the newest checkpoint that this store has written or verified."""
         return self.path(max(self._verified)) if self._verified else None
 
     def save(self, update: int, state: Mapping[str, Any]) -> Saved:
         """Write `state` as the checkpoint of `update`; older ones beyond `keep` are removed afterwards.
 
-        Each value of `state` is a section; the tensors of a section lie in a file of its name, all else in state.json.
+        Each value of `state` is a section. The tensors of a section are written to a file with its name, all other
+        values to state.json.
 
-        Raises CheckpointError when the disk cannot hold it or writing fails; nothing that was there is touched then.
+        Raises CheckpointError if there is not enough space or writing fails; existing checkpoints are untouched then.
         """
         return self.write(update, snapshot(state))
 
     def write(self, update: int, state: Snapshot) -> Saved:
-        """As `save`, of a state that was made into sections before, such as a copy that a thread of its own writes."""
+        """Write the snapshot `state` as `save` does. A background thread saves a copy of the state in this way."""
         started, cpu_started = time.monotonic(), time.thread_time()
         freed: list[Path] = []
         while True:
             try:
                 self._require_space(state.bytes + MIB)
-                self._write_whole(update, state)
+                self._write_checkpoint(update, state)
                 break
             except OSError as error:
-                self._clear_leftovers()
-                if not (is_full(error) and self._free_one(freed)):
-                    raise self._failure(update, error) from error
+                self._recover()
+                if not (is_full(error) and self._remove_expendable(freed)):
+                    raise self._write_error(update, error) from error
             except BaseException:
-                self._clear_leftovers()
+                self._recover()
                 raise
         self._damaged.discard(update)
         self._verified.add(update)
-        # The checkpoint is there. What cannot be removed now is removed after the next one.
+        # The checkpoint is complete. Older ones that cannot be removed now are removed after the next save.
         with suppress(OSError):
             self._rotate()
         return Saved(
@@ -143,37 +146,38 @@ class Store:
         )
 
     def load(self) -> Restored | None:
-        """The newest checkpoint that verifies; None when there is none at all.
+        """Return the newest checkpoint that passes verification; None if there are no checkpoints.
 
-        Raises CheckpointError when there are checkpoints and every one is damaged.
+        Raises CheckpointError if there are checkpoints and all of them are damaged.
         """
         reasons = []
         for update in reversed(self.updates()):
             path = self.path(update)
             try:
-                state = reading.sections(path, update)
-            except Damaged as damage:
+                state = read_sections(path, update)
+            except DamagedFileError as damage:
                 self._damaged.add(update)
-                reasons.append(f"{path.name}/{damage.file}: {damage.why}")
+                reasons.append(f"{path.name}/{damage.file}: {damage.reason}")
                 if self._on_damaged:
-                    self._on_damaged(path, damage.file, damage.why)
+                    self._on_damaged(path, damage.file, damage.reason)
                 continue
             self._verified.add(update)
             return Restored(update=update, path=path, state=state)
         if reasons:
             raise CheckpointError(
-                f"no checkpoint in {self.root} is whole",
+                f"all checkpoints in {self.root} are damaged",
                 problems=reasons,
-                hint="copy the run again from where it came, or start a new one in another directory",
+                hint="copy the run again from its source, or start a new run in another directory",
             )
         return None
 
-    def _clear_leftovers(self) -> None:
-        """Put right what a kill or an error in the midst of a save has left, as far as the disk lets us."""
+    def _recover(self) -> None:
+        """Clean up after a save that was interrupted by a kill or an error; disk errors are ignored."""
         with suppress(OSError):
-            self._put_right()
+            self._clean_up()
 
-    def _put_right(self) -> None:
+    def _clean_up(self) -> None:
+        """Remove incomplete checkpoints, and restore one that was not yet replaced. Raises OSError."""
         for pattern in _UNFINISHED:
             for unfinished in self.root.glob(pattern):
                 remove(unfinished)
@@ -184,31 +188,32 @@ class Store:
             else:
                 remove(replaced)
 
-    def _require_space(self, need: int) -> None:
-        """Raises OSError, as a disk that is full does, when `need` bytes are more than there are."""
+    def _require_space(self, required_bytes: int) -> None:
+        """Raise the OSError of a full disk if there are fewer than `required_bytes` of free space."""
         free = shutil.disk_usage(self.root).free
-        what = f"{self.root} has {bytes_text(free)} free"
+        space = f"{self.root} has {bytes_text(free)} free"
         if self._limit_bytes is not None:
-            left = self._limit_bytes - directory_bytes(self.root.parent)
-            if left < free:
-                free = left
-                what = f"the run may take {bytes_text(self._limit_bytes)} and has {bytes_text(max(0, left))} left"
-        if need > free:
-            raise OSError(errno.ENOSPC, f"a checkpoint needs {bytes_text(need)}; {what}")
+            remaining = self._limit_bytes - directory_bytes(self.root.parent)
+            if remaining < free:
+                free = remaining
+                limit, free_text = bytes_text(self._limit_bytes), bytes_text(max(0, remaining))
+                space = f"the disk limit of the run is {limit}, of which {free_text} are free"
+        if required_bytes > free:
+            raise OSError(errno.ENOSPC, f"a checkpoint needs {bytes_text(required_bytes)}, but {space}")
 
-    def _write_whole(self, update: int, state: Snapshot) -> None:
-        beside = self.root / f".writing-{update:08d}-{os.getpid()}"
-        beside.mkdir()
-        _write(beside, update, state)
+    def _write_checkpoint(self, update: int, state: Snapshot) -> None:
+        temporary = self.root / f".writing-{update:08d}-{os.getpid()}"
+        temporary.mkdir()
+        _write_files(temporary, update, state)
         final, replaced = self.path(update), self.root / f".replaced-{update:08d}"
         if final.exists():
             final.rename(replaced)
-        beside.rename(final)
+        temporary.rename(final)
         sync(self.root)
         remove(replaced)
 
-    def _free_one(self, freed: list[Path]) -> bool:
-        """Remove what is expendable first, and add it to `freed`; False where nothing is."""
+    def _remove_expendable(self, freed: list[Path]) -> bool:
+        """Remove the first expendable path that exists and add it to `freed`; return False if there is none."""
         for path in filter(Path.exists, self._expendable()):
             remove(path)
             if not path.exists():
@@ -216,47 +221,47 @@ class Store:
                 return True
         return False
 
-    def _failure(self, update: int, error: OSError) -> CheckpointError:
-        good = self.newest_verified()
+    def _write_error(self, update: int, error: OSError) -> CheckpointError:
+        verified = self.newest_verified()
         return CheckpointError(
             f"the checkpoint of update {update} could not be written to {self.root}: {error}",
-            hint=f"the last good one is {good}; free space, then train again: the run continues from there"
-            if good
-            else "free space there, then train again",
+            hint=f"the last verified one is {verified}; free disk space, then train again: the run continues from it"
+            if verified
+            else "free disk space there, then train again",
         )
 
     def _rotate(self) -> None:
-        """Keep the newest ones, and always the newest that verified; damaged ones go first."""
-        whole = [update for update in self.updates() if update not in self._damaged]
-        keep = {*whole[-self._keep :], max(self._verified)}
+        """Remove all but the newest undamaged checkpoints and, in any case, the newest verified one."""
+        undamaged = [update for update in self.updates() if update not in self._damaged]
+        keep = {*undamaged[-self._keep :], max(self._verified)}
         for update in self.updates():
             if update not in keep:
                 self._remove(update)
 
     def _remove(self, update: int) -> None:
-        """Remove a checkpoint, all of it at once in the eyes of who looks; one that cannot be removed stays."""
+        """Remove a checkpoint atomically, by renaming it first; errors are ignored."""
         removed = self.root / f".removed-{update:08d}"
         with suppress(OSError):
             self.path(update).rename(removed)
             remove(removed)
 
 
-def _write(folder: Path, update: int, state: Snapshot) -> None:
+def _write_files(folder: Path, update: int, state: Snapshot) -> None:
     digests = {}
     for name, section in state.sections.items():
         if section.tensors:
             file = f"{name}.safetensors"
-            digests[file] = write_file(folder / file, pieces(section.tensors, {"format": "pt"}))
+            digests[file] = write_file(folder / file, serialize(section.tensors, {"format": "pt"}))
     skeletons = {name: section.skeleton for name, section in state.sections.items()}
     digests[STATE] = write_text(folder / STATE, json.dumps(skeletons, allow_nan=False))
-    files = {name: FileEntry.written(folder / name, digest) for name, digest in digests.items()}
+    files = {name: FileEntry.for_file(folder / name, digest) for name, digest in digests.items()}
     weights = {TRAINED: (_MODEL,)} if _MODEL in files else {}
     try:
         manifest = Manifest(kind="full", update=update, files=files, weights=weights)
     except ValueError as error:
         raise CheckpointError(
-            f"the checkpoint of update {update} could not be read back: {error}",
-            hint="sections of a state have names of small letters and underscores",
+            f"the checkpoint of update {update} cannot be saved: {error}",
+            hint="name the sections of a state with lowercase letters and underscores only",
         ) from error
     write_text(folder / MANIFEST, manifest.text())
     sync(folder)

@@ -1,8 +1,8 @@
-"""Tensors to safetensors files, one after another: no second copy of them is ever in memory.
+"""Writing of safetensors files tensor by tensor, without a second copy of all of them in memory.
 
-The format is one of the few that need no library to write: the length of a header (8 bytes, little-endian), the header
-as JSON, the bytes of each tensor (https://github.com/huggingface/safetensors#format). Reading, where a file may lie,
-is left to the library.
+The format is simple to write without a library: the length of a header (8 bytes, little-endian), the header as JSON,
+the bytes of each tensor (https://github.com/huggingface/safetensors#format). Reading uses the library, because a file
+may be malformed.
 """
 
 import json
@@ -14,8 +14,8 @@ from torch import Tensor
 from shoestring.checkpoint.files import Buffer
 from shoestring.errors import CheckpointError
 
-# Names of the format, as safetensors.torch has them.
-_NAMES = {
+# The names of dtypes in the format, as in safetensors.torch.
+_DTYPE_NAMES = {
     torch.float64: "F64",
     torch.float32: "F32",
     torch.float16: "F16",
@@ -35,35 +35,35 @@ _NAMES = {
 }
 
 
-def pieces(
+def serialize(
     tensors: Mapping[str, Tensor], metadata: Mapping[str, str], dtypes: Mapping[str, torch.dtype] | None = None
 ) -> Iterator[Buffer]:
-    """The bytes of a safetensors file, the same ones for the same tensors; those on a GPU come one at a time.
+    """Yield the bytes of a safetensors file, deterministically; tensors on a GPU are copied to the host one at a time.
 
-    Those named in `dtypes` are rounded to them.
+    Tensors named in `dtypes` are converted to that dtype.
 
-    Raises CheckpointError for a dtype that the format has no name for.
+    Raises CheckpointError for a dtype that the format does not support.
     """
-    written = {name: (dtypes or {}).get(name, tensor.dtype) for name, tensor in tensors.items()}
-    # The widest first, so that each begins at a multiple of its own width.
-    names = sorted(tensors, key=lambda name: (-written[name].itemsize, name))
+    file_dtypes = {name: (dtypes or {}).get(name, tensor.dtype) for name, tensor in tensors.items()}
+    # The widest dtype first, so that each tensor starts at a multiple of its element size.
+    names = sorted(tensors, key=lambda name: (-file_dtypes[name].itemsize, name))
     header: dict[str, object] = {"__metadata__": dict(sorted(metadata.items()))}
     end = 0
     for name in names:
-        tensor, dtype = tensors[name], written[name]
-        if dtype not in _NAMES:
-            raise CheckpointError(f"{name} is of {dtype}, which a safetensors file cannot hold")
+        tensor, dtype = tensors[name], file_dtypes[name]
+        if dtype not in _DTYPE_NAMES:
+            raise CheckpointError(f"{name} is of {dtype}, which the safetensors format does not support")
         start, end = end, end + tensor.numel() * dtype.itemsize
-        header[name] = {"dtype": _NAMES[dtype], "shape": list(tensor.shape), "data_offsets": [start, end]}
+        header[name] = {"dtype": _DTYPE_NAMES[dtype], "shape": list(tensor.shape), "data_offsets": [start, end]}
     text = json.dumps(header, separators=(",", ":")).encode()
     text += b" " * (-len(text) % 8)
     yield len(text).to_bytes(8, "little") + text
     for name in names:
         if tensors[name].numel():
-            yield raw(tensors[name].to(written[name]))
+            yield tensor_bytes(tensors[name].to(file_dtypes[name]))
 
 
-def raw(tensor: Tensor) -> memoryview:
-    """A tensor's bytes, without a copy where it is contiguous and in host memory."""
-    here = tensor.detach().to("cpu").resolve_conj().resolve_neg().contiguous()
-    return here.reshape(-1).view(torch.uint8).numpy().data
+def tensor_bytes(tensor: Tensor) -> memoryview:
+    """Return a tensor's bytes, without a copy if it is contiguous and in host memory."""
+    host_tensor = tensor.detach().to("cpu").resolve_conj().resolve_neg().contiguous()
+    return host_tensor.reshape(-1).view(torch.uint8).numpy().data

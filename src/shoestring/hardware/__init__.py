@@ -1,1 +1,1 @@
-"""What training can run on: a catalogue of facts with their sources, and a look at this machine. No torch here."""
+"""Hardware to train on: a catalogue of GPUs and platforms, and the detection of this machine. Does not import torch."""

@@ -1,8 +1,8 @@
-"""GPUs, platforms and targets: facts, each with its source. `None` is an unknown, or a limit that does not exist.
+"""A catalogue of GPUs, platforms and targets with the source of each fact. `None` is an unknown fact or no limit.
 
-Memory is what PyTorch reports as the device's total, not the number on the box: drivers and error correction keep
-a part. It differs a little by driver; of the credible figures the table has the lowest. Rates are peaks on paper;
-what a GPU sustains is for the estimate to say.
+Memory is the total that PyTorch reports, not the nominal size: drivers and error correction reserve a part. It differs
+slightly between drivers; the table has the lowest credible figure. Rates are the peak rates of data sheets; sustained
+rates are part of the estimate.
 """
 
 import dataclasses
@@ -13,113 +13,114 @@ from typing import Any, Literal
 from shoestring.settings import Precision
 from shoestring.units import GIB, KIB, MIB
 
-GB = 10**9  # of data sheets and disks; memory is counted in GiB
+GB = 10**9  # the unit of data sheets and disks; memory is given in GiB
 
 
 @dataclass(frozen=True, kw_only=True)
 class Device:
-    """What computes: one GPU, or the CPU of this machine."""
+    """A compute device: one GPU, or the CPU of this machine."""
 
     name: str
     title: str
     kind: Literal["cuda", "cpu"] = "cuda"
     memory_bytes: int
-    """What PyTorch reports as the total; on a CPU the RAM."""
+    """The total that PyTorch reports; on a CPU the RAM."""
     compute_capability: tuple[int, int] | None
     """CUDA's (major, minor); None on a CPU."""
     fp32_flops: float | None
-    """Dense matrix products, FLOP/s (a multiply-add is 2). None: no rate of this device is known."""
+    """The peak rate of dense fp32 matrix products in FLOP/s (a multiply-add is 2). None: no rate is known."""
     tf32_flops: float | None
-    """The same on FP32 data in TF32, which PyTorch uses only where asked to. None: no units for it."""
+    """The same for fp32 data in TF32, which PyTorch uses only if enabled. None: no units for it."""
     fp16_flops: float | None
-    """The same in FP16, added up in FP32 as PyTorch does. None: no units for it, the FP32 rate at best."""
+    """The same in fp16 with fp32 accumulation, as in PyTorch. None: no units for it, the fp32 rate at best."""
     bf16_flops: float | None
-    """The same in BF16. None: no units for it; PyTorch emulates it, many times slower."""
+    """The same in bf16. None: no units for it; PyTorch emulates it, many times slower."""
     bandwidth: float | None
-    """Device memory, read and write together, bytes/s."""
+    """The bandwidth of device memory in bytes/s, reads plus writes."""
     context_bytes: tuple[int, int, int]
-    """Memory of the CUDA context, outside PyTorch's allocator: low, typical, high. It grows as kernels load."""
+    """The memory of the CUDA context, outside PyTorch's allocator: low, typical, high. It grows as kernels load."""
     notes: tuple[str, ...] = ()
     nvml_names: tuple[str, ...] = field(default=(), repr=False)
-    """The driver's names for it, without a leading "NVIDIA "."""
+    """The names that the driver reports for the device, without a leading "NVIDIA "."""
     sources: Mapping[str, str] = field(default_factory=dict, repr=False, hash=False)
-    """Where each number comes from, by field."""
+    """The source of each number, by field."""
 
     @property
     def precisions(self) -> tuple[Precision, ...]:
-        """What it can train in; BF16 by emulation is not support."""
+        """The precisions that the device can train in; emulated bf16 does not count."""
         if self.compute_capability is None:
             return ("fp32",)
         return ("fp32", "fp16", "bf16") if self.compute_capability >= (8, 0) else ("fp32", "fp16")
 
     @property
     def flash_attention(self) -> bool:
-        """Whether PyTorch's FlashAttention kernels run on it: compute capability 8.0 and up."""
+        """Whether PyTorch's FlashAttention kernels run on the device: compute capability 8.0 and up."""
         return self.compute_capability is not None and self.compute_capability >= (8, 0)
 
     @property
     def lacks(self) -> tuple[str, ...]:
-        """What it cannot do, in words."""
+        """The features that the device lacks."""
         if self.compute_capability is None:
             return ("a GPU: it trains in fp32 only",)
-        return tuple(words for least, words in _ARRIVED if self.compute_capability < least)
+        return tuple(feature for capability, feature in _FEATURES if self.compute_capability < capability)
 
 
-_ARRIVED = (
+_FEATURES = (
     ((7, 0), "tensor cores: fp16 saves memory, not time"),
     ((8, 0), "bf16"),
     ((8, 0), "TF32"),
     ((8, 0), "FlashAttention: memory-efficient attention runs instead"),
 )
+"""Each feature with the compute capability that introduced it."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Platform:
-    """Where a device can be had, and on what terms."""
+    """A platform that offers devices, with its limits."""
 
     name: str
     title: str
     session_hours: float | None = None
-    """The longest session."""
+    """The longest possible session."""
     weekly_gpu_hours: float | None = None
     disk_bytes: int | None = None
-    """What is kept when the session is over."""
+    """The disk space that persists after the session."""
     ram_bytes: int | None = None
-    """The machine's total."""
+    """The total RAM of the machine."""
     cores: int | None = None
-    """Hardware threads, as the platform counts them."""
+    """The number of hardware threads, as counted by the platform."""
     sign: str | None = None
-    """The environment variable that tells a process it runs there."""
+    """The environment variable by which a process detects the platform."""
     notes: tuple[str, ...] = ()
     sources: Mapping[str, str] = field(default_factory=dict, repr=False, hash=False)
-    """Where each number comes from, by field."""
+    """The source of each number, by field."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Target:
-    """Where a run happens."""
+    """The place of a run: a number of devices, and their platform if any."""
 
     name: str
     device: Device
     gpus: int
-    """How many of the device; 0 where it is a CPU."""
+    """The number of GPUs; 0 for a CPU."""
     platform: Platform | None = None
-    """None: no limits but the device's own."""
+    """None: no limits except those of the device."""
 
     @property
     def processes(self) -> int:
-        """Training processes: one per GPU, one on a CPU."""
+        """The number of training processes: one per GPU, one on a CPU."""
         return max(1, self.gpus)
 
     def json(self) -> dict[str, Any]:
-        """Everything known about it, for programs; bytes and seconds are plain numbers."""
-        known = dataclasses.asdict(self)
-        known["device"] |= {
+        """Return all fields as JSON; bytes and seconds are plain numbers."""
+        fields = dataclasses.asdict(self)
+        fields["device"] |= {
             "precisions": self.device.precisions,
             "flash_attention": self.device.flash_attention,
             "lacks": self.device.lacks,
         }
-        return known
+        return fields
 
 
 _CAPABILITIES = "https://developer.nvidia.com/cuda-gpus"
@@ -131,27 +132,31 @@ _A10_SHEET = "https://www.nvidia.com/en-us/data-center/products/a10-gpu/"
 _A100_SHEET = "https://www.nvidia.com/en-us/data-center/a100/"
 _H100_SHEET = "https://www.nvidia.com/en-us/data-center/h100/ (SXM; half of the rates with sparsity)"
 _H200_SHEET = "https://www.nvidia.com/en-us/data-center/h200/ (SXM; half of the rates with sparsity)"
-# GeForce adds FP16 products up in FP32 at half its FP16 rate. For the smaller cards the whitepapers' rates per core
-# are scaled by cores and boost clock.
+# GeForce GPUs accumulate fp16 products in fp32 at half their fp16 rate. For the smaller cards the whitepapers' rates
+# per core are scaled by the number of cores and the boost clock.
 _GA10X = "https://www.nvidia.com/content/PDF/nvidia-ampere-ga-102-gpu-architecture-whitepaper-v2.pdf"
 _AD10X = "https://images.nvidia.com/aem-dam/Solutions/geforce/ada/nvidia-ada-gpu-architecture.pdf"
 
 _T4_CONTEXT = (int(140.875 * MIB), int(140.875 * MIB), 287 * 10**6)
-_T4_CONTEXT_SOURCE = "measured on Kaggle (PyTorch 2.10 and 2.14): process minus reserved; high: pytorch#86509"
+_T4_CONTEXT_SOURCE = (
+    "measured on Kaggle (PyTorch 2.10 and 2.14): memory of the process minus reserved; high: pytorch#86509"
+)
 CONTEXT = (int(140.875 * MIB), 300 * MIB, 667 * 10**6)
 CONTEXT_SOURCE = (
-    "not measured here; low: a T4's; typical: what users report of lazy loading (pytorch#107667); "
-    "high: every kernel loaded (pytorch#86509)"
+    "not measured here; low: that of a T4; typical: users' reports with lazy loading (pytorch#107667); "
+    "high: all kernels loaded (pytorch#86509)"
 )
 
 _NCCL_CONNECTION = 512 * KIB + 120 * 640 * 8 * 8 + 4 * MIB
 NCCL_BYTES = (0, 2 * 2 * _NCCL_CONNECTION, 2 * 4 * 2 * _NCCL_CONNECTION + 40 * MIB)
-"""On each of a few GPUs of one machine, outside PyTorch's allocator: low, typical, high. Of NCCL's source code
-(`src/include/comm.h`) are the default buffers of a connection, one for each protocol (LL, LL128, Simple), and that a
-channel is a ring and a tree, with a connection each. Low: all of them in host memory, as between GPUs that cannot read
-each other. Typical: 2 channels, as for two GPUs on PCIe. High: two communicators of 4 channels, and all of NCCL's
-kernels for one architecture loaded (its library's size divided by the architectures in it)."""
-NCCL_SOURCE = "not measured; buffers of NCCL's connections by its source code (comm.h), outside of torch's allocator"
+"""The memory of NCCL on each of a few GPUs of one machine, outside PyTorch's allocator: low, typical, high.
+
+By NCCL's source code (`src/include/comm.h`) a connection has one default buffer for each protocol (LL, LL128, Simple),
+and a channel is a ring and a tree, with one connection each. Low: all buffers are in host memory, as between GPUs that
+cannot access each other's memory. Typical: 2 channels, as for two GPUs on PCIe. High: two communicators of 4 channels,
+and all of NCCL's kernels for one architecture loaded (the size of its library divided by the number of architectures).
+"""
+NCCL_SOURCE = "not measured; the buffers of NCCL's connections by its source code (comm.h), outside torch's allocator"
 
 
 def _gpu(
@@ -172,7 +177,7 @@ def _gpu(
     context_source: str = CONTEXT_SOURCE,
     notes: tuple[str, ...] = (),
 ) -> Device:
-    """A row of the table in the units of data sheets: MiB, GB/s, TFLOP/s."""
+    """Return a device from the units of data sheets: MiB, GB/s, TFLOP/s."""
     rates = {"fp32_flops": fp32, "tf32_flops": tf32, "fp16_flops": fp16, "bf16_flops": bf16}
     return Device(
         name=name,
@@ -192,7 +197,7 @@ def _gpu(
             "compute_capability": _CAPABILITIES,
             "bandwidth": sheet,
             "context_bytes": context_source,
-            **{rate: sheet for rate, known in rates.items() if known},
+            **{rate: sheet for rate, value in rates.items() if value},
         },
     )
 
@@ -202,7 +207,7 @@ DEVICES: Mapping[str, Device] = {device.name: device for device in (
     _gpu("t4", "NVIDIA T4", (7, 5), 14_912, 320, fp32=8.1, fp16=65, sheet=_T4_SHEET, nvml=("Tesla T4", "T4"),
          context=_T4_CONTEXT, context_source=_T4_CONTEXT_SOURCE,
          memory="PyTorch 2.10 on Kaggle: 14.56 GiB; https://github.com/Zheng-Chong/CatVTON/issues/133: the same",
-         notes=("a 70 W card: it clocks down under long load, far below its paper rates",)),
+         notes=("a 70 W card: under sustained load it lowers its clock, far below the peak rates",)),
     _gpu("p100", "NVIDIA P100 16 GB (PCIe)", (6, 0), 16_269, 732, fp32=9.3, sheet=_P100_SHEET,
          nvml=("Tesla P100-PCIE-16GB",), memory="PyTorch 2.1 on Kaggle: 16,269 MiB",
          notes=("PyTorch's CUDA 12.8 and newer builds have no kernels for it, its CUDA 12.6 builds have "
@@ -210,19 +215,19 @@ DEVICES: Mapping[str, Device] = {device.name: device for device in (
     _gpu("v100", "NVIDIA V100 16 GB (SXM2)", (7, 0), 16_130, 900, fp32=15.7, fp16=125, sheet=_V100_SHEET,
          nvml=("Tesla V100-SXM2-16GB", "Tesla V100-PCIE-16GB"),
          memory="PyTorch 1.7: 16,130 MiB; https://github.com/kchengiva/Shift-GCN/issues/34: 15.78 GiB",
-         notes=("PyTorch's CUDA 12.8 and newer builds lose its kernels, with 2.11 at the latest; CUDA 12.6 builds "
+         notes=("PyTorch's CUDA 12.8 and newer builds drop its kernels, with 2.11 at the latest; CUDA 12.6 builds "
                 "have them (https://github.com/pytorch/pytorch/issues/172352)",
                 "the PCIe card is rated a tenth lower")),
     _gpu("l4", "NVIDIA L4", (8, 9), 22_563, 300, fp32=30.3, tf32=60, fp16=121, bf16=121, sheet=_L4_SHEET,
          nvml=("L4",), memory="PyTorch 2.11 on Colab: 22,563 MiB (2.5 and 2.8: 22,693)"),
     _gpu("a10", "NVIDIA A10", (8, 6), 22_587, 600, fp32=31.2, tf32=62.5, fp16=125, bf16=125, sheet=_A10_SHEET,
-         nvml=("A10",), memory="PyTorch 2.15 on an A10G, of the same memory: 22,587 MiB"),
+         nvml=("A10",), memory="PyTorch 2.15 on an A10G, with the same memory: 22,587 MiB"),
     _gpu("a100-40", "NVIDIA A100 40 GB", (8, 0), 40_339, 1_555, fp32=19.5, tf32=156, fp16=312, bf16=312,
          sheet=_A100_SHEET, nvml=("A100-SXM4-40GB", "A100-PCIE-40GB"),
          memory="PyTorch 2.6: 39.394 GiB (others 39.56)"),
     _gpu("a100-80", "NVIDIA A100 80 GB (SXM)", (8, 0), 81_050, 2_039, fp32=19.5, tf32=156, fp16=312, bf16=312,
          sheet=_A100_SHEET, nvml=("A100-SXM4-80GB", "A100 80GB PCIe"), memory="PyTorch 2.6: 79.151 GiB",
-         notes=("the PCIe card reads 1,935 GB/s",)),
+         notes=("the PCIe card has 1,935 GB/s",)),
     _gpu("h100", "NVIDIA H100 80 GB (SXM)", (9, 0), 80_998, 3_350, fp32=67, tf32=494, fp16=989, bf16=989,
          sheet=_H100_SHEET, nvml=("H100 80GB HBM3",),
          memory="out-of-memory messages: 79.10 GiB (PyTorch 2.11: 79.179)"),
@@ -259,14 +264,14 @@ PLATFORMS: Mapping[str, Platform] = {
             sign="KAGGLE_KERNEL_RUN_TYPE",
             notes=(
                 "at the limit a session is killed without warning, and its output may be lost",
-                "a session has two T4s or none; the clock counts once for both",
-                "20 GB in /kaggle/working are kept; about 50 GB more in /tmp are not",
-                "2 GiB of the RAM are the system's; 4 hardware threads are 2 cores",
+                "a session has two T4s or none; the GPU quota counts the hours once for both",
+                "20 GB in /kaggle/working persist after the session; about 50 GB more in /tmp do not",
+                "2 GiB of the RAM are used by the system; 4 hardware threads are 2 cores",
                 "interactive sessions may end after 9 hours",
             ),
             sources={
                 "session_hours": "batch sessions cancelled after 43,200 s; https://www.kaggle.com/docs/notebooks",
-                "weekly_gpu_hours": 'its message "Maximum weekly GPU quota of 30.00 hours reached."',
+                "weekly_gpu_hours": 'the message "Maximum weekly GPU quota of 30.00 hours reached."',
                 "disk_bytes": "https://www.kaggle.com/docs/notebooks: 20 GB, read as decimal, the smaller of the two",
                 "ram_bytes": _KAGGLE_RAM,
                 "cores": _KAGGLE_RAM,
@@ -281,13 +286,13 @@ PLATFORMS: Mapping[str, Platform] = {
             cores=2,
             sign="COLAB_RELEASE_TAG",
             notes=(
-                "12 hours at most; neither they nor a GPU are guaranteed, and an idle session ends sooner",
-                "nothing on the machine is kept; the disk counted is Google Drive's, shared with all else on it",
-                "about 1 GiB of the RAM is the system's",
+                "12 hours at most; neither the time nor a GPU is guaranteed, and an idle session ends sooner",
+                "no file on the machine persists; the disk limit is that of Google Drive, shared with its other files",
+                "about 1 GiB of the RAM is used by the system",
             ),
             sources={
                 "session_hours": _COLAB_FAQ,
-                "disk_bytes": "https://one.google.com/storage: what every account has free of charge",
+                "disk_bytes": "https://one.google.com/storage: the free storage of every account",
                 "ram_bytes": "MemTotal of the free T4 runtime, shown there as 12.7 GB",
                 "cores": "the free T4 runtime",
             },

@@ -1,6 +1,6 @@
-"""What the driver tells of this moment: the GPUs there are, shown to CUDA or not, and who holds their memory.
+"""The current state of the GPUs as reported by the driver: visible to CUDA or not, and the processes that use memory.
 
-Capacities for planning are in `probe`; nothing of this may enter a plan.
+Capacities for planning are in `probe`; this momentary state must not enter a plan.
 """
 
 import os
@@ -16,26 +16,26 @@ class Holder:
     """A process with memory on a GPU."""
 
     pid: int
-    """As the driver counts, which in a container may be the host's number."""
+    """The process id as the driver reports it, which in a container may be the id on the host."""
     name: str
-    """Empty where no process of that number is seen from here."""
+    """Empty if no process with that id is visible here."""
     bytes: int | None
-    """None where the driver does not tell."""
+    """None if the driver does not report it."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Card:
-    """One GPU as it is now."""
+    """The current state of one GPU."""
 
     title: str
     uuid: str
     capability: tuple[int, int]
     usable_bytes: int
-    """Total minus what the driver keeps."""
+    """The total memory minus the part reserved by the driver."""
     used_bytes: int
     holders: tuple[Holder, ...]
     shown: bool
-    """Whether CUDA_VISIBLE_DEVICES lets this process use it."""
+    """Whether CUDA_VISIBLE_DEVICES lets this process use the GPU."""
 
     @property
     def free_bytes(self) -> int:
@@ -48,34 +48,34 @@ class Driver:
 
     version: str
     cuda: tuple[int, int]
-    """The newest CUDA it was made for."""
+    """The newest CUDA version that it supports."""
     cards: tuple[Card, ...]
-    """By bus, the hidden ones among them."""
+    """All GPUs in bus order, including hidden ones."""
 
 
 def occupancy() -> Driver | None:
-    """The driver and its GPUs at this moment; None where there is no NVIDIA driver.
+    """Return the driver and the current state of its GPUs; None without an NVIDIA driver.
 
-    Raises RunError where there is one that does not answer.
+    Raises RunError if there is a driver that does not respond.
     """
     with nvidia_driver() as nvml:
         if nvml is None:
             return None
         handles = [nvml.nvmlDeviceGetHandleByIndex(index) for index in range(nvml.nvmlDeviceGetCount())]
         uuids = [str(nvml.nvmlDeviceGetUUID(handle)) for handle in handles]
-        shown = visible(uuids, os.environ.get("CUDA_VISIBLE_DEVICES"))
+        visible_indices = visible(uuids, os.environ.get("CUDA_VISIBLE_DEVICES"))
         version = int(nvml.nvmlSystemGetCudaDriverVersion_v2())  # 12080 is 12.8
         return Driver(
             version=str(nvml.nvmlSystemGetDriverVersion()),
             cuda=(version // 1000, version % 1000 // 10),
             cards=tuple(
-                _card(nvml, handle, uuid, index in shown)
+                _card(nvml, handle, uuid, index in visible_indices)
                 for index, (handle, uuid) in enumerate(zip(handles, uuids, strict=True))
             ),
         )
 
 
-def _card(nvml: Any, handle: Any, uuid: str, shown: bool) -> Card:
+def _card(nvml: Any, handle: Any, uuid: str, is_visible: bool) -> Card:
     memory = nvml.nvmlDeviceGetMemoryInfo(handle, version=nvml.nvmlMemory_v2)
     return Card(
         title=str(nvml.nvmlDeviceGetName(handle)),
@@ -84,23 +84,23 @@ def _card(nvml: Any, handle: Any, uuid: str, shown: bool) -> Card:
         usable_bytes=int(memory.total - memory.reserved),
         used_bytes=int(memory.used),
         holders=tuple(_holders(nvml, handle)),
-        shown=shown,
+        shown=is_visible,
     )
 
 
 def _holders(nvml: Any, handle: Any) -> Iterator[Holder]:
-    """The processes that compute on a GPU or draw on it, each once."""
-    found: dict[int, int | None] = {}
-    for ask in (nvml.nvmlDeviceGetComputeRunningProcesses, nvml.nvmlDeviceGetGraphicsRunningProcesses):
+    """Yield the compute and graphics processes on a GPU, each once."""
+    memory: dict[int, int | None] = {}
+    for query in (nvml.nvmlDeviceGetComputeRunningProcesses, nvml.nvmlDeviceGetGraphicsRunningProcesses):
         try:
-            found |= {int(process.pid): process.usedGpuMemory for process in ask(handle)}
-        except nvml.NVMLError:  # some boards and containers do not tell
+            memory |= {int(process.pid): process.usedGpuMemory for process in query(handle)}
+        except nvml.NVMLError:  # not supported by some boards and containers
             continue
-    for pid, held in sorted(found.items()):
-        yield Holder(pid=pid, name=_name(pid), bytes=None if held is None else int(held))
+    for pid, used_bytes in sorted(memory.items()):
+        yield Holder(pid=pid, name=_process_name(pid), bytes=None if used_bytes is None else int(used_bytes))
 
 
-def _name(pid: int) -> str:
+def _process_name(pid: int) -> str:
     import psutil
 
     try:

@@ -1,7 +1,7 @@
-"""What an hour of a GPU costs where it is rented: list prices, each with the page and the day it was read.
+"""List prices of rented GPUs per hour, each with its source and date.
 
-They change weekly and by provider, so they compare, they do not bill: `shoestring plan --price 0.42` counts instead.
-A GPU without a line has no price here, and its cost is unknown.
+Prices change weekly and differ between providers, so these are for comparison only; `shoestring plan --price 0.42`
+overrides them. The cost of a GPU without an entry is unknown.
 """
 
 from collections.abc import Mapping
@@ -17,7 +17,7 @@ class Price:
     usd_per_hour: float
     source: str
     date: str
-    """When the source showed it, ISO 8601; empty for what was given by hand."""
+    """The date of the source, ISO 8601; empty for a price set by the user."""
 
 
 _RUNPOD = "https://www.runpod.io/pricing, as transcribed by"
@@ -43,7 +43,7 @@ PRICES: Mapping[str, Price] = {
     ),
     "h200": Price(usd_per_hour=4.59, source=f"{_RUNPOD} github.com/api-evangelist/runpod", date="2026-10-07"),
 }
-"""By the device's name in the catalogue."""
+"""By the name of the device in the catalogue."""
 
 FREE: Mapping[str, Price] = {
     "kaggle": Price(usd_per_hour=0.0, source="https://www.kaggle.com/docs/notebooks: free of charge", date="2026-11"),
@@ -53,13 +53,13 @@ FREE: Mapping[str, Price] = {
         date="2026-11",
     ),
 }
-"""By the platform's name."""
+"""By the name of the platform."""
 
 
 def price(target: Target, usd_per_hour: float | None = None) -> Price | None:
-    """What an hour of one of the target's GPUs costs; `usd_per_hour` where it was said. None where nobody knows."""
+    """Return the hourly price of one of the target's GPUs, or `usd_per_hour` if given; None if the price is unknown."""
     if usd_per_hour is not None:
-        return Price(usd_per_hour=usd_per_hour, source="as given", date="")
+        return Price(usd_per_hour=usd_per_hour, source="set by the user", date="")
     if target.platform is not None and target.platform.name:
         return FREE.get(target.platform.name)
     return PRICES.get(target.device.name)

@@ -1,6 +1,6 @@
-"""What this machine is: its GPUs as the driver tells, its CPU as measured, and the limits a container sets.
+"""Detection of this machine: its GPUs from the driver, its CPU by measurement, and the limits set by a container.
 
-Capacities are fixed ones, never what happens to be free: the same machine gives the same plan every day.
+Capacities are totals, never the memory that is free at the moment, so that the same machine always gives the same plan.
 """
 
 import dataclasses
@@ -23,25 +23,25 @@ _NVML = "the driver of this machine (NVML)"
 
 @cache
 def local() -> Target:
-    """This machine: its GPUs of the first one's kind, or its CPU where there are none.
+    """Return this machine as a target: the GPUs of the same model as the first one, or the CPU if there are none.
 
-    Raises RunError where there is an NVIDIA driver that does not answer.
+    Raises RunError if there is an NVIDIA driver that does not respond.
     """
-    found = gpus()
-    if not found:
+    all_gpus = gpus()
+    if not all_gpus:
         return dataclasses.replace(local_cpu(), name="local")
-    alike = [gpu for gpu in found if gpu.name == found[0].name]
+    same_model = [gpu for gpu in all_gpus if gpu.name == all_gpus[0].name]
     return Target(
         name="local",
-        device=min(alike, key=lambda gpu: gpu.memory_bytes),
-        gpus=len(alike),
+        device=min(same_model, key=lambda gpu: gpu.memory_bytes),
+        gpus=len(same_model),
         platform=platform_here(),
     )
 
 
 @cache
 def local_cpu() -> Target:
-    """This machine's CPU, whatever GPU it has. Its rates are measured, once per process, in some 0.2 s."""
+    """Return the CPU of this machine as a target. Its rates are measured once per process, which takes about 0.2 s."""
     flops, bandwidth = _cpu_rates()
     device = Device(
         name="cpu",
@@ -56,10 +56,10 @@ def local_cpu() -> Target:
         bandwidth=bandwidth,
         context_bytes=(0, 0, 0),
         sources={
-            "memory_bytes": "RAM of this machine, or what its container may use",
+            "memory_bytes": "RAM of this machine, or the limit of its container",
             "fp32_flops": "measured on this machine: a product of two 1024 x 1024 matrices in NumPy",
             "bandwidth": "measured on this machine: a copy of 64 MiB in NumPy, read and write",
-            "context_bytes": "a CPU has none",
+            "context_bytes": "a CPU has no CUDA context",
         },
     )
     return Target(name="cpu", device=device, gpus=0, platform=platform_here())
@@ -67,21 +67,21 @@ def local_cpu() -> Target:
 
 @cache
 def gpus() -> tuple[Device, ...]:
-    """The GPUs that CUDA shows to this process, by bus; none where there is no NVIDIA driver.
+    """Return the GPUs that are visible to this process, in bus order; none without an NVIDIA driver.
 
-    Raises RunError where there is a driver that does not answer.
+    Raises RunError if there is a driver that does not respond.
     """
     with nvidia_driver() as nvml:
         if nvml is None:
             return ()
         handles = [nvml.nvmlDeviceGetHandleByIndex(index) for index in range(nvml.nvmlDeviceGetCount())]
         uuids = [nvml.nvmlDeviceGetUUID(handle) for handle in handles]
-        shown = visible(uuids, os.environ.get("CUDA_VISIBLE_DEVICES"))
-        return tuple(_device(nvml, handles[index]) for index in shown)
+        visible_indices = visible(uuids, os.environ.get("CUDA_VISIBLE_DEVICES"))
+        return tuple(_make_device(nvml, handles[index]) for index in visible_indices)
 
 
 def machine() -> dict[str, Any]:
-    """The facts of this machine that a run writes down; nothing is measured. All JSON."""
+    """Return the facts about this machine that a run records, as JSON; nothing is measured."""
     with nvidia_driver() as nvml:
         driver = None if nvml is None else nvml.nvmlSystemGetDriverVersion()
     return {
@@ -96,12 +96,12 @@ def machine() -> dict[str, Any]:
 
 
 def cores(root: Path = _ROOT) -> int:
-    """Hardware threads this process may use: its affinity, or less where its control group has a quota of time."""
+    """Return the number of hardware threads of this process: its affinity, or less under a CPU quota of its cgroup."""
     return max(1, min([len(os.sched_getaffinity(0)), *map(int, _cpu_quotas(root))]))
 
 
 def ram_bytes(root: Path = _ROOT) -> int:
-    """RAM this process may use: the machine's, or less where its control group has a limit."""
+    """Return the RAM that this process may use: that of the machine, or less under a limit of its cgroup."""
     import psutil
 
     total: int = psutil.virtual_memory().total
@@ -111,52 +111,52 @@ def ram_bytes(root: Path = _ROOT) -> int:
 
 
 def ram_free_bytes(root: Path = _ROOT) -> int:
-    """RAM this process may still take at this moment: what the machine has left, or less where its control group has.
+    """Return the RAM that this process can still allocate: that available on the machine, or less under a cgroup limit.
 
-    Of what a group holds, pages of files that nobody uses are given back when memory is wanted.
+    Inactive file pages count as available, because the system reclaims them when memory is needed.
     """
     import psutil
 
-    left = [int(psutil.virtual_memory().available)]
+    available = [int(psutil.virtual_memory().available)]
     for file in _control_files(root, "memory", "memory.max", "memory.limit_in_bytes"):
         limit = file.read_text().strip()
         used = file.with_name("memory.current" if file.name == "memory.max" else "memory.usage_in_bytes")
         if limit != "max" and used.is_file():
-            left.append(int(limit) - int(used.read_text()) + _unused_pages(file.with_name("memory.stat")))
-    return max(0, min(left))
+            available.append(int(limit) - int(used.read_text()) + _inactive_file_bytes(file.with_name("memory.stat")))
+    return max(0, min(available))
 
 
 def cpu_model(root: Path = _ROOT) -> str:
-    """The CPU as the kernel calls it."""
+    """Return the model name of the CPU from the kernel."""
     file = root / "proc/cpuinfo"
     lines = file.read_text().splitlines() if file.is_file() else []
     names = (line.partition(":")[2].strip() for line in lines if line.startswith("model name"))
     return next(names, system.machine())
 
 
-def visible(uuids: Sequence[str], chosen: str | None) -> list[int]:
-    """Which GPUs CUDA shows, as indices into `uuids`, when CUDA_VISIBLE_DEVICES is `chosen` (None: not set).
+def visible(uuids: Sequence[str], visible_devices: str | None) -> list[int]:
+    """Return the GPUs that CUDA shows, as indices into `uuids`, for a value of CUDA_VISIBLE_DEVICES (None: not set).
 
-    It lists indices or beginnings of UUIDs; like CUDA, what stands behind the first wrong one does not count.
+    The value lists indices or prefixes of UUIDs; as in CUDA, the first invalid one and all after it are ignored.
     """
-    if chosen is None:
+    if visible_devices is None:
         return list(range(len(uuids)))
-    shown: list[int] = []
-    for word in map(str.strip, chosen.split(",")):
-        meant = [
+    visible_indices: list[int] = []
+    for word in map(str.strip, visible_devices.split(",")):
+        matches = [
             index
             for index, uuid in enumerate(uuids)
             if word == str(index) or (word.startswith("GPU-") and uuid.startswith(word))
         ]
-        if len(meant) != 1:
+        if len(matches) != 1:
             break
-        shown += meant
-    return shown
+        visible_indices += matches
+    return visible_indices
 
 
 @contextmanager
 def nvidia_driver() -> Iterator[Any]:
-    """NVML, ready to be asked; None where there is no NVIDIA driver."""
+    """Open NVML for queries; the value is None without an NVIDIA driver."""
     import pynvml
 
     try:
@@ -165,30 +165,30 @@ def nvidia_driver() -> Iterator[Any]:
         yield None
         return
     except pynvml.NVMLError as error:
-        raise _unanswered(error) from error
+        raise _driver_error(error) from error
     try:
         yield pynvml
     except pynvml.NVMLError as error:
-        raise _unanswered(error) from error
+        raise _driver_error(error) from error
     finally:
         pynvml.nvmlShutdown()
 
 
-def _unanswered(error: Exception) -> RunError:
+def _driver_error(error: Exception) -> RunError:
     return RunError(
-        f"the NVIDIA driver of this machine does not answer: {error}",
-        hint="nvidia-smi should fail likewise; after an update of the driver the machine needs a restart",
+        f"the NVIDIA driver of this machine does not respond: {error}",
+        hint="check that nvidia-smi fails too; after a driver update the machine has to be restarted",
     )
 
 
-def _device(nvml: Any, handle: Any) -> Device:
-    """A GPU as the catalogue has it, with the memory this driver leaves; from NVML alone where it is not there."""
+def _make_device(nvml: Any, handle: Any) -> Device:
+    """Return a GPU with its facts from the catalogue and its memory from NVML; from NVML only if it is not listed."""
     title = str(nvml.nvmlDeviceGetName(handle))
     memory = nvml.nvmlDeviceGetMemoryInfo(handle, version=nvml.nvmlMemory_v2)
     usable = int(memory.total - memory.reserved)
     source = {"memory_bytes": f"{_NVML}: total minus reserved"}
     for device in DEVICES.values():
-        # One name may stand for several cards: there is an RTX 3060 of 8 GB, and it is slower.
+        # Several cards can share a name: there is also an RTX 3060 with 8 GB, which is slower.
         same_size = abs(usable - device.memory_bytes) < 0.1 * device.memory_bytes
         if title.removeprefix("NVIDIA ") in device.nvml_names and same_size:
             return dataclasses.replace(device, memory_bytes=usable, sources={**device.sources, **source})
@@ -204,61 +204,62 @@ def _device(nvml: Any, handle: Any) -> Device:
         bf16_flops=None,
         bandwidth=None,
         context_bytes=CONTEXT,
-        notes=("not in the catalogue: its rates are not known, so no time can be estimated",),
+        notes=("not in the catalogue: its rates are unknown, so times cannot be estimated",),
         sources={**source, "compute_capability": _NVML, "context_bytes": CONTEXT_SOURCE},
     )
 
 
 def platform_here() -> Platform:
-    """The platform this process runs on, with the capacities of this very machine."""
-    here = Platform(name="local", title="this machine")
-    here = next((known for known in PLATFORMS.values() if known.sign and os.getenv(known.sign)), here)
+    """Return the platform of this process with the capacities of this machine."""
+    platform = Platform(name="local", title="this machine")
+    platforms = (candidate for candidate in PLATFORMS.values() if candidate.sign and os.getenv(candidate.sign))
+    platform = next(platforms, platform)
     measured = {"ram_bytes": "this machine", "cores": "this machine"}
-    return dataclasses.replace(here, ram_bytes=ram_bytes(), cores=cores(), sources={**here.sources, **measured})
+    return dataclasses.replace(platform, ram_bytes=ram_bytes(), cores=cores(), sources={**platform.sources, **measured})
 
 
 def _cpu_rates() -> tuple[float, float]:
-    """FP32 matrix products in FLOP/s and copies in bytes/s read and written, the best of three each."""
+    """Measure fp32 matrix products in FLOP/s and copies in bytes/s (reads plus writes), the best of three each."""
     import numpy as np
 
     side, count = 1024, 64 * MIB
     matrix = np.ones((side, side), np.float32)
     product = np.empty_like(matrix)
-    bytes_from = np.ones(count, np.uint8)
-    bytes_to = np.ones(count, np.uint8)
-    multiply, copy = [], []
+    source_bytes = np.ones(count, np.uint8)
+    target_bytes = np.ones(count, np.uint8)
+    multiply_seconds, copy_seconds = [], []
     for _ in range(3):
         start = perf_counter()
         np.matmul(matrix, matrix, out=product)
-        multiply.append(perf_counter() - start)
+        multiply_seconds.append(perf_counter() - start)
         start = perf_counter()
-        np.copyto(bytes_to, bytes_from)
-        copy.append(perf_counter() - start)
-    return 2 * side**3 / min(multiply), 2 * count / min(copy)
+        np.copyto(target_bytes, source_bytes)
+        copy_seconds.append(perf_counter() - start)
+    return 2 * side**3 / min(multiply_seconds), 2 * count / min(copy_seconds)
 
 
 def _cpu_quotas(root: Path) -> Iterator[float]:
-    """How many threads' time each control group above this process may spend."""
+    """Yield the CPU quota, in threads, of the control group of this process and of each group above it."""
     for file in _control_files(root, "cpu", "cpu.max", "cpu.cfs_quota_us"):
         if file.name == "cpu.max":
             quota, period = file.read_text().split()
             if quota != "max":
                 yield int(quota) / int(period)
-        elif (spent := int(file.read_text())) > 0:
-            yield spent / int(file.with_name("cpu.cfs_period_us").read_text())
+        elif (quota_us := int(file.read_text())) > 0:
+            yield quota_us / int(file.with_name("cpu.cfs_period_us").read_text())
 
 
-def _unused_pages(stat: Path) -> int:
-    """Bytes of files' pages in a control group that were not used lately."""
+def _inactive_file_bytes(stat: Path) -> int:
+    """Return the bytes of inactive file pages of a control group."""
     lines = stat.read_text().splitlines() if stat.is_file() else []
-    found = dict(line.split()[:2] for line in lines if len(line.split()) >= 2)
-    return int(found.get("total_inactive_file", found.get("inactive_file", 0)))
+    statistics = dict(line.split()[:2] for line in lines if len(line.split()) >= 2)
+    return int(statistics.get("total_inactive_file", statistics.get("inactive_file", 0)))
 
 
 def _control_files(root: Path, controller: str, version_2: str, version_1: str) -> Iterator[Path]:
-    """The files of a limit, from this process's control group up to the root: the least of them holds.
+    """Yield the files of a limit, from the control group of this process up to the root; the lowest limit applies.
 
-    In a container the group's path may be the host's, of which only the root is there.
+    In a container the path of the group may be that on the host, of which only the root exists.
     """
     groups = root / "proc/self/cgroup"
     for line in groups.read_text().splitlines() if groups.is_file() else []:
@@ -269,6 +270,6 @@ def _control_files(root: Path, controller: str, version_2: str, version_1: str) 
                 continue
             base, name = base / controller, version_1
         group = base / path.lstrip("/")
-        for place in (group, *group.parents):
-            if place.is_relative_to(base) and (place / name).is_file():
-                yield place / name
+        for folder in (group, *group.parents):
+            if folder.is_relative_to(base) and (folder / name).is_file():
+                yield folder / name

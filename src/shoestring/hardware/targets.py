@@ -1,4 +1,4 @@
-"""Where a run can happen, by name: from the catalogue, or by looking at this machine."""
+"""Targets by name: from the catalogue, or detected on this machine."""
 
 import dataclasses
 from typing import Any
@@ -7,12 +7,12 @@ from shoestring.errors import UsageError, nearest
 from shoestring.hardware import probe
 from shoestring.hardware.catalog import DEVICES, PLATFORMS, Platform, Target
 
-PROBED = {"local": "this machine", "cpu": "this machine's CPU, whatever GPU it has"}
-"""The targets that are known only by looking, which takes a moment: `find` does it when asked for one."""
+PROBED = {"local": "this machine", "cpu": "this machine's CPU, even if it has a GPU"}
+"""The targets that `find` detects on this machine, which takes a moment; they are not in `known`."""
 
 
 def known() -> dict[str, Target]:
-    """Every target that is the same everywhere, by name: those of the platforms, then each GPU without limits."""
+    """Return the targets of the catalogue by name: those of the platforms, then each GPU without limits."""
     rows = (("kaggle-t4x2", "t4", 2, "kaggle"), ("kaggle-t4", "t4", 1, "kaggle"), ("colab-t4", "t4", 1, "colab"))
     return {
         name: Target(name=name, device=DEVICES[device], gpus=gpus, platform=PLATFORMS[platform])
@@ -21,20 +21,20 @@ def known() -> dict[str, Target]:
 
 
 def under(target: Target, *, session_seconds: float | None = None, disk_bytes: int | None = None) -> Target:
-    """The target with these limits instead of its platform's."""
-    given: dict[str, Any] = {}
+    """Return the target with these limits instead of those of its platform."""
+    limits: dict[str, Any] = {}
     if session_seconds is not None:
-        given["session_hours"] = session_seconds / 3600
+        limits["session_hours"] = session_seconds / 3600
     if disk_bytes is not None:
-        given["disk_bytes"] = disk_bytes
-    if not given:
+        limits["disk_bytes"] = disk_bytes
+    if not limits:
         return target
-    platform = target.platform or Platform(name="", title="limits that were given")
-    return dataclasses.replace(target, platform=dataclasses.replace(platform, **given))
+    platform = target.platform or Platform(name="", title="limits set by the user")
+    return dataclasses.replace(target, platform=dataclasses.replace(platform, **limits))
 
 
 def find(name: str) -> Target:
-    """The target called `name`; `local` and `cpu` look at this machine.
+    """Return the target called `name`; `local` and `cpu` are detected on this machine.
 
     Raises UsageError for an unknown name.
     """

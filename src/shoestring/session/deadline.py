@@ -1,4 +1,4 @@
-"""When this session must stop: before its limit, by as much as stopping itself will take."""
+"""The deadline of a session: it must stop early enough before its limit to finish, save and exit in time."""
 
 import time
 from collections import defaultdict, deque
@@ -6,11 +6,11 @@ from collections.abc import Callable
 
 from shoestring.units import seconds_text
 
-_REMEMBERED = 200  # durations of each kind; old ones tell little about the next
+_MAX_DURATIONS = 200  # durations retained for each kind of work; older ones say little about the next
 
 
 class Deadline:
-    """A session's end, learnt while it runs. Usable in any loop::
+    """The end of a session, with the time to stop estimated from measured durations. Usable in any loop::
 
         deadline = Deadline(limit_seconds=12 * 3600)
         for batch in loader:
@@ -19,8 +19,8 @@ class Deadline:
             with deadline.measure("update"):
                 step(batch)
 
-    What stopping costs is the 95th percentile of each kind of work that was measured: the piece of work under way and
-    the save that follows it both have to fit.
+    The time reserved for stopping is the sum of the 95th percentiles of all kinds of work that were measured: the work
+    in progress and the save that follows it both have to fit.
     """
 
     def __init__(
@@ -31,10 +31,10 @@ class Deadline:
         margin_seconds: float | None = None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        """The session began when the clock said `started`, by default now; `margin_seconds` are kept for leaving.
+        """Start the session at the time `started` of `clock`, by default now; reserve `margin_seconds` for exiting.
 
-        The margin is 2% of the limit, at least 3 s (leaving Python and torch took 1.2 s on a busy machine) and at most
-        60 s, unless said otherwise.
+        The default margin is 2% of the limit, at least 3 s (exiting Python and torch took 1.2 s on a busy machine) and
+        at most 60 s.
         """
         self.limit_seconds = limit_seconds
         self._clock = clock
@@ -43,62 +43,62 @@ class Deadline:
             margin_seconds = min(60.0, max(3.0, 0.02 * limit_seconds)) if limit_seconds else 0.0
         self._margin = margin_seconds
         self.startup_seconds: float | None = None
-        """Until the first work that was measured."""
+        """The time until the first measured work."""
         self.seconds_per_sample: dict[str, float] = {}
-        """Of work that cannot be paused, by its kind."""
-        self._durations: dict[str, deque[float]] = defaultdict(lambda: deque(maxlen=_REMEMBERED))
+        """The speed of work that cannot be paused, by kind."""
+        self._durations: dict[str, deque[float]] = defaultdict(lambda: deque(maxlen=_MAX_DURATIONS))
         self._longest: dict[str, float] = {}
 
     def elapsed(self) -> float:
-        """Seconds since the session started."""
+        """Return the seconds since the session started."""
         return self._clock() - self._started
 
     def remaining(self) -> float | None:
-        """Seconds until the limit, None without one."""
+        """Return the seconds until the limit; None without a limit."""
         return None if self.limit_seconds is None else self.limit_seconds - self.elapsed()
 
     def stopping_seconds(self) -> float:
-        """Seconds to keep for finishing the work under way, saving and leaving."""
+        """Return the seconds to reserve for finishing the work in progress, saving and exiting."""
         return self._margin + sum(percentile_95(durations) for durations in self._durations.values())
 
     def reached(self) -> bool:
-        """True once it is time to stop."""
+        """Return whether it is time to stop."""
         remaining = self.remaining()
         if remaining is None or remaining > self._margin + sum(self._longest.values()):
-            return False  # far from it, as nearly always: nothing is sorted for that
+            return False  # the common case, which needs no percentile and so no sorting
         return remaining <= self.stopping_seconds()
 
     def limit_text(self) -> str:
-        """The limit, as the reason for a pause."""
+        """Return the limit as the reason for a pause."""
         return f"session limit of {seconds_text(self.limit_seconds or 0.0)}"
 
     def observe(self, kind: str, seconds: float) -> None:
-        """Remember how long one piece of work of this kind took."""
+        """Record the duration of one piece of work of this kind."""
         self._durations[kind].append(seconds)
         self._longest[kind] = max(seconds, self._longest.get(kind, 0.0))
 
-    def measure(self, kind: str) -> "_Measured":
-        """A context manager that observes how long its body took."""
+    def measure(self, kind: str) -> "_Measurement":
+        """Return a context manager that records the duration of its body."""
         if self.startup_seconds is None:
             self.startup_seconds = self.elapsed()
-        return _Measured(self, kind, self._clock)
+        return _Measurement(self, kind, self._clock)
 
 
-class _Measured:
+class _Measurement:
     def __init__(self, deadline: Deadline, kind: str, clock: Callable[[], float]) -> None:
         self._deadline, self._kind, self._clock = deadline, kind, clock
         self.seconds = 0.0
 
-    def __enter__(self) -> "_Measured":
-        self._entered = self._clock()
+    def __enter__(self) -> "_Measurement":
+        self._start = self._clock()
         return self
 
     def __exit__(self, *_: object) -> None:
-        self.seconds = self._clock() - self._entered
+        self.seconds = self._clock() - self._start
         self._deadline.observe(self._kind, self.seconds)
 
 
 def percentile_95(durations: "deque[float]") -> float:
-    """The 95th percentile, rounded up to one that was seen; 0 for none."""
+    """Return the 95th percentile, rounded up to an observed duration; 0 if there are none."""
     ordered = sorted(durations)
     return ordered[min(len(ordered) - 1, int(0.95 * len(ordered)))] if ordered else 0.0

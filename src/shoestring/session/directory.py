@@ -1,11 +1,11 @@
-"""A run's directory: what was decided, how far it is, and who is at it.
+"""A run's directory: its files, its plan and state, and its lock.
 
-plan.json      what was decided when the run began
-state.json     running | paused | finished | failed, the update reached, what to do next
-checkpoints/   full checkpoints          light/ best/   weights to use
-events.jsonl   what happened             report.html
-ledger.json    what each session took, got done and ended by
-failed/        the samples of an update that left numbers that are not finite
+plan.json      the plan that was made when the run started
+state.json     the status (running, paused, finished or failed), the update reached, the next command
+checkpoints/   full checkpoints          light/ best/   weights for use
+events.jsonl   the event log             report.html
+ledger.json    the duration, the progress and the end of each session
+failed/        the samples of an update whose result has values that are not finite
 """
 
 from collections.abc import Iterator
@@ -20,7 +20,7 @@ from shoestring.session.stored import StoredPlan, StoredState
 
 @dataclass(frozen=True)
 class RunDirectory:
-    """The paths of a run, and its two small JSON files."""
+    """The paths of a run's files; reads its plan and state."""
 
     path: Path
 
@@ -57,40 +57,40 @@ class RunDirectory:
         return self.path / "best"
 
     def failed_update(self, update: int) -> Path:
-        """The samples of update number `update` (from 1), which left numbers that are not finite."""
+        """Return the file for the samples of update number `update` (from 1), whose result was not finite."""
         return self.path / "failed" / f"update-{update}.json"
 
     def create(self) -> None:
-        """Make the directory.
+        """Create the directory.
 
-        Raises UsageError when it cannot be made or holds something that is no run.
+        Raises UsageError if it cannot be created, or if it has files but no run.
         """
         try:
             self.path.mkdir(parents=True, exist_ok=True)
-            # What begins with a dot was being written when an earlier attempt was killed.
+            # Names that start with a dot are temporary files of an earlier attempt that was killed.
             names = [entry.name for entry in self.path.iterdir()]
-            strange = [name for name in names if name != "lock" and not name.startswith(".")]
+            unexpected = [name for name in names if name != "lock" and not name.startswith(".")]
         except OSError as error:
-            raise UsageError(f"{self.path} cannot hold a run: {error}") from error
-        if strange and not self.plan_file.exists():
+            raise UsageError(f"{self.path} cannot be used as a run directory: {error}") from error
+        if unexpected and not self.plan_file.exists():
             raise UsageError(
-                f"{self.path} is not empty and holds no run: {', '.join(sorted(strange)[:5])}",
-                hint="give a directory of its own: --run runs/NAME",
+                f"{self.path} is not empty and contains no run: {', '.join(sorted(unexpected)[:5])}",
+                hint="choose an empty or new directory: --run runs/NAME",
             )
 
     def plan(self) -> StoredPlan | None:
-        """What was decided when the run began; None before that. Raises UsageError as `StoredPlan.read`."""
+        """Return the stored plan; None before the run started. Raises UsageError as `StoredPlan.read` does."""
         return StoredPlan.read(self.plan_file)
 
     def state(self) -> StoredState | None:
-        """How far the run is; None before it started. Raises UsageError as `StoredState.read`."""
+        """Return the stored state; None before the run started. Raises UsageError as `StoredState.read` does."""
         return StoredState.read(self.state_file)
 
     @contextmanager
     def locked(self) -> Iterator[None]:
-        """Hold the run for this process.
+        """Lock the run for this process.
 
-        Raises UsageError, naming the holder, when another process is at it.
+        Raises UsageError naming the holder if another process has the lock.
         """
         with locked(self.path):
             yield

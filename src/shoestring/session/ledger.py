@@ -1,7 +1,7 @@
-"""What each session of a run took, what it got done and why it ended: the sum of the run's record.
+"""The ledger of a run: the duration, the progress and the end of each session, computed from the run's events.
 
-The record is only ever appended to, so a session that died without a word is in the ledger as well: the next one finds
-what it had begun, and what was lost of it.
+Events are only appended, so the ledger includes sessions that were killed: their earlier events show what they did, and
+the start of the next session shows how much of it was lost.
 """
 
 import dataclasses
@@ -16,31 +16,31 @@ Event = dict[str, Any]
 
 @dataclass(frozen=True, kw_only=True)
 class SessionRecord:
-    """One stretch of wall-clock on one machine. Times are unix seconds; what took no time may be unknown: None."""
+    """A period of wall-clock time on one machine. Times are unix seconds."""
 
     number: int
     start: float
     end: float
-    """The last thing known of it."""
+    """The time of its last event."""
     start_update: int
     reached_update: int
     ended: str
-    """`finished`, `paused`, `failed`, `killed` (there is no stop event) or `running`."""
+    """`finished`, `paused`, `failed`, `killed` (without a stop event) or `running`."""
     reason: str
     device: str
     seconds: float
-    """From the start of its process; of one that was killed, to the last thing known of it."""
+    """The duration from the start of its process; to the last event if it was killed."""
     gpu_seconds: float
-    """The same where the machine has GPUs, used or not, one or two: so Kaggle's quota counts."""
+    """The same if the machine has GPUs, used or not, whatever their number: Kaggle's quota is counted like this."""
     saving_seconds: float
-    """Spent on saving, partly beside training."""
+    """The time spent on saving, partly in parallel with training."""
     stall_seconds: float
-    """Training stood still for saving."""
+    """The time that training was stopped for saving."""
     evaluating_seconds: float
     waiting_seconds: float
-    """Training stood still for data."""
+    """The time that training waited for data."""
     redone_updates: int
-    """Updates beyond the last save, which the next session did again."""
+    """Updates after the last save, which the next session had to repeat."""
     saves: tuple[float, ...]
 
     @property
@@ -48,46 +48,50 @@ class SessionRecord:
         return max(0, self.reached_update - self.start_update)
 
     def json(self) -> dict[str, Any]:
-        """The line of the ledger: the saves are counted."""
+        """Return the session's entry in the ledger, with the number of saves instead of their times."""
         return {**dataclasses.asdict(self), "updates": self.updates, "saves": len(self.saves)}
 
 
 def sessions(events: Iterable[Event], status: str) -> list[SessionRecord]:
-    """The sessions among all `events` of a run with this `status`, in order."""
+    """Return the sessions of a run with this `status` from all of its `events`, in order."""
     grouped: dict[int, list[Event]] = {}
     for event in events:
         grouped.setdefault(event["session"], []).append(event)
     groups = list(grouped.values())
     openings = [next((event for event in group if event["event"] == "session"), None) for group in groups]
-    found = []
+    records = []
     for index, (group, opening) in enumerate(zip(groups, openings, strict=True)):
-        # A session may fail before it begins; the one after it that did begin says where the run went on.
-        following = next((later for later in openings[index + 1 :] if later), None)
-        open_end = "running" if status == "running" and group is groups[-1] else "killed"
-        found.append(_session(group, opening or group[0], following, open_end))
-    return found
+        # A session may fail before it starts training; the next one that did start shows where the run continued.
+        next_opening = next((later for later in openings[index + 1 :] if later), None)
+        status_without_stop = "running" if status == "running" and group is groups[-1] else "killed"
+        records.append(_session_record(group, opening or group[0], next_opening, status_without_stop))
+    return records
 
 
-def ledger(found: Iterable[SessionRecord]) -> dict[str, Any]:
-    """The ledger as JSON: its sessions, and what the run has taken in all."""
-    lines = [session.json() for session in found]
+def ledger(records: Iterable[SessionRecord]) -> dict[str, Any]:
+    """Return the ledger as JSON: the sessions and their totals."""
+    entries = [record.json() for record in records]
     summed = [name for name in SessionRecord.__annotations__ if name.endswith("seconds")]
     return {
-        "sessions": lines,
-        "total": {name: sum(line[name] for line in lines) for name in (*summed, "updates", "redone_updates", "saves")},
+        "sessions": entries,
+        "total": {
+            name: sum(entry[name] for entry in entries) for name in (*summed, "updates", "redone_updates", "saves")
+        },
     }
 
 
-def pauses(found: list[SessionRecord]) -> list[tuple[float, float]]:
-    """From when to when the run rested between its sessions."""
-    return [(old.end, new.start) for old, new in pairwise(found) if new.start > old.end]
+def pauses(records: list[SessionRecord]) -> list[tuple[float, float]]:
+    """Return the (start, end) of each pause between two sessions."""
+    return [(earlier.end, later.start) for earlier, later in pairwise(records) if later.start > earlier.end]
 
 
 def slowest(events: Iterable[Event]) -> dict[str, float]:
-    """Seconds of the slowest `save` and `update` (on average over a line of progress) of the last session among
-    `events` that had any: what a new session must expect before it has measured its own.
+    """Return the seconds of the slowest `save` and `update` of the last session that had any, by kind.
+
+    The time of an update is the average over a progress event. A new session expects these durations until it has
+    measured its own.
     """
-    found: dict[str, tuple[int, float]] = {}
+    slowest_durations: dict[str, tuple[int, float]] = {}
     for event in events:
         if event["event"] == "save" and event.get("kind") == "full":
             kind, seconds = "save", _number(event, "seconds")
@@ -95,35 +99,37 @@ def slowest(events: Iterable[Event]) -> dict[str, float]:
             kind, seconds = "update", _number(event, "seconds") / _number(event, "updates")
         else:
             continue
-        session, longest = found.get(kind, (0, 0.0))
-        found[kind] = event["session"], max(seconds, longest) if session == event["session"] else seconds
-    return {kind: seconds for kind, (_, seconds) in found.items()}
+        session, longest = slowest_durations.get(kind, (0, 0.0))
+        slowest_durations[kind] = event["session"], max(seconds, longest) if session == event["session"] else seconds
+    return {kind: seconds for kind, (_, seconds) in slowest_durations.items()}
 
 
-def _session(group: list[Event], opening: Event, following: Event | None, without_stop: str) -> SessionRecord:
-    began = group[0]["time"] - _number(opening, "startup_seconds")
+def _session_record(
+    group: list[Event], opening: Event, next_opening: Event | None, status_without_stop: str
+) -> SessionRecord:
+    start = group[0]["time"] - _number(opening, "startup_seconds")
     reached = max(map(_update, group))
-    ended = max(event["time"] for event in group)
+    end = max(event["time"] for event in group)
     stop = next((event for event in group if event["event"] == "stop"), {})
     saves = [event for event in group if event["event"] == "save"]
-    seconds = _number(stop, "seconds") or ended - began
+    seconds = _number(stop, "seconds") or end - start
     return SessionRecord(
         number=group[0]["session"],
-        start=began,
-        end=ended,
+        start=start,
+        end=end,
         start_update=_update(opening),
         reached_update=reached,
-        ended=str(stop.get("status", without_stop)),
+        ended=str(stop.get("status", status_without_stop)),
         reason=str(stop.get("reason") or ""),
         device=str(opening.get("device") or ""),
         seconds=seconds,
         gpu_seconds=seconds if _has_gpu(opening) else 0.0,
         saving_seconds=_number(stop, "saving_seconds") or _sum(saves, "seconds"),
-        # A save that does not say how long it stood in the way did so all the time.
+        # A save without a stall time stopped training for its whole duration.
         stall_seconds=sum(_number(save, "stall_seconds" if "stall_seconds" in save else "seconds") for save in saves),
         evaluating_seconds=_number(stop, "evaluating_seconds") or _sum(group, "seconds", "evaluation"),
         waiting_seconds=_sum(group, "waiting_seconds", "progress"),
-        redone_updates=max(0, reached - _update(following)) if following else 0,
+        redone_updates=max(0, reached - _update(next_opening)) if next_opening else 0,
         saves=tuple(event["time"] for event in saves),
     )
 
@@ -142,7 +148,7 @@ def _sum(events: Iterable[Event], key: str, kind: str | None = None) -> float:
 
 
 def _number(event: Mapping[str, Any], key: str) -> float:
-    """A finite number of an event; 0 where it has none."""
+    """Return a finite number of an event; 0 if it has none under this key."""
     value = event.get(key)
     if isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value):
         return float(value)

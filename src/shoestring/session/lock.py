@@ -1,4 +1,4 @@
-"""One process at a time at a run's directory."""
+"""An exclusive lock on a run's directory."""
 
 import errno
 import fcntl
@@ -11,87 +11,88 @@ from pathlib import Path
 from shoestring.checkpoint.files import replace
 from shoestring.errors import UsageError
 
-_WITHOUT = {errno.ENOLCK, errno.ENOSYS, errno.EOPNOTSUPP, errno.EINVAL}
-
+_NO_LOCK_SUPPORT_ERRORS = {errno.ENOLCK, errno.ENOSYS, errno.EOPNOTSUPP, errno.EINVAL}
 
 _descriptors: set[int] = set()
-"""Descriptors of locks. A child that was forked has them too, and would hold the lock when this process is dead."""
+"""Descriptors of locks. A forked child inherits them and would hold the lock after this process has died."""
 
 
-def _let_go_in_child() -> None:
+def _release_in_child() -> None:
     while _descriptors:
         with suppress(OSError):
             os.close(_descriptors.pop())
 
 
-os.register_at_fork(after_in_child=_let_go_in_child)
+os.register_at_fork(after_in_child=_release_in_child)
 
 
 @contextmanager
 def locked(run: Path) -> Iterator[None]:
-    """Hold the directory `run` for this process. The system lets go of it when the process dies, however it dies.
+    """Lock the directory `run` for this process. The system releases the lock when the process dies, however it dies.
 
-    On a filesystem without locks (some that come over a network) a file that only one process can create is the lock,
-    `.lock`. One that a dead process of this machine has left is taken over; whether one of another machine is dead
-    nobody here can know, so a person has to remove it. Machines are told apart by their names: two containers of one
-    name that share such a filesystem are not kept apart.
+    On a filesystem without locks (some network filesystems) the lock is the file `.lock`, which only one process can
+    create. A file left by a dead process of this machine is taken over. Whether a process of another machine is dead
+    cannot be known, so the user has to remove its file. Machines are distinguished by their names: two containers with
+    the same name that share such a filesystem are not.
 
-    Raises UsageError, naming the holder, when another process is at it.
+    Raises UsageError naming the holder if another process has the lock.
     """
     descriptor = os.open(run / "lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
-    created = run / ".lock"
-    without = False
+    lock_file = run / ".lock"
+    without_locks = False
     try:
         holder = os.read(descriptor, 200).decode(errors="replace").strip()
         try:
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError as error:
-            raise _held(run, holder, "wait for it, stop it, or give another --run") from error
+            raise _locked_error(run, holder, "wait for it, stop it, or give another --run") from error
         except OSError as error:
-            if error.errno not in _WITHOUT:
+            if error.errno not in _NO_LOCK_SUPPORT_ERRORS:
                 raise
-            without = True
-        if without:
-            _create(run, created, holder)
+            without_locks = True
+        if without_locks:
+            _create_lock_file(run, lock_file, holder)
         _descriptors.add(descriptor)
         try:
             os.ftruncate(descriptor, 0)
-            os.pwrite(descriptor, f"{_me()}\n".encode(), 0)
+            os.pwrite(descriptor, f"{_own_name()}\n".encode(), 0)
             yield
         finally:
             os.ftruncate(descriptor, 0)
-            if without:
-                created.unlink(missing_ok=True)
+            if without_locks:
+                lock_file.unlink(missing_ok=True)
     finally:
         _descriptors.discard(descriptor)
         os.close(descriptor)
 
 
-def _create(run: Path, created: Path, holder: str) -> None:
-    """Create the file that is the lock, or take it over from a dead process of this machine."""
-    with _alone_here():
+def _create_lock_file(run: Path, lock_file: Path, holder: str) -> None:
+    """Create the lock file, or take it over from a dead process of this machine."""
+    with _machine_lock():
         if holder and not _is_dead(holder):
-            raise _held(run, holder, f"wait for it or stop it; if it is gone, remove {run / 'lock'}")
+            raise _locked_error(run, holder, f"wait for it or stop it; if it no longer runs, remove {run / 'lock'}")
         try:
-            descriptor = os.open(created, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o644)
+            descriptor = os.open(lock_file, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o644)
         except FileExistsError as error:
-            holder = created.read_text(errors="replace")[:200].strip()
+            holder = lock_file.read_text(errors="replace")[:200].strip()
             if not _is_dead(holder):
-                raise _held(run, holder, f"wait for it or stop it; if it is gone, remove {created}") from error
-            replace(created, lambda beside: beside.write_text(f"{_me()}\n"))
+                raise _locked_error(
+                    run, holder, f"wait for it or stop it; if it no longer runs, remove {lock_file}"
+                ) from error
+            replace(lock_file, lambda temporary: temporary.write_text(f"{_own_name()}\n"))
         else:
             with os.fdopen(descriptor, "w") as file:
-                file.write(f"{_me()}\n")
+                file.write(f"{_own_name()}\n")
 
 
 @contextmanager
-def _alone_here() -> Iterator[None]:
-    """One process of this machine and user at a time: of several that find a dead holder only one takes over.
+def _machine_lock() -> Iterator[None]:
+    """Admit one process of this machine and user at a time, so that only one of several takes over from a dead holder.
 
-    The directory for temporary files is this machine's own and so has locks; where it has none either, nothing helps.
+    The directory for temporary files is local to this machine and so supports locks; if it does not, a race remains.
     """
-    place = Path(tempfile.gettempdir()) / f"shoestring-{os.getuid()}.lock"
-    descriptor = os.open(place, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
+    path = Path(tempfile.gettempdir()) / f"shoestring-{os.getuid()}.lock"
+    descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
     try:
         with suppress(OSError):
             fcntl.flock(descriptor, fcntl.LOCK_EX)
@@ -100,16 +101,16 @@ def _alone_here() -> Iterator[None]:
         os.close(descriptor)
 
 
-def _held(run: Path, holder: str, hint: str) -> UsageError:
+def _locked_error(run: Path, holder: str, hint: str) -> UsageError:
     return UsageError(f"{run} is being trained by another process ({holder or 'unknown'})", hint=hint)
 
 
-def _me() -> str:
-    return f"pid {os.getpid()} on {os.uname().nodename}, begun {_begun(os.getpid())}"
+def _own_name() -> str:
+    return f"pid {os.getpid()} on {os.uname().nodename}, begun {_start_time(os.getpid())}"
 
 
-def _begun(pid: int) -> int:
-    """When a process began, in unix seconds: a later one may be given the same number. 0 for none."""
+def _start_time(pid: int) -> int:
+    """Return the start time of a process in unix seconds, to detect the reuse of its id; 0 if there is none."""
     import psutil
 
     try:
@@ -119,8 +120,8 @@ def _begun(pid: int) -> int:
 
 
 def _is_dead(holder: str) -> bool:
-    """Whether the process that wrote itself down was one of this machine and is no more."""
+    """Return whether `holder` names a process of this machine that does not exist any more."""
     words = holder.replace(",", "").split()
     if len(words) != 6 or words[3] != os.uname().nodename or not (words[1] + words[5]).isdecimal():
         return False
-    return _begun(int(words[1])) != int(words[5])
+    return _start_time(int(words[1])) != int(words[5])

@@ -1,4 +1,7 @@
-"""Signals set a flag and the loop polls it: a handler that saves can interrupt a step, or another save, midway."""
+"""Signals that request a stop of the run.
+
+The handlers only set a flag that the loop polls: a handler that saves could interrupt a step or another save.
+"""
 
 import os
 import signal
@@ -10,32 +13,34 @@ from typing import Any
 
 
 class StopSignals:
-    """Within it, SIGTERM and SIGINT ask the run to stop at its next safe place; a second one ends the process at once.
+    """A context in which SIGTERM and SIGINT request a stop at the next poll; a second signal ends the process at once.
 
-    Ending at once is safe as well: what is on disk is always whole. Outside the main thread, where Python cannot
-    install handlers, it does nothing.
+    Ending at once is safe too: the files on disk are always complete. Outside the main thread, where Python cannot
+    install handlers, the context has no effect.
     """
 
     def __init__(self) -> None:
         self.received: str | None = None
         self._error: Callable[[str], BaseException] | None = None
-        self._before: dict[int, Any] = {}
+        self._previous_handlers: dict[int, Any] = {}
 
     def __enter__(self) -> "StopSignals":
         if threading.current_thread() is threading.main_thread():
             for number in (signal.SIGTERM, signal.SIGINT):
-                self._before[number] = signal.signal(number, self._receive)
+                self._previous_handlers[number] = signal.signal(number, self._receive)
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
-        for number, handler in self._before.items():
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        for number, handler in self._previous_handlers.items():
             signal.signal(number, handler)
 
     @contextmanager
-    def raising(self, error: Callable[[str], BaseException]) -> Iterator[None]:
-        """Within it a signal raises `error(its name)` where it arrives: for work that nothing is lost of.
+    def raise_on_signal(self, error: Callable[[str], BaseException]) -> Iterator[None]:
+        """Raise `error(signal name)` in the body as soon as a signal arrives. For work that may be abandoned.
 
-        One that came before is raised on entry.
+        A signal that was received before raises on entry.
         """
         self._error = error
         try:

@@ -1,4 +1,4 @@
-"""Why a session should stop now, if it should."""
+"""Whether and why a session should stop now."""
 
 import signal
 import threading
@@ -13,9 +13,9 @@ from shoestring.session.signals import StopSignals
 
 
 class SessionOver(Exception):  # noqa: N818  (an event that unwinds a loop, not an error)
-    """It is time to stop; raised by loops that cannot return early, such as an evaluation under way.
+    """Raised when it is time to stop, by loops that cannot return early, such as an evaluation in progress.
 
-    Where no later session could do better, `error` says so: it is raised once the state is saved.
+    If the work would not fit into any later session either, `error` is set; it is raised after the state is saved.
     """
 
     def __init__(self, reason: str, error: ShoestringError | None = None) -> None:
@@ -26,51 +26,51 @@ class SessionOver(Exception):  # noqa: N818  (an event that unwinds a loop, not 
 
 @dataclass(frozen=True, kw_only=True)
 class Stop:
-    """Every loop of a run polls it."""
+    """The conditions to stop, which every loop of a run polls."""
 
     deadline: Deadline
     signals: StopSignals
 
     def reason(self) -> str | None:
-        """Why it is time to stop, or None."""
+        """Return the reason to stop; None if there is none."""
         if self.signals.received:
             return self.signals.received
         return self.deadline.limit_text() if self.deadline.reached() else None
 
     def check(self) -> None:
-        """Raises SessionOver when it is time to stop."""
+        """Raise SessionOver if it is time to stop."""
         if reason := self.reason():
             raise SessionOver(reason)
 
     @contextmanager
     def at_once(self) -> Iterator[None]:
-        """Within it SessionOver is raised at the instant when it is time to stop, wherever Python is just then.
+        """Raise SessionOver in the body as soon as it is time to stop, without polling.
 
-        For work that changes nothing of the run and has no place to poll, such as a recipe's reading of its data.
-        Without effect outside the main thread, where Python takes no signals, and under a limit that is shorter than
-        stopping takes: no session keeps that one, and a first checkpoint is worth more.
+        For work that does not change the run and cannot poll, such as a recipe loading its data. It has no effect
+        outside the main thread, where Python handles no signals, and under a limit shorter than the time to stop: no
+        session can meet such a limit, and a first checkpoint is more useful.
         """
         if threading.current_thread() is not threading.main_thread():
             yield
             return
-        left = self._seconds_left()
+        seconds = self._seconds_left()
 
-        def over(*_: object) -> None:
+        def raise_session_over(*_: object) -> None:
             raise SessionOver(self.deadline.limit_text())
 
-        before: Any = signal.signal(signal.SIGALRM, over)
+        previous_handler: Any = signal.signal(signal.SIGALRM, raise_session_over)
         try:
-            with self.signals.raising(SessionOver):
-                if left is not None:
+            with self.signals.raise_on_signal(SessionOver):
+                if seconds is not None:
                     self.check()
-                    signal.setitimer(signal.ITIMER_REAL, left)
+                    signal.setitimer(signal.ITIMER_REAL, seconds)
                 yield
         finally:
             signal.setitimer(signal.ITIMER_REAL, 0)
-            signal.signal(signal.SIGALRM, before)
+            signal.signal(signal.SIGALRM, previous_handler)
 
     def _seconds_left(self) -> float | None:
-        """Until it is time to stop; None where no limit can be kept."""
+        """Return the seconds until it is time to stop; None without a limit that can be met."""
         limit, stopping = self.deadline.limit_seconds, self.deadline.stopping_seconds()
         if limit is None or limit <= stopping:
             return None
@@ -79,7 +79,7 @@ class Stop:
 
 @contextmanager
 def session(limit_seconds: float | None = None, *, started: float | None = None) -> Iterator[Stop]:
-    """A session of `limit_seconds` since `time.monotonic()` said `started` (by default now), in any loop::
+    """Run a session of `limit_seconds` from the `time.monotonic()` value `started` (by default now), in any loop::
 
         with session(limit_seconds=9 * 3600) as stop:
             while more and not stop.reason():
@@ -87,7 +87,7 @@ def session(limit_seconds: float | None = None, *, started: float | None = None)
                     step()
             save()
 
-    SIGTERM and SIGINT are a reason to stop as well.
+    SIGTERM and SIGINT are reasons to stop as well.
     """
     with StopSignals() as signals:
         yield Stop(deadline=Deadline(limit_seconds, started=started), signals=signals)

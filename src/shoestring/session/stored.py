@@ -1,4 +1,4 @@
-"""plan.json and state.json of a run's directory: what they hold, read and checked in one place."""
+"""The files plan.json and state.json of a run's directory: their content, reading, validation and writing."""
 
 from __future__ import annotations
 
@@ -16,27 +16,27 @@ from shoestring.recipe.finding import choose, find
 from shoestring.recipe.options import LoadedRecipe
 from shoestring.settings import Settings
 
-_COPY_AGAIN = "copy the run again from where it came"
+_COPY_AGAIN = "copy the run again from its source"
 
 
 @dataclass(frozen=True, kw_only=True)
 class StoredPlan:
-    """What was decided when the run began. A script with a trainer of its own has stored nothing but a name."""
+    """The plan that was made when the run started. A script with its own trainer stores only a name and settings."""
 
     recipe: str = ""
     reference: str | None = None
-    """What finds the recipe again; empty for an object that lived in a process."""
+    """The location of the recipe; empty for an object that existed only in a process."""
     digest: str | None = None
-    """Of the recipe's file."""
+    """The digest of the recipe's file."""
     options: Mapping[str, Any] | None = None
     plan: Mapping[str, Any] | None = None
     """`Plan.json()`."""
     settings: Mapping[str, Any] | None = None
-    """Of a script; those of a recipe are in `plan`."""
+    """The settings of a script; those of a recipe are in `plan`."""
 
     @classmethod
     def of(cls, loaded: LoadedRecipe, plan: Mapping[str, Any]) -> StoredPlan:
-        """The plan of a new run, as `Plan.json()` gives it."""
+        """Return the stored plan of a new run from `Plan.json()`."""
         return cls(
             recipe=loaded.name,
             reference=loaded.reference,
@@ -47,9 +47,9 @@ class StoredPlan:
 
     @classmethod
     def read(cls, file: Path) -> StoredPlan | None:
-        """What the file holds; None if there is none.
+        """Read the plan from `file`; return None if the file does not exist.
 
-        Raises UsageError when it cannot be read or is not a plan.
+        Raises UsageError if it cannot be read or is not a plan.
         """
         values = _read_object(file)
         if values is None:
@@ -63,70 +63,70 @@ class StoredPlan:
 
     @property
     def planned_memory(self) -> Mapping[str, Any]:
-        """The memory that was planned, as `Plan.json()` has it; empty if nothing was."""
+        """The planned memory as in `Plan.json()`; empty if there is none."""
         memory = (self.plan or {}).get("memory")
         return memory if isinstance(memory, dict) else {}
 
     def reopen(self, file: Path, values: Mapping[str, object], recipe: str | object | None = None) -> Reopened:
-        """The run's recipe and settings with `values` set, and as the run has them.
+        """Load the run's recipe and settings, both as stored and with `values` set.
 
-        `recipe` is where the run's own is found now, by default where it was. `file` is named in errors.
+        `recipe` is the recipe or its present location, by default the stored location. `file` is named in errors.
 
-        Raises UsageError for another recipe, for one that is not found, and for a plan that lacks something.
+        Raises UsageError for another recipe, for one that is not found, and for an incomplete plan.
         """
         missing = [name for name in ("digest", "options", "plan", "reference") if getattr(self, name) is None]
         missing = sorted([*missing, *([] if self.recipe else ["recipe"])])
         if missing or self.options is None or self.plan is None or not isinstance(self.plan.get("settings"), dict):
             raise UsageError(f"{file} lacks {', '.join(missing) or 'settings'}", hint=_COPY_AGAIN)
-        recipe = self._recipe(file.parent) if recipe is None else recipe
+        recipe = self._find_recipe(file.parent) if recipe is None else recipe
         if (name := find(recipe).name) != self.recipe:
             raise UsageError(
                 f"{file.parent} is a run of {self.recipe}, not of {name}",
-                hint="give another --run, or the recipe it was begun with",
+                hint="give another --run, or the recipe that the run was started with",
             )
-        stored, _ = choose(recipe, self.options)
+        stored_recipe, _ = choose(recipe, self.options)
         loaded, chosen = choose(recipe, {**self.options, **values})
         settings = Settings.from_json(self.plan["settings"])
         return Reopened(
             loaded=loaded,
             settings=settings.replace(**{name: getattr(chosen, name) for name in values if hasattr(chosen, name)}),
-            stored=stored,
+            stored=stored_recipe,
             is_same_file=loaded.digest == self.digest,
         )
 
-    def _recipe(self, run: Path) -> str:
-        """What finds the run's recipe where it was."""
+    def _find_recipe(self, run: Path) -> str:
+        """Return the stored reference of the recipe. Raises UsageError if it does not lead to the recipe any more."""
         if not self.reference:
             raise UsageError(
-                f"the recipe of {run} lived in a process that is gone: {self.recipe}",
-                hint="shoestring.evaluate(DIR, recipe=...) in Python takes it again",
+                f"the recipe of {run} was an object in a Python process that has ended: {self.recipe}",
+                hint="pass it in Python: shoestring.evaluate(DIR, recipe=...)",
             )
         try:
             find(self.reference)
         except UsageError as error:
             raise UsageError(
-                f"the recipe of {run} is not found where it was: {error.message}",
+                f"the recipe of {run} is not at its stored location: {error.message}",
                 problems=error.problems,
-                hint="has its file moved? then say where it is: --recipe path/to/file.py",
+                hint="if its file has moved, give its new location: --recipe path/to/file.py",
             ) from error
         return self.reference
 
 
 @dataclass(frozen=True, kw_only=True)
 class Reopened:
-    """A run's recipe and settings, as they are asked for now."""
+    """A run's recipe and settings, as requested now."""
 
     loaded: LoadedRecipe
     settings: Settings
     stored: LoadedRecipe
-    """With the options that the run has."""
+    """The recipe with the stored options of the run."""
     is_same_file: bool
-    """Whether the recipe's file is as it was when the run began."""
+    """Whether the recipe's file is unchanged since the run started."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class StoredState:
-    """How far the run is."""
+    """The progress of the run."""
 
     status: str = ""
     """`running`, `paused`, `finished` or `failed`."""
@@ -134,19 +134,19 @@ class StoredState:
     total_updates: int = 0
     reason: str = ""
     next: str = ""
-    """The command to type next."""
+    """The next command to run."""
     metrics: dict[str, Any] = field(default_factory=dict)
 
     @classmethod
     def read(cls, file: Path) -> StoredState | None:
-        """What the file holds; None if there is none.
+        """Read the state from `file`; return None if the file does not exist.
 
-        Raises UsageError when it cannot be read or is not a state.
+        Raises UsageError if it cannot be read or is not a state.
         """
         values = _read_object(file)
         if values is None:
             return None
-        types = {each.name: type(each.default) for each in dataclasses.fields(cls)} | {"metrics": dict}
+        types = {attribute.name: type(attribute.default) for attribute in dataclasses.fields(cls)} | {"metrics": dict}
         _require_types(file, values, types)
         return cls(**{name: values[name] for name in types if name in values})
 
@@ -162,14 +162,14 @@ def _read_object(file: Path) -> dict[str, Any] | None:
     except (OSError, ValueError) as error:
         raise UsageError(f"{file} cannot be read: {error}", hint=_COPY_AGAIN) from error
     if not isinstance(value, dict):
-        raise UsageError(f"{file} holds no JSON object", hint=_COPY_AGAIN)
+        raise UsageError(f"{file} does not contain a JSON object", hint=_COPY_AGAIN)
     return value
 
 
 def _require_types(file: Path, values: Mapping[str, Any], types: Mapping[str, type]) -> None:
-    """Raises UsageError naming every value that is there and of another type."""
+    """Raise UsageError naming every present value that has another type."""
     problems = [
-        f"{name}: {str(values[name])[:40]!r} is no {expected.__name__}"
+        f"{name}: {str(values[name])[:40]!r} is not of type {expected.__name__}"
         for name, expected in types.items()
         if name in values and (not isinstance(values[name], expected) or isinstance(values[name], bool))
     ]

@@ -1,4 +1,4 @@
-"""Work that cannot be paused: whether what is left of it still fits into this session, and whether into any."""
+"""Work that cannot be paused: whether its remaining part fits into this session, and all of it into any session."""
 
 from collections.abc import Iterator
 from typing import TypeVar
@@ -9,48 +9,51 @@ from shoestring.session.stop import SessionOver, Stop
 from shoestring.units import count_text, seconds_text
 
 T = TypeVar("T")
-_SHARE = 0.05  # of the work must be done before its speed is believed
+_MIN_MEASURED_SHARE = 0.05  # the share of the work that must be measured before its speed is used
 
 
 def polled(stop: Stop, kind: str, pieces: Iterator[tuple[T, int]], samples: int) -> Iterator[tuple[T, int]]:
-    """`pieces`, pairs of (anything, its samples) of `samples` in all, while they fit.
+    """Yield `pieces`, pairs of (item, number of samples) with `samples` samples in total, as long as they fit.
 
-    Raises SessionOver before the first piece when work of this `kind` was too slow before for the time left; later,
-    when this is, or the session must stop. Where even a whole session is too short for it, the SessionOver brings a
-    RunError: it would begin again in every session.
+    Raises SessionOver before the first piece if earlier work of this `kind` was too slow for the remaining time, and
+    later if this work is too slow or the session must stop. If even a whole session is too short for the work, the
+    SessionOver has a RunError, because the work would start again in every session.
     """
     deadline = stop.deadline
-    if known := deadline.seconds_per_sample.get(kind):
-        _require_fit(deadline, kind, samples, samples, known)
-    warm_seconds = 0.0
-    warm = done = 0
+    if seconds_per_sample := deadline.seconds_per_sample.get(kind):
+        _require_fit(deadline, kind, samples, samples, seconds_per_sample)
+    warmup_end = 0.0
+    warmup_samples = completed = 0
     for piece, size in pieces:
-        if done > warm and (done - warm >= _SHARE * samples or deadline.reached()):
-            deadline.seconds_per_sample[kind] = (deadline.elapsed() - warm_seconds) / (done - warm)
-            _require_fit(deadline, kind, samples, samples - done, deadline.seconds_per_sample[kind])
+        measured = completed - warmup_samples
+        if measured > 0 and (measured >= _MIN_MEASURED_SHARE * samples or deadline.reached()):
+            deadline.seconds_per_sample[kind] = (deadline.elapsed() - warmup_end) / measured
+            _require_fit(deadline, kind, samples, samples - completed, deadline.seconds_per_sample[kind])
         stop.check()
         with deadline.measure(f"{kind} batch"):
             yield piece, size
-        done += size
-        if not warm:
-            # The first holds what happens once: kernels chosen, memory taken.
-            warm_seconds, warm = deadline.elapsed(), done
+        completed += size
+        if not warmup_samples:
+            # The first piece includes one-time work: the choice of kernels, the allocation of memory.
+            warmup_end, warmup_samples = deadline.elapsed(), completed
 
 
-def _require_fit(deadline: Deadline, kind: str, samples: int, left: int, seconds_per_sample: float) -> None:
-    """Raises SessionOver when the samples `left` of all `samples` do not fit any more."""
+def _require_fit(
+    deadline: Deadline, kind: str, samples: int, remaining_samples: int, seconds_per_sample: float
+) -> None:
+    """Raise SessionOver if `remaining_samples` of the `samples` do not fit into the session any more."""
     remaining, limit, stopping = deadline.remaining(), deadline.limit_seconds, deadline.stopping_seconds()
-    if remaining is None or limit is None or left * seconds_per_sample <= remaining - stopping:
+    if remaining is None or limit is None or remaining_samples * seconds_per_sample <= remaining - stopping:
         return
-    whole, most = samples * seconds_per_sample, max(0.0, limit - stopping - (deadline.startup_seconds or 0.0))
+    total, available = samples * seconds_per_sample, max(0.0, limit - stopping - (deadline.startup_seconds or 0.0))
     reason = (
-        f"{deadline.limit_text()}: the {kind} takes {seconds_text(left * seconds_per_sample)} more, "
-        f"{seconds_text(max(0.0, remaining - stopping))} of the session are left"
+        f"{deadline.limit_text()}: the {kind} takes {seconds_text(remaining_samples * seconds_per_sample)} more, "
+        f"but only {seconds_text(max(0.0, remaining - stopping))} of the session remain"
     )
     error = RunError(
-        f"the {kind} of {count_text(samples)} samples takes {seconds_text(whole)} "
-        f"({seconds_text(seconds_per_sample)} a sample); a session of {seconds_text(limit)} has "
-        f"{seconds_text(most)} for it, and it cannot be continued in another",
+        f"the {kind} of {count_text(samples)} samples takes {seconds_text(total)} "
+        f"({seconds_text(seconds_per_sample)} a sample), but a session of {seconds_text(limit)} has only "
+        f"{seconds_text(available)} for it, and the {kind} cannot be continued in the next session",
         hint="give the session more time (--limit), or evaluate on fewer samples",
     )
-    raise SessionOver(reason, None if whole <= most else error)
+    raise SessionOver(reason, None if total <= available else error)
