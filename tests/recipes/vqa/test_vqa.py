@@ -177,7 +177,7 @@ def test_a_reasoning_weighs_by_its_kind(model: nn.Module) -> None:
                                0.05 * (0.6 * first - 0.6 * second) / 2)  # fmt: skip
 
 
-def test_beam_search_is_at_least_as_likely_as_greedy(model: nn.Module) -> None:
+def test_beam_search_texts_are_likelier_than_greedy(model: nn.Module) -> None:
     batch = make_batch(3)
     with torch.no_grad():
         context = model.encode(batch.images, batch.questions, batch.mask)

@@ -95,7 +95,7 @@ def build_trainer(
         dataloader_pin_memory=device.type == "cuda",
         remove_unused_columns=False,
     )
-    result = _silence(surviving(Quiet))(
+    trainer = _silence(surviving(Quiet))(
         model=model,
         reward_funcs=[_for_trl(name, reward) for name, reward in rewards.items()],
         args=arguments,
@@ -104,10 +104,10 @@ def build_trainer(
         peft_config=lora_config(options.lora_r),
     )
     # peft creates adapters on 4-bit weights in bf16, which a T4 only emulates; in fp32 they are still small.
-    for parameter in result.model.parameters():
+    for parameter in trainer.model.parameters():
         if parameter.requires_grad:
             parameter.data = parameter.data.float()
-    return result
+    return trainer
 
 
 def _sample_completions(

@@ -16,7 +16,7 @@ def cider(pairs: Sequence[tuple[Sequence[str], Sequence[str]]]) -> float:
     """Return the mean score, from 0 to 10, of (prediction, reference) pairs of texts as lists of words.
 
     The inverse document frequency is that of the references, so scores are only comparable on the same data. Where all
-    references are equal, all frequencies are 1 and the score is 0.
+    references are equal, every n-gram has weight 0, and so the score is 0.
     """
     if not pairs:
         return 0.0
