@@ -8,13 +8,13 @@ from shoestring.recipes.rows import SHOWN, Rows
 FILE = Path("somewhere/a.txt")
 
 
-def test_good_rows_leave_nothing_to_say() -> None:
+def test_good_rows_give_no_note() -> None:
     rows = Rows("refuse")
     rows.settle(3)
     assert rows.notes == []
 
 
-def test_all_bad_rows_are_named_at_once_with_file_and_line() -> None:
+def test_bad_rows_are_listed_with_file_and_line() -> None:
     rows = Rows("refuse")
     rows.bad(FILE, 3, "has no role")
     rows.bad(Path("b.png"), None, "is no picture")
@@ -25,7 +25,7 @@ def test_all_bad_rows_are_named_at_once_with_file_and_line() -> None:
     assert "on_bad_rows=skip" in str(refused.value.hint)
 
 
-def test_of_very_many_some_are_shown_and_all_are_counted() -> None:
+def test_many_bad_rows_are_counted_and_partly_listed() -> None:
     rows = Rows("refuse")
     for line in range(1, SHOWN + 1501):
         rows.bad(FILE, line, "is empty")
@@ -45,7 +45,7 @@ def test_skipped_rows_are_counted_in_a_note() -> None:
     assert "somewhere/a.txt, line 3: has no role" in note
 
 
-def test_where_nothing_would_be_left_it_is_refused_all_the_same() -> None:
+def test_skipping_every_row_is_an_error() -> None:
     rows = Rows("skip")
     rows.bad(FILE, 1, "has no role")
     with pytest.raises(DataError, match="nothing is left"):

@@ -1,4 +1,4 @@
-"""Rows that cannot be used: all of them at once with file and line, refused or skipped and counted, never replaced."""
+"""Unusable rows of data files: reported together with file and line, or skipped and counted, but never replaced."""
 
 from pathlib import Path
 from typing import Literal, TypeAlias
@@ -7,13 +7,14 @@ from shoestring.errors import DataError
 from shoestring.units import count_text
 
 OnBadRows: TypeAlias = Literal["refuse", "skip"]
-"""What an option `on_bad_rows` takes."""
+"""The values of the option `on_bad_rows`."""
 
 SHOWN = 20
+"""The number of unusable rows that a message lists at most."""
 
 
 class Rows:
-    """The bad ones among the rows of some files. Whoever reads them::
+    """Collects the unusable rows of some files. Use it while reading::
 
     rows = Rows(on_bad_rows)
     for number, line in enumerate(file, start=1):
@@ -25,29 +26,29 @@ class Rows:
 
     def __init__(self, on_bad_rows: OnBadRows) -> None:
         self._skips = on_bad_rows == "skip"
-        self._shown: list[str] = []
+        self._problems: list[str] = []
         self._count = 0
         self.notes: list[str] = []
-        """What was skipped, once it is settled."""
+        """A summary of the skipped rows; empty before `settle()`."""
 
-    def bad(self, path: Path, line: int | None, why: str) -> None:
-        """A row that cannot be used, by its line (from 1), or a whole file without one."""
+    def bad(self, path: Path, line: int | None, reason: str) -> None:
+        """Record the unusable row in `line` (from 1), or the whole file where `line` is None."""
         self._count += 1
-        if len(self._shown) < SHOWN:
-            self._shown.append(f"{path}, line {line}: {why}" if line is not None else f"{path}: {why}")
+        if len(self._problems) < SHOWN:
+            self._problems.append(f"{path}, line {line}: {reason}" if line is not None else f"{path}: {reason}")
 
-    def settle(self, read: int) -> None:
-        """All `read` rows were seen, bad ones among them.
+    def settle(self, row_count: int) -> None:
+        """Report the unusable rows after all `row_count` rows (unusable ones included) were read.
 
-        Raises DataError with the bad ones, unless they are to be skipped and something is left.
+        Raises DataError listing them, unless unusable rows are skipped and at least one usable row remains.
         """
         if not self._count:
             return
-        said = f"{count_text(self._count)} of {count_text(read)} rows cannot be used"
-        more = self._count - len(self._shown)
-        problems = [*self._shown, *([f"and {count_text(more)} more"] if more else [])]
+        message = f"{count_text(self._count)} of {count_text(row_count)} rows cannot be used"
+        unlisted = self._count - len(self._problems)
+        problems = [*self._problems, *([f"and {count_text(unlisted)} more"] if unlisted else [])]
         if not self._skips:
-            raise DataError(said, problems=problems, hint="mend them, or leave them out: --set on_bad_rows=skip")
-        if self._count >= read:
-            raise DataError(f"{said}: nothing is left", problems=problems, hint="mend them")
-        self.notes.append(f"{said} and were skipped (on_bad_rows=skip): " + "; ".join(problems))
+            raise DataError(message, problems=problems, hint="correct these rows, or skip them: --set on_bad_rows=skip")
+        if self._count >= row_count:
+            raise DataError(f"{message}: nothing is left", problems=problems, hint="correct these rows")
+        self.notes.append(f"{message} and were skipped (on_bad_rows=skip): " + "; ".join(problems))

@@ -2,9 +2,9 @@ import json
 
 import pytest
 
-from shoestring.recipes.chart.answers import is_right, number, said, steps_said
-from shoestring.recipes.chart.drawn import QUESTIONS, TYPES, drawn, image, yearly
+from shoestring.recipes.chart.answers import is_correct, parse_number, parse_steps, parse_tag
 from shoestring.recipes.chart.rewards import REWARDS
+from shoestring.recipes.chart.synthetic import QUESTIONS, TYPES, draw_chart, load_yearly_means, make_chart
 
 TABLE = {"columns": ["year", "price"], "rows": [["1999", 2.5], ["2000", 4.0]]}
 GOOD = (
@@ -12,7 +12,7 @@ GOOD = (
     + json.dumps(TABLE)
     + "</table>\nIn 1999 the price is 2.5.\nIn 2000 it is 4.0.\n</think>\n<answer>4.1</answer>"
 )
-KNOWN = {
+ANNOTATIONS = {
     "label": "4.0",
     "chart_type": "bar",
     "table": TABLE,
@@ -20,18 +20,18 @@ KNOWN = {
 }
 
 
-def rewards(completion, known=KNOWN):
-    return {name: reward(completion, known) for name, reward in REWARDS.items()}
+def compute_rewards(completion, annotations=ANNOTATIONS):
+    return {name: reward(completion, annotations) for name, reward in REWARDS.items()}
 
 
-def test_a_completion_that_has_everything_gets_all_there_is():
-    found = rewards(GOOD)
-    assert found.pop("process") == pytest.approx(2.0)
-    assert found == {"form": 2.0, "tags": 2.0, "accuracy": 1.0, "length": 1.5, "chart_type": 1.0, "table": 1.75}
+def test_complete_answer_earns_every_reward():
+    rewards = compute_rewards(GOOD)
+    assert rewards.pop("process") == pytest.approx(2.0)
+    assert rewards == {"form": 2.0, "tags": 2.0, "accuracy": 1.0, "length": 1.5, "chart_type": 1.0, "table": 1.75}
 
 
-def test_one_that_says_nothing_gets_nothing():
-    assert set(rewards("").values()) == {0.0}
+def test_empty_completion_earns_nothing():
+    assert set(compute_rewards("").values()) == {0.0}
 
 
 @pytest.mark.parametrize(
@@ -48,27 +48,27 @@ def test_one_that_says_nothing_gets_nothing():
         (lambda text: text.replace("{", ""), "table", 0.0),
     ],
 )
-def test_what_is_wrong_costs_its_own_reward(change, name, expected):
-    assert REWARDS[name](change(GOOD), KNOWN) == pytest.approx(expected)
+def test_an_error_lowers_its_own_reward(change, name, expected):
+    assert REWARDS[name](change(GOOD), ANNOTATIONS) == pytest.approx(expected)
 
 
-def test_a_table_of_the_right_cells_over_and_over_earns_no_more_than_its_maximum():
+def test_repeated_cells_lower_the_reward_of_a_table():
     padded = {**TABLE, "rows": TABLE["rows"] * 50}
-    assert REWARDS["table"](GOOD.replace(json.dumps(TABLE), json.dumps(padded)), KNOWN) < 1.3
+    assert REWARDS["table"](GOOD.replace(json.dumps(TABLE), json.dumps(padded)), ANNOTATIONS) < 1.3
 
 
-def test_what_is_not_known_counts_for_nothing():
-    found = rewards(GOOD, {"label": "4.0"})
-    assert [found[name] for name in ("chart_type", "table", "process")] == [None, None, None]
+def test_missing_annotations_give_no_reward():
+    rewards = compute_rewards(GOOD, {"label": "4.0"})
+    assert [rewards[name] for name in ("chart_type", "table", "process")] == [None, None, None]
 
 
 @pytest.mark.parametrize(
-    ("answer", "label", "right"),
+    ("answer", "label", "correct"),
     [
         ("105", "100", True),
         ("105.1", "100", False),
         ("-95", "-100", True),
-        ("-80", "-100", False),  # by the label's sign, not its size, every answer above it would pass
+        ("-80", "-100", False),  # relative to the signed label, every larger answer would be correct
         ("5", "-100", False),
         ("0", "0", True),
         ("0.01", "0", False),
@@ -79,19 +79,21 @@ def test_what_is_not_known_counts_for_nothing():
         ("about 4", "4", False),
     ],
 )
-def test_relaxed_accuracy(answer, label, right):
-    assert is_right(answer, label) is right
+def test_relaxed_accuracy(answer, label, correct):
+    assert is_correct(answer, label) is correct
 
 
-def test_parts_of_a_completion_are_found():
-    assert said(GOOD, "answer") == "4.1" and said("<answer>4", "answer") is None
-    assert steps_said(GOOD) == ["In 1999 the price is 2.5.", "In 2000 it is 4.0."]
-    assert number("1e400") is None and number("-1,000.5") == -1000.5
+def test_parts_of_a_completion_are_parsed():
+    assert parse_tag(GOOD, "answer") == "4.1" and parse_tag("<answer>4", "answer") is None
+    assert parse_steps(GOOD) == ["In 1999 the price is 2.5.", "In 2000 it is 4.0."]
+    assert parse_number("1e400") is None and parse_number("-1,000.5") == -1000.5
 
 
-def test_charts_are_of_real_prices_and_their_answers_follow_from_their_tables():
-    assert yearly()["AAPL"][2000] == pytest.approx(0.69, abs=0.05)  # adjusted closing prices, mean of the months
-    charts = [drawn(number) for number in range(200)]
+def test_answers_of_synthetic_charts_follow_from_their_tables():
+    assert load_yearly_means()["AAPL"][2000] == pytest.approx(
+        0.69, abs=0.05
+    )  # adjusted closing prices, mean of the months
+    charts = [make_chart(number) for number in range(200)]
     assert {chart.chart_type for chart in charts} == set(TYPES)
     assert len({chart.query for chart in charts}) > len(QUESTIONS)
     for chart in charts:
@@ -100,12 +102,12 @@ def test_charts_are_of_real_prices_and_their_answers_follow_from_their_tables():
             assert values[chart.label] == max(values.values())
         elif "change" in chart.query:
             assert float(chart.label) == pytest.approx(chart.rows[-1][1] - chart.rows[0][1], abs=0.051)
-    assert drawn(7) == drawn(7)
+    assert make_chart(7) == make_chart(7)
 
 
 @pytest.mark.parametrize("kind", TYPES)
 def test_every_type_is_drawn(kind):
-    chart = next(chart for chart in map(drawn, range(100)) if chart.chart_type == kind)
-    found = image(chart, (224, 112))
-    assert (found.size, found.mode) == ((224, 112), "RGB")
-    assert len(found.getcolors(10**6)) > 20
+    chart = next(chart for chart in map(make_chart, range(100)) if chart.chart_type == kind)
+    image = draw_chart(chart, (224, 112))
+    assert (image.size, image.mode) == ((224, 112), "RGB")
+    assert len(image.getcolors(10**6)) > 20

@@ -1,4 +1,4 @@
-"""GRPO by TRL on the tiny policy: it learns what it is rewarded for, and stopped it ends in the same bits."""
+"""TRL's GRPO on the tiny policy: rewards increase, and a resumed run ends with the same bits."""
 
 import json
 from dataclasses import replace
@@ -24,7 +24,7 @@ TINY = {
 
 
 class Digits(Chart):
-    """Rewarded for digits, on a few charts."""
+    """A policy rewarded for digits, on a few charts."""
 
     count = 8
 
@@ -38,11 +38,11 @@ class Digits(Chart):
 
 def session(run, *, epochs, stop_after=None, recipe=Digits, **options):
     loaded, settings = choose(recipe(), {**TINY, **options, "epochs": epochs})
-    return run_session(loaded, settings, run, Counting(stop_after))
+    return run_session(loaded, settings, run, CountingDeadline(stop_after))
 
 
-class Counting(Deadline):
-    """Reached when so many updates were measured."""
+class CountingDeadline(Deadline):
+    """A deadline that is reached when `updates` durations of updates were observed."""
 
     def __init__(self, updates):
         super().__init__(None)
@@ -57,81 +57,83 @@ class Counting(Deadline):
         return self._updates is not None and self._updates <= 0
 
 
-def adapter(run):
+def load_adapter(run):
     return safetensors.torch.load_file(run / "light" / "adapter_model.safetensors")
 
 
-def test_stopped_in_every_epoch_it_ends_in_the_same_bits(tmp_path):
-    whole = session(tmp_path / "whole", epochs=2)
-    assert (whole.status, whole.update) == ("finished", 4 * 2)
-    stopped = [session(tmp_path / "stopped", epochs=2, stop_after=count) for count in (1, 5)]
-    # One of the five is what the session before told of itself.
-    assert [(outcome.status, outcome.update) for outcome in stopped] == [("paused", 1), ("paused", 5)]
-    assert session(tmp_path / "stopped", epochs=2).status == "finished"
-    expected, found = adapter(tmp_path / "whole"), adapter(tmp_path / "stopped")
-    assert expected.keys() == found.keys()
-    assert all(torch.equal(found[name], value) for name, value in expected.items())
+def assert_same_trained_adapters(run, reference):
+    actual, expected = load_adapter(run), load_adapter(reference)
+    assert actual.keys() == expected.keys()
+    assert all(torch.equal(actual[name], value) for name, value in expected.items())
     assert any(value.abs().max() > 0 for name, value in expected.items() if "lora_B" in name)
 
 
-def test_over_4_bit_weights_it_learns_and_stopped_it_ends_in_the_same_bits(tmp_path):
-    """From a folder with weights and tokenizer, as the ecosystem saves them."""
-    bits = pytest.importorskip("bitsandbytes")
+def test_resume_in_every_epoch_is_bit_exact(tmp_path):
+    outcome = session(tmp_path / "uninterrupted", epochs=2)
+    assert (outcome.status, outcome.update) == ("finished", 4 * 2)
+    outcomes = [session(tmp_path / "stopped", epochs=2, stop_after=count) for count in (1, 5)]
+    # One of the five durations is restored from the preceding session.
+    assert [(outcome.status, outcome.update) for outcome in outcomes] == [("paused", 1), ("paused", 5)]
+    assert session(tmp_path / "stopped", epochs=2).status == "finished"
+    assert_same_trained_adapters(tmp_path / "stopped", tmp_path / "uninterrupted")
+
+
+def test_resume_over_4_bit_weights_is_bit_exact(tmp_path):
+    """The weights and the tokenizer are loaded from a folder in the format of transformers."""
+    bitsandbytes = pytest.importorskip("bitsandbytes")
     options = Options(size="tiny", weights="fp32")
     torch.manual_seed(0)
-    for part in training.policy(options, Chart(options).data()["train"]):
+    for part in training.build_policy(options, Chart(options).data()["train"]):
         part.save_pretrained(tmp_path / "weights")
-    found = []
+    trainers = []
 
-    class Seen(Digits):
+    class RecordingTrainers(Digits):
         def trainer(self, *args, **kwargs):
-            found.append(super().trainer(*args, **kwargs))
-            return found[-1]
+            trainers.append(super().trainer(*args, **kwargs))
+            return trainers[-1]
 
-    chosen = {"epochs": 1, "recipe": Seen, "weights_from": tmp_path / "weights", "quantization": "nf4"}
-    session(tmp_path / "whole", **chosen)
-    assert session(tmp_path / "stopped", stop_after=2, **chosen).update == 2
-    assert session(tmp_path / "stopped", **chosen).update == 4
-    for made in found:
-        layers = [module for module in made.model.modules() if isinstance(module, bits.nn.Linear4bit)]
+    settings = {"epochs": 1, "recipe": RecordingTrainers, "weights_from": tmp_path / "weights", "quantization": "nf4"}
+    session(tmp_path / "uninterrupted", **settings)
+    assert session(tmp_path / "stopped", stop_after=2, **settings).update == 2
+    assert session(tmp_path / "stopped", **settings).update == 4
+    for trainer in trainers:
+        layers = [module for module in trainer.model.modules() if isinstance(module, bitsandbytes.nn.Linear4bit)]
         assert len(layers) > 14 and {layer.weight.quant_type for layer in layers} == {"nf4"}
-        assert {value.dtype for value in made.model.parameters() if value.requires_grad} == {torch.float32}
-    expected, stopped = adapter(tmp_path / "whole"), adapter(tmp_path / "stopped")
-    assert all(torch.equal(stopped[name], value) for name, value in expected.items())
-    assert any(value.abs().max() > 0 for name, value in expected.items() if "lora_B" in name)
+        assert {value.dtype for value in trainer.model.parameters() if value.requires_grad} == {torch.float32}
+    assert_same_trained_adapters(tmp_path / "stopped", tmp_path / "uninterrupted")
 
 
-def test_completions_may_be_written_in_smaller_groups(tmp_path, monkeypatch):
+def test_completions_are_generated_in_smaller_groups(tmp_path, monkeypatch):
     groups = []
-    real = training.write
+    original = training.generate
 
-    def counted(model, given, **chosen):
-        groups.append(len(given["input_ids"]))
-        return real(model, given, **chosen)
+    def record_group(model, inputs, **options):
+        groups.append(len(inputs["input_ids"]))
+        return original(model, inputs, **options)
 
-    monkeypatch.setattr(training, "write", counted)
+    monkeypatch.setattr(training, "generate", record_group)
     assert session(tmp_path / "run", epochs=1, written_at_once=3).update == 4
     assert groups == 4 * [3, 3, 3, 3, 3, 1]
 
 
-def test_it_learns_what_it_is_rewarded_for(tmp_path):
+def test_training_increases_the_reward(tmp_path):
     session(tmp_path / "run", epochs=6)
     lines = [json.loads(line) for line in (tmp_path / "run" / "events.jsonl").read_text().splitlines()]
     means = [line["metrics"]["rewards/digits/mean"] for line in lines if line["event"] == "progress"]
     assert sum(means[-6:]) / 6 > sum(means[:6]) / 6 + 0.08
 
 
-def test_a_tiny_run_is_measured_by_relaxed_accuracy(tmp_path):
-    class Measured(Digits):
+def test_evaluation_reports_relaxed_accuracy(tmp_path):
+    class WithValidation(Digits):
         def data(self):
             return {**super().data(), "validation": super().data()["train"]}
 
-    outcome = session(tmp_path / "run", epochs=1, recipe=Measured)
+    outcome = session(tmp_path / "run", epochs=1, recipe=WithValidation)
     assert outcome.metrics == {"validation": {"relaxed_accuracy": 0.0, "answered": 0.0}}
 
 
-def test_saved_weights_are_evaluated_as_the_run_did_it(tmp_path):
-    class Telling(Digits):
+def test_evaluate_reproduces_the_metrics_of_the_run(tmp_path):
+    class WithWeightSum(Digits):
         count = 4
 
         def data(self):
@@ -141,20 +143,20 @@ def test_saved_weights_are_evaluated_as_the_run_did_it(tmp_path):
             weights = sum(value.double().sum().item() for value in model.state_dict().values())
             return {**super().measured(model, charts, polled), "weights": weights}
 
-    run, chosen = tmp_path / "run", {**TINY, "epochs": 1}
-    outcome = session(run, epochs=1, recipe=Telling)
-    planned(run, Telling(), chosen, {})
+    run, settings = tmp_path / "run", {**TINY, "epochs": 1}
+    outcome = session(run, epochs=1, recipe=WithWeightSum)
+    planned(run, WithWeightSum(), settings, {})
     newest = max((run / "checkpoints").iterdir())
     for weights in (run, newest):
-        assert shoestring.evaluate(weights, recipe=Telling()).metrics == outcome.metrics
+        assert shoestring.evaluate(weights, recipe=WithWeightSum()).metrics == outcome.metrics
 
 
-def folder(place, rows, images=("a.png", "b.png")):
-    (place / "png").mkdir()
+def write_folder(folder, rows, images=("a.png", "b.png")):
+    (folder / "png").mkdir()
     for name in images:
-        Image.new("RGB", (30, 20), "red").save(place / "png" / name)
-    (place / "rows.json").write_text(json.dumps(rows))
-    return place
+        Image.new("RGB", (30, 20), "red").save(folder / "png" / name)
+    (folder / "rows.json").write_text(json.dumps(rows))
+    return folder
 
 
 ROW = {"imgname": "a.png", "query": "how many?", "label": 3}
@@ -162,7 +164,7 @@ ROW = {"imgname": "a.png", "query": "how many?", "label": 3}
 
 def test_rows_are_read_with_their_images(tmp_path):
     parts = read_parts(
-        folder(tmp_path, [{**ROW, "imgname": f"{'ab'[n % 2]}.png"} for n in range(20)]), (28, 56), "refuse"
+        write_folder(tmp_path, [{**ROW, "imgname": f"{'ab'[n % 2]}.png"} for n in range(20)]), (28, 56), "refuse"
     )
     assert {name: len(part) for name, part in parts.items()} == {"train": 16, "validation": 2, "test": 2}
     row = parts["train"][1]
@@ -170,26 +172,26 @@ def test_rows_are_read_with_their_images(tmp_path):
     assert row["prompt"][1] == {"role": "user", "content": "how many?"}
 
 
-def test_every_bad_row_is_named_and_may_be_skipped(tmp_path):
+def test_bad_rows_are_all_listed_or_skipped(tmp_path):
     (tmp_path / "secret.png").write_bytes(b"")
     rows = [ROW, {**ROW, "imgname": "../secret.png"}, {**ROW, "label": ""}, 7, {**ROW, "imgname": "c.png"}]
-    place = folder(tmp_path, rows)
-    (place / "png" / "c.png").write_bytes(b"no image")
+    folder = write_folder(tmp_path, rows)
+    (folder / "png" / "c.png").write_bytes(b"no image")
     with pytest.raises(DataError, match="4 of 5 rows") as refused:
-        read_parts(place, (28, 28), "refuse")
+        read_parts(folder, (28, 28), "refuse")
     assert [f"line {line}" in problem for line, problem in zip((2, 3, 4, 5), refused.value.problems, strict=True)]
     assert "is not in" in refused.value.problems[0] and "has no label" in refused.value.problems[1]
-    parts = read_parts(place, (28, 28), "skip")
+    parts = read_parts(folder, (28, 28), "skip")
     assert len(parts["train"]) == 1 and "4 of 5 rows" in parts["train"].notes[0]
 
 
-def test_a_folder_of_another_layout_is_refused(tmp_path):
+def test_folder_without_json_file_is_rejected(tmp_path):
     with pytest.raises(UsageError, match="0 JSON files"):
         read_parts(tmp_path, (28, 28), "refuse")
 
 
-def test_random_weights_and_drawn_charts_are_said_to_be_that():
+def test_notes_report_synthetic_charts_and_random_weights():
     recipe = Chart(Options(**{name: value for name, value in TINY.items() if name not in ("micro_batch", "precision")}))
     recipe.data()
-    drawn, random = recipe.notes()
-    assert "not EvoChart" in drawn and "random" in random
+    data_note, weights_note = recipe.notes()
+    assert "not EvoChart" in data_note and "random" in weights_note

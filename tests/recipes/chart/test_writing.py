@@ -1,4 +1,4 @@
-"""Our writer gives the tokens that transformers' `generate` gives, under the same random numbers."""
+"""Our generator returns the same tokens as transformers' `generate` with the same random numbers."""
 
 import warnings
 
@@ -8,115 +8,125 @@ from peft import get_peft_model
 from torch.nn import functional
 
 from shoestring.recipes.chart import Chart, Options, training
-from shoestring.recipes.chart.policy import SIZES, adapters
-from shoestring.recipes.chart.processing import processor
-from shoestring.recipes.chart.writing import firsts, write
+from shoestring.recipes.chart.policy import SIZES, lora_config
+from shoestring.recipes.chart.processing import build_processor
+from shoestring.recipes.chart.writing import generate, unique_prompts
 
 LENGTH, IMAGE = 12, SIZES["tiny"].image_token
 
 
 @pytest.fixture(scope="module")
-def written():
-    """(policy, its tokenizer, what the processor makes of six rows): prompts of three lengths, three of them twice."""
+def prompted_policy():
+    """Return (policy, tokenizer, processed inputs of six rows): prompts of three lengths, four different ones."""
     options = Options(size="tiny", weights="fp32")
     charts = Chart(options).data()["train"]
     torch.manual_seed(0)
-    policy, tokenizer = training.policy(options, charts)
+    policy, tokenizer = training.build_policy(options, charts)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", FutureWarning)
-        policy = get_peft_model(policy, adapters(8))
+        policy = get_peft_model(policy, lora_config(8))
     for name, parameter in policy.named_parameters():
         if "lora_B" in name:
-            torch.nn.init.normal_(parameter, std=0.3)  # they begin at 0, and an adapter that is left out would not show
+            torch.nn.init.normal_(parameter, std=0.3)  # with the initial zeros, a missing adapter would not show
     rows = [charts[number] for number in (0, 0, 3, 1, 1, 1)]
-    for row, more in zip(rows, ("", "", " Quickly!", " Tell me, please.", " Tell me, please.", " Again."), strict=True):
-        row["prompt"][1]["content"] += more
-    given = processor(tokenizer, SIZES["tiny"].tokens).apply_chat_template(
+    for row, suffix in zip(
+        rows, ("", "", " Quickly!", " Tell me, please.", " Tell me, please.", " Again."), strict=True
+    ):
+        row["prompt"][1]["content"] += suffix
+    inputs = build_processor(tokenizer, SIZES["tiny"].tokens).apply_chat_template(
         conversation=[training._conversation(row) for row in rows],
         add_generation_prompt=True, tokenize=True, return_dict=True, return_tensors="pt",
         processor_kwargs={"padding": True},
     )  # fmt: skip
-    return policy, tokenizer, given
+    return policy, tokenizer, inputs
 
 
-def ours(written, *, sampled, ends=None, length=LENGTH):
-    policy, tokenizer, given = written
+def run_ours(prompted_policy, *, do_sample, end_tokens=None, length=LENGTH):
+    policy, tokenizer, inputs = prompted_policy
     torch.manual_seed(1)
-    ends = [tokenizer.eos_token_id] if ends is None else ends
-    return write(policy, given, length=length, ends=ends, padding=tokenizer.pad_token_id, sampled=sampled)
+    end_tokens = [tokenizer.eos_token_id] if end_tokens is None else end_tokens
+    padding = tokenizer.pad_token_id
+    return generate(policy, inputs, length=length, end_tokens=end_tokens, padding=padding, do_sample=do_sample)
 
 
-def theirs(written, *, sampled):
-    policy, tokenizer, given = written
-    chosen = {"do_sample": True, "top_k": 0} if sampled else {"do_sample": False}
+def run_transformers(prompted_policy, *, do_sample):
+    policy, tokenizer, inputs = prompted_policy
+    options = {"do_sample": True, "top_k": 0} if do_sample else {"do_sample": False}
     torch.manual_seed(1)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", FutureWarning)
         tokens = policy.eval().generate(
-            **given, max_new_tokens=LENGTH, suppress_tokens=[IMAGE], pad_token_id=tokenizer.pad_token_id, **chosen
+            **inputs, max_new_tokens=LENGTH, suppress_tokens=[IMAGE], pad_token_id=tokenizer.pad_token_id, **options
         )
-    return tokens[:, given["input_ids"].shape[1] :]
+    return tokens[:, inputs["input_ids"].shape[1] :]
 
 
-@pytest.mark.parametrize("sampled", [False, True])
-def test_the_tokens_are_those_of_generate(written, sampled):
-    assert not written[2]["attention_mask"].all()  # some prompts are padded
-    expected = theirs(written, sampled=sampled)
+@pytest.mark.parametrize("do_sample", [False, True])
+def test_tokens_match_transformers_generate(prompted_policy, do_sample):
+    assert not prompted_policy[2]["attention_mask"].all()  # some prompts are padded
+    expected = run_transformers(prompted_policy, do_sample=do_sample)
     assert len(set(map(tuple, expected.tolist()))) >= 4
-    assert torch.equal(ours(written, sampled=sampled), expected)
+    assert torch.equal(run_ours(prompted_policy, do_sample=do_sample), expected)
 
 
-def test_without_padding_they_are_as_well(written):
-    policy, tokenizer, given = written
-    rows = {name: given[name][:2] for name in ("input_ids", "attention_mask", "image_grid_thw")}
-    rows["pixel_values"] = given["pixel_values"][: SIZES["tiny"].patches * 2]
-    short = rows["attention_mask"].argmax(dim=1).max()
+def test_tokens_match_without_padding(prompted_policy):
+    policy, tokenizer, inputs = prompted_policy
+    rows = {name: inputs[name][:2] for name in ("input_ids", "attention_mask", "image_grid_thw")}
+    rows["pixel_values"] = inputs["pixel_values"][: SIZES["tiny"].patches * 2]
+    padding = rows["attention_mask"].argmax(dim=1).max()
     for name in ("input_ids", "attention_mask"):
-        rows[name] = rows[name][:, short:]
+        rows[name] = rows[name][:, padding:]
     assert rows["attention_mask"].all()
-    assert torch.equal(ours((policy, tokenizer, rows), sampled=False), ours(written, sampled=False)[:2])
+    expected = run_ours(prompted_policy, do_sample=False)[:2]
+    assert torch.equal(run_ours((policy, tokenizer, rows), do_sample=False), expected)
 
 
-def test_a_prompt_is_read_once_for_all_its_completions(written):
-    places, prompts = firsts(written[2])
-    assert places == [0, 0, 1, 2, 2, 3]
+def test_a_prompt_is_processed_once_for_its_completions(prompted_policy):
+    *_, inputs = prompted_policy
+    indices, prompts = unique_prompts(inputs)
+    assert indices == [0, 0, 1, 2, 2, 3]
     assert prompts["input_ids"].shape[0] == 4 and prompts["pixel_values"].shape[0] == 4 * SIZES["tiny"].patches
-    other = {**written[2], "pixel_values": written[2]["pixel_values"].clone()}
-    other["pixel_values"][-1] += 1  # another image to the same question is another prompt
-    assert firsts({**other, "input_ids": other["input_ids"][:1].expand(6, -1)})[0] == [0, 0, 1, 2, 2, 3]
+    changed = {**inputs, "pixel_values": inputs["pixel_values"].clone()}
+    changed["pixel_values"][-1] += 1  # the same question about another image is another prompt
+    assert unique_prompts({**changed, "input_ids": changed["input_ids"][:1].expand(6, -1)})[0] == [0, 0, 1, 2, 2, 3]
 
 
-def test_after_its_end_a_text_is_padded_and_when_all_have_ended_no_more_is_written(written):
-    free = ours(written, sampled=True, ends=[])
-    end = free[0, 3].item()
-    ended = ours(written, sampled=True, ends=[end])
-    first = free[0].tolist().index(end)
-    assert ended[0, first] == end and (ended[0, first + 1 :] == written[1].pad_token_id).all()
-    everything = ours(written, sampled=True, ends=list(range(SIZES["tiny"].text["vocab_size"])))
-    assert everything.shape == (6, 1)
+def test_generation_pads_ended_texts_and_stops_after_all(prompted_policy):
+    unlimited = run_ours(prompted_policy, do_sample=True, end_tokens=[])
+    end = unlimited[0, 3].item()
+    tokens = run_ours(prompted_policy, do_sample=True, end_tokens=[end])
+    first = unlimited[0].tolist().index(end)
+    assert tokens[0, first] == end and (tokens[0, first + 1 :] == prompted_policy[1].pad_token_id).all()
+    every_token = list(range(SIZES["tiny"].text["vocab_size"]))
+    assert run_ours(prompted_policy, do_sample=True, end_tokens=every_token).shape == (6, 1)
 
 
-def test_an_images_place_is_never_written(written, monkeypatch):
-    policy, *_ = written
+def test_the_image_token_is_never_generated(prompted_policy, monkeypatch):
+    policy, *_ = prompted_policy
     head = policy.get_base_model().lm_head
     monkeypatch.setattr(head, "forward", lambda hidden: functional.one_hot(
         torch.full(hidden.shape[:-1], IMAGE), SIZES["tiny"].text["vocab_size"]) * 50.0)  # fmt: skip
-    assert (ours(written, sampled=True) != IMAGE).all()
+    assert (run_ours(prompted_policy, do_sample=True) != IMAGE).all()
 
 
-def test_it_writes_without_dropout_and_leaves_the_policy_in_training(written):
-    policy, *_ = written
+def test_generation_disables_dropout_and_restores_training_mode(prompted_policy):
+    policy, *_ = prompted_policy
     policy.train()
-    first = ours(written, sampled=False)
+    tokens = run_ours(prompted_policy, do_sample=False)
     assert policy.training and all(module.training for module in policy.modules())
-    assert torch.equal(first, theirs(written, sampled=False))
+    assert torch.equal(tokens, run_transformers(prompted_policy, do_sample=False))
 
 
-def test_generate_reads_what_is_written_once_as_well(written, monkeypatch):
-    """The guide's way writes with it; without a cache each token would cost all those before it."""
-    policy, *_ = written
-    layer, seen = policy.get_base_model().model.language_model.layers[0], []
-    real = layer.forward
-    monkeypatch.setattr(layer, "forward", lambda hidden, **given: seen.append(hidden.shape[1]) or real(hidden, **given))
-    theirs(written, sampled=False)
-    assert len(seen) == LENGTH and set(seen[1:]) == {1}
+def test_transformers_generate_uses_a_cache(prompted_policy, monkeypatch):
+    """The guide's code calls `generate`; without a cache each token would process all tokens before it."""
+    policy, *_ = prompted_policy
+    layer, lengths = policy.get_base_model().model.language_model.layers[0], []
+    original = layer.forward
+
+    def record_length(hidden, **options):
+        lengths.append(hidden.shape[1])
+        return original(hidden, **options)
+
+    monkeypatch.setattr(layer, "forward", record_length)
+    run_transformers(prompted_policy, do_sample=False)
+    assert len(lengths) == LENGTH and set(lengths[1:]) == {1}

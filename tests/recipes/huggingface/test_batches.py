@@ -1,4 +1,4 @@
-"""What each kind of model is given, and that its loss takes it."""
+"""Batches for models of several kinds, and their losses."""
 
 import json
 from pathlib import Path
@@ -63,27 +63,27 @@ KINDS: dict[tuple[str, str], tuple[dict[str, Any], dict[str, tuple[int, ...]]]] 
     ("bert", "BertForPreTraining"): (TEXT, {"labels": TOKENS, "next_sentence_label": (3,)}),
     ("t5", "T5ForConditionalGeneration"): ({**T5, "decoder_start_token_id": 0}, {"labels": TOKENS}),
 }
-"""By model type and head: the configuration, and shapes of what the batch has, among others."""
+"""The configuration and the shapes of some entries of the batch, by model type and head."""
 
 
-def recipe(folder: Path, kind: str, head: str, values: dict[str, Any]) -> Any:
+def load_recipe(folder: Path, kind: str, head: str, values: dict[str, Any]) -> Any:
     path = folder / "config.json"
     path.write_text(json.dumps({"model_type": kind, "architectures": [head], **values}), "utf-8")
     return load(f"hf:{path}", {"seq_len": 12}).recipe
 
 
 @pytest.mark.parametrize(("kind", "head"), KINDS, ids=lambda value: value)
-def test_each_kind_is_given_what_it_takes(tmp_path: Path, kind: str, head: str) -> None:
+def test_batch_matches_the_model_class(tmp_path: Path, kind: str, head: str) -> None:
     values, shapes = KINDS[kind, head]
-    made = recipe(tmp_path, kind, head, values)
-    batch = made.batch(3)
+    recipe = load_recipe(tmp_path, kind, head, values)
+    batch = recipe.batch(3)
     assert {name: tuple(getattr(batch[name], "shape", ())) for name in shapes} == shapes
-    loss = made.loss(made.model(), batch)
+    loss = recipe.loss(recipe.model(), batch)
     assert loss.ndim == 0 and torch.isfinite(loss)
 
 
 @pytest.mark.parametrize(
-    ("kind", "head", "values", "said"),
+    ("kind", "head", "values", "message"),
     [
         ("bert", "BertModel", TEXT, "BertModel has no loss"),
         ("bert", "BertForMultipleChoice", TEXT, "BertForMultipleChoice has no loss"),
@@ -91,7 +91,9 @@ def test_each_kind_is_given_what_it_takes(tmp_path: Path, kind: str, head: str) 
         ("wav2vec2", "Wav2Vec2ForCTC", {}, "takes input_values"),
     ],
 )
-def test_what_is_not_known_is_said(tmp_path: Path, kind: str, head: str, values: dict[str, Any], said: str) -> None:
-    with pytest.raises(UsageError, match=said) as caught:
-        recipe(tmp_path, kind, head, values).batch(3)
+def test_unsupported_models_are_rejected(
+    tmp_path: Path, kind: str, head: str, values: dict[str, Any], message: str
+) -> None:
+    with pytest.raises(UsageError, match=message) as caught:
+        load_recipe(tmp_path, kind, head, values).batch(3)
     assert caught.value.hint and "recipe of your own" in caught.value.hint

@@ -1,4 +1,4 @@
-"""Configurations small enough to count by hand."""
+"""Configurations small enough to count their parameters by hand."""
 
 import json
 from pathlib import Path
@@ -29,14 +29,14 @@ BERT: dict[str, Any] = {
 }
 
 LINEAR_WEIGHTS = 2 * (2 * 128 * 128 + 2 * 64 * 128 + 3 * 128 * 256)
-"""Of LLAMA's blocks: query and output, key and value, and the three of the network."""
+"""Parameters of LLAMA's blocks: query and output, key and value, and the three layers of the MLP."""
 
 OTHER_WEIGHTS = 2 * 512 * 128 + 5 * 128
-"""Embeddings, output layer, norms."""
+"""Parameters of LLAMA's embeddings, output layer and norms."""
 
 
 def write(folder: Path, values: dict[str, Any], **changes: Any) -> Path:
-    """A configuration's file."""
+    """Write a configuration with `changes` as config.json in `folder`, and return its path."""
     path = folder / "config.json"
     path.write_text(json.dumps({**values, **changes}), encoding="utf-8")
     return path

@@ -4,7 +4,7 @@ from shoestring.recipes.vqa.bleu import bleu
 
 
 @pytest.mark.parametrize(
-    ("found", "wanted", "expected"),
+    ("predictions", "references", "expected"),
     [
         (
             ["số bảy", "vì số tám chia cho ba dư hai", "trong ảnh là số chín một số lẻ"],
@@ -14,20 +14,20 @@ from shoestring.recipes.vqa.bleu import bleu
         (
             ["con mèo ngồi trên ghế xanh", "hai người đang đi"],
             ["con mèo đen ngồi trên chiếc ghế xanh", "có hai người đang đi bộ ngoài đường"],
-            27.440581804701317,  # with the penalty for being short, and smoothed
+            27.440581804701317,  # with brevity penalty and smoothing
         ),
         (["một hai ba bốn năm"], ["sáu hai bảy ba chín"], 12.703318703865365),
         (["số bảy", "không"], ["số tám", "không"], 0.0),
     ],
 )
-def test_it_is_that_of_sacrebleu(found: list[str], wanted: list[str], expected: float) -> None:
-    """Values of sacrebleu 2.6.0, `corpus_bleu(found, [wanted], tokenize="none")`."""
-    pairs = [(one.split(), other.split()) for one, other in zip(found, wanted, strict=True)]
+def test_score_matches_sacrebleu(predictions: list[str], references: list[str], expected: float) -> None:
+    """The expected values are sacrebleu 2.6.0's `corpus_bleu(predictions, [references], tokenize="none")`."""
+    pairs = [(text.split(), reference.split()) for text, reference in zip(predictions, references, strict=True)]
     assert bleu(pairs) == pytest.approx(expected, rel=1e-12)
 
 
-def test_the_same_is_100_and_nothing_is_0() -> None:
-    same = ["a", "b", "c", "d", "e"]
-    assert bleu([(same, same)]) == pytest.approx(100)
-    assert bleu([([], same)]) == 0
+def test_equal_texts_score_100_and_empty_ones_0() -> None:
+    words = ["a", "b", "c", "d", "e"]
+    assert bleu([(words, words)]) == pytest.approx(100)
+    assert bleu([([], words)]) == 0
     assert bleu([]) == 0

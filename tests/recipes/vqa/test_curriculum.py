@@ -2,7 +2,7 @@ import math
 
 import pytest
 
-from shoestring.recipes.vqa.curriculum import rate, stage
+from shoestring.recipes.vqa.curriculum import rate_factor, stage_at
 
 
 @pytest.mark.parametrize(
@@ -17,34 +17,34 @@ from shoestring.recipes.vqa.curriculum import rate, stage
         (99, "REASONING_QUALITY", (0.25 + 0.05 / 70, 0.15 + 0.10 / 70, 0.60 - 0.15 / 70)),
     ],
 )
-def test_the_stages_are_the_published_ones(epoch: int, name: str, weights: tuple[float, float, float]) -> None:
-    found = stage(epoch, 100)
-    assert found.name == name
-    assert (found.format, found.answer, found.reasoning) == pytest.approx(weights, abs=1e-12)
+def test_stages_match_the_published_ones(epoch: int, name: str, weights: tuple[float, float, float]) -> None:
+    stage = stage_at(epoch, 100)
+    assert stage.name == name
+    assert (stage.format, stage.answer, stage.reasoning) == pytest.approx(weights, abs=1e-12)
 
 
-def test_a_shorter_run_goes_through_the_same_shares() -> None:
-    assert [stage(epoch, 10).name[:6] for epoch in range(10)] == ["ANSWER"] * 2 + ["FORMAT"] + ["REASON"] * 7
-    assert [stage(epoch, 20) for epoch in range(20)] == [stage(5 * epoch, 100) for epoch in range(20)]
+def test_shorter_runs_scale_the_stages() -> None:
+    assert [stage_at(epoch, 10).name[:6] for epoch in range(10)] == ["ANSWER"] * 2 + ["FORMAT"] + ["REASON"] * 7
+    assert [stage_at(epoch, 20) for epoch in range(20)] == [stage_at(5 * epoch, 100) for epoch in range(20)]
 
 
 def test_the_weights_always_sum_to_one() -> None:
     for epochs in (1, 3, 7, 100):
         for epoch in range(epochs):
-            found = stage(epoch, epochs)
-            assert found.format + found.answer + found.reasoning == pytest.approx(1)
+            stage = stage_at(epoch, epochs)
+            assert stage.format + stage.answer + stage.reasoning == pytest.approx(1)
 
 
 @pytest.mark.parametrize("restart", [0, 15, 45])
 def test_the_rate_restarts_after_15_and_45_epochs(restart: float) -> None:
-    assert rate(restart, 100, 1e-5) == 1
+    assert rate_factor(restart, 100, 1e-5) == 1
     if restart:
-        assert rate(restart - 1e-3, 100, 1e-5) == pytest.approx(1e-7 / 1e-5, rel=1e-3)
+        assert rate_factor(restart - 1e-3, 100, 1e-5) == pytest.approx(1e-7 / 1e-5, rel=1e-3)
 
 
-def test_between_restarts_it_is_a_cosine_down_to_the_published_rate() -> None:
+def test_rate_is_a_cosine_between_restarts() -> None:
     lowest = 1e-2
-    for since, period, epoch in ((5, 15, 5), (10, 30, 25), (30, 60, 75)):
-        expected = lowest + (1 - lowest) * 0.5 * (1 + math.cos(math.pi * since / period))
-        assert rate(epoch, 100, 1e-5) == pytest.approx(expected)
-        assert rate(epoch / 10, 10, 1e-5) == pytest.approx(expected)
+    for elapsed, period, epoch in ((5, 15, 5), (10, 30, 25), (30, 60, 75)):
+        expected = lowest + (1 - lowest) * 0.5 * (1 + math.cos(math.pi * elapsed / period))
+        assert rate_factor(epoch, 100, 1e-5) == pytest.approx(expected)
+        assert rate_factor(epoch / 10, 10, 1e-5) == pytest.approx(expected)

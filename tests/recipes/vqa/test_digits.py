@@ -3,17 +3,17 @@ from collections import Counter
 import pytest
 
 from shoestring.recipes.vqa import digits
-from shoestring.recipes.vqa.texts import KINDS, parsed, targets
+from shoestring.recipes.vqa.texts import KINDS, build_targets, parse
 
 
-def test_every_digit_is_asked_about_in_every_way() -> None:
-    found = digits.samples()
-    assert len(found) == 1797
-    seen = Counter((sample.kind, sample.reasoning) for sample in found)
-    assert len(seen) == 5 * 10 and min(seen.values()) > 15
-    for sample in found[:200]:
-        written = parsed(targets(sample.answer, sample.reasoning, sample.kind)[0])
-        assert (written.answer, written.reasoning, written.well_formed) == (sample.answer, sample.reasoning, True)
+def test_every_digit_has_questions_of_every_kind() -> None:
+    samples = digits.make_samples()
+    assert len(samples) == 1797
+    counts = Counter((sample.kind, sample.reasoning) for sample in samples)
+    assert len(counts) == 5 * 10 and min(counts.values()) > 15
+    for sample in samples[:200]:
+        parsed = parse(build_targets(sample.answer, sample.reasoning, sample.kind)[0])
+        assert (parsed.answer, parsed.reasoning, parsed.well_formed) == (sample.answer, sample.reasoning, True)
         assert sample.weight == KINDS[sample.kind]
 
 
@@ -28,17 +28,17 @@ def test_every_digit_is_asked_about_in_every_way() -> None:
         ("COUNTING", 9, "số mười", "Sau số chín là số mười."),
     ],
 )
-def test_the_answers_are_right(kind: str, digit: int, answer: str, reasoning: str) -> None:
-    assert digits.asked(kind, digit)[1:] == (answer, reasoning)
+def test_answers_are_correct(kind: str, digit: int, answer: str, reasoning: str) -> None:
+    assert digits.make_question(kind, digit)[1:] == (answer, reasoning)
 
 
-def test_the_picture_is_the_digit() -> None:
-    sample = digits.samples()[0]
-    picture = digits.picture(sample)
-    assert picture.size == (8, 8) and picture.mode == "L"
-    assert picture.getpixel((0, 0)) == 0 and max(picture.get_flattened_data()) > 200
-    assert "không" in digits.asked("OBJECT", 0)[1], "the first of them is a nought"
+def test_image_shows_the_digit() -> None:
+    sample = digits.make_samples()[0]
+    image = digits.load_image(sample)
+    assert image.size == (8, 8) and image.mode == "L"
+    assert image.getpixel((0, 0)) == 0 and max(image.get_flattened_data()) > 200
+    assert "không" in digits.make_question("OBJECT", 0)[1], "the first digit is a zero"
 
 
-def test_it_is_called_synthetic() -> None:
+def test_note_calls_the_data_synthetic() -> None:
     assert "synthetic questions over real digits" in digits.NOTE

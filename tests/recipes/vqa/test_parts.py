@@ -1,4 +1,4 @@
-"""Pretrained parts, made here: random ones saved as their publishers save theirs."""
+"""Pretrained parts: random weights, saved in the format of the published models."""
 
 from pathlib import Path
 
@@ -15,8 +15,8 @@ from transformers import (
 from shoestring.errors import UsageError
 from shoestring.recipes.vqa import VQA, Options
 from shoestring.recipes.vqa.parts import PARTS
-from shoestring.recipes.vqa.tokens import MARKS
-from tests.recipes.vqa.test_tokens import pretrained
+from shoestring.recipes.vqa.tokens import MARKERS
+from tests.recipes.vqa.test_tokens import save_tokenizer
 
 
 @pytest.fixture(scope="module")
@@ -31,7 +31,7 @@ def folders(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
         "intermediate_size": 8,
     }
     torch.manual_seed(5)
-    # The whole BLIP, of which the vision transformer is a part; PhoBERT with the head it was trained with, no pooler.
+    # A complete BLIP, which contains the vision transformer; PhoBERT with its masked LM head and without a pooler.
     BlipForQuestionAnswering(
         BlipConfig(vision_config=vision, text_config={**text, "encoder_hidden_size": 32})
     ).save_pretrained(root / "blip")
@@ -39,31 +39,31 @@ def folders(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
     T5ForConditionalGeneration(PARTS["writer"].configuration(**PARTS["writer"].sizes["tiny"])).save_pretrained(
         root / "t5"
     )
-    pretrained(root / "t5", sentinels=len(MARKS))
+    save_tokenizer(root / "t5", sentinels=len(MARKERS))
     return {f"{name}_from": str(root / folder) for name, folder in zip(PARTS, ("blip", "phobert", "t5"), strict=True)}
 
 
-def test_the_weights_are_the_pretrained_ones(folders: dict[str, str]) -> None:
+def test_pretrained_weights_are_loaded(folders: dict[str, str]) -> None:
     recipe = VQA(Options(size="tiny", **folders))
     torch.manual_seed(0)
     model = recipe.model()
     assert model.training and recipe.batch(2).images.shape == (2, 3, 24, 24)
-    wanted = {
+    expected = {
         "vision": BlipForQuestionAnswering.from_pretrained(folders["vision_from"]).vision_model,
         "text": RobertaForMaskedLM.from_pretrained(folders["text_from"]).roberta,
         "writer": T5ForConditionalGeneration.from_pretrained(folders["writer_from"]),
     }
-    for name, part in wanted.items():
-        own = getattr(model, name).state_dict()
+    for name, part in expected.items():
+        loaded = getattr(model, name).state_dict()
         for key, value in part.state_dict().items():
-            assert torch.equal(own[key], value), (name, key)
-        assert set(own) - set(part.state_dict()) == (
+            assert torch.equal(loaded[key], value), (name, key)
+        assert set(loaded) - set(part.state_dict()) == (
             {f"pooler.dense.{x}" for x in ("weight", "bias")} if name == "text" else set()
         )
     assert recipe.notes() == []
 
 
-def test_its_tokenizer_comes_along(folders: dict[str, str]) -> None:
+def test_pretrained_tokenizer_is_used(folders: dict[str, str]) -> None:
     recipe = VQA(Options(size="tiny", writer_from=folders["writer_from"], a_len=96))
     train = recipe.data()["train"]
     batch = recipe.collate([train[0], train[1]])
@@ -73,13 +73,13 @@ def test_its_tokenizer_comes_along(folders: dict[str, str]) -> None:
     assert metrics["exact_match"] == 0.0
 
 
-def test_random_weights_are_said_at_full_size() -> None:
+def test_random_weights_are_noted_at_full_size() -> None:
     (note,) = VQA(Options(vision_from="somewhere")).notes()
     assert note.startswith("random weights, not pretrained ones: text, writer")
     assert VQA(Options(size="tiny")).notes() == []
 
 
-def test_what_is_not_there_is_an_error_and_nothing_is_downloaded(tmp_path: Path) -> None:
+def test_missing_models_are_errors_and_never_downloaded(tmp_path: Path) -> None:
     for name in ("vision_from", "text_from", "writer_from"):
         for value in (str(tmp_path), "owner/no-such-model"):
             with pytest.raises(UsageError, match=f"{name}={value} cannot be read"):
@@ -108,7 +108,7 @@ def test_pickled_weights_are_refused(folders: dict[str, str], tmp_path: Path) ->
         VQA(Options(size="tiny", text_from=str(tmp_path))).model()
 
 
-def test_a_folder_is_found_from_any_working_directory(folders: dict[str, str], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_folders_become_absolute_paths(folders: dict[str, str], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(Path(folders["vision_from"]).parent)
     assert Options(vision_from="blip").vision_from == folders["vision_from"]
     assert Options(vision_from="Salesforce/blip-vqa-base").vision_from == "Salesforce/blip-vqa-base"

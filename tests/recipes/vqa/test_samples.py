@@ -4,31 +4,31 @@ from shoestring.errors import DataError
 from shoestring.recipes.vqa.samples import Sample, split
 
 
-def samples(groups: list[str]) -> list[Sample]:
+def make_samples(groups: list[str]) -> list[Sample]:
     return [
         Sample(image=group, group=group, question=str(number), answer="a", reasoning="r", kind="OBJECT", weight=1.0)
         for number, group in enumerate(groups)
     ]
 
 
-def test_no_image_is_on_both_sides() -> None:
-    parts = split(samples([str(number % 50) for number in range(200)]))
+def test_an_image_is_in_one_part_only() -> None:
+    parts = split(make_samples([str(number % 50) for number in range(200)]))
     groups = {name: {sample.group for sample in part} for name, part in parts.items()}
-    assert {name: len(found) for name, found in groups.items()} == {"train": 40, "validation": 5, "test": 5}
+    assert {name: len(images) for name, images in groups.items()} == {"train": 40, "validation": 5, "test": 5}
     assert len(set().union(*groups.values())) == 50
     assert sum(map(len, parts.values())) == 200
 
 
-def test_it_depends_on_the_names_alone() -> None:
+def test_split_depends_only_on_the_names() -> None:
     names = [str(number) for number in range(30)]
-    there, back = split(samples(names)), split(samples(names[::-1]))
-    for name in there:
-        assert {sample.group for sample in there[name]} == {sample.group for sample in back[name]}
+    parts, reversed_parts = split(make_samples(names)), split(make_samples(names[::-1]))
+    for name in parts:
+        assert {sample.group for sample in parts[name]} == {sample.group for sample in reversed_parts[name]}
 
 
-def test_three_images_are_needed() -> None:
-    assert {name: len(part) for name, part in split(samples(["a", "b", "c"])).items()} == dict.fromkeys(
+def test_split_needs_three_images() -> None:
+    assert {name: len(part) for name, part in split(make_samples(["a", "b", "c"])).items()} == dict.fromkeys(
         ("train", "validation", "test"), 1
     )
     with pytest.raises(DataError, match="2 images"):
-        split(samples(["a", "b", "a"]))
+        split(make_samples(["a", "b", "a"]))

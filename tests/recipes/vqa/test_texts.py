@@ -2,17 +2,17 @@ import unicodedata
 
 import pytest
 
-from shoestring.recipes.vqa.texts import KINDS, Written, normal, parsed, targets
+from shoestring.recipes.vqa.texts import KINDS, ParsedText, build_targets, normalize, parse
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_what_is_put_into_tags_comes_out_again(kind: str) -> None:
-    whole, answer, reasoning = targets("số bảy", "Vì [nó] chia cho ba.", kind)
+def test_target_texts_are_parsed_back(kind: str) -> None:
+    whole, answer, reasoning = build_targets("số bảy", "Vì [nó] chia cho ba.", kind)
     assert whole == f"<answer>số bảy</answer>\n<reasoning>[{kind}] Vì [nó] chia cho ba.</reasoning>"
     assert whole == f"{answer}\n{reasoning}"
-    assert parsed(whole) == Written(answer="số bảy", reasoning="Vì [nó] chia cho ba.", well_formed=True)
-    assert parsed(answer) == Written(answer="số bảy", reasoning="", well_formed=False)
-    assert parsed(reasoning) == Written(answer="", reasoning="Vì [nó] chia cho ba.", well_formed=False)
+    assert parse(whole) == ParsedText(answer="số bảy", reasoning="Vì [nó] chia cho ba.", well_formed=True)
+    assert parse(answer) == ParsedText(answer="số bảy", reasoning="", well_formed=False)
+    assert parse(reasoning) == ParsedText(answer="", reasoning="Vì [nó] chia cho ba.", well_formed=False)
 
 
 @pytest.mark.parametrize(
@@ -29,13 +29,13 @@ def test_what_is_put_into_tags_comes_out_again(kind: str) -> None:
         "<answer>a</answer>\n<reasoning>[OBJECT] r",
     ],
 )
-def test_anything_else_is_not_well_formed(text: str) -> None:
-    assert not parsed(text).well_formed
+def test_other_texts_are_not_well_formed(text: str) -> None:
+    assert not parse(text).well_formed
 
 
-def test_without_its_tags_there_is_no_answer() -> None:
-    assert parsed("số bảy").answer == ""
+def test_text_without_tags_has_no_answer() -> None:
+    assert parse("số bảy").answer == ""
 
 
-def test_letters_are_one_code_point_each() -> None:
-    assert normal(unicodedata.normalize("NFD", "  số   bảy\n")) == "số bảy"
+def test_normalized_letters_are_single_code_points() -> None:
+    assert normalize(unicodedata.normalize("NFD", "  số   bảy\n")) == "số bảy"

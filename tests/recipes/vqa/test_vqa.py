@@ -23,7 +23,7 @@ def model() -> nn.Module:
     return VQA(Options(**TINY)).model().eval()
 
 
-def drawn(size: int) -> Batch:
+def make_batch(size: int) -> Batch:
     torch.manual_seed(1)
     batch = VQA(Options(**TINY)).batch(size)
     whole, reasoning = (torch.randint(2, 128, batch.whole.shape) for _ in range(2))
@@ -38,32 +38,32 @@ def drawn(size: int) -> Batch:
     )
 
 
-def test_it_is_built_in_and_every_option_is_explained() -> None:
-    found = find("vqa")
-    assert isinstance(found.recipe, VQA)
-    assert (found.epochs, found.effective_batch, found.seed) == (100, 9, 42)
-    assert all(field.help for field in option_fields(found).values())
+def test_recipe_is_built_in_and_options_have_help() -> None:
+    loaded = find("vqa")
+    assert isinstance(loaded.recipe, VQA)
+    assert (loaded.epochs, loaded.effective_batch, loaded.seed) == (100, 9, 42)
+    assert all(field.help for field in option_fields(loaded).values())
 
 
-def test_looking_at_it_needs_neither_torch_nor_transformers() -> None:
+def test_import_needs_neither_torch_nor_transformers() -> None:
     script = "import sys, shoestring.recipes.vqa; assert not {'torch', 'transformers'} & set(sys.modules)"
     subprocess.run([sys.executable, "-c", script], check=True)
 
 
-def test_without_transformers_the_extra_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_missing_transformers_names_the_extra(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("shoestring.recipe.extras.find_spec", lambda name: None)
     with pytest.raises(UsageError, match="transformers") as refused:
         VQA().model()
     assert "shoestring[vqa]" in refused.value.hint
 
 
-def test_every_bad_option_is_named_at_once() -> None:
+def test_invalid_options_are_all_reported() -> None:
     with pytest.raises(UsageError) as refused:
         Options(q_len=257, a_len=0, learning_rate=0.0)
     assert {problem.split("=")[0] for problem in refused.value.problems} == {"q_len", "a_len", "learning_rate"}
 
 
-def test_the_full_model_has_the_published_number_of_parameters_in_every_part() -> None:
+def test_full_model_has_the_published_parameter_counts() -> None:
     with torch.device("meta"):
         model = VQA().model()
     counts = {name: sum(x.numel() for x in part.parameters()) for name, part in model.named_children()}
@@ -71,20 +71,20 @@ def test_the_full_model_has_the_published_number_of_parameters_in_every_part() -
     assert sum(x.numel() for x in model.parameters()) == 450_580_992
 
 
-def test_a_full_batch_has_the_published_shapes() -> None:
+def test_full_batch_has_the_published_shapes() -> None:
     with torch.device("meta"):
         batch = VQA().batch(3)
     assert batch.images.shape == (3, 3, 384, 384) and batch.questions.shape == batch.mask.shape == (3, 64)
     assert batch.whole.shape == batch.answer.shape == batch.reasoning.shape == (3, 160)
 
 
-def test_doing_nothing_twice_changes_no_gradient() -> None:
+def test_shared_forwards_give_the_same_gradients() -> None:
     gradients = []
     for forwards in ("shared", "guide"):
         recipe = VQA(Options(**TINY, forwards=forwards))
         torch.manual_seed(0)
         model = recipe.model().eval()
-        recipe.loss(model, drawn(3)).backward()
+        recipe.loss(model, make_batch(3)).backward()
         gradients.append({name: x.grad for name, x in model.named_parameters()})
     shared, guide = gradients
     assert {name for name, gradient in shared.items() if gradient is None} == {
@@ -94,21 +94,23 @@ def test_doing_nothing_twice_changes_no_gradient() -> None:
     torch.testing.assert_close(shared, guide)
 
 
-def test_the_encoders_are_shared_unless_asked_otherwise(model: nn.Module, monkeypatch: pytest.MonkeyPatch) -> None:
-    seen = []
-    monkeypatch.setattr(
-        model.vision,
-        "forward",
-        lambda *, pixel_values, see=model.vision.forward: (seen.append(1), see(pixel_values=pixel_values))[1],
-    )
-    VQA(Options(**TINY)).loss(model, drawn(2))
-    assert len(seen) == 1
-    VQA(Options(**TINY, forwards="guide")).loss(model, drawn(2))
-    assert len(seen) == 4
+def test_encoders_run_once_by_default(model: nn.Module, monkeypatch: pytest.MonkeyPatch) -> None:
+    sizes = []
+    original = model.vision.forward
+
+    def record_size(*, pixel_values: torch.Tensor) -> object:
+        sizes.append(len(pixel_values))
+        return original(pixel_values=pixel_values)
+
+    monkeypatch.setattr(model.vision, "forward", record_size)
+    VQA(Options(**TINY)).loss(model, make_batch(2))
+    assert len(sizes) == 1
+    VQA(Options(**TINY, forwards="guide")).loss(model, make_batch(2))
+    assert len(sizes) == 4
 
 
-def test_checkpointing_changes_no_gradient_and_keeps_less() -> None:
-    found = {}
+def test_checkpointing_saves_less_with_the_same_gradients() -> None:
+    saved, gradients = {}, {}
     for setting in ("full", "2", "no"):
         recipe = VQA(Options(**TINY))
         torch.manual_seed(0)
@@ -123,38 +125,38 @@ def test_checkpointing_changes_no_gradient_and_keeps_less() -> None:
         for module in model.modules():
             if hasattr(module, "dropout") and isinstance(module.dropout, float):
                 module.dropout = 0.0
-        kept = 0
+        saved_values = 0
 
         def count(tensor: torch.Tensor) -> torch.Tensor:
-            nonlocal kept
-            kept += tensor.numel()
+            nonlocal saved_values
+            saved_values += tensor.numel()
             return tensor
 
         with torch.autograd.graph.saved_tensors_hooks(count, lambda tensor: tensor):
-            loss = recipe.loss(model, drawn(2))
+            loss = recipe.loss(model, make_batch(2))
         loss.backward()
-        found[setting] = kept, [x.grad for x in model.parameters()]
-    assert found["full"][0] < found["2"][0] < found["no"][0]
-    torch.testing.assert_close(found["full"][1], found["no"][1])
+        saved[setting], gradients[setting] = saved_values, [x.grad for x in model.parameters()]
+    assert saved["full"] < saved["2"] < saved["no"]
+    torch.testing.assert_close(gradients["full"], gradients["no"])
 
 
 def test_padding_weighs_nothing_and_every_sample_the_same(model: nn.Module) -> None:
     recipe = VQA(Options(**TINY))
-    batch = drawn(2)
+    batch = make_batch(2)
     for name in TEXTS:
         getattr(batch, name)[0, 2:] = IGNORED
-    both = recipe.loss(model, batch)
-    single = [recipe.loss(model, Batch(*(part[index : index + 1] for part in batch))) for index in range(2)]
-    torch.testing.assert_close(both, (single[0] + single[1]) / 2)
+    batch_loss = recipe.loss(model, batch)
+    losses = [recipe.loss(model, Batch(*(part[index : index + 1] for part in batch))) for index in range(2)]
+    torch.testing.assert_close(batch_loss, (losses[0] + losses[1]) / 2)
     first = Batch(*(part[:1] for part in batch))
     shorter = first._replace(**{name: getattr(first, name)[:, :2] for name in TEXTS})
-    torch.testing.assert_close(recipe.loss(model, shorter), single[0])
+    torch.testing.assert_close(recipe.loss(model, shorter), losses[0])
 
 
 @pytest.mark.parametrize("stage", [ANSWER_FOCUS, FORMAT_LEARNING, Stage(name="", format=0, answer=0, reasoning=1)])
-def test_the_three_texts_weigh_as_their_stage_says(model: nn.Module, stage: Stage) -> None:
+def test_the_stage_weighs_the_three_texts(model: nn.Module, stage: Stage) -> None:
     recipe = VQA(Options(**TINY))
-    batch = drawn(2)
+    batch = make_batch(2)
     context = model.encode(batch.images, batch.questions, batch.mask)
     whole, answer, reasoning = (model.cross_entropy(context, getattr(batch, name)).mean() for name in TEXTS)
     expected = stage.format * whole + stage.answer * answer + stage.reasoning * reasoning
@@ -165,58 +167,58 @@ def test_the_three_texts_weigh_as_their_stage_says(model: nn.Module, stage: Stag
 
 def test_a_reasoning_weighs_by_its_kind(model: nn.Module) -> None:
     recipe = VQA(Options(**TINY))
-    batch = drawn(2)
-    only = Stage(name="", format=0, answer=0, reasoning=1)
+    batch = make_batch(2)
+    reasoning_only = Stage(name="", format=0, answer=0, reasoning=1)
     context = model.encode(batch.images, batch.questions, batch.mask)
     first, second = model.cross_entropy(context, batch.reasoning)
-    weighed = batch._replace(weights=torch.tensor([1.6, 0.4]))
-    torch.testing.assert_close(recipe.loss(model, weighed, only), (1.6 * first + 0.4 * second) / 2)
-    torch.testing.assert_close(recipe.loss(model, weighed, ANSWER_FOCUS) - recipe.loss(model, batch, ANSWER_FOCUS),
+    weighted = batch._replace(weights=torch.tensor([1.6, 0.4]))
+    torch.testing.assert_close(recipe.loss(model, weighted, reasoning_only), (1.6 * first + 0.4 * second) / 2)
+    torch.testing.assert_close(recipe.loss(model, weighted, ANSWER_FOCUS) - recipe.loss(model, batch, ANSWER_FOCUS),
                                0.05 * (0.6 * first - 0.6 * second) / 2)  # fmt: skip
 
 
-def test_beam_search_finds_a_text_at_least_as_likely_as_the_greedy_one(model: nn.Module) -> None:
-    batch = drawn(3)
+def test_beam_search_texts_are_likelier_than_greedy(model: nn.Module) -> None:
+    batch = make_batch(3)
     with torch.no_grad():
         context = model.encode(batch.images, batch.questions, batch.mask)
         losses = []
         for beams in (1, 8):
-            written = model.write(context, [4], beams=beams, longest=6)
-            assert all(text[0] == 4 and len(text) <= 6 for text in written)
-            losses.append([_nll(model, context[[row]], text) for row, text in enumerate(written)])
+            texts = model.generate(context, [4], beams=beams, max_length=6)
+            assert all(text[0] == 4 and len(text) <= 6 for text in texts)
+            losses.append([_nll(model, context[[row]], text) for row, text in enumerate(texts)])
     assert all(wide <= greedy + 1e-4 for greedy, wide in zip(*losses, strict=True))
-    assert losses[0] != losses[1], "the search is one"
+    assert losses[0] != losses[1], "beam search must find other texts than greedy search"
 
 
 def _nll(model: nn.Module, context: torch.Tensor, text: list[int]) -> float:
-    """Of a text without what pads it, by token as beam search compares them."""
-    ended = text[: text.index(1) + 1] if 1 in text else text
-    return float(model.cross_entropy(context, torch.tensor([ended]))) * len(ended)
+    """Return the negative log-likelihood of a text up to its end token, which beam search minimizes."""
+    unpadded = text[: text.index(1) + 1] if 1 in text else text
+    return float(model.cross_entropy(context, torch.tensor([unpadded]))) * len(unpadded)
 
 
-def test_the_answer_does_not_depend_on_who_else_is_in_the_batch(model: nn.Module) -> None:
-    batch = drawn(3)
+def test_generated_text_does_not_depend_on_the_batch(model: nn.Module) -> None:
+    batch = make_batch(3)
     with torch.no_grad():
         context = model.encode(batch.images, batch.questions, batch.mask)
-        together = model.write(context, [4], beams=3, longest=8)
-        alone = [model.write(context[[row]], [4], beams=3, longest=8)[0] for row in range(3)]
-    strip = [[token for token in text if token != 0] for text in together]
-    assert strip == [[token for token in text if token != 0] for text in alone]
+        batched = model.generate(context, [4], beams=3, max_length=8)
+        single = [model.generate(context[[row]], [4], beams=3, max_length=8)[0] for row in range(3)]
+    unpadded = [[token for token in text if token != 0] for text in batched]
+    assert unpadded == [[token for token in text if token != 0] for text in single]
 
 
-def test_what_is_taught_scores_best_when_it_is_written(model: nn.Module, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_target_texts_have_the_best_scores(model: nn.Module, monkeypatch: pytest.MonkeyPatch) -> None:
     recipe = VQA(Options(size="tiny", beams=3))
     train = recipe.data()["train"]
-    batches = [recipe.collate([train[index] for index in some]) for some in ((0, 1, 2), (3, 4))]
-    taught = iter(batches)
+    batches = [recipe.collate([train[index] for index in indices]) for indices in ((0, 1, 2), (3, 4))]
+    remaining = iter(batches)
 
-    def write(context: torch.Tensor, beginning: list[int], *, beams: int, longest: int) -> list[list[int]]:
-        assert (beams, longest) == (3, 48)
-        texts = [[token for token in text if token != IGNORED] for text in next(taught).whole.tolist()]
+    def generate(context: torch.Tensor, beginning: list[int], *, beams: int, max_length: int) -> list[list[int]]:
+        assert (beams, max_length) == (3, 48)
+        texts = [[token for token in text if token != IGNORED] for text in next(remaining).whole.tolist()]
         assert all(text[: len(beginning)] == beginning for text in texts)
         return texts
 
-    monkeypatch.setattr(model, "write", write)
+    monkeypatch.setattr(model, "generate", generate)
     with torch.no_grad():
         metrics = recipe.evaluate(model, iter(batches))
         losses = [model.cross_entropy(model.encode(*batch[:3]), batch.whole).sum() for batch in batches]
@@ -225,5 +227,5 @@ def test_what_is_taught_scores_best_when_it_is_written(model: nn.Module, monkeyp
     assert metrics["loss"] == pytest.approx(float(sum(losses)) / 5)
 
 
-def test_gradients_are_clipped_as_in_the_published_loop() -> None:
+def test_clip_norm_is_the_published_one() -> None:
     assert VQA().clip_norm == 1.0

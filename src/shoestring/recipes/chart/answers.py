@@ -1,4 +1,4 @@
-"""What a completion says, and whether its answer is right.
+"""Parsing a completion into its tagged parts, and comparing its answer with the label.
 
 <think>
 <type>bar</type>
@@ -17,36 +17,39 @@ import re
 from typing import Any
 
 TOLERANCE = 0.05
-"""Of the true value, by which a number may be off (ChartQA's relaxed accuracy: Masry et al., 2022)."""
+"""The largest relative error of a correct number (ChartQA's relaxed accuracy: Masry et al., 2022)."""
 
 TAGS = ("think", "type", "table", "answer")
 
 _NUMBER = re.compile(r"[-+]?(?:\d[\d,]*\.?\d*|\.\d+)(?:[eE][-+]?\d+)?")
 
 
-def said(completion: str, tag: str) -> str | None:
-    """What stands between the first `<tag>` and the `</tag>` after it; None where there is none."""
-    found = re.search(rf"<{tag}>(.*?)</{tag}>", completion, re.DOTALL)
-    return found[1].strip() if found else None
+def parse_tag(completion: str, tag: str) -> str | None:
+    """Return the text between the first `<tag>` and the next `</tag>`, or None where there is no such pair."""
+    match = re.search(rf"<{tag}>(.*?)</{tag}>", completion, re.DOTALL)
+    return match[1].strip() if match else None
 
 
-def table_said(completion: str) -> dict[str, Any] | None:
-    """The table as `{"columns": [...], "rows": [[...], ...]}` or whatever JSON object stands there."""
+def parse_table(completion: str) -> dict[str, Any] | None:
+    """Return the JSON object in `<table>`: `{"columns": [...], "rows": [[...], ...]}`, or any other object.
+
+    None where there is no JSON object.
+    """
     try:
-        value = json.loads(said(completion, "table") or "")
+        value = json.loads(parse_tag(completion, "table") or "")
     except ValueError:
         return None
     return value if isinstance(value, dict) else None
 
 
-def steps_said(completion: str) -> list[str]:
-    """The lines of reasoning: what is left of the thought when chart type and table are taken out."""
-    thought = re.sub(r"<(type|table)>.*?</\1>", "", said(completion, "think") or "", flags=re.DOTALL)
+def parse_steps(completion: str) -> list[str]:
+    """Return the lines of reasoning: the text of `<think>` without the chart type and the table."""
+    thought = re.sub(r"<(type|table)>.*?</\1>", "", parse_tag(completion, "think") or "", flags=re.DOTALL)
     return [line.strip() for line in thought.splitlines() if line.strip()]
 
 
-def number(text: str) -> float | None:
-    """The number that `text` is, with a currency or percent sign at most; None for anything else."""
+def parse_number(text: str) -> float | None:
+    """Return `text` as a number, ignoring a currency or percent sign; None where it is no finite number."""
     bare = text.strip().strip("$€£%").strip()
     if not _NUMBER.fullmatch(bare):
         return None
@@ -54,12 +57,13 @@ def number(text: str) -> float | None:
     return value if math.isfinite(value) else None
 
 
-def is_right(answer: str, label: str) -> bool:
-    """Relaxed accuracy: numbers within 5% of the label's size, texts equal but for case and space.
+def is_correct(answer: str, label: str) -> bool:
+    """Return whether `answer` is correct by relaxed accuracy.
 
-    The size, not the value: divided by a negative label every answer would be near enough.
+    Numbers may differ by 5% of the label's absolute value (a signed negative label would accept any larger answer);
+    texts must be equal up to case and whitespace.
     """
-    given, true = number(answer), number(label)
-    if given is None or true is None:
+    predicted, expected = parse_number(answer), parse_number(label)
+    if predicted is None or expected is None:
         return " ".join(answer.casefold().split()) == " ".join(label.casefold().split())
-    return abs(given - true) <= TOLERANCE * abs(true)
+    return abs(predicted - expected) <= TOLERANCE * abs(expected)

@@ -1,7 +1,7 @@
-"""Charts with a question each: read from a folder, or drawn.
+"""Charts with one question each: read from a folder, or synthetic.
 
 A folder has one JSON file, `[{"imgname": ..., "query": ..., "label": ...}, ...]`, and the images in `png/`; a row may
-also have `chart_type`, `table` ({"columns": [...], "rows": [[...], ...]}) and `reasoning`, which rewards then use.
+also have `chart_type`, `table` ({"columns": [...], "rows": [[...], ...]}) and `reasoning`, which the rewards then use.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from shoestring.errors import UsageError
-from shoestring.recipes.chart.drawn import drawn, image
+from shoestring.recipes.chart.synthetic import draw_chart, make_chart
 from shoestring.recipes.rows import OnBadRows, Rows
 
 if TYPE_CHECKING:
@@ -25,26 +25,26 @@ INSTRUCTION = (
     '<think>\n<type>bar</type>\n<table>{"columns": [...], "rows": [[...]]}</table>\nfirst step\nsecond step\n</think>\n'
     "<answer>...</answer>"
 )
-KNOWN = ("label", "chart_type", "table", "reasoning")
-DRAWN = {"train": range(512), "validation": range(512, 544), "test": range(544, 576)}
-"""Numbers of the charts in each part."""
+ANNOTATIONS = ("label", "chart_type", "table", "reasoning")
+SYNTHETIC_NUMBERS = {"train": range(512), "validation": range(512, 544), "test": range(544, 576)}
+"""Numbers of the synthetic charts by part of the data."""
 VALIDATION, TEST = 0.1, 0.1
 
 
 @dataclass(frozen=True)
 class Chart:
-    """A row: where its image comes from, the question, and what is known."""
+    """A row: a question, its annotations, and the image as a file's path or a synthetic chart's number."""
 
     query: str
-    known: dict[str, Any]
+    annotations: dict[str, Any]
     path: Path | None = None
     number: int | None = None
-    """Of a chart to draw."""
+    """Number of a synthetic chart."""
 
 
 @dataclass(frozen=True)
 class Charts:
-    """Rows as TRL takes them: `prompt` (messages), `image` and one entry for each thing that may be known."""
+    """Rows in TRL's format: `prompt` (messages), `image`, and one entry per annotation, None where it is absent."""
 
     rows: list[Chart]
     size: tuple[int, int]
@@ -57,88 +57,92 @@ class Charts:
     def __getitem__(self, index: int) -> dict[str, Any]:
         row = self.rows[index]
         messages = [{"role": "system", "content": INSTRUCTION}, {"role": "user", "content": row.query}]
-        return {"prompt": messages, "image": self._image(row), **{name: row.known.get(name) for name in KNOWN}}
+        annotations = {name: row.annotations.get(name) for name in ANNOTATIONS}
+        return {"prompt": messages, "image": self._image(row), **annotations}
 
     def _image(self, row: Chart) -> Image:
-        return _pixels(row.path, row.number, self.size).copy()
+        return _load_image(row.path, row.number, self.size).copy()
 
 
 @functools.lru_cache(maxsize=64)
-def _pixels(path: Path | None, number: int | None, size: tuple[int, int]) -> Image:
-    """Kept a while: TRL asks for a row once for each of its completions."""
+def _load_image(path: Path | None, number: int | None, size: tuple[int, int]) -> Image:
+    """Load or draw an image. It is cached because TRL requests a row once for each of its completions."""
     from PIL import Image as Pillow
 
     if path is None:
         assert number is not None
-        return image(drawn(number), size)
-    with Pillow.open(path) as found:
-        return found.convert("RGB").resize(size)
+        return draw_chart(make_chart(number), size)
+    with Pillow.open(path) as image:
+        return image.convert("RGB").resize(size)
 
 
-def drawn_parts(size: tuple[int, int]) -> dict[str, Charts]:
-    """Charts of our own, by part."""
-    note = "the charts are drawn from real prices (matplotlib's Stocks.csv) and no one else's: not EvoChart"
+def make_synthetic_parts(size: tuple[int, int]) -> dict[str, Charts]:
+    """Return synthetic charts by part of the data."""
+    note = "the data are synthetic charts, drawn from real prices (matplotlib's Stocks.csv); they are not EvoChart"
     parts = {}
-    for name, numbers in DRAWN.items():
-        charts = [(number, drawn(number)) for number in numbers]
-        rows = [Chart(query=chart.query, known=chart.known(), number=number) for number, chart in charts]
+    for name, numbers in SYNTHETIC_NUMBERS.items():
+        charts = [(number, make_chart(number)) for number in numbers]
+        rows = [Chart(query=chart.query, annotations=chart.annotations(), number=number) for number, chart in charts]
         parts[name] = Charts(rows, size, [note])
     return parts
 
 
 def read_parts(folder: Path, size: tuple[int, int], on_bad_rows: OnBadRows) -> dict[str, Charts]:
-    """The rows of a folder: the last tenth to test, the one before to validate, so that charts of one source, which
-    stand together, are mostly in one part.
+    """Read the rows of a folder, and split them: the last tenth tests, the tenth before it validates.
 
-    Raises UsageError for a folder of another layout, DataError naming every bad row.
+    The rows keep their order, so that charts of one source, which are adjacent, are mostly in one part.
+
+    Raises UsageError for a folder of another layout, DataError listing every unusable row.
     """
-    file = _only_json(folder)
+    file = _find_json_file(folder)
     try:
-        found = json.loads(file.read_text(encoding="utf-8"))
+        values = json.loads(file.read_text(encoding="utf-8"))
     except (OSError, ValueError) as error:
         raise UsageError(f"{file} cannot be read: {error}") from error
-    if not isinstance(found, list):
-        raise UsageError(f"{file} holds no list", hint='it should: [{"imgname": ..., "query": ..., "label": ...}]')
+    if not isinstance(values, list):
+        raise UsageError(
+            f"{file} contains no JSON list", hint='expected: [{"imgname": ..., "query": ..., "label": ...}, ...]'
+        )
     problems = Rows(on_bad_rows)
     rows = []
-    for place, row in enumerate(found, start=1):
-        chart, why = _row(row, folder / "png")
+    for number, value in enumerate(values, start=1):
+        chart, reason = _parse_row(value, folder / "png")
         if chart:
             rows.append(chart)
         else:
-            problems.bad(file, place, why)
-    problems.settle(len(found))
+            problems.bad(file, number, reason)
+    problems.settle(len(values))
     first, second = round(len(rows) * (1 - VALIDATION - TEST)), round(len(rows) * (1 - TEST))
     parts = {"train": rows[:first], "validation": rows[first:second], "test": rows[second:]}
-    return {name: Charts(some, size, problems.notes) for name, some in parts.items() if some}
+    return {name: Charts(part, size, problems.notes) for name, part in parts.items() if part}
 
 
-def _only_json(folder: Path) -> Path:
+def _find_json_file(folder: Path) -> Path:
     files = sorted(folder.glob("*.json")) if folder.is_dir() else []
     if len(files) != 1:
         raise UsageError(
-            f"{folder} has {len(files)} JSON files",
-            hint="data is a folder with one JSON file of rows and the images in png/",
+            f"{folder} has {len(files)} JSON files; exactly one is expected",
+            hint="set data to a folder with one JSON file of rows and the images in png/",
         )
     return files[0]
 
 
-def _row(row: Any, images: Path) -> tuple[Chart | None, str]:
-    """A row, or why it cannot be used."""
+def _parse_row(row: Any, images: Path) -> tuple[Chart | None, str]:
+    """Return the chart of a row and "", or None and the reason why the row cannot be used."""
     from PIL import Image as Pillow
 
     if not isinstance(row, dict):
-        return None, "is no object"
-    lacking = [name for name in ("imgname", "query", "label") if not str(row.get(name) or "").strip()]
-    if lacking:
-        return None, f"has no {', '.join(lacking)}"
+        return None, "is not a JSON object"
+    missing = [name for name in ("imgname", "query", "label") if not str(row.get(name) or "").strip()]
+    if missing:
+        return None, f"has no {', '.join(missing)}"
     path = images / str(row["imgname"])
     if path.resolve().parent != images.resolve():
         return None, f"its image {row['imgname']!r} is not in {images}"
     try:
-        with Pillow.open(path) as found:
-            found.verify()
+        with Pillow.open(path) as image:
+            image.verify()
     except (OSError, SyntaxError, ValueError) as error:
         return None, f"its image cannot be read: {error}"
-    known = {name: row[name] for name in KNOWN if row.get(name) is not None}
-    return Chart(query=str(row["query"]), known={**known, "label": str(row["label"])}, path=path), ""
+    annotations = {name: row[name] for name in ANNOTATIONS if row.get(name) is not None}
+    return Chart(query=str(row["query"]), annotations={**annotations, "label": str(row["label"])}, path=path), ""

@@ -11,29 +11,28 @@ from peft import LoraConfig, get_peft_model
 from torch import Tensor, nn
 from transformers import AutoModelForImageTextToText, DynamicCache, Qwen2_5_VLConfig
 
-from shoestring.recipes.chart.vision import Images, attend_by_segment
+from shoestring.recipes.chart.vision import ImageLayout, attend_by_segment
 from shoestring.techniques import nf4
 
-ADAPTED = ["q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj"]
-"""Names of the layers with an adapter; the vision tower's dense layers are called like the language model's."""
-TYPES = {"fp16": torch.float16, "bf16": torch.bfloat16, "fp32": torch.float32}
+ADAPTED_LAYERS = ["q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj"]
+"""Names of the layers with an adapter; the vision tower's dense layers have the same names as the language model's."""
+DTYPES = {"fp16": torch.float16, "bf16": torch.bfloat16, "fp32": torch.float32}
 
-
-MERGED = 2
-"""Patches on the side of what becomes one token."""
+MERGE_SIZE = 2
+"""Patches per side of the square that becomes one token."""
 
 
 class Batch(NamedTuple):
-    """Completions after their prompts; `length` is of prompt and completion together."""
+    """Completions after their prompts; `length` is the total length of prompt and completion."""
 
     tokens: Tensor
     """(n, length) int64, prompts padded on the left and completions on the right."""
     mask: Tensor
     """(n, length) int64: 0 for padding."""
     positions: Tensor
-    """(n, 3, length) int64: in time, in rows and in columns."""
+    """(n, 3, length) int64: temporal, row and column positions."""
     patches: Tensor
-    """(n, patches, values of a patch) float32."""
+    """(n, patches, values per patch) float32."""
     completions: Tensor
     """(n, completion_len) int64: 1 for the completion's tokens, 0 for padding."""
     advantages: Tensor
@@ -42,7 +41,7 @@ class Batch(NamedTuple):
 
 @dataclass(frozen=True, kw_only=True)
 class Shape:
-    """The two configurations, and the grid of patches that every image is brought to."""
+    """The configurations of the two models, and the grid of patches (rows, columns) that every image is resized to."""
 
     text: dict[str, Any]
     vision: dict[str, Any]
@@ -56,13 +55,13 @@ class Shape:
 
     @property
     def patch_values(self) -> int:
-        """Colours of a patch of 14 x 14 pixels, twice: a still image is a film of two frames."""
+        """RGB values of a patch of 14 x 14 pixels, twice: a still image is encoded as a video of two frames."""
         return 3 * 2 * 14 * 14
 
     @property
     def tokens(self) -> int:
-        """Of an image in the prompt."""
-        return self.patches // MERGED**2
+        """Number of tokens of an image in the prompt."""
+        return self.patches // MERGE_SIZE**2
 
     @property
     def pixels(self) -> tuple[int, int]:
@@ -108,8 +107,8 @@ SIZES = {
             "num_attention_heads": 4,
             "num_key_value_heads": 2,
             "rms_norm_eps": 1e-6,
-            # Scores are products with the embeddings: ones of the usual size are too small in 64 places to prefer a
-            # token much, whatever is learnt.
+            # Logits are products with the embeddings. With the usual standard deviation and a width of 64 they are
+            # too small to prefer any token, even after training.
             "initializer_range": 0.1,
             "bos_token_id": 0,
             "eos_token_id": 1,
@@ -130,77 +129,79 @@ SIZES = {
 }
 
 
-def adapters(rank: int) -> LoraConfig:
-    """On every layer with a name in `ADAPTED`."""
-    return LoraConfig(r=rank, lora_alpha=2 * rank, lora_dropout=0.05, target_modules=ADAPTED)
+def lora_config(rank: int) -> LoraConfig:
+    """Return the configuration of adapters on every layer in `ADAPTED_LAYERS`."""
+    return LoraConfig(r=rank, lora_alpha=2 * rank, lora_dropout=0.05, target_modules=ADAPTED_LAYERS)
 
 
 class Policy(nn.Module):
-    """`Batch` in, log-probabilities of the completions' tokens (n, completion_len) float32 out."""
+    """Maps a `Batch` to the log-probabilities of the completions' tokens, (n, completion_len) float32."""
 
     def __init__(self, shape: Shape, *, rank: int, weights: str, four_bits: bool = False) -> None:
-        """`weights`: type of the frozen ones, a name in `TYPES`; `four_bits` packs those of linear layers, to show what
-        that takes.
+        """Build the policy with random weights.
+
+        `weights` is the dtype of the frozen weights, a name in `DTYPES`; `four_bits` packs those of linear layers, to
+        plan their memory.
         """
         super().__init__()
         config = shape.config()
         self.image_token = shape.image_token
         vision: Any = config.vision_config
         merge = vision.spatial_merge_size
-        self.images = Images(shape.grid, merge=merge, window=vision.window_size // vision.patch_size // merge)
-        make: Any = AutoModelForImageTextToText.from_config
-        base = make(config, dtype=TYPES[weights])
+        self.images = ImageLayout(shape.grid, merge=merge, window=vision.window_size // vision.patch_size // merge)
+        from_config: Any = AutoModelForImageTextToText.from_config
+        base = from_config(config, dtype=DTYPES[weights])
         attend_by_segment(base.model.visual)
         if four_bits:
-            nf4.quantize(base, nf4.pretended, compute=TYPES[weights], double=False)
+            nf4.quantize(base, nf4.pretended, compute=DTYPES[weights], double=False)
             for parameter in base.parameters():
-                # transformers leaves what it does not pack in the weights' type.
+                # transformers converts the weights that it does not pack to the dtype of the weights.
                 if parameter.is_floating_point():
-                    parameter.data = parameter.data.to(TYPES[weights])
+                    parameter.data = parameter.data.to(DTYPES[weights])
         with warnings.catch_warnings():
-            # peft asks transformers about checkpointing by a name that will be gone in version 6.
+            # peft calls a deprecated checkpointing API that transformers 6 removes.
             warnings.simplefilter("ignore", FutureWarning)
-            self.adapted = get_peft_model(base, adapters(rank))
+            self.adapted = get_peft_model(base, lora_config(rank))
 
     def forward(self, batch: Batch) -> Tensor:
         length = batch.completions.shape[1]
         logits: Tensor = self.adapted(
-            inputs_embeds=self._embedded(batch.tokens, batch.patches),
+            inputs_embeds=self._embed(batch.tokens, batch.patches),
             attention_mask=batch.mask,
             position_ids=batch.positions.transpose(0, 1),
             logits_to_keep=length + 1,
         ).logits
-        # A token is foretold by the place before it. fp32: log-probabilities of 151,936 tokens lie close together.
+        # A token's logits are those of the position before it. In fp32: log-probabilities of 151,936 tokens are close.
         return log_probabilities(logits.float()[:, :-1], batch.tokens[:, -length:])
 
-    def scores(self, batch: Batch, places: slice, cache: DynamicCache) -> Tensor:
-        """Logits (n, 1, vocabulary) of the token after `places`; keys and values before them are in the cache."""
-        tokens = batch.tokens[:, places]
+    def scores(self, batch: Batch, span: slice, cache: DynamicCache) -> Tensor:
+        """Return the logits (n, 1, vocabulary) of the token after `span`, whose positions follow those in the cache."""
+        tokens = batch.tokens[:, span]
         logits: Tensor = self.adapted.get_base_model()(
-            inputs_embeds=self._embedded(tokens, None if places.start else batch.patches),
-            attention_mask=batch.mask[:, : places.stop],
-            position_ids=batch.positions[:, :, places].transpose(0, 1),
+            inputs_embeds=self._embed(tokens, None if span.start else batch.patches),
+            attention_mask=batch.mask[:, : span.stop],
+            position_ids=batch.positions[:, :, span].transpose(0, 1),
             past_key_values=cache,
             use_cache=True,
             logits_to_keep=1,
         ).logits
         return logits
 
-    def _embedded(self, tokens: Tensor, patches: Tensor | None) -> Tensor:
-        """(n, places, width): words, and where there are patches, images in their places."""
+    def _embed(self, tokens: Tensor, patches: Tensor | None) -> Tensor:
+        """Return embeddings (n, positions, width): of the tokens, and of the patches at the image tokens."""
         model: Any = self.adapted.get_base_model()
-        words: Tensor = model.get_input_embeddings()(tokens)
+        embeddings: Tensor = model.get_input_embeddings()(tokens)
         if patches is None:
-            return words
+            return embeddings
         images = self.images.encode(model.model.visual, patches)
-        return words.masked_scatter((tokens == self.image_token)[:, :, None], images.to(words.dtype))
+        return embeddings.masked_scatter((tokens == self.image_token)[:, :, None], images.to(embeddings.dtype))
 
 
 def log_probabilities(logits: Tensor, tokens: Tensor) -> Tensor:
-    """(n, length) of the `tokens` (n, length) under `logits` (n, length, vocabulary).
+    """Return the log-probabilities (n, length) of `tokens` (n, length) under `logits` (n, length, vocabulary).
 
-    Not by log_softmax, whose result would be as large as the logits; and one sample after the other, for logsumexp
-    makes a copy of what it is given.
+    log_softmax is not used, because its result would be as large as the logits. The samples are processed one after
+    the other, because logsumexp copies its input.
     """
     chosen = logits.gather(-1, tokens[..., None]).squeeze(-1)
     return chosen - torch.stack([sample.logsumexp(dim=-1) for sample in logits])

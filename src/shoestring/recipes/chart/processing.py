@@ -1,6 +1,6 @@
-"""From text and image to what the model reads, and back: Qwen2.5-VL's own processor, made of its parts.
+"""Tokenizers and the processor of Qwen2.5-VL: from texts and images to the model's inputs, and back.
 
-As a whole it wants a processor of videos, which wants torchvision.
+The processor is assembled from its parts, because the complete one has a video processor, which needs torchvision.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from typing import Any
 
 from shoestring.recipes.chart.data import INSTRUCTION, Charts
 
-SPECIAL = (
+SPECIAL_TOKENS = (
     "<|endoftext|>",
     "<|im_end|>",
     "<|image_pad|>",
@@ -19,9 +19,9 @@ SPECIAL = (
     "<|vision_end|>",
     "<|im_start|>",
 )
-"""In the order of their numbers in the tiny model (`policy.SIZES`)."""
+"""Special tokens in the order of their numbers in the tiny model (`policy.SIZES`)."""
 
-TEMPLATE = (
+CHAT_TEMPLATE = (
     "{% for message in messages %}<|im_start|>{{ message['role'] }}\n"
     "{% if message['content'] is string %}{{ message['content'] }}"
     "{% else %}{% for part in message['content'] %}"
@@ -29,61 +29,62 @@ TEMPLATE = (
     "{% else %}{{ part['text'] }}{% endif %}{% endfor %}{% endif %}<|im_end|>\n{% endfor %}"
     "{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}"
 )
-"""Qwen2.5-VL's form of a conversation."""
+"""Qwen2.5-VL's chat template."""
 
-PATCH = 14 * 2
-"""Pixels on the side of what becomes one token."""
+TOKEN_SIDE = 14 * 2
+"""Pixels per side of the square that becomes one token."""
 
 
-def processor(tokenizer: Any, image_tokens: int) -> Any:
-    """Qwen2.5-VL's processor for images of `image_tokens` tokens at most."""
+def build_processor(tokenizer: Any, image_tokens: int) -> Any:
+    """Build Qwen2.5-VL's processor for images of at most `image_tokens` tokens."""
     from transformers.models.qwen2_5_vl.processing_qwen2_5_vl import Qwen2_5_VLProcessor
     from transformers.models.qwen2_vl.image_processing_pil_qwen2_vl import Qwen2VLImageProcessorPil
 
-    pixels = image_tokens * PATCH**2
+    pixels = image_tokens * TOKEN_SIDE**2
     images = Qwen2VLImageProcessorPil(size={"shortest_edge": pixels, "longest_edge": pixels})
 
     class Stills(Qwen2_5_VLProcessor):
-        """Without videos."""
+        """The processor of texts and still images, without videos."""
 
         @classmethod
         def get_attributes(cls) -> list[str]:
             return ["image_processor", "tokenizer"]
 
-    make: Any = Stills
-    return make(image_processor=images, tokenizer=tokenizer, chat_template=tokenizer.chat_template or TEMPLATE)
+    create: Any = Stills
+    template = tokenizer.chat_template or CHAT_TEMPLATE
+    return create(image_processor=images, tokenizer=tokenizer, chat_template=template)
 
 
-def trained_tokenizer(charts: Charts, vocabulary: int) -> Any:
-    """A byte-level BPE of `vocabulary` tokens, learnt from the questions and what is known of the charts."""
+def train_tokenizer(charts: Charts, vocabulary: int) -> Any:
+    """Train a byte-level BPE tokenizer of `vocabulary` tokens on the questions and annotations of the charts."""
     from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
     from transformers import PreTrainedTokenizerFast
 
-    texts = [INSTRUCTION, *(f"{row.query}\n{row.known}" for row in charts.rows)]
+    texts = [INSTRUCTION, *(f"{row.query}\n{row.annotations}" for row in charts.rows)]
     tokenizer: Any = Tokenizer(models.BPE())
     tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
     tokenizer.decoder = decoders.ByteLevel()
-    learning = trainers.BpeTrainer(
+    trainer = trainers.BpeTrainer(
         vocab_size=vocabulary,
-        special_tokens=list(SPECIAL),
+        special_tokens=list(SPECIAL_TOKENS),
         initial_alphabet=pre_tokenizers.ByteLevel.alphabet(),
         show_progress=False,
     )
-    tokenizer.train_from_iterator(texts, learning)
-    make: Any = PreTrainedTokenizerFast
-    return make(
+    tokenizer.train_from_iterator(texts, trainer)
+    create: Any = PreTrainedTokenizerFast
+    return create(
         tokenizer_object=tokenizer,
         eos_token="<|im_end|>",
         pad_token="<|endoftext|>",
-        additional_special_tokens=list(SPECIAL[2:]),
-        chat_template=TEMPLATE,
+        additional_special_tokens=list(SPECIAL_TOKENS[2:]),
+        chat_template=CHAT_TEMPLATE,
         padding_side="left",
     )
 
 
-def pretrained_tokenizer(where: Path | str) -> Any:
-    """The tokenizer that lies with the weights."""
+def load_tokenizer(source: Path | str) -> Any:
+    """Load the tokenizer of pretrained weights from a folder or, by name, from the hub."""
     from transformers import AutoTokenizer
 
-    make: Any = AutoTokenizer
-    return make.from_pretrained(where, local_files_only=Path(where).exists(), padding_side="left")
+    auto_tokenizer: Any = AutoTokenizer
+    return auto_tokenizer.from_pretrained(source, local_files_only=Path(source).exists(), padding_side="left")

@@ -1,10 +1,10 @@
-"""Seven rewards for a completion, each a pure function of its text and what is known of its chart.
+"""Seven rewards for a completion, each a pure function of its text and its chart's annotations.
 
-The sizes are the guide's. Mended: an answer is compared with the size of a number, not with its sign (`answers`), and
-the table's reward cannot exceed its maximum. The reasoning is compared by its words, not by a sentence encoder on the
-GPU, which would need a model of its own and give other numbers on other hardware.
+The maxima are those of the published guide, with two corrections: the tolerance of an answer is relative to the
+label's absolute value (`answers`), and the table's reward cannot exceed its maximum. The reasoning is compared by its
+words instead of by a sentence encoder on the GPU, which would need another model and depend on the hardware.
 
-A reward is None where nothing is known to hold the completion against: it then counts for nothing.
+A reward is None where the chart lacks the annotation that it needs; it is then left out of the sum.
 """
 
 from __future__ import annotations
@@ -15,70 +15,72 @@ from collections import Counter
 from collections.abc import Callable, Mapping
 from typing import Any, TypeAlias
 
-from shoestring.recipes.chart.answers import TAGS, is_right, said, steps_said, table_said
+from shoestring.recipes.chart.answers import TAGS, is_correct, parse_steps, parse_table, parse_tag
 
-Known: TypeAlias = Mapping[str, Any]
-"""Of the chart: `label`, and where known `chart_type`, `table` and `reasoning`."""
-Reward: TypeAlias = Callable[[str, Known], float | None]
+Annotations: TypeAlias = Mapping[str, Any]
+"""A chart's `label` and optionally `chart_type`, `table` and `reasoning`."""
+Reward: TypeAlias = Callable[[str, Annotations], float | None]
 
-_WHOLE = re.compile(r"<think>\s*<type>.*?</type>\s*<table>.*?</table>.*?</think>\s*<answer>.*?</answer>\s*", re.DOTALL)
-
-
-def form(completion: str, _: Known) -> float:
-    """2 for a completion of exactly the form that is asked for."""
-    return 2.0 if _WHOLE.fullmatch(completion) else 0.0
+_FORMAT = re.compile(r"<think>\s*<type>.*?</type>\s*<table>.*?</table>.*?</think>\s*<answer>.*?</answer>\s*", re.DOTALL)
 
 
-def tags(completion: str, _: Known) -> float:
-    """Up to 2: a quarter for each tag that is opened and closed once, one more where they stand in order."""
-    opened = [completion.find(f"<{tag}>") for tag in TAGS]
-    once = [completion.count(f"<{tag}>") == completion.count(f"</{tag}>") == 1 for tag in TAGS]
-    return 0.25 * sum(once) + (1.0 if all(once) and opened == sorted(opened) else 0.0)
+def form(completion: str, _: Annotations) -> float:
+    """Return 2 for a completion in exactly the requested format."""
+    return 2.0 if _FORMAT.fullmatch(completion) else 0.0
 
 
-def accuracy(completion: str, known: Known) -> float:
-    """1 for the right answer, within 5%."""
-    answer = said(completion, "answer")
-    return 1.0 if answer is not None and is_right(answer, str(known["label"])) else 0.0
+def tags(completion: str, _: Annotations) -> float:
+    """Return up to 2: 0.25 for each tag that is opened and closed once, and 1 where all of them are in order."""
+    positions = [completion.find(f"<{tag}>") for tag in TAGS]
+    unique = [completion.count(f"<{tag}>") == completion.count(f"</{tag}>") == 1 for tag in TAGS]
+    return 0.25 * sum(unique) + (1.0 if all(unique) and positions == sorted(positions) else 0.0)
 
 
-def length(completion: str, _: Known) -> float:
-    """Up to 2.5: 1 for a thought of 71 to 250 characters, and a quarter for each step of it, 1.5 at most."""
-    thought = said(completion, "think") or ""
-    return (1.0 if 70 < len(thought) <= 250 else 0.0) + min(0.25 * len(steps_said(completion)), 1.5)
+def accuracy(completion: str, annotations: Annotations) -> float:
+    """Return 1 for a correct answer, within 5%."""
+    answer = parse_tag(completion, "answer")
+    return 1.0 if answer is not None and is_correct(answer, str(annotations["label"])) else 0.0
 
 
-def chart_type(completion: str, known: Known) -> float | None:
-    """1 for the right type of chart."""
-    if known.get("chart_type") is None:
+def length(completion: str, _: Annotations) -> float:
+    """Return up to 2.5: 1 for a thought of 71 to 250 characters, and 0.25 for each of its steps, at most 1.5."""
+    thought = parse_tag(completion, "think") or ""
+    return (1.0 if 70 < len(thought) <= 250 else 0.0) + min(0.25 * len(parse_steps(completion)), 1.5)
+
+
+def chart_type(completion: str, annotations: Annotations) -> float | None:
+    """Return 1 for the correct type of chart."""
+    if annotations.get("chart_type") is None:
         return None
-    return 1.0 if (said(completion, "type") or "").casefold() == str(known["chart_type"]).casefold() else 0.0
+    predicted, expected = parse_tag(completion, "type") or "", str(annotations["chart_type"])
+    return 1.0 if predicted.casefold() == expected.casefold() else 0.0
 
 
-def table(completion: str, known: Known) -> float | None:
-    """Up to 1.75: half for JSON, half for the share of columns, half for the share of cells, a quarter for the keys."""
-    true = known.get("table")
-    if true is None:
+def table(completion: str, annotations: Annotations) -> float | None:
+    """Return up to 1.75: 0.5 for JSON, 0.5 times the share of columns and that of cells, and 0.25 for the keys."""
+    expected = annotations.get("table")
+    if expected is None:
         return None
-    given = table_said(completion)
-    if given is None:
+    predicted = parse_table(completion)
+    if predicted is None:
         return 0.0
-    keys = 0.25 if given.keys() == {"columns", "rows"} else 0.0
-    columns, rows = _listed(given.get("columns")), [_listed(row) for row in _listed(given.get("rows"))]
-    headers = _share(columns, true["columns"])
-    cells = _share([cell for row in rows for cell in row], [cell for row in true["rows"] for cell in row])
+    keys = 0.25 if predicted.keys() == {"columns", "rows"} else 0.0
+    columns, rows = _as_list(predicted.get("columns")), [_as_list(row) for row in _as_list(predicted.get("rows"))]
+    headers = _share(columns, expected["columns"])
+    cells = _share([cell for row in rows for cell in row], [cell for row in expected["rows"] for cell in row])
     return 0.5 + 0.5 * headers + 0.5 * cells + keys
 
 
-def process(completion: str, known: Known) -> float | None:
-    """Up to 2: 1 plus the cosine between the words of the reasoning and of the one that is known."""
-    if known.get("reasoning") is None:
+def process(completion: str, annotations: Annotations) -> float | None:
+    """Return up to 2: 1 plus the cosine similarity of the word counts of the reasoning and of the annotated one."""
+    if annotations.get("reasoning") is None:
         return None
-    ours, theirs = _words("\n".join(steps_said(completion))), _words(str(known["reasoning"]))
-    if not ours or not theirs:
+    predicted = _count_words("\n".join(parse_steps(completion)))
+    expected = _count_words(str(annotations["reasoning"]))
+    if not predicted or not expected:
         return 0.0
-    dot = sum(count * theirs[word] for word, count in ours.items())
-    return 1.0 + dot / math.sqrt(sum(n * n for n in ours.values()) * sum(n * n for n in theirs.values()))
+    dot = sum(count * expected[word] for word, count in predicted.items())
+    return 1.0 + dot / math.sqrt(sum(n * n for n in predicted.values()) * sum(n * n for n in expected.values()))
 
 
 REWARDS: dict[str, Reward] = {
@@ -92,22 +94,22 @@ REWARDS: dict[str, Reward] = {
 }
 
 
-def _share(given: list[Any], true: list[Any]) -> float:
-    """Of what is true, how much was given; what was given too often or in excess costs as much."""
-    ours, theirs = Counter(map(_cell, given)), Counter(map(_cell, true))
-    return sum((ours & theirs).values()) / max(len(given), len(true), 1)
+def _share(predicted: list[Any], expected: list[Any]) -> float:
+    """Return the share of `expected` cells that were predicted; repeated and superfluous cells lower it."""
+    common = Counter(map(_normalize_cell, predicted)) & Counter(map(_normalize_cell, expected))
+    return sum(common.values()) / max(len(predicted), len(expected), 1)
 
 
-def _cell(value: Any) -> str:
-    """Numbers alike however they are written."""
+def _normalize_cell(value: Any) -> str:
+    """Return a cell as text in which equal numbers are equal, however they are written."""
     if isinstance(value, bool) or not isinstance(value, int | float):
         return " ".join(str(value).casefold().split())
     return f"{float(value):.6g}"
 
 
-def _listed(value: Any) -> list[Any]:
+def _as_list(value: Any) -> list[Any]:
     return value if isinstance(value, list) else []
 
 
-def _words(text: str) -> Counter[str]:
+def _count_words(text: str) -> Counter[str]:
     return Counter(re.findall(r"\w+", text.casefold()))

@@ -1,8 +1,8 @@
-"""Qwen2.5-VL's vision tower for images of one size, whose windows are known before any tensor is.
+"""Qwen2.5-VL's vision tower for images of one size, whose windows do not depend on tensor values.
 
-transformers takes images of any sizes in one row and asks the GPU in each of the 32 layers where one window ends and
-the next begins, which stops its queue of kernels, and then attends to the windows one by one. Where all images have
-one size and windows fill it, a reshape does the same.
+transformers accepts images of any sizes in one sequence. In each of the 32 layers it reads the borders of the windows
+from the GPU, which synchronizes with its queue of kernels, and then attends to one window after the other. Where all
+images have one size, and windows fill it without remainder, a reshape is equivalent.
 """
 
 from __future__ import annotations
@@ -20,12 +20,12 @@ from transformers.models.qwen2_5_vl.modeling_qwen2_5_vl import (
 
 
 class SegmentAttention(Qwen2_5_VLVisionAttention):
-    """Attention within segments that are all of one length: patches (segments * length, width) to the same shape."""
+    """Attention within segments of equal length: maps patches (segments * length, width) to the same shape."""
 
     def forward(
         self,
         hidden_states: Tensor,
-        cu_seqlens: Tensor,  # noqa: ARG002 - the tower passes the borders too
+        cu_seqlens: Tensor,  # noqa: ARG002 - the tower passes the borders as well
         position_embeddings: tuple[Tensor, Tensor] | None = None,
         max_seqlen: int | None = None,
         **_: Any,
@@ -39,31 +39,32 @@ class SegmentAttention(Qwen2_5_VLVisionAttention):
         return projected
 
 
-class Images(nn.Module):
-    """Where the patches of an image of `grid` (rows, columns) lie; both multiples of a window's side."""
+class ImageLayout(nn.Module):
+    """Positions and windows of the patches of an image of `grid` (rows, columns), multiples of a window's side."""
 
     positions: Tensor
-    """(patches, 2) int64: row and column, in the order of the patches: those of a token together."""
+    """(patches, 2) int64: row and column of each patch; the patches of a token are adjacent."""
     order: Tensor
-    """(tokens,) int64: those of a window together."""
+    """(tokens,) int64: an order of the tokens in which those of a window are adjacent."""
 
     def __init__(self, grid: tuple[int, int], *, merge: int, window: int) -> None:
-        """`merge`: patches on the side of what becomes one token; `window`: tokens on the side of a window."""
+        """Compute the layout, with `merge` patches per side of a token and `window` tokens per side of a window."""
         super().__init__()
         rows, columns = grid
         if rows % (merge * window) or columns % (merge * window):
             raise ValueError(f"windows of {merge * window} patches do not fill {rows} x {columns}")
         self.patches, self.per_window = rows * columns, (merge * window) ** 2
         self.tokens = self.patches // merge**2
-        self.register_buffer("positions", _blocks(torch.cartesian_prod(*map(torch.arange, grid)), grid, merge), False)
+        coordinates = torch.cartesian_prod(*map(torch.arange, grid))
+        self.register_buffer("positions", _to_blocks(coordinates, grid, merge), False)
         tokens = (rows // merge, columns // merge)
-        self.register_buffer("order", _blocks(torch.arange(self.tokens)[:, None], tokens, window)[:, 0], False)
+        self.register_buffer("order", _to_blocks(torch.arange(self.tokens)[:, None], tokens, window)[:, 0], False)
 
     def encode(self, tower: Qwen2_5_VisionTransformerPretrainedModel, patches: Tensor) -> Tensor:
-        """Patches (n, patches, values) to features (n * tokens, width of the language model)."""
+        """Encode patches (n, patches, values) as features (n * tokens, width of the language model)."""
         count = patches.shape[0]
         first = torch.arange(count, device=patches.device)[:, None]
-        # The borders are for attention over segments of different lengths; here nothing reads them.
+        # Borders are only needed for segments of different lengths; `SegmentAttention` does not read them.
         borders = torch.zeros(0, dtype=torch.int32, device=patches.device)
         features: Tensor = tower(
             patches.flatten(0, 1).to(tower.dtype),
@@ -79,7 +80,7 @@ class Images(nn.Module):
 
 
 def attend_by_segment(tower: Qwen2_5_VisionTransformerPretrainedModel) -> None:
-    """Give each layer the attention above; its weights stay, and their names."""
+    """Replace the attention of each layer by `SegmentAttention`, with the same weights under the same names."""
     blocks: Any = tower.blocks
     for block in blocks:
         with torch.device("meta"):
@@ -88,7 +89,7 @@ def attend_by_segment(tower: Qwen2_5_VisionTransformerPretrainedModel) -> None:
         block.attn = attention
 
 
-def _blocks(values: Tensor, grid: tuple[int, int], side: int) -> Tensor:
-    """(rows * columns, ...) in rows, as (rows * columns, ...) in blocks of `side` x `side`, each in rows."""
+def _to_blocks(values: Tensor, grid: tuple[int, int], side: int) -> Tensor:
+    """Reorder (rows * columns, ...) from row-major order to blocks of `side` x `side`, each in row-major order."""
     rows, columns = grid
     return values.view(rows // side, side, columns // side, side, -1).transpose(1, 2).flatten(0, 3)

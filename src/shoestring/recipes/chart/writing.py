@@ -1,9 +1,9 @@
-"""Writing completions with a policy under adapters: what transformers' `generate` gives, with a fraction of its work.
+"""Generating completions with a policy under adapters: the tokens of transformers' `generate` at a lower cost.
 
-A token's step of `generate` is bound by the hundreds of small operators that ask for it. Here a prompt is read once for
-all of its completions; keys and values lie in one place of their full length; positions are turned into angles once a
-token, not once a layer; an adapter is two products, cast once a text. Dropout is off, as in every engine that writes
-for GRPO: TRL leaves it on where it writes with `generate`, and then draws from another policy at every token.
+The time of a token in `generate` is bound by launching hundreds of small operators. Here a prompt is processed once for
+all of its completions; keys and values are preallocated at their full length; rotary angles are computed once per
+token, not once per layer; an adapter is two matrix products, cast once per call. Dropout is off, as in every engine
+that generates for GRPO: TRL's `generate` leaves it on, and so samples each token from a different policy.
 """
 
 from __future__ import annotations
@@ -15,51 +15,54 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import linear, rms_norm, scaled_dot_product_attention, silu
 
-Project: TypeAlias = Callable[[Tensor], Tensor]
+Projection: TypeAlias = Callable[[Tensor], Tensor]
 
-LOOKED_AT = 16
-"""Tokens on a GPU between two looks at whether all texts have ended: a look stops its queue of kernels."""
+END_CHECK_INTERVAL = 16
+"""Tokens on a GPU between two checks whether all texts have ended: a check synchronizes with its queue of kernels."""
 
 
 @torch.no_grad()
-def write(
-    model: Any, given: Mapping[str, Tensor], *, length: int, ends: list[int], padding: int, sampled: bool
+def generate(
+    model: Any, inputs: Mapping[str, Tensor], *, length: int, end_tokens: list[int], padding: int, do_sample: bool
 ) -> Tensor:
-    """Tokens (n, at most `length`) after the prompts `given`, on the CPU: up to one of `ends`, then `padding`.
+    """Return the tokens (n, at most `length`) after n prompts, on the CPU: up to an end token, then `padding`.
 
-    `model` is a Qwen2.5-VL under adapters; `given` is what its processor makes of n prompts with an image each:
-    `input_ids` and `attention_mask` (n, prompt) padded on the left, `pixel_values`, `image_grid_thw` (n, 3). Sampled
-    from the whole vocabulary at temperature 1, or greedily.
+    `model` is a Qwen2.5-VL under adapters; `inputs` is the output of its processor for n prompts with one image each:
+    `input_ids` and `attention_mask` (n, prompt) padded on the left, `pixel_values`, `image_grid_thw` (n, 3). Tokens are
+    sampled from the whole vocabulary at temperature 1, or chosen greedily.
     """
     base = model.get_base_model()
     training, device = model.training, base.get_input_embeddings().weight.device
-    _without_dropout(model)
+    _disable_dropout(model)
     try:
-        places, prompts = firsts(given)
-        of_row = torch.tensor(places, device=device)
-        scores, cache, nearest = _read(base, {name: value.to(device) for name, value in prompts.items()})
-        mask = given["attention_mask"].to(device).bool()
-        steps = _Steps(base, cache, of_row, mask, length)
-        ended = torch.zeros(len(places), dtype=torch.bool, device=device)
-        stops = torch.tensor(ends, device=device)
-        scores, nearest, tokens = scores[of_row], nearest[of_row], []
+        indices, prompts = unique_prompts(inputs)
+        rows = torch.tensor(indices, device=device)
+        prompts = {name: value.to(device) for name, value in prompts.items()}
+        scores, cache, last_positions = _process_prompts(base, prompts)
+        mask = inputs["attention_mask"].to(device).bool()
+        decoder = _Decoder(base, cache, rows, mask, length)
+        has_ended = torch.zeros(len(indices), dtype=torch.bool, device=device)
+        ends = torch.tensor(end_tokens, device=device)
+        scores, last_positions, tokens = scores[rows], last_positions[rows], []
         for number in range(length):
-            scores[:, base.config.image_token_id] = -torch.inf  # an image's place is no word: TRL forbids it too
-            chosen = _sampled(scores) if sampled else scores.argmax(dim=-1)
-            tokens.append(chosen.masked_fill(ended, padding))
-            ended |= torch.isin(chosen, stops)
-            look = device.type == "cpu" or number % LOOKED_AT == 0
-            if number + 1 == length or (look and bool(ended.all())):
+            scores[:, base.config.image_token_id] = -torch.inf  # TRL suppresses the image token as well
+            chosen = _sample(scores) if do_sample else scores.argmax(dim=-1)
+            tokens.append(chosen.masked_fill(has_ended, padding))
+            has_ended |= torch.isin(chosen, ends)
+            checks_end = device.type == "cpu" or number % END_CHECK_INTERVAL == 0
+            if number + 1 == length or (checks_end and bool(has_ended.all())):
                 break
-            scores = steps(tokens[-1], nearest + 1 + number, mask.shape[1] + number)
+            scores = decoder(tokens[-1], last_positions + 1 + number, mask.shape[1] + number)
         return torch.stack(tokens, dim=1).cpu()
     finally:
         model.train(training)
 
 
-def _without_dropout(model: nn.Module) -> None:
-    """In `eval()`, but for 4-bit layers: on a CPU with AVX512-BF16 bitsandbytes 0.50 would lay their weights out anew
-    there, once and for all, with scales rounded to bf16, and fail for widths that are no multiple of 64.
+def _disable_dropout(model: nn.Module) -> None:
+    """Set the model to evaluation mode, except its 4-bit layers.
+
+    In evaluation mode, on a CPU with AVX512-BF16, bitsandbytes 0.50 would irreversibly convert their weights to another
+    layout with scales rounded to bf16, and fail for widths that are no multiple of 64.
     """
     model.eval()
     for module in model.modules():
@@ -67,118 +70,119 @@ def _without_dropout(model: nn.Module) -> None:
             module.training = True
 
 
-def firsts(given: Mapping[str, Tensor]) -> tuple[list[int], dict[str, Tensor]]:
-    """For each row the place of its prompt among those that differ, and what is `given` of those.
+def unique_prompts(inputs: Mapping[str, Tensor]) -> tuple[list[int], dict[str, Tensor]]:
+    """Return for each row the index of its prompt among the unique prompts, and the inputs of the unique prompts.
 
-    Rows of one prompt follow one another.
+    Rows with the same prompt must be adjacent.
     """
-    ids, grids = given["input_ids"], given["image_grid_thw"]
-    images = given["pixel_values"].split(grids.prod(dim=-1).tolist())
-    assert len(images) == len(ids), "an image to each prompt"
-    differ = [
+    ids, grids = inputs["input_ids"], inputs["image_grid_thw"]
+    images = inputs["pixel_values"].split(grids.prod(dim=-1).tolist())
+    assert len(images) == len(ids), "one image per prompt is required"
+    unique = [
         row
         for row in range(len(ids))
         if not (row and torch.equal(ids[row], ids[row - 1]) and torch.equal(images[row], images[row - 1]))
     ]
-    places = [sum(first <= row for first in differ) - 1 for row in range(len(ids))]
-    return places, {
-        "input_ids": ids[differ],
-        "attention_mask": given["attention_mask"][differ],
-        "pixel_values": torch.cat([images[row] for row in differ]),
-        "image_grid_thw": grids[differ],
+    indices = [sum(first <= row for first in unique) - 1 for row in range(len(ids))]
+    return indices, {
+        "input_ids": ids[unique],
+        "attention_mask": inputs["attention_mask"][unique],
+        "pixel_values": torch.cat([images[row] for row in unique]),
+        "image_grid_thw": grids[unique],
     }
 
 
-def _read(base: Any, prompts: dict[str, Tensor]) -> tuple[Tensor, Any, Tensor]:
-    """Scores (n, vocabulary) of the first tokens, the cache, and each prompt's last position (n,)."""
-    kinds = (prompts["input_ids"] == base.config.image_token_id).int()
+def _process_prompts(base: Any, prompts: dict[str, Tensor]) -> tuple[Tensor, Any, Tensor]:
+    """Return the logits (n, vocabulary) of the first tokens, the KV cache, and each prompt's last position (n,)."""
+    token_types = (prompts["input_ids"] == base.config.image_token_id).int()
     positions, _ = base.model.get_rope_index(
         prompts["input_ids"],
-        mm_token_type_ids=kinds,
+        mm_token_type_ids=token_types,
         image_grid_thw=prompts["image_grid_thw"],
         attention_mask=prompts["attention_mask"],
     )
-    read = base.model(**prompts, mm_token_type_ids=kinds, position_ids=positions, use_cache=True)
-    return base.lm_head(read.last_hidden_state[:, -1]), read.past_key_values, positions.amax(dim=(0, 2))
+    outputs = base.model(**prompts, mm_token_type_ids=token_types, position_ids=positions, use_cache=True)
+    return base.lm_head(outputs.last_hidden_state[:, -1]), outputs.past_key_values, positions.amax(dim=(0, 2))
 
 
-def _sampled(scores: Tensor) -> Tensor:
-    """One token (n,) of each of (n, vocabulary)."""
+def _sample(scores: Tensor) -> Tensor:
+    """Sample tokens (n,) from logits (n, vocabulary)."""
     return torch.multinomial(scores.float().softmax(dim=-1), num_samples=1)[:, 0]
 
 
-class _Steps:
-    """The scores (n, vocabulary) after one more token of each text."""
+class _Decoder:
+    """The language model for one token of each text: returns the logits (n, vocabulary) of the next token."""
 
     def __init__(self, base: Any, cache: Any, rows: Tensor, mask: Tensor, length: int) -> None:
-        """`rows` (n,): each text's prompt in the cache; `mask` (n, prompt): False for padding."""
+        """Copy the cache: `rows` (n,) is the index of each text's prompt; `mask` (n, prompt) is False for padding."""
         text = base.model.language_model
-        self._embed, self._turn, self._head = base.get_input_embeddings(), text.rotary_emb, base.lm_head
+        self._embed, self._rotary, self._head = base.get_input_embeddings(), text.rotary_emb, base.lm_head
         self._norm = text.norm
-        # None where nothing is padded: attention without a mask is the faster one.
-        longer = torch.ones(len(mask), length, dtype=torch.bool, device=mask.device)
-        self._mask = None if bool(mask.all()) else torch.cat((mask, longer), dim=1)[:, None, None]
+        # Without padding there is no mask, because attention without a mask is faster.
+        completions = torch.ones(len(mask), length, dtype=torch.bool, device=mask.device)
+        self._mask = None if bool(mask.all()) else torch.cat((mask, completions), dim=1)[:, None, None]
         self._layers = []
-        for layer, kept in zip(text.layers, cache.layers, strict=True):
-            self._layers.append(_Layer(layer, kept.keys, kept.values, rows, length))
-            kept.keys = kept.values = None  # copied: never are those of all layers there twice
+        for layer, cached in zip(text.layers, cache.layers, strict=True):
+            self._layers.append(_DecoderLayer(layer, cached.keys, cached.values, rows, length))
+            cached.keys = cached.values = None  # free the original of each copy, so that only one layer exists twice
 
-    def __call__(self, tokens: Tensor, positions: Tensor, place: int) -> Tensor:
-        """Of `tokens` (n,) at `positions` (n,), the `place`-th in the cache."""
+    def __call__(self, tokens: Tensor, positions: Tensor, index: int) -> Tensor:
+        """Process `tokens` (n,) at rotary positions `positions` (n,) and index `index` of the cache."""
         hidden: Tensor = self._embed(tokens)
-        cos, sin = self._turn(hidden, positions[None, :, None])
-        mask = None if self._mask is None else self._mask[..., : place + 1]
+        cos, sin = self._rotary(hidden, positions[None, :, None])
+        mask = None if self._mask is None else self._mask[..., : index + 1]
         for layer in self._layers:
-            hidden = layer(hidden, cos, sin, place, mask)
-        scores: Tensor = self._head(_normed(hidden, self._norm))
+            hidden = layer(hidden, cos, sin, index, mask)
+        scores: Tensor = self._head(_apply_norm(hidden, self._norm))
         return scores
 
 
-class _Layer:
-    """A decoder's layer for one token of each text, with the keys and values before it."""
+class _DecoderLayer:
+    """A decoder layer for one token of each text, with the keys and values of the tokens before it."""
 
     def __init__(self, layer: Any, keys: Tensor, values: Tensor, rows: Tensor, length: int) -> None:
-        """`keys`, `values`: (prompts, heads, places, width of a head)."""
+        """Copy the `keys` and `values` of the prompts, (prompts, heads, positions, head width), for each text."""
         attention, mlp = layer.self_attn, layer.mlp
         dtype = keys.dtype
         self._q, self._k, self._v, self._o = (
-            projection(each, dtype) for each in (attention.q_proj, attention.k_proj, attention.v_proj, attention.o_proj)
+            build_projection(module, dtype)
+            for module in (attention.q_proj, attention.k_proj, attention.v_proj, attention.o_proj)
         )
         self._gate, self._up, self._down = (
-            projection(each, dtype) for each in (mlp.gate_proj, mlp.up_proj, mlp.down_proj)
+            build_projection(module, dtype) for module in (mlp.gate_proj, mlp.up_proj, mlp.down_proj)
         )
-        self._before, self._after = layer.input_layernorm, layer.post_attention_layernorm
+        self._attention_norm, self._mlp_norm = layer.input_layernorm, layer.post_attention_layernorm
         self._scale, self._width = attention.scaling, attention.head_dim
-        self._kept = []
+        self._cache = []
         for prompts in (keys, values):
-            kept = prompts.new_empty(len(rows), prompts.shape[1], prompts.shape[2] + length, prompts.shape[3])
-            kept[:, :, : prompts.shape[2]] = prompts[rows]
-            self._kept.append(kept)
+            cache = prompts.new_empty(len(rows), prompts.shape[1], prompts.shape[2] + length, prompts.shape[3])
+            cache[:, :, : prompts.shape[2]] = prompts[rows]
+            self._cache.append(cache)
 
-    def __call__(self, hidden: Tensor, cos: Tensor, sin: Tensor, place: int, mask: Tensor | None) -> Tensor:
-        """(n, width) to the same."""
-        normed = _normed(hidden, self._before)
-        keys, values = self._kept
+    def __call__(self, hidden: Tensor, cos: Tensor, sin: Tensor, index: int, mask: Tensor | None) -> Tensor:
+        """Map hidden states (n, width) to those after the layer, and append the token to the cache at `index`."""
+        normed = _apply_norm(hidden, self._attention_norm)
+        keys, values = self._cache
         heads = keys.shape[1]
-        turned = torch.cat((self._q(normed), self._k(normed)), dim=-1).unflatten(-1, (-1, self._width))
-        first, second = turned.chunk(2, dim=-1)
-        turned = turned * cos + torch.cat((-second, first), dim=-1) * sin
-        keys[:, :, place] = turned[:, -heads:]
-        values[:, :, place] = self._v(normed).unflatten(-1, (heads, -1))
-        # Queries that share a head of keys stand where else the places of a text would.
-        queries = turned[:, :-heads].unflatten(1, (heads, -1))
+        rotated = torch.cat((self._q(normed), self._k(normed)), dim=-1).unflatten(-1, (-1, self._width))
+        first, second = rotated.chunk(2, dim=-1)
+        rotated = rotated * cos + torch.cat((-second, first), dim=-1) * sin
+        keys[:, :, index] = rotated[:, -heads:]
+        values[:, :, index] = self._v(normed).unflatten(-1, (heads, -1))
+        # The query heads that share a key head take the dimension of positions.
+        queries = rotated[:, :-heads].unflatten(1, (heads, -1))
         attended = scaled_dot_product_attention(
-            queries, keys[:, :, : place + 1], values[:, :, : place + 1], attn_mask=mask, scale=self._scale
+            queries, keys[:, :, : index + 1], values[:, :, : index + 1], attn_mask=mask, scale=self._scale
         )
         hidden = hidden + self._o(attended.flatten(1))
-        normed = _normed(hidden, self._after)
+        normed = _apply_norm(hidden, self._mlp_norm)
         return hidden + self._down(silu(self._gate(normed)) * self._up(normed))
 
 
-def projection(layer: Any, dtype: torch.dtype) -> Project:
-    """A dense layer with its adapter, as a function of (n, inputs)."""
+def build_projection(layer: Any, dtype: torch.dtype) -> Projection:
+    """Return a dense layer with its adapter as a function of (n, inputs)."""
     base = getattr(layer, "base_layer", layer)
-    plain: Project = base
+    plain: Projection = base
     if type(base) is nn.Linear:
         weight, bias = base.weight, base.bias
 
@@ -193,5 +197,5 @@ def projection(layer: Any, dtype: torch.dtype) -> Project:
     return lambda inputs: torch.addmm(plain(inputs), inputs @ down, up)
 
 
-def _normed(hidden: Tensor, norm: Any) -> Tensor:
+def _apply_norm(hidden: Tensor, norm: Any) -> Tensor:
     return rms_norm(hidden, hidden.shape[-1:], norm.weight, norm.variance_epsilon)

@@ -1,6 +1,6 @@
 """`hf:PATH_OR_NAME`: the model of any Hugging Face configuration.
 
-Enough to estimate and to plan: no weights are loaded, and there is no data.
+The recipe is for estimates and plans: it loads no weights and has no data.
 """
 
 from __future__ import annotations
@@ -23,19 +23,20 @@ EXTRA = "huggingface"
 
 @dataclass(frozen=True, kw_only=True)
 class Options:
-    """What may be chosen, and what it means for learning and memory."""
+    """The options of `hf:`, and their effect on training and memory."""
 
-    seq_len: Annotated[int, "tokens in each sample, the longest that the data can have"] = 512
-    attention: Annotated[Literal["sdpa", "eager"], "torch's fused attention, or the square of scores"] = "sdpa"
+    seq_len: Annotated[int, "tokens in each sample: the maximum length in the data"] = 512
+    attention: Annotated[Literal["sdpa", "eager"], "torch's fused attention, or a full matrix of scores"] = "sdpa"
     loss_chunk: Annotated[
-        int | None, "tokens whose logits exist at once, of a causal language model; none for the model's own loss"
+        int | None, "tokens whose logits exist at the same time, for causal language models; none: the model's own loss"
     ] = None
     optimizer: Annotated[
-        Literal["adamw", "adam", "sgd", "rmsprop", "adagrad", "adafactor"], "torch's, with its default settings"
+        Literal["adamw", "adam", "sgd", "rmsprop", "adagrad", "adafactor"],
+        "torch's optimizer, with its default settings",
     ] = "adamw"
     epochs: Annotated[int, "passes over the training data"] = 1
     effective_batch: Annotated[int, "samples in one update"] = 8
-    seed: Annotated[int, "decides initialisation, sample order and dropout"] = 0
+    seed: Annotated[int, "seed of the initialization, sample order and dropout"] = 0
 
     def __post_init__(self) -> None:
         problems = config.too_small(vars(self), {"seq_len": 1, "loss_chunk": 1})
@@ -47,61 +48,61 @@ class HuggingFace:
     """The model of a Hugging Face configuration, with the head that its architecture declares."""
 
     source: ClassVar[str] = ""
-    """A configuration's file, a folder with one, or a name on the hub."""
+    """A configuration file, a folder with one, or a name on the hub."""
 
     def __init__(self, options: Options | None = None) -> None:
         self.options = options or Options()
 
     def model(self) -> nn.Module:
-        """The model in its training mode, in fp32."""
+        """Return the model in training mode, in fp32."""
         extras.require(EXTRA, "transformers")
         from shoestring.recipes.huggingface import build
 
-        return build.model(self.source, self.options)
+        return build.build_model(self.source, self.options)
 
     def batch(self, size: int) -> dict[str, Tensor]:
-        """`size` samples of `seq_len` tokens with the labels that the head takes."""
+        """Return `size` samples of `seq_len` tokens with the labels that the head requires."""
         extras.require(EXTRA, "transformers")
         from shoestring.recipes.huggingface import batches, configuration
 
-        return batches.batch(configuration.read(self.source), size, self.options.seq_len)
+        return batches.build_batch(configuration.read(self.source), size, self.options.seq_len)
 
     def loss(self, model: nn.Module, batch: dict[str, Tensor]) -> Tensor:
-        """The head's own loss, a mean; the same in pieces where `loss_chunk` is set."""
+        """Return the head's own mean loss, computed in chunks where `loss_chunk` is set."""
         if self.options.loss_chunk:
             from shoestring.recipes.huggingface import chunks
 
-            return chunks.loss(model, batch, self.options.loss_chunk)
+            return chunks.chunked_loss(model, batch, self.options.loss_chunk)
         outputs: Any = model(**batch)
         loss: Tensor = outputs.loss
         return loss
 
     def optimizer(self, model: nn.Module) -> Optimizer:
-        """The chosen optimizer over what is trained."""
-        trained = [weight for weight in model.parameters() if weight.requires_grad]
-        return _OPTIMIZERS[self.options.optimizer](trained)
+        """Return the chosen optimizer over the trainable parameters."""
+        trainable = [parameter for parameter in model.parameters() if parameter.requires_grad]
+        return _OPTIMIZERS[self.options.optimizer](trainable)
 
 
-def _torchs(name: str) -> Callable[[list[nn.Parameter]], Optimizer]:
-    def make(trained: list[nn.Parameter]) -> Optimizer:
+def _torch_optimizer(name: str) -> Callable[[list[nn.Parameter]], Optimizer]:
+    def build(parameters: list[nn.Parameter]) -> Optimizer:
         import torch
 
-        made: Optimizer = getattr(torch.optim, name)(trained, lr=1e-4)
-        return made
+        optimizer: Optimizer = getattr(torch.optim, name)(parameters, lr=1e-4)
+        return optimizer
 
-    return make
+    return build
 
 
 _OPTIMIZERS = {
-    "adamw": _torchs("AdamW"),
-    "adam": _torchs("Adam"),
-    "sgd": _torchs("SGD"),
-    "rmsprop": _torchs("RMSprop"),
-    "adagrad": _torchs("Adagrad"),
-    "adafactor": _torchs("Adafactor"),
+    "adamw": _torch_optimizer("AdamW"),
+    "adam": _torch_optimizer("Adam"),
+    "sgd": _torch_optimizer("SGD"),
+    "rmsprop": _torch_optimizer("RMSprop"),
+    "adagrad": _torch_optimizer("Adagrad"),
+    "adafactor": _torch_optimizer("Adafactor"),
 }
 
 
 def of(source: str) -> type[HuggingFace]:
-    """The recipe of one configuration: a class, since options are all that an instance is made of."""
+    """Return the recipe class of a configuration; it is a class because a recipe's only argument is its options."""
     return type("HuggingFace", (HuggingFace,), {"source": source, "__doc__": HuggingFace.__doc__})

@@ -1,8 +1,8 @@
 """torch's fused attention for models whose heads share keys and values.
 
-transformers asks torch to share them inside the kernel (`enable_gqa`), which memory-efficient attention, the one a
-Turing GPU has, does not take; torch then falls back to plain mathematics with its square of scores. So keys and values
-are repeated for each head first.
+transformers lets torch share them inside the kernel (`enable_gqa`). Memory-efficient attention, the only fused kernel
+of Turing GPUs, does not support this, and torch falls back to plain operators with a full score matrix. Therefore keys
+and values are repeated for each head first.
 """
 
 from __future__ import annotations
@@ -18,13 +18,13 @@ NAME = "sdpa_repeated"
 
 
 def register() -> None:
-    """Make the name known to transformers."""
+    """Register this attention with transformers as `NAME`."""
     AttentionInterface.register(NAME, _attend)
     AttentionMaskInterface.register(NAME, sdpa_mask)
 
 
-class _OneHeadEach:
-    """What the function for any attention asks a module: these heads share nothing any more."""
+class _UngroupedModule:
+    """The attributes of an attention module that `sdpa_attention_forward` reads, without groups of heads."""
 
     def __init__(self, module: nn.Module) -> None:
         self.is_causal = getattr(module, "is_causal", True)
@@ -34,7 +34,7 @@ def _attend(
     module: Any, query: Tensor, key: Tensor, value: Tensor, attention_mask: Tensor | None, **options: Any
 ) -> tuple[Tensor, None]:
     groups = getattr(module, "num_key_value_groups", 1)
-    alone: Any = _OneHeadEach(module)
+    ungrouped: Any = _UngroupedModule(module)
     return sdpa_attention_forward(
-        alone, query, repeat_kv(key, groups), repeat_kv(value, groups), attention_mask, **options
+        ungrouped, query, repeat_kv(key, groups), repeat_kv(value, groups), attention_mask, **options
     )

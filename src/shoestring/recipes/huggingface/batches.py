@@ -1,4 +1,4 @@
-"""The batch of a head: what its model takes, and labels in the shape that its loss takes."""
+"""Batches for any model class: the inputs of the model, and labels in the shape that the loss of its head requires."""
 
 from __future__ import annotations
 
@@ -16,71 +16,74 @@ OWN_RECIPE = "write a recipe of your own: a file with model(), batch() and loss(
 OTHER_HEAD = "name a head in `architectures` of its config.json (...ForCausalLM, ...ForSequenceClassification), or "
 
 
-def batch(settings: Any, size: int, seq_len: int) -> dict[str, Any]:
-    """`size` samples with the longest sequences; every label counts.
+def build_batch(config: Any, size: int, seq_len: int) -> dict[str, Any]:
+    """Return `size` samples with sequences of `seq_len` tokens; no label is ignored by the loss.
 
-    A model of text that also takes images (LLaVA, Qwen2-VL) gets text alone. Raises UsageError for sequences that
-    are longer than the model's positions, where these are weights (rotary ones go on beyond what the model was trained
-    with), and for inputs and heads that are not known here.
+    A text model that also accepts images (LLaVA, Qwen2-VL) gets text only. Raises UsageError for sequences that are
+    longer than the learned positions (rotary positions have no limit), and for unsupported inputs and heads.
     """
-    kind = configuration.model_class(settings)
-    name = kind.__name__
-    # A class that only finds the right one (Auto...) takes what that takes: text.
-    takes = set(inspect.signature(kind.forward).parameters) if hasattr(kind, "forward") else {"labels"}
-    make = _INPUTS.get(getattr(kind, "main_input_name", "input_ids"))
-    if make is None:
-        raise UsageError(f"{name} takes {kind.main_input_name}, whose shape is not known here", hint=OWN_RECIPE)
-    inputs = make(settings, size, seq_len)
-    if "return_loss" in takes:  # images and texts that belong together
-        return {**_tokens(settings, size, seq_len), **_image(settings, size, seq_len), "return_loss": True}
-    if name.endswith(_UNKNOWN_HEADS) or not takes & {"labels", "start_positions"}:
-        raise UsageError(f"{name} has no loss that could be made up here", hint=OTHER_HEAD + OWN_RECIPE)
-    return {**inputs, **_labels(name, takes, inputs, size, seq_len)}
+    model_class = configuration.find_model_class(config)
+    name = model_class.__name__
+    # An Auto... class has no forward; it creates a text model.
+    has_forward = hasattr(model_class, "forward")
+    arguments = set(inspect.signature(model_class.forward).parameters) if has_forward else {"labels"}
+    main_input = getattr(model_class, "main_input_name", "input_ids")
+    make_inputs = _INPUTS.get(main_input)
+    if make_inputs is None:
+        raise UsageError(f"{name} takes {main_input}, an input whose shape hf: does not know", hint=OWN_RECIPE)
+    inputs = make_inputs(config, size, seq_len)
+    if "return_loss" in arguments:  # a contrastive loss of images and texts
+        return {**_make_tokens(config, size, seq_len), **_make_images(config, size, seq_len), "return_loss": True}
+    if name.endswith(_UNSUPPORTED_HEADS) or not arguments & {"labels", "start_positions"}:
+        raise UsageError(f"{name} has no loss that hf: can make labels for", hint=OTHER_HEAD + OWN_RECIPE)
+    return {**inputs, **_make_labels(name, arguments, inputs, size, seq_len)}
 
 
-def _labels(name: str, takes: set[str], inputs: dict[str, Tensor], size: int, seq_len: int) -> dict[str, Tensor]:
-    one = torch.zeros(size, dtype=torch.long)
+def _make_labels(
+    name: str, arguments: set[str], inputs: dict[str, Tensor], size: int, seq_len: int
+) -> dict[str, Tensor]:
+    per_sample = torch.zeros(size, dtype=torch.long)
     if name.endswith("ForQuestionAnswering"):
-        return {"start_positions": one, "end_positions": one.clone()}
+        return {"start_positions": per_sample, "end_positions": per_sample.clone()}
     if name.endswith("ForSemanticSegmentation"):
         return {"labels": torch.zeros(size, *inputs["pixel_values"].shape[2:], dtype=torch.long)}
     if name.endswith(("Classification", "ForNextSentencePrediction")) and not name.endswith("ForTokenClassification"):
-        return {"labels": one}
-    more = {"next_sentence_label": one} if "next_sentence_label" in takes else {}
-    return {"labels": torch.zeros(size, seq_len, dtype=torch.long), **more}
+        return {"labels": per_sample}
+    next_sentence = {"next_sentence_label": per_sample} if "next_sentence_label" in arguments else {}
+    return {"labels": torch.zeros(size, seq_len, dtype=torch.long), **next_sentence}
 
 
-def _tokens(settings: Any, size: int, seq_len: int) -> dict[str, Tensor]:
-    text = settings.get_text_config()
+def _make_tokens(config: Any, size: int, seq_len: int) -> dict[str, Tensor]:
+    text = config.get_text_config()
     longest = getattr(text, "max_position_embeddings", None) or 0
     rotary = getattr(text, "rope_parameters", None)
-    # Less than none is how XLNet says that there is no end.
+    # XLNet has a negative number of positions, which means no limit.
     if 0 < longest < seq_len and not rotary:
-        raise UsageError(f"seq_len={seq_len}: the model has {longest} positions")
+        raise UsageError(f"seq_len={seq_len} is too long: the model has {longest} positions")
     return {"input_ids": torch.zeros(size, seq_len, dtype=torch.long)}
 
 
-def _image(settings: Any, size: int, _seq_len: int) -> dict[str, Tensor]:
-    """(size, channels, height, width) float32 as large as the configuration says; 224 pixels where it says nothing."""
-    vision = getattr(settings, "vision_config", settings)
+def _make_images(config: Any, size: int, _seq_len: int) -> dict[str, Tensor]:
+    """Return (size, channels, height, width) float32 with the configuration's image size, by default 224 pixels."""
+    vision = getattr(config, "vision_config", config)
     side = getattr(vision, "image_size", None) or 224
     height, width = (side, side) if isinstance(side, int) else side
     return {"pixel_values": torch.zeros(size, getattr(vision, "num_channels", 3), height, width)}
 
 
-def _spectrum(settings: Any, size: int, _seq_len: int) -> dict[str, Tensor]:
-    """(size, frequencies, frames) float32 of the longest sound: Whisper's first layers halve its frames."""
-    if not hasattr(settings, "max_source_positions") or not hasattr(settings, "num_mel_bins"):
-        raise UsageError(f"how long a sound {settings.model_type} takes is not known here", hint=OWN_RECIPE)
-    return {"input_features": torch.zeros(size, settings.num_mel_bins, 2 * settings.max_source_positions)}
+def _make_spectra(config: Any, size: int, _seq_len: int) -> dict[str, Tensor]:
+    """Return (size, frequencies, frames) float32 of the longest audio: Whisper's first layers halve the frames."""
+    if not hasattr(config, "max_source_positions") or not hasattr(config, "num_mel_bins"):
+        raise UsageError(f"hf: does not know the audio length of {config.model_type}", hint=OWN_RECIPE)
+    return {"input_features": torch.zeros(size, config.num_mel_bins, 2 * config.max_source_positions)}
 
 
 _INPUTS: dict[str, Callable[[Any, int, int], dict[str, Tensor]]] = {
-    "input_ids": _tokens,
-    "pixel_values": _image,
-    "input_features": _spectrum,
+    "input_ids": _make_tokens,
+    "pixel_values": _make_images,
+    "input_features": _make_spectra,
 }
-"""By transformers' name for the main input of a model."""
+"""Functions that make the inputs, by transformers' name of a model's main input."""
 
-_UNKNOWN_HEADS = ("ForMultipleChoice", "Detection", "ForInstanceSegmentation", "ForUniversalSegmentation")
-"""Heads whose labels are lists of boxes or have a size that no configuration tells."""
+_UNSUPPORTED_HEADS = ("ForMultipleChoice", "Detection", "ForInstanceSegmentation", "ForUniversalSegmentation")
+"""Heads whose labels are lists of boxes, or have a size that is not in the configuration."""

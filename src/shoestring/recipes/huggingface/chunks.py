@@ -1,4 +1,4 @@
-"""A causal language model's loss without all of its logits: the head's product in pieces (`techniques/loss.py`)."""
+"""The loss of a causal language model with the logits computed in chunks (`techniques/loss.py`)."""
 
 from __future__ import annotations
 
@@ -11,32 +11,39 @@ from shoestring.errors import UsageError
 from shoestring.techniques.loss import IGNORED, chunked_cross_entropy
 
 _SCALED = {"final_logit_softcapping": None, "logit_scale": 1.0, "logits_scaling": 1.0}
-"""What some models do to their logits, by its name in the configuration, and the value that does nothing."""
+"""Fields of configurations that transform the logits, and the value of each without an effect."""
 
 
-def require_plain_head(kind: Any, settings: Any) -> None:
-    """Raises UsageError for a model whose loss is not the cross-entropy of one linear layer."""
-    text = settings.get_text_config()
-    if not kind.__name__.endswith(("ForCausalLM", "LMHeadModel")):
-        raise UsageError(f"loss_chunk: {kind.__name__} is no causal language model", hint="loss_chunk=none")
-    changed = [name for name, plain in _SCALED.items() if getattr(text, name, None) not in (None, plain)]
-    if changed:
-        raise UsageError(f"loss_chunk: {kind.__name__} changes its logits by {changed[0]}", hint="loss_chunk=none")
+def require_plain_head(model_class: Any, config: Any) -> None:
+    """Raise UsageError for a model whose loss is not the cross-entropy of one linear layer."""
+    text = config.get_text_config()
+    name = model_class.__name__
+    if not name.endswith(("ForCausalLM", "LMHeadModel")):
+        raise UsageError(f"loss_chunk cannot be used: {name} is no causal language model", hint="set loss_chunk=none")
+    transforms = [field for field, neutral in _SCALED.items() if getattr(text, field, None) not in (None, neutral)]
+    if transforms:
+        raise UsageError(
+            f"loss_chunk cannot be used: {name} transforms its logits ({transforms[0]})", hint="set loss_chunk=none"
+        )
 
 
-def loss(model: nn.Module, batch: dict[str, Tensor], chunk: int) -> Tensor:
-    """The mean over the tokens that count, as `transformers/loss/loss_utils.py: ForCausalLMLoss` (5.23) has it.
+def chunked_loss(model: nn.Module, batch: dict[str, Tensor], chunk: int) -> Tensor:
+    """Return the mean loss over the tokens that are not ignored.
 
-    Raises UsageError where the head is no plain linear layer (an adapter on it, for one).
+    It equals `ForCausalLMLoss` of `transformers/loss/loss_utils.py` (5.23). Raises UsageError where the head is not a
+    plain linear layer, for example because it has an adapter.
     """
     wrapped: Any = model
     base = wrapped.get_base_model() if hasattr(model, "get_base_model") else wrapped
     head = base.get_output_embeddings()
     if type(head) is not nn.Linear:
-        raise UsageError(f"loss_chunk: the head is a {type(head).__name__}", hint="loss_chunk=none")
+        raise UsageError(
+            f"loss_chunk cannot be used: the head is a {type(head).__name__}, not a plain linear layer",
+            hint="set loss_chunk=none",
+        )
     inputs = {name: values for name, values in batch.items() if name != "labels"}
     hidden = base.base_model(**inputs).last_hidden_state
-    # Each place foretells the next token, and the last one nothing.
+    # Each position predicts the next token; the last position has no label.
     labels = functional.pad(batch["labels"], (0, 1), value=IGNORED)[:, 1:]
-    total, counted = chunked_cross_entropy(hidden.flatten(0, 1), head.weight, labels.flatten(), chunk, head.bias)
-    return total / counted
+    total, token_count = chunked_cross_entropy(hidden.flatten(0, 1), head.weight, labels.flatten(), chunk, head.bias)
+    return total / token_count

@@ -1,8 +1,8 @@
-"""`vqa`: a small student learns to answer questions about images, and to say why, from a large teacher's texts.
+"""`vqa`: a small student learns to answer questions about images, with reasons, from the texts of a large teacher.
 
-A vision transformer and a Vietnamese text encoder meet in one vector, from which a T5 writes. Three texts are learnt
-for each image: the whole in its format, the answer alone, and the reasoning alone. What each of them weighs changes in
-stages over the run. Needs `pip install 'shoestring[vqa]'`.
+The features of a vision transformer and a Vietnamese text encoder are fused into one vector, from which a T5 generates
+the text. The student is trained on three texts for each image: the whole text with its tags, the answer, and the
+reasoning. Their weights in the loss change in stages over the run. Needs `pip install 'shoestring[vqa]'`.
 """
 
 from __future__ import annotations
@@ -29,47 +29,47 @@ if TYPE_CHECKING:
 WEIGHT_DECAY = 0.01
 LEARNING_RATES = {"full": 1e-5, "tiny": 5e-3}
 LENGTHS = {"full": (64, 160), "tiny": (32, 48)}
-"""Tokens of a question and of a text to learn, at most."""
+"""Maximum number of tokens of a question and of a target text, by size."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Options:
-    """What may be chosen."""
+    """The options of `vqa`."""
 
-    size: Annotated[Literal["full", "tiny"], "the published size, or a hundred thousand parameters"] = "full"
+    size: Annotated[Literal["full", "tiny"], "the published size, or a model of a hundred thousand parameters"] = "full"
     data: Annotated[
         Path | None,
-        "teacher_outputs.jsonl or its folder; none: synthetic questions over the real digits that scikit-learn brings",
+        "teacher_outputs.jsonl or its folder; none: synthetic questions about the real digits of scikit-learn",
     ] = None
-    images: Annotated[Path | None, "folder that image paths are relative to; none: the data's own"] = None
+    images: Annotated[Path | None, "folder that image paths are relative to; none: the folder of the data"] = None
     split: Annotated[
-        Literal["by_image", "no"], "80/10/10 % of the images train, validate and test, or all data are one part"
+        Literal["by_image", "no"], "80/10/10 % of the images train, validate and test; no: all data train"
     ] = "by_image"
-    on_bad_rows: Annotated[OnBadRows, "refuse data with a row or an image that cannot be used, or skip and count"] = (
+    on_bad_rows: Annotated[OnBadRows, "refuse data with unusable rows or images, or skip and count these rows"] = (
         "refuse"
     )
     vision_from: Annotated[str | None, "pretrained BLIP, a folder or a name on the hub; none: random weights"] = None
-    text_from: Annotated[str | None, "pretrained PhoBERT and its tokenizer, as vision_from"] = None
-    writer_from: Annotated[str | None, "pretrained ViT5 and its tokenizer, as vision_from"] = None
-    download: Annotated[bool, "whether weights and tokenizers may come from the hub"] = False
+    text_from: Annotated[str | None, "pretrained PhoBERT and its tokenizer, like vision_from"] = None
+    writer_from: Annotated[str | None, "pretrained ViT5 and its tokenizer, like vision_from"] = None
+    download: Annotated[bool, "whether weights and tokenizers may be downloaded from the hub"] = False
     epochs: Annotated[int, "passes over the training data"] = 100
     effective_batch: Annotated[int, "samples in one update"] = 9
-    seed: Annotated[int, "decides initialisation, sample order and dropout"] = 42
-    q_len: Annotated[int | None, "tokens of a question at most, up to 256; none: 64, tiny 32"] = None
-    a_len: Annotated[int | None, "tokens of a text to learn at most; none: 160, tiny 48"] = None
-    learning_rate: Annotated[float | None, "peak; none: 1e-5, tiny 5e-3"] = None
-    patience: Annotated[int, "epochs without better answers (token_f1) after which training stops"] = 15
-    beams: Annotated[int, "texts that beam search follows in evaluation"] = 4
+    seed: Annotated[int, "seed of the initialization, sample order and dropout"] = 42
+    q_len: Annotated[int | None, "maximum number of tokens of a question, up to 256; none: 64, or 32 for tiny"] = None
+    a_len: Annotated[int | None, "maximum number of tokens of a target text; none: 160, or 48 for tiny"] = None
+    learning_rate: Annotated[float | None, "peak learning rate; none: 1e-5, or 5e-3 for tiny"] = None
+    patience: Annotated[int, "epochs without an improvement of token_f1 after which training stops"] = 15
+    beams: Annotated[int, "number of beams of beam search in evaluation"] = 4
     forwards: Annotated[
         Literal["shared", "guide"],
-        "nothing twice: one encoding for all three texts, the answer as the whole's beginning, fused attention; or as "
-        "published, all of it for each text",
+        "shared: one encoding for all three texts, the answer as the beginning of the whole text, fused attention; "
+        "guide: a complete forward for each text, as published",
     ] = "shared"
 
     def __post_init__(self) -> None:
         problems = too_small(vars(self), {"q_len": 1, "a_len": 1, "patience": 1, "beams": 1})
         if self.q_len is not None and self.q_len > 256:
-            problems.append(f"q_len={self.q_len}: PhoBERT has positions for 256 tokens")
+            problems.append(f"q_len={self.q_len}: must be at most 256, the number of PhoBERT's positions")
         if self.learning_rate is not None and self.learning_rate <= 0:
             problems.append(f"learning_rate={self.learning_rate}: must be more than 0")
         if problems:
@@ -77,44 +77,47 @@ class Options:
         for name in ("vision_from", "text_from", "writer_from"):
             folder = getattr(self, name)
             if folder is not None and Path(folder).exists():
-                # The working directory of the session that continues a run is another one.
+                # A session that resumes a run may have another working directory.
                 object.__setattr__(self, name, str(Path(folder).absolute()))
 
 
 class VQA:
-    """Answers to questions about images, with their reasons, learnt from a teacher's texts."""
+    """A student that learns to answer questions about images, with reasons, from a teacher's texts."""
 
     best = ("token_f1", "max")
     clip_norm = 1.0
 
     def __init__(self, options: Options | None = None) -> None:
         self.options = options or Options()
-        self._of_data: list[str] = []
+        self._data_notes: list[str] = []
 
     def model(self) -> nn.Module:
-        """Raises UsageError where the extra is not installed, or pretrained weights are not all there."""
-        from shoestring.recipes.vqa.attention import fuse
+        """Build the student.
 
-        student = self._source.student()
+        Raises UsageError where the extra is not installed, or pretrained weights are incomplete.
+        """
+        from shoestring.recipes.vqa.attention import fuse_attention
+
+        student = self._source.build_student()
         if self.options.forwards == "shared":
-            fuse(student.vision)
+            fuse_attention(student.vision)
         return student
 
     def blocks(self, model: Student) -> list[nn.Module]:
-        """The decoder's first: those that the published system computes again in backward."""
+        """Return the blocks to checkpoint, the decoder's first: the published system recomputes those."""
         return model.blocks()
 
     def batch(self, size: int) -> Batch:
-        """All texts as long as they may be, filled up to the multiple of 8 that real ones are."""
+        """Return a batch with texts of maximum length, rounded up to a multiple of 8 like real batches."""
         import torch
 
         from shoestring.recipes.vqa.student import Batch
 
-        pixels = self._source.configuration("vision").image_size
+        pixels = self._source.load_configuration("vision").image_size
         q_len, a_len = (-(-length // 8) * 8 for length in self._lengths)
         questions = torch.ones(size, q_len, dtype=torch.int64)
         mask = questions.clone()
-        # Questions differ in length, and without any padding attention would take a path that no real batch takes.
+        # Real batches are padded, and attention without any padding would use another kernel.
         mask[0, -1] = 0
         whole, answer, reasoning = (torch.ones(size, a_len, dtype=torch.int64) for _ in range(3))
         return Batch(
@@ -129,14 +132,14 @@ class VQA:
         )
 
     def stage(self, update: int, updates_per_epoch: int, total_updates: int) -> curriculum.Stage:
-        """What each of the three texts weighs in an update."""
-        return curriculum.stage(update // updates_per_epoch, total_updates // updates_per_epoch)
+        """Return the weights of the three texts in an update."""
+        return curriculum.stage_at(update // updates_per_epoch, total_updates // updates_per_epoch)
 
     def loss(self, model: Student, batch: Batch, stage: curriculum.Stage = curriculum.ANSWER_FOCUS) -> Tensor:
-        """The weighted sum over the three texts; of each the mean over samples of the mean over a sample's tokens.
+        """Return the weighted sum of the losses of the three texts, each a mean over samples of a mean over tokens.
 
-        Every sample weighs the same, so that an update does not depend on how it is split; its reasoning weighs by
-        its kind.
+        Samples have equal weights, so that an update does not depend on how it is split; only the weight of a reasoning
+        depends on its kind.
         """
         from shoestring.recipes.vqa.student import mean_over_tokens
 
@@ -149,14 +152,14 @@ class VQA:
             context = model.encode(batch.images, batch.questions, batch.mask)
             tokens = model.token_losses(context, batch.whole)
             whole = mean_over_tokens(tokens, batch.whole)
-            # What comes later in a text does not change what is thought of its beginning.
+            # The decoder is causal, so later tokens do not change the losses of the beginning.
             answer = mean_over_tokens(tokens[:, : batch.answer.shape[1]], batch.answer)
             reasoning = model.cross_entropy(context, batch.reasoning)
         weighted = stage.format * whole + stage.answer * answer + stage.reasoning * reasoning * batch.weights
         return weighted.mean()
 
     def data(self) -> dict[str, Dataset]:
-        """`train`, `validation` and `test`, no image in two of them; `train` alone where it is not to be split.
+        """Return the parts `train`, `validation` and `test` without common images, or only `train` with `split=no`.
 
         Raises UsageError where the extra is not installed, DataError for data that cannot be trained on.
         """
@@ -168,38 +171,44 @@ class VQA:
 
         options, source = self.options, self._source
         if options.data is None:
-            found, picture, notes = digits.samples(), digits.picture, [digits.NOTE]
+            all_samples, load_image, notes = digits.make_samples(), digits.load_image, [digits.NOTE]
         else:
             rows = Rows(options.on_bad_rows)
-            found, picture, notes = teacher.read(options.data, options.images, rows), teacher.picture, rows.notes
-        parts = samples.split(found) if options.split == "by_image" else {"train": found}
+            all_samples = teacher.read(options.data, options.images, rows)
+            load_image, notes = teacher.load_image, rows.notes
+        parts = samples.split(all_samples) if options.split == "by_image" else {"train": all_samples}
         q_len, a_len = self._lengths
         encode = partial(
-            dataset.encode, questions=source.tokens("text"), texts=source.tokens("writer"), q_len=q_len, a_len=a_len
+            dataset.encode,
+            question_tokenizer=source.load_tokenizer("text"),
+            text_tokenizer=source.load_tokenizer("writer"),
+            q_len=q_len,
+            a_len=a_len,
         )
         encoded = {name: [encode(sample) for sample in part] for name, part in parts.items()}
-        cut = sum(one.cut for part in encoded.values() for one in part)
-        if cut:
-            notes = [*notes, f"{cut:,} of {len(found):,} texts are longer than q_len={q_len} or a_len={a_len}, and cut"]
-        self._of_data = notes
+        truncated = sum(sample.is_truncated for part in encoded.values() for sample in part)
+        if truncated:
+            share = f"{truncated:,} of {len(all_samples):,} samples"
+            notes = [*notes, f"{share} are truncated, because they are longer than q_len={q_len} or a_len={a_len}"]
+        self._data_notes = notes
         return {
             name: dataset.Dataset(
                 part,
                 encoded[name],
-                picture,
-                side=source.configuration("vision").image_size,
+                load_image,
+                side=source.load_configuration("vision").image_size,
                 mean_weight=dataset.mean_weight(parts["train"]),
             )
             for name, part in parts.items()
         }
 
     def notes(self) -> list[str]:
-        return [*self._of_data, *self._source.notes()]
+        return [*self._data_notes, *self._source.notes()]
 
     def collate(self, samples: list[tuple[object, ...]]) -> Batch:
         from shoestring.recipes.vqa import dataset
 
-        return dataset.collate(samples, padding=self._source.tokens("text").pad)
+        return dataset.collate(samples, padding=self._source.load_tokenizer("text").pad)
 
     def length(self, dataset: Dataset, index: int) -> int:
         return dataset.length(index)
@@ -213,28 +222,28 @@ class VQA:
         return torch.optim.AdamW(model.parameters(), lr=self._peak, weight_decay=WEIGHT_DECAY)
 
     def schedule(self, update: int, updates_per_epoch: int, total_updates: int) -> float:
-        """A cosine with warm restarts."""
-        return curriculum.rate(update / updates_per_epoch, total_updates // updates_per_epoch, self._peak)
+        """Return the factor of the learning rate: a cosine with warm restarts."""
+        return curriculum.rate_factor(update / updates_per_epoch, total_updates // updates_per_epoch, self._peak)
 
     @property
     def patience(self) -> int:
         return self.options.patience
 
     def evaluate(self, model: Student, batches: Iterable[Batch]) -> dict[str, Any]:
-        """What beam search writes, as `metrics.scores` has it; `loss` is that of the whole text, whatever the stage."""
-        from shoestring.recipes.vqa.metrics import scores
+        """Return `metrics.compute_scores` of the generated texts, and the `loss` of the whole text in any stage."""
+        from shoestring.recipes.vqa.metrics import compute_scores
         from shoestring.recipes.vqa.texts import BEGIN
 
-        tokens = self._source.tokens("writer")
-        beginning, longest = tokens.encode(BEGIN), self._lengths[1]
-        losses, written, samples = [], [], []
+        tokenizer = self._source.load_tokenizer("writer")
+        beginning, max_length = tokenizer.encode(BEGIN), self._lengths[1]
+        losses, texts, samples = [], [], []
         for batch in batches:
             context = model.encode(batch.images, batch.questions, batch.mask)
             losses.append(model.cross_entropy(context, batch.whole).double().sum())
-            found = model.write(context, beginning, beams=self.options.beams, longest=longest)
-            written += [tokens.decode(text) for text in found]
+            tokens = model.generate(context, beginning, beams=self.options.beams, max_length=max_length)
+            texts += [tokenizer.decode(text) for text in tokens]
             samples += batch.samples
-        return {"loss": sum(map(float, losses)) / len(samples), **scores(written, samples)}
+        return {"loss": sum(map(float, losses)) / len(samples), **compute_scores(texts, samples)}
 
     @property
     def _source(self) -> Source:
@@ -247,7 +256,7 @@ class VQA:
 
     @property
     def _lengths(self) -> tuple[int, int]:
-        """Of questions and of texts to learn, in tokens at most."""
+        """Maximum number of tokens of a question and of a target text."""
         q_len, a_len = LENGTHS[self.options.size]
         return self.options.q_len or q_len, self.options.a_len or a_len
 

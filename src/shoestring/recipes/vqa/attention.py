@@ -1,4 +1,4 @@
-"""BLIP's attention without the scores between all its patches in memory: transformers has no fused path for it."""
+"""Fused attention for BLIP, without a matrix of scores in memory: transformers has no fused attention for it."""
 
 from typing import Any
 
@@ -6,24 +6,24 @@ from torch import Tensor, nn
 from torch.nn.functional import scaled_dot_product_attention
 
 
-class Fused(nn.Module):
-    """`BlipAttention` with the same weights under the same names, up to rounding."""
+class FusedAttention(nn.Module):
+    """A replacement of `BlipAttention` with the same weights under the same names; results differ by rounding."""
 
-    def __init__(self, whole: Any) -> None:
-        """In the place of `whole`, a `BlipAttention`."""
+    def __init__(self, original: Any) -> None:
+        """Use the modules of `original`, a `BlipAttention`."""
         super().__init__()
-        self.heads, self.dropout = whole.num_heads, whole.dropout.p
-        self.qkv, self.projection = whole.qkv, whole.projection
+        self.heads, self.dropout = original.num_heads, original.dropout.p
+        self.qkv, self.projection = original.qkv, original.projection
 
     def forward(self, hidden_states: Tensor, **_: Any) -> tuple[Tensor, None]:
-        """(n, patches, width) in and out, and no scores."""
+        """Map (n, patches, width) to the same shape; no attention weights are returned."""
         queries, keys, values = self.qkv(hidden_states).unflatten(-1, (3, self.heads, -1)).permute(2, 0, 3, 1, 4)
         dropout = self.dropout if self.training else 0.0
-        found = scaled_dot_product_attention(queries, keys, values, dropout_p=dropout)
-        return self.projection(found.transpose(1, 2).flatten(2)), None
+        context = scaled_dot_product_attention(queries, keys, values, dropout_p=dropout)
+        return self.projection(context.transpose(1, 2).flatten(2)), None
 
 
-def fuse(vision: Any) -> None:
-    """Every layer's attention of a `BlipVisionModel`, in place."""
+def fuse_attention(vision: Any) -> None:
+    """Replace the attention of every layer of a `BlipVisionModel` in place."""
     for layer in vision.encoder.layers:
-        layer.self_attn = Fused(layer.self_attn)
+        layer.self_attn = FusedAttention(layer.self_attn)

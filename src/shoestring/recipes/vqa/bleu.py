@@ -8,24 +8,25 @@ ORDERS = range(1, 5)
 
 
 def ngrams(words: Sequence[str], order: int) -> "Counter[tuple[str, ...]]":
-    """How often each run of `order` words is there."""
+    """Return the number of occurrences of each sequence of `order` consecutive words."""
     return Counter(tuple(words[start : start + order]) for start in range(len(words) - order + 1))
 
 
 def bleu(pairs: Iterable[tuple[Sequence[str], Sequence[str]]]) -> float:
-    """BLEU of (found, wanted) texts as lists of words, 0 to 100.
+    """Return BLEU, from 0 to 100, of (prediction, reference) pairs of texts as lists of words.
 
-    Each further order without a match counts half of the one before (Chen and Cherry, 2014, method 3; sacrebleu's
-    `smooth_method="exp"`). 0 where no text has four words.
+    An order without a match counts half of the order before it (Chen and Cherry, 2014, method 3; sacrebleu's
+    `smooth_method="exp"`). BLEU is 0 where no prediction has four words.
     """
-    found_words = wanted_words = 0
+    predicted_words = reference_words = 0
     matches, totals = dict.fromkeys(ORDERS, 0), dict.fromkeys(ORDERS, 0)
-    for found, wanted in pairs:
-        found_words, wanted_words = found_words + len(found), wanted_words + len(wanted)
+    for prediction, reference in pairs:
+        predicted_words += len(prediction)
+        reference_words += len(reference)
         for order in ORDERS:
-            own = ngrams(found, order)
-            matches[order] += (own & ngrams(wanted, order)).total()
-            totals[order] += own.total()
+            predicted_ngrams = ngrams(prediction, order)
+            matches[order] += (predicted_ngrams & ngrams(reference, order)).total()
+            totals[order] += predicted_ngrams.total()
     if not all(totals.values()) or not any(matches.values()):
         return 0.0
     logs, smoothing = 0.0, 1.0
@@ -33,5 +34,5 @@ def bleu(pairs: Iterable[tuple[Sequence[str], Sequence[str]]]) -> float:
         if not matches[order]:
             smoothing *= 2
         logs += math.log((matches[order] or 1 / smoothing) / totals[order])
-    brevity = min(1.0, math.exp(1 - wanted_words / found_words))
+    brevity = min(1.0, math.exp(1 - reference_words / predicted_words))
     return 100 * brevity * math.exp(logs / len(ORDERS))

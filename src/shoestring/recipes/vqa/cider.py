@@ -7,38 +7,56 @@ from collections.abc import Mapping, Sequence
 from shoestring.recipes.vqa.bleu import ORDERS, ngrams
 
 SIGMA = 6.0
-"""Of the Gaussian that a difference in length is punished by."""
+"""Standard deviation of the Gaussian penalty for a difference in length."""
 
-Gram = tuple[str, ...]
+Ngram = tuple[str, ...]
 
 
 def cider(pairs: Sequence[tuple[Sequence[str], Sequence[str]]]) -> float:
-    """The mean over (found, wanted) texts as lists of words, 0 to 10.
+    """Return the mean score, from 0 to 10, of (prediction, reference) pairs of texts as lists of words.
 
-    How rare an n-gram is counts over all wanted texts, so a score means something beside others on the same data only;
-    where all wanted texts are equal nothing is rare, and it is 0.
+    The inverse document frequency is that of the references, so scores are only comparable on the same data. Where all
+    references are equal, every n-gram has weight 0, and so the score is 0.
     """
     if not pairs:
         return 0.0
-    # In how many texts, not how often.
-    seen = Counter(gram for _, wanted in pairs for order in ORDERS for gram in set(ngrams(wanted, order)))
-    return sum(_score(found, wanted, seen, len(pairs)) for found, wanted in pairs) / len(pairs)
+    # The number of references with an n-gram, not its number of occurrences.
+    frequencies = Counter(
+        ngram for _, reference in pairs for order in ORDERS for ngram in set(ngrams(reference, order))
+    )
+    return sum(_score(prediction, reference, frequencies, len(pairs)) for prediction, reference in pairs) / len(pairs)
 
 
-def _score(found: Sequence[str], wanted: Sequence[str], seen: Mapping[Gram, int], texts: int) -> float:
-    # COCO's length of a text is its number of word pairs.
-    shorter = max(0, len(found) - 1) - max(0, len(wanted) - 1)
-    punished = math.exp(-(shorter**2) / (2 * SIGMA**2))
-    return 10 * punished * sum(_cosine(found, wanted, order, seen, texts) for order in ORDERS) / len(ORDERS)
+def _score(
+    prediction: Sequence[str], reference: Sequence[str], frequencies: Mapping[Ngram, int], reference_count: int
+) -> float:
+    # COCO measures the length of a text by its number of word pairs.
+    difference = max(0, len(prediction) - 1) - max(0, len(reference) - 1)
+    penalty = math.exp(-(difference**2) / (2 * SIGMA**2))
+    cosines = (_cosine(prediction, reference, order, frequencies, reference_count) for order in ORDERS)
+    return 10 * penalty * sum(cosines) / len(ORDERS)
 
 
-def _cosine(found: Sequence[str], wanted: Sequence[str], order: int, seen: Mapping[Gram, int], texts: int) -> float:
-    """Of the two vectors, the found one cut to the wanted one: saying a word twice does not count twice."""
-    own, other = (_weighted(ngrams(words, order), seen, texts) for words in (found, wanted))
-    norms = math.hypot(*own.values()) * math.hypot(*other.values())
-    common = sum(min(weight, other[gram]) * other[gram] for gram, weight in own.items() if gram in other)
-    return common / norms if norms else 0.0
+def _cosine(
+    prediction: Sequence[str],
+    reference: Sequence[str],
+    order: int,
+    frequencies: Mapping[Ngram, int],
+    reference_count: int,
+) -> float:
+    """Return the cosine of the two vectors; a repeated n-gram counts at most as often as in the reference."""
+    predicted, expected = (
+        _weight(ngrams(words, order), frequencies, reference_count) for words in (prediction, reference)
+    )
+    norms = math.hypot(*predicted.values()) * math.hypot(*expected.values())
+    products = (
+        min(weight, expected[ngram]) * expected[ngram] for ngram, weight in predicted.items() if ngram in expected
+    )
+    return sum(products) / norms if norms else 0.0
 
 
-def _weighted(grams: Mapping[Gram, int], seen: Mapping[Gram, int], texts: int) -> dict[Gram, float]:
-    return {gram: count * (math.log(texts) - math.log(max(1, seen.get(gram, 0)))) for gram, count in grams.items()}
+def _weight(counts: Mapping[Ngram, int], frequencies: Mapping[Ngram, int], reference_count: int) -> dict[Ngram, float]:
+    return {
+        ngram: count * (math.log(reference_count) - math.log(max(1, frequencies.get(ngram, 0))))
+        for ngram, count in counts.items()
+    }

@@ -1,4 +1,4 @@
-"""Samples as tensors: an image, its question, and the three texts to learn."""
+"""Samples as tensors: an image, its question, and the three target texts."""
 
 from collections.abc import Callable, Iterable, Sequence
 from typing import NamedTuple
@@ -8,36 +8,35 @@ from PIL import Image
 from torch import Tensor
 
 from shoestring.data.padding import pad_batch
-from shoestring.recipes.vqa.images import pixels
+from shoestring.recipes.vqa.images import to_tensor
 from shoestring.recipes.vqa.samples import Sample
 from shoestring.recipes.vqa.student import IGNORED, Batch
-from shoestring.recipes.vqa.texts import targets
-from shoestring.recipes.vqa.tokens import Tokens
+from shoestring.recipes.vqa.texts import build_targets
+from shoestring.recipes.vqa.tokens import Tokenizer
 
 
-class Encoded(NamedTuple):
-    """Tokens of a question and of the three texts."""
+class EncodedSample(NamedTuple):
+    """Tokens of a question and of the three target texts."""
 
     question: list[int]
     texts: tuple[list[int], list[int], list[int]]
-    cut: bool
-    """Whether one of them was longer than it may be."""
+    is_truncated: bool
+    """Whether the question or a text exceeded its maximum length."""
 
 
 class Dataset:
-    """Samples in their order; of each (image (3, side, side) float32, question, whole, answer, reasoning, weight,
-    sample)."""
+    """A map-style dataset of (image (3, side, side) float32, question, whole, answer, reasoning, weight, sample)."""
 
     def __init__(
         self,
         samples: Sequence[Sample],
-        encoded: Sequence[Encoded],
-        picture: Callable[[Sample], Image.Image],
+        encoded: Sequence[EncodedSample],
+        load_image: Callable[[Sample], Image.Image],
         *,
         side: int,
         mean_weight: float,
     ) -> None:
-        self._samples, self._encoded, self._picture = samples, encoded, picture
+        self._samples, self._encoded, self._load_image = samples, encoded, load_image
         self._side, self._mean_weight = side, mean_weight
 
     def __len__(self) -> int:
@@ -45,45 +44,48 @@ class Dataset:
 
     def __getitem__(self, index: int) -> tuple[object, ...]:
         sample, encoded = self._samples[index], self._encoded[index]
-        image = pixels(self._picture(sample), self._side)
+        image = to_tensor(self._load_image(sample), self._side)
         return image, encoded.question, *encoded.texts, sample.weight / self._mean_weight, sample
 
     def length(self, index: int) -> int:
-        """Tokens of the whole text."""
+        """Return the number of tokens of the whole text."""
         return len(self._encoded[index].texts[0])
 
     def kind(self, index: int) -> str:
-        """Of the reasoning."""
+        """Return the kind of the reasoning."""
         return self._samples[index].kind
 
 
-def encode(sample: Sample, questions: Tokens, texts: Tokens, *, q_len: int, a_len: int) -> Encoded:
-    """The tokens of a sample, as many as there may be."""
-    question = [questions.begin, *questions.encode(sample.question), questions.end]
-    whole, answer, reasoning = map(texts.encode, targets(sample.answer, sample.reasoning, sample.kind))
-    # The answer alone does not end: after it the whole text goes on, and both are written from the same beginning.
-    full = ([*whole, texts.end], answer, [*reasoning, texts.end])
-    kept = full[0][:a_len], full[1][:a_len], full[2][:a_len]
-    return Encoded(question[:q_len], kept, len(question) > q_len or len(full[0]) > a_len)
+def encode(
+    sample: Sample, question_tokenizer: Tokenizer, text_tokenizer: Tokenizer, *, q_len: int, a_len: int
+) -> EncodedSample:
+    """Return the tokens of a sample, truncated to the maximum lengths."""
+    question = [question_tokenizer.begin, *question_tokenizer.encode(sample.question), question_tokenizer.end]
+    targets = build_targets(sample.answer, sample.reasoning, sample.kind)
+    whole, answer, reasoning = map(text_tokenizer.encode, targets)
+    # The answer has no end token, because it is the beginning of the whole text, which continues after it.
+    whole, reasoning = [*whole, text_tokenizer.end], [*reasoning, text_tokenizer.end]
+    is_truncated = len(question) > q_len or len(whole) > a_len
+    return EncodedSample(question[:q_len], (whole[:a_len], answer[:a_len], reasoning[:a_len]), is_truncated)
 
 
 def collate(samples: Sequence[tuple[object, ...]], *, padding: int) -> Batch:
-    """A batch, each of its texts padded to its own longest; what pads questions is masked."""
-    *tensors, told = zip(*samples, strict=True)
+    """Return a batch in which each field is padded to its longest entry, with a mask of the questions' padding."""
+    *tensors, originals = zip(*samples, strict=True)
     fields = list(zip(*tensors, strict=True))
-    images, asked, whole, answer, reasoning, weights = pad_batch(
+    images, questions, whole, answer, reasoning, weights = pad_batch(
         fields, (None, padding, IGNORED, IGNORED, IGNORED, None)
     )
-    mask = _mask([len(question) for question in tensors[1]], asked.shape[1])
-    return Batch(images, asked, mask, whole, answer, reasoning, weights.float(), list(told))
+    mask = _mask([len(question) for question in tensors[1]], questions.shape[1])
+    return Batch(images, questions, mask, whole, answer, reasoning, weights.float(), list(originals))
 
 
 def mean_weight(samples: Iterable[Sample]) -> float:
-    """Of the reasonings of the training data: by it all are divided, so that a stage's shares hold on average."""
+    """Return the mean weight of the training samples, which divides all weights so that their mean is 1."""
     weights = [sample.weight for sample in samples]
     return sum(weights) / len(weights)
 
 
 def _mask(lengths: Sequence[int], longest: int) -> Tensor:
-    """(n, longest) int64: 1 where a question is."""
+    """Return a mask (n, longest) int64: 1 for the tokens of a question, 0 for padding."""
     return (torch.arange(longest) < torch.tensor(lengths)[:, None]).long()

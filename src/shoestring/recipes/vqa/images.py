@@ -1,4 +1,4 @@
-"""From an image's file to what the vision transformer takes. Nothing stands in for an image that cannot be read."""
+"""Loading image files as inputs of the vision transformer. An unreadable image is an error, never replaced."""
 
 import warnings
 from pathlib import Path
@@ -9,26 +9,26 @@ from PIL import Image
 from torch import Tensor
 
 FORMATS = ("JPEG", "PNG", "WEBP", "BMP", "GIF")
-MOST_PIXELS = 64_000_000
-"""Of an image's file; what claims more is a mistake or meant to fill the memory."""
+MAX_PIXELS = 64_000_000
+"""Maximum number of pixels of an image file, against corrupt files and decompression bombs."""
 
-# Of BLIP's image processor, which has them from CLIP (transformers/image_utils.py, OPENAI_CLIP_MEAN and _STD).
+# The constants of BLIP's image processor (transformers/image_utils.py, OPENAI_CLIP_MEAN and OPENAI_CLIP_STD).
 MEAN = torch.tensor([0.48145466, 0.4578275, 0.40821073])[:, None, None]
 DEVIATION = torch.tensor([0.26862954, 0.26130258, 0.27577711])[:, None, None]
 
 
-def opened(path: Path) -> Image.Image:
-    """The image in `path`, decoded.
+def open_image(path: Path) -> Image.Image:
+    """Return the decoded image in `path`.
 
-    Raises ValueError saying why it cannot be used.
+    Raises ValueError with the reason where it cannot be used.
     """
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("error", Image.DecompressionBombWarning)
             image = Image.open(path, formats=FORMATS)
         with image:
-            if image.width * image.height > MOST_PIXELS:
-                raise ValueError(f"the image has {image.width}x{image.height} pixels, more than {MOST_PIXELS:,}")
+            if image.width * image.height > MAX_PIXELS:
+                raise ValueError(f"the image has {image.width}x{image.height} pixels, more than {MAX_PIXELS:,}")
             return image.convert("RGB")
     except FileNotFoundError:
         raise ValueError(f"there is no image {path}") from None
@@ -37,8 +37,8 @@ def opened(path: Path) -> Image.Image:
         raise ValueError(f"the image {path} cannot be read: {error}") from error
 
 
-def pixels(image: Image.Image, side: int) -> Tensor:
-    """(3, side, side) float32: resized and normalised as BLIP's image processor does."""
+def to_tensor(image: Image.Image, side: int) -> Tensor:
+    """Return the image as (3, side, side) float32, resized and normalized like BLIP's image processor."""
     values = np.asarray(image.convert("RGB").resize((side, side), Image.Resampling.BICUBIC), dtype=np.float32)
-    found: Tensor = (torch.from_numpy(values).permute(2, 0, 1) / 255 - MEAN) / DEVIATION
-    return found.contiguous()
+    pixels: Tensor = (torch.from_numpy(values).permute(2, 0, 1) / 255 - MEAN) / DEVIATION
+    return pixels.contiguous()

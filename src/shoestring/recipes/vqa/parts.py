@@ -1,4 +1,4 @@
-"""The student's three parts: of published shapes with random weights, or as a pretrained model has them."""
+"""The student's three parts: random weights with published shapes, or pretrained weights."""
 
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -26,26 +26,25 @@ Size = Literal["full", "tiny"]
 
 @dataclass(frozen=True, kw_only=True)
 class Part:
-    """A transformer: its classes, what differs from the configuration's defaults at each size, and which weights it
-    may go without."""
+    """A transformer: its classes, and the changes of the default configuration at each size."""
 
     model: Any
     configuration: Any
     sizes: Mapping[Size, Mapping[str, Any]]
-    spared: tuple[str, ...] = ()
-    """Names of weights that are not used."""
-    inside: str = ""
-    """What it is called in the model that is published."""
+    unused_weights: tuple[str, ...] = ()
+    """Names of unused weights, which pretrained weights may lack."""
+    published_prefix: str = ""
+    """Prefix of its weights in the published model that contains it."""
 
 
 PARTS = {
     "vision": Part(
-        inside="vision_model",
+        published_prefix="vision_model",
         model=BlipVisionModel,
         configuration=BlipVisionConfig,
         sizes={
-            # The defaults are those of Salesforce/blip-vqa-base: 577 tokens of width 768. All but the deviation of new
-            # weights, 1e-10, from which nothing would ever be learnt.
+            # The defaults are those of Salesforce/blip-vqa-base, 577 tokens of width 768, except the standard
+            # deviation of initial weights: the default 1e-10 would prevent learning.
             "full": {"initializer_range": 0.02},
             "tiny": {
                 "initializer_range": 0.1,
@@ -62,7 +61,7 @@ PARTS = {
         model=RobertaModel,
         configuration=RobertaConfig,
         sizes={
-            # vinai/phobert-base: two positions are never used, because RoBERTa counts from the padding's id + 1.
+            # vinai/phobert-base: two of its positions are unused, because RoBERTa counts from the padding's id + 1.
             "full": {
                 "vocab_size": 64001, "max_position_embeddings": 258, "type_vocab_size": 1, "layer_norm_eps": 1e-5
             },
@@ -79,7 +78,7 @@ PARTS = {
                 "attention_probs_dropout_prob": 0.0,
             },
         },
-        spared=("pooler.dense.weight", "pooler.dense.bias"),
+        unused_weights=("pooler.dense.weight", "pooler.dense.bias"),
     ),
     "writer": Part(
         model=T5ForConditionalGeneration,
@@ -110,93 +109,100 @@ PARTS = {
 }  # fmt: skip
 
 FUSION_DROPOUT: Mapping[Size, tuple[float, float]] = {"full": (0.2, 0.1), "tiny": (0.02, 0.02)}
-"""A small network forgets more by dropout than it gains."""
+"""Dropout of the fusion's two layers; a tiny network underfits with more."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Source:
-    """Where weights, shapes and tokenizers come from."""
+    """The source of weights, configurations and tokenizers."""
 
     size: Size
     folders: Mapping[str, str | None]
-    """By part: a folder or a name on the hub, None for random weights of `size`."""
+    """A folder or a name on the hub by part; None for random weights of `size`."""
     download: bool
 
-    def configuration(self, name: str) -> Any:
-        """The part's configuration. Raises UsageError where it cannot be read or is of another kind of model."""
+    def load_configuration(self, name: str) -> Any:
+        """Return the part's configuration. Raises UsageError where it is unreadable or of another model type."""
         part, folder = PARTS[name], self.folders[name]
         if folder is None:
             return part.configuration(**part.sizes[self.size])
-        with _told(name, folder):
-            return part.configuration.from_pretrained(folder, **self._loading)
+        with _usage_errors(name, folder):
+            return part.configuration.from_pretrained(folder, **self._loading_options)
 
-    def tokens(self, name: Literal["text", "writer"]) -> tokens.Tokens:
-        """The part's tokenizer: that of its folder, or the recipe's own. Raises UsageError where it does not fit."""
+    def load_tokenizer(self, name: Literal["text", "writer"]) -> tokens.Tokenizer:
+        """Return the part's pretrained tokenizer, or the recipe's own.
+
+        Raises UsageError where it has more tokens than the model.
+        """
         folder = self.folders[name]
+        tokenizer: tokens.Tokenizer
         if folder is None:
-            found: tokens.Tokens = tokens.questions() if name == "text" else tokens.texts()
+            tokenizer = tokens.build_question_tokenizer() if name == "text" else tokens.build_text_tokenizer()
         else:
-            with _told(name, folder):
-                loaded = AutoTokenizer.from_pretrained(folder, **self._loading)
-            found = tokens.Pretrained(loaded, marked=name == "writer")
-        if found.count > (most := self.configuration(name).vocab_size):
-            raise UsageError(f"{name}: the tokenizer has {found.count} tokens, the model {most}")
-        return found
+            with _usage_errors(name, folder):
+                pretrained = AutoTokenizer.from_pretrained(folder, **self._loading_options)
+            tokenizer = tokens.PretrainedTokenizer(pretrained, has_markers=name == "writer")
+        vocab_size = self.load_configuration(name).vocab_size
+        if tokenizer.count > vocab_size:
+            raise UsageError(
+                f"the tokenizer of {name} has {tokenizer.count} tokens, more than the {vocab_size} of the model"
+            )
+        return tokenizer
 
-    def student(self) -> Student:
-        """Raises UsageError where weights cannot be read or are not all there."""
-        made = {name: self._model(name) for name in PARTS}
-        return Student(**made, dropout=FUSION_DROPOUT[self.size])
+    def build_student(self) -> Student:
+        """Build the student. Raises UsageError where weights cannot be read or are incomplete."""
+        models = {name: self._load_model(name) for name in PARTS}
+        return Student(**models, dropout=FUSION_DROPOUT[self.size])
 
     def notes(self) -> list[str]:
-        """What a person should know of the weights."""
+        """Return notes for the user about the weights."""
         random = [name for name, folder in self.folders.items() if folder is None]
         if not random or self.size == "tiny":
             return []
         return [
             f"random weights, not pretrained ones: {', '.join(random)}"
-            f" ({', '.join(f'{name}_from=FOLDER' for name in random)} takes pretrained ones)"
+            f" (set {', '.join(f'{name}_from=FOLDER' for name in random)} for pretrained weights)"
         ]
 
-    def _model(self, name: str) -> Any:
+    def _load_model(self, name: str) -> Any:
         part, folder = PARTS[name], self.folders[name]
         if folder is None:
-            return part.model(self.configuration(name))
-        with _told(name, folder):
-            loaded, found = part.model.from_pretrained(
+            return part.model(self.load_configuration(name))
+        with _usage_errors(name, folder):
+            model, loading_info = part.model.from_pretrained(
                 folder,
                 use_safetensors=True,
                 output_loading_info=True,
                 dtype="float32",
-                key_mapping={rf"^{part.inside}\.": ""} if part.inside else None,
-                **self._loading,
+                key_mapping={rf"^{part.published_prefix}\.": ""} if part.published_prefix else None,
+                **self._loading_options,
             )
-        missing = sorted(key for key in found["missing_keys"] if key not in part.spared)
+        missing = sorted(key for key in loading_info["missing_keys"] if key not in part.unused_weights)
         if missing:
             raise UsageError(
-                f"{name}_from={folder} lacks {len(missing)} of the weights, {missing[0]} for one",
-                hint="random ones would take their place: give the weights of the model that it is",
+                f"{name}_from={folder} lacks {len(missing)} of the weights, for example {missing[0]};"
+                " they would be random",
+                hint="give the complete weights of a model of this kind",
             )
-        return loaded.train()
+        return model.train()
 
     @property
-    def _loading(self) -> dict[str, Any]:
+    def _loading_options(self) -> dict[str, Any]:
         return {"local_files_only": not self.download, "trust_remote_code": False}
 
 
 @contextmanager
-def _told(name: str, folder: str) -> Iterator[None]:
-    """What transformers raises for files that are not there, in our words; nothing of what it logs of weights that are
-    left over, the rest of BLIP for one."""
-    before = logging.get_verbosity()
+def _usage_errors(name: str, folder: str) -> Iterator[None]:
+    """Raise UsageError for unreadable files, and silence warnings about unused weights (the rest of BLIP)."""
+    verbosity = logging.get_verbosity()
     logging.set_verbosity(ERROR)
     try:
         yield
     except OSError as error:
         raise UsageError(
             f"{name}_from={folder} cannot be read: {str(error).splitlines()[0]}",
-            hint="a folder with config.json, model.safetensors and the tokenizer's files; or a name on the hub and "
-            "download=true",
+            hint="give a folder with config.json, model.safetensors and the tokenizer's files, "
+            "or a name on the hub and download=true",
         ) from error
     finally:
-        logging.set_verbosity(before)
+        logging.set_verbosity(verbosity)

@@ -1,4 +1,4 @@
-"""One question about one image, as it is learnt from, and which part of the data it belongs to."""
+"""Samples, each a question about an image with its answer and reasoning, and their split into parts."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -7,36 +7,36 @@ from hashlib import sha256
 from shoestring.errors import DataError
 
 HELD_OUT = 0.1
-"""The share of the images that validates; as many test."""
+"""The share of the images for validation, and the same share for testing."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Sample:
-    """Texts have each letter as one code point (`texts.normal`)."""
+    """A sample, whose texts have each letter as one code point (`texts.normalize`)."""
 
     image: str
-    """What its image is found by."""
+    """The key of its image: a path, or the number of a digit."""
     group: str
-    """The image's own name. Samples of one image are all in one part of the data."""
+    """The name of the image. All samples of an image are in the same part of the data."""
     question: str
     answer: str
     reasoning: str
     kind: str
     weight: float
-    """Of its reasoning in the loss, beside the other samples'."""
+    """Weight of its reasoning in the loss, relative to the other samples."""
 
 
 def split(samples: Sequence[Sample]) -> dict[str, list[Sample]]:
-    """80% of the images train, 10% validate, 10% test, by a hash of their names: the same on every machine, and an
-    image that is asked about twice is never on both sides.
+    """Split the samples by image: 80% of the images train, 10% validate, 10% test.
 
-    Raises DataError for fewer than three images.
+    The split depends on a hash of the image's name, so it is the same on every machine, and samples of one image are
+    always in the same part. Raises DataError for fewer than three images.
     """
     groups = sorted({sample.group for sample in samples}, key=lambda name: sha256(name.encode()).digest())
     if len(groups) < 3:
         raise DataError(
-            f"the data have {len(groups)} images; to train, validate and test takes 3",
-            hint="split=no takes them as one part",
+            f"the data have {len(groups)} images; a split into train, validation and test needs at least 3",
+            hint="set split=no to train on all of them",
         )
     held_out = max(1, round(HELD_OUT * len(groups)))
     part = dict.fromkeys(groups[:held_out], "validation")

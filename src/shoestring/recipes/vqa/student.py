@@ -1,4 +1,4 @@
-"""The student: BLIP's vision transformer and PhoBERT, fused into one vector, which ViT5 reads as its whole input."""
+"""The student: features of BLIP's vision transformer and PhoBERT, fused into one vector, the only input of ViT5."""
 
 from typing import Any, NamedTuple
 
@@ -14,28 +14,28 @@ IGNORED = -100
 
 
 class Batch(NamedTuple):
-    """Of n samples; int64 but for images and weights."""
+    """A batch of n samples; its tensors are int64 except images and weights."""
 
     images: Tensor
     """(n, 3, pixels, pixels) float32."""
     questions: Tensor
     """(n, longest)."""
     mask: Tensor
-    """(n, longest), 0 where a question is padded."""
+    """(n, longest), 0 for padding of the questions."""
     whole: Tensor
-    """(n, longest) tokens of the text in its format, -100 where it is padded."""
+    """(n, longest), tokens of the whole text with its tags, -100 for padding."""
     answer: Tensor
-    """(n, longest), the answer alone: what the whole begins with."""
+    """(n, longest), the answer with its tags: the beginning of the whole text."""
     reasoning: Tensor
-    """(n, longest), the reasoning alone."""
+    """(n, longest), the reasoning with its tags."""
     weights: Tensor
-    """(n,) float32 of the reasonings, 1 on average over the training data."""
+    """(n,) float32, weights of the reasonings; their mean over the training data is 1."""
     samples: list[Sample]
-    """What they were made of; empty where only shapes matter."""
+    """The samples themselves; empty in batches for planning."""
 
 
 class Student(nn.Module):
-    """Images and questions in, texts out. PhoBERT's pooler is among its parameters, as published, and unused."""
+    """A model from images and questions to texts. PhoBERT's unused pooler is among its parameters, as published."""
 
     def __init__(
         self,
@@ -45,35 +45,35 @@ class Student(nn.Module):
         *,
         dropout: tuple[float, float],
     ) -> None:
-        """`dropout` is that of the fusion's two layers."""
+        """Fuse the three models; `dropout` is that of the fusion's two layers."""
         super().__init__()
         self.vision, self.text, self.writer = vision, text, writer
-        seen = self.vision.config.hidden_size + self.text.config.hidden_size
+        features = self.vision.config.hidden_size + self.text.config.hidden_size
         width = self.writer.config.d_model
         self.fusion = nn.Sequential(
-            nn.Linear(seen, seen),
+            nn.Linear(features, features),
             nn.ReLU(),
             nn.Dropout(dropout[0]),
-            nn.Linear(seen, width),
+            nn.Linear(features, width),
             nn.ReLU(),
             nn.Dropout(dropout[1]),
         )
 
     def blocks(self) -> list[nn.Module]:
-        """The transformers' layers: the decoder's, the encoder's, PhoBERT's, the vision transformer's."""
+        """Return the layers of ViT5's decoder, ViT5's encoder, PhoBERT and the vision transformer."""
         writer, text, vision = self.writer, self.text, self.vision
         return [*writer.decoder.block, *writer.encoder.block, *text.encoder.layer, *vision.encoder.layers]
 
     def encode(self, images: Tensor, questions: Tensor, mask: Tensor) -> Tensor:
-        """What the writer sees: one vector for each sample, (n, 1, width)."""
-        looked = self.vision(pixel_values=images).last_hidden_state.mean(dim=1)
-        read = self.text(input_ids=questions, attention_mask=mask).last_hidden_state[:, 0]
-        fused = self.fusion(torch.cat((looked, read), dim=-1))
+        """Return the input of ViT5's decoder: one vector for each sample, (n, 1, width)."""
+        image_features = self.vision(pixel_values=images).last_hidden_state.mean(dim=1)
+        question_features = self.text(input_ids=questions, attention_mask=mask).last_hidden_state[:, 0]
+        fused = self.fusion(torch.cat((image_features, question_features), dim=-1))
         context: Tensor = self.writer.encoder(inputs_embeds=fused[:, None]).last_hidden_state
         return context
 
     def token_losses(self, context: Tensor, text: Tensor) -> Tensor:
-        """(n, longest): the cross-entropy of each token of the texts, 0 where they are padded."""
+        """Return the cross-entropy of each token of the texts, (n, longest), 0 for padding."""
         inputs = self.writer.prepare_decoder_input_ids_from_labels(text)
         logits = self.writer(
             encoder_outputs=BaseModelOutput(last_hidden_state=context), decoder_input_ids=inputs, use_cache=False
@@ -83,28 +83,30 @@ class Student(nn.Module):
         ).view_as(text)
 
     def cross_entropy(self, context: Tensor, text: Tensor) -> Tensor:
-        """(n,): for each sample the mean over the tokens of its text (n, longest) that are no padding."""
+        """Return each sample's mean cross-entropy (n,) over the tokens of its text (n, longest), except padding."""
         return mean_over_tokens(self.token_losses(context, text), text)
 
-    def write(self, context: Tensor, beginning: list[int], *, beams: int, longest: int) -> list[list[int]]:
-        """The likeliest text that beam search finds for each context (n, 1, width), its `beginning` and at most
-        `longest` tokens, without what starts it."""
+    def generate(self, context: Tensor, beginning: list[int], *, beams: int, max_length: int) -> list[list[int]]:
+        """Return the result of beam search for each context (n, 1, width), without the decoder's start token.
+
+        A text begins with `beginning` and has at most `max_length` tokens.
+        """
         start = torch.tensor([[self.writer.config.decoder_start_token_id, *beginning]], device=context.device)
         writer: Any = self.writer
-        found: Tensor = writer.generate(
+        output: Tensor = writer.generate(
             encoder_outputs=BaseModelOutput(last_hidden_state=context),
             attention_mask=context.new_ones(context.shape[:2], dtype=torch.int64),
             decoder_input_ids=start.expand(len(context), -1),
             num_beams=beams,
             do_sample=False,
-            max_new_tokens=max(1, longest - len(beginning)),
+            max_new_tokens=max(1, max_length - len(beginning)),
             use_cache=True,
         )
-        written: list[list[int]] = found[:, 1:].tolist()
-        return written
+        tokens: list[list[int]] = output[:, 1:].tolist()
+        return tokens
 
 
 def mean_over_tokens(losses: Tensor, text: Tensor) -> Tensor:
-    """(n,): of what each token of `text` loses, both (n, longest); padding is left out."""
-    kept = text != IGNORED
-    return losses.where(kept, 0).sum(dim=1) / kept.sum(dim=1).clamp(min=1)
+    """Return each sample's mean (n,) of `losses` over the tokens of `text`, both (n, longest), except padding."""
+    mask = text != IGNORED
+    return losses.where(mask, 0).sum(dim=1) / mask.sum(dim=1).clamp(min=1)

@@ -1,9 +1,9 @@
-"""What a teacher wrote: `teacher_outputs.jsonl`, one object in a line, and the images it was shown.
+"""Reading the texts of a teacher: `teacher_outputs.jsonl`, one object per line, and the images.
 
     {"img_id": 7, "image_path": "images/7.jpg", "question": "...", "reasoning_type": "CAUSAL", "teacher_answer": "...",
      "teacher_reasoning": "...", "teacher_raw": "...", "reasoning_weight": 5.0}
 
-`teacher_raw` is not read: the answer and the reasoning are put into their tags anew, so the format is always whole.
+`teacher_raw` is ignored: the target texts are built from the answer and the reasoning, so their format is always valid.
 """
 
 import json
@@ -18,19 +18,19 @@ from PIL import Image
 from shoestring.errors import DataError
 from shoestring.hardware.probe import cores
 from shoestring.recipes.rows import Rows
-from shoestring.recipes.vqa.images import opened
+from shoestring.recipes.vqa.images import open_image
 from shoestring.recipes.vqa.samples import Sample
-from shoestring.recipes.vqa.texts import KINDS, normal
+from shoestring.recipes.vqa.texts import KINDS, normalize
 
 NAME = "teacher_outputs.jsonl"
 _TEXTS = ("image_path", "question", "teacher_answer", "teacher_reasoning")
 
 
 def read(data: Path, images: Path | None, rows: Rows) -> list[Sample]:
-    """The samples in `data`, a file or a folder with one called `NAME`, without those that `rows` are told of.
+    """Read the samples in `data`, a file or a folder with a file `NAME`, and record unusable rows in `rows`.
 
-    Paths of images are relative to `images`, by default the file's folder, and may not leave it. Every image is
-    decoded once here: a broken one is known before the first update, not in the third epoch.
+    Paths of images are relative to `images`, by default the file's folder, and must be inside it. Every image is
+    decoded once here, so that a broken image is reported before the first update.
 
     Raises DataError where the file cannot be read or has no rows, and for bad rows as `Rows` says.
     """
@@ -38,48 +38,46 @@ def read(data: Path, images: Path | None, rows: Rows) -> list[Sample]:
     try:
         lines = file.read_bytes().removeprefix(b"\xef\xbb\xbf").split(b"\n")
     except OSError as error:
-        raise DataError(
-            f"{file} cannot be read: {error.strerror}", hint=f"give {NAME}, or the folder it is in"
-        ) from error
+        raise DataError(f"{file} cannot be read: {error.strerror}", hint=f"set data to {NAME} or its folder") from error
     numbered = [(number, line) for number, line in enumerate(lines, start=1) if line.strip()]
     if not numbered:
-        raise DataError(f"{file} has no rows", hint="one JSON object in a line")
+        raise DataError(f"{file} has no rows", hint="each line must be a JSON object")
     folder = (images or file.parent).resolve()
     with ThreadPoolExecutor(cores()) as threads:
-        found = list(threads.map(partial(_sample_or_why, folder=folder), (line for _, line in numbered)))
-    for (number, _), result in zip(numbered, found, strict=True):
+        results = list(threads.map(partial(_parse_line, folder=folder), (line for _, line in numbered)))
+    for (number, _), result in zip(numbered, results, strict=True):
         if isinstance(result, str):
             rows.bad(file, number, result)
     rows.settle(len(numbered))
-    return [result for result in found if isinstance(result, Sample)]
+    return [result for result in results if isinstance(result, Sample)]
 
 
-def picture(sample: Sample) -> Image.Image:
-    """The image of a sample. Raises DataError where it has gone since it was read."""
+def load_image(sample: Sample) -> Image.Image:
+    """Return the image of a sample. Raises DataError where it has become unreadable."""
     try:
-        return opened(Path(sample.image))
+        return open_image(Path(sample.image))
     except ValueError as error:
-        raise DataError(str(error), hint="it was there when the session began") from error
+        raise DataError(str(error), hint="it was readable when the session started; restore the file") from error
 
 
-def _sample_or_why(line: bytes, folder: Path) -> Sample | str:
-    """The sample in a line, or why there is none."""
+def _parse_line(line: bytes, folder: Path) -> Sample | str:
+    """Return the sample in a line, or the reason why it cannot be used."""
     try:
-        return _sample(line, folder)
+        return _parse_sample(line, folder)
     except ValueError as error:
         return str(error)
 
 
-def _sample(line: bytes, folder: Path) -> Sample:
+def _parse_sample(line: bytes, folder: Path) -> Sample:
     try:
         row: Any = json.loads(line.decode("utf-8"))
     except (ValueError, RecursionError) as error:
         raise ValueError(f"no JSON: {error}") from error
     if not isinstance(row, dict):
         raise ValueError("no JSON object")
-    wrong = [name for name in _TEXTS if not isinstance(row.get(name), str) or not row[name].strip()]
-    if wrong:
-        raise ValueError(f"no text in {', '.join(wrong)}")
+    missing = [name for name in _TEXTS if not isinstance(row.get(name), str) or not row[name].strip()]
+    if missing:
+        raise ValueError(f"no text in {', '.join(missing)}")
     tagged = [name for name in _TEXTS[2:] if "<" in row[name]]
     if tagged:
         raise ValueError(f"a tag or a < in {', '.join(tagged)}")
@@ -88,26 +86,26 @@ def _sample(line: bytes, folder: Path) -> Sample:
         raise ValueError(f"reasoning_type {kind!r} is none of {', '.join(KINDS)}")
     weight = row.get("reasoning_weight", KINDS[kind])
     if isinstance(weight, bool) or not isinstance(weight, int | float) or not math.isfinite(weight) or weight <= 0:
-        raise ValueError(f"reasoning_weight {weight!r} is no number above 0")
-    path = _inside(folder, row["image_path"])
-    opened(path)
+        raise ValueError(f"reasoning_weight {weight!r} is no finite number above 0")
+    path = _resolve_inside(folder, row["image_path"])
+    open_image(path)
     return Sample(
         image=str(path),
         group=str(row.get("img_id", row["image_path"])),
-        question=normal(row["question"]),
-        answer=normal(row["teacher_answer"]),
-        reasoning=normal(row["teacher_reasoning"]),
+        question=normalize(row["question"]),
+        answer=normalize(row["teacher_answer"]),
+        reasoning=normalize(row["teacher_reasoning"]),
         kind=kind,
         weight=float(weight),
     )
 
 
-def _inside(folder: Path, name: str) -> Path:
-    """The file of that name in `folder`, links followed. Raises ValueError where it lies elsewhere."""
+def _resolve_inside(folder: Path, name: str) -> Path:
+    """Return the path of a file in `folder` with links resolved. Raises ValueError where it is outside the folder."""
     try:
         path = (folder / name).resolve()
-    except (ValueError, OSError, RuntimeError) as error:  # a null byte; links in a circle
+    except (ValueError, OSError, RuntimeError) as error:  # a null byte, or a cycle of links
         raise ValueError(f"image_path {name!r} is no path: {error}") from error
     if not path.is_relative_to(folder):
-        raise ValueError(f"image_path {name} lies outside {folder} (images=FOLDER says where images are)")
+        raise ValueError(f"image_path {name} lies outside {folder} (set images=FOLDER to the folder of the images)")
     return path

@@ -1,4 +1,4 @@
-"""The texts that are learnt and written: an answer and a reasoning in their tags."""
+"""Target texts and generated texts: an answer and a reasoning in tags."""
 
 import re
 import unicodedata
@@ -13,11 +13,11 @@ KINDS = {
     "SPATIAL": 1.5,
     "COMMONSENSE": 1.0,
 }
-"""Kinds of reasoning, and the published weights of a row of each where it has none of its own."""
+"""Kinds of reasoning, and their published weights, the defaults for rows without a weight."""
 
 TAGS = ("<answer>", "</answer>", "<reasoning>", "</reasoning>")
 BEGIN = TAGS[0]
-"""What the whole text begins with. It is given when one is written, because each of the three texts begins anew."""
+"""The beginning of the whole text, which generation is forced to start with: the reasoning text starts otherwise."""
 
 _WELL_FORMED = re.compile(
     rf"<answer>(?P<answer>[^<]+)</answer>\n<reasoning>\[(?:{'|'.join(KINDS)})\] (?P<reasoning>[^<]+)</reasoning>"
@@ -27,32 +27,32 @@ _KIND = re.compile(rf"^\[(?:{'|'.join(KINDS)})\]")
 
 
 @dataclass(frozen=True, kw_only=True)
-class Written:
-    """What a text says. Without its tags there is neither answer nor reasoning: empty."""
+class ParsedText:
+    """The answer and the reasoning of a text; each is empty where its tags are missing."""
 
     answer: str
     reasoning: str
     well_formed: bool
 
 
-def normal(text: str) -> str:
-    """`text` with each letter as one code point and single spaces: one letter, one number, whoever typed it."""
+def normalize(text: str) -> str:
+    """Return `text` with each letter as one code point and single spaces, so that equal letters have equal tokens."""
     return " ".join(unicodedata.normalize("NFC", text).split())
 
 
-def targets(answer: str, reasoning: str, kind: str) -> tuple[str, str, str]:
-    """The three texts to learn: the whole in its format, the answer alone, the reasoning alone."""
-    alone = f"<answer>{answer}</answer>", f"<reasoning>[{kind}] {reasoning}</reasoning>"
-    return "\n".join(alone), *alone
+def build_targets(answer: str, reasoning: str, kind: str) -> tuple[str, str, str]:
+    """Return the three target texts with their tags: the whole text, the answer and the reasoning."""
+    answer_text, reasoning_text = f"<answer>{answer}</answer>", f"<reasoning>[{kind}] {reasoning}</reasoning>"
+    return f"{answer_text}\n{reasoning_text}", answer_text, reasoning_text
 
 
-def parsed(text: str) -> Written:
-    """What a written text says."""
+def parse(text: str) -> ParsedText:
+    """Return the answer and the reasoning of a generated text."""
     if whole := _WELL_FORMED.fullmatch(text):
-        return Written(answer=normal(whole["answer"]), reasoning=normal(whole["reasoning"]), well_formed=True)
+        return ParsedText(answer=normalize(whole["answer"]), reasoning=normalize(whole["reasoning"]), well_formed=True)
     answer, reasoning = _ANSWER.search(text), _REASONING.search(text)
-    return Written(
-        answer=normal(answer[1]) if answer else "",
-        reasoning=normal(_KIND.sub("", reasoning[1])) if reasoning else "",
+    return ParsedText(
+        answer=normalize(answer[1]) if answer else "",
+        reasoning=normalize(_KIND.sub("", reasoning[1])) if reasoning else "",
         well_formed=False,
     )

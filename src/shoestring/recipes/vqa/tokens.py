@@ -1,7 +1,7 @@
-"""Texts as numbers: a small vocabulary of the recipe's own, or a pretrained tokenizer.
+"""Tokenizers: the recipe's own with a small vocabulary, or a pretrained one.
 
-The own one is a function of the recipe's code, never of the data, so that weights mean the same whatever they are
-evaluated on: words of the default data's templates, and below them every letter of Vietnamese and of ASCII.
+The recipe's own vocabulary depends on its code and never on the data, so that weights can be evaluated on any data: it
+has the words of the default data's templates, and every Vietnamese and ASCII letter.
 """
 
 import re
@@ -16,15 +16,15 @@ from shoestring.errors import UsageError
 from shoestring.recipes.vqa import digits
 from shoestring.recipes.vqa.texts import KINDS, TAGS
 
-MARKS = (*TAGS, "\n", *(f"[{kind}]" for kind in KINDS))
-"""What has a token of its own: most vocabularies, T5's for one, have no <."""
+MARKERS = (*TAGS, "\n", *(f"[{kind}]" for kind in KINDS))
+"""Texts that are one token each; most vocabularies, for example T5's, have no <."""
 
 FIRST = 4
-"""The numbers before are special: what pads, begins, ends, and what is unknown."""
+"""The first number of an ordinary token, after those of padding, begin, end and unknown tokens."""
 
 
-class Tokens(Protocol):
-    """A text's tokens, without those that begin, end or pad it."""
+class Tokenizer(Protocol):
+    """Converts a text to tokens, without begin, end and padding tokens, and back."""
 
     count: int
     begin: int
@@ -34,11 +34,11 @@ class Tokens(Protocol):
     def encode(self, text: str) -> list[int]: ...
 
     def decode(self, tokens: Iterable[int]) -> str:
-        """The text of `tokens`, up to the one that ends it."""
+        """Return the text of `tokens` before the end token."""
 
 
-class Pieces:
-    """The longest piece of the own vocabulary that fits, one after the other."""
+class VocabularyTokenizer:
+    """A tokenizer that repeatedly takes the longest matching piece of the recipe's own vocabulary."""
 
     def __init__(self, *, begin: int, end: int, pad: int, unknown: int) -> None:
         self.begin, self.end, self.pad, self._unknown = begin, end, pad, unknown
@@ -52,88 +52,88 @@ class Pieces:
         return [self._number.get(piece, self._unknown) for piece in self._match.findall(text)]
 
     def decode(self, tokens: Iterable[int]) -> str:
-        found = []
+        texts = []
         for token in tokens:
             if token == self.end:
                 break
             if token not in (self.begin, self.pad):
-                place = token - FIRST
-                found.append(self._pieces[place] if 0 <= place < len(self._pieces) else "\N{REPLACEMENT CHARACTER}")
-        return "".join(found)
+                index = token - FIRST
+                texts.append(self._pieces[index] if 0 <= index < len(self._pieces) else "\N{REPLACEMENT CHARACTER}")
+        return "".join(texts)
 
 
-class Pretrained:
-    """A tokenizer of transformers, with its sentinels in the place of `MARKS` where `marked`."""
+class PretrainedTokenizer:
+    """A tokenizer of transformers, optionally with its sentinel tokens used for `MARKERS`."""
 
-    def __init__(self, tokenizer: Any, *, marked: bool) -> None:
+    def __init__(self, tokenizer: Any, *, has_markers: bool) -> None:
         self._tokenizer = tokenizer
         self.count = len(tokenizer)
-        # RoBERTa's begin is its classification token; T5 begins what it writes with what pads.
+        # RoBERTa's begin token is its classification token; T5's is its padding token.
         self.pad, self.end = tokenizer.pad_token_id, tokenizer.eos_token_id
         self.begin = self.pad if tokenizer.bos_token_id is None else tokenizer.bos_token_id
-        names = [f"<extra_id_{place}>" for place in range(len(MARKS))] if marked else []
-        known = tokenizer.get_vocab()
-        if self.pad is None or self.end is None or any(name not in known for name in names):
+        names = [f"<extra_id_{number}>" for number in range(len(MARKERS))] if has_markers else []
+        token_numbers = tokenizer.get_vocab()
+        if self.pad is None or self.end is None or any(name not in token_numbers for name in names):
             raise UsageError(
-                f"the tokenizer {tokenizer.name_or_path} lacks what pads, what ends, or <extra_id_0> to "
-                f"<extra_id_{len(MARKS) - 1}>, which the tags are written with",
-                hint="a T5's tokenizer has them",
+                f"the tokenizer {tokenizer.name_or_path} lacks a padding token, an end token, or the tokens "
+                f"<extra_id_0> to <extra_id_{len(MARKERS) - 1}>, which represent the tags",
+                hint="use the tokenizer of a T5 model",
             )
-        self._number = {mark: known[name] for mark, name in zip(MARKS, names, strict=False)}
-        self._mark = {number: mark for mark, number in self._number.items()}
-        self._split = re.compile(f"({'|'.join(map(re.escape, self._number))})") if marked else None
+        self._number = {marker: token_numbers[name] for marker, name in zip(MARKERS, names, strict=False)}
+        self._marker = {number: marker for marker, number in self._number.items()}
+        self._split = re.compile(f"({'|'.join(map(re.escape, self._number))})") if has_markers else None
 
     def encode(self, text: str) -> list[int]:
-        found: list[int] = []
+        tokens: list[int] = []
         for part in self._split.split(text) if self._split else [text]:
             if part in self._number:
-                found.append(self._number[part])
+                tokens.append(self._number[part])
             elif part:
-                found += self._tokenizer.encode(part, add_special_tokens=False)
-        return found
+                tokens += self._tokenizer.encode(part, add_special_tokens=False)
+        return tokens
 
     def decode(self, tokens: Iterable[int]) -> str:
         texts: list[str] = []
-        plain: list[int] = []
+        pending: list[int] = []
         for token in (*tokens, self.end):
-            if token == self.end or token in self._mark:
-                texts.append(self._text(plain))
-                plain = []
+            if token == self.end or token in self._marker:
+                texts.append(self._decode_plain(pending))
+                pending = []
                 if token == self.end:
                     break
-                mark = self._mark[token]
-                # What begins a text loses its space on the way through most tokenizers.
-                texts.append(f"{mark} " if mark.startswith("[") else mark)
+                marker = self._marker[token]
+                # Most tokenizers drop the space at the beginning of a text.
+                texts.append(f"{marker} " if marker.startswith("[") else marker)
             else:
-                plain.append(token)
+                pending.append(token)
         return "".join(texts)
 
-    def _text(self, tokens: Sequence[int]) -> str:
+    def _decode_plain(self, tokens: Sequence[int]) -> str:
         return str(self._tokenizer.decode(tokens, skip_special_tokens=True, clean_up_tokenization_spaces=False)).strip()
 
 
-def questions() -> Pieces:
-    """Numbered as RoBERTa's special tokens are."""
-    return Pieces(begin=0, pad=1, end=2, unknown=3)
+def build_question_tokenizer() -> VocabularyTokenizer:
+    """Return a tokenizer with the numbers of RoBERTa's special tokens."""
+    return VocabularyTokenizer(begin=0, pad=1, end=2, unknown=3)
 
 
-def texts() -> Pieces:
-    """Numbered as T5's are, which begins with what pads."""
-    return Pieces(begin=0, pad=0, end=1, unknown=2)
+def build_text_tokenizer() -> VocabularyTokenizer:
+    """Return a tokenizer with the numbers of T5's special tokens, whose begin token is the padding token."""
+    return VocabularyTokenizer(begin=0, pad=0, end=1, unknown=2)
 
 
 @lru_cache(maxsize=1)
 def vocabulary() -> tuple[str, ...]:
-    """The pieces, in an order that does not change."""
-    words = {found for text in digits.words() for found in re.findall(r" ?\w+", text)}
+    """Return the pieces in a fixed order."""
+    words = {word for text in digits.template_texts() for word in re.findall(r" ?\w+", text)}
     words |= {f" {word}" for word in words if not word.startswith(" ")} | {word.strip() for word in words}
-    letters = "".join(sorted(_vietnamese()))
+    letters = "".join(sorted(_vietnamese_letters()))
     alphabet = [*string.digits, *string.ascii_letters, *string.punctuation, " ", *letters, *letters.upper()]
-    return (*MARKS, *alphabet, *sorted(word for word in words if len(word) > 1))
+    return (*MARKERS, *alphabet, *sorted(word for word in words if len(word) > 1))
 
 
-def _vietnamese() -> set[str]:
-    """Small letters beyond ASCII: twelve vowels in six tones, and đ."""
+def _vietnamese_letters() -> set[str]:
+    """Return the lower-case letters beyond ASCII: twelve vowels in six tones, and đ."""
     tones = ("", "\N{COMBINING GRAVE ACCENT}", "\N{COMBINING ACUTE ACCENT}", "\N{COMBINING HOOK ABOVE}",
              "\N{COMBINING TILDE}", "\N{COMBINING DOT BELOW}")  # fmt: skip
     toned = (unicodedata.normalize("NFC", vowel + tone) for vowel, tone in product("aăâeêioôơuưy", tones))

@@ -7,29 +7,29 @@ from transformers import DynamicCache
 from shoestring.hardware.targets import find
 from shoestring.recipe.finding import load
 from shoestring.recipes.chart import Chart, Options
-from shoestring.recipes.chart.generation import decisive_steps, grow, sampled, tensors
 from shoestring.recipes.chart.policy import SIZES, Batch, Policy
+from shoestring.recipes.chart.rollout import cache_tensors, grow_cache, sample_token, simulate_generation
 from shoestring.settings import Settings
 from shoestring.trace import Tracer
 from shoestring.trace.record import Alloc, Free, Phase, Trace
 
 TINY: dict[str, Any] = {"size": "tiny", "prompt_len": 40, "completion_len": 6, "weights": "fp32"}
 KEY_VALUE_BYTES = 2 * 2 * 2 * 16 * 4
-"""Of a token: keys and values, of two layers, two heads, 16 numbers, fp32."""
+"""Bytes per token: keys and values of two layers with two heads of width 16, in fp32."""
 
 
 @pytest.fixture(scope="module")
 def policy() -> Policy:
     torch.manual_seed(0)
-    made = Chart(Options(**TINY)).model().eval()
+    policy = Chart(Options(**TINY)).model().eval()
     with torch.no_grad():
-        for weights in made.parameters():
+        for weights in policy.parameters():
             if weights.dim() > 1:
-                weights.mul_(5)  # as initialised, what was read before hardly matters
-    return made
+                weights.mul_(5)  # with initial weights, the preceding tokens hardly matter
+    return policy
 
 
-def drawn(size: int) -> Batch:
+def make_batch(size: int) -> Batch:
     torch.manual_seed(1)
     batch = Chart(Options(**TINY)).batch(size)
     words = torch.randint(6, 512, batch.tokens.shape)
@@ -38,19 +38,21 @@ def drawn(size: int) -> Batch:
 
 
 @torch.no_grad()
-def test_a_token_after_the_cache_has_the_scores_of_the_whole(policy: Policy) -> None:
-    batch = drawn(2)
+def test_scores_with_cache_match_those_without(policy: Policy) -> None:
+    batch = make_batch(2)
     prompt = batch.tokens.shape[1] - batch.completions.shape[1]
     cache = DynamicCache()
-    cached = [policy.scores(batch, slice(0, prompt), cache)]
-    cached += [policy.scores(batch, slice(place, place + 1), cache) for place in range(prompt, prompt + 5)]
-    chosen = torch.cat(cached, dim=1).log_softmax(dim=-1).gather(-1, batch.tokens[:, prompt:, None]).squeeze(-1)
-    torch.testing.assert_close(chosen, policy(batch), rtol=1e-4, atol=1e-4)
+    logits = [policy.scores(batch, slice(0, prompt), cache)]
+    logits += [policy.scores(batch, slice(index, index + 1), cache) for index in range(prompt, prompt + 5)]
+    log_probabilities = (
+        torch.cat(logits, dim=1).log_softmax(dim=-1).gather(-1, batch.tokens[:, prompt:, None]).squeeze(-1)
+    )
+    torch.testing.assert_close(log_probabilities, policy(batch), rtol=1e-4, atol=1e-4)
 
 
 @torch.no_grad()
-def test_the_cache_grows_from_the_prompt_to_all_but_the_last_token(policy: Policy) -> None:
-    lengths = [kept[0].shape[2] for kept in decisive_steps(policy, drawn(2))]
+def test_the_cache_grows_until_the_last_token(policy: Policy) -> None:
+    lengths = [tensors[0].shape[2] for tensors in simulate_generation(policy, make_batch(2))]
     assert lengths == [40, 41, 44, 45]
 
 
@@ -58,33 +60,34 @@ def test_the_cache_grows_from_the_prompt_to_all_but_the_last_token(policy: Polic
 @pytest.mark.parametrize(("completion_len", "lengths"), [(1, [40]), (2, [40, 40, 41]), (3, [40, 41, 42])])
 def test_short_completions_have_fewer_steps(policy: Policy, completion_len: int, lengths: list[int]) -> None:
     batch = Chart(Options(**{**TINY, "completion_len": completion_len})).batch(1)
-    assert [kept[-1].shape[2] for kept in decisive_steps(policy, batch)] == lengths
+    assert [tensors[-1].shape[2] for tensors in simulate_generation(policy, batch)] == lengths
 
 
 @torch.no_grad()
-def test_what_lies_between_is_followed_in_strides(policy: Policy, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("shoestring.recipes.chart.generation.STRIDE", 2)
-    assert [kept[0].shape[2] for kept in decisive_steps(policy, drawn(1))] == [40, 41, 43, 44, 45]
+def test_growth_is_simulated_in_strides(policy: Policy, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("shoestring.recipes.chart.rollout.STRIDE", 2)
+    lengths = [tensors[0].shape[2] for tensors in simulate_generation(policy, make_batch(1))]
+    assert lengths == [40, 41, 43, 44, 45]
 
 
-def test_growing_replaces_a_layer_before_the_next(policy: Policy) -> None:
+def test_the_cache_grows_but_never_shrinks(policy: Policy) -> None:
     cache = DynamicCache()
     with torch.no_grad():
-        policy.scores(drawn(2), slice(0, 40), cache)
-    grow(cache, 50)
-    assert {kept.shape for kept in tensors(cache)} == {(2, 2, 50, 16)}
-    grow(cache, 45)
-    assert {kept.shape[2] for kept in tensors(cache)} == {50}
+        policy.scores(make_batch(2), slice(0, 40), cache)
+    grow_cache(cache, 50)
+    assert {tensor.shape for tensor in cache_tensors(cache)} == {(2, 2, 50, 16)}
+    grow_cache(cache, 45)
+    assert {tensor.shape[2] for tensor in cache_tensors(cache)} == {50}
 
 
-def test_a_token_is_drawn_by_its_probability() -> None:
+def test_a_token_is_sampled_by_its_probability() -> None:
     torch.manual_seed(0)
     logits = torch.tensor([[[0.0, 1.0, -100.0]]], dtype=torch.float16).expand(4000, 1, 3)
-    shares = sampled(logits).flatten().bincount(minlength=3) / 4000
+    shares = sample_token(logits).flatten().bincount(minlength=3) / 4000
     torch.testing.assert_close(shares, torch.tensor([1.0, torch.e, 0.0]) / (1 + torch.e), atol=0.03, rtol=0)
 
 
-def test_a_full_model_keeps_36864_bytes_of_a_token() -> None:
+def test_full_model_caches_36864_bytes_per_token() -> None:
     text = SIZES["full"].config().text_config
     width = text.hidden_size // text.num_attention_heads
     assert 2 * text.num_hidden_layers * text.num_key_value_heads * width * 2 == 36_864
@@ -97,34 +100,34 @@ def trace() -> Trace:
         return tracer.trace(settings, accumulate=4, device=find("t4").device)
 
 
-def test_a_trace_has_the_cache_of_all_of_an_updates_completions(trace: Trace) -> None:
-    live, most = 0, 0
+def test_trace_has_the_cache_of_all_completions(trace: Trace) -> None:
+    live, peak = 0, 0
     phase = ""
     for event in trace.events:
         if isinstance(event, Phase):
             phase = event.name
         elif isinstance(event, Alloc | Free) and trace.storages[event.storage].part == "KV cache":
             live += trace.storages[event.storage].bytes * (1 if isinstance(event, Alloc) else -1)
-            most = max(most, live)
+            peak = max(peak, live)
             assert phase in ("generation", "forward")
     assert live == 0
-    # At the last step one layer's keys are there twice, old and new.
-    last, before = 4 * 239 * KEY_VALUE_BYTES, 4 * 238 * KEY_VALUE_BYTES // 4
-    assert most == last + before
+    # In the last step the keys of one layer exist twice, with the old and the new length.
+    final, previous = 4 * 239 * KEY_VALUE_BYTES, 4 * 238 * KEY_VALUE_BYTES // 4
+    assert peak == final + previous
 
 
-def test_generation_comes_before_every_update_and_leaves_nothing_behind(trace: Trace) -> None:
+def test_generation_precedes_every_update(trace: Trace) -> None:
     names = [(event.name, event.update) for event in trace.events if isinstance(event, Phase)]
     assert names[:2] == [("model", 0), ("generation", 0)]
     assert names.index(("generation", 1)) == names.index(("forward", 1)) - 1
     assert sum(name == "generation" for name, _ in names) == 2
 
 
-def test_fewer_written_at_once_keep_less() -> None:
-    found = {}
-    for written in (1, 4):
-        recipe = Chart(Options(**TINY, written_at_once=written))
+def test_written_at_once_limits_the_cache() -> None:
+    sizes = {}
+    for group_size in (1, 4):
+        recipe = Chart(Options(**TINY, written_at_once=group_size))
         model = recipe.model().eval()
         with torch.no_grad():
-            found[written] = {kept[0].shape[0] for kept in recipe.rollout(model, recipe.batch(4))}
-    assert found == {1: {1}, 4: {4}}
+            sizes[group_size] = {tensors[0].shape[0] for tensors in recipe.rollout(model, recipe.batch(4))}
+    assert sizes == {1: {1}, 4: {4}}

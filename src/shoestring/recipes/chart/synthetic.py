@@ -1,7 +1,7 @@
-"""Charts of our own: drawn from a real table, so that type, data and answer are known exactly.
+"""Synthetic charts, drawn from a real table, so that chart type, data and answer are known exactly.
 
-The table are monthly closing prices of eight companies and two indices, 1990 to 2020, inside matplotlib's sample data
-(`Stocks.csv`, from Yahoo Finance). No chart of them is anybody else's: they are to learn and test with, not EvoChart.
+The table has the monthly closing prices of eight companies and two indices, 1990 to 2020, from matplotlib's sample data
+(`Stocks.csv`, from Yahoo Finance). The charts are for learning and testing; they are not from EvoChart.
 """
 
 from __future__ import annotations
@@ -22,8 +22,8 @@ NAMES = {"^GSPC": "S&P 500", "^IXIC": "NASDAQ"}
 
 
 @dataclass(frozen=True, kw_only=True)
-class Drawn:
-    """A chart to be, its question and all that is known of them."""
+class SyntheticChart:
+    """The content of a chart, a question about it, and all annotations."""
 
     chart_type: str
     title: str
@@ -33,8 +33,8 @@ class Drawn:
     label: str
     reasoning: str
 
-    def known(self) -> dict[str, Any]:
-        """What rewards hold a completion against."""
+    def annotations(self) -> dict[str, Any]:
+        """Return the annotations that rewards compare a completion with."""
         return {
             "label": self.label,
             "chart_type": self.chart_type,
@@ -43,18 +43,18 @@ class Drawn:
         }
 
 
-def drawn(number: int) -> Drawn:
-    """The chart of this number: a company's yearly means over some years, and a question about them."""
-    chance = random.Random(number)
-    prices = yearly()
-    name = chance.choice(sorted(prices))
+def make_chart(number: int) -> SyntheticChart:
+    """Return the chart with this number: a company's yearly mean prices over some years, and a question about them."""
+    rng = random.Random(number)
+    prices = load_yearly_means()
+    name = rng.choice(sorted(prices))
     years = sorted(prices[name])
-    count = chance.randint(4, 6)
-    first = chance.randrange(len(years) - count + 1)
+    count = rng.randint(4, 6)
+    first = rng.randrange(len(years) - count + 1)
     rows = tuple((str(year), round(prices[name][year], 1)) for year in years[first : first + count])
-    query, label, reasoning = chance.choice(QUESTIONS)(rows, chance)
-    return Drawn(
-        chart_type=chance.choice(TYPES),
+    query, label, reasoning = rng.choice(QUESTIONS)(rows, rng)
+    return SyntheticChart(
+        chart_type=rng.choice(TYPES),
         title=f"{NAMES.get(name, name)}: mean price of a year",
         columns=("year", "price"),
         rows=rows,
@@ -64,8 +64,8 @@ def drawn(number: int) -> Drawn:
     )
 
 
-def image(chart: Drawn, size: tuple[int, int]) -> Image:
-    """The chart as an RGB image of (width, height) pixels; the same pixels each time under one matplotlib."""
+def draw_chart(chart: SyntheticChart, size: tuple[int, int]) -> Image:
+    """Draw the chart as an RGB image of (width, height) pixels; one matplotlib version gives the same pixels."""
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
     from PIL import Image as Pillow
@@ -92,8 +92,11 @@ def image(chart: Drawn, size: tuple[int, int]) -> Image:
 
 
 @functools.cache
-def yearly() -> dict[str, dict[int, float]]:
-    """Mean closing price by company and year, of years with a price in each month; companies with six of them."""
+def load_yearly_means() -> dict[str, dict[int, float]]:
+    """Return the mean closing price by company and year.
+
+    Years without a price in each month are left out, and so are companies with fewer than six years.
+    """
     from matplotlib import cbook
 
     months: dict[str, dict[int, list[float]]] = {}
@@ -109,29 +112,30 @@ def yearly() -> dict[str, dict[int, float]]:
     return {name: years for name, years in means.items() if len(years) >= 6}
 
 
-def _highest(rows: tuple[tuple[str, float], ...], _: random.Random) -> tuple[str, str, str]:
+def _ask_highest(rows: tuple[tuple[str, float], ...], _: random.Random) -> tuple[str, str, str]:
     year, price = max(rows, key=lambda row: row[1])
     return "In which year was the price highest?", year, f"The highest price is {price}.\nIt is that of {year}."
 
 
-def _lowest(rows: tuple[tuple[str, float], ...], _: random.Random) -> tuple[str, str, str]:
+def _ask_lowest(rows: tuple[tuple[str, float], ...], _: random.Random) -> tuple[str, str, str]:
     year, price = min(rows, key=lambda row: row[1])
     return "In which year was the price lowest?", year, f"The lowest price is {price}.\nIt is that of {year}."
 
 
-def _value(rows: tuple[tuple[str, float], ...], chance: random.Random) -> tuple[str, str, str]:
-    year, price = chance.choice(rows)
+def _ask_value(rows: tuple[tuple[str, float], ...], rng: random.Random) -> tuple[str, str, str]:
+    year, price = rng.choice(rows)
     return f"What was the price in {year}?", str(price), f"I look for {year}.\nIts price is {price}."
 
 
-def _change(rows: tuple[tuple[str, float], ...], _: random.Random) -> tuple[str, str, str]:
-    (first, before), *_between, (last, after) = rows
-    change = round(after - before, 1)
+def _ask_change(rows: tuple[tuple[str, float], ...], _: random.Random) -> tuple[str, str, str]:
+    (first, start), *_between, (last, end) = rows
+    change = round(end - start, 1)
     return (
         f"By how much did the price change from {first} to {last}?",
         str(change),
-        f"In {first} it is {before}.\nIn {last} it is {after}.\nThe difference is {change}.",
+        f"In {first} it is {start}.\nIn {last} it is {end}.\nThe difference is {change}.",
     )
 
 
-QUESTIONS = (_highest, _lowest, _value, _change)
+QUESTIONS = (_ask_highest, _ask_lowest, _ask_value, _ask_change)
+"""Functions from a chart's rows to a question, its answer and the reasoning."""
