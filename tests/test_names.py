@@ -1,0 +1,76 @@
+"""Identifiers of the source are nouns and verbs of the field: the private vocabulary of version 0.1.0 is gone.
+
+`python tests/test_names.py` prints every identifier that still has an old name.
+"""
+
+import ast
+from collections.abc import Iterator
+from pathlib import Path
+
+SOURCE = Path(__file__).parents[1] / "src" / "shoestring"
+
+OLD_WORDS = set(
+    """
+    found said told kept asked learnt wanted seen begun began room captured ladder arithmetic survival pretend pretended
+    talk
+    """.split()  # noqa: SIM905
+)
+"""Words that no identifier contains."""
+
+OLD_NAMES = set(
+    """
+    done made held shown given followed answered counted described considered judged tried taken brought gathered put
+    ended why what where which who whose how each one ones others rest of at more most alike beside together alone apart
+    otherwise here there now again like
+    """.split()  # noqa: SIM905
+)
+"""Words that are no identifier by themselves, besides a leading underscore."""
+
+PUBLIC = {
+    ("data/order.py", "of"),  # shoestring.pieces.DataOrder.of
+}
+"""Old names that code outside imports: DESIGN.md, Interfaces. All others that were public are in `renamed.py`."""
+
+
+def identifiers(source: str) -> Iterator[tuple[int, str]]:
+    """Yield the line and the name of every definition, argument and assignment."""
+    for node in ast.walk(ast.parse(source)):
+        if isinstance(node, ast.FunctionDef | ast.ClassDef):
+            yield node.lineno, node.name
+        elif isinstance(node, ast.arg):
+            yield node.lineno, node.arg
+        elif isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store):
+            yield node.lineno, node.id
+        elif isinstance(node, ast.Attribute) and isinstance(node.ctx, ast.Store):
+            yield node.lineno, node.attr
+
+
+def is_old(name: str) -> bool:
+    plain = name.lower().strip("_")
+    return plain in OLD_NAMES or bool(OLD_WORDS.intersection(plain.split("_")))
+
+
+def old_names() -> list[tuple[str, int, str]]:
+    """The path in the package, the line and the name of every identifier with an old name."""
+    return [
+        (str(path.relative_to(SOURCE)), line, name)
+        for path in sorted(SOURCE.rglob("*.py"))
+        for line, name in identifiers(path.read_text())
+        if is_old(name)
+    ]
+
+
+def test_only_public_names_are_old():
+    assert [(path, line, name) for path, line, name in old_names() if (path, name) not in PUBLIC] == []
+
+
+def test_an_old_name_is_detected():
+    source = "class Room:\n def f(self, told):\n  self._kept = found = told\n  return [each for each in found]"
+    names = [name for _, name in identifiers(source) if is_old(name)]
+    assert sorted(names) == ["Room", "_kept", "each", "found", "told"]
+
+
+if __name__ == "__main__":
+    for path, line, name in old_names():
+        kind = "public" if (path, name) in PUBLIC else "old"
+        print(f"{path}:{line}: {name} ({kind})")  # noqa: T201
