@@ -62,7 +62,7 @@ def test_a_second_signal_ends_it_at_once_and_nothing_is_broken(server, straight,
     assert finish(server, tmp_path) == straight
     died, after = ledger(tmp_path)
     assert (died["ended"], after["ended"]) == ("killed", "finished")
-    assert "session 1 died without a word" in (tmp_path / "events.jsonl").read_text()
+    assert "session 1 was killed after" in (tmp_path / "events.jsonl").read_text()
 
 
 def test_while_data_is_read_one_signal_is_enough(server, straight, tmp_path):
