@@ -141,7 +141,7 @@ def stream(tmp_path):
     return folder
 
 
-def test_shards_give_the_same_bits_with_any_workers_and_stops(stream, tmp_path):
+def test_shards_give_the_same_bits_after_stops(stream, tmp_path):
     session(Streamed(stream), tmp_path / "straight", {"micro_batch": 4, "workers": 0})
     for workers, loss_count in ((2, 4), (0, 13), (1, 8), (3, 0)):
         values = {"micro_batch": 4, "workers": workers}

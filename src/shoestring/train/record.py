@@ -131,7 +131,7 @@ class Record:
         self._write_state("running", "")
 
     def saved_light(self, path: Path, update: int, seconds: float, kind: str) -> None:
-        """Record that weights for inference were written."""
+        """Record that weights alone were written, without the state that training needs to resume."""
         self._spent["saving"] += seconds
         self.events.emit(
             "save", update=update, bytes=path.stat().st_size, seconds=seconds, stall_seconds=seconds, kind=kind
