@@ -1,4 +1,4 @@
-"""Any recipe of a test, its updates made by transformers' Trainer instead of the engine."""
+"""Test recipes whose updates are made by transformers' Trainer instead of the engine."""
 
 from torch.optim.lr_scheduler import LambdaLR
 from torch.utils.data import default_collate
@@ -7,11 +7,11 @@ from transformers import Trainer, TrainingArguments
 from shoestring.recipe.contract import build_optimizer
 
 KINDS = ("engine", "trainer")
-"""What makes the updates of a recipe."""
+"""The kinds of updates that a test can request."""
 
 
 class ByTrainer:
-    """`recipe` with a `trainer`; everything else is its own."""
+    """`recipe` with an additional method `trainer`."""
 
     def __init__(self, recipe):
         self._recipe = recipe
@@ -20,13 +20,13 @@ class ByTrainer:
         return getattr(self._recipe, name)
 
     def measured(self, model, samples, polled, size=8):
-        """What the engine's evaluation does for this recipe."""
-        batches = ((default_collate([samples[i] for i in range(at, min(at + size, len(samples)))]), size)
-                   for at in range(0, len(samples), size))  # fmt: skip
-        some = ((batch, len(batch[0])) for batch, _ in batches)
-        if own := getattr(self._recipe, "evaluate", None):
-            return own(model, (batch for batch, _ in polled(some, len(samples))))
-        losses = [(float(self.loss(model, batch)), count) for batch, count in polled(some, len(samples))]
+        """Evaluate as the engine does for this recipe."""
+        batches = (default_collate([samples[i] for i in range(start, min(start + size, len(samples)))])
+                   for start in range(0, len(samples), size))  # fmt: skip
+        sized_batches = ((batch, len(batch[0])) for batch in batches)
+        if recipe_evaluate := getattr(self._recipe, "evaluate", None):
+            return recipe_evaluate(model, (batch for batch, _ in polled(sized_batches, len(samples))))
+        losses = [(float(self.loss(model, batch)), count) for batch, count in polled(sized_batches, len(samples))]
         return {"loss": sum(loss * count for loss, count in losses) / len(samples)}
 
     def trainer(self, settings, data, surviving, *, folder, device):
@@ -40,7 +40,7 @@ class ByTrainer:
         )  # fmt: skip
         model = recipe.model()
         optimizer = build_optimizer(recipe, model)
-        per_epoch = -(-len(data) // recipe.effective_batch)
+        updates_per_epoch = -(-len(data) // recipe.effective_batch)
         schedule = getattr(recipe, "schedule", None) or (lambda *_: 1.0)
 
         class Losses(Trainer):
@@ -54,6 +54,8 @@ class ByTrainer:
             data_collator=lambda samples: {"batch": default_collate(samples)},
             optimizers=(
                 optimizer,
-                LambdaLR(optimizer, lambda update: schedule(update, per_epoch, per_epoch * recipe.epochs)),
+                LambdaLR(
+                    optimizer, lambda update: schedule(update, updates_per_epoch, updates_per_epoch * recipe.epochs)
+                ),
             ),
         )

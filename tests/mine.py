@@ -1,11 +1,11 @@
-"""A recipe of one's own, as small as they come."""
+"""A minimal recipe."""
 
 import torch
 from torch import nn
 
 
 class Mine:
-    """Of this process alone: no file, no name."""
+    """A recipe object that exists only in this process, without a file or a name."""
 
     epochs = 3
     effective_batch = 4

@@ -1,4 +1,4 @@
-"""Sessions of training that end where a test wants them to."""
+"""Training sessions that stop where a test requests it."""
 
 import json
 import os
@@ -21,8 +21,8 @@ from shoestring.train.request import SessionRequest
 CPU = torch.device("cpu")
 
 
-class AtLoss:
-    """A recipe that does `act` when its loss is computed for the `count`th time."""
+class ActingAtLoss:
+    """A recipe that calls `act` when its loss is computed for the `count`th time."""
 
     def __init__(self, recipe, count, act):
         self._recipe, self._count, self._act = recipe, count, act
@@ -40,26 +40,26 @@ class AtLoss:
 def session(
     recipe, run: Path, values, *, stop="", at=0, allow_inexact=False, kind="engine", wrap=lambda recipe: recipe
 ):
-    """One session of `recipe` in `run`; `stop` it by `limit`, `SIGTERM` or `SIGKILL` in the `at`th loss.
+    """Run one session of `recipe` in `run`, stopped by `limit`, `SIGTERM` or `SIGKILL` in the `at`th loss.
 
-    Its updates are made by the `kind`, engine or trainer.
+    `kind` is what makes the updates: "engine" or "trainer".
     """
     loaded, settings = choose(recipe, values)
     clock = Clock()
-    acts = {
+    actions = {
         "": lambda: None,
         "limit": clock.jump,
         "SIGTERM": lambda: os.kill(os.getpid(), signal.SIGTERM),
         "SIGKILL": lambda: os.kill(os.getpid(), signal.SIGKILL),
     }
-    loaded = replace(loaded, recipe=_made_by(kind, AtLoss(wrap(loaded.recipe), at, acts[stop])))
+    loaded = replace(loaded, recipe=_with_updates_by(kind, ActingAtLoss(wrap(loaded.recipe), at, actions[stop])))
     settings = settings.replace(
         micro_batch=settings.micro_batch or loaded.effective_batch, precision=settings.precision or "fp32"
     )
     return run_session(loaded, settings, run, Deadline(1000, clock=clock), allow_inexact=allow_inexact)
 
 
-def _made_by(kind, recipe):
+def _with_updates_by(kind, recipe):
     if kind == "engine":
         return recipe
     from tests.by_trainer import ByTrainer
@@ -68,7 +68,7 @@ def _made_by(kind, recipe):
 
 
 def run_session(loaded, settings, run: Path, deadline, *, allow_inexact=False):
-    """One session of training, without a plan."""
+    """Run one session of training, without a plan."""
     library = None
     if loaded.parts.trainer:
         from shoestring.integrations.library import LibraryUpdates
@@ -91,7 +91,7 @@ def run_session(loaded, settings, run: Path, deadline, *, allow_inexact=False):
 
 
 class Clock:
-    """Time stands still until it jumps past every limit."""
+    """A clock that does not advance until it jumps past every limit."""
 
     now = 0.0
 
@@ -103,10 +103,10 @@ class Clock:
 
 
 def final_bits(run: Path):
-    """Everything a run ends with that has to be equal to the last bit: files as bytes, the rest as JSON."""
+    """Return the final content of a run that must be bit-identical: files as bytes, the rest as JSON."""
     newest = max((run / "checkpoints").glob("update-*"))
     state = json.loads((newest / "state.json").read_text())
-    # What a trainer has logged is not part of what it learns, and lacks the updates around a kill.
+    # A trainer's log is not part of the training result, and lacks the updates around a kill.
     state.get("trainer", {}).pop("log_history", None)
     state.get("trainer", {}).pop("total_flos", None)
     return {
@@ -121,7 +121,7 @@ def final_bits(run: Path):
 
 
 def light_bits(folder: Path):
-    """safetensors writes its metadata in any order, so not the bytes of the file."""
+    """Return metadata and tensors rather than the file's bytes, since safetensors writes metadata in any order."""
     with safetensors.safe_open(folder / "model.safetensors", framework="np") as file:
         return file.metadata(), {name: file.get_tensor(name).tobytes() for name in file.keys()}  # noqa: SIM118
 

@@ -216,7 +216,7 @@ def test_other_settings_need_allow_inexact(shoestring, mine):
     assert "micro_batch: saved under 4, here 2" in err
     status, out, err = shoestring("train", mine, "--run", run, "--set", "micro_batch=2", "--allow-inexact")
     assert (status, out.splitlines()[0]) == (0, "finished: all 2 epochs")
-    assert "not bit for bit" in err
+    assert "not bit-identical" in err
 
 
 def test_changed_recipe_file_needs_allow_inexact(shoestring, mine):

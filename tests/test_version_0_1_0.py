@@ -91,7 +91,7 @@ def test_it_is_continued_where_it_was_and_finished(continued):
 
 
 def test_where_the_environment_is_the_same_nothing_is_inexact_and_elsewhere_that_is_said(continued):
-    inexact = [note for note in notes(continued.run) if "not bit for bit" in note]
+    inexact = [note for note in notes(continued.run) if "not bit-identical" in note]
     assert len(inexact) == bool(continued.differences)
     assert all(name in inexact[0] for name in continued.differences)
 

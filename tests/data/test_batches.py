@@ -5,8 +5,8 @@ import torch
 from torch.utils.data import TensorDataset, default_collate
 
 from shoestring.data import batches
-from shoestring.data.batches import Draws, fetch, to_device
-from shoestring.data.in_order import in_order
+from shoestring.data.batches import SampleRandomness, fetch, to_device
+from shoestring.data.sequential import sequential_batches
 
 CPU = torch.device("cpu")
 
@@ -21,18 +21,18 @@ class Augmented:
         return torch.tensor([index, random.random(), torch.rand(1).item()], dtype=torch.float64)
 
 
-def test_a_sample_is_augmented_the_same_whatever_batch_it_falls_into():
+def test_augmentation_does_not_depend_on_the_batch():
     data = Augmented()
     whole = fetch(data, default_collate, [3, 1, 4, 5], seed=0, epoch=2)
     torch.rand(7)
-    pieces = [fetch(data, default_collate, some, seed=0, epoch=2) for some in ([3], [1, 4, 5])]
+    pieces = [fetch(data, default_collate, indices, seed=0, epoch=2) for indices in ([3], [1, 4, 5])]
     assert torch.equal(torch.cat(pieces), whole)
-    assert len(whole[:, 1].unique()) == len(whole[:, 2].unique()) == 4  # and each sample its own way
+    assert len(whole[:, 1].unique()) == len(whole[:, 2].unique()) == 4  # and each sample differently
     assert not torch.equal(fetch(data, default_collate, [3, 1, 4, 5], seed=0, epoch=3), whole)
     assert not torch.equal(fetch(data, default_collate, [3, 1, 4, 5], seed=1, epoch=2), whole)
 
 
-def test_fetching_leaves_the_generators_alone():
+def test_fetching_preserves_the_generators():
     torch.manual_seed(5)
     expected = torch.rand(1)
     torch.manual_seed(5)
@@ -40,27 +40,27 @@ def test_fetching_leaves_the_generators_alone():
     assert torch.equal(torch.rand(1), expected)
 
 
-def test_a_dataset_that_gives_many_at_once_is_asked_once():
+def test_getitems_is_called_once():
     class Batched(Augmented):
-        asked = ()
+        calls = ()
 
         def __getitems__(self, indices):
-            self.asked += (indices,)
+            self.calls += (indices,)
             return [torch.tensor(index) for index in indices]
 
     data = Batched()
     assert fetch(data, default_collate, (2, 0), seed=0, epoch=0).tolist() == [2, 0]
-    assert data.asked == ([2, 0],)
+    assert data.calls == ([2, 0],)
 
 
-def test_evaluation_goes_through_everything_in_order():
+def test_sequential_batches_are_complete_and_ordered():
     data = TensorDataset(torch.arange(7))
-    batches = list(in_order(data, object(), 3, CPU, 0))
+    batches = list(sequential_batches(data, object(), 3, CPU, 0))
     assert [batch[0].tolist() for batch, _ in batches] == [[0, 1, 2], [3, 4, 5], [6]]
     assert [size for _, size in batches] == [3, 3, 1]
 
 
-def test_every_tensor_of_a_batch_moves_and_nothing_else():
+def test_to_device_moves_only_tensors():
     class Encoding(UserDict):
         def to(self, device):
             return "moved itself"
@@ -72,36 +72,36 @@ def test_every_tensor_of_a_batch_moves_and_nothing_else():
     assert to_device(Encoding(), CPU) == "moved itself"
 
 
-class Seldom(Augmented):
+class PartlyAugmented(Augmented):
     """Only some samples are augmented."""
 
     def __getitem__(self, index):
         return super().__getitem__(index) if index > 5 else torch.full((3,), float(index), dtype=torch.float64)
 
 
-def test_a_sample_is_the_same_whether_or_not_others_were_seen_to_draw():
-    draws = Draws()
-    at_once = [fetch(Seldom(), default_collate, some, seed=0, epoch=2) for some in ([0, 1], [2, 7, 3], [8, 4])]
-    told = [
-        fetch(Seldom(), default_collate, some, seed=0, epoch=2, draws=draws) for some in ([0, 1], [2, 7, 3], [8, 4])
+def test_samples_do_not_depend_on_detected_randomness():
+    randomness, index_lists = SampleRandomness(), ([0, 1], [2, 7, 3], [8, 4])
+    separate = [fetch(PartlyAugmented(), default_collate, indices, seed=0, epoch=2) for indices in index_lists]
+    shared = [
+        fetch(PartlyAugmented(), default_collate, indices, seed=0, epoch=2, randomness=randomness)
+        for indices in index_lists
     ]
-    assert all(torch.equal(a, b) for a, b in zip(at_once, told, strict=True))
-    assert draws.seen
+    assert all(torch.equal(a, b) for a, b in zip(separate, shared, strict=True))
+    assert randomness.detected
 
 
-def test_samples_that_draw_nothing_are_not_seeded(monkeypatch):
-    draws, seeded = Draws(), []
-    monkeypatch.setattr(batches, "seed_host", seeded.append)
-    for some in ([1, 2], [3], [4, 5]):
-        fetch(Seldom(), default_collate, some, seed=0, epoch=0, draws=draws)
-    assert len(seeded) == 2 and draws.seen is False
+def test_samples_without_randomness_are_not_seeded(monkeypatch):
+    randomness, seeds = SampleRandomness(), []
+    monkeypatch.setattr(batches, "seed_host", seeds.append)
+    for indices in ([1, 2], [3], [4, 5]):
+        fetch(PartlyAugmented(), default_collate, indices, seed=0, epoch=0, randomness=randomness)
+    assert len(seeds) == 2 and randomness.detected is False
 
 
-def test_rows_of_tensors_are_taken_at_once_and_are_those_taken_one_by_one():
+def test_tensor_rows_equal_individually_fetched_samples():
     data = TensorDataset(torch.randn(10, 3), torch.arange(10), torch.rand(10, 2, 2))
     expected = default_collate([data[index] for index in (7, 0, 7)])
-    found = fetch(data, default_collate, [7, 0, 7], seed=0, epoch=0)
-    assert type(found) is type(expected)
-    assert all(torch.equal(one, other) for one, other in zip(found, expected, strict=True))
-    own = fetch(data, len, [7, 0, 7], seed=0, epoch=0)
-    assert own == 3  # a collate of the recipe's own gets the samples
+    batch = fetch(data, default_collate, [7, 0, 7], seed=0, epoch=0)
+    assert type(batch) is type(expected)
+    assert all(torch.equal(a, b) for a, b in zip(batch, expected, strict=True))
+    assert fetch(data, len, [7, 0, 7], seed=0, epoch=0) == 3  # a recipe's collate gets the samples

@@ -1,4 +1,4 @@
-"""The same whether the generators' memory is read or they are asked."""
+"""Generator states, read from memory or through public functions: the same results."""
 
 import random
 
@@ -7,16 +7,16 @@ import pytest
 import torch
 
 from shoestring.data import generators, twisters
-from shoestring.data.generators import Generators, generators_kept
+from shoestring.data.generators import GeneratorStates, preserved_generators
 from shoestring.data.seeding import seed_all, seed_host
 
 
-@pytest.fixture(params=["read", "asked"], autouse=True)
-def way(request, monkeypatch):
-    monkeypatch.setattr(generators, "_seen", None)
-    if request.param == "asked":
-        monkeypatch.setattr(twisters, "python_readable", lambda: False)
-        monkeypatch.setattr(twisters, "numpy_readable", lambda: False)
+@pytest.fixture(params=["memory", "public"], autouse=True)
+def source(request, monkeypatch):
+    monkeypatch.setattr(generators, "_cached_numpy_state", None)
+    if request.param == "public":
+        monkeypatch.setattr(twisters, "python_is_readable", lambda: False)
+        monkeypatch.setattr(twisters, "numpy_is_readable", lambda: False)
     return request.param
 
 
@@ -24,18 +24,18 @@ def draw():
     return random.random(), np.random.rand(), torch.rand(1).item()
 
 
-def test_what_happens_between_leaves_no_trace():
+def test_generators_are_preserved():
     seed_all(1)
     expected = draw()
     seed_all(1)
-    with generators_kept():
+    with preserved_generators():
         seed_host(99)
         draw()
     assert draw() == expected
 
 
 @pytest.mark.parametrize(
-    "touch",
+    "change",
     [
         random.random,
         lambda: random.gauss(0.0, 1.0),
@@ -46,41 +46,43 @@ def test_what_happens_between_leaves_no_trace():
         lambda: torch.manual_seed(5),
     ],
 )
-def test_whoever_draws_is_seen_and_undone(touch):
+def test_any_change_is_detected_and_restored(change):
     seed_all(1)
-    before, again = Generators(), Generators()
-    assert before.untouched() and again.untouched()
-    touch()
-    assert not before.untouched()
-    before.restore()
-    assert before.untouched() and again.untouched()
+    states, same_states = GeneratorStates(), GeneratorStates()
+    assert states.unchanged() and same_states.unchanged()
+    change()
+    assert not states.unchanged()
+    states.restore()
+    assert states.unchanged() and same_states.unchanged()
 
 
-@pytest.mark.parametrize("draw_one", [random.random, lambda: random.gauss(0.0, 1.0), np.random.rand, np.random.randn])
-def test_what_is_brought_back_draws_the_same_again(draw_one):
+@pytest.mark.parametrize(
+    "draw_number", [random.random, lambda: random.gauss(0.0, 1.0), np.random.rand, np.random.randn]
+)
+def test_restored_states_draw_the_same_numbers(draw_number):
     seed_all(1)
-    before = Generators()
-    expected = [draw_one() for _ in range(3)]
-    before.restore()
-    assert [draw_one() for _ in range(3)] == expected
+    states = GeneratorStates()
+    expected = [draw_number() for _ in range(3)]
+    states.restore()
+    assert [draw_number() for _ in range(3)] == expected
 
 
-@pytest.mark.parametrize("draw_one", [lambda: random.gauss(0.0, 1.0), np.random.randn])
-def test_the_second_of_a_pair_of_normal_numbers_is_seen_to_be_used_up(draw_one):
+@pytest.mark.parametrize("draw_number", [lambda: random.gauss(0.0, 1.0), np.random.randn])
+def test_use_of_the_second_normal_number_is_detected(draw_number):
     seed_all(1)
-    draw_one()
-    before = Generators()
-    assert before.untouched()
-    second = draw_one()  # changes nothing but the note that it is there
-    assert not before.untouched()
-    before.restore()
-    assert draw_one() == second
+    draw_number()
+    states = GeneratorStates()
+    assert states.unchanged()
+    second = draw_number()  # changes only the flag for the second number
+    assert not states.unchanged()
+    states.restore()
+    assert draw_number() == second
 
 
-def test_memory_is_read_where_it_can_be(way, monkeypatch):
+def test_public_functions_are_called_only_without_memory(source, monkeypatch):
     seed_host(1)
-    asked = []
-    monkeypatch.setattr(random, "getstate", lambda: asked.append("python") or (3, (), None))
-    monkeypatch.setattr(np.random, "get_state", lambda legacy: asked.append("numpy") or {"has_gauss": 0})
-    Generators()
-    assert asked == ([] if way == "read" else ["python", "numpy"])
+    public_calls = []
+    monkeypatch.setattr(random, "getstate", lambda: public_calls.append("python") or (3, (), None))
+    monkeypatch.setattr(np.random, "get_state", lambda legacy: public_calls.append("numpy") or {"has_gauss": 0})
+    GeneratorStates()
+    assert public_calls == ([] if source == "memory" else ["python", "numpy"])

@@ -1,4 +1,4 @@
-"""Whoever fetches a batch, it is the same; who waits for it is told; no process stays behind."""
+"""Loading batches: the same bits for any number of workers, measured waiting, and no processes left behind."""
 
 import os
 import random
@@ -23,8 +23,8 @@ from shoestring.recipe.subset import Subset
 CPU = torch.device("cpu")
 
 
-class Drawn:
-    """Each sample draws from every generator, and sums in an order that threads would change."""
+class RandomSamples:
+    """Samples that draw from every generator, and whose sum would be rounded differently with several threads."""
 
     def __init__(self, samples=50):
         self.samples = samples
@@ -38,179 +38,179 @@ class Drawn:
 
 
 class Masking:
-    """A recipe whose batches draw as well."""
+    """A recipe whose `collate` draws random numbers."""
 
     def collate(self, samples):
         batch = torch.stack(samples)
         return torch.cat([batch, torch.rand(len(batch), 1, dtype=torch.float64)], dim=1)
 
 
-def loader(dataset, workers, recipe=None, *, effective_batch=8, **more):
+def loader(dataset, workers, recipe=None, *, effective_batch=8, **arguments):
     order = DataOrder(samples=len(dataset), effective_batch=effective_batch, seed=3)
-    return Loader(recipe or Masking(), dataset, order, seed=3, device=CPU, workers=workers, **more)
+    return Loader(recipe or Masking(), dataset, order, seed=3, device=CPU, workers=workers, **arguments)
 
 
-def seen(loading, updates, micro_batch=4):
+def load_samples(loading, updates, micro_batch=4):
     return torch.cat([batch for update in updates for batch, _ in loading.microbatches(update, micro_batch)])
 
 
 @pytest.fixture(scope="module")
 def straight():
-    """Ten updates, into the second epoch."""
-    with loader(Drawn(), 0) as loading:
-        return [seen(loading, [update]) for update in range(10)]
+    """The samples of ten updates, which reach the second epoch."""
+    with loader(RandomSamples(), 0) as loading:
+        return [load_samples(loading, [update]) for update in range(10)]
 
 
 @pytest.mark.parametrize("workers", [1, 3])
-def test_the_batches_are_the_same_bits_whatever_the_number_of_workers(straight, workers):
-    with loader(Drawn(), workers) as loading:
+def test_batches_are_bit_identical_for_any_number_of_workers(straight, workers):
+    with loader(RandomSamples(), workers) as loading:
         for update in range(10):
-            assert torch.equal(seen(loading, [update]), straight[update])
+            assert torch.equal(load_samples(loading, [update]), straight[update])
 
 
-def test_a_resume_with_another_number_goes_on_with_the_same_bits(straight):
+def test_resuming_with_other_workers_gives_the_same_bits(straight):
     for workers, updates in ((3, range(4)), (0, range(4, 7)), (1, range(7, 10))):
-        with loader(Drawn(), workers) as loading:
-            assert torch.equal(seen(loading, updates), torch.cat([straight[update] for update in updates]))
+        with loader(RandomSamples(), workers) as loading:
+            assert torch.equal(load_samples(loading, updates), torch.cat([straight[update] for update in updates]))
 
 
 @pytest.mark.parametrize("threads", [1, 3])
-def test_nor_do_the_threads_of_training_matter(straight, threads):
+def test_batches_do_not_depend_on_threads(straight, threads):
     before = torch.get_num_threads()
     torch.set_num_threads(threads)
     try:
-        with loader(Drawn(), 0) as loading:
-            assert torch.equal(seen(loading, [0]), straight[0])
+        with loader(RandomSamples(), 0) as loading:
+            assert torch.equal(load_samples(loading, [0]), straight[0])
         assert torch.get_num_threads() == threads
     finally:
         torch.set_num_threads(before)
 
 
 @pytest.mark.parametrize("workers", [0, 2])
-def test_an_update_asked_again_in_smaller_microbatches_has_the_same_samples(straight, workers):
-    with loader(Drawn(), workers) as loading:
-        seen(loading, [0])
+def test_repeated_update_has_the_same_samples(straight, workers):
+    with loader(RandomSamples(), workers) as loading:
+        load_samples(loading, [0])
         attempt = loading.microbatches(1, 4)
-        next(attempt)  # and then memory was out
-        assert torch.equal(seen(loading, [1]), straight[1])
+        next(attempt)  # then the update runs out of memory
+        assert torch.equal(load_samples(loading, [1]), straight[1])
         next(loading.microbatches(1, 4))
         sizes = [size for _, size in loading.microbatches(1, 2)]
         assert sizes == [2, 2, 2, 2]
-        again = seen(loading, [1], 2)
-        assert torch.equal(again[:, :4], straight[1][:, :4])
-        assert torch.equal(seen(loading, [2]), straight[2])
+        samples = load_samples(loading, [1], 2)
+        assert torch.equal(samples[:, :4], straight[1][:, :4])
+        assert torch.equal(load_samples(loading, [2]), straight[2])
 
 
 @pytest.mark.parametrize("workers", [0, 2])
-def test_fetching_leaves_the_generators_of_training_alone(workers):
+def test_loading_preserves_the_generators(workers):
     torch.manual_seed(5)
     expected = torch.rand(1)
-    with loader(Drawn(), workers) as loading:
+    with loader(RandomSamples(), workers) as loading:
         torch.manual_seed(5)
-        seen(loading, [0, 1])
+        load_samples(loading, [0, 1])
         assert torch.equal(torch.rand(1), expected)
 
 
-class Broken(Drawn):
+class Broken(RandomSamples):
     def __getitem__(self, index):
         if index == 7:
             raise KeyError("no sample seven")
         return super().__getitem__(index)
 
 
-def test_what_a_dataset_raises_in_a_worker_comes_with_its_traceback():
-    with loader(Broken(), 1) as loading, pytest.raises(KeyError) as caught:
-        seen(loading, range(10))
-    assert "no sample seven" in str(caught.value) and "test_loading.py" in str(caught.value)
+def test_dataset_error_has_the_traceback_of_the_worker():
+    with loader(Broken(), 1) as loading, pytest.raises(KeyError) as raised:
+        load_samples(loading, range(10))
+    assert "no sample seven" in str(raised.value) and "test_loading.py" in str(raised.value)
 
 
-class Deadly(Drawn):
+class Deadly(RandomSamples):
     def __getitem__(self, index):
         os.kill(os.getpid(), signal.SIGKILL)
 
 
-def test_a_worker_that_dies_is_an_error_and_leaves_none_behind():
+def test_dead_worker_raises_and_ends_the_others():
     with loader(Deadly(), 2) as loading:
-        with pytest.raises(RunError, match="a process that fetches data died"):
-            seen(loading, range(2))
+        with pytest.raises(RunError, match="a data worker process died"):
+            load_samples(loading, range(2))
         pids = loading.pids
     assert pids and not any(map(psutil.pid_exists, pids))
 
 
-class Stuck(Drawn):
+class Stuck(RandomSamples):
     def __getitem__(self, index):
-        if index == self.at:
+        if index == self.stuck_index:
             os.write(1, b"stuck\n")
             time.sleep(600)
         return super().__getitem__(index)
 
-    def __init__(self, at):
+    def __init__(self, stuck_index):
         super().__init__()
-        self.at = at
+        self.stuck_index = stuck_index
 
 
-def test_closing_ends_a_worker_in_the_middle_of_a_sample_at_once(monkeypatch):
-    # torch alone would wait so long for each process before it ends it.
+def test_closing_ends_a_stuck_worker_immediately(monkeypatch):
+    # torch alone would wait this long for each process before ending it.
     monkeypatch.setattr(torch.utils.data._utils, "MP_STATUS_CHECK_INTERVAL", 60.0)
     order = DataOrder(samples=50, effective_batch=8, seed=3)
     loading = loader(Stuck(order.indices(1)[0]), 1)
-    seen(loading, [0])
-    pids, began = loading.pids, time.monotonic()
+    load_samples(loading, [0])
+    pids, started_at = loading.pids, time.monotonic()
     loading.close()
-    assert time.monotonic() - began < 50
+    assert time.monotonic() - started_at < 50
     assert pids and not any(map(psutil.pid_exists, pids))
 
 
-class Deaf(Stuck):
-    """Stuck, and deaf to being asked to leave."""
+class IgnoringSigterm(Stuck):
+    """A stuck sample in a process that ignores SIGTERM."""
 
     def __getitem__(self, index):
         signal.signal(signal.SIGTERM, signal.SIG_IGN)
         return super().__getitem__(index)
 
 
-def test_closing_ends_a_worker_that_does_not_hear(monkeypatch):
-    monkeypatch.setattr(processes, "_PATIENCE", 0.5)
+def test_closing_kills_a_worker_that_ignores_sigterm(monkeypatch):
+    monkeypatch.setattr(processes, "_EXIT_SECONDS", 0.5)
     monkeypatch.setattr(torch.utils.data._utils, "MP_STATUS_CHECK_INTERVAL", 0.5)
     order = DataOrder(samples=50, effective_batch=8, seed=3)
-    loading = loader(Deaf(order.indices(1)[0]), 1)
-    seen(loading, [0])
-    pids, began = loading.pids, time.monotonic()
+    loading = loader(IgnoringSigterm(order.indices(1)[0]), 1)
+    load_samples(loading, [0])
+    pids, started_at = loading.pids, time.monotonic()
     loading.close()
-    assert time.monotonic() - began < 30
+    assert time.monotonic() - started_at < 30
     assert pids and not any(map(psutil.pid_exists, pids))
 
 
-def test_what_torch_has_beside_the_processes_goes_with_them():
-    loading = loader(Drawn(), 2)
-    seen(loading, [0])
-    ended = loading._processes
-    iterator = weakref.ref(ended._iterator)
+def test_closing_releases_the_iterator_of_torch():
+    loading = loader(RandomSamples(), 2)
+    load_samples(loading, [0])
+    workers = loading._processes
+    iterator = weakref.ref(workers._iterator)
     loading.close()
-    assert iterator() is None and not ended.pids
+    assert iterator() is None and not workers.pids
 
 
-# torch, asked to end what it had not started, finds no list of it.
+# torch raises an error when it ends workers that it has not started.
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
-def test_a_process_that_could_not_be_started_leaves_none_behind(monkeypatch):
+def test_failed_start_leaves_no_process_behind(monkeypatch):
     fork, forked = os.fork, []
 
-    def limited():
+    def fork_once():
         if forked:
             raise BlockingIOError("no more processes")
         forked.append(fork())
         return forked[0]
 
-    with monkeypatch.context() as patch, loader(Drawn(), 2) as loading:
-        patch.setattr(os, "fork", limited)
+    with monkeypatch.context() as patch, loader(RandomSamples(), 2) as loading:
+        patch.setattr(os, "fork", fork_once)
         with pytest.raises(BlockingIOError):
-            seen(loading, [0])
+            load_samples(loading, [0])
     assert forked and not psutil.pid_exists(forked[0])
 
 
-def test_a_fixed_number_is_kept_and_none_is_measured():
-    assert loader(Drawn(), 3).workers == 3
-    assert loader(Drawn(), None).workers == 0
+def test_fixed_number_of_workers_is_used():
+    assert loader(RandomSamples(), 3).workers == 3
+    assert loader(RandomSamples(), None).workers == 0
 
 
 class Clock:
@@ -220,8 +220,8 @@ class Clock:
         return self.now
 
 
-class Slow(Drawn):
-    """Takes `seconds` of a clock for each sample; a worker's clock is a copy of its own."""
+class Slow(RandomSamples):
+    """Samples that take `seconds` of a clock each; a worker process has its own copy of the clock."""
 
     def __init__(self, clock, seconds):
         super().__init__()
@@ -232,7 +232,7 @@ class Slow(Drawn):
         return super().__getitem__(index)
 
 
-def test_waiting_is_measured_and_workers_are_started_for_it(monkeypatch):
+def test_waiting_is_measured_and_starts_workers(monkeypatch):
     monkeypatch.setattr(sys.modules[Loader.__module__], "cores", lambda: 4)
     clock = Clock()
     with loader(Slow(clock, 0.125), None, clock=clock) as loading:
@@ -240,42 +240,46 @@ def test_waiting_is_measured_and_workers_are_started_for_it(monkeypatch):
             for _ in loading.microbatches(update, 4):
                 clock.now += 0.5
         assert loading.waiting_seconds == 5 * 8 * 0.125 and loading.workers == 0
-        seen(loading, [5])
-        # A second to fetch beside one of arithmetic: one process would not be quite enough.
+        load_samples(loading, [5])
+        # Fetching and computing take one second each: one process would not be quite enough.
         assert loading.workers == 2
-        waited = loading.waiting_seconds
-        seen(loading, range(6, 8))
-        assert loading.waiting_seconds == waited and len(loading.pids) == 2
+        waiting_seconds = loading.waiting_seconds
+        load_samples(loading, range(6, 8))
+        assert loading.waiting_seconds == waiting_seconds and len(loading.pids) == 2
 
 
-def test_for_batches_that_find_no_room_none_are_started(monkeypatch):
-    asked = []
+def test_no_workers_without_shared_memory(monkeypatch):
+    calls = []
     module = sys.modules[Loader.__module__]
-    monkeypatch.setattr(module, "room", lambda nbytes, *, ahead: asked.append((nbytes, ahead)) or 0)
+    monkeypatch.setattr(
+        module,
+        "max_workers_in_shared_memory",
+        lambda nbytes, *, prefetch: calls.append((nbytes, prefetch)) or 0,
+    )
     clock = Clock()
     with loader(Slow(clock, 1.0), None, clock=clock) as loading:
-        seen(loading, range(30))
-        assert loading.workers == 0 and asked == [(4 * 5 * 8, 2)]
+        load_samples(loading, range(30))
+        assert loading.workers == 0 and calls == [(4 * 5 * 8, 2)]
 
 
 class Lengths(Masking):
-    """A recipe that knows the lengths of the whole of its data."""
+    """A recipe with the lengths of the whole dataset."""
 
     def length(self, dataset, index):
-        assert isinstance(dataset, Drawn)
+        assert isinstance(dataset, RandomSamples)
         return index
 
 
-def test_a_subset_asks_for_the_lengths_of_its_own_samples():
-    subset = Subset(Drawn(), [3, 20, 40, 41])
+def test_subset_uses_the_lengths_of_its_samples():
+    subset = Subset(RandomSamples(), [3, 20, 40, 41])
     with loader(subset, 0, Lengths()) as loading:
-        assert seen(loading, [0])[:, 0].tolist() == [41, 40, 20, 3]
+        assert load_samples(loading, [0])[:, 0].tolist() == [41, 40, 20, 3]
 
 
 CHILD = """
 import sys, time, torch
 sys.path.insert(0, {root!r})
-from tests.data.test_loading import Drawn, Stuck, loader
+from tests.data.test_loading import RandomSamples, Stuck, loader
 from shoestring.session.signals import StopSignals
 loading = loader({dataset}, 2)
 with StopSignals() as signals:
@@ -293,7 +297,7 @@ print("stopped by", signals.received, flush=True)
 """
 
 
-@pytest.fixture(params=["Drawn()"])
+@pytest.fixture(params=["RandomSamples()"])
 def child(request):
     code = CHILD.format(root=str(Path(__file__).parents[2]), dataset=request.param)
     process = subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, text=True, start_new_session=True)
@@ -306,7 +310,7 @@ def child(request):
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
-def test_a_signal_to_all_stops_training_at_its_next_safe_place_and_no_worker_stays(child, number):
+def test_signal_to_the_group_stops_training_and_workers(child, number):
     process, workers = child
     os.killpg(process.pid, number)
     out, _ = process.communicate(timeout=30)
@@ -315,8 +319,8 @@ def test_a_signal_to_all_stops_training_at_its_next_safe_place_and_no_worker_sta
 
 
 @pytest.mark.parametrize("child", ["Stuck(7)"], indirect=True)
-def test_no_worker_outlives_training_that_was_killed(child):
-    """Not even in the middle of a sample, where torch's own would not notice."""
+def test_workers_end_when_training_is_killed(child):
+    """Also while they fetch a sample, when torch's own check would not run."""
     process, workers = child
     assert process.stdout.readline() == "stuck\n"
     process.kill()

@@ -8,13 +8,13 @@ from shoestring.data.order import DataOrder
     [
         (128, 64, [64, 64]),
         (130, 64, [64, 64, 2]),
-        (129, 64, [64, 65]),  # a lone sample joins the update before it
+        (129, 64, [64, 65]),  # a single remaining sample joins the previous update
         (1, 64, [1]),
         (3, 1, [1, 1, 1]),
         (10, 64, [10]),
     ],
 )
-def test_an_epoch_has_every_sample_once(samples, effective_batch, sizes):
+def test_epoch_has_every_sample_once(samples, effective_batch, sizes):
     order = DataOrder(samples=samples, effective_batch=effective_batch, seed=0)
     assert order.updates_per_epoch == len(sizes)
     updates = [order.indices(number) for number in range(len(sizes))]
@@ -22,15 +22,15 @@ def test_an_epoch_has_every_sample_once(samples, effective_batch, sizes):
     assert sorted(index for update in updates for index in update) == list(range(samples))
 
 
-def test_the_order_is_a_function_of_seed_and_epoch_alone():
-    one, two = (DataOrder(samples=100, effective_batch=10, seed=7) for _ in range(2))
-    later = [one.indices(number) for number in (25, 3, 14)]
-    assert [two.indices(number) for number in (25, 3, 14)] == later
-    assert DataOrder(samples=100, effective_batch=10, seed=8).indices(3) != later[1]
-    assert one.indices(0) != one.indices(10)  # the next epoch is shuffled anew
+def test_order_depends_only_on_seed_and_epoch():
+    first, second = (DataOrder(samples=100, effective_batch=10, seed=7) for _ in range(2))
+    updates = [first.indices(number) for number in (25, 3, 14)]
+    assert [second.indices(number) for number in (25, 3, 14)] == updates
+    assert DataOrder(samples=100, effective_batch=10, seed=8).indices(3) != updates[1]
+    assert first.indices(0) != first.indices(10)  # the next epoch is shuffled differently
 
 
-def test_the_effective_batch_cuts_one_and_the_same_order():
+def test_effective_batch_splits_the_same_order():
     small = DataOrder(samples=60, effective_batch=10, seed=1)
     large = DataOrder(samples=60, effective_batch=30, seed=1)
     assert large.indices(1) == [index for number in (3, 4, 5) for index in small.indices(number)]

@@ -1,4 +1,4 @@
-"""A process ends with the one that started it, whether the system tells of its death or it has to look."""
+"""A process ends with its parent, by a signal of the system or by polling."""
 
 import subprocess
 import sys
@@ -9,44 +9,44 @@ import pytest
 CODE = """
 import os, sys, time
 from shoestring.data import orphans
-if {asked}:
+if {polling}:
     orphans._prctl = lambda: None
 parent = os.getpid()
 if os.fork() == 0:
-    {late}
-    orphans.end_with(parent)
+    {before}
+    orphans.exit_with_parent(parent)
     print(os.getpid(), flush=True)
     time.sleep(600)
-{last}
+{after}
 """
 
 
-def started(way, *, late="", last="time.sleep(600)"):
-    code = CODE.format(asked=way == "asked", late=late, last=last)
+def start(method, *, before="", after="time.sleep(600)"):
+    code = CODE.format(polling=method == "polling", before=before, after=after)
     return subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, text=True)
 
 
-@pytest.fixture(params=["told", "asked"])
-def way(request):
+@pytest.fixture(params=["signal", "polling"])
+def method(request):
     return request.param
 
 
-def test_it_ends_when_its_parent_is_killed(way):
-    with started(way) as parent:
+def test_process_ends_when_its_parent_is_killed(method):
+    with start(method) as parent:
         child = psutil.Process(int(parent.stdout.readline()))
         assert child.is_running()
         parent.kill()
         child.wait(timeout=10)
 
 
-def test_it_ends_when_its_parent_was_gone_before(way):
-    with started(way, late="time.sleep(1)", last="os._exit(0)") as parent:
-        line = parent.stdout.read()  # to its end: no process holds it any more
-        assert parent.wait() == 0 and (way == "asked" or line == "")
+def test_process_ends_when_its_parent_ended_before(method):
+    with start(method, before="time.sleep(1)", after="os._exit(0)") as parent:
+        output = parent.stdout.read()  # until no process has it open
+        assert parent.wait() == 0 and (method == "polling" or output == "")
 
 
-def test_it_goes_on_while_its_parent_is_there(way):
-    with started(way) as parent:
+def test_process_runs_while_its_parent_runs(method):
+    with start(method) as parent:
         child = psutil.Process(int(parent.stdout.readline()))
         with pytest.raises(psutil.TimeoutExpired):
             child.wait(timeout=1.5)

@@ -5,7 +5,7 @@ from shoestring.data.padding import pad_batch
 from shoestring.errors import UsageError
 
 
-def test_a_batch_is_as_long_as_its_longest_rounded_up():
+def test_length_is_the_longest_rounded_up():
     padded = pad_batch([torch.tensor([1, 2, 3]), torch.tensor([4])], -100, multiple=4)
     assert padded.tolist() == [[1, 2, 3, -100], [4, -100, -100, -100]] and padded.dtype == torch.int64
     assert pad_batch([torch.ones(9)], 0).shape == (1, 16)
@@ -14,7 +14,7 @@ def test_a_batch_is_as_long_as_its_longest_rounded_up():
     assert pad_batch([[1, 2], [3]], 0, multiple=1).tolist() == [[1, 2], [3, 0]]
 
 
-def test_each_field_is_filled_with_its_own_value_and_the_others_are_batched_as_torch_does():
+def test_fields_have_padding_values_of_their_own():
     samples = [{"ids": [1, 2], "labels": [3], "class": 5}, {"ids": [6], "labels": [7, 8], "class": 9}]
     batch = pad_batch(samples, {"ids": 0, "labels": -100}, multiple=1)
     assert {name: field.tolist() for name, field in batch.items()} == {
@@ -27,16 +27,16 @@ def test_each_field_is_filled_with_its_own_value_and_the_others_are_batched_as_t
 
 
 @pytest.mark.parametrize(
-    ("sequences", "value", "seen"),
+    ("sequences", "value", "message"),
     [
-        ([], 0, "nothing"),
+        ([], 0, "an empty list of samples"),
         ([], {"ids": 0}, "ids"),
-        ([{"ids": [1]}], {"ids": 0, "lables": -100}, "lables: the samples do not have it"),
+        ([{"ids": [1]}], {"ids": 0, "lables": -100}, "lables: the samples have no such field"),
         ([torch.tensor(1)], 0, r"\(\) torch.int64"),
         ([torch.zeros(2, 2), torch.zeros(2, 3)], 0, r"\(2, 2\) torch.float32, \(2, 3\) torch.float32"),
         ([torch.zeros(2), torch.zeros(2, dtype=torch.int64)], 0, r"\(2,\) torch.float32, \(2,\) torch.int64"),
     ],
 )
-def test_anything_else_is_refused(sequences, value, seen):
-    with pytest.raises(UsageError, match=f"cannot pad {seen}"):
+def test_invalid_samples_are_rejected(sequences, value, message):
+    with pytest.raises(UsageError, match=f"cannot pad {message}"):
         pad_batch(sequences, value)

@@ -1,56 +1,59 @@
-"""What captures where there is no GPU: it writes into the same memory at each replay, as a CUDA graph does, and what it
-wrote before it was replayed is NaN."""
+"""A fake capture of CUDA graphs for machines without a GPU.
+
+Like a CUDA graph it writes its results to the same memory at each replay. Before the first replay they are NaN.
+"""
 
 import weakref
 
 import torch
 
 from shoestring.engine import cuda_graphs
-from shoestring.engine.buffers import Buffers
+from shoestring.engine.buffers import BufferBackup
 from shoestring.engine.cuda_graphs import CudaGraphs
 
 
-class StandIn:
-    """Captures on a CPU."""
+class FakeCapture:
+    """A `Capture` that runs on a CPU and counts captures and replays."""
 
     def __init__(self, model):
         self.model, self.captures, self.replays, self.memory = model, 0, 0, []
 
     def __call__(self, work):
         self.captures += 1
-        buffers = Buffers(self.model)
-        buffers.keep()
-        kept = work()
+        buffers = BufferBackup(self.model)
+        buffers.save()
+        result = work()
         buffers.restore()
         parameters = list(self.model.parameters())
         gradients = [parameter.grad for parameter in parameters]
-        tensors = [*filter(torch.is_tensor, kept), *(each for each in gradients if each is not None)]
+        tensors = [*filter(torch.is_tensor, result), *(gradient for gradient in gradients if gradient is not None)]
         for tensor in tensors:
             tensor.fill_(torch.nan)
         self.memory += map(weakref.ref, tensors)
 
         def replay():
             self.replays += 1
-            held = [parameter.grad for parameter in parameters]
+            previous_gradients = [parameter.grad for parameter in parameters]
             for parameter in parameters:
                 parameter.grad = None
-            found = work()
-            new = [*filter(torch.is_tensor, found), *(each.grad for each in parameters if each.grad is not None)]
-            for old, tensor in zip(tensors, new, strict=True):
-                old.copy_(tensor)
-            for parameter, gradient in zip(parameters, held, strict=True):
+            replayed = work()
+            new_gradients = (parameter.grad for parameter in parameters if parameter.grad is not None)
+            new_tensors = [*filter(torch.is_tensor, replayed), *new_gradients]
+            for tensor, new_tensor in zip(tensors, new_tensors, strict=True):
+                tensor.copy_(new_tensor)
+            for parameter, gradient in zip(parameters, previous_gradients, strict=True):
                 parameter.grad = gradient
 
-        return kept, replay
+        return result, replay
 
 
 def instead_of_cuda(monkeypatch):
-    """Each model that is built from here on is captured by a stand-in; returns them, a list that grows."""
-    stand_ins = []
+    """Use a fake capture for each model that is built from now on; returns the growing list of them."""
+    captures = []
 
-    def of(model, settings, device):
-        stand_ins.append(StandIn(model))
-        return CudaGraphs(model, stand_ins[-1])
+    def build_cuda_graphs(model, settings, device):
+        captures.append(FakeCapture(model))
+        return CudaGraphs(model, captures[-1])
 
-    monkeypatch.setattr(cuda_graphs, "of", of)
-    return stand_ins
+    monkeypatch.setattr(cuda_graphs, "build_cuda_graphs", build_cuda_graphs)
+    return captures

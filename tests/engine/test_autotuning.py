@@ -11,7 +11,7 @@ from tests.sessions import session
 
 class Plain:
     effective_batch = 2
-    seen: ClassVar = []
+    observed_modes: ClassVar = []
 
     def model(self):
         return nn.Linear(1, 1)
@@ -20,7 +20,7 @@ class Plain:
         return torch.zeros(size, 1)
 
     def loss(self, model, batch):
-        self.seen.append(torch.backends.cudnn.benchmark)
+        self.observed_modes.append(torch.backends.cudnn.benchmark)
         return model(batch).mean()
 
     def data(self):
@@ -33,12 +33,12 @@ class Varied(Plain):
 
 
 @pytest.mark.parametrize(
-    ("recipe", "asked", "tries"), [(Plain(), True, True), (Plain(), False, False), (Varied(), True, False)]
+    ("recipe", "setting", "expected"), [(Plain(), True, True), (Plain(), False, False), (Varied(), True, False)]
 )
-def test_cudnn_tries_where_it_was_asked_to_and_shapes_stay(tmp_path, recipe, asked, tries):
-    recipe.seen.clear()
-    session(recipe, tmp_path, {"cudnn_benchmark": asked})
-    assert recipe.seen == [tries, tries]
+def test_cudnn_benchmark_needs_the_setting_and_fixed_shapes(tmp_path, recipe, setting, expected):
+    recipe.observed_modes.clear()
+    session(recipe, tmp_path, {"cudnn_benchmark": setting})
+    assert recipe.observed_modes == [expected, expected]
     notes = [event["message"] for event in read(tmp_path / "events.jsonl") if event["event"] == "note"]
-    assert (autotuning.NOTE in notes) == (asked and not tries)
+    assert (autotuning.NOTE in notes) == (setting and not expected)
     assert torch.backends.cudnn.benchmark is False

@@ -1,4 +1,4 @@
-"""What an update really allocates on a CPU, held against the estimate of the same settings: within 2%."""
+"""The bytes that an update allocates on a CPU, compared with the estimate of the same settings: within 2%."""
 
 import contextlib
 import dataclasses
@@ -44,7 +44,7 @@ class Blocks:
 
 
 def measured(loaded, settings: Settings) -> int:
-    """Most bytes alive at once in two updates of the engine's, of two microbatches each."""
+    """Return the peak of live bytes during two updates of the engine, with two microbatches each."""
     recorder = Recorder(watched=real)
     with recorder, contextlib.ExitStack() as stack:
         stack.enter_context(torch.autograd.set_multithreading_enabled(False))
@@ -67,24 +67,24 @@ def measured(loaded, settings: Settings) -> int:
             )
         recorder.mark("end", 1)
         storages, events = recorder.record()
-    live = most = 0
+    live = peak = 0
     for event in events:
         if isinstance(event, Alloc | Free):
             live += storages[event.storage].bytes * (1 if isinstance(event, Alloc) else -1)
-            most = max(most, live)
-    return most
+            peak = max(peak, live)
+    return peak
 
 
 def estimated(loaded, settings: Settings) -> int:
     device = find("cpu").device
-    # In a fork of this process, which has imported everything.
+    # The trace runs in a fork of this process, which has imported all modules.
     with Tracer(dataclasses.replace(loaded, is_live=True)) as tracer:
-        found = memory(tracer.trace(settings, accumulate=2, device=device), device)
-    return sum(part.bytes for part in found.parts if part.name != PROCESS)
+        breakdown = memory(tracer.trace(settings, accumulate=2, device=device), device)
+    return sum(part.bytes for part in breakdown.parts if part.name != PROCESS)
 
 
 CASES = {
-    # So few samples that the peak is in the step.
+    # Few samples, so that the peak is in the optimizer's step.
     "AdamW for-loop": ({}, {"optimizer_kernel": "for-loop", "micro_batch": 8}),
     "AdamW foreach": ({}, {"optimizer_kernel": "foreach", "micro_batch": 8}),
     "checkpointing": ({}, {"checkpointing": "full"}),
@@ -94,19 +94,19 @@ CASES = {
 
 
 @pytest.mark.parametrize("name", CASES)
-def test_a_stack_of_blocks(name):
+def test_allocated_bytes_of_a_stack_of_blocks(name):
     options, settings = CASES[name]
     if "lora_r" in options:
         pytest.importorskip("peft")
     loaded = load(Blocks(), options)
-    chosen = Settings(**{"micro_batch": 256, "precision": "fp32", **settings})
-    assert measured(loaded, chosen) == pytest.approx(estimated(loaded, chosen), rel=0.02)
+    run_settings = Settings(**{"micro_batch": 256, "precision": "fp32", **settings})
+    assert measured(loaded, run_settings) == pytest.approx(estimated(loaded, run_settings), rel=0.02)
 
 
 @pytest.mark.parametrize("chunk", [None, 64])
-def test_a_loss_in_chunks(tmp_path, chunk):
+def test_allocated_bytes_of_a_chunked_loss(tmp_path, chunk):
     pytest.importorskip("transformers")
     path = tiny.write(tmp_path, tiny.LLAMA, vocab_size=4096)
     loaded = load(f"hf:{path}", {"seq_len": 128, "effective_batch": 8, "loss_chunk": chunk})
-    chosen = Settings(micro_batch=4, precision="fp32")
-    assert measured(loaded, chosen) == pytest.approx(estimated(loaded, chosen), rel=0.02)
+    run_settings = Settings(micro_batch=4, precision="fp32")
+    assert measured(loaded, run_settings) == pytest.approx(estimated(loaded, run_settings), rel=0.02)

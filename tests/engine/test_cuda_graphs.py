@@ -1,4 +1,4 @@
-"""Captured microbatches learn what plain ones learn; without a GPU by a stand-in."""
+"""Training with CUDA graphs gives the same bits as without; without a GPU they are faked."""
 
 from functools import partial
 
@@ -8,13 +8,13 @@ from torch import nn
 
 from shoestring.engine import cuda_graphs
 from shoestring.engine import update as update_module
-from shoestring.engine.cuda_graphs import GRAPHS, CudaGraphs
+from shoestring.engine.cuda_graphs import MAX_GRAPHS, CudaGraphs
 from shoestring.engine.precision import mixed_precision
 from shoestring.engine.recovery import Recovering
 from shoestring.engine.update import update
 from shoestring.errors import RunError, UsageError
 from shoestring.settings import Settings
-from tests.engine.stand_in import StandIn, instead_of_cuda
+from tests.engine.stand_in import FakeCapture, instead_of_cuda
 from tests.sessions import final_bits, session
 
 CPU = torch.device("cpu")
@@ -24,12 +24,12 @@ class Network(nn.Module):
     def __init__(self):
         super().__init__()
         self.inner, self.norm, self.outer = nn.Linear(4, 8), nn.BatchNorm1d(8), nn.Linear(8, 2)
-        self.frozen, self.of_three = nn.Linear(2, 2).requires_grad_(False), nn.Linear(4, 8)
+        self.frozen, self.linear_of_three = nn.Linear(2, 2).requires_grad_(False), nn.Linear(4, 8)
 
     def forward(self, values):
         hidden = self.inner(values)
         if len(values) == 3:
-            hidden = hidden + self.of_three(values)
+            hidden = hidden + self.linear_of_three(values)
         return self.frozen(self.outer(torch.tanh(self.norm(hidden))))
 
 
@@ -38,170 +38,177 @@ def squares(model, batch, stage=1.0):
 
 
 def summed(model, batch, stage=1.0):
-    """A sum, and a weight that differs from microbatch to microbatch."""
+    """Return a sum, and a weight that differs between microbatches."""
     return (model(batch["values"]).square().mean(1) * batch["weights"]).sum(), batch["weights"].sum()
 
 
-def weighed(value, size):
+def tensor_weight(value, size):
     loss, weight = value if isinstance(value, tuple) else (value * size, torch.tensor(size))
     return loss.float(), weight.double()
 
 
-def learnt(loss, sizes, *, graphs, precision="fp32", updates=5, stages=()):
-    """The state after some updates, their losses, and what was captured."""
+def train(loss, sizes, *, graphs, precision="fp32", updates=5, stages=()):
+    """Return the model's state after some updates, their losses, and the fake capture."""
     torch.manual_seed(0)
-    model, rules = Network(), mixed_precision(precision, CPU)
+    model, precision_mode = Network(), mixed_precision(precision, CPU)
     optimizer = torch.optim.AdamW(model.parameters(), lr=0.1)
-    stand_in = StandIn(model)
-    run = CudaGraphs(model, stand_in) if graphs else None
+    capture = FakeCapture(model)
+    run = CudaGraphs(model, capture) if graphs else None
     losses = []
     for number in range(updates):
         batches = [
             ({"values": torch.randn(size, 4), "weights": torch.rand(size), "name": "all"}, size) for size in sizes
         ]
-        at = partial(loss, stage=stages[number]) if stages else loss
+        stage_loss = partial(loss, stage=stages[number]) if stages else loss
         result = update(
-            model, optimizer, at, batches, samples=sum(sizes), mixed_precision=rules, clip_norm=1.0, run=run
+            model,
+            optimizer,
+            stage_loss,
+            batches,
+            samples=sum(sizes),
+            mixed_precision=precision_mode,
+            clip_norm=1.0,
+            run=run,
         )
         losses.append(result.loss)
-    return model.state_dict(), torch.stack(losses), stand_in
+    return model.state_dict(), torch.stack(losses), capture
 
 
-def same(one, other):
-    return torch.equal(one[1], other[1]) and all(torch.equal(one[0][name], other[0][name]) for name in other[0])
+def equal_results(a, b):
+    return torch.equal(a[1], b[1]) and all(torch.equal(a[0][name], b[0][name]) for name in b[0])
 
 
 @pytest.mark.parametrize("sizes", [(6,), (4, 4), (4, 4, 3), (4, 3, 3)])
 @pytest.mark.parametrize("loss", [squares, summed])
 @pytest.mark.parametrize("precision", ["fp32", "fp16"])
-def test_the_same_bits_are_learnt(loss, sizes, precision, monkeypatch):
-    # A weight stays a tensor on a GPU, where a CPU asks for its number at once.
-    monkeypatch.setattr(update_module, "as_sum", weighed)
-    plain = learnt(loss, sizes, graphs=False, precision=precision)
-    graphs = learnt(loss, sizes, graphs=True, precision=precision)
-    assert same(graphs, plain)
-    stand_in = graphs[2]
-    # The kinds of microbatch of an update: the first, further ones, a smaller last. Each is run plainly once.
-    assert stand_in.captures == len(set(sizes[:1])) + len(set(sizes[1:]))
-    assert stand_in.replays == 5 * len(sizes) - stand_in.captures
+def test_graphs_give_the_same_bits(loss, sizes, precision, monkeypatch):
+    # On a GPU a weight remains a tensor, on a CPU it becomes a float.
+    monkeypatch.setattr(update_module, "loss_sum_and_weight", tensor_weight)
+    plain = train(loss, sizes, graphs=False, precision=precision)
+    graphs = train(loss, sizes, graphs=True, precision=precision)
+    assert equal_results(graphs, plain)
+    capture = graphs[2]
+    # The kinds of microbatches: the first, further ones, a smaller last one. Each runs once without a graph.
+    assert capture.captures == len(set(sizes[:1])) + len(set(sizes[1:]))
+    assert capture.replays == 5 * len(sizes) - capture.captures
 
 
-def test_each_stage_has_a_graph_of_its_own():
+def test_each_stage_has_its_own_graph():
     stages = (1.0, 1.0, 2.0, 2.0, 1.0, 2.0)
-    plain = learnt(squares, (6,), graphs=False, updates=6, stages=stages)
-    graphs = learnt(squares, (6,), graphs=True, updates=6, stages=stages)
-    assert same(graphs, plain)
+    plain = train(squares, (6,), graphs=False, updates=6, stages=stages)
+    graphs = train(squares, (6,), graphs=True, updates=6, stages=stages)
+    assert equal_results(graphs, plain)
     assert (graphs[2].captures, graphs[2].replays) == (2, 4)
 
 
-def test_shapes_beyond_those_that_are_kept_run_plainly(monkeypatch):
-    monkeypatch.setattr(cuda_graphs, "GRAPHS", 1)
-    plain, graphs = (learnt(squares, (4, 3), graphs=graphs) for graphs in (False, True))
-    assert same(graphs, plain)
+def test_further_shapes_run_without_graphs(monkeypatch):
+    monkeypatch.setattr(cuda_graphs, "MAX_GRAPHS", 1)
+    plain, graphs = (train(squares, (4, 3), graphs=graphs) for graphs in (False, True))
+    assert equal_results(graphs, plain)
     assert graphs[2].captures == 1
-    assert GRAPHS > 1
+    assert MAX_GRAPHS > 1
 
 
 def step(model, run):
     """The gradient of an update's only microbatch."""
     batches, optimizer = [({"values": torch.ones(4, 4)}, 4)], torch.optim.SGD([torch.zeros(1, requires_grad=True)])
-    rules = mixed_precision("fp32", CPU)
-    update(model, optimizer, squares, batches, samples=4, mixed_precision=rules, run=run)
+    precision_mode = mixed_precision("fp32", CPU)
+    update(model, optimizer, squares, batches, samples=4, mixed_precision=precision_mode, run=run)
 
 
-def test_what_draws_on_the_host_is_refused():
+def test_drawing_on_the_host_is_rejected():
     model = nn.Sequential(nn.Linear(4, 2), nn.Dropout(0.5))
-    with pytest.raises(UsageError, match="draws random numbers on the host") as refused:
-        step(model, CudaGraphs(model, StandIn(model)))
-    assert refused.value.hint == "compile=no"
+    with pytest.raises(UsageError, match="draws random numbers on the host") as raised:
+        step(model, CudaGraphs(model, FakeCapture(model)))
+    assert raised.value.hint == "set compile=no"
 
 
-def test_what_cannot_be_captured_is_named_and_leaves_gradients_as_they_were():
-    model, at_capture = Network(), []
+def test_failed_capture_restores_gradients():
+    model, gradients_at_capture = Network(), []
 
-    def waits(work):
-        at_capture.append([parameter.grad for parameter in model.parameters()])
+    def fail_to_capture(work):
+        gradients_at_capture.append([parameter.grad for parameter in model.parameters()])
         work()
         raise RuntimeError("CUDA error: operation not permitted when stream is capturing\nmore")
 
-    run = CudaGraphs(model, waits)
+    run = CudaGraphs(model, fail_to_capture)
     step(model, run)
     before = model.inner.weight.grad
-    with pytest.raises(RunError, match="cannot be captured: CUDA error: operation not permitted") as refused:
+    with pytest.raises(RunError, match="cannot be captured: CUDA error: operation not permitted") as raised:
         step(model, run)
-    assert "compile=no" in refused.value.hint
-    assert at_capture == [[None] * len(at_capture[0])], "a graph makes gradients of its own"
+    assert "compile=no" in raised.value.hint
+    assert gradients_at_capture == [[None] * len(gradients_at_capture[0])], "a graph makes gradients of its own"
     assert model.inner.weight.grad is before
 
 
-def test_where_memory_ends_graphs_are_given_back_and_smaller_microbatches_have_their_own():
+def test_out_of_memory_releases_graphs():
     torch.manual_seed(0)
     model = Network()
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
-    stand_in, rules = StandIn(model), mixed_precision("fp32", CPU)
-    full = []
+    capture, precision_mode = FakeCapture(model), mixed_precision("fp32", CPU)
+    failures = []
 
-    def record(work):
-        if full:
-            full.clear()
+    def capture_or_fail(work):
+        if failures:
+            failures.clear()
             raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 1 GiB")
-        return stand_in(work)
+        return capture(work)
 
-    run, recovering = CudaGraphs(model, record), Recovering(model, optimizer, rules)
+    run, recovering = CudaGraphs(model, capture_or_fail), Recovering(model, optimizer, precision_mode)
     values = torch.randn(16, 4)
 
     def attempt(micro_batch):
         parts = [({"values": part}, len(part)) for part in values.split(micro_batch)]
-        return update(model, optimizer, squares, parts, samples=16, mixed_precision=rules, run=run)
+        return update(model, optimizer, squares, parts, samples=16, mixed_precision=precision_mode, run=run)
 
     def sizes(size, updates):
         return [recovering.run(attempt, size)[1] for _ in range(updates)]
 
     assert sizes(16, 2) == [16, 16]
-    assert stand_in.replays == 1
-    of_sixteen = list(stand_in.memory)
-    assert all(memory() is not None for memory in of_sixteen)
+    assert capture.replays == 1
+    memory_of_size_16 = list(capture.memory)
+    assert all(memory() is not None for memory in memory_of_size_16)
     assert sizes(8, 1) == [8]
-    full.append(True)
+    failures.append(True)
     assert sizes(8, 1) == [4]
-    assert all(memory() is None for memory in of_sixteen)
+    assert all(memory() is None for memory in memory_of_size_16)
     assert sizes(4, 2) == [4, 4]
-    assert stand_in.captures == 3
+    assert capture.captures == 3
 
 
-def test_without_a_gpu_it_is_refused_and_without_being_asked_nothing_is_captured():
+def test_graphs_need_a_gpu_and_the_setting():
     with pytest.raises(UsageError, match="CUDA graphs need a GPU"):
-        cuda_graphs.of(Network(), Settings(compile="graphs", checkpointing="no"), CPU)
-    assert cuda_graphs.of(Network(), Settings(), CPU) is None
+        cuda_graphs.build_cuda_graphs(Network(), Settings(compile="graphs", checkpointing="no"), CPU)
+    assert cuda_graphs.build_cuda_graphs(Network(), Settings(), CPU) is None
 
 
-def test_a_run_is_stopped_and_continued_in_the_bits_of_a_plain_one(tmp_path, monkeypatch):
+def test_resumed_run_with_graphs_has_the_same_bits(tmp_path, monkeypatch):
     values = {"architecture": "mlp", "size": "tiny", "dropout": 0.0, "epochs": 4, "save_every_updates": 3}
     session("temporal", tmp_path / "plain", values)
-    stand_ins = instead_of_cuda(monkeypatch)
+    captures = instead_of_cuda(monkeypatch)
     session("temporal", tmp_path / "graphs", values, stop="limit", at=5)
     session("temporal", tmp_path / "graphs", values)
-    assert len(stand_ins) == 2
-    assert all(stand_in.replays for stand_in in stand_ins)
+    assert len(captures) == 2
+    assert all(capture.replays for capture in captures)
     assert final_bits(tmp_path / "graphs") == final_bits(tmp_path / "plain")
 
 
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
 @pytest.mark.parametrize("precision", ["fp32", "fp16"])
-def test_on_a_gpu_bits_are_the_same_with_its_own_random_numbers(precision):
+def test_gpu_graphs_give_the_same_bits(precision):
     gpu = torch.device("cuda")
 
-    def trained(graphs):
+    def train_on_gpu(graphs):
         torch.manual_seed(0)
         model = nn.Sequential(nn.Linear(4, 64), nn.Dropout(0.5), nn.Linear(64, 2)).to(gpu)
         optimizer = torch.optim.AdamW(model.parameters(), fused=True)
-        rules = mixed_precision(precision, gpu)
+        precision_mode = mixed_precision(precision, gpu)
         run = CudaGraphs(model) if graphs else None
         for number in range(6):
             torch.manual_seed(number)
             batches = [({"values": torch.randn(8, 4, device=gpu)}, 8) for _ in range(3)]
-            update(model, optimizer, squares, batches, samples=24, mixed_precision=rules, run=run)
+            update(model, optimizer, squares, batches, samples=24, mixed_precision=precision_mode, run=run)
         return model.state_dict()
 
-    plain, graphs = trained(False), trained(True)
+    plain, graphs = train_on_gpu(False), train_on_gpu(True)
     assert all(torch.equal(plain[name], graphs[name]) for name in plain)

@@ -12,7 +12,7 @@ def flags():
     )
 
 
-def test_kernels_are_deterministic_within_and_as_before_afterwards():
+def test_settings_apply_within_and_are_restored():
     torch.backends.cudnn.benchmark = True
     before = flags()
     with deterministic():
@@ -21,7 +21,7 @@ def test_kernels_are_deterministic_within_and_as_before_afterwards():
     torch.backends.cudnn.benchmark = False
 
 
-def test_an_operator_that_has_no_such_kernel_warns_rather_than_fails():
+def test_operator_without_deterministic_kernel_warns():
     values = torch.zeros(3)
     with deterministic(), pytest.warns(UserWarning, match="put_ does not have a deterministic implementation"):
         values.put_(torch.tensor([1]), torch.tensor([1.0]))

@@ -1,49 +1,51 @@
 import pytest
 import torch
 
-from shoestring.engine.environment import content, differences, environment, require_same
+from shoestring.engine.environment import content_digest, differences, environment, require_same
 from shoestring.errors import UsageError
 from shoestring.recipe.finding import find
 from shoestring.settings import Settings
 
 
 @pytest.fixture
-def here():
+def current():
     return environment(Settings(micro_batch=4, precision="fp32"), torch.device("cpu"), find("temporal"))
 
 
-def test_it_has_what_the_bits_depend_on(here):
-    assert here["torch"] == torch.__version__
-    assert (here["micro_batch"], here["precision"], here["device"]) == (4, "fp32", "cpu")
-    assert here["threads"] == torch.get_num_threads()
+def test_environment_has_versions_and_settings(current):
+    assert current["torch"] == torch.__version__
+    assert (current["micro_batch"], current["precision"], current["device"]) == (4, "fp32", "cpu")
+    assert current["threads"] == torch.get_num_threads()
 
 
-def test_what_differs_is_said_precisely(here):
-    saved = here | {"torch": "2.6.0", "micro_batch": 8}
+def test_differences_name_both_values(current):
+    saved = current | {"torch": "2.6.0", "micro_batch": 8}
     saved.pop("threads")
-    assert differences(saved, here) == [
+    assert differences(saved, current) == [
         "micro_batch: saved under 8, here 4",
-        f"threads: saved under None, here {here['threads']}",
+        f"threads: saved under None, here {current['threads']}",
         f"torch: saved under 2.6.0, here {torch.__version__}",
     ]
 
 
-def test_a_difference_is_an_error_unless_it_is_allowed(here):
-    assert require_same(here, here, allow_inexact=False) == []
+def test_difference_is_an_error_unless_allowed(current):
+    assert require_same(current, current, allow_inexact=False) == []
     with pytest.raises(UsageError, match="--allow-inexact"):
-        require_same(here | {"device": "cuda: Tesla T4"}, here, allow_inexact=False)
-    assert require_same(here | {"device": "cuda: Tesla T4"}, here, allow_inexact=True)
+        require_same(current | {"device": "cuda: Tesla T4"}, current, allow_inexact=False)
+    assert require_same(current | {"device": "cuda: Tesla T4"}, current, allow_inexact=True)
 
 
-def test_the_content_of_data_counts_not_its_place(tmp_path):
+def test_digest_depends_on_content_not_path(tmp_path):
     for name, text in (("a.csv", "1"), ("b.csv", "1"), ("c.csv", "2")):
         (tmp_path / name).write_text(text)
-    assert content(tmp_path / "a.csv") == content(tmp_path / "b.csv") != content(tmp_path / "c.csv")
+    assert (
+        content_digest(tmp_path / "a.csv") == content_digest(tmp_path / "b.csv") != content_digest(tmp_path / "c.csv")
+    )
 
 
-def test_of_a_directory_the_names_and_sizes_count(tmp_path):
-    before = content(tmp_path)
+def test_digest_of_a_directory_has_names_and_sizes(tmp_path):
+    before = content_digest(tmp_path)
     (tmp_path / "more").mkdir()
-    assert content(tmp_path) == before
+    assert content_digest(tmp_path) == before
     (tmp_path / "more" / "a.tif").write_text("1")
-    assert content(tmp_path) != before
+    assert content_digest(tmp_path) != before

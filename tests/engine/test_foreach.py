@@ -1,4 +1,4 @@
-"""Many tensors at once, or one by one where torch has no such function: the same bits."""
+"""Operations on many tensors at once, or one by one if torch lacks the function: the same bits."""
 
 import math
 
@@ -8,8 +8,8 @@ import torch
 from shoestring.engine import foreach
 
 
-@pytest.fixture(params=["together", "one by one"], autouse=True)
-def way(request, monkeypatch):
+@pytest.fixture(params=["batched", "one by one"], autouse=True)
+def implementation(request, monkeypatch):
     if request.param == "one by one":
         for name in ("_foreach_copy_", "_foreach_mul_", "_foreach_norm"):
             monkeypatch.delattr(torch, name)
@@ -20,19 +20,19 @@ def tensors():
     return [torch.randn(shape, generator=generator) for shape in ((3, 4), (), (1000,))]
 
 
-def test_each_is_copied():
-    source, to = tensors(), [torch.zeros_like(each) for each in tensors()]
-    foreach.copy(to, source)
-    assert all(torch.equal(a, b) for a, b in zip(to, source, strict=True))
+def test_copy():
+    source, destination = tensors(), [torch.zeros_like(tensor) for tensor in tensors()]
+    foreach.copy(destination, source)
+    assert all(torch.equal(a, b) for a, b in zip(destination, source, strict=True))
 
 
-def test_each_is_multiplied():
+def test_multiply():
     changed = tensors()
     foreach.multiply(changed, 0.3)
     assert all(torch.equal(a, b * 0.3) for a, b in zip(changed, tensors(), strict=True))
 
 
 @pytest.mark.parametrize("order", [2, math.inf])
-def test_each_has_its_norm(order):
-    found = foreach.norms(tensors(), order)
-    assert all(torch.equal(a, torch.linalg.vector_norm(b, order)) for a, b in zip(found, tensors(), strict=True))
+def test_norms(order):
+    results = foreach.norms(tensors(), order)
+    assert all(torch.equal(a, torch.linalg.vector_norm(b, order)) for a, b in zip(results, tensors(), strict=True))

@@ -1,4 +1,4 @@
-"""Which errors say that memory ran out, and that nothing of the attempt outlives it."""
+"""Recognizing out-of-memory errors, and freeing all tensors of a failed attempt."""
 
 import weakref
 
@@ -8,7 +8,9 @@ import torch
 from shoestring.engine.memory import Failure, RetriesWatch, catch_out_of_memory, out_of_memory, retry_with_freed_memory
 from shoestring.errors import RunError
 
-REAL = "[enforce fail at alloc_cpu.cpp:127] err == 0. DefaultCPUAllocator: can't allocate memory: you tried to allocate"
+CPU_MESSAGE = (
+    "[enforce fail at alloc_cpu.cpp:127] err == 0. DefaultCPUAllocator: can't allocate memory: you tried to allocate"
+)
 
 
 @pytest.mark.parametrize(
@@ -21,10 +23,10 @@ REAL = "[enforce fail at alloc_cpu.cpp:127] err == 0. DefaultCPUAllocator: can't
         RuntimeError("cuDNN error: CUDNN_STATUS_ALLOC_FAILED"),
         RuntimeError("cuDNN error: CUDNN_STATUS_NOT_SUPPORTED. This error may appear if"),
         RuntimeError("CUDA error: CUBLAS_STATUS_ALLOC_FAILED when calling `cublasCreate(handle)`"),
-        RuntimeError(f"{REAL} 4000000000000000 bytes. Error code 12 (Cannot allocate memory)"),
+        RuntimeError(f"{CPU_MESSAGE} 4000000000000000 bytes. Error code 12 (Cannot allocate memory)"),
     ],
 )
-def test_memory_that_ran_out_is_known_by_type_and_by_what_libraries_say(error):
+def test_out_of_memory_by_type_or_message(error):
     assert out_of_memory(error)
 
 
@@ -41,17 +43,17 @@ def test_memory_that_ran_out_is_known_by_type_and_by_what_libraries_say(error):
         KeyboardInterrupt(),
     ],
 )
-def test_everything_else_is_not(error):
+def test_other_errors_are_not_out_of_memory(error):
     assert not out_of_memory(error)
 
 
-def test_what_the_cpus_allocator_really_says_is_known():
+def test_error_of_the_cpu_allocator():
     failure = catch_out_of_memory(lambda: torch.empty(10**15))
     assert isinstance(failure, Failure)
     assert "DefaultCPUAllocator" in failure.message
 
 
-def test_another_error_comes_through():
+def test_other_errors_are_raised():
     with pytest.raises(ZeroDivisionError):
         catch_out_of_memory(lambda: 1 // 0)
     with pytest.raises(RuntimeError, match="illegal memory access"):
@@ -62,22 +64,22 @@ def fail(error):
     raise error
 
 
-def test_no_tensor_of_a_failed_attempt_is_alive_afterwards():
-    seen = []
+def test_tensors_of_a_failed_attempt_are_freed():
+    references = []
 
     def deep(depth, inputs):
         hidden = torch.relu(inputs * depth)
-        seen.append(weakref.ref(hidden))
+        references.append(weakref.ref(hidden))
         if depth == 0:
             raise torch.OutOfMemoryError("CUDA out of memory.")
         return deep(depth - 1, hidden).sum()
 
     assert isinstance(catch_out_of_memory(lambda: deep(20, torch.ones(8, requires_grad=True))), Failure)
-    assert len(seen) == 21
-    assert not any(reference() is not None for reference in seen)
+    assert len(references) == 21
+    assert not any(reference() is not None for reference in references)
 
 
-def test_with_room_tries_once_more_and_then_says_for_what():
+def test_retry_with_freed_memory():
     tries = []
 
     def act(until):
@@ -86,13 +88,13 @@ def test_with_room_tries_once_more_and_then_says_for_what():
             raise MemoryError("no 8.00 GiB")
         return "done"
 
-    assert retry_with_freed_memory(lambda: act(2), "a checkpoint") == "done"
-    with pytest.raises(RunError, match=r"no memory for a checkpoint: no 8\.00 GiB"):
-        retry_with_freed_memory(lambda: act(100), "a checkpoint")
+    assert retry_with_freed_memory(lambda: act(2), "saving a checkpoint") == "done"
+    with pytest.raises(RunError, match=r"out of memory while saving a checkpoint: no 8\.00 GiB"):
+        retry_with_freed_memory(lambda: act(100), "saving a checkpoint")
     assert len(tries) == 4
 
 
-def test_retries_of_the_allocator_are_told_when_they_begin_and_at_each_tenfold():
+def test_allocator_retries_are_reported_tenfold():
     watch = RetriesWatch()
-    told = {count: bool(watch.seen(count)) for count in (0, 0, 1, 2, 9, 10, 11, 99, 250, 999, 1000)}
-    assert [count for count, said in told.items() if said] == [1, 10, 250, 1000]
+    reported = {count: bool(watch.observe(count)) for count in (0, 0, 1, 2, 9, 10, 11, 99, 250, 999, 1000)}
+    assert [count for count, is_reported in reported.items() if is_reported] == [1, 10, 250, 1000]

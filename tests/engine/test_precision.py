@@ -1,4 +1,4 @@
-"""Which arithmetic there is, and numbers that are not finite."""
+"""The available precisions, and values that are not finite."""
 
 import json
 
@@ -9,42 +9,45 @@ from torch.utils.data import TensorDataset
 
 from shoestring.checkpoint.store import Store
 from shoestring.data.order import DataOrder
-from shoestring.engine.precision import IN_A_ROW, mixed_precision, remark
+from shoestring.engine.precision import NON_FINITE_LIMIT, mixed_precision, precision_note
 from shoestring.errors import RunError, UsageError
 from shoestring.monitor.events import read
-from shoestring.train.failure import weights_finite
+from shoestring.train.non_finite import weights_are_finite
 from tests.sessions import session
 
 CPU, CUDA = torch.device("cpu"), torch.device("cuda")
 
 
-@pytest.mark.parametrize("real", [True, False])
-def test_bf16_that_a_gpu_emulates_is_no_bf16(monkeypatch, real):
+@pytest.mark.parametrize("has_bf16", [True, False])
+def test_emulated_bf16_is_rejected(monkeypatch, has_bf16):
     monkeypatch.setattr(torch.cuda, "get_device_name", lambda device: "Tesla T4")
-    # As torch does on Turing: by emulation it can.
-    monkeypatch.setattr(torch.cuda, "is_bf16_supported", lambda including_emulation=True: real or including_emulation)
-    if real:
+    # torch reports the same on Turing, which emulates bf16.
+    monkeypatch.setattr(
+        torch.cuda, "is_bf16_supported", lambda including_emulation=True: has_bf16 or including_emulation
+    )
+    if has_bf16:
         assert mixed_precision("bf16", CUDA).scaler is None
     else:
-        with pytest.raises(UsageError, match="precision=bf16: Tesla T4 has no units") as error:
+        with pytest.raises(UsageError, match="precision=bf16: Tesla T4 has no bf16 units") as error:
             mixed_precision("bf16", CUDA)
-        assert error.value.hint == "precision=fp16"
+        assert error.value.hint == "set precision=fp16"
 
 
-def test_fp16_on_a_cpu_is_said_to_be_for_tests():
-    assert "for tests" in remark("fp16", CPU)
-    assert [remark("fp16", CUDA), remark("bf16", CPU), remark("fp32", CPU)] == [None] * 3
+def test_fp16_on_a_cpu_has_a_note():
+    assert "for tests" in precision_note("fp16", CPU)
+    assert [precision_note("fp16", CUDA), precision_note("bf16", CPU), precision_note("fp32", CPU)] == [None] * 3
 
 
 class Poisoned:
-    """A line, whose loss or gradient is `poison` in the updates in `at` (from 0)."""
+    """A linear model whose loss or gradient (`target`) is `poison` in the `poisoned_updates` (from 0)."""
 
     epochs = 5
     effective_batch = 10
     learning_rate = 0.01
 
-    def __init__(self, at, poison=float("nan"), where="loss", clip_norm=None):
-        self.at, self.poison, self.where, self.now, self.clip_norm = at, poison, where, 0, clip_norm
+    def __init__(self, poisoned_updates, poison=float("nan"), target="loss", clip_norm=None):
+        self.poisoned_updates, self.poison, self.target, self.clip_norm = poisoned_updates, poison, target, clip_norm
+        self.current_update = 0
 
     def model(self):
         return nn.Sequential(nn.Linear(2, 1), nn.BatchNorm1d(1))
@@ -53,14 +56,14 @@ class Poisoned:
         return (torch.zeros(size, 2),)
 
     def schedule(self, update, updates_per_epoch, total_updates):
-        self.now = update
+        self.current_update = update
         return 1.0
 
     def loss(self, model, batch):
         result = model(batch[0]).square().mean()
-        if self.now not in self.at:
+        if self.current_update not in self.poisoned_updates:
             return result
-        return result * self.poison if self.where == "loss" else Gradient.apply(result, self.poison)
+        return result * self.poison if self.target == "loss" else Gradient.apply(result, self.poison)
 
     def data(self):
         return TensorDataset(torch.randn(40, 2, generator=torch.Generator().manual_seed(0)))
@@ -82,15 +85,15 @@ def values(precision):
 
 
 @pytest.mark.parametrize("precision", ["fp32", "bf16"])
-def test_the_first_loss_that_is_not_finite_ends_the_run_and_its_samples_are_kept(tmp_path, precision):
+def test_non_finite_loss_ends_the_run_and_names_samples(tmp_path, precision):
     with pytest.raises(RunError, match="the loss of update 7 is nan") as error:
         session(Poisoned({6}), tmp_path, values(precision))
     assert error.value.problems == (
         "the last good checkpoint is update-00000006",
         f"the update's samples are in {tmp_path / 'failed' / 'update-7.json'}",
     )
-    kept = json.loads((tmp_path / "failed" / "update-7.json").read_text())
-    assert kept == {
+    failed_update = json.loads((tmp_path / "failed" / "update-7.json").read_text())
+    assert failed_update == {
         "update": 7,
         "what": "loss",
         "value": "nan",
@@ -103,13 +106,13 @@ def test_the_first_loss_that_is_not_finite_ends_the_run_and_its_samples_are_kept
     assert Store(tmp_path / "checkpoints").updates()[-1] == 6
 
 
-def test_the_cause_gone_the_run_goes_on_from_there(tmp_path):
+def test_run_continues_without_the_cause(tmp_path):
     with pytest.raises(RunError):
         session(Poisoned({6}), tmp_path, values("fp32"))
     assert session(Poisoned(()), tmp_path, values("fp32")).status == "finished"
 
 
-def test_in_fp16_a_few_are_left_out_and_counted(tmp_path):
+def test_fp16_skips_and_counts_a_few_updates(tmp_path):
     session(Poisoned({6, 7, 8}), tmp_path, values("fp16"))
     progress = [event for event in read(tmp_path / "events.jsonl") if event["event"] == "progress"]
     assert sum(event["updates"] for event in progress) == 20
@@ -118,34 +121,34 @@ def test_in_fp16_a_few_are_left_out_and_counted(tmp_path):
     assert all(torch.isfinite(value.double()).all() for value in state["model"].values())
 
 
-def test_in_fp16_several_in_a_row_end_the_run(tmp_path):
-    with pytest.raises(RunError, match=f"the loss of update {4 + IN_A_ROW['fp16']} is nan"):
+def test_fp16_ends_after_several_consecutive_updates(tmp_path):
+    with pytest.raises(RunError, match=f"the loss of update {4 + NON_FINITE_LIMIT['fp16']} is nan"):
         session(Poisoned(range(4, 99)), tmp_path, values("fp16"))
-    assert Store(tmp_path / "checkpoints").load().update < 4 + IN_A_ROW["fp16"]
+    assert Store(tmp_path / "checkpoints").load().update < 4 + NON_FINITE_LIMIT["fp16"]
 
 
-def test_in_fp16_a_gradient_that_overflows_at_any_scale_ends_the_run(tmp_path):
+def test_fp16_gradient_overflow_at_any_scale_ends_the_run(tmp_path):
     with pytest.raises(RunError, match="the gradient of update 7 is"):
         session(Poisoned({6}, float("inf"), "gradient", clip_norm=1.0), tmp_path, values("fp16"))
 
 
-def test_weights_that_are_not_finite_are_never_saved(tmp_path):
-    """The loss is finite, the gradient is not, and nobody looks at it."""
+def test_non_finite_weights_are_never_saved(tmp_path):
+    """The loss is finite, but the gradient, which is not clipped and so not checked, is not."""
     with pytest.raises(RunError, match="largest weight of update 7 is nan"):
-        session(Poisoned({6}, where="gradient"), tmp_path, values("fp32"))
+        session(Poisoned({6}, target="gradient"), tmp_path, values("fp32"))
     assert Store(tmp_path / "checkpoints").load().update == 6
 
 
-def test_the_gradient_is_named_where_it_is_clipped(tmp_path):
+def test_clipped_non_finite_gradient_is_named(tmp_path):
     with pytest.raises(RunError, match="the gradient of update 7 is nan"):
-        session(Poisoned({6}, where="gradient", clip_norm=1.0), tmp_path, values("fp32"))
+        session(Poisoned({6}, target="gradient", clip_norm=1.0), tmp_path, values("fp32"))
 
 
 @pytest.mark.parametrize("bad", [float("nan"), float("inf"), -float("inf")])
-def test_one_weight_is_enough(bad):
+def test_single_non_finite_weight_is_detected(bad):
     model = nn.Sequential(nn.Linear(3, 3), nn.Linear(3, 3))
-    model[0].weight.data[0, 0] = 1e30  # its square is none
-    assert weights_finite(model)
+    model[0].weight.data[0, 0] = 1e30  # its square overflows
+    assert weights_are_finite(model)
     model[1].weight.data[2, 1] = bad
-    assert not weights_finite(model)
-    assert weights_finite(model.requires_grad_(False))
+    assert not weights_are_finite(model)
+    assert weights_are_finite(model.requires_grad_(False))

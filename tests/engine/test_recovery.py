@@ -1,4 +1,4 @@
-"""An update, in anyone's loop, that is done again until it fits."""
+"""An update that is repeated until it fits in memory."""
 
 import sys
 import weakref
@@ -7,7 +7,7 @@ import pytest
 import torch
 from torch import nn
 
-from shoestring.engine.buffers import SMALL, Buffers
+from shoestring.engine.buffers import SMALL, BufferBackup
 from shoestring.engine.memory import HalfDoneError
 from shoestring.engine.precision import mixed_precision
 from shoestring.engine.recovery import Recovering, forget
@@ -24,10 +24,10 @@ def model():
 
 
 class Loop:
-    """Somebody's own: one update of `DATA`; memory suffices for `room` samples."""
+    """A training loop of one update of `DATA`, with memory for `capacity` samples."""
 
-    def __init__(self, room, precision="fp32", scale=256.0, **recovering):
-        self.model, self.room, self.sizes = model(), room, []
+    def __init__(self, capacity, precision="fp32", scale=256.0, **recovering):
+        self.model, self.capacity, self.sizes = model(), capacity, []
         self.optimizer = torch.optim.SGD(self.model.parameters(), lr=0.1)
         self.mixed_precision = mixed_precision(precision, CPU)
         if self.mixed_precision.scaler:
@@ -52,7 +52,7 @@ class Loop:
 
     def loss(self, model, batch):
         result = model(batch).square().mean()
-        if len(batch) > self.room:
+        if len(batch) > self.capacity:
             raise torch.OutOfMemoryError("CUDA out of memory.")
         return result
 
@@ -60,12 +60,12 @@ class Loop:
         return {name: value.clone() for name, value in self.model.state_dict().items()}
 
 
-def same(a, b):
+def equal_tensors(a, b):
     return a.keys() == b.keys() and all(torch.equal(a[name], b[name]) for name in a)
 
 
 @pytest.mark.parametrize("precision", ["fp32", "fp16"])
-def test_it_halves_until_it_fits_and_ends_where_the_smaller_size_would_have(precision):
+def test_halving_gives_the_bits_of_the_smaller_microbatch(precision):
     undisturbed = Loop(8, precision)
     undisturbed.attempt(2)
     loop = Loop(2, precision)
@@ -73,10 +73,10 @@ def test_it_halves_until_it_fits_and_ends_where_the_smaller_size_would_have(prec
     assert micro_batch == 2
     assert loop.sizes == [8, 4, 2]
     assert [(event.micro_batch, event.done) for event in loop.events] == [(8, "microbatch 4"), (4, "microbatch 2")]
-    assert same(loop.state(), undisturbed.state())
+    assert equal_tensors(loop.state(), undisturbed.state())
 
 
-def test_out_of_memory_after_unscaling_the_scaler_begins_anew_with_its_scale():
+def test_scaler_keeps_its_scale_after_out_of_memory():
     loop = Loop(8, "fp16")
     tries = []
 
@@ -91,11 +91,11 @@ def test_out_of_memory_after_unscaling_the_scaler_begins_anew_with_its_scale():
     undisturbed = Loop(8, "fp16")
     undisturbed.attempt(4)
     loop.recovering.run(attempt, 8)
-    assert same(loop.state(), undisturbed.state())
+    assert equal_tensors(loop.state(), undisturbed.state())
     assert loop.mixed_precision.scaler.get_scale() == 256.0
 
 
-def test_an_overflow_is_done_again_with_a_smaller_scale_and_no_sample_is_lost():
+def test_overflow_is_repeated_with_a_smaller_scale():
     loop, undisturbed = Loop(8, "fp16", scale=2.0**40), Loop(8, "fp16", scale=256.0)
     result, _ = loop.recovering.run(loop.attempt, 8)
     scale = loop.mixed_precision.scaler.get_scale()
@@ -103,19 +103,19 @@ def test_an_overflow_is_done_again_with_a_smaller_scale_and_no_sample_is_lost():
     assert result.skipped == 40 - torch.tensor(scale).log2()
     undisturbed.mixed_precision.scaler._init_scale = scale
     undisturbed.attempt(8)
-    assert same(loop.state(), undisturbed.state())
+    assert equal_tensors(loop.state(), undisturbed.state())
 
 
-def test_a_loss_that_is_not_finite_is_left_out_at_once_and_leaves_no_trace():
+def test_non_finite_loss_is_skipped_without_retry():
     loop = Loop(8, "fp16")
     loop.loss = lambda model, batch: model(batch).sum() * float("inf")
     before = loop.state()
     result, _ = loop.recovering.run(loop.attempt, 8)
     assert (result.stepped, result.skipped, len(loop.sizes)) == (False, 1, 1)
-    assert same(loop.state(), before)
+    assert equal_tensors(loop.state(), before)
 
 
-def test_gradients_that_overflow_at_any_scale_end():
+def test_gradients_that_always_overflow_end_the_retries():
     loop = Loop(8, "fp16")
 
     class Infinite(torch.autograd.Function):
@@ -133,7 +133,7 @@ def test_gradients_that_overflow_at_any_scale_end():
     assert torch.isfinite(result.loss)
 
 
-def test_when_one_sample_does_not_fit_it_is_an_error_and_never_a_loop():
+def test_smallest_microbatch_that_does_not_fit_is_an_error():
     loop = Loop(0)
     with pytest.raises(RunError, match="even with microbatches of 2: CUDA out of memory"):
         loop.recovering.run(loop.attempt, 7)
@@ -141,7 +141,7 @@ def test_when_one_sample_does_not_fit_it_is_an_error_and_never_a_loop():
     assert loop.model[0].weight.grad is None
 
 
-def test_a_model_without_batch_norm_is_tried_with_single_samples_too():
+def test_single_samples_are_tried_without_batch_norm():
     loop = Loop(0)
     loop.model[1].eval()
     with pytest.raises(RunError, match="even with microbatches of 1"):
@@ -149,102 +149,102 @@ def test_a_model_without_batch_norm_is_tried_with_single_samples_too():
     assert loop.sizes == [7, 4, 2, 1]
 
 
-def test_what_else_can_be_made_smaller_is_asked_for_until_there_is_nothing_left():
-    means = ["shorter samples", "a smaller model", ""]
-    heard = []
-    loop = Loop(0, fallback=lambda failure: heard.append(failure) or means.pop(0))
+def test_fallbacks_are_applied_until_none_is_left():
+    descriptions = ["shorter samples", "a smaller model", ""]
+    failures = []
+    loop = Loop(0, fallback=lambda failure: failures.append(failure) or descriptions.pop(0))
     with pytest.raises(RunError):
         loop.recovering.run(loop.attempt, 4)
     assert loop.sizes == [4, 2, 2, 2]
     assert [event.done for event in loop.events] == ["microbatch 2", "shorter samples", "a smaller model"]
-    assert heard == ["CUDA out of memory."] * 3
+    assert failures == ["CUDA out of memory."] * 3
 
 
 @pytest.mark.parametrize("precision", ["fp32", "fp16"])
-def test_within_the_optimizers_step_there_is_no_second_try(precision):
+def test_optimizer_step_is_not_retried(precision):
     loop = Loop(8, precision)
     loop.optimizer.step = lambda: 1 / 0
     with pytest.raises(ZeroDivisionError):
         loop.recovering.run(loop.attempt, 8)
 
-    def out_of_memory():
+    def raise_out_of_memory():
         raise RuntimeError("CUDA error: out of memory")
 
     loop = Loop(8, precision)
-    loop.optimizer.step = out_of_memory
+    loop.optimizer.step = raise_out_of_memory
     with pytest.raises(HalfDoneError, match="CUDA error: out of memory"):
         loop.recovering.run(loop.attempt, 8)
     assert loop.sizes == [8]
 
 
-def test_no_activation_of_the_failed_attempt_is_alive_in_the_next():
-    loop, seen, alive = Loop(8), [], []
-    loop.model[0].register_forward_hook(lambda module, inputs, output: seen.append(weakref.ref(output)))
+def test_activations_of_a_failed_attempt_are_freed():
+    loop, references, alive = Loop(8), [], []
+    loop.model[0].register_forward_hook(lambda module, inputs, output: references.append(weakref.ref(output)))
 
     def attempt(micro_batch):
-        alive.append([reference() is not None for reference in seen])
+        alive.append([reference() is not None for reference in references])
         return loop.attempt(micro_batch)
 
-    loop.room = 2
+    loop.capacity = 2
     loop.recovering.run(attempt, 8)
     assert alive == [[], [False], [False, False]]
 
 
-class Counting(nn.Module):
-    """Buffers of each kind: small, large, made anew in each forward, and none."""
+class BufferKinds(nn.Module):
+    """Buffers of each kind: small, large, replaced in each forward, and None."""
 
     def __init__(self):
         super().__init__()
         self.weight = nn.Parameter(torch.ones(1))
         self.register_buffer("calls", torch.zeros(1))
         self.register_buffer("table", torch.zeros(SMALL // 4 + 1))
-        self.register_buffer("last", torch.zeros(1))
+        self.register_buffer("latest", torch.zeros(1))
         self.register_buffer("nothing", None)
 
 
-def test_buffers_come_back_changed_or_replaced():
-    module = Counting()
-    buffers = Buffers(module)
+def test_changed_or_replaced_buffers_are_restored():
+    module = BufferKinds()
+    buffers = BufferBackup(module)
     for _ in range(2):
-        buffers.keep()
-        calls, last = module.calls, module.last
+        buffers.save()
+        calls, latest = module.calls, module.latest
         module.calls += 1
-        module.last = torch.ones(1) * 5
+        module.latest = torch.ones(1) * 5
         buffers.restore()
         assert module.calls is calls and float(calls) == 0
-        assert module.last is last and float(last) == 0
+        assert module.latest is latest and float(latest) == 0
     module.calls += 1
-    buffers.keep()
+    buffers.save()
     module.calls += 1
     buffers.restore()
     assert float(module.calls) == 1
 
 
-def test_where_changes_are_not_counted_large_buffers_are_copied_too(monkeypatch):
-    monkeypatch.setattr(sys.modules[Buffers.__module__], "_version", lambda tensor: None)
-    module = Counting()
-    buffers = Buffers(module)
+def test_large_buffers_are_copied_without_version_counts(monkeypatch):
+    monkeypatch.setattr(sys.modules[BufferBackup.__module__], "_version", lambda tensor: None)
+    module = BufferKinds()
+    buffers = BufferBackup(module)
     for _ in range(2):
-        buffers.keep()
+        buffers.save()
         module.table += 1
         module.calls += 1
         buffers.restore()
         assert not module.table.any() and not module.calls.any()
 
 
-def test_a_buffer_whose_changes_torch_does_not_count_is_copied():
+def test_inference_mode_buffer_is_copied():
     module = nn.Module()
     with torch.inference_mode():
         module.register_buffer("table", torch.zeros(SMALL // 4 + 1))
-    buffers = Buffers(module)
-    buffers.keep()
+    buffers = BufferBackup(module)
+    buffers.save()
     with torch.inference_mode():
         module.table += 1
         buffers.restore()
     assert not module.table.any()
 
 
-def test_a_scaler_that_has_scaled_nothing_forgets_nothing_and_keeps_its_count():
+def test_discarding_keeps_the_count_of_the_scaler():
     line = nn.Linear(1, 1)
     optimizer = torch.optim.SGD(line.parameters(), lr=0.1)
     fp16 = mixed_precision("fp16", CPU)
@@ -263,30 +263,30 @@ def test_a_scaler_that_has_scaled_nothing_forgets_nothing_and_keeps_its_count():
     fp16.scaler.unscale_(optimizer)
 
 
-def test_a_large_buffer_is_copied_once_it_was_seen_to_change():
-    module = Counting()
-    buffers = Buffers(module)
-    buffers.keep()
+def test_large_buffer_is_copied_after_it_changed():
+    module = BufferKinds()
+    buffers = BufferBackup(module)
+    buffers.save()
     module.table += 1
     with pytest.raises(HalfDoneError, match="table"):
         buffers.restore()
-    buffers.keep()
+    buffers.save()
     module.table += 1
     buffers.restore()
     assert float(module.table[0]) == 1
 
 
-def test_large_running_statistics_are_copied_from_the_first_update_on():
-    """torch does not count their changes."""
+def test_large_running_statistics_are_always_copied():
+    """torch's version counter misses their changes."""
     module = nn.BatchNorm1d(SMALL // 4 + 1)
-    buffers = Buffers(module)
-    buffers.keep()
+    buffers = BufferBackup(module)
+    buffers.save()
     module(torch.randn(2, SMALL // 4 + 1))
     buffers.restore()
     assert not module.running_mean.any()
     assert int(module.num_batches_tracked) == 0
 
 
-def test_the_result_of_something_else_than_an_update_is_passed_on():
+def test_other_results_are_returned_unchanged():
     loop = Loop(8)
     assert loop.recovering.run(lambda size: {"loss": size}, 3) == ({"loss": 3}, 3)

@@ -1,5 +1,5 @@
-"""What a plan may choose and what an option may change, through whole sessions: learnt the same, or learnt at all, and
-continued in the same bits after a stop in the middle."""
+"""The techniques of plans and options in whole sessions: they train to the same bits as without, or at least reduce the
+loss, and continue in the same bits after a stop."""
 
 import json
 
@@ -14,8 +14,8 @@ from shoestring.techniques import offload
 from tests.recipes.huggingface import tiny
 from tests.sessions import session
 
-APART = torch.device("cpu", 0)
-"""The CPU, but not equal to `torch.device("cpu")`: what is in host memory is copied as between device and host."""
+OTHER_CPU = torch.device("cpu", 0)
+"""The CPU, but not equal to `torch.device("cpu")`, so that tensors are copied as between device and host."""
 
 
 class Block(nn.Module):
@@ -28,7 +28,7 @@ class Block(nn.Module):
 
 
 class Blocks:
-    """Signs of a sum, by a stack with dropout, clipped gradients and a schedule."""
+    """Classifies the sign of a sum, with dropout, clipped gradients and a schedule."""
 
     epochs = 2
     effective_batch = 10
@@ -56,14 +56,16 @@ class Blocks:
         }
 
 
-def learnt(run):
-    """The last checkpoint's tensors, to the bit, and every metric; how it was learnt stands elsewhere in it."""
+def training_result(run):
+    """Return the bits of the last checkpoint's tensors, and every validation loss."""
     newest = max((run / "checkpoints").glob("update-*"))
-    found = {"losses": losses(run)}
+    results = {"losses": losses(run)}
     for part in ("model", "optimizer"):
         tensors = safetensors.torch.load_file(newest / f"{part}.safetensors")
-        found[part] = {name: (x.dtype, x.reshape(-1).view(torch.uint8).tolist()) for name, x in tensors.items()}
-    return found
+        results[part] = {
+            name: (tensor.dtype, tensor.reshape(-1).view(torch.uint8).tolist()) for name, tensor in tensors.items()
+        }
+    return results
 
 
 def losses(run):
@@ -77,7 +79,7 @@ def losses(run):
 @pytest.fixture
 def plain(tmp_path):
     session(Blocks(), tmp_path / "plain", {"micro_batch": 5})
-    return learnt(tmp_path / "plain")
+    return training_result(tmp_path / "plain")
 
 
 SAME = [
@@ -90,24 +92,24 @@ SAME = [
 
 
 @pytest.mark.parametrize("settings", SAME, ids=str)
-@pytest.mark.parametrize("where", ["one", "apart"])
-def test_same_bits_as_without_also_after_a_stop(monkeypatch, tmp_path, plain, settings, where):
-    if where == "apart":
-        monkeypatch.setattr(offload, "HOST", APART)
-    # Two microbatches make an update: the stop is in the third, of four in an epoch.
+@pytest.mark.parametrize("host", ["same", "other"])
+def test_same_bits_as_without_also_after_resuming(monkeypatch, tmp_path, plain, settings, host):
+    if host == "other":
+        monkeypatch.setattr(offload, "HOST", OTHER_CPU)
+    # An update has two microbatches: the stop is in the third of the four updates of an epoch.
     values = {"micro_batch": 5, **settings}
     assert session(Blocks(), tmp_path / "run", values, stop="limit", at=6).status == "paused"
     assert session(Blocks(), tmp_path / "run", values).status == "finished"
-    assert learnt(tmp_path / "run") == plain
+    assert training_result(tmp_path / "run") == plain
 
 
 @pytest.mark.parametrize("precision", ["fp16", "bf16"])
-def test_offloaded_states_with_scaled_losses_too(monkeypatch, tmp_path, precision):
+def test_offloaded_states_with_scaled_losses(monkeypatch, tmp_path, precision):
     values = {"micro_batch": 5, "precision": precision}
     session(Blocks(), tmp_path / "plain", values)
-    monkeypatch.setattr(offload, "HOST", APART)
+    monkeypatch.setattr(offload, "HOST", OTHER_CPU)
     session(Blocks(), tmp_path / "run", {**values, "offload": "optimizer"})
-    assert learnt(tmp_path / "run") == learnt(tmp_path / "plain")
+    assert training_result(tmp_path / "run") == training_result(tmp_path / "plain")
 
 
 @pytest.mark.parametrize(
@@ -122,7 +124,7 @@ def test_offloaded_states_with_scaled_losses_too(monkeypatch, tmp_path, precisio
     ],
     ids=str,
 )
-def test_learns_and_continues_in_the_same_bits(tmp_path, values):
+def test_training_reduces_the_loss_and_resumes_exactly(tmp_path, values):
     if "lora_r" in values:
         pytest.importorskip("peft")
     values = {"micro_batch": 5, "epochs": 4, **values}
@@ -130,31 +132,31 @@ def test_learns_and_continues_in_the_same_bits(tmp_path, values):
     assert losses(tmp_path / "straight")[-1] < losses(tmp_path / "straight")[0]
     session(Blocks(), tmp_path / "stopped", values, stop="limit", at=6)
     session(Blocks(), tmp_path / "stopped", values)
-    assert learnt(tmp_path / "stopped") == learnt(tmp_path / "straight")
+    assert training_result(tmp_path / "stopped") == training_result(tmp_path / "straight")
 
 
-def test_adapters_alone_are_trained(tmp_path):
+def test_only_adapters_are_trained(tmp_path):
     pytest.importorskip("peft")
     for seed_epochs in (1, 3):
         session(Blocks(), tmp_path / str(seed_epochs), {"micro_batch": 5, "lora_r": 2, "epochs": seed_epochs})
-    one, three = (learnt(tmp_path / name)["model"] for name in ("1", "3"))
-    changed = {name for name in one if one[name] != three[name]}
-    assert changed == {name for name in one if "lora_" in name} and changed
+    one_epoch, three_epochs = (training_result(tmp_path / name)["model"] for name in ("1", "3"))
+    changed = {name for name in one_epoch if one_epoch[name] != three_epochs[name]}
+    assert changed == {name for name in one_epoch if "lora_" in name} and changed
 
 
 def test_fp16_weights_are_not_trained(tmp_path):
-    with pytest.raises(UsageError, match="weights that are trained are fp16") as refused:
+    with pytest.raises(UsageError, match="weights that are trained are fp16") as raised:
         session(Blocks(), tmp_path, {"weights": "fp16", "precision": "fp16"})
-    assert "weights=bf16" in str(refused.value)
+    assert "weights=bf16" in str(raised.value)
 
 
-def test_states_in_pages_need_a_gpu(tmp_path):
+def test_paged_states_need_a_gpu(tmp_path):
     with pytest.raises(UsageError, match="no GPU here"):
         session(Blocks(), tmp_path, {"optimizer_states": "paged"})
 
 
-def test_states_in_8_bits_need_bitsandbytes_or_learn(tmp_path):
-    """Of 4096 values or more: smaller ones have fp32 states."""
+def test_8_bit_states_train_or_need_bitsandbytes(tmp_path):
+    """Parameters of 4096 values or more; smaller ones have fp32 states."""
 
     class Wide(Blocks):
         def model(self):
@@ -164,29 +166,31 @@ def test_states_in_8_bits_need_bitsandbytes_or_learn(tmp_path):
     try:
         import bitsandbytes  # noqa: F401
     except ImportError:
-        with pytest.raises(UsageError, match="bitsandbytes") as refused:
+        with pytest.raises(UsageError, match="bitsandbytes") as raised:
             session(Wide(), tmp_path / "run", values)
-        assert "shoestring[bitsandbytes]" in str(refused.value)
+        assert "shoestring[bitsandbytes]" in str(raised.value)
         return
     session(Wide(), tmp_path / "straight", values)
     assert losses(tmp_path / "straight")[-1] < losses(tmp_path / "straight")[0]
     session(Wide(), tmp_path / "stopped", values, stop="limit", at=6)
     session(Wide(), tmp_path / "stopped", values)
-    # Tables that all states share are one tensor at first, and one for each once they were loaded.
-    assert learnt(tmp_path / "stopped")["model"] == learnt(tmp_path / "straight")["model"]
+    # Shared tables are a single tensor at first, and one per state after loading.
+    assert training_result(tmp_path / "stopped")["model"] == training_result(tmp_path / "straight")["model"]
     assert losses(tmp_path / "stopped") == losses(tmp_path / "straight")
 
 
-@pytest.mark.parametrize("more", [{}, {"double_quantization": True}, {"weights": "bf16", "precision": "bf16"}], ids=str)
-def test_adapters_learn_beside_4_bits_and_continue_in_the_same_bits(tmp_path, more):
+@pytest.mark.parametrize(
+    "options", [{}, {"double_quantization": True}, {"weights": "bf16", "precision": "bf16"}], ids=str
+)
+def test_adapters_with_4_bit_weights_resume_exactly(tmp_path, options):
     pytest.importorskip("peft")
     pytest.importorskip("bitsandbytes")
-    values = {"micro_batch": 5, "epochs": 4, "lora_r": 2, "quantization": "nf4", **more}
+    values = {"micro_batch": 5, "epochs": 4, "lora_r": 2, "quantization": "nf4", **options}
     session(Blocks(), tmp_path / "straight", values)
     assert losses(tmp_path / "straight")[-1] < losses(tmp_path / "straight")[0]
     session(Blocks(), tmp_path / "stopped", values, stop="limit", at=6)
     session(Blocks(), tmp_path / "stopped", values)
-    assert learnt(tmp_path / "stopped") == learnt(tmp_path / "straight")
+    assert training_result(tmp_path / "stopped") == training_result(tmp_path / "straight")
     light = tmp_path / "straight" / "light"
     names = {"adapter_config.json", "adapter_model.safetensors", "manifest.json"}
     assert {path.name for path in light.iterdir()} == names
@@ -194,7 +198,7 @@ def test_adapters_learn_beside_4_bits_and_continue_in_the_same_bits(tmp_path, mo
 
 
 class Normed(nn.Module):
-    """Sums over features and over samples, which code for any size rounds in another way than code for one."""
+    """Sums over features and samples, which code for dynamic shapes rounds differently than code for a fixed one."""
 
     def __init__(self):
         super().__init__()
@@ -214,11 +218,11 @@ class Uneven(Blocks):
         return nn.Sequential(nn.Linear(4, 40), nn.Sequential(Normed(), Normed()), nn.Linear(40, 2))
 
 
-@pytest.mark.filterwarnings("ignore")  # torch's own compiler uses what torch calls deprecated
-@pytest.mark.parametrize("more", [{}, {"checkpointing": "full"}], ids=str)
-def test_compiled_blocks_learn_and_continue_in_the_same_bits(tmp_path, more):
-    """As in another process nothing is compiled when the second session begins, and 4 is the first size it meets."""
-    values = {"micro_batch": 6, "epochs": 2, "compile": "yes", **more}
+@pytest.mark.filterwarnings("ignore")  # torch's own compiler uses deprecated functions
+@pytest.mark.parametrize("settings", [{}, {"checkpointing": "full"}], ids=str)
+def test_compiled_blocks_resume_exactly(tmp_path, settings):
+    """As in a new process, nothing is compiled when the second session starts, and 4 is its first size."""
+    values = {"micro_batch": 6, "epochs": 2, "compile": "yes", **settings}
     torch._dynamo.reset()
     session(Uneven(), tmp_path / "straight", values)
     assert losses(tmp_path / "straight")[-1] < losses(tmp_path / "straight")[0]
@@ -226,20 +230,20 @@ def test_compiled_blocks_learn_and_continue_in_the_same_bits(tmp_path, more):
     assert session(Uneven(), tmp_path / "stopped", values, stop="limit", at=6).status == "paused"
     torch._dynamo.reset()
     assert session(Uneven(), tmp_path / "stopped", values).status == "finished"
-    assert learnt(tmp_path / "stopped") == learnt(tmp_path / "straight")
+    assert training_result(tmp_path / "stopped") == training_result(tmp_path / "straight")
 
 
 @pytest.mark.filterwarnings("ignore")
-def test_a_run_that_was_compiled_is_not_continued_uncompiled_unless_it_may_be_inexact(tmp_path):
+def test_compiled_run_needs_allow_inexact_to_continue_uncompiled(tmp_path):
     values = {"micro_batch": 5, "compile": "yes"}
     session(Blocks(), tmp_path, values, stop="limit", at=2)
-    with pytest.raises(UsageError, match="not continue bit for bit") as refused:
+    with pytest.raises(UsageError, match="not continue bit for bit") as raised:
         session(Blocks(), tmp_path, {"micro_batch": 5})
-    assert [problem.partition(":")[0] for problem in refused.value.problems] == ["compile", "compiler"]
+    assert [problem.partition(":")[0] for problem in raised.value.problems] == ["compile", "compiler"]
     assert session(Blocks(), tmp_path, {"micro_batch": 5}, allow_inexact=True).status == "finished"
 
 
-def test_a_loss_in_chunks_learns_as_the_models_own(tmp_path):
+def test_chunked_loss_trains_like_the_models_own(tmp_path):
     pytest.importorskip("transformers")
     from shoestring.recipes import huggingface
 
@@ -250,11 +254,11 @@ def test_a_loss_in_chunks_learns_as_the_models_own(tmp_path):
             return {"train": samples, "validation": samples[:4]}
 
     values = {"seq_len": 16, "effective_batch": 4, "epochs": 2, "micro_batch": 2}
-    for name, more in (("whole", {}), ("chunks", {"loss_chunk": 5})):
-        session(Words(), tmp_path / name, {**values, **more})
+    for name, chunk in (("whole", {}), ("chunks", {"loss_chunk": 5})):
+        session(Words(), tmp_path / name, {**values, **chunk})
     whole, chunks = losses(tmp_path / "whole"), losses(tmp_path / "chunks")
     assert whole[-1] < whole[0]
     assert chunks == pytest.approx(whole, rel=1e-5)
     session(Words(), tmp_path / "stopped", {**values, "loss_chunk": 5}, stop="limit", at=5)
     session(Words(), tmp_path / "stopped", {**values, "loss_chunk": 5})
-    assert learnt(tmp_path / "stopped") == learnt(tmp_path / "chunks")
+    assert training_result(tmp_path / "stopped") == training_result(tmp_path / "chunks")

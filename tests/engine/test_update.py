@@ -6,7 +6,7 @@ import torch
 from torch import nn
 
 from shoestring.engine.precision import mixed_precision
-from shoestring.engine.update import as_sum, update
+from shoestring.engine.update import loss_sum_and_weight, update
 from shoestring.errors import RunError, UsageError
 
 CPU = torch.device("cpu")
@@ -17,17 +17,17 @@ def mean_loss(model, batch):
 
 
 def tokens_loss(model, batch):
-    """Token sums: microbatches of equal size weigh differently."""
+    """A sum over tokens: microbatches of equal size have different weights."""
     values, mask = batch
     return (model(values).squeeze(-1).square() * mask).sum(), mask.sum()
 
 
 def run(loss, microbatches, samples, *, precision="fp32", clip_norm=None, model=None):
     torch.manual_seed(0)
-    rules = mixed_precision(precision, CPU)
-    if rules.scaler:
-        # The usual first scale of 65536 is there to be lowered by overflow; these tests see one update only.
-        rules = replace(rules, scaler=torch.amp.GradScaler("cpu", init_scale=256.0))
+    precision_mode = mixed_precision(precision, CPU)
+    if precision_mode.scaler:
+        # The default initial scale of 65536 is lowered by overflows; these tests make a single update.
+        precision_mode = replace(precision_mode, scaler=torch.amp.GradScaler("cpu", init_scale=256.0))
     model = model or nn.Linear(4, 1, dtype=torch.float64 if precision == "fp32" else torch.float32)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
     result = update(
@@ -36,13 +36,13 @@ def run(loss, microbatches, samples, *, precision="fp32", clip_norm=None, model=
         loss,
         microbatches,
         samples=samples,
-        mixed_precision=rules,
+        mixed_precision=precision_mode,
         clip_norm=clip_norm,
     )
     return model, result
 
 
-def test_the_gradient_is_that_of_the_whole_batch_however_unequal_the_pieces():
+def test_gradient_does_not_depend_on_the_microbatches():
     batch = torch.randn(10, 4, dtype=torch.float64)
     whole, expected = run(mean_loss, [(batch, 10)], 10)
     pieces, result = run(mean_loss, [(batch[:7], 7), (batch[7:], 3)], 10)
@@ -50,7 +50,7 @@ def test_the_gradient_is_that_of_the_whole_batch_however_unequal_the_pieces():
     torch.testing.assert_close(result.loss, expected.loss)
 
 
-def test_weights_decide_not_samples():
+def test_microbatches_count_by_weight_not_samples():
     values = torch.randn(6, 5, 4, dtype=torch.float64)
     mask = (torch.arange(5) < torch.tensor([5, 1, 3, 0, 2, 4])[:, None]).double()
     whole, expected = run(tokens_loss, [((values, mask), 6)], 6)
@@ -59,7 +59,7 @@ def test_weights_decide_not_samples():
     torch.testing.assert_close(result.loss, expected.loss)
 
 
-def test_a_first_microbatch_that_weighs_nothing_does_no_harm():
+def test_first_microbatch_may_have_zero_weight():
     values, mask = torch.randn(4, 5, 4, dtype=torch.float64), torch.ones(4, 5, dtype=torch.float64)
     mask[:2] = 0
     whole, _ = run(tokens_loss, [((values, mask), 4)], 4)
@@ -67,13 +67,13 @@ def test_a_first_microbatch_that_weighs_nothing_does_no_harm():
     torch.testing.assert_close(pieces.weight, whole.weight)
 
 
-def test_an_update_that_weighs_nothing_is_an_error():
+def test_total_weight_of_zero_is_an_error():
     values, mask = torch.randn(2, 5, 4, dtype=torch.float64), torch.zeros(2, 5, dtype=torch.float64)
-    with pytest.raises(RunError, match="weigh nothing"):
+    with pytest.raises(RunError, match="the total weight of an update's samples is zero"):
         run(tokens_loss, [((values, mask), 2)], 2)
 
 
-def test_the_whole_updates_gradient_is_clipped_not_each_microbatchs():
+def test_total_gradient_is_clipped_not_each_microbatch():
     batch = 10 * torch.randn(8, 4, dtype=torch.float64)
     whole, expected = run(mean_loss, [(batch, 8)], 8, clip_norm=0.5)
     pieces, result = run(mean_loss, [(batch[:4], 4), (batch[4:], 4)], 8, clip_norm=0.5)
@@ -83,7 +83,7 @@ def test_the_whole_updates_gradient_is_clipped_not_each_microbatchs():
 
 
 @pytest.mark.parametrize("precision", ["fp16", "bf16"])
-def test_mixed_precision_learns_the_same_but_for_rounding(precision):
+def test_mixed_precision_differs_only_by_rounding(precision):
     torch.manual_seed(1)
     batch, model = torch.randn(8, 4), nn.Linear(4, 1)
     exact, _ = run(mean_loss, [(batch, 8)], 8, model=deepcopy(model))
@@ -93,7 +93,7 @@ def test_mixed_precision_learns_the_same_but_for_rounding(precision):
     assert not result.skipped
 
 
-def test_in_fp16_the_true_gradient_is_clipped_not_the_scaled_one():
+def test_fp16_clips_the_unscaled_gradient():
     torch.manual_seed(1)
     batch, model = torch.randn(8, 4), nn.Linear(4, 1)
     exact, expected = run(mean_loss, [(batch, 8)], 8, model=deepcopy(model), clip_norm=0.1)
@@ -102,7 +102,7 @@ def test_in_fp16_the_true_gradient_is_clipped_not_the_scaled_one():
     torch.testing.assert_close(mixed.weight, exact.weight, rtol=0, atol=1e-4)
 
 
-def test_an_overflow_in_fp16_is_skipped_and_said():
+def test_fp16_overflow_is_skipped_and_counted():
     model = nn.Linear(4, 1)
     before = model.weight.clone()
     _, result = run(
@@ -112,20 +112,20 @@ def test_an_overflow_in_fp16_is_skipped_and_said():
     assert torch.equal(model.weight, before)
 
 
-def test_gradients_are_clear_afterwards():
+def test_update_clears_gradients():
     model, _ = run(mean_loss, [(torch.randn(2, 4, dtype=torch.float64), 2)], 2)
     assert model.weight.grad is None
 
 
-def test_a_mean_becomes_a_sum_and_a_pair_stays_one():
-    assert [float(value) for value in as_sum(torch.tensor(0.5), 8)] == [4, 8]
-    assert [float(value) for value in as_sum((torch.tensor(0.5), 3), 8)] == [0.5, 3]
-    assert [float(value) for value in as_sum((torch.tensor([0.5]), torch.tensor(3)), 8)] == [0.5, 3]
+def test_mean_is_multiplied_and_pair_is_unchanged():
+    assert [float(value) for value in loss_sum_and_weight(torch.tensor(0.5), 8)] == [4, 8]
+    assert [float(value) for value in loss_sum_and_weight((torch.tensor(0.5), 3), 8)] == [0.5, 3]
+    assert [float(value) for value in loss_sum_and_weight((torch.tensor([0.5]), torch.tensor(3)), 8)] == [0.5, 3]
 
 
 @pytest.mark.parametrize(
     "value", [torch.zeros(3), None, 0.5, (torch.zeros(1), torch.zeros(2)), {"loss": torch.zeros(1)}]
 )
-def test_anything_else_is_no_loss(value):
+def test_invalid_loss_is_rejected(value):
     with pytest.raises(UsageError, match=r"loss\(\) returned"):
-        as_sum(value, 8)
+        loss_sum_and_weight(value, 8)

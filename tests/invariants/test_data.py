@@ -1,4 +1,4 @@
-"""Who fetches the data, from where, and what shares a microbatch does not change what is learnt."""
+"""Training does not depend on the processes that fetch data, on its location or on the grouping into microbatches."""
 
 import json
 import os
@@ -11,7 +11,7 @@ import pytest
 import torch
 from torch import nn
 
-from shoestring.data import in_order
+from shoestring.data import sequential
 from shoestring.data.loading import Loader
 from shoestring.data.order import DataOrder
 from shoestring.data.padding import pad_batch
@@ -26,7 +26,7 @@ CPU = torch.device("cpu")
 
 
 class Noisy:
-    """A line in noise that is drawn anew each time a sample is fetched; dropout in the model."""
+    """A linear regression with random noise in each fetched sample, and a model with dropout."""
 
     epochs, effective_batch, learning_rate = 3, 10, 0.05
 
@@ -63,27 +63,29 @@ def straight(tmp_path_factory):
 
 
 @pytest.fixture(autouse=True)
-def processes_cost_nothing(monkeypatch):
-    """So that evaluation has them as well, however small the data."""
-    monkeypatch.setattr(in_order, "_START_SECONDS", 0.0)
+def free_processes(monkeypatch):
+    """Make starting processes free, so that evaluation uses them even for small data."""
+    monkeypatch.setattr(sequential, "_START_SECONDS", 0.0)
 
 
 @pytest.mark.parametrize("workers", [1, 3])
-def test_a_run_ends_in_the_same_bits_whatever_the_number_of_workers(straight, workers, tmp_path):
+def test_run_has_the_same_bits_with_any_workers(straight, workers, tmp_path):
     session(Noisy(), tmp_path, {"micro_batch": 4, "workers": workers})
     assert final_bits(tmp_path) == straight
-    told = [event for event in read(tmp_path / "events.jsonl") if event["event"] == "progress"]
-    assert told and all(event["workers"] == workers and event["waiting_seconds"] >= 0 for event in told)
+    progress = [event for event in read(tmp_path / "events.jsonl") if event["event"] == "progress"]
+    assert progress and all(event["workers"] == workers and event["waiting_seconds"] >= 0 for event in progress)
 
 
-def test_each_session_may_have_another_number(straight, tmp_path):
-    for workers, at in ((3, 8), (0, 9), (1, 0)):
-        session(Noisy(), tmp_path, {"micro_batch": 4, "workers": workers}, stop="limit" if at else "", at=at)
+def test_sessions_may_have_different_workers(straight, tmp_path):
+    for workers, loss_count in ((3, 8), (0, 9), (1, 0)):
+        session(
+            Noisy(), tmp_path, {"micro_batch": 4, "workers": workers}, stop="limit" if loss_count else "", at=loss_count
+        )
     assert final_bits(tmp_path) == straight
 
 
-class Told(Noisy):
-    """Writes down which process fetched the validation's samples."""
+class RecordingProcesses(Noisy):
+    """Writes the id of the process that fetches each validation sample to `file`."""
 
     def __init__(self, file):
         self.file = file
@@ -100,14 +102,14 @@ class Told(Noisy):
         return Points(9)[index]
 
 
-def test_evaluation_has_as_many_processes_as_training(tmp_path):
-    session(Told(tmp_path / "pids"), tmp_path / "run", {"micro_batch": 2, "workers": 2, "epochs": 1})
+def test_evaluation_uses_the_workers_of_training(tmp_path):
+    session(RecordingProcesses(tmp_path / "pids"), tmp_path / "run", {"micro_batch": 2, "workers": 2, "epochs": 1})
     pids = [int(pid) for pid in (tmp_path / "pids").read_text().split()]
-    assert len(set(pids)) == 3 and pids.count(os.getpid()) == 2  # the first batch is fetched here
+    assert len(set(pids)) == 3 and pids.count(os.getpid()) == 2  # the first batch is fetched in this process
 
 
 class Streamed(Noisy):
-    """Lines of numbers in files that are read from their beginning, a little noise in each."""
+    """Numbers in files that can only be read sequentially, with noise in each sample."""
 
     mix = 2
 
@@ -121,12 +123,12 @@ class Streamed(Noisy):
                 self.opened.append(file)
             yield from file.read_text().splitlines()
 
-        def decoded(line):
+        def decode(line):
             number = float(line)
             return torch.tensor([number, 1.0]) + 0.1 * torch.randn(2), torch.tensor([number + 1])
 
         counts = [len(file.read_text().splitlines()) for file in self.files]
-        return {"train": Shards(self.files, counts, lines, decode=decoded, mix=self.mix), "validation": Points(9)}
+        return {"train": Shards(self.files, counts, lines, decode=decode, mix=self.mix), "validation": Points(9)}
 
 
 @pytest.fixture
@@ -134,41 +136,41 @@ def stream(tmp_path):
     folder = tmp_path / "stream"
     folder.mkdir()
     for number, samples in enumerate((7, 1, 12, 5, 20)):
-        lines = (f"{(number * 20 + place) / 100}" for place in range(samples))
+        lines = (f"{(number * 20 + position) / 100}" for position in range(samples))
         (folder / f"{number}.txt").write_text("\n".join(lines))
     return folder
 
 
-def test_a_stream_in_shards_ends_in_the_same_bits_whatever_the_workers_and_the_stops(stream, tmp_path):
+def test_shards_give_the_same_bits_after_stops(stream, tmp_path):
     session(Streamed(stream), tmp_path / "straight", {"micro_batch": 4, "workers": 0})
-    for workers, at in ((2, 4), (0, 13), (1, 8), (3, 0)):
+    for workers, loss_count in ((2, 4), (0, 13), (1, 8), (3, 0)):
         values = {"micro_batch": 4, "workers": workers}
-        session(Streamed(stream), tmp_path / "run", values, stop="limit" if at else "", at=at)
+        session(Streamed(stream), tmp_path / "run", values, stop="limit" if loss_count else "", at=loss_count)
     assert final_bits(tmp_path / "run") == final_bits(tmp_path / "straight")
-    other = Streamed(stream)
-    other.mix = 3
-    session(other, tmp_path / "mixed", {"micro_batch": 4, "workers": 0})
+    other_mix = Streamed(stream)
+    other_mix.mix = 3
+    session(other_mix, tmp_path / "mixed", {"micro_batch": 4, "workers": 0})
     assert final_bits(tmp_path / "mixed")["model"] != final_bits(tmp_path / "straight")["model"]
 
 
-def test_a_resumed_stream_is_not_read_from_its_beginning(stream, tmp_path):
+def test_resumed_stream_reads_only_needed_shards(stream, tmp_path):
     values, opened = {"micro_batch": 10, "workers": 0, "epochs": 1}, []
-    session(Streamed(stream), tmp_path / "run", values, stop="limit", at=4)  # of five updates, four are done then
+    session(Streamed(stream), tmp_path / "run", values, stop="limit", at=4)  # after four of five updates
     session(Streamed(stream, opened), tmp_path / "run", values)
     assert 0 < len(opened) <= 2 and len(set(opened)) == len(opened)
 
 
-def test_data_that_is_not_as_it_was_is_an_error_that_says_how(stream, tmp_path):
+def test_changed_data_is_an_error_that_names_it(stream, tmp_path):
     session(Streamed(stream), tmp_path / "run", {"workers": 0}, stop="limit", at=2)
     with (stream / "2.txt").open("a") as file:
         file.write("\n0.5")
-    with pytest.raises(UsageError) as caught:
+    with pytest.raises(UsageError) as raised:
         session(Streamed(stream), tmp_path / "run", {"workers": 0})
-    assert "data order: saved under 45 samples in 5 shards" in str(caught.value)
+    assert "data order: saved under 45 samples in 5 shards" in str(raised.value)
 
 
 class Sentences:
-    """Sequences of 1 to 40 tokens; a loss that is a sum over tokens."""
+    """Sequences of 1 to 40 tokens, with a loss that is a sum over tokens."""
 
     def __init__(self, by_length):
         if by_length:
@@ -184,22 +186,22 @@ class Sentences:
 
     def loss(self, model, batch):
         losses = nn.functional.cross_entropy(model(batch).flatten(0, 1), batch.flatten(), reduction="none")
-        kept = batch.flatten() != 0
-        return losses[kept].sum(), kept.sum()
+        is_token = batch.flatten() != 0
+        return losses[is_token].sum(), is_token.sum()
 
 
-def trained(by_length, micro_batch=8):
-    """The losses of six updates, the samples of each, and how many tokens were computed."""
+def train_updates(by_length, micro_batch=8):
+    """Return the losses of six updates, the samples of each, and the number of computed tokens."""
     recipe, data = Sentences(by_length), Sentences(False).data()
     torch.manual_seed(0)
     model = nn.Sequential(nn.Embedding(50, 16), nn.Linear(16, 50)).double()
     optimizer = torch.optim.SGD(model.parameters(), lr=0.5)
     order = DataOrder(samples=len(data), effective_batch=32, seed=0)
-    losses, samples, computed = [], [], 0
+    losses, samples, tokens = [], [], 0
     with Loader(recipe, data, order, seed=0, device=CPU, workers=0) as loader:
         for number in range(6):
             batches = list(loader.microbatches(number, micro_batch))
-            computed += sum(batch.numel() for batch, _ in batches)
+            tokens += sum(batch.numel() for batch, _ in batches)
             rows = [tuple(row[row != 0].tolist()) for batch, _ in batches for row in batch]
             samples.append(sorted(rows))
             result = update(
@@ -212,16 +214,16 @@ def trained(by_length, micro_batch=8):
                 clip_norm=None,
             )
             losses.append(float(result.loss))
-    return losses, samples, computed
+    return losses, samples, tokens
 
 
-def test_sorted_by_length_within_an_update_the_update_is_the_same_and_less_is_padded():
-    plain_losses, plain_samples, plain_computed = trained(False)
-    losses, samples, computed = trained(True)
-    assert samples == plain_samples
-    np.testing.assert_allclose(losses, plain_losses, rtol=1e-6)  # sums are kept in fp32
+def test_sorting_by_length_reduces_padding_only():
+    unsorted_losses, unsorted_samples, unsorted_tokens = train_updates(False)
+    losses, samples, tokens = train_updates(True)
+    assert samples == unsorted_samples
+    np.testing.assert_allclose(losses, unsorted_losses, rtol=1e-6)  # sums are in fp32
     assert losses[-1] < losses[0]
-    assert computed < 0.75 * plain_computed
+    assert tokens < 0.75 * unsorted_tokens
 
 
 LARGE = """
@@ -234,8 +236,8 @@ from tests.sessions import session
 from pathlib import Path
 Recipe = test_data.{recipe}
 session(Recipe({data!r}), Path({run!r}) / "warm", dict(epochs=1, subset=8))
-held = int(next(line for line in open("/proc/self/status") if line.startswith("VmData")).split()[1]) * 1024
-resource.setrlimit(resource.RLIMIT_DATA, (held + 64 * 2**20, -1))
+data_bytes = int(next(line for line in open("/proc/self/status") if line.startswith("VmData")).split()[1]) * 1024
+resource.setrlimit(resource.RLIMIT_DATA, (data_bytes + 64 * 2**20, -1))
 try:
     np.fromfile({data!r}, dtype=np.float32)
 except MemoryError:
@@ -243,11 +245,11 @@ except MemoryError:
 session(Recipe({data!r}), Path({run!r}) / "run", dict(workers=2), stop="limit", at=3)
 session(Recipe({data!r}), Path({run!r}) / "run", dict(workers=0))
 """
-ROWS, WIDTH, IN_A_SHARD = 1024, 2**15, 16
+ROWS, WIDTH, SHARD_ROWS = 1024, 2**15, 16
 
 
 class Mapped:
-    """128 MiB of samples that stay in their file."""
+    """128 MiB of samples in a memory-mapped file."""
 
     epochs, effective_batch = 1, 256
 
@@ -276,30 +278,33 @@ class Rows:
         return len(self.table)
 
     def __getitem__(self, index):
-        return ends(self.table[index])
+        return first_and_last(self.table[index])
 
 
 class Sharded(Mapped):
-    """The same, 2 MiB at a time read into memory."""
+    """The same samples in shards of 2 MiB that are read into memory."""
 
     effective_batch = 32
 
     def data(self):
         def read(number):
-            count = IN_A_SHARD * WIDTH
+            count = SHARD_ROWS * WIDTH
             table = np.fromfile(self.path, dtype=np.float32, count=count, offset=4 * count * number)
-            return iter(table.reshape(IN_A_SHARD, WIDTH))
+            return iter(table.reshape(SHARD_ROWS, WIDTH))
 
-        shards = ROWS // IN_A_SHARD
-        return {"train": Shards(range(shards), [IN_A_SHARD] * shards, read, decode=ends), "validation": [torch.ones(4)]}
+        shards = ROWS // SHARD_ROWS
+        return {
+            "train": Shards(range(shards), [SHARD_ROWS] * shards, read, decode=first_and_last),
+            "validation": [torch.ones(4)],
+        }
 
 
-def ends(row):
+def first_and_last(row):
     return torch.tensor([row[0], row[1], row[-2], row[-1]])
 
 
 @pytest.mark.parametrize("recipe", [Mapped, Sharded])
-def test_data_larger_than_memory_is_trained_on_from_its_file_with_the_order_and_bits_as_ever(recipe, tmp_path):
+def test_data_larger_than_memory_gives_the_same_bits(recipe, tmp_path):
     file = tmp_path / "rows.bin"
     table = np.memmap(file, dtype=np.float32, mode="w+", shape=(ROWS, WIDTH))
     table[:, 0] = np.random.RandomState(0).rand(ROWS)
@@ -307,9 +312,9 @@ def test_data_larger_than_memory_is_trained_on_from_its_file_with_the_order_and_
     table.flush()
     root, name = str(Path(__file__).parents[2]), recipe.__name__
     code = LARGE.format(root=root, data=str(file), run=str(tmp_path), recipe=name)
-    small = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=120)
-    assert small.returncode == 0, small.stderr
-    assert small.stdout == "does not fit\n"  # the whole of it, under the limit that training kept
+    process = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=120)
+    assert process.returncode == 0, process.stderr
+    assert process.stdout == "does not fit\n"  # all data at once, under the memory limit of the training
     session(recipe(str(file)), tmp_path / "straight", {"workers": 0})
     assert final_bits(tmp_path / "run") == final_bits(tmp_path / "straight")
     assert json.loads((tmp_path / "run" / "state.json").read_text())["status"] == "finished"

@@ -1,10 +1,10 @@
-"""What is learnt depends on the effective batch, not on the microbatches it is computed in."""
+"""Training depends on the effective batch, not on its microbatches."""
 
 import pytest
 import torch
 from torch import nn
 
-from shoestring.data.batches import collate_of, fetch
+from shoestring.data.batches import collate_function, fetch
 from shoestring.data.order import DataOrder, split
 from shoestring.data.seeding import derive, seed_all
 from shoestring.engine.precision import mixed_precision
@@ -17,7 +17,7 @@ EFFECTIVE = 64
 
 
 def trajectory(architecture, micro_batch, dtype, *, batch_statistics=False):
-    """The losses of the first updates, which samples each had, and each update's learning rate."""
+    """Return the losses, the samples and the learning rates of the first updates."""
     loaded, _ = choose("temporal", {"architecture": architecture, "size": "tiny", "dropout": 0.0, "epochs": 10})
     recipe = loaded.recipe
     seed_all(derive(loaded.seed, "model"))
@@ -37,7 +37,7 @@ def trajectory(architecture, micro_batch, dtype, *, batch_statistics=False):
         for group, rate in zip(optimizer.param_groups, rates, strict=True):
             group["lr"] = rate * factor
         pieces = split(indices, micro_batch)
-        batches = [fetch(data, collate_of(recipe), piece, seed=0, epoch=0) for piece in pieces]
+        batches = [fetch(data, collate_function(recipe), piece, seed=0, epoch=0) for piece in pieces]
         result = update(
             model,
             optimizer,
@@ -58,9 +58,9 @@ def architecture(request):
     return request.param
 
 
-# Loss sums are kept in fp32 whatever the model computes in, hence not 1e-15 for float64.
+# Loss sums are in fp32 for any dtype of the model, hence not 1e-15 for float64.
 @pytest.mark.parametrize(("dtype", "tolerance"), [(torch.float64, 1e-6), (torch.float32, 2e-4)])
-def test_fifty_updates_are_the_same_in_microbatches_of_32_16_and_7(architecture, dtype, tolerance):
+def test_updates_are_equal_for_any_microbatch(architecture, dtype, tolerance):
     losses, samples, schedule = trajectory(architecture, EFFECTIVE, dtype)
     assert losses[-10:].mean() < losses[:10].mean()
     for micro_batch in (32, 16, 7):
@@ -70,31 +70,33 @@ def test_fifty_updates_are_the_same_in_microbatches_of_32_16_and_7(architecture,
         torch.testing.assert_close(other_losses, losses, rtol=tolerance, atol=0)
 
 
-def test_batch_statistics_do_depend_on_the_microbatch():
-    """What the comparison leaves out is real, and the comparison can fail."""
-    whole, _, _ = trajectory("mlp", EFFECTIVE, torch.float64, batch_statistics=True)
+def test_batch_statistics_depend_on_the_microbatch():
+    """The effect that the comparison excludes exists, and the comparison can fail."""
+    single, _, _ = trajectory("mlp", EFFECTIVE, torch.float64, batch_statistics=True)
     split_up, _, _ = trajectory("mlp", 16, torch.float64, batch_statistics=True)
-    assert (whole - split_up).abs().max() > 1e-3
+    assert (single - split_up).abs().max() > 1e-3
 
 
-@pytest.mark.parametrize(("micro_batch", "told"), [(64, 0), (16, 1)])
-def test_who_trains_batch_norm_in_microbatches_is_told(tmp_path, micro_batch, told):
+@pytest.mark.parametrize(("micro_batch", "notes"), [(64, 0), (16, 1)])
+def test_batch_norm_in_microbatches_has_a_note(tmp_path, micro_batch, notes):
     values = {"architecture": "mlp", "size": "tiny", "epochs": 1, "effective_batch": 64, "micro_batch": micro_batch}
     session("temporal", tmp_path, values)
-    assert (tmp_path / "events.jsonl").read_text().count("BatchNorm takes its statistics from each microbatch") == told
+    assert (tmp_path / "events.jsonl").read_text().count(
+        "BatchNorm computes its statistics over each microbatch"
+    ) == notes
 
 
-def test_sixty_four_by_seven_is_ten_of_seven_or_six():
+def test_microbatch_sizes_of_64_samples_by_7():
     assert [len(piece) for piece in split(range(64), 7)] == [7, 7, 7, 7, 6, 6, 6, 6, 6, 6]
 
 
 @pytest.mark.parametrize("samples", range(1, 40))
-def test_microbatches_are_equal_cover_all_and_are_alone_only_where_they_must(samples):
+def test_microbatches_are_complete_and_of_equal_size(samples):
     for micro_batch in range(1, samples + 3):
         pieces = split(range(samples), micro_batch)
         sizes = [len(piece) for piece in pieces]
         assert [index for piece in pieces for index in piece] == list(range(samples))
         assert max(sizes) <= micro_batch
         assert max(sizes) - min(sizes) <= 1
-        # One alone: only one there is, one at a time, or one more than pairs can hold.
+        # A microbatch of one: a single sample, microbatches of one, or an odd number of samples in pairs.
         assert min(sizes) > 1 or samples == 1 or micro_batch == 1 or (micro_batch == 2 and samples % 2)

@@ -1,5 +1,4 @@
-"""Memory that runs out is an event: from that update on a run is, bit for bit, one that used the smaller microbatch
-from that update on."""
+"""After an out-of-memory event a run is bit-identical to one that uses the smaller microbatch from that update on."""
 
 import os
 import signal
@@ -15,25 +14,25 @@ from tests.sessions import light_bits, session
 EFFECTIVE, MICRO = 32, 8
 PIECES = EFFECTIVE // MICRO
 PER_EPOCH, EPOCHS = 3, 3
-AT = 4  # the update that fails, the fifth: in the midst of the second epoch
-SAVED_AT = 3  # the checkpoint before it
+FAILING_UPDATE = 4  # from 0, in the middle of the second epoch
+SAVED_UPDATE = 3  # of the checkpoint before it
 
 
 class Faults:
-    """Memory runs out the `at`th time, and `times` in all, that `phase` asks in update number `update`."""
+    """Raises out-of-memory errors in `phase` of update number `update`: `times` in total, from its `first` call on."""
 
-    def __init__(self, phase="", at=1, *, update=AT, times=1):
-        self.phase, self.asked, self.update, self.now = phase, range(at, at + times), update, 0
-        self.seen = 0
+    def __init__(self, phase="", first=1, *, update=FAILING_UPDATE, times=1):
+        self.phase, self.failing_calls, self.update = phase, range(first, first + times), update
+        self.current_update = self.calls = 0
 
     def begin(self, update):
-        self.now = update
+        self.current_update = update
 
-    def ask(self, phase):
-        if phase != self.phase or self.now != self.update:
+    def check(self, phase):
+        if phase != self.phase or self.current_update != self.update:
             return
-        self.seen += 1
-        if self.seen in self.asked:
+        self.calls += 1
+        if self.calls in self.failing_calls:
             raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2.00 GiB")
 
 
@@ -45,18 +44,18 @@ class FailsBackward(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx, gradient):
-        ctx.faults.ask("backward")
+        ctx.faults.check("backward")
         return gradient, None
 
 
 class Steps(torch.optim.AdamW):
-    """Fails when some weights have been changed already."""
+    """Fails after it has changed some of the weights."""
 
     faults = None
 
     def step(self, closure=None):
         try:
-            self.faults.ask("optimizer")
+            self.faults.check("optimizer")
         except torch.OutOfMemoryError:
             with torch.no_grad():
                 self.param_groups[0]["params"][0].add_(1.0)
@@ -65,7 +64,7 @@ class Steps(torch.optim.AdamW):
 
 
 class Noisy:
-    """BatchNorm and dropout: a forward too many, or other random numbers, would show."""
+    """A model with BatchNorm and dropout, whose bits change with an additional forward or other random numbers."""
 
     epochs = EPOCHS
     effective_batch = EFFECTIVE
@@ -97,8 +96,8 @@ class Noisy:
 
     def loss(self, model, batch):
         inputs, targets = batch
-        hidden = model[:2](inputs)  # running statistics have changed by now
-        self.faults.ask("forward" if model.training else "evaluation")
+        hidden = model[:2](inputs)  # this has changed running statistics
+        self.faults.check("forward" if model.training else "evaluation")
         hidden = FailsBackward.apply(hidden, self.faults)
         return nn.functional.mse_loss(model[2:](hidden), targets)
 
@@ -112,13 +111,13 @@ class Noisy:
         }
 
 
-def values(micro_batch=MICRO, **more):
-    # The first save begins at half of the interval, and the next as long after.
-    return {"micro_batch": micro_batch, "save_every_updates": 2 * SAVED_AT - 1, **more}
+def values(micro_batch=MICRO, **settings):
+    # The first save starts at half of the interval, and the next one after the same number of updates.
+    return {"micro_batch": micro_batch, "save_every_updates": 2 * SAVED_UPDATE - 1, **settings}
 
 
-def learnt(run):
-    """Everything that was learnt, to the last bit; how, stands in the rest of the state."""
+def training_result(run):
+    """Return the bits of the training result, without the part of the state that records how it was made."""
     newest = max((run / "checkpoints").glob("update-*"))
     return {
         "name": newest.name,
@@ -135,18 +134,18 @@ def events(run, kind):
 
 @pytest.fixture(scope="module")
 def smaller_from(tmp_path_factory):
-    """What is learnt when `micro_batch` is used from update `at` on, MICRO before it, and nothing ever fails."""
-    made = {}
+    """Return a function for the result of a run without failures, with `micro_batch` from `update` on, MICRO before."""
+    results = {}
 
-    def run(at, micro_batch, precision="fp32"):
-        key = at, micro_batch, precision
-        if key not in made:
+    def run(update, micro_batch, precision="fp32"):
+        key = update, micro_batch, precision
+        if key not in results:
             folder = tmp_path_factory.mktemp("undisturbed")
-            session(Noisy(stop_after=at), folder, values(precision=precision))
+            session(Noisy(stop_after=update), folder, values(precision=precision))
             session(Noisy(), folder, values(micro_batch, precision=precision), allow_inexact=True)
-            assert [event["update"] for event in events(folder, "session")] == [0, at]
-            made[key] = learnt(folder)
-        return made[key]
+            assert [event["update"] for event in events(folder, "session")] == [0, update]
+            results[key] = training_result(folder)
+        return results[key]
 
     return run
 
@@ -155,12 +154,12 @@ def smaller_from(tmp_path_factory):
 @pytest.mark.parametrize("piece", [1, 2, PIECES])
 @pytest.mark.parametrize("precision", ["fp32", "fp16"])
 @pytest.mark.parametrize("phase", ["forward", "backward"])
-def test_a_piece_of_an_update(smaller_from, tmp_path, phase, precision, piece):
+def test_failing_microbatch_is_retried(smaller_from, tmp_path, phase, precision, piece):
     session(Noisy(Faults(phase, piece)), tmp_path, values(precision=precision))
-    assert learnt(tmp_path) == smaller_from(AT, MICRO // 2, precision)
+    assert training_result(tmp_path) == smaller_from(FAILING_UPDATE, MICRO // 2, precision)
     (event,) = events(tmp_path, "oom")
     assert {name: event[name] for name in ("update", "during", "micro_batch", "done")} == {
-        "update": AT,
+        "update": FAILING_UPDATE,
         "during": "update",
         "micro_batch": MICRO,
         "done": f"microbatch {MICRO // 2}",
@@ -168,80 +167,80 @@ def test_a_piece_of_an_update(smaller_from, tmp_path, phase, precision, piece):
 
 
 @pytest.mark.parametrize("precision", ["fp32", "fp16"])
-def test_the_optimizers_step_goes_back_to_the_last_checkpoint(smaller_from, tmp_path, precision):
+def test_optimizer_step_resumes_from_the_last_checkpoint(smaller_from, tmp_path, precision):
     session(Noisy(Faults("optimizer")), tmp_path, values(precision=precision))
-    assert learnt(tmp_path) == smaller_from(SAVED_AT, MICRO // 2, precision)
+    assert training_result(tmp_path) == smaller_from(SAVED_UPDATE, MICRO // 2, precision)
     (event,) = events(tmp_path, "oom")
-    assert (event["update"], event["during"], event["back_to"]) == (AT, "optimizer step", SAVED_AT)
+    assert (event["update"], event["during"], event["back_to"]) == (FAILING_UPDATE, "optimizer step", SAVED_UPDATE)
 
 
 @pytest.mark.parametrize("phase", ["forward", "backward"])
-def test_a_trainer_goes_back_to_the_last_checkpoint(tmp_path, phase):
-    """A library's update cannot be made again, so it is as if the smaller size had been in force since then."""
+def test_trainer_resumes_from_the_last_checkpoint(tmp_path, phase):
+    """A library's update cannot be repeated, so the result is that of the smaller microbatch from the checkpoint on."""
     straight = tmp_path / "straight"
-    session(Noisy(stop_after=SAVED_AT + 1), straight, values(), kind="trainer")
+    session(Noisy(stop_after=SAVED_UPDATE + 1), straight, values(), kind="trainer")
     (stopped,) = {event["update"] for event in events(straight, "stop")}
     session(Noisy(), straight, values(MICRO // 2), kind="trainer", allow_inexact=True)
-    hurt = tmp_path / "hurt"
-    session(Noisy(Faults(phase, 3, update=stopped)), hurt, values(save_every_updates=1), kind="trainer")
-    (event,) = events(hurt, "oom")
+    failing = tmp_path / "failing"
+    session(Noisy(Faults(phase, 3, update=stopped)), failing, values(save_every_updates=1), kind="trainer")
+    (event,) = events(failing, "oom")
     assert {name: event[name] for name in ("update", "during", "micro_batch", "done", "back_to")} == {
         "update": stopped, "during": "update", "micro_batch": MICRO, "done": f"microbatch {MICRO // 2}",
         "back_to": stopped,
     }  # fmt: skip
-    assert {**learnt(hurt), "best": None} == {**learnt(straight), "best": None}
+    assert {**training_result(failing), "best": None} == {**training_result(straight), "best": None}
 
 
 @pytest.mark.parametrize(("kind", "batch"), [("engine", 1), ("engine", 2), ("engine", 3), ("trainer", 1)])
-def test_evaluation_has_a_microbatch_of_its_own(tmp_path, kind, batch):
-    # A trainer's schedule is asked for the next update before the evaluation.
+def test_evaluation_has_its_own_microbatch(tmp_path, kind, batch):
+    # A trainer calls the schedule for the next update before the evaluation.
     faults = Faults("evaluation", batch, update=PER_EPOCH - 1 if kind == "engine" else PER_EPOCH)
     session(Noisy(), tmp_path / "straight", values(), kind=kind)
-    session(Noisy(faults), tmp_path / "hurt", values(), kind=kind)
-    straight, hurt = (learnt(tmp_path / name) for name in ("straight", "hurt"))
-    assert (hurt["model"], hurt["optimizer"]) == (straight["model"], straight["optimizer"])
-    (event,) = events(tmp_path / "hurt", "oom")
+    session(Noisy(faults), tmp_path / "failing", values(), kind=kind)
+    straight, failing = (training_result(tmp_path / name) for name in ("straight", "failing"))
+    assert (failing["model"], failing["optimizer"]) == (straight["model"], straight["optimizer"])
+    (event,) = events(tmp_path / "failing", "oom")
     assert (event["update"], event["during"], event["done"]) == (PER_EPOCH, "evaluation", f"microbatch {MICRO // 2}")
-    losses = [[e["metrics"]["loss"] for e in events(tmp_path / name, "evaluation")] for name in ("straight", "hurt")]
+    losses = [[e["metrics"]["loss"] for e in events(tmp_path / name, "evaluation")] for name in ("straight", "failing")]
     assert losses[0] == pytest.approx(losses[1], rel=1e-5)
 
 
 @pytest.mark.parametrize("phase", ["forward", "backward"])
-def test_twice_in_one_update(smaller_from, tmp_path, phase):
+def test_two_failures_in_one_update(smaller_from, tmp_path, phase):
     session(Noisy(Faults(phase, 2, times=2)), tmp_path, values())
-    assert learnt(tmp_path) == smaller_from(AT, MICRO // 4)
+    assert training_result(tmp_path) == smaller_from(FAILING_UPDATE, MICRO // 4)
     assert [event["done"] for event in events(tmp_path, "oom")] == ["microbatch 4", "microbatch 2"]
 
 
-def test_the_size_is_kept_in_the_run_and_gets_smaller_right_after_resuming(smaller_from, tmp_path):
-    session(Noisy(Faults("forward", update=1), stop_after=AT), tmp_path, values())
+def test_microbatch_is_stored_and_shrinks_after_resuming(smaller_from, tmp_path):
+    session(Noisy(Faults("forward", update=1), stop_after=FAILING_UPDATE), tmp_path, values())
     session(Noisy(Faults("forward")), tmp_path, values())
     assert [event["micro_batch"] for event in events(tmp_path, "session")] == [MICRO, MICRO // 2]
     assert [(event["update"], event["done"]) for event in events(tmp_path, "oom")] == [
         (1, "microbatch 4"),
-        (AT, "microbatch 2"),
+        (FAILING_UPDATE, "microbatch 2"),
     ]
 
 
-def test_right_after_resuming(smaller_from, tmp_path):
-    session(Noisy(stop_after=AT), tmp_path, values())
+def test_failure_in_the_first_resumed_update(smaller_from, tmp_path):
+    session(Noisy(stop_after=FAILING_UPDATE), tmp_path, values())
     session(Noisy(Faults("backward", PIECES)), tmp_path, values())
-    assert learnt(tmp_path) == smaller_from(AT, MICRO // 2)
+    assert training_result(tmp_path) == smaller_from(FAILING_UPDATE, MICRO // 2)
 
 
-def test_paused_after_it_the_next_session_goes_on_with_what_was_learnt(smaller_from, tmp_path):
-    session(Noisy(Faults("backward", PIECES), stop_after=AT + 2), tmp_path, values())
+def test_next_session_uses_the_smaller_microbatch(smaller_from, tmp_path):
+    session(Noisy(Faults("backward", PIECES), stop_after=FAILING_UPDATE + 2), tmp_path, values())
     session(Noisy(), tmp_path, values())
-    assert learnt(tmp_path) == smaller_from(AT, MICRO // 2)
+    assert training_result(tmp_path) == smaller_from(FAILING_UPDATE, MICRO // 2)
 
 
-def test_another_microbatch_that_a_person_sets_counts_more_than_what_was_learnt(tmp_path):
-    session(Noisy(Faults("forward"), stop_after=AT + 1), tmp_path, values())
+def test_users_microbatch_replaces_the_stored_one(tmp_path):
+    session(Noisy(Faults("forward"), stop_after=FAILING_UPDATE + 1), tmp_path, values())
     session(Noisy(), tmp_path, values(16), allow_inexact=True)
     assert [event["micro_batch"] for event in events(tmp_path, "session")] == [MICRO, 16]
 
 
-def test_every_update_and_sample_is_accounted_for_once(tmp_path):
+def test_every_update_and_sample_is_counted_once(tmp_path):
     session(Noisy(Faults("optimizer")), tmp_path, values())
     progress = [event for event in current(read(tmp_path / "events.jsonl")) if event["event"] == "progress"]
     assert sum(event["updates"] for event in progress) == PER_EPOCH * EPOCHS

@@ -1,4 +1,4 @@
-"""What holds for every plan: more memory is never worse, a limit never makes it faster, what fits fits again."""
+"""Properties of every plan: more memory is never worse, a limit never makes it faster, its settings still fit."""
 
 import dataclasses
 import os
@@ -61,7 +61,7 @@ class Normed(Layers):
 
 
 class Heavy(Layers):
-    """Weights and their states are nearly everything."""
+    """A model whose weights and optimizer states take nearly all memory."""
 
     effective_batch = 7
 
@@ -76,24 +76,24 @@ def with_memory(mib, target=T4):
     return dataclasses.replace(target, device=dataclasses.replace(target.device, memory_bytes=mib * MIB))
 
 
-def found(kind, mib, wanted=None):
-    return search(Candidates(tracer(kind), find(kind()), with_memory(mib)), wanted or Settings())
+def search_plan(kind, mib, settings=None):
+    return search(Candidates(tracer(kind), find(kind()), with_memory(mib)), settings or Settings())
 
 
 @pytest.mark.parametrize(
-    ("kind", "least", "most"), [(Layers, 300, 1500), (Normed, 290, 700), (Heavy, 400, 800)], ids=str
+    ("kind", "min_mib", "max_mib"), [(Layers, 300, 1500), (Normed, 290, 700), (Heavy, 400, 800)], ids=str
 )
-def test_more_memory_never_gives_a_worse_plan(kind, least, most):
+def test_more_memory_never_gives_a_worse_plan(kind, min_mib, max_mib):
     steps = 60 if os.environ.get("SHOESTRING_SOAK") else 14
-    sizes = [int(least * (most / least) ** (step / (steps - 1))) for step in range(steps)]
-    times = [best.seconds if (best := fastest(found(kind, mib))) else float("inf") for mib in sizes]
+    sizes = [int(min_mib * (max_mib / min_mib) ** (step / (steps - 1))) for step in range(steps)]
+    times = [best.seconds if (best := fastest(search_plan(kind, mib))) else float("inf") for mib in sizes]
     assert times == sorted(times, reverse=True)
     assert times[0] == float("inf") > times[-1] and len(set(times)) > 3
 
 
 @pytest.mark.parametrize("kind", [Layers, Normed, Heavy], ids=lambda kind: kind.__name__)
 @pytest.mark.parametrize("fixed", [{"precision": "fp32"}, {"precision": "fp16", "checkpointing": "full"}], ids=str)
-def test_a_larger_microbatch_never_has_a_lower_allocated_peak(kind, fixed):
+def test_larger_microbatch_never_has_a_lower_peak(kind, fixed):
     candidates = Candidates(tracer(kind), find(kind()), with_memory(16_000))
     sizes = [size for size in (1, 2, 3, 4, 5, 8, 12) if 2 * size <= kind.effective_batch]
     peaks = [
@@ -109,32 +109,32 @@ def test_a_larger_microbatch_never_has_a_lower_allocated_peak(kind, fixed):
     [{"micro_batch": 5}, {"precision": "fp32"}, {"checkpointing": "full"}, {"checkpointing": "3", "micro_batch": 24}],
     ids=str,
 )
-def test_a_setting_that_is_fixed_never_makes_it_faster(mib, fixed):
-    free, bound = (fastest(found(Layers, mib, wanted)) for wanted in (Settings(), Settings(**fixed)))
-    assert bound is None or (free is not None and free.seconds <= bound.seconds * 1.02)
+def test_fixed_setting_never_makes_a_plan_faster(mib, fixed):
+    unlimited, limited = (fastest(search_plan(Layers, mib, settings)) for settings in (Settings(), Settings(**fixed)))
+    assert limited is None or (unlimited is not None and unlimited.seconds <= limited.seconds * 1.02)
 
 
-def test_a_limit_never_makes_a_plan_faster_or_better():
+def test_limit_never_makes_a_plan_faster_or_better():
     target = with_memory(800)
-    free = make_plan(find(Layers()), target, Settings())
-    worse = {"fits": 0, "fits with changes": 1, "does not fit": 2}
+    unlimited = make_plan(find(Layers()), target, Settings())
+    ranks = {"fits": 0, "fits with changes": 1, "does not fit": 2}
     for limits in (
         {"session_seconds": 200.0},
         {"session_seconds": 121.0},
         {"disk_bytes": 10**9},
         {"disk_bytes": 10**6},
     ):
-        bound = make_plan(find(Layers()), targets.under(target, **limits), Settings())
-        assert worse[bound.verdict] >= worse[free.verdict]
-        assert bound.time.predicted.total_seconds >= free.time.predicted.total_seconds
-        assert not bound.sessions or bound.hours >= free.hours
+        limited = make_plan(find(Layers()), targets.under(target, **limits), Settings())
+        assert ranks[limited.verdict] >= ranks[unlimited.verdict]
+        assert limited.time.predicted.total_seconds >= unlimited.time.predicted.total_seconds
+        assert not limited.sessions or limited.hours >= unlimited.hours
 
 
 @pytest.mark.parametrize("kind", [Layers, Normed, Heavy], ids=lambda kind: kind.__name__)
-def test_what_fits_fits_when_its_settings_are_estimated_again(kind):
+def test_settings_of_a_plan_fit_when_estimated(kind):
     sizes = (300, 400, 600, 1100, 3000) if os.environ.get("SHOESTRING_SOAK") else (400,)
     for mib in sizes:
-        chosen = found(kind, mib)[0]
-        again = make_estimate(find(kind()), with_memory(mib), chosen.settings)
-        assert again.memory.fits == chosen.fits
-        assert again.peak_bytes == chosen.memory.peak_bytes
+        best = search_plan(kind, mib)[0]
+        estimate = make_estimate(find(kind()), with_memory(mib), best.settings)
+        assert estimate.memory.fits == best.fits
+        assert estimate.peak_bytes == best.memory.peak_bytes

@@ -1,4 +1,4 @@
-"""A run in many short sessions: none ends after its limit, none loses an update that it had finished."""
+"""A run in many short sessions: none ends after its limit, and none loses a completed update."""
 
 import json
 import os
@@ -10,7 +10,7 @@ from tests.forked import UPDATES, Server
 from tests.sessions import final_bits
 
 SESSIONS, EPOCHS = (200, 200) if os.environ.get("SHOESTRING_SOAK") else (8, 8)
-MARGIN = 0.3  # seconds for a fork to leave; a real process keeps 3
+MARGIN = 0.3  # seconds for a fork to exit; a real process reserves 3
 
 
 @pytest.fixture(scope="module")
@@ -23,19 +23,21 @@ def test_sessions_of_random_limits(server, tmp_path):
     generator = random.Random(0)
     for _ in range(SESSIONS):
         limit = generator.uniform(0.5, 1.5)
-        server.begin(tmp_path / "cut", limit=limit, margin=MARGIN, epochs=EPOCHS)
+        server.begin(tmp_path / "short", limit=limit, margin=MARGIN, epochs=EPOCHS)
         status, seconds = server.end()
-        assert status == 0, (tmp_path / "cut.log").read_text()[-2000:]
+        assert status == 0, (tmp_path / "short.log").read_text()[-2000:]
         assert seconds <= limit
-    server.begin(tmp_path / "cut", slow=False, epochs=EPOCHS)
+    server.begin(tmp_path / "short", slow=False, epochs=EPOCHS)
     assert server.end()[0] == 0
-    lines = json.loads((tmp_path / "cut" / "ledger.json").read_text())["sessions"]
-    assert [line["ended"] for line in lines] == ["paused"] * SESSIONS + ["finished"]
-    assert [line["start_update"] for line in lines[1:]] == [line["reached_update"] for line in lines[:-1]]
-    assert all(line["redone_updates"] == 0 for line in lines)
-    assert sum(line["updates"] for line in lines) == EPOCHS * UPDATES
-    assert sum(line["updates"] > 0 for line in lines) > SESSIONS * 0.9
+    ledger_sessions = json.loads((tmp_path / "short" / "ledger.json").read_text())["sessions"]
+    assert [entry["ended"] for entry in ledger_sessions] == ["paused"] * SESSIONS + ["finished"]
+    assert [entry["start_update"] for entry in ledger_sessions[1:]] == [
+        entry["reached_update"] for entry in ledger_sessions[:-1]
+    ]
+    assert all(entry["redone_updates"] == 0 for entry in ledger_sessions)
+    assert sum(entry["updates"] for entry in ledger_sessions) == EPOCHS * UPDATES
+    assert sum(entry["updates"] > 0 for entry in ledger_sessions) > SESSIONS * 0.9
 
     server.begin(tmp_path / "straight", slow=False, epochs=EPOCHS)
     assert server.end()[0] == 0
-    assert final_bits(tmp_path / "cut") == final_bits(tmp_path / "straight")
+    assert final_bits(tmp_path / "short") == final_bits(tmp_path / "straight")

@@ -62,7 +62,7 @@ def test_second_signal_kills_without_damage(server, uninterrupted, tmp_path, num
     assert finish(server, tmp_path) == uninterrupted
     killed, resumed = ledger(tmp_path)
     assert (killed["ended"], resumed["ended"]) == ("killed", "finished")
-    assert "session 1 died without a word" in (tmp_path / "events.jsonl").read_text()
+    assert "session 1 was killed after" in (tmp_path / "events.jsonl").read_text()
 
 
 def test_one_signal_stops_data_loading(server, uninterrupted, tmp_path):

@@ -1,4 +1,4 @@
-"""What a session does besides its updates: evaluate, keep the best, stop early, save, tell."""
+"""The steps of a session besides its updates: evaluation, best weights, early stopping, saving, reporting."""
 
 import json
 import os
@@ -18,12 +18,11 @@ from tests.sessions import final_bits, session
 
 
 class Line:
-    """A line to be found in noise, with a validation loss that a test may dictate."""
+    """A linear regression."""
 
     epochs = 4
     effective_batch = 10
     learning_rate = 0.05
-    told: tuple[float, ...] = ()
 
     def model(self):
         return nn.Linear(2, 1)
@@ -41,17 +40,16 @@ class Line:
         return dict(zip(("train", "validation", "test"), parts, strict=True))
 
 
-class Told(Line):
-    """Each evaluation's loss is the next of `told`; the test part's is the model's own."""
+class ScriptedLosses(Line):
+    """Returns the next of `losses` at each evaluation, and records the weights that are evaluated."""
 
     def evaluate(self, model, batches):
-        seen = len(list(batches))
-        assert seen
-        self.asked.append(model.weight.detach().clone())
-        return {"loss": self.told[min(len(self.asked) - 1, len(self.told) - 1)]}
+        assert len(list(batches))
+        self.evaluated_weights.append(model.weight.detach().clone())
+        return {"loss": self.losses[min(len(self.evaluated_weights) - 1, len(self.losses) - 1)]}
 
-    def __init__(self, *told, **attributes):
-        self.told, self.asked = told, []
+    def __init__(self, *losses, **attributes):
+        self.losses, self.evaluated_weights = losses, []
         self.__dict__ |= attributes
 
 
@@ -60,42 +58,42 @@ def events(run, kind):
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_the_best_weights_are_kept_and_the_test_part_sees_them(tmp_path, kind):
-    recipe = Told(3.0, 1.0, 2.0, 4.0, 9.0)
+def test_best_weights_are_saved_and_tested(tmp_path, kind):
+    recipe = ScriptedLosses(3.0, 1.0, 2.0, 4.0, 9.0)
     outcome = session(recipe, tmp_path, {}, kind=kind)
     assert outcome.metrics == {"validation": {"loss": 1.0}, "test": {"loss": 9.0}}
     best, last = nn.Linear(2, 1), nn.Linear(2, 1)
     assert load_light(tmp_path / "best", best) == {"update": 6, "metrics": {"loss": 1.0}}
     assert load_light(tmp_path / "light", last)["update"] == 12
-    assert torch.equal(best.weight, recipe.asked[1])
-    assert torch.equal(last.weight, recipe.asked[3])
-    assert torch.equal(recipe.asked[4], best.weight)
+    assert torch.equal(best.weight, recipe.evaluated_weights[1])
+    assert torch.equal(last.weight, recipe.evaluated_weights[3])
+    assert torch.equal(recipe.evaluated_weights[4], best.weight)
     assert [event["best"] for event in events(tmp_path, "evaluation")] == [True, True, False, False, False]
 
 
-def test_rounded_weights_are_those_that_the_test_part_sees(tmp_path):
-    recipe = Told(3.0, 1.0, 2.0, 4.0, 9.0)
+def test_rounded_weights_are_tested(tmp_path):
+    recipe = ScriptedLosses(3.0, 1.0, 2.0, 4.0, 9.0)
     session(recipe, tmp_path, {"light_weights": "fp16"})
-    rounded = recipe.asked[1].half().float()
-    assert not torch.equal(rounded, recipe.asked[1])
-    assert torch.equal(recipe.asked[4], rounded)
+    rounded = recipe.evaluated_weights[1].half().float()
+    assert not torch.equal(rounded, recipe.evaluated_weights[1])
+    assert torch.equal(recipe.evaluated_weights[4], rounded)
     load_light(tmp_path / "light", last := nn.Linear(2, 1))
-    assert torch.equal(last.weight, recipe.asked[3].half().float())
+    assert torch.equal(last.weight, recipe.evaluated_weights[3].half().float())
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_out_of_patience_it_is_finished(tmp_path, kind):
-    outcome = session(Told(2.0, 1.0, 3.0, 3.0, patience=2, epochs=50), tmp_path, {}, kind=kind)
+def test_early_stopping_finishes_the_run(tmp_path, kind):
+    outcome = session(ScriptedLosses(2.0, 1.0, 3.0, 3.0, patience=2, epochs=50), tmp_path, {}, kind=kind)
     assert (outcome.status, outcome.update, outcome.reason) == ("finished", 12, "no better epoch in the last 2")
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_out_of_patience_before_a_pause_no_further_update_is_made(tmp_path, kind):
-    """The session that continues only has the test part to evaluate."""
+def test_early_stopping_before_a_pause_makes_no_update(tmp_path, kind):
+    """The second session only evaluates the test part."""
 
-    class Paused(Told):
+    class Paused(ScriptedLosses):
         def evaluate(self, model, batches):
-            if len(self.asked) == 4 and not self.resumed:
+            if len(self.evaluated_weights) == 4 and not self.resumed:
                 os.kill(os.getpid(), signal.SIGTERM)
             return super().evaluate(model, batches)
 
@@ -110,8 +108,8 @@ def test_out_of_patience_before_a_pause_no_further_update_is_made(tmp_path, kind
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_a_damaged_best_is_replaced_by_the_last_weights_and_the_run_says_so(tmp_path, kind):
-    recipe = Told(3.0, 1.0, 2.0, 4.0, 9.0)
+def test_damaged_best_weights_are_replaced_with_a_note(tmp_path, kind):
+    recipe = ScriptedLosses(3.0, 1.0, 2.0, 4.0, 9.0)
     session(recipe, tmp_path, {}, stop="limit", at=8, kind=kind)
     best = tmp_path / "best" / "model.safetensors"
     damaged = bytearray(best.read_bytes())
@@ -121,12 +119,12 @@ def test_a_damaged_best_is_replaced_by_the_last_weights_and_the_run_says_so(tmp_
     assert [event["update"] for event in events(tmp_path, "evaluation") if event["part"] == "test"] == [12]
     last = nn.Linear(2, 1)
     load_light(tmp_path / "light", last)
-    assert torch.equal(recipe.asked[-1], last.weight)
+    assert torch.equal(recipe.evaluated_weights[-1], last.weight)
     assert any("are of the last weights, not the best" in event["message"] for event in events(tmp_path, "note"))
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_paused_at_an_epochs_end_the_next_session_evaluates_it_first(tmp_path, kind):
+def test_resuming_evaluates_the_ended_epoch_first(tmp_path, kind):
     assert session(Line(), tmp_path, {}, stop="limit", at=3, kind=kind).update == 3
     assert events(tmp_path, "evaluation") == []
     session(Line(), tmp_path, {}, stop="limit", at=2, kind=kind)
@@ -134,7 +132,7 @@ def test_paused_at_an_epochs_end_the_next_session_evaluates_it_first(tmp_path, k
     assert (evaluated["update"], evaluated["session"]) == (3, 2)
 
 
-def test_without_other_parts_there_is_nothing_to_evaluate(tmp_path):
+def test_training_part_alone_is_not_evaluated(tmp_path):
     class Bare(Line):
         def data(self):
             return super().data()["train"]
@@ -145,19 +143,19 @@ def test_without_other_parts_there_is_nothing_to_evaluate(tmp_path):
     assert (tmp_path / "light" / "model.safetensors").exists()
 
 
-def test_there_is_a_checkpoint_before_the_first_update(tmp_path):
+def test_checkpoint_before_the_first_update(tmp_path):
     assert session(Line(), tmp_path, {}, stop="limit", at=1).update == 1
     assert [event["update"] for event in events(tmp_path, "save")] == [0, 1]
 
 
 @pytest.mark.parametrize("poison", [float("nan"), float("inf")])
-def test_a_loss_that_is_not_finite_ends_the_run_and_is_never_saved(tmp_path, poison):
+def test_non_finite_loss_ends_the_run_unsaved(tmp_path, poison):
     class Poisoned(Line):
-        seen = 0
+        losses = 0
 
         def loss(self, model, batch):
-            self.seen += model.training
-            return super().loss(model, batch) * (poison if self.seen == 5 else 1)
+            self.losses += model.training
+            return super().loss(model, batch) * (poison if self.losses == 5 else 1)
 
     with pytest.raises(RunError, match=f"the loss of update 5 is {poison}"):
         session(Poisoned(), tmp_path, {"save_every_updates": 1})
@@ -167,7 +165,7 @@ def test_a_loss_that_is_not_finite_ends_the_run_and_is_never_saved(tmp_path, poi
     assert events(tmp_path, "stop")[-1]["status"] == "failed"
 
 
-def test_an_error_of_the_recipe_fails_the_run_and_comes_through(tmp_path):
+def test_recipe_error_fails_the_run_and_is_raised(tmp_path):
     class Broken(Line):
         def evaluate(self, model, batches):
             raise ZeroDivisionError("no batches?")
@@ -178,33 +176,33 @@ def test_an_error_of_the_recipe_fails_the_run_and_comes_through(tmp_path):
 
 
 @pytest.mark.parametrize("name", ["manifest.json", "state.json", "model.safetensors", "optimizer.safetensors"])
-def test_a_flipped_byte_of_the_newest_checkpoint_is_named_and_costs_only_what_came_after(tmp_path, name):
+def test_damaged_checkpoint_falls_back_to_the_previous_one(tmp_path, name):
     session(Line(), tmp_path / "straight", {})
-    session(Line(), tmp_path / "hurt", {"save_every_updates": 3}, stop="limit", at=8)
-    before, last = sorted((tmp_path / "hurt" / "checkpoints").glob("update-*"))
+    session(Line(), tmp_path / "damaged", {"save_every_updates": 3}, stop="limit", at=8)
+    before, last = sorted((tmp_path / "damaged" / "checkpoints").glob("update-*"))
     newest = last / name
     data = bytearray(newest.read_bytes())
     data[len(data) // 2] ^= 1
     newest.write_bytes(data)
-    session(Line(), tmp_path / "hurt", {"save_every_updates": 3})
-    (damaged,) = events(tmp_path / "hurt", "damaged")
+    session(Line(), tmp_path / "damaged", {"save_every_updates": 3})
+    (damaged,) = events(tmp_path / "damaged", "damaged")
     assert (damaged["path"], damaged["file"]) == (last.name, name)
-    assert events(tmp_path / "hurt", "session")[-1]["update"] == int(before.name[-8:]) > 0
-    assert final_bits(tmp_path / "hurt") == final_bits(tmp_path / "straight")
+    assert events(tmp_path / "damaged", "session")[-1]["update"] == int(before.name[-8:]) > 0
+    assert final_bits(tmp_path / "damaged") == final_bits(tmp_path / "straight")
 
 
-def test_another_model_is_refused(tmp_path):
+def test_another_model_is_rejected(tmp_path):
     session(Line(), tmp_path, {}, stop="limit", at=1)
 
     class Wider(Line):
         def model(self):
             return nn.Linear(3, 1)
 
-    with pytest.raises(CheckpointError, match="of another model"):
+    with pytest.raises(CheckpointError, match="belongs to another model"):
         session(Wider(), tmp_path, {})
 
 
-def test_another_microbatch_needs_leave_and_is_noted(tmp_path):
+def test_another_microbatch_needs_allow_inexact(tmp_path):
     session(Line(), tmp_path, {"micro_batch": 10}, stop="limit", at=2)
     with pytest.raises(UsageError, match="micro_batch: saved under 10, here 5"):
         session(Line(), tmp_path, {"micro_batch": 5})
@@ -212,7 +210,7 @@ def test_another_microbatch_needs_leave_and_is_noted(tmp_path):
     assert any("micro_batch: saved under 10, here 5" in event["message"] for event in events(tmp_path, "note"))
 
 
-def test_events_account_for_every_update_once(tmp_path):
+def test_events_contain_every_update_once(tmp_path):
     session(Line(), tmp_path, {}, stop="limit", at=5)
     session(Line(), tmp_path, {})
     progress = events(tmp_path, "progress")
@@ -223,9 +221,9 @@ def test_events_account_for_every_update_once(tmp_path):
 
 @pytest.mark.parametrize("precision", ["bf16", "fp16"])
 def test_mixed_precision_resumes_to_the_same_bits(tmp_path, precision):
-    for name, stops in (("straight", []), ("stopped", [5, 3])):
-        for at in stops:
-            session(Line(), tmp_path / name, {"precision": precision}, stop="limit", at=at)
+    for name, stop_points in (("straight", []), ("stopped", [5, 3])):
+        for loss_count in stop_points:
+            session(Line(), tmp_path / name, {"precision": precision}, stop="limit", at=loss_count)
         session(Line(), tmp_path / name, {"precision": precision})
     newest = "checkpoints/update-00000012"
     for file in ("model.safetensors", "optimizer.safetensors", "state.json"):

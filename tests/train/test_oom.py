@@ -1,4 +1,4 @@
-"""What a run does when smaller microbatches do not suffice: it computes activations again, then says what is there."""
+"""Out-of-memory that smaller microbatches do not solve: activations are recomputed, then the error lists the memory."""
 
 import json
 
@@ -23,20 +23,20 @@ CPU = torch.device("cpu")
 
 
 class Stacked:
-    """Three blocks. Memory suffices as long as `fits(model, samples)` says so."""
+    """A model of three blocks that runs out of memory unless `fits(model, samples)`."""
 
     epochs = 2
     effective_batch = 8
 
     def __init__(self, fits=lambda model, samples: True, optimizer=torch.optim.SGD):
-        self.fits, self.make = fits, optimizer
+        self.fits, self.optimizer_class = fits, optimizer
 
     def model(self):
         blocks = [nn.Sequential(nn.Linear(4, 4), nn.Tanh(), nn.Dropout(0.3)) for _ in range(3)]
         return nn.Sequential(nn.Linear(3, 4), *blocks)
 
     def optimizer(self, model):
-        return self.make(model.parameters(), lr=0.1)
+        return self.optimizer_class(model.parameters(), lr=0.1)
 
     def batch(self, size):
         return (torch.zeros(size, 3),)
@@ -50,7 +50,7 @@ class Stacked:
         return TensorDataset(torch.randn(24, 3, generator=torch.Generator().manual_seed(0)))
 
 
-def computed_again(model):
+def recomputed_blocks(model):
     return ["forward" in vars(block) for block in model]
 
 
@@ -58,10 +58,10 @@ def events(run, kind):
     return [event for event in read(run / "events.jsonl") if event["event"] == kind]
 
 
-@pytest.mark.parametrize("before", ["no", "2"])
-def test_activations_are_computed_again_and_the_next_session_begins_so(tmp_path, before):
-    recipe = Stacked(lambda model, samples: all(computed_again(model)[1:]))
-    values = {"micro_batch": 2, "checkpointing": before}
+@pytest.mark.parametrize("setting", ["no", "2"])
+def test_activations_are_recomputed_also_after_resuming(tmp_path, setting):
+    recipe = Stacked(lambda model, samples: all(recomputed_blocks(model)[1:]))
+    values = {"micro_batch": 2, "checkpointing": setting}
     session(recipe, tmp_path / "run", values, stop="limit", at=20)
     session(recipe, tmp_path / "run", values)
     assert [event["done"] for event in events(tmp_path / "run", "oom")] == [
@@ -72,72 +72,72 @@ def test_activations_are_computed_again_and_the_next_session_begins_so(tmp_path,
     assert light_bits(tmp_path / "run" / "light")[1] == light_bits(tmp_path / "undisturbed" / "light")[1]
 
 
-def test_what_computes_again_is_not_captured_then_nor_in_the_next_session():
+def test_recomputing_disables_cuda_graphs_also_after_resuming():
     settings = Settings(micro_batch=1, precision="fp32", checkpointing="no")
     state = build(find(Stacked()), settings, CPU)
-    state.cuda_graphs = CudaGraphs(state.model, record=lambda work: (work(), lambda: None))
+    state.cuda_graphs = CudaGraphs(state.model, capture=lambda work: (work(), lambda: None))
     state.resize(state.sizes)
     assert state.cuda_graphs
     state.resize(next_step("update", state.sizes, state.limits()).sizes)
     assert state.cuda_graphs is None
-    following = build(find(Stacked()), settings, CPU)
-    following.cuda_graphs = CudaGraphs(state.model, record=lambda work: (work(), lambda: None))
-    following.restore(state.pack())
-    assert following.cuda_graphs is None and computed_again(following.model)[1:] == [True] * 3
+    resumed = build(find(Stacked()), settings, CPU)
+    resumed.cuda_graphs = CudaGraphs(state.model, capture=lambda work: (work(), lambda: None))
+    resumed.restore(state.pack())
+    assert resumed.cuda_graphs is None and recomputed_blocks(resumed.model)[1:] == [True] * 3
 
 
-def test_where_the_optimizers_step_does_not_fit_graphs_make_room(tmp_path, monkeypatch):
-    class Full(torch.optim.SGD):
+def test_graphs_are_released_when_the_step_does_not_fit(tmp_path, monkeypatch):
+    class FailingFifthStep(torch.optim.SGD):
         steps = 0
 
         def step(self, closure=None):
-            Full.steps += 1
-            if Full.steps == 5:
+            FailingFifthStep.steps += 1
+            if FailingFifthStep.steps == 5:
                 raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2.00 GiB")
             return super().step(closure)
 
-    class Graphs:
-        forgotten = 0
+    class FakeGraphs:
+        releases = 0
 
         def __call__(self, work, batch, expected, key):
             return work(batch, expected)
 
-        def forget(self):
-            self.forgotten += 1
+        def release(self):
+            self.releases += 1
 
-    graphs = Graphs()
-    monkeypatch.setattr(cuda_graphs, "of", lambda model, settings, device: graphs)
-    session(Stacked(optimizer=Full), tmp_path, {"micro_batch": 2})
+    graphs = FakeGraphs()
+    monkeypatch.setattr(cuda_graphs, "build_cuda_graphs", lambda model, settings, device: graphs)
+    session(Stacked(optimizer=FailingFifthStep), tmp_path, {"micro_batch": 2})
     assert [event["during"] for event in events(tmp_path, "oom")] == ["optimizer step"]
-    assert graphs.forgotten == 1
+    assert graphs.releases == 1
 
 
-def test_a_block_is_not_wrapped_twice():
+def test_block_is_not_wrapped_twice():
     state = build(find(Stacked()), Settings(micro_batch=1, precision="fp32", checkpointing="2"), CPU)
     wrapped = [block.forward for block in state.model][1:3]
     state.resize(next_step("update", state.sizes, state.limits()).sizes)
     assert [block.forward for block in state.model][1:3] == wrapped
-    assert computed_again(state.model) == [False, True, True, True]
+    assert recomputed_blocks(state.model) == [False, True, True, True]
     assert next_step("update", state.sizes, state.limits()) is None
 
 
-def test_when_nothing_is_left_the_error_has_what_takes_the_memory_and_the_run_says_failed(tmp_path):
+def test_error_lists_the_memory_when_no_fallback_is_left(tmp_path):
     with pytest.raises(RunError) as error:
         session(Stacked(lambda model, samples: False, torch.optim.AdamW), tmp_path, {"micro_batch": 8})
     assert error.value.message == (
-        "out of memory with the smallest microbatch and activations computed again: "
+        "out of memory with the smallest microbatch and activations recomputed: "
         "CUDA out of memory. Tried to allocate 2.00 GiB"
     )
     assert error.value.problems[:2] == (
-        "weights: 304 B, whatever the microbatch",
-        "gradients: 304 B, whatever the microbatch",
+        "weights: 304 B, independent of the microbatch",
+        "gradients: 304 B, independent of the microbatch",
     )
     assert "LoRA" in error.value.hint
     assert len(events(tmp_path, "oom")) == 4
     assert json.loads((tmp_path / "state.json").read_text())["status"] == "failed"
 
 
-def test_the_error_has_the_plans_largest_parts():
+def test_error_lists_the_largest_parts_of_the_plan():
     state = build(find(Stacked()), Settings(micro_batch=1, precision="fp32"), CPU)
     parts = [{"name": name, "bytes": size} for name, size in (("a", 1), ("activations", 2**20), ("b", 2), ("c", 3))]
     plan = StoredPlan(recipe="stacked", plan={"memory": {"settings": {"micro_batch": 8}, "parts": parts}})
@@ -145,7 +145,7 @@ def test_the_error_has_the_plans_largest_parts():
     assert [problem.partition(": ")[2] for problem in error.problems[-3:]] == ["activations 1.00 MiB", "c 3 B", "b 2 B"]
 
 
-def test_a_model_without_blocks_has_no_way_out():
+def test_model_without_blocks_has_no_fallback():
     class Plain(Stacked):
         def model(self):
             return nn.Linear(3, 4)
@@ -154,7 +154,7 @@ def test_a_model_without_blocks_has_no_way_out():
     assert next_step("update", state.sizes, state.limits()) is None
 
 
-def test_for_the_optimizers_step_its_kernel_is_the_first_to_change(tmp_path):
+def test_step_fallback_changes_the_kernel_first(tmp_path):
     failing = iter([True, True, False])
 
     class Step(torch.optim.SGD):
@@ -163,7 +163,7 @@ def test_for_the_optimizers_step_its_kernel_is_the_first_to_change(tmp_path):
 
         def step(self, closure=None):
             if next(failing, False):
-                raise MemoryError("no room")
+                raise MemoryError("no memory")
             return super().step(closure)
 
     session(Stacked(optimizer=Step), tmp_path, {"micro_batch": 4}, stop="limit", at=6)
@@ -171,38 +171,38 @@ def test_for_the_optimizers_step_its_kernel_is_the_first_to_change(tmp_path):
         "one tensor after another",
         "microbatch 2",
     ]
-    seen = []
+    foreach_values = []
 
-    class Told(Step):
+    class RecordingStep(Step):
         def step(self, closure=None):
-            seen.append(self.param_groups[0]["foreach"])
+            foreach_values.append(self.param_groups[0]["foreach"])
             return super().step(closure)
 
-    session(Stacked(optimizer=Told), tmp_path, {"micro_batch": 4})
-    assert set(seen) == {False}
+    session(Stacked(optimizer=RecordingStep), tmp_path, {"micro_batch": 4})
+    assert set(foreach_values) == {False}
 
 
-def test_no_memory_to_copy_the_state_training_goes_on_and_the_last_save_is_tried_twice(tmp_path, monkeypatch):
-    def no_room(*_):
+def test_failed_copy_continues_and_last_save_is_retried(tmp_path, monkeypatch):
+    def fail_to_copy(*_):
         raise MemoryError("no 8.00 GiB")
 
-    monkeypatch.setattr(saving.HostCopy, "take", no_room)
+    monkeypatch.setattr(saving.HostCopy, "take", fail_to_copy)
     failing = iter([False, True, False])
     save = saving.Saver.save
 
-    def reluctant(self, state):
+    def save_at_second_try(self, state):
         if next(failing, False):
             raise RuntimeError("[enforce fail at alloc_cpu.cpp:127] . DefaultCPUAllocator: can't allocate memory")
         save(self, state)
 
-    monkeypatch.setattr(saving.Saver, "save", reluctant)
+    monkeypatch.setattr(saving.Saver, "save", save_at_second_try)
     assert session(Stacked(), tmp_path, {"save_every_updates": 3}).status == "finished"
     (unsaved,) = events(tmp_path, "unsaved")
-    assert (unsaved["update"], unsaved["why"]) == (2, "no memory for a copy of the state: no 8.00 GiB")
+    assert (unsaved["update"], unsaved["why"]) == (2, "out of memory while copying the state: no 8.00 GiB")
     assert [event["update"] for event in events(tmp_path, "save") if event["kind"] == "full"] == [0, 6]
 
 
-def test_with_batch_norm_the_microbatch_stays_at_two_when_the_optimizers_step_does_not_fit_either(tmp_path):
+def test_batch_norm_keeps_the_microbatch_at_two(tmp_path):
     class Normed(Stacked):
         def model(self):
             blocks = [nn.Sequential(nn.Linear(4, 4), nn.BatchNorm1d(4)) for _ in range(3)]
@@ -216,10 +216,10 @@ def test_with_batch_norm_the_microbatch_stays_at_two_when_the_optimizers_step_do
 
         def step(self, closure=None):
             if next(failing, False):
-                raise MemoryError("no room")
+                raise MemoryError("no memory")
             return super().step(closure)
 
-    recipe = Normed(lambda model, samples: all(computed_again(model)[1:]), Step)
+    recipe = Normed(lambda model, samples: all(recomputed_blocks(model)[1:]), Step)
     assert session(recipe, tmp_path, {"micro_batch": 4}).status == "finished"
     assert [event["done"] for event in events(tmp_path, "oom")] == [
         "microbatch 2",

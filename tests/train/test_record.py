@@ -1,4 +1,4 @@
-"""What a session leaves behind: the ledger, the state and the next step."""
+"""The ledger and the state that a session writes."""
 
 import json
 import shlex
@@ -27,7 +27,7 @@ def record(run, **deadline):
     return Record(RunDirectory(run), find(Mine()), Deadline(None, **deadline), target="kaggle-t4")
 
 
-def lines(run):
+def ledger_sessions(run):
     return json.loads((run / "ledger.json").read_text())["sessions"]
 
 
@@ -35,32 +35,37 @@ def state(run):
     return json.loads((run / "state.json").read_text())
 
 
-def test_a_session_that_died_without_a_word_is_accounted_for_by_the_next(tmp_path):
+def test_killed_session_is_in_the_next_ledger(tmp_path):
     with Events(tmp_path / "events.jsonl") as events:
         events.emit("session", update=0, startup_seconds=2.0, device="cuda: Tesla T4")
         events.emit("save", update=4, seconds=1.0, kind="full")
         events.emit("progress", update=9, updates=9, seconds=3.0, waiting_seconds=0.5)
-    with record(tmp_path) as account:
-        account.expect(20)
-        account.started(4, device="cpu", settings=SETTINGS)
-        assert [line["ended"] for line in lines(tmp_path)] == ["killed", "running"]
-        account.ended("paused", "SIGTERM", 7, {})
-    died, own = lines(tmp_path)
-    assert (died["updates"], died["redone_updates"], died["waiting_seconds"]) == (9, 5, 0.5)
-    assert died["gpu_seconds"] == died["seconds"] >= 2.0
-    assert (own["ended"], own["reason"], own["updates"], own["gpu_seconds"]) == ("paused", "SIGTERM", 3, 0.0)
-    assert "died without a word" in (tmp_path / "events.jsonl").read_text()
+    with record(tmp_path) as session_record:
+        session_record.expect(20)
+        session_record.started(4, device="cpu", settings=SETTINGS)
+        assert [entry["ended"] for entry in ledger_sessions(tmp_path)] == ["killed", "running"]
+        session_record.ended("paused", "SIGTERM", 7, {})
+    killed, current = ledger_sessions(tmp_path)
+    assert (killed["updates"], killed["redone_updates"], killed["waiting_seconds"]) == (9, 5, 0.5)
+    assert killed["gpu_seconds"] == killed["seconds"] >= 2.0
+    assert (current["ended"], current["reason"], current["updates"], current["gpu_seconds"]) == (
+        "paused",
+        "SIGTERM",
+        3,
+        0.0,
+    )
+    assert "session 1 was killed after" in (tmp_path / "events.jsonl").read_text()
 
 
-def test_it_tells_the_deadline_what_to_expect(tmp_path):
+def test_deadline_gets_durations_of_earlier_sessions(tmp_path):
     with Events(tmp_path / "events.jsonl") as events:
         events.emit("save", update=4, seconds=7.0, kind="full")
-    account = record(tmp_path, margin_seconds=1.0)
-    assert account._deadline.stopping_seconds() == 8.0
-    account.events.close()
+    session_record = record(tmp_path, margin_seconds=1.0)
+    assert session_record._deadline.stopping_seconds() == 8.0
+    session_record.events.close()
 
 
-def test_a_session_that_could_not_begin_leaves_the_run_where_it_was(tmp_path):
+def test_session_that_cannot_start_keeps_the_progress(tmp_path):
     (tmp_path / "state.json").write_text(json.dumps({"update": 5, "total_updates": 9, "metrics": {"validation": {}}}))
     with pytest.raises(SessionOver), record(tmp_path):
         raise SessionOver("SIGTERM")
@@ -72,7 +77,7 @@ def test_a_session_that_could_not_begin_leaves_the_run_where_it_was(tmp_path):
         "next": shlex.join(["shoestring", "train", "Mine", "--run", str(tmp_path), "--on", "kaggle-t4"]),
         "metrics": {"validation": {}},
     }
-    assert [(line["ended"], line["updates"]) for line in lines(tmp_path)] == [("paused", 0)]
+    assert [(entry["ended"], entry["updates"]) for entry in ledger_sessions(tmp_path)] == [("paused", 0)]
     with pytest.raises(RunError), record(tmp_path):
         raise RunError("broken")
     assert (state(tmp_path)["status"], state(tmp_path)["update"]) == ("failed", 5)

@@ -1,4 +1,4 @@
-"""A run with optimizer states in 8 bits has checkpoints of one size, however often it was continued."""
+"""Checkpoints of 8-bit optimizer states have the same size after any number of resumes."""
 
 import json
 
@@ -31,7 +31,7 @@ class Wide:
         return {"train": torch.randn(40, 4, generator=torch.Generator().manual_seed(0))}
 
 
-def saved(run):
+def optimizer_tables(run):
     newest = max((run / "checkpoints").glob("update-*"))
     with safetensors.safe_open(newest / "optimizer.safetensors", framework="np") as file:
         tables = [name for name in file.keys() if "qmap" in name]  # noqa: SIM118
@@ -39,11 +39,11 @@ def saved(run):
     return tables, manifest["files"]["optimizer.safetensors"]
 
 
-def test_tables_that_all_states_share_are_saved_once_also_after_resuming(tmp_path):
+def test_shared_tables_are_saved_once_after_resuming(tmp_path):
     values = {"optimizer_states": "8bit", "micro_batch": 5}
     session(Wide(), tmp_path / "straight", values)
-    for at in (6, 9, 0):
-        session(Wide(), tmp_path / "stopped", values, stop="limit" if at else "", at=at)
-    tables, file = saved(tmp_path / "straight")
+    for loss_count in (6, 9, 0):
+        session(Wide(), tmp_path / "stopped", values, stop="limit" if loss_count else "", at=loss_count)
+    tables, file = optimizer_tables(tmp_path / "straight")
     assert len(tables) == 2
-    assert saved(tmp_path / "stopped") == (tables, file)
+    assert optimizer_tables(tmp_path / "stopped") == (tables, file)

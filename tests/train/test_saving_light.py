@@ -1,4 +1,4 @@
-"""The weights of epochs: the newest are kept, and on a full disk they go before a full checkpoint does."""
+"""The weights of epochs: only the newest are retained, and a full disk removes them before a full checkpoint."""
 
 import errno
 
@@ -18,7 +18,7 @@ def epochs(run):
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_the_newest_are_kept_and_hold_the_weights_of_their_epoch(tmp_path, kind):
+def test_newest_epochs_are_retained(tmp_path, kind):
     torch.set_num_threads(1)
     session(Small(lambda: None), tmp_path / "none", {}, kind=kind)
     assert epochs(tmp_path / "none") == []
@@ -33,19 +33,21 @@ def test_the_newest_are_kept_and_hold_the_weights_of_their_epoch(tmp_path, kind)
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_on_a_full_disk_the_oldest_go_before_a_save_fails_and_the_run_says_so(tmp_path, kind):
+def test_full_disk_removes_the_oldest_epoch_with_a_note(tmp_path, kind):
     torch.set_num_threads(1)
     run = tmp_path / "run"
     first = run / "light" / "update-00000003" / "model.safetensors"
 
-    def full(number, name, path):
+    def raise_disk_full(number, name, path):
         if name == "write" and "checkpoints" in path and first.is_file():
             raise OSError(errno.ENOSPC, "No space left on device", path)
 
-    with Disk(run, full).watching():
+    with Disk(run, raise_disk_full).watching():
         session(Small(lambda: None), run, {"keep_light": 3, "save_every_updates": 2}, kind=kind)
     assert epochs(run) == ["update-00000006", "update-00000009", "update-00000012"]
     events = list(read(run / "events.jsonl"))
     assert [event for event in events if event["event"] == "unsaved"] == []
-    (said,) = [event["message"] for event in events if event["event"] == "note" and "disk is full" in event["message"]]
-    assert "update-00000003 was removed to make room for update-0000000" in said
+    (message,) = [
+        event["message"] for event in events if event["event"] == "note" and "disk is full" in event["message"]
+    ]
+    assert "update-00000003 was removed to make space for update-0000000" in message

@@ -1,4 +1,4 @@
-"""From sample numbers to a batch on the device."""
+"""Fetching samples by index, collating them into a batch, and moving the batch to the device."""
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -7,16 +7,17 @@ from typing import Any
 import torch
 from torch.utils.data import TensorDataset, default_collate
 
-from shoestring.data.generators import Generators
+from shoestring.data.generators import GeneratorStates
 from shoestring.data.seeding import derive, seed_host
 from shoestring.recipe.parts import Parts
 from shoestring.techniques import trees
 
 
-class Draws:
-    """Whether the samples of a dataset draw random numbers; None while nobody has looked."""
+class SampleRandomness:
+    """Whether the samples of a dataset draw random numbers, as detected by `fetch`."""
 
-    seen: bool | None = None
+    detected: bool | None = None
+    """None before the first sample."""
 
 
 def fetch(
@@ -26,82 +27,85 @@ def fetch(
     *,
     seed: int,
     epoch: int,
-    draws: Draws | None = None,
+    randomness: SampleRandomness | None = None,
 ) -> Any:
-    """The samples `indices` of a map-style dataset as one batch, on the CPU unless the dataset lies elsewhere.
+    """Fetch the samples `indices` of a map-style dataset as one batch, on the CPU or on the dataset's own device.
 
-    A sample may be augmented at random: it is fetched under a seed of (seed, epoch, index), so that it is the same
-    whatever microbatch, session or process it falls into. What `collate` draws follows on the last sample's. A dataset
-    with torch's `__getitems__` gives many samples at once; neither it nor `collate` must draw random numbers then.
+    A sample may be augmented at random: it is fetched under a seed of (seed, epoch, index), so it does not depend on
+    its microbatch, session or process. Random numbers that `collate` draws continue from those of the last sample. A
+    dataset with torch's `__getitems__` returns many samples at once; then neither it nor `collate` may draw random
+    numbers.
 
-    Seeding takes longer than fetching a sample that lies in memory, so `draws`, kept from batch to batch, learns from
-    the first one whether it is needed. Where it is not, later ones go without, and if then somebody does draw, that
-    batch is fetched again. A sample that only looks at a generator's state, and draws nothing, goes unnoticed.
+    Seeding takes longer than fetching a sample from memory. So the first batch records in `randomness`, which is shared
+    by all batches, whether samples draw. If they do not, later samples are fetched without seeding, and a batch in
+    which one draws all the same is fetched again. Reading a generator's state without drawing is not detected.
     """
-    with one_thread():
+    with single_thread():
         if type(dataset) is TensorDataset and collate is default_collate:
-            # The same rows, taken at once instead of one by one and stacked. Nothing in it could draw.
+            # Index all rows at once instead of stacking single ones. TensorDataset draws no random numbers.
             rows = torch.tensor(list(indices))
             return [tensor.index_select(0, rows.to(tensor.device)) for tensor in dataset.tensors]
         if callable(getattr(dataset, "__getitems__", None)):
             return collate(dataset.__getitems__(list(indices)))
-        draws, before = draws or Draws(), Generators()
-        if draws.seen is False:
+        randomness, initial_states = randomness or SampleRandomness(), GeneratorStates()
+        if randomness.detected is False:
             batch = collate([dataset[index] for index in indices])
-            if before.untouched():
+            if initial_states.unchanged():
                 return batch
-            draws.seen = True
+            randomness.detected = True
         try:
             samples = []
             for index in indices:
                 seed_host(derive(seed, "sample", epoch, index))
-                seeded = None if draws.seen else Generators()
+                seeded_states = None if randomness.detected else GeneratorStates()
                 samples.append(dataset[index])
-                draws.seen = draws.seen or (seeded is not None and not seeded.untouched())
+                randomness.detected = randomness.detected or (
+                    seeded_states is not None and not seeded_states.unchanged()
+                )
             return collate(samples)
         finally:
-            before.restore()
+            initial_states.restore()
 
 
 @contextmanager
-def one_thread() -> Iterator[None]:
-    """Within it torch computes in one thread, as it must in a worker process: a sum over several rounds differently."""
-    before = torch.get_num_threads()
-    if before == 1:
+def single_thread() -> Iterator[None]:
+    """Run torch with one thread, as a worker process does: a sum over several threads is rounded differently."""
+    threads = torch.get_num_threads()
+    if threads == 1:
         yield
         return
     torch.set_num_threads(1)
     try:
         yield
     finally:
-        torch.set_num_threads(before)
+        torch.set_num_threads(threads)
 
 
-def collate_of(recipe: object) -> Callable[[Any], Any]:
-    """The recipe's own way to make a batch of samples, or torch's."""
+def collate_function(recipe: object) -> Callable[[Any], Any]:
+    """Return the recipe's `collate`, or torch's default."""
     return Parts.of(recipe).collate or default_collate
 
 
 def to_device(batch: Any, device: torch.device) -> Any:
-    """`batch` with every tensor on `device`; containers that move themselves (transformers' BatchEncoding) do.
+    """Move every tensor of `batch` to `device`; objects with their own `to` (transformers' BatchEncoding) use it.
 
-    A copy to a GPU is not waited for where it comes from pinned memory; from other memory it cannot be otherwise.
+    Copies from pinned memory to a GPU are asynchronous; those from other memory cannot be.
     """
     if isinstance(batch, torch.Tensor):
-        return _moved(batch, device)
+        return _move(batch, device)
     if hasattr(batch, "to"):
         return batch.to(device)
-    # Most batches are one of these; torch's own way, which knows all others, takes ten times as long.
+    # Most batches are one of these; torch's own traversal, which supports all containers, takes ten times as long.
     if type(batch) in (tuple, list):
         return type(batch)(to_device(item, device) for item in batch)
     if type(batch) is dict:
         return {key: to_device(item, device) for key, item in batch.items()}
     if batch is None or isinstance(batch, str | bytes | int | float):
         return batch
-    return trees.mapped(lambda leaf: _moved(leaf, device), batch)
+    return trees.mapped(lambda leaf: _move(leaf, device), batch)
 
 
-def _moved(leaf: Any, device: torch.device) -> Any:
+def _move(leaf: Any, device: torch.device) -> Any:
     if isinstance(leaf, torch.Tensor):
         return leaf.to(device, non_blocking=device.type == "cuda" and leaf.device.type == "cpu" and leaf.is_pinned())
     return leaf.to(device) if hasattr(leaf, "to") else leaf

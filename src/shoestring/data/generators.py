@@ -1,7 +1,7 @@
-"""The state of the CPU's global generators: kept, compared, brought back.
+"""The states of the CPU's global random number generators: saving, comparing and restoring them.
 
-Python's and NumPy's are Mersenne Twisters, whose words `twisters.py` reads where they lie. Where it cannot, what the
-generators say of themselves is used instead: the same, for about twenty times as long.
+Python's and NumPy's generators are Mersenne Twisters, whose states `twisters.py` reads from memory. If it cannot, their
+public functions are used, which return the same but take about twenty times as long.
 """
 
 import random
@@ -15,76 +15,84 @@ import torch
 from shoestring.data import twisters
 
 
-class Generators:
-    """The CPU's generators as they were when this was made, in 3 microseconds; 27 more where NumPy's had moved."""
+class GeneratorStates:
+    """The states of the CPU's generators at construction, which takes 3 microseconds, or 30 if NumPy's has changed."""
 
     def __init__(self) -> None:
         self._python, self._torch, self._numpy = _python_state(), torch.get_rng_state(), _numpy_state()
 
-    def untouched(self) -> bool:
-        """Whether nobody has drawn from them since, or seeded them with anything else."""
+    def unchanged(self) -> bool:
+        """Return whether the generators are still in these states: nothing was drawn, and no other seed was set."""
         return (
-            self._numpy.is_now()
+            self._numpy.is_current()
             and _python_state() == self._python
             and torch.get_rng_state().numpy().tobytes() == self._torch.numpy().tobytes()
         )
 
     def restore(self) -> None:
-        """Have them draw again what they would have drawn."""
+        """Restore these states."""
         python = self._python
-        random.setstate(python.public() if isinstance(python, twisters.Python) else python)
+        random.setstate(python.public() if isinstance(python, twisters.PythonState) else python)
         torch.set_rng_state(self._torch)
         np.random.set_state(self._numpy.public())
 
 
 @contextmanager
-def generators_kept() -> Iterator[None]:
-    """Whatever its body seeds or draws, the CPU's generators are afterwards as they were before."""
-    before = Generators()
+def preserved_generators() -> Iterator[None]:
+    """Restore the states of the CPU's generators after the body, which may seed them or draw from them."""
+    states = GeneratorStates()
     try:
         yield
     finally:
-        before.restore()
+        states.restore()
 
 
-def numpy_was_seeded() -> None:
-    """Spare the next look at NumPy's generator: it was seeded just now, which leaves no second normal number."""
-    global _seen
-    _seen = twisters.numpy_now()
+def cache_seeded_numpy_state() -> None:
+    """Cache the state of NumPy's generator right after seeding, which leaves no second normal number.
+
+    This saves the next `GeneratorStates` the slow public function.
+    """
+    global _cached_numpy_state
+    _cached_numpy_state = twisters.read_numpy_state()
 
 
-def _python_state() -> twisters.Python | tuple[Any, ...]:
-    return twisters.python_now() or random.getstate()
+def _python_state() -> twisters.PythonState | tuple[Any, ...]:
+    return twisters.read_python_state() or random.getstate()
 
 
-class _Asked:
-    """What NumPy says of its generator."""
+class _PublicNumpyState:
+    """A state of NumPy's generator as its public function returns it."""
 
-    def __init__(self, said: Any) -> None:
-        self._said = said
+    def __init__(self, state: Any) -> None:
+        self._state = state
 
     def public(self) -> Any:
-        return self._said
+        return self._state
 
-    def is_now(self) -> bool:
-        return str(_plain(np.random.get_state(legacy=False))) == str(_plain(self._said))
-
-
-_seen: twisters.Numpy | _Asked | None = None
+    def is_current(self) -> bool:
+        return str(_without_arrays(np.random.get_state(legacy=False))) == str(_without_arrays(self._state))
 
 
-def _numpy_state() -> twisters.Numpy | _Asked:
-    """What NumPy's generator is now. To ask it takes 27 microseconds, so that is done only where it has moved."""
-    global _seen
-    if _seen is None or not _seen.is_now():
-        said = np.random.get_state(legacy=False)
-        # The second of a pair of normal numbers lies beside the words, which stay when it is used up.
-        _seen = (None if said["has_gauss"] else twisters.numpy_now()) or _Asked(said)
-    return _seen
+_cached_numpy_state: twisters.NumpyState | _PublicNumpyState | None = None
 
 
-def _plain(state: Any) -> Any:
-    """A generator's state without arrays."""
+def _numpy_state() -> twisters.NumpyState | _PublicNumpyState:
+    """Return the current state of NumPy's generator.
+
+    Its public function takes 27 microseconds, so it is called only if the generator has changed.
+    """
+    global _cached_numpy_state
+    if _cached_numpy_state is None or not _cached_numpy_state.is_current():
+        public_state = np.random.get_state(legacy=False)
+        # The second of a pair of normal numbers is stored beside the words, which do not change when it is used.
+        _cached_numpy_state = (None if public_state["has_gauss"] else twisters.read_numpy_state()) or _PublicNumpyState(
+            public_state
+        )
+    return _cached_numpy_state
+
+
+def _without_arrays(state: Any) -> Any:
+    """Return a generator's state with its arrays as lists."""
     if isinstance(state, dict):
-        return {key: _plain(value) for key, value in state.items()}
+        return {key: _without_arrays(value) for key, value in state.items()}
     return state.tolist() if isinstance(state, np.ndarray) else state

@@ -1,6 +1,7 @@
-"""A recipe's inputs on the local disk: every option that is a path is staged, within a budget, before the data is read.
+"""Staging a recipe's inputs: every option that is a path is copied to the local disk, within a budget, before the data
+is read.
 
-Where they lie is no part of what is learnt, so a run may read them here today and at their source tomorrow.
+The location of the inputs does not affect training, so one session may read the copies and another one the sources.
 """
 
 import hashlib
@@ -18,70 +19,75 @@ from shoestring.recipe.options import LoadedRecipe
 from shoestring.session.lock import locked
 from shoestring.units import bytes_text, parse_bytes, seconds_text
 
-_SHARE = 0.5  # of the disk: the other half is for checkpoints and for what else there is
+_SHARE = 0.5  # of the disk; the other half is for checkpoints and everything else
 
 
-def staged(
-    loaded: LoadedRecipe, wanted: str, *, disk_bytes: int | None, say: Callable[[str], None]
+def stage_inputs(
+    loaded: LoadedRecipe, setting: str, *, disk_bytes: int | None, report: Callable[[str], None]
 ) -> tuple[LoadedRecipe, list[str]]:
-    """`loaded` reading its inputs from the local disk, and what to tell of each; `wanted` is the setting `stage`.
+    """Return `loaded` with the staged copies of its inputs as options, and a note on each input.
 
-    `disk_bytes` is the platform's limit, None without one. What finds no place, or cannot be copied, is read where it
-    lies: that costs time, not the run.
+    `setting` is the value of the setting `stage`, `disk_bytes` the platform's limit or None. An input that does not fit
+    or cannot be copied is read from its source: that costs time, not the run.
     """
-    if wanted == "no":
+    if setting == "no":
         return loaded, []
     if not loaded.paths:
-        return loaded, [f"stage={wanted}: none of the recipe's options is a path, so nothing was staged"]
-    copies, told = {}, []
+        return loaded, [f"stage={setting}: none of the recipe's options is a path, so nothing was staged"]
+    copies, notes = {}, []
     for name, source in loaded.paths.items():
         try:
-            copies[name], said = _copied(name, source, wanted, disk_bytes, say)
+            copies[name], note = _stage_input(name, source, setting, disk_bytes, report)
         except (ShoestringError, OSError) as error:
-            why = error.message if isinstance(error, ShoestringError) else str(error)
-            said = f"{name} is read where it lies, {source}: {why}"
-        told.append(said)
-    return loaded.replace(**copies), told
+            reason = error.message if isinstance(error, ShoestringError) else str(error)
+            note = f"{name} is not staged and is read from its source {source}: {reason}"
+        notes.append(note)
+    return loaded.replace(**copies), notes
 
 
-def _copied(
-    name: str, source: Path, wanted: str, disk_bytes: int | None, say: Callable[[str], None]
+def _stage_input(
+    name: str, source: Path, setting: str, disk_bytes: int | None, report: Callable[[str], None]
 ) -> tuple[Path, str]:
-    """The verified copy of one input, and what to tell of it."""
-    root = _folder()
-    # By where it lies: two inputs may have one name.
+    """Return the verified copy of one input, and a note on it."""
+    root = _root_folder()
+    # Named by the path of the source, since two inputs may have the same name.
     folder = root / hashlib.sha256(str(source.resolve()).encode()).hexdigest()[:16]
     folder.mkdir(exist_ok=True)
-    others = directory_bytes(root) - directory_bytes(folder)
-    budget = max(0, _budget(wanted, root, disk_bytes) - others)
-    began, seen = time.monotonic(), list[int]()
+    other_bytes = directory_bytes(root) - directory_bytes(folder)
+    budget = max(0, _budget(setting, root, disk_bytes) - other_bytes)
+    started_at, staged_bytes = time.monotonic(), list[int]()
     with locked(folder):
-        say(f"staging {name}: {source} on the local disk, in {folder}")
-        copy = stage(source, folder / "copy", budget_bytes=budget, progress=lambda done, _: seen.append(done))
+        report(f"staging {name}: copying {source} to the local disk, {folder}")
+        copy = stage(
+            source, folder / "copy", budget_bytes=budget, progress=lambda copied, _: staged_bytes.append(copied)
+        )
     return copy, (
-        f"{name} is read from {copy}: {bytes_text(seen[-1])} of {source}, {bytes_text(seen[-1] - seen[0])} copied now, "
-        f"all of it verified, in {seconds_text(time.monotonic() - began)}"
+        f"{name} is read from {copy}: {bytes_text(staged_bytes[-1])} of {source}, "
+        f"{bytes_text(staged_bytes[-1] - staged_bytes[0])} copied now, "
+        f"all of it verified, in {seconds_text(time.monotonic() - started_at)}"
     )
 
 
-def _budget(wanted: str, root: Path, disk_bytes: int | None) -> int:
-    """Bytes that all staged inputs together may take."""
-    if wanted != "yes":
-        return parse_bytes(wanted)
+def _budget(setting: str, root: Path, disk_bytes: int | None) -> int:
+    """Return how many bytes all staged inputs may take in total."""
+    if setting != "yes":
+        return parse_bytes(setting)
     if disk_bytes is not None:
         return int(_SHARE * disk_bytes)
     disk = os.statvfs(root)
     return int(_SHARE * (disk.f_bavail * disk.f_frsize + directory_bytes(root)))
 
 
-def _folder() -> Path:
-    """The folder of this user's staged inputs, below the system's folder for what may be lost.
+def _root_folder() -> Path:
+    """Return the folder of this user's staged inputs, in the system's folder for temporary files.
 
-    Raises UsageError where it is somebody else's: what is trained on would be theirs to choose.
+    Raises UsageError if it belongs to another user, who could then replace the training data.
     """
     folder = Path(tempfile.gettempdir()) / f"shoestring-inputs-{os.getuid()}"
     folder.mkdir(mode=0o700, exist_ok=True)
-    found = folder.lstat()
-    if not stat.S_ISDIR(found.st_mode) or found.st_uid != os.getuid() or found.st_mode & 0o022:
-        raise UsageError(f"{folder} belongs to somebody else", hint="set TMPDIR to a folder of your own")
+    status = folder.lstat()
+    if not stat.S_ISDIR(status.st_mode) or status.st_uid != os.getuid() or status.st_mode & 0o022:
+        raise UsageError(
+            f"{folder} belongs to another user or is writable by others", hint="set TMPDIR to a folder of your own"
+        )
     return folder

@@ -1,4 +1,4 @@
-"""The batches of each update: fetched ahead where that helps, on the device, and how long training waited for them."""
+"""Loading the microbatches of each update to the device, with prefetching if that helps."""
 
 import time
 from collections.abc import Callable, Iterator
@@ -7,11 +7,11 @@ from typing import Any, Self
 
 import torch
 
-from shoestring.data.batches import Draws, collate_of, fetch, to_device
+from shoestring.data.batches import SampleRandomness, collate_function, fetch, to_device
 from shoestring.data.order import DataOrder, longest_first, split
 from shoestring.data.resident import resident
-from shoestring.data.worker_count import WorkerCount, room
-from shoestring.data.workers import AHEAD, Request, Workers
+from shoestring.data.worker_count import WorkerCount, max_workers_in_shared_memory
+from shoestring.data.workers import PREFETCH, Request, Workers
 from shoestring.hardware.probe import cores
 from shoestring.recipe.contract import length_of
 from shoestring.techniques import trees
@@ -26,8 +26,8 @@ class Loader:
                 for batch, samples in loader.microbatches(update, micro_batch=16):
                     ...
 
-    The recipe may be any object; of it are used, where they are there, `collate` and `length`. What a batch holds is a
-    function of the seed, the update and the microbatch, whoever fetches it.
+    The recipe may be any object; its `collate` and `length` are used if it has them. The content of a batch is a
+    function of the seed, the update and the microbatch, and does not depend on the process that fetches it.
     """
 
     def __init__(
@@ -41,69 +41,71 @@ class Loader:
         workers: int | None = None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        """`workers` processes fetch ahead; None: as many as measuring says, none at first."""
+        """`workers` is the number of processes that prefetch; None determines it by measuring, starting with none."""
         on_device = resident(dataset, device)
         self._dataset = dataset if on_device is None else on_device
-        self._collate, self._length = collate_of(recipe), length_of(recipe, self._dataset)
+        self._collate, self._length = collate_function(recipe), length_of(recipe, self._dataset)
         self._order, self._seed, self._device, self._clock = order, seed, device, clock
-        self._draws = Draws()
-        self._fixed = 0 if on_device is not None else workers
-        self._measured, self._bounded = WorkerCount(cores()), False
+        self._randomness = SampleRandomness()
+        self._fixed_workers = 0 if on_device is not None else workers
+        self._worker_count, self._is_limited = WorkerCount(cores()), False
         self._processes: Workers | None = None
-        self._running = 0
-        self._last: _Last | None = None
+        self._running_workers = 0
+        self._current: _UpdateTiming | None = None
         self.waiting_seconds = 0.0
-        """Training stood still for data, in all so far."""
+        """The total time for which training waited for data."""
 
     @property
     def workers(self) -> int:
-        """How many processes fetch data from the next update on."""
-        return self._measured.count if self._fixed is None else self._fixed
+        """The number of processes that fetch data from the next update on."""
+        return self._worker_count.count if self._fixed_workers is None else self._fixed_workers
 
     @property
     def pids(self) -> list[int]:
-        """The processes that run now."""
+        """The ids of the running processes."""
         return self._processes.pids if self._processes else []
 
     def microbatches(self, update: int, micro_batch: int) -> Iterator[tuple[Any, int]]:
-        """The microbatches of `update`, pairs of (batch on the device, its samples).
+        """Yield the microbatches of `update`, pairs of (batch on the device, its samples).
 
-        May be asked again for the same update, also before the last answer was used up and with another microbatch.
+        May be called again for the same update, with another microbatch and before the previous iterator is exhausted.
 
-        Raises RunError where a process that fetches died, and what the dataset raises.
+        Raises RunError if a worker process died, and any error of the dataset.
         """
-        self._tell()
+        self._observe_last_update()
         requests = self._requests(update, micro_batch)
         source = self._source(update, micro_batch, requests)
-        self._last = last = _Last(self._clock(), len(requests))
+        self._current = current = _UpdateTiming(self._clock(), len(requests))
         for _, indices in requests:
-            began, mark = self._clock(), self._mark()
+            started_at, event = self._clock(), self._record_event()
             batch = next(source)
-            if not self._bounded:
-                # The first is as large as they come: where lengths differ, an update begins with its longest.
-                self._bounded = True
-                self._measured.limit(room(_nbytes(batch), ahead=AHEAD))
-            if mark is None or mark.query():
-                last.waited += self._clock() - began
-                self.waiting_seconds += self._clock() - began
+            if not self._is_limited:
+                # The first batch is the largest: if lengths differ, an update starts with its longest samples.
+                self._is_limited = True
+                self._worker_count.limit(max_workers_in_shared_memory(_nbytes(batch), prefetch=PREFETCH))
+            if event is None or event.query():
+                current.waiting_seconds += self._clock() - started_at
+                self.waiting_seconds += self._clock() - started_at
             yield to_device(batch, self._device), len(indices)
-        # Run it to its end: the workers' next update follows on this one.
+        # Exhaust it, so that the workers continue with the next update.
         next(source, None)
 
     def restart(self) -> None:
-        """Leave out the time since the last update: it went into something else, such as an evaluation."""
-        self._last = None
+        """Exclude the time since the last update, which was spent on something else, such as an evaluation."""
+        self._current = None
 
     def close(self) -> None:
-        """End the processes."""
+        """End the worker processes."""
         if self._processes:
             self._processes.close()
-        self._processes, self._running = None, 0
+        self._processes, self._running_workers = None, 0
 
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
         self.close()
 
     def _requests(self, update: int, micro_batch: int) -> list[Request]:
@@ -111,15 +113,15 @@ class Loader:
         indices = self._order.indices(update)
         if self._length is not None:
             indices = longest_first(indices, self._length)
-        return [(epoch, some) for some in split(indices, micro_batch)]
+        return [(epoch, part) for part in split(indices, micro_batch)]
 
     def _source(self, update: int, micro_batch: int, requests: list[Request]) -> Iterator[Any]:
-        if self.workers != self._running:
+        if self.workers != self._running_workers:
             self.close()
-            self._running = self.workers
-        if not self._running:
+            self._running_workers = self.workers
+        if not self._running_workers:
             return (
-                fetch(self._dataset, self._collate, indices, seed=self._seed, epoch=epoch, draws=self._draws)
+                fetch(self._dataset, self._collate, indices, seed=self._seed, epoch=epoch, randomness=self._randomness)
                 for epoch, indices in requests
             )
         if not self._processes:
@@ -127,36 +129,41 @@ class Loader:
                 self._dataset,
                 self._collate,
                 self._requests,
-                count=self._running,
+                count=self._running_workers,
                 seed=self._seed,
                 pinned=self._device.type == "cuda",
             )
         return self._processes.batches(update, micro_batch)
 
-    def _tell(self) -> None:
-        """Have the last update measured: from its first batch to this one's."""
-        last, self._last = self._last, None
-        if last and self._fixed is None:
-            self._measured.observe(
-                waited=last.waited, seconds=self._clock() - last.began, microbatches=last.microbatches
+    def _observe_last_update(self) -> None:
+        """Report the timing of the last update, from its first batch to the first one of the next update."""
+        last, self._current = self._current, None
+        if last and self._fixed_workers is None:
+            self._worker_count.observe(
+                waiting_seconds=last.waiting_seconds,
+                seconds=self._clock() - last.started_at,
+                microbatches=last.microbatches,
             )
 
-    def _mark(self) -> Any:
-        """What the GPU has to do now; as long as it is not done, nobody waits for the data. None without a GPU."""
+    def _record_event(self) -> Any:
+        """Record a CUDA event after the work submitted so far: until it completes, the GPU is not waiting for data.
+
+        Returns None without a GPU.
+        """
         if self._device.type != "cuda":
             return None
-        mark: Any = torch.cuda.Event()
-        mark.record(torch.cuda.current_stream(self._device))
-        return mark
+        event: Any = torch.cuda.Event()
+        event.record(torch.cuda.current_stream(self._device))
+        return event
 
 
 def _nbytes(batch: Any) -> int:
-    """Of its tensors."""
+    """Return the bytes of the batch's tensors."""
     return sum(leaf.nbytes for leaf in trees.leaves(batch) if isinstance(leaf, torch.Tensor))
 
 
-class _Last:
-    """The update under way."""
+class _UpdateTiming:
+    """The timing of the current update."""
 
-    def __init__(self, began: float, microbatches: int) -> None:
-        self.began, self.microbatches, self.waited = began, microbatches, 0.0
+    def __init__(self, started_at: float, microbatches: int) -> None:
+        self.started_at, self.microbatches, self.waiting_seconds = started_at, microbatches, 0.0

@@ -1,4 +1,4 @@
-"""A process that does not outlive the one that started it, however that one dies."""
+"""Ending a process when its parent dies, for any cause of death."""
 
 import ctypes
 import os
@@ -9,31 +9,31 @@ from collections.abc import Callable
 from typing import Any
 
 _PR_SET_PDEATHSIG = 1
-_SECONDS = 0.5
-"""Between two looks, where the system does not tell."""
+_POLL_SECONDS = 0.5
+"""Between two checks for the parent on systems other than Linux."""
 
 
-def end_with(parent: int) -> None:
-    """Have this process end when the one that started it, `parent`, is there no more.
+def exit_with_parent(parent: int) -> None:
+    """Make this process end when its parent, of the process id `parent`, has ended.
 
-    Linux kills it at once, when the thread that started it ends, whatever it is doing (prctl(2): PR_SET_PDEATHSIG).
-    Elsewhere a thread looks for it, which cannot where other code holds Python's lock.
+    Linux kills it immediately when the thread that started it ends (prctl(2): PR_SET_PDEATHSIG). On other systems a
+    thread polls for the parent, which it cannot do while other code holds Python's global interpreter lock.
     """
     prctl = _prctl()
     if prctl is None or prctl(_PR_SET_PDEATHSIG, signal.SIGKILL) != 0:
-        threading.Thread(target=_watch, args=(parent,), daemon=True).start()
+        threading.Thread(target=_poll_parent, args=(parent,), daemon=True).start()
     elif os.getppid() != parent:
         os._exit(0)
 
 
 def _prctl() -> Callable[[int, int], int] | None:
-    """The system's own function; None where it has none."""
+    """Return the system's function; None if it has none."""
     library: Any = ctypes.CDLL(None)
     function: Callable[[int, int], int] | None = getattr(library, "prctl", None)
     return function
 
 
-def _watch(parent: int) -> None:
+def _poll_parent(parent: int) -> None:
     while os.getppid() == parent:
-        time.sleep(_SECONDS)
+        time.sleep(_POLL_SECONDS)
     os._exit(0)

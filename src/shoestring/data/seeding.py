@@ -1,8 +1,8 @@
-"""Randomness as a function of (seed, what it is for): nothing to save, nothing to restore.
+"""Random numbers as a function of the seed and a position in the run: there is no generator state to save or restore.
 
-Most trainers carry the generators' states in their checkpoints and must restore each at the right instant. Here every
-update, and every sample that is fetched alone, seeds all generators anew from the run's seed and its own place. So a
-resumed or retried update draws what it would have drawn, whatever ran before it.
+Most trainers store the generators' states in their checkpoints and must restore each at the right moment. Here every
+update, and every sample that is fetched individually, seeds all generators from the run's seed and its own position. So
+a resumed or retried update draws the same numbers, whatever ran before it.
 """
 
 import hashlib
@@ -15,7 +15,7 @@ from shoestring.data import generators
 
 
 def derive(seed: int, *place: str | int) -> int:
-    """A 63-bit seed for one place in a run: ``derive(0, "update", 41)``."""
+    """Return a 63-bit seed for one position in a run: ``derive(0, "update", 41)``."""
     text = "/".join(map(str, (seed, *place)))
     return int.from_bytes(hashlib.sha256(text.encode()).digest()[:8], "big") >> 1
 
@@ -23,7 +23,7 @@ def derive(seed: int, *place: str | int) -> int:
 def seed_all(value: int) -> None:
     """Seed Python's, NumPy's and torch's global generators (torch's on every device in use)."""
     seed_host(value)
-    # torch.manual_seed would note a stack trace for devices that are not in use, which takes longer than all the rest.
+    # torch.manual_seed would record a stack trace for devices that are not in use, which takes longer than seeding.
     if torch.cuda.is_initialized():
         torch.cuda.manual_seed_all(value)
 
@@ -32,5 +32,5 @@ def seed_host(value: int) -> None:
     """Seed the global generators of the CPU, in about 7 microseconds."""
     random.seed(value)
     np.random.seed(value & 0xFFFFFFFF)
-    generators.numpy_was_seeded()
+    generators.cache_seeded_numpy_state()
     torch.default_generator.manual_seed(value)

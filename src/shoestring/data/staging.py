@@ -1,4 +1,4 @@
-"""Slow inputs (a network drive, a mounted bucket) copied to the local disk once, verified, within a budget of bytes."""
+"""Copying slow inputs (a network drive, a mounted bucket) to the local disk once, verified, within a budget."""
 
 import json
 import os
@@ -13,75 +13,76 @@ from shoestring.errors import DataError, UsageError
 from shoestring.units import bytes_text
 
 Progress = Callable[[int, int], None]
-"""(bytes copied or found to be there, bytes in all)."""
-_PIECE = 4 * 2**20
+"""(bytes that are staged already, total bytes)."""
+_PIECE_BYTES = 4 * 2**20
 _RECORD_SECONDS = 1.0
 
 
-def stage(source: Path, folder: Path, *, budget_bytes: int, progress: Progress = lambda _done, _all: None) -> Path:
-    """The file or directory `source` as a copy in `folder`, which holds nothing else; returns where in it.
+def stage(source: Path, folder: Path, *, budget_bytes: int, progress: Progress = lambda _staged, _total: None) -> Path:
+    """Copy the file or directory `source` into `folder`, which has no other content, and return the path of the copy.
 
-    What was staged before and has not changed, at its source by size and time and here by its digest, is not copied
-    again; a copy that was cut short goes on. Every file is read back and must have the digest of what was read from
-    the source. `progress` is told before the first copy what is there already.
-
-    Raises UsageError where `source` is not there or does not fit into the budget or the free space, DataError
-    where it has links to directories, OSError, also where what was written is not what was read. A link to a file is
+    A file that was staged before is not copied again if neither the source (by size and modification time) nor the copy
+    (by digest) has changed; an interrupted copy is continued. Every file is read back and must have the digest of its
+    source. `progress` is also called before the first copy, with the bytes that are already staged. A link to a file is
     copied as that file.
+
+    Raises UsageError if `source` does not exist or does not fit into the budget or the free space, DataError if it
+    contains links to directories, and OSError, also if the written bytes differ from those that were read.
     """
     files = _files(source)
     sizes = {name: path.stat().st_size for name, path in files.items()}
     folder.mkdir(parents=True, exist_ok=True)
-    # Names that nothing of the source can have: its own lie below its name.
+    # These names cannot collide with files of the source, which are below its name.
     record, draft = folder / f"{source.name}.staged.json", folder / f"{source.name}.part"
-    staged = _staged(record)
+    staged = _read_record(record)
     total = sum(sizes.values())
-    missing = [name for name, path in files.items() if not _is_there(folder / name, path, staged.get(name))]
-    _require_room(source, total, sum(sizes[name] for name in missing), folder, budget_bytes)
-    done = total - sum(sizes[name] for name in missing)
-    progress(done, total)
-    _remove_others(folder / source.name, {folder / name for name in files})
-    written = time.monotonic()
+    missing = [name for name, path in files.items() if not _is_staged(folder / name, path, staged.get(name))]
+    _require_space(source, total, sum(sizes[name] for name in missing), folder, budget_bytes)
+    staged_bytes = total - sum(sizes[name] for name in missing)
+    progress(staged_bytes, total)
+    _remove_stale_files(folder / source.name, {folder / name for name in files})
+    written_at = time.monotonic()
     try:
         for name in missing:
-            stamp, further = _stamp(files[name]), partial(_further, progress, done, total)
-            staged[name] = [*stamp, _copied(files[name], draft, folder / name, further)]
-            done += sizes[name]
-            # What a kill takes from the record is copied again. Writing it for each of many small files takes longer.
-            if time.monotonic() - written > _RECORD_SECONDS:
+            stamp, file_progress = _stamp(files[name]), partial(_report, progress, staged_bytes, total)
+            staged[name] = [*stamp, _copy(files[name], draft, folder / name, file_progress)]
+            staged_bytes += sizes[name]
+            # Files that a kill removes from the record are copied again; writing it after each small file would take
+            # longer.
+            if time.monotonic() - written_at > _RECORD_SECONDS:
                 write_json(record, staged)
-                written = time.monotonic()
+                written_at = time.monotonic()
     finally:
         write_json(record, staged)
     return folder / source.name
 
 
-def _remove_others(copy: Path, files: set[Path]) -> None:
-    """What is no longer at the source: a recipe that looks what there is would train on it."""
+def _remove_stale_files(copy: Path, files: set[Path]) -> None:
+    """Remove files that no longer exist at the source: a recipe that lists the folder would train on them."""
     for path in _walk(copy):
         if path not in files:
             path.unlink()
 
 
-def _further(progress: Progress, before: int, total: int, piece: int) -> None:
-    progress(before + piece, total)
+def _report(progress: Progress, staged_before: int, total: int, file_bytes: int) -> None:
+    progress(staged_before + file_bytes, total)
 
 
 def _stamp(path: Path) -> list[int]:
-    found = path.stat()
-    return [found.st_size, found.st_mtime_ns]
+    status = path.stat()
+    return [status.st_size, status.st_mtime_ns]
 
 
-def _is_there(copy: Path, source: Path, known: object) -> bool:
-    """Whether the record knows the source as it is now, and the copy is what was copied then."""
+def _is_staged(copy: Path, source: Path, entry: object) -> bool:
+    """Return whether neither the source nor the copy has changed since the record's `entry` was written."""
     stamp = _stamp(source)
-    if not isinstance(known, list) or known[:2] != stamp or len(known) != 3:
+    if not isinstance(entry, list) or entry[:2] != stamp or len(entry) != 3:
         return False
-    return copy.is_file() and copy.stat().st_size == stamp[0] and sha256(copy) == known[2]
+    return copy.is_file() and copy.stat().st_size == stamp[0] and sha256(copy) == entry[2]
 
 
 def _files(source: Path) -> dict[str, Path]:
-    """Every file by its name relative to what holds `source`, in order."""
+    """Return every file by its path relative to the parent of `source`, sorted."""
     if source.is_file():
         return {source.name: source}
     if not source.is_dir():
@@ -90,34 +91,35 @@ def _files(source: Path) -> dict[str, Path]:
 
 
 def _walk(folder: Path) -> Iterator[Path]:
-    for where, folders, names in os.walk(folder):
-        linked = [name for name in folders if (Path(where) / name).is_symlink()]
-        if linked:
-            raise DataError(f"{where} links to other directories: {', '.join(linked)}", hint="stage those one by one")
-        yield from (Path(where) / name for name in names)
+    for parent, folders, names in os.walk(folder):
+        links = [name for name in folders if (Path(parent) / name).is_symlink()]
+        if links:
+            raise DataError(f"{parent} links to other directories: {', '.join(links)}", hint="stage those one by one")
+        yield from (Path(parent) / name for name in names)
 
 
-def _staged(record: Path) -> dict[str, Any]:
+def _read_record(record: Path) -> dict[str, Any]:
     try:
-        found = json.loads(record.read_bytes())
+        entries = json.loads(record.read_bytes())
     except (OSError, ValueError):
         return {}
-    return found if isinstance(found, dict) else {}
+    return entries if isinstance(entries, dict) else {}
 
 
-def _require_room(source: Path, total: int, missing: int, folder: Path, budget_bytes: int) -> None:
+def _require_space(source: Path, total: int, missing: int, folder: Path, budget_bytes: int) -> None:
     disk = os.statvfs(folder)
-    free = disk.f_bavail * disk.f_frsize
-    for need, have, what in ((total, budget_bytes, "the budget is"), (missing, free, "free are")):
-        if need > have:
+    free_bytes = disk.f_bavail * disk.f_frsize
+    limits = ((total, budget_bytes, "the budget is"), (missing, free_bytes, "the free space is"))
+    for needed, available, limit in limits:
+        if needed > available:
             raise UsageError(
-                f"{source} takes {bytes_text(need)} on the local disk, {what} {bytes_text(have)}",
-                hint="stage a part of it, or read it where it lies with more processes (workers=)",
+                f"{source} needs {bytes_text(needed)} on the local disk, but {limit} {bytes_text(available)}",
+                hint="stage a part of it, or read it from its source with more worker processes (workers=)",
             )
 
 
-def _copied(source: Path, draft: Path, copy: Path, progress: Callable[[int], None]) -> str:
-    """Copy one file by way of `draft`; returns the SHA-256 of what was read, which the copy has as well."""
+def _copy(source: Path, draft: Path, copy: Path, progress: Callable[[int], None]) -> str:
+    """Copy one file, by way of `draft`, and return its SHA-256, which the copy has as well."""
     copy.parent.mkdir(parents=True, exist_ok=True)
     try:
         digest = write_file(draft, _pieces(source, progress))
@@ -128,9 +130,9 @@ def _copied(source: Path, draft: Path, copy: Path, progress: Callable[[int], Non
 
 
 def _pieces(source: Path, progress: Callable[[int], None]) -> Iterator[bytes]:
-    done = 0
-    with source.open("rb") as read:
-        while piece := read.read(_PIECE):
+    file_bytes = 0
+    with source.open("rb") as file:
+        while piece := file.read(_PIECE_BYTES):
             yield piece
-            done += len(piece)
-            progress(done)
+            file_bytes += len(piece)
+            progress(file_bytes)

@@ -1,39 +1,43 @@
-"""How many processes should fetch data: none until waiting is seen to cost something, then what measures best."""
+"""The number of worker processes: none until waiting for data costs something, then the number that measures best."""
 
 import math
 import os
 from dataclasses import dataclass
 
 TOLERATED = 0.05
-"""Share of the time that may go into waiting for data before something is done about it."""
-_MOST = 8  # each takes host memory for what it reads ahead
-_WORTH = 2e-3  # seconds to fetch a microbatch; handing one over from another process took 0.8 ms
+"""Share of the time that may be spent waiting for data before workers are started."""
+_MAX_WORKERS = 8  # each of them needs host memory for prefetched batches
+_MIN_WAITING_SECONDS = 2e-3  # for a microbatch; receiving one from another process took 0.8 ms
 _WINDOW_SECONDS, _WINDOW_MICROBATCHES = 2.0, 8  # of a measurement
-_LONG_SECONDS = 30.0  # are enough of one, however few they were
-_WORSE = 1.5  # times the waiting that was settled for, and it is measured again
+_MAX_WINDOW_SECONDS = 30.0  # that end a measurement, however few its microbatches
+_REMEASURE_FACTOR = 1.5  # times the waiting share of the settled number, above which it is measured again
 
 
-def room(batch_bytes: int, *, ahead: int, shared: str = "/dev/shm") -> int:
-    """For how many processes that read `ahead` batches each there is room in half of the memory that they hand them
-    over in: in a container it may be no more than 64 MB, and who exceeds it is killed.
+def max_workers_in_shared_memory(batch_bytes: int, *, prefetch: int, shared: str = "/dev/shm") -> int:
+    """Return for how many processes, with `prefetch` batches each, half of the shared memory is sufficient.
+
+    Batches are passed through it. In a container it may have no more than 64 MB, and a process that exceeds it is
+    killed.
     """
     try:
         disk = os.statvfs(shared)
     except OSError:
-        return _MOST
-    return disk.f_bavail * disk.f_frsize // 2 // max(1, ahead * batch_bytes)
+        return _MAX_WORKERS
+    return disk.f_bavail * disk.f_frsize // 2 // max(1, prefetch * batch_bytes)
 
 
 @dataclass
 class _Window:
-    waited: float = 0.0
+    """The measurement of one number of workers."""
+
+    waiting_seconds: float = 0.0
     seconds: float = 0.0
     updates: int = 0
     microbatches: int = 0
 
     @property
-    def share(self) -> float:
-        return self.waited / self.seconds
+    def waiting_share(self) -> float:
+        return self.waiting_seconds / self.seconds
 
     @property
     def update_seconds(self) -> float:
@@ -41,67 +45,69 @@ class _Window:
 
 
 class WorkerCount:
-    """Tell it what each update took; `count` is how many processes to use from now on.
+    """Determines the number of worker processes, `count`, from the timing of each update.
 
-    A pure function of what it is told. Each count is tried once and the one with the fastest updates is kept, until the
-    data waits for clearly more of the time than it did then.
+    It is a pure function of the observed timings. Each number is tried once, and the one with the fastest updates is
+    used, until updates wait for data for a clearly larger share of the time than they did then.
     """
 
     def __init__(self, cores: int) -> None:
-        """`cores` are hardware threads; two processes are tried on any, because some data is only slow to arrive."""
+        """`cores` is the number of hardware threads; two processes are tried anyway, for data with high latency."""
         self.count = 0
-        self._most = min(_MOST, max(2, cores))
-        self._tried: dict[int, _Window] = {}
-        self._settled = False
+        self._max_count = min(_MAX_WORKERS, max(2, cores))
+        self._measured: dict[int, _Window] = {}
+        self._is_settled = False
         self._window = _Window()
-        self._warm = False
+        self._is_warm = False
 
-    def limit(self, most: int) -> None:
-        """There is room for at most so many."""
-        self._most = min(self._most, most)
+    def limit(self, max_count: int) -> None:
+        """Limit the number of processes to `max_count`."""
+        self._max_count = min(self._max_count, max_count)
 
-    def observe(self, *, waited: float, seconds: float, microbatches: int) -> None:
-        """The last update took `seconds`, `waited` of them for its `microbatches`."""
-        if not self._warm:
-            # The first has what happens once: kernels chosen, processes started.
-            self._warm = True
+    def observe(self, *, waiting_seconds: float, seconds: float, microbatches: int) -> None:
+        """Record that the last update took `seconds`, including `waiting_seconds` for its `microbatches`."""
+        if not self._is_warm:
+            # The first update includes one-time work: selecting kernels, starting processes.
+            self._is_warm = True
             return
         window = self._window
-        window.waited += waited
+        window.waiting_seconds += waiting_seconds
         window.seconds += seconds
         window.updates += 1
         window.microbatches += microbatches
-        few = window.seconds < _WINDOW_SECONDS or window.microbatches < _WINDOW_MICROBATCHES
-        if few and window.seconds < _LONG_SECONDS:
+        is_short = window.seconds < _WINDOW_SECONDS or window.microbatches < _WINDOW_MICROBATCHES
+        if is_short and window.seconds < _MAX_WINDOW_SECONDS:
             return
         self._window = _Window()
-        chosen = self._choose(window)
-        if chosen != self.count:
-            self.count, self._warm = chosen, False
+        count = self._choose(window)
+        if count != self.count:
+            self.count, self._is_warm = count, False
 
-    def _choose(self, now: _Window) -> int:
-        if self._settled:
-            if now.share <= max(TOLERATED, _WORSE * self._tried[self.count].share):
+    def _choose(self, window: _Window) -> int:
+        if self._is_settled:
+            settled_share = self._measured[self.count].waiting_share
+            if window.waiting_share <= max(TOLERATED, _REMEASURE_FACTOR * settled_share):
                 return self.count
-            self._tried, self._settled = {}, False
-        self._tried[self.count] = now
-        if now.share <= TOLERATED:
+            self._measured, self._is_settled = {}, False
+        self._measured[self.count] = window
+        if window.waiting_share <= TOLERATED:
             return self._settle(self.count)
-        if self.count == 0 and now.waited < _WORTH * now.microbatches:
+        if self.count == 0 and window.waiting_seconds < _MIN_WAITING_SECONDS * window.microbatches:
             return 0
-        wanted = self._wanted(now)
-        slower = now.update_seconds > min(window.update_seconds for window in self._tried.values())
-        if wanted in self._tried or slower:
-            return self._settle(min(self._tried, key=lambda count: self._tried[count].update_seconds))
-        return wanted
+        candidate = self._next_candidate(window)
+        is_slower = window.update_seconds > min(measured.update_seconds for measured in self._measured.values())
+        if candidate in self._measured or is_slower:
+            return self._settle(min(self._measured, key=lambda count: self._measured[count].update_seconds))
+        return candidate
 
-    def _wanted(self, now: _Window) -> int:
+    def _next_candidate(self, window: _Window) -> int:
         if self.count:
-            return min(self._most, 2 * self.count)
-        # What one process fetches in `waited` has to be there within the rest of the time, and a little earlier.
-        rest = max(now.seconds - now.waited, 1e-9)
-        return min(self._most, math.ceil(min(1.25 * now.waited / rest, _MOST)))
+            return min(self._max_count, 2 * self.count)
+        # The data that one process fetches in the waiting time has to be ready within the remaining time, or a little
+        # earlier.
+        remaining_seconds = max(window.seconds - window.waiting_seconds, 1e-9)
+        return min(self._max_count, math.ceil(min(1.25 * window.waiting_seconds / remaining_seconds, _MAX_WORKERS)))
 
     def _settle(self, count: int) -> int:
-        self._settled = True
+        self._is_settled = True
         return count

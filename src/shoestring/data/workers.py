@@ -1,7 +1,7 @@
-"""Processes that fetch the batches of the next updates while this one is computed: torch's own, kept in hand.
+"""Worker processes that prefetch the batches of the next updates while the current one is computed.
 
-They are torch's DataLoader's, fed with our order. What is added: they never outlive training however it dies, a signal
-to stop is not theirs, and one that dies is an error that says so.
+They are those of torch's DataLoader, with our order. In addition they never outlive training, however it ends, they do
+not receive the signals that stop training, and the death of one raises an error with its cause.
 """
 
 import copy
@@ -18,100 +18,101 @@ import torch
 from torch.utils.data import DataLoader
 
 from shoestring.data import orphans
-from shoestring.data.batches import Draws, fetch
+from shoestring.data.batches import SampleRandomness, fetch
 from shoestring.errors import RunError
 
-AHEAD = 2
-"""Batches that each process has ready or under way."""
-_PATIENCE = 5.0
-"""Seconds for a process to leave by itself."""
+PREFETCH = 2
+"""Batches that each process prefetches."""
+_EXIT_SECONDS = 5.0
+"""For a process to exit by itself."""
 
 Request = tuple[int, Sequence[int]]
-"""An epoch, and samples that make up a microbatch."""
+"""An epoch, and the samples of a microbatch."""
 Requests = Callable[[int, int], list[Request]]
-"""The microbatches of an update (its number, the microbatch's size)."""
+"""(number of the update, size of the microbatch) -> the microbatches of the update."""
 
 
 class Workers:
-    """`count` processes that fetch `requests(update, micro_batch)` of one update after the other.
+    """`count` processes that fetch `requests(update, micro_batch)` for one update after the other.
 
-    They begin where `batches` is first asked, and go on with the updates after it. Asked for anything else (an update
-    that is done again in smaller microbatches) they drop what is ready and begin there.
+    They start with the update of the first call of `batches` and continue with the following updates. When `batches` is
+    called for another one (such as an update that is repeated with smaller microbatches), they discard the prefetched
+    batches and continue from there.
     """
 
     def __init__(
         self, dataset: Any, collate: Callable[[Any], Any], requests: Requests, *, count: int, seed: int, pinned: bool
     ) -> None:
-        """`pinned` batches lie in memory that a GPU copies from by itself."""
-        self._ahead, self._processes = _Ahead(requests), list[BaseProcess]()
+        """`pinned` places batches in pinned memory, from which copies to a GPU are asynchronous."""
+        self._sampler, self._processes = _RequestSampler(requests), list[BaseProcess]()
         loader: Any = DataLoader
-        with _quiet():
+        with _ignored_warnings():
             self._loader: Any = loader(
-                _Fetched(dataset, collate, seed),
+                _RequestDataset(dataset, collate, seed),
                 batch_size=None,
-                sampler=self._ahead,
-                collate_fn=_as_it_is,
+                sampler=self._sampler,
+                collate_fn=_identity,
                 num_workers=count,
-                prefetch_factor=AHEAD,
+                prefetch_factor=PREFETCH,
                 persistent_workers=True,
                 pin_memory=pinned,
-                worker_init_fn=_Init(os.getpid()),
-                multiprocessing_context=_noting(self._processes),
-                # Its own, so that starting does not draw from the generators of training.
+                worker_init_fn=_InitWorker(os.getpid()),
+                multiprocessing_context=_tracking_context(self._processes),
+                # A separate generator, so that starting does not draw from those of training.
                 generator=torch.Generator(),
             )
         self._iterator: Any = None
-        self._next: tuple[int, int] | None = None
+        self._next_request: tuple[int, int] | None = None
 
     @property
     def pids(self) -> list[int]:
-        """The processes' ids; none before the first batch."""
+        """The ids of the processes; empty before the first batch."""
         return [process.pid for process in self._processes if process.pid is not None]
 
     def batches(self, update: int, micro_batch: int) -> Iterator[Any]:
-        """The batches of `update` in their order.
+        """Yield the batches of `update` in their order.
 
-        Raises RunError where a process died; what a dataset raises comes through with the traceback it had there.
+        Raises RunError if a process died. Errors of the dataset are raised with the traceback of the worker process.
         """
-        if self._next != (update, micro_batch):
-            self._ahead.update, self._ahead.micro_batch = update, micro_batch
-            with _quiet():
+        if self._next_request != (update, micro_batch):
+            self._sampler.update, self._sampler.micro_batch = update, micro_batch
+            with _ignored_warnings():
                 self._iterator = iter(self._loader)
-        self._next = None
-        for _ in self._ahead.requests(update, micro_batch):
-            yield self._take()
-        self._next = update + 1, micro_batch
+        self._next_request = None
+        for _ in self._sampler.requests(update, micro_batch):
+            yield self._next_batch()
+        self._next_request = update + 1, micro_batch
 
     def close(self) -> None:
-        """End the processes for good, also in the middle of a sample."""
+        """End the processes, even while they fetch a sample."""
         processes = [process for process in self._processes if process.pid is not None]
         for process in processes:
-            # Theirs is to leave at once and with status 0 when it is the parent who says so.
+            # On SIGTERM from its parent, torch's worker exits immediately with status 0.
             process.terminate()
         for process in processes:
-            process.join(_PATIENCE)
-        # What torch has beside them, a thread and pipes, ends with the last reference.
+            process.join(_EXIT_SECONDS)
+        # torch's thread and pipes for the processes end with the last reference.
         self._iterator = self._loader = None
         for process in processes:
             process.kill()
             process.join()
         self._processes.clear()
 
-    def _take(self) -> Any:
+    def _next_batch(self) -> Any:
         try:
             return next(self._iterator)
         except RuntimeError as error:
             if not str(error).startswith("DataLoader worker (pid"):
                 raise
             raise RunError(
-                f"a process that fetches data died: {error.__cause__ or error}",
-                hint="out of host memory or of /dev/shm, or a crash in the dataset's own code? workers=0 fetches in "
-                "the training process and shows which",
+                f"a data worker process died: {error.__cause__ or error}",
+                hint="check for out of memory on the host or in /dev/shm, and for a crash in the dataset's code; "
+                "workers=0 fetches in the training process and shows the cause",
             ) from error
 
 
-class _Ahead:
-    """The sampler of the DataLoader: the microbatches from `update` on, up to an update that has none."""
+class _RequestSampler:
+    """The sampler of the DataLoader: the microbatches from `update` on, up to an update without any."""
 
     def __init__(self, requests: Requests) -> None:
         self.requests = requests
@@ -124,52 +125,56 @@ class _Ahead:
             update += 1
 
 
-class _Fetched:
-    """The dataset of the DataLoader: what lies under a request is its batch."""
+class _RequestDataset:
+    """The dataset of the DataLoader: its item for a request is the batch."""
 
     def __init__(self, dataset: Any, collate: Callable[[Any], Any], seed: int) -> None:
-        self._dataset, self._collate, self._seed, self._draws = dataset, collate, seed, Draws()
+        self._dataset, self._collate, self._seed = dataset, collate, seed
+        self._randomness = SampleRandomness()
 
     def __getitem__(self, request: Request) -> Any:
         epoch, indices = request
-        return fetch(self._dataset, self._collate, indices, seed=self._seed, epoch=epoch, draws=self._draws)
+        return fetch(self._dataset, self._collate, indices, seed=self._seed, epoch=epoch, randomness=self._randomness)
 
 
-class _Init:
-    """What a process does first."""
+class _InitWorker:
+    """Initializes a worker process."""
 
     def __init__(self, parent: int) -> None:
         self._parent = parent
 
     def __call__(self, _number: int) -> None:
-        # A terminal's Ctrl-C and a signal to the whole group ask training to stop, which then ends its workers itself.
+        # Ctrl-C in a terminal and signals to the process group are for training, which then ends its workers itself.
         os.setpgid(0, 0)
         signal.signal(signal.SIGINT, signal.SIG_IGN)
-        # SIGKILL leaves training no time for that.
-        orphans.end_with(self._parent)
+        # After a SIGKILL training cannot end them.
+        orphans.exit_with_parent(self._parent)
 
 
-def _noting(processes: list[BaseProcess]) -> Any:
-    """Python's own way to start processes, which puts each that it starts into `processes`."""
+def _tracking_context(processes: list[BaseProcess]) -> Any:
+    """Return Python's default multiprocessing context, which also appends each process it starts to `processes`."""
     context: Any = copy.copy(multiprocessing.get_context(multiprocessing.get_start_method()))
-    kind = context.Process
+    process_class = context.Process
 
-    def started(*args: Any, **kwargs: Any) -> BaseProcess:
-        process: BaseProcess = kind(*args, **kwargs)
+    def start_tracked(*args: Any, **kwargs: Any) -> BaseProcess:
+        process: BaseProcess = process_class(*args, **kwargs)
         processes.append(process)
         return process
 
-    context.Process = started
+    context.Process = start_tracked
     return context
 
 
-def _as_it_is(batch: Any) -> Any:
+def _identity(batch: Any) -> Any:
     return batch
 
 
 @contextmanager
-def _quiet() -> Iterator[None]:
-    """torch warns of more processes than cores, Python 3.12 of forking beside other threads: both are meant."""
+def _ignored_warnings() -> Iterator[None]:
+    """Ignore torch's warning about more processes than cores, and Python 3.12's about forking with other threads.
+
+    Both are intended.
+    """
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", "This DataLoader will create", UserWarning)
         warnings.filterwarnings("ignore", "This process .* is multi-threaded", DeprecationWarning)

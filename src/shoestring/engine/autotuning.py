@@ -1,14 +1,14 @@
-"""cuDNN's trying of its algorithms is done for each new shape: for batches of ever new shapes it never ends."""
+"""cuDNN's benchmark mode, which times its algorithms for each input shape, and never ends if shapes keep changing."""
 
 from shoestring.recipe.parts import Parts
 from shoestring.settings import Settings
 
 NOTE = (
-    "cudnn_benchmark is off: the recipe's samples are of different lengths, and cuDNN would try its algorithms, "
-    "with as much memory as they take, at every new one"
+    "cudnn_benchmark is off: the recipe's samples differ in length, and cuDNN would benchmark its algorithms, with "
+    "their workspace memory, for every new length"
 )
 
 
-def autotunes(settings: Settings, recipe: object) -> bool:
-    """Whether cuDNN is to try: where it was asked for and the shapes of the batches do not change."""
+def uses_cudnn_benchmark(settings: Settings, recipe: object) -> bool:
+    """Return whether cuDNN benchmarks its algorithms: if the setting is on and the batches' shapes do not vary."""
     return settings.cudnn_benchmark and Parts.of(recipe).length is None

@@ -1,4 +1,4 @@
-"""A model's buffers as they were when an update began, for the case that it has to begin again."""
+"""A backup of a model's buffers from the start of an update, in case the update has to be repeated."""
 
 from dataclasses import dataclass
 
@@ -12,11 +12,11 @@ from shoestring.techniques.slots import buffers, put
 from shoestring.units import MIB
 
 SMALL = MIB
-"""Bytes up to which a buffer is copied whether it changes or not: statistics are small, tables and masks are not."""
+"""Bytes up to which a buffer is copied even if it never changes: statistics are small, tables and masks are not."""
 
 
 @dataclass
-class _Kept:
+class _Entry:
     module: nn.Module
     name: str
     tensor: Tensor
@@ -24,88 +24,90 @@ class _Kept:
     copy: Tensor | None = None
 
 
-class Buffers:
-    """Running statistics and whatever else a forward changes besides what it returns.
+class BufferBackup:
+    """Copies of running statistics and any other buffers that a forward changes.
 
-    Small buffers, and those of normalisations, are copied for every update into memory that is taken once. A large
-    one is copied from the first update on that follows one in which it changed: a table that never changes costs
-    nothing, and it is noticed when it does. (torch counts changes of a tensor, but not those that its kernels for
-    BatchNorm make. Where it does not count, all are copied.)
+    Small buffers, and those of normalizations, are copied for every update into memory that is allocated once. A large
+    buffer is copied only after an update in which it changed: a table that never changes costs nothing, and a change is
+    detected. (torch counts the in-place changes of a tensor, except those by its BatchNorm kernels. Without that count,
+    all buffers are copied.)
     """
 
     def __init__(self, model: nn.Module) -> None:
-        # Walking through a large model takes longer than copying its statistics, and its modules stay.
+        # Traversing a large model takes longer than copying its statistics, and its modules do not change.
         self._modules = [module for module in model.modules() if buffers(module)]
-        self._kept: dict[tuple[int, str], _Kept] = {}
+        self._entries: dict[tuple[int, str], _Entry] = {}
 
-    def keep(self) -> None:
-        """Remember the buffers as they are now."""
+    def save(self) -> None:
+        """Save the current buffers."""
         if self._modules:
-            self._keep()
+            self._save()
 
     @torch.no_grad()
-    def _keep(self) -> None:
-        before, self._kept = self._kept, {}
+    def _save(self) -> None:
+        previous_entries, self._entries = self._entries, {}
         for module in self._modules:
             for name, tensor in buffers(module).items():
                 if tensor is None:
                     continue
                 key = (id(module), name)
-                old = before.get(key)
-                if old is not None and old.copy is not None and old.tensor is tensor:
-                    old.version = _version(tensor)
-                    self._kept[key] = old
+                previous = previous_entries.get(key)
+                if previous is not None and previous.copy is not None and previous.tensor is tensor:
+                    previous.version = _version(tensor)
+                    self._entries[key] = previous
                     continue
-                now = _Kept(module, name, tensor, _version(tensor))
-                if old is not None and old.copy is not None and _alike(old.copy, tensor):
-                    now.copy = old.copy
+                entry = _Entry(module, name, tensor, _version(tensor))
+                if previous is not None and previous.copy is not None and _same_layout(previous.copy, tensor):
+                    entry.copy = previous.copy
                 elif (
                     isinstance(module, norms.RUNNING)
                     or tensor.nbytes <= SMALL
-                    or now.version is None
-                    or (old and _changed(old, tensor))
+                    or entry.version is None
+                    or (previous and _has_changed(previous, tensor))
                 ):
-                    now.copy = torch.empty_like(tensor)
-                self._kept[key] = now
-        _copy([(kept.copy, kept.tensor) for kept in self._kept.values() if kept.copy is not None])
+                    entry.copy = torch.empty_like(tensor)
+                self._entries[key] = entry
+        _copy([(entry.copy, entry.tensor) for entry in self._entries.values() if entry.copy is not None])
 
     @torch.no_grad()
     def restore(self) -> None:
-        """Bring them back.
+        """Restore the saved buffers.
 
-        Raises HalfDoneError where one changed that was not copied.
+        Raises HalfDoneError if a buffer changed that was not copied.
         """
-        for kept in self._kept.values():
-            put(kept.module, kept.name, kept.tensor)
-            if kept.copy is None and _changed(kept, kept.tensor):
+        for entry in self._entries.values():
+            put(entry.module, entry.name, entry.tensor)
+            if entry.copy is None and _has_changed(entry, entry.tensor):
                 raise HalfDoneError(
-                    f"the buffer {kept.name} has changed in an update that ran out of memory",
-                    hint="go on from the last checkpoint",
+                    f"the buffer {entry.name} changed in an update that ran out of memory, and it was not copied",
+                    hint="resume from the last checkpoint",
                 )
-        _copy([(kept.tensor, kept.copy) for kept in self._kept.values() if kept.copy is not None])
+        _copy([(entry.tensor, entry.copy) for entry in self._entries.values() if entry.copy is not None])
 
 
 def _version(tensor: Tensor) -> int | None:
-    """How often it was written to. torch's count has a private name (2.6 to 2.13) and no public one; None where it is
-    missing, and for a tensor that has none."""
+    """Return how often the tensor was written to.
+
+    torch's count has a private name (2.6 to 2.13) and no public one; None if it is missing or the tensor has none.
+    """
     try:
         return tensor._version
     except (AttributeError, RuntimeError):
         return None
 
 
-def _changed(kept: _Kept, tensor: Tensor) -> bool:
-    return tensor is not kept.tensor or kept.version is None or _version(tensor) != kept.version
+def _has_changed(entry: _Entry, tensor: Tensor) -> bool:
+    return tensor is not entry.tensor or entry.version is None or _version(tensor) != entry.version
 
 
-def _alike(a: Tensor, b: Tensor) -> bool:
+def _same_layout(a: Tensor, b: Tensor) -> bool:
     return (a.shape, a.dtype, a.device) == (b.shape, b.dtype, b.device)
 
 
 def _copy(pairs: list[tuple[Tensor, Tensor]]) -> None:
-    """Copy the second of each pair into the first, in few kernels: those of one type and device go together."""
+    """Copy the second tensor of each pair into the first, in one kernel for each dtype and device."""
     groups: dict[tuple[torch.dtype, torch.device], list[tuple[Tensor, Tensor]]] = {}
-    for to, source in pairs:
-        groups.setdefault((to.dtype, to.device), []).append((to, source))
+    for destination, source in pairs:
+        groups.setdefault((destination.dtype, destination.device), []).append((destination, source))
     for group in groups.values():
-        foreach.copy([to for to, _ in group], [source for _, source in group])
+        foreach.copy([destination for destination, _ in group], [source for _, source in group])

@@ -1,9 +1,10 @@
-"""Microbatches as CUDA graphs: what Python asked a GPU for once, one kernel after another, is asked for again at once.
+"""Microbatches as CUDA graphs: the kernels that Python launches one by one are captured once and replayed in one
+launch.
 
-Small models wait for Python and not for the GPU. A graph has the kernels, in the order and with the arguments they had,
-so bits are the same; random numbers go on from the generator's seed as they would have gone. What the forward decided
-in Python is decided for good: so there is a graph for each shape and each stage, and a model that draws random numbers
-on the host is refused.
+Small models wait for Python rather than for the GPU. A graph has the same kernels in the same order with the same
+arguments, so the bits are equal; random numbers continue from the generator's seed as they would without a graph. What
+the forward decides in Python is fixed by the capture: so each shape and each stage has a graph of its own, and a model
+that draws random numbers on the host is rejected.
 """
 
 from __future__ import annotations
@@ -14,158 +15,163 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from shoestring.data.generators import Generators
+from shoestring.data.generators import GeneratorStates
 from shoestring.engine.memory import error_message, out_of_memory
 from shoestring.engine.update import Microbatch, Weight, Work
 from shoestring.errors import RunError, UsageError
 from shoestring.settings import Settings
 from shoestring.techniques import trees
 
-GRAPHS = 16
-"""At most, since each keeps gradients and inputs of its own. Other shapes run as they would without graphs."""
+MAX_GRAPHS = 16
+"""Each graph has gradients and inputs of its own. Further shapes run without graphs."""
 
-Recorder = Callable[[Callable[[], Any]], tuple[Any, Callable[[], None]]]
-"""Makes what a function does repeatable: what it returned, in memory that each replay writes anew, and the replay."""
+Capture = Callable[[Callable[[], Any]], tuple[Any, Callable[[], None]]]
+"""Captures a function. Returns its result, whose memory each replay overwrites, and the replay."""
 
 
-def of(model: nn.Module, settings: Settings, device: torch.device) -> CudaGraphs | None:
-    """As the settings say; None where nothing is to be captured.
+def build_cuda_graphs(model: nn.Module, settings: Settings, device: torch.device) -> CudaGraphs | None:
+    """Return the graphs of `model`; None if the settings do not use CUDA graphs.
 
-    Raises UsageError for a machine without a GPU.
+    Raises UsageError on a machine without a GPU.
     """
     if not settings.cuda_graphs:
         return None
     if device.type != "cuda":
-        raise UsageError("compile=graphs: CUDA graphs need a GPU, and there is none here", hint="compile=yes")
+        raise UsageError(
+            "compile=graphs: CUDA graphs need a GPU, and this machine has none", hint="set compile=yes instead"
+        )
     return CudaGraphs(model)
 
 
 class CudaGraphs:
-    """An update's `run` for one model: from the second microbatch of its kind on as a graph. The first is run plainly,
-    which also starts the libraries that cannot be started within a capture.
+    """The `run` argument of `update` for one model. The first microbatch of each kind runs without a graph, which also
+    initializes libraries that cannot be initialized within a capture; the following ones run as a graph.
     """
 
-    def __init__(self, model: nn.Module, record: Recorder | None = None) -> None:
-        """`record` is what captures; by default a CUDA graph."""
+    def __init__(self, model: nn.Module, capture: Capture | None = None) -> None:
+        """`capture` captures a function, by default as a CUDA graph."""
         self._parameters = [parameter for parameter in model.parameters() if parameter.requires_grad]
-        self._record = record or cuda_recorder()
-        self._seen: set[Hashable] = set()
+        self._capture = capture or cuda_capture()
+        self._observed_kinds: set[Hashable] = set()
         self._graphs: dict[Hashable, _Graph] = {}
 
     def __call__(self, work: Work, batch: Any, expected: Weight | None, key: Hashable) -> Microbatch:
-        """What `work(batch, expected)` does and returns.
+        """Run `work(batch, expected)` and return its result.
 
-        Raises RunError where it cannot be captured, UsageError where a graph would not do the same again.
+        Raises RunError if it cannot be captured, UsageError if replaying a graph would give another result.
         """
         leaves, structure = trees.flatten((batch, expected))
         tensors = [leaf for leaf in leaves if isinstance(leaf, Tensor)]
-        # As text: not every torch can hash a structure.
+        # The structure as text, since not every version of torch can hash it.
         kind = (key, str(structure), *map(_kind, leaves))
 
-        def with_these(tensors: list[Tensor]) -> Microbatch:
-            given = iter(tensors)
-            taken = [next(given) if isinstance(leaf, Tensor) else leaf for leaf in leaves]
-            return work(*trees.unflatten(taken, structure))
+        def work_on(tensors: list[Tensor]) -> Microbatch:
+            remaining = iter(tensors)
+            inputs = [next(remaining) if isinstance(leaf, Tensor) else leaf for leaf in leaves]
+            return work(*trees.unflatten(inputs, structure))
 
         try:
-            if kind not in self._seen:
-                found = _without_host_draws(lambda: work(batch, expected))
-                self._seen.add(kind)
-                return found
+            if kind not in self._observed_kinds:
+                result = _without_host_draws(lambda: work(batch, expected))
+                self._observed_kinds.add(kind)
+                return result
             if kind not in self._graphs:
-                if len(self._graphs) == GRAPHS:
+                if len(self._graphs) == MAX_GRAPHS:
                     return work(batch, expected)
-                self._graphs[kind] = _Graph(with_these, tensors, self._parameters, self._record)
+                self._graphs[kind] = _Graph(work_on, tensors, self._parameters, self._capture)
             return self._graphs[kind].replay(tensors, first=expected is None)
         except (RuntimeError, MemoryError):
-            # Memory ran out, most likely, and smaller microbatches are of another kind.
-            self.forget()
+            # Most likely out of memory, and smaller microbatches are of another kind.
+            self.release()
             raise
 
-    def forget(self) -> None:
-        """Give back the memory of every graph."""
+    def release(self) -> None:
+        """Free the memory of every graph."""
         self._graphs.clear()
 
 
 class _Graph:
-    """One microbatch's work on inputs, gradients and results that stay where they are."""
+    """One microbatch's work, with inputs, gradients and results at fixed addresses."""
 
     def __init__(
         self,
         work: Callable[[list[Tensor]], Microbatch],
         inputs: list[Tensor],
         parameters: list[nn.Parameter],
-        record: Recorder,
+        capture: Capture,
     ) -> None:
         self._inputs, self._parameters = [tensor.clone() for tensor in inputs], parameters
-        held = [parameter.grad for parameter in parameters]
+        previous_gradients = [parameter.grad for parameter in parameters]
         for parameter in parameters:
-            # So that backward makes gradients of the graph's own.
+            # Without a gradient, backward allocates gradients that belong to the graph.
             parameter.grad = None
         try:
-            self._result, self._replay = record(lambda: work(self._inputs))
+            self._result, self._replay = capture(lambda: work(self._inputs))
             self._gradients = [parameter.grad for parameter in parameters]
         except RuntimeError as error:
             if out_of_memory(error):
                 raise
             raise RunError(
                 f"compile=graphs: the work of a microbatch cannot be captured: {error_message(error)}",
-                problems=["the model or its loss may wait for a number from the GPU, as .item() or a mask does"],
-                hint="compile=no; with --allow-inexact a run that has begun goes on so",
+                problems=["the model or its loss may wait for a value from the GPU, as .item() or a mask does"],
+                hint="set compile=no; to continue a run that has started, add --allow-inexact",
             ) from error
         finally:
-            for parameter, before in zip(parameters, held, strict=True):
-                parameter.grad = before
+            for parameter, gradient in zip(parameters, previous_gradients, strict=True):
+                parameter.grad = gradient
 
     def replay(self, inputs: list[Tensor], *, first: bool) -> Microbatch:
-        """Do it with other inputs. An update begins with one graph and repeats others, so gradients of the `first` are
-        the graph's own until they are cleared, and what comes later is added to them."""
+        """Replay the graph with other inputs.
+
+        An update starts with one graph and repeats others. So the gradients of its `first` microbatch are the graph's
+        own tensors until they are cleared, and those of later microbatches are added to them.
+        """
         if inputs:
             torch._foreach_copy_(self._inputs, inputs)
         self._replay()
-        for parameter, found in zip(self._parameters, self._gradients, strict=True):
-            if found is None:
+        for parameter, gradient in zip(self._parameters, self._gradients, strict=True):
+            if gradient is None:
                 continue
             if parameter.grad is not None:
-                parameter.grad += found
+                parameter.grad += gradient
             else:
-                parameter.grad = found if first else found.clone()
+                parameter.grad = gradient if first else gradient.clone()
         result = self._result
-        loss_sum, weight = _own(result.loss_sum), _own(result.weight)
-        return Microbatch(loss_sum, weight, weight if result.expected is result.weight else _own(result.expected))
+        loss_sum, weight = _clone(result.loss_sum), _clone(result.weight)
+        return Microbatch(loss_sum, weight, weight if result.expected is result.weight else _clone(result.expected))
 
 
-def cuda_recorder() -> Recorder:
-    """Captures CUDA graphs, all in one pool of memory: they run one after the other."""
+def cuda_capture() -> Capture:
+    """Return a function that captures CUDA graphs, all in one memory pool: they never run at the same time."""
     pool = torch.cuda.graph_pool_handle()
 
-    def record(work: Callable[[], Any]) -> tuple[Any, Callable[[], None]]:
+    def capture(work: Callable[[], Any]) -> tuple[Any, Callable[[], None]]:
         graph = torch.cuda.CUDAGraph()
-        # Other threads save and fetch meanwhile: what they ask CUDA for is no part of the graph and no error.
+        # Other threads save and prefetch meanwhile: their CUDA calls neither belong to the graph nor are errors.
         with torch.cuda.graph(graph, pool=pool, capture_error_mode="thread_local"):
-            found = work()
-        return found, graph.replay
+            result = work()
+        return result, graph.replay
 
-    return record
+    return capture
 
 
 def _without_host_draws(work: Callable[[], Microbatch]) -> Microbatch:
-    """What `work` gives. Raises UsageError where it drew random numbers that a graph would not draw again."""
-    before = Generators()
-    found = work()
-    if not before.untouched():
+    """Return the result of `work`. Raises UsageError if it drew random numbers on the host, which a graph would not."""
+    states = GeneratorStates()
+    result = work()
+    if not states.unchanged():
         raise UsageError(
-            "compile=graphs: the model draws random numbers on the host, which a graph would repeat",
-            hint="compile=no",
+            "compile=graphs: the model draws random numbers on the host, and a graph would repeat the same ones",
+            hint="set compile=no",
         )
-    return found
+    return result
 
 
-def _own(value: Any) -> Any:
-    """The value a graph has written, where its next replay does not write."""
+def _clone(value: Any) -> Any:
+    """Return a copy of a tensor that the graph has written, since the next replay overwrites it."""
     return value.clone() if isinstance(value, Tensor) else value
 
 
 def _kind(leaf: Any) -> Hashable:
-    """What must be the same for a graph to serve again: of a tensor its shape, of anything else the value."""
+    """Return what must be equal to reuse a graph: a tensor's layout, or any other value itself."""
     return (leaf.shape, leaf.stride(), leaf.dtype, leaf.device) if isinstance(leaf, Tensor) else (leaf,)

@@ -1,4 +1,4 @@
-"""The same bits from the same state: kernels whose result does not depend on the order in which threads finish."""
+"""Deterministic kernels: the same state gives the same bits, whatever the order in which threads finish."""
 
 import os
 import sys
@@ -9,15 +9,15 @@ from typing import Any
 import torch
 
 _WARN = 1
-"""Of torch's modes: deterministic kernels, and a warning where there is none."""
+"""torch's debug mode in which kernels are deterministic, with a warning for operators that have no such kernel."""
 
 
 @contextmanager
 def deterministic() -> Iterator[None]:
-    """Within it torch runs deterministic kernels where it has them, and warns where it has none.
+    """Run torch's deterministic kernels within the context, with a warning for operators that have none.
 
-    cuBLAS needs a fixed workspace for it, which has to be set before CUDA starts; so enter it before the first use.
-    cuDNN does not try kernels against each other: which one wins would depend on the moment.
+    cuBLAS needs a fixed workspace, which has to be set before CUDA is initialized: enter the context before the first
+    use of CUDA. cuDNN's benchmark mode is off within it, since the kernel that it selects depends on timing.
     """
     memory: Any = torch.utils.deterministic
     before = (
@@ -26,21 +26,23 @@ def deterministic() -> Iterator[None]:
         torch.backends.cudnn.benchmark,
     )
     os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
-    _choose(_WARN)
-    # Filling memory that is about to be overwritten finds bugs in kernels; it costs a pass over every new tensor.
+    _set_mode(_WARN)
+    # Filling memory that is about to be overwritten reveals bugs in kernels, at the cost of a pass over every tensor.
     memory.fill_uninitialized_memory = False
     torch.backends.cudnn.benchmark = False
     try:
         yield
     finally:
-        _choose(before[0])
+        _set_mode(before[0])
         memory.fill_uninitialized_memory = before[1]
         torch.backends.cudnn.benchmark = before[2]
 
 
-def _choose(mode: int) -> None:
-    """As `torch.use_deterministic_algorithms`, which for its own setting would load the compiler; where that comes
-    later, `techniques/uncompiled.py` tells it."""
+def _set_mode(mode: int) -> None:
+    """Set the mode as `torch.use_deterministic_algorithms` does, but without importing the compiler for its own flag.
+
+    If the compiler is imported later, `techniques/uncompiled.py` sets that flag.
+    """
     torch.set_deterministic_debug_mode(mode)
     if "torch._inductor" in sys.modules:
         torch.use_deterministic_algorithms(mode != 0, warn_only=mode == _WARN)

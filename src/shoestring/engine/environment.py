@@ -1,4 +1,4 @@
-"""What the bits of a run depend on besides its recipe: versions, machine, settings."""
+"""The environment of a run: versions, machine and settings that determine its bits in addition to the recipe."""
 
 import hashlib
 import json
@@ -19,7 +19,7 @@ from shoestring.techniques import compiled
 
 
 def environment(settings: Settings, device: torch.device, loaded: LoadedRecipe) -> dict[str, Any]:
-    """Everything that, changed, lets a resumed run end in other bits."""
+    """Return everything whose change may make a resumed run end in different bits."""
     facts: dict[str, Any] = {
         "torch": torch.__version__,
         "numpy": np.__version__,
@@ -27,7 +27,7 @@ def environment(settings: Settings, device: torch.device, loaded: LoadedRecipe) 
         "device": device_name(device),
         "micro_batch": settings.micro_batch,
         "precision": settings.precision,
-        # What is not there is as it always was, so that older states are still known.
+        # None for a default, which compares equal to the missing entry of a checkpoint from before the setting existed.
         "checkpointing": None if settings.checkpointing == "no" else settings.checkpointing,
         "optimizer_kernel": settings.optimizer_kernel,
         "offload": None if settings.offload == "no" else settings.offload,
@@ -35,7 +35,7 @@ def environment(settings: Settings, device: torch.device, loaded: LoadedRecipe) 
         "compiler": compiled.toolchain(settings, device),
         "cudnn_benchmark": settings.cudnn_benchmark or None,
         "recipe file": loaded.digest[:16],
-        **{f"content of {name}": content(path)[:16] for name, path in loaded.paths.items()},
+        **{f"content of {name}": content_digest(path)[:16] for name, path in loaded.paths.items()},
     }
     if loaded.adaptation.quantization != "none" or loaded.adaptation.optimizer_states != "own":
         facts["bitsandbytes"] = version("bitsandbytes") if find_spec("bitsandbytes") else None
@@ -46,38 +46,38 @@ def environment(settings: Settings, device: torch.device, loaded: LoadedRecipe) 
     return facts
 
 
-def content(path: Path) -> str:
-    """The SHA-256 of a file, or of a directory's file names and sizes: reading all of a large data set takes long."""
+def content_digest(path: Path) -> str:
+    """Return the SHA-256 of a file, or of a directory's file names and sizes: reading a whole data set takes long."""
     if path.is_file():
         return sha256(path)
-    names = sorted((str(file.relative_to(path)), file.stat().st_size) for file in path.rglob("*") if file.is_file())
-    return hashlib.sha256(json.dumps(names).encode()).hexdigest()
+    entries = sorted((str(file.relative_to(path)), file.stat().st_size) for file in path.rglob("*") if file.is_file())
+    return hashlib.sha256(json.dumps(entries).encode()).hexdigest()
 
 
 def device_name(device: torch.device) -> str:
-    """The name of the hardware: `cpu`, or `cuda: Tesla T4`."""
+    """Return the name of the hardware: `cpu`, or `cuda: Tesla T4`."""
     return f"cuda: {torch.cuda.get_device_name(device)}" if device.type == "cuda" else device.type
 
 
-def differences(saved: dict[str, Any], now: dict[str, Any]) -> list[str]:
-    """What differs between where a checkpoint was saved and here, in words."""
+def differences(saved: dict[str, Any], current: dict[str, Any]) -> list[str]:
+    """Describe the differences between the environment of a checkpoint and the current one."""
     return [
-        f"{name}: saved under {saved.get(name)}, here {now.get(name)}"
-        for name in sorted(saved.keys() | now.keys())
-        if saved.get(name) != now.get(name)
+        f"{name}: saved under {saved.get(name)}, here {current.get(name)}"
+        for name in sorted(saved.keys() | current.keys())
+        if saved.get(name) != current.get(name)
     ]
 
 
-def require_same(saved: dict[str, Any], now: dict[str, Any], *, allow_inexact: bool) -> list[str]:
-    """The differences, which must be none unless they are allowed.
+def require_same(saved: dict[str, Any], current: dict[str, Any], *, allow_inexact: bool) -> list[str]:
+    """Return descriptions of the differences.
 
-    Raises UsageError naming every one of them otherwise.
+    Raises UsageError, which lists all of them, if there are any and `allow_inexact` is False.
     """
-    found = differences(saved, now)
-    if found and not allow_inexact:
+    problems = differences(saved, current)
+    if problems and not allow_inexact:
         raise UsageError(
             "the run would not continue bit for bit",
-            problems=found,
-            hint="restore what differs, or add --allow-inexact: same samples and schedule, other rounding",
+            problems=problems,
+            hint="restore what differs, or add --allow-inexact: same samples and schedule, different rounding",
         )
-    return found
+    return problems

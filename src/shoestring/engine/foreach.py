@@ -1,7 +1,7 @@
-"""The same done with many tensors in few kernels.
+"""Operations on many tensors in few kernels.
 
-torch's own optimizers and `clip_grad_norm_` are written with these functions, whose names are private (`_foreach_...`,
-the same from torch 2.6 to 2.13). Where one is missing, the tensors have their turn one by one: the same numbers.
+torch's own optimizers and `clip_grad_norm_` use these functions, whose names are private (`_foreach_...`, unchanged
+from torch 2.6 to 2.13). If one is missing, the tensors are processed one by one, with equal results.
 """
 
 from collections.abc import Sequence
@@ -11,33 +11,33 @@ import torch
 from torch import Tensor
 
 
-def copy(to: Sequence[Tensor], source: Sequence[Tensor]) -> None:
-    """Copy each of `source` into its place in `to`."""
-    together = _function("_foreach_copy_")
-    if together is not None:
-        together(to, source)
+def copy(destinations: Sequence[Tensor], sources: Sequence[Tensor]) -> None:
+    """Copy each source into its destination."""
+    batched = _function("_foreach_copy_")
+    if batched is not None:
+        batched(destinations, sources)
         return
-    for each, other in zip(to, source, strict=True):
-        each.copy_(other)
+    for destination, source in zip(destinations, sources, strict=True):
+        destination.copy_(source)
 
 
 def multiply(tensors: Sequence[Tensor], factor: float) -> None:
-    """Multiply each by `factor`, in place."""
-    together = _function("_foreach_mul_")
-    if together is not None:
-        together(tensors, factor)
+    """Multiply each tensor by `factor`, in place."""
+    batched = _function("_foreach_mul_")
+    if batched is not None:
+        batched(tensors, factor)
         return
-    for each in tensors:
-        each.mul_(factor)
+    for tensor in tensors:
+        tensor.mul_(factor)
 
 
 def norms(tensors: Sequence[Tensor], order: float) -> Sequence[Tensor]:
-    """Of each the norm of `order`."""
-    together = _function("_foreach_norm")
-    if together is not None:
-        of_each: Sequence[Tensor] = together(tensors, order)
-        return of_each
-    return [torch.linalg.vector_norm(each, order) for each in tensors]
+    """Return the norm of `order` of each tensor."""
+    batched = _function("_foreach_norm")
+    if batched is not None:
+        results: Sequence[Tensor] = batched(tensors, order)
+        return results
+    return [torch.linalg.vector_norm(tensor, order) for tensor in tensors]
 
 
 def _function(name: str) -> Any:

@@ -1,4 +1,4 @@
-"""Memory that ran out: how it is recognised, and how to come back from it with nothing of the attempt left alive."""
+"""Out-of-memory errors: recognizing them, and recovering without keeping any tensor of the failed attempt alive."""
 
 import gc
 from collections.abc import Callable
@@ -13,50 +13,50 @@ T = TypeVar("T")
 
 _MESSAGES = (
     "CUDA out of memory",
-    "CUDA error: out of memory",  # the driver's own, which passes the allocator by
+    "CUDA error: out of memory",  # of the driver, which bypasses the allocator
     "CUDNN_STATUS_ALLOC_FAILED",
     "CUDNN_STATUS_NOT_SUPPORTED",  # of a workspace that does not fit (accelerate: utils/memory.py)
     "CUBLAS_STATUS_ALLOC_FAILED",
     "DefaultCPUAllocator: can't allocate memory",
     "DefaultCPUAllocator: not enough memory",
 )
-_BROKEN = ("illegal memory access", "unspecified launch failure", "device-side assert", "misaligned address")
-"""After these the CUDA context is lost: nothing but another process helps, whatever else the message says."""
+_CONTEXT_LOST = ("illegal memory access", "unspecified launch failure", "device-side assert", "misaligned address")
+"""After these errors the CUDA context is lost: only another process helps, whatever else the message says."""
 
 
 class HalfDoneError(RunError):
-    """What ran out of memory may have changed part of the weights: only a checkpoint brings them back."""
+    """An out-of-memory error that may have left weights partly updated: only a checkpoint restores them."""
 
 
 def out_of_memory(error: BaseException) -> bool:
-    """Whether `error` says that memory ran out: by its type, or by what libraries write into a plain RuntimeError."""
+    """Return whether `error` is an out-of-memory error: by its type, or by a library's message in a RuntimeError."""
     if isinstance(error, torch.OutOfMemoryError | MemoryError):
         return True
     text = str(error)
     return (
         isinstance(error, RuntimeError)
-        and any(known in text for known in _MESSAGES)
-        and not any(known in text for known in _BROKEN)
+        and any(message in text for message in _MESSAGES)
+        and not any(message in text for message in _CONTEXT_LOST)
     )
 
 
 def error_message(error: BaseException) -> str:
-    """The first line of an error's text, or its name."""
+    """Return the first line of an error's text, or the name of its type."""
     return (str(error) or type(error).__name__).splitlines()[0][:300]
 
 
 @dataclass(frozen=True)
 class Failure:
-    """Memory ran out, and the first line of the error message."""
+    """An out-of-memory failure, by the first line of its error message."""
 
     message: str
 
 
 def catch_out_of_memory(act: Callable[[], T]) -> T | Failure:
-    """What `act` returned, or that its memory ran out.
+    """Return the result of `act`, or a `Failure` if it ran out of memory.
 
-    An exception holds every frame it came through and so every tensor in them. Only a text leaves this function, so
-    the tensors are free when it returns, where recovery inside a handler would find them all alive.
+    An exception references every frame that it passed through, and so all their tensors. Only the message leaves this
+    function, so these tensors are freed when it returns; a recovery within the handler would find them all alive.
 
     Raises every other error.
     """
@@ -68,53 +68,56 @@ def catch_out_of_memory(act: Callable[[], T]) -> T | Failure:
         return Failure(error_message(error))
 
 
-def retry_with_freed_memory(act: Callable[[], T], what: str) -> T:
-    """The result of `act`; where its memory runs out, once more with all caches given back.
+def retry_with_freed_memory(act: Callable[[], T], description: str) -> T:
+    """Return the result of `act`; on out-of-memory, free all caches and call it once more.
 
-    Raises RunError where even that does not help.
+    `description` completes the error message "out of memory while ...".
+
+    Raises RunError if the second call runs out of memory as well.
     """
-    done = catch_out_of_memory(act)
-    if isinstance(done, Failure):
+    result = catch_out_of_memory(act)
+    if isinstance(result, Failure):
         free()
-        done = catch_out_of_memory(act)
-    if isinstance(done, Failure):
+        result = catch_out_of_memory(act)
+    if isinstance(result, Failure):
         raise RunError(
-            f"no memory for {what}: {done.message}", hint="end what else takes memory here, then train again"
+            f"out of memory while {description}: {result.message}",
+            hint="end other processes that use memory on this machine, then train again",
         )
-    return done
+    return result
 
 
 def free() -> None:
-    """Give back what nothing refers to: cycles of objects, and what CUDA's allocator keeps to itself."""
+    """Free unreferenced memory: reference cycles, and the cache of CUDA's allocator."""
     gc.collect()
     if torch.cuda.is_initialized():
         torch.cuda.empty_cache()
 
 
 class RetriesWatch:
-    """Says when CUDA's allocator has come so near to its end that it emptied its cache to go on.
+    """Detects that memory is so scarce that CUDA's allocator had to empty its cache to continue.
 
-    That costs time in every update, and comes before the error. Each tenfold is told, not each one.
+    That slows down every update and precedes an out-of-memory error. It is reported at each tenfold number of retries.
     """
 
     def __init__(self) -> None:
-        self._told_at = 1
+        self._next_report = 1
 
-    def seen(self, retries: int) -> str | None:
-        """What to say when `retries` (torch's `num_alloc_retries`, of the whole process) have been; None for nothing.
+    def observe(self, retries: int) -> str | None:
+        """Return the message for `retries`, torch's `num_alloc_retries` of the whole process; None for no message.
 
-        It is told at 1, 10, 100 and so on, or when it has passed these.
+        There is a message when the number reaches or passes 1, 10, 100 and so on.
         """
-        if retries < self._told_at:
+        if retries < self._next_report:
             return None
-        while self._told_at <= retries:
-            self._told_at *= 10
+        while self._next_report <= retries:
+            self._next_report *= 10
         return (
-            f"memory is nearly full: {retries} times so far the allocator had to empty its cache to find room, which "
-            "slows updates down; a smaller micro_batch would not need it"
+            f"GPU memory is nearly full: the allocator has emptied its cache {retries} times so far to find space, "
+            "which slows updates down; a smaller micro_batch would avoid it"
         )
 
 
 def alloc_retries() -> int:
-    """How often this process's CUDA allocator had to empty its cache to find room; 0 without CUDA."""
+    """Return how often this process's CUDA allocator had to empty its cache to find space; 0 without CUDA."""
     return int(torch.cuda.memory_stats().get("num_alloc_retries", 0)) if torch.cuda.is_initialized() else 0

@@ -1,4 +1,4 @@
-"""The arithmetic of a step: fp32, or automatic mixed precision in bf16 or fp16, the latter with loss scaling."""
+"""The precision of a step: fp32, or automatic mixed precision in bf16 or fp16, the latter with loss scaling."""
 
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
@@ -9,16 +9,17 @@ import torch
 from shoestring.errors import UsageError
 from shoestring.settings import Precision
 
-LEAST_SCALE = 1.0
-"""A loss scale below it makes gradients smaller than they are: what still overflows then is no matter of scaling."""
+MIN_LOSS_SCALE = 1.0
+"""A loss scale below 1 makes gradients smaller than they are: if they still overflow, scaling is not the cause."""
 
-IN_A_ROW = {"fp32": 1, "bf16": 1, "fp16": 8}
-"""Updates without a finite loss that end a run. In fp16 a forward can overflow on one odd batch: it is left out."""
+NON_FINITE_LIMIT = {"fp32": 1, "bf16": 1, "fp16": 8}
+"""Consecutive updates without a finite loss that end a run. In fp16 one unusual batch can overflow the forward; such an
+update is skipped."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class MixedPrecision:
-    """`autocast()` wraps forward and loss; `scaler` scales the loss where fp16 gradients would vanish."""
+    """`autocast()` wraps forward and loss; `scaler` scales the loss in fp16, whose gradients would underflow."""
 
     name: Precision
     autocast: Callable[[], AbstractContextManager[object]]
@@ -26,7 +27,7 @@ class MixedPrecision:
 
 
 def mixed_precision(name: Precision, device: torch.device) -> MixedPrecision:
-    """The arithmetic called `name` on `device`.
+    """Return the precision called `name` on `device`.
 
     Raises UsageError for bf16 on a GPU that only emulates it, as Turing does.
     """
@@ -34,9 +35,9 @@ def mixed_precision(name: Precision, device: torch.device) -> MixedPrecision:
         return MixedPrecision(name=name, autocast=nullcontext, scaler=None)
     if name == "bf16" and device.type == "cuda" and not torch.cuda.is_bf16_supported(including_emulation=False):
         raise UsageError(
-            f"precision=bf16: {torch.cuda.get_device_name(device)} has no units for it and would emulate it, many "
+            f"precision=bf16: {torch.cuda.get_device_name(device)} has no bf16 units and would emulate them, many "
             "times slower than fp32",
-            hint="precision=fp16",
+            hint="set precision=fp16",
         )
     dtype = torch.float16 if name == "fp16" else torch.bfloat16
     return MixedPrecision(
@@ -46,8 +47,8 @@ def mixed_precision(name: Precision, device: torch.device) -> MixedPrecision:
     )
 
 
-def remark(name: Precision, device: torch.device) -> str | None:
-    """What a person should know about `name` on `device`; None for nothing."""
+def precision_note(name: Precision, device: torch.device) -> str | None:
+    """Return a note for the user about `name` on `device`; None without one."""
     if name == "fp16" and device.type == "cpu":
-        return "fp16 on a CPU is for tests: it is slower than fp32 there, and rounds more"
+        return "fp16 on a CPU is for tests: it is slower than fp32 there and less accurate"
     return None

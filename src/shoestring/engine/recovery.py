@@ -1,5 +1,5 @@
-"""An update that is done again from its beginning: in smaller microbatches where memory ran out, with a smaller loss
-scale where fp16 overflowed."""
+"""Repeating an update from its beginning: with smaller microbatches on out-of-memory, with a smaller loss scale on
+overflow in fp16."""
 
 import contextlib
 import functools
@@ -11,9 +11,9 @@ import torch
 from torch import nn
 from torch.optim import Optimizer
 
-from shoestring.engine.buffers import Buffers
+from shoestring.engine.buffers import BufferBackup
 from shoestring.engine.memory import Failure, catch_out_of_memory, free
-from shoestring.engine.precision import LEAST_SCALE, MixedPrecision
+from shoestring.engine.precision import MIN_LOSS_SCALE, MixedPrecision
 from shoestring.engine.state import trains_batch_norm
 from shoestring.engine.update import UpdateResult
 from shoestring.errors import RunError
@@ -25,32 +25,32 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, kw_only=True)
 class OutOfMemory:
-    """What did not fit and what is done about it."""
+    """An out-of-memory event: what failed, and how training continues."""
 
     failure: str
-    """What the library said."""
+    """The library's error message."""
     micro_batch: int
-    """That it was tried with."""
+    """The microbatch of the failed attempt."""
     done: str
-    """In words: microbatch 4, ..."""
+    """A description of what is smaller now: "microbatch 4", ..."""
 
 
 class Recovering:
-    """Runs an update, in anyone's loop, until it fits. The effective batch stays as it is::
+    """Runs an update, in any training loop, until it fits in memory. The effective batch is unchanged::
 
         recovering = Recovering(model, optimizer, mixed_precision)
         for number in range(updates):
-            def attempt(micro_batch):  # all of the update, from its random numbers on
+            def attempt(micro_batch):  # the whole update, starting with its random numbers
                 seed_all(derive(seed, "update", number))
                 microbatches = batches(number, micro_batch)
                 return update(
                     model, optimizer, loss, microbatches, samples=64, mixed_precision=mixed_precision
                 )
-            result, micro_batch = recovering.run(attempt, micro_batch)  # keep micro_batch with your checkpoint
+            result, micro_batch = recovering.run(attempt, micro_batch)  # store micro_batch in your checkpoint
 
-    Before each new attempt gradients are cleared, buffers are as they were at the start and the scaler has forgotten
-    the attempt but kept its scale. Random generators are not touched: an attempt that seeds them begins as the first
-    one did. Python attributes that a forward changes stay changed.
+    Before each new attempt gradients are cleared, buffers are restored from the start of the update, and the scaler
+    drops the state of the failed attempt but keeps its scale. Random generators are not changed: an attempt that seeds
+    them starts like the first one. Python attributes that a forward changes are not restored.
     """
 
     @accepts_old_arguments
@@ -69,64 +69,66 @@ class Recovering:
         """
         self._model, self._optimizer, self._mixed_precision = model, optimizer, mixed_precision
         self._on_out_of_memory, self._fallback = on_out_of_memory, fallback
-        self._buffers = Buffers(model)
+        self._buffers = BufferBackup(model)
 
     def run(self, attempt: Callable[[int], T], micro_batch: int) -> tuple[T, int]:
-        """What `attempt(micro_batch)` returns, halved as often as it takes, and the size that it took.
+        """Call `attempt(micro_batch)`, with half the microbatch after each out-of-memory error, and return its result
+        and the microbatch that fit.
 
-        Where the result is an `UpdateResult` whose step was left out because scaled gradients overflowed, the attempt
-        is made again with the smaller scale; `skipped` of the one returned counts all of them.
+        If the result is an `UpdateResult` whose step was skipped because scaled gradients overflowed, the attempt is
+        repeated with the smaller scale; `skipped` of the returned result counts all of these.
 
-        Raises RunError when the smallest microbatch does not fit and nothing else is left to try, and HalfDoneError
-        when weights may have been changed in part: then a checkpoint is the only way back.
+        Raises RunError if the smallest microbatch does not fit and no fallback is left, and HalfDoneError if weights
+        may be partly updated: then only a checkpoint restores them.
         """
-        self._buffers.keep()
+        self._buffers.save()
         overflows = 0
         while True:
-            done = catch_out_of_memory(functools.partial(attempt, micro_batch))
-            if isinstance(done, Failure):
+            result = catch_out_of_memory(functools.partial(attempt, micro_batch))
+            if isinstance(result, Failure):
                 self._rewind()
                 free()
-                micro_batch = self._smaller(done.message, micro_batch)
+                micro_batch = self._next_micro_batch(result.message, micro_batch)
                 continue
-            if isinstance(done, UpdateResult):
-                if not done.stepped:
-                    self._rewind()  # an update that leaves out its step leaves nothing else behind either
-                    if self._may_fit_a_smaller_scale(done):
+            if isinstance(result, UpdateResult):
+                if not result.stepped:
+                    self._rewind()  # a skipped step must not leave anything else of its update behind either
+                    if self._smaller_scale_may_help(result):
                         overflows += 1
                         continue
-                done.skipped += overflows
-            return done, micro_batch
+                result.skipped += overflows
+            return result, micro_batch
 
-    def _smaller(self, failure: str, micro_batch: int) -> int:
-        """The size to try next."""
+    def _next_micro_batch(self, failure: str, micro_batch: int) -> int:
+        """Return the microbatch to try next, after applying a fallback if it cannot be smaller."""
         smaller = halved(micro_batch, least_micro_batch(batch_norm=trains_batch_norm(self._model)))
-        done = f"microbatch {smaller}" if smaller < micro_batch else self._fallback(failure)
-        if not done:
+        description = f"microbatch {smaller}" if smaller < micro_batch else self._fallback(failure)
+        if not description:
             raise RunError(
                 f"out of memory even with microbatches of {smaller}: {failure}",
-                hint="a smaller model or shorter samples, activation checkpointing, or a GPU with more memory",
+                hint="use a smaller model, shorter samples, activation checkpointing, or a GPU with more memory",
             )
-        self._on_out_of_memory(OutOfMemory(failure=failure, micro_batch=micro_batch, done=done))
+        self._on_out_of_memory(OutOfMemory(failure=failure, micro_batch=micro_batch, done=description))
         return smaller
 
     def _rewind(self) -> None:
         forget(self._model, self._optimizer, self._mixed_precision)
         self._buffers.restore()
 
-    def _may_fit_a_smaller_scale(self, result: UpdateResult) -> bool:
-        """Not where the loss itself is not finite: the scale is no part of it."""
+    def _smaller_scale_may_help(self, result: UpdateResult) -> bool:
+        """Return whether gradients may be finite with a smaller loss scale; not if the loss itself is not finite."""
         scaler = self._mixed_precision.scaler
-        return scaler is not None and scaler.get_scale() >= LEAST_SCALE and bool(torch.isfinite(result.loss))
+        return scaler is not None and scaler.get_scale() >= MIN_LOSS_SCALE and bool(torch.isfinite(result.loss))
 
 
 def forget(model: nn.Module, optimizer: Optimizer | None, mixed_precision: MixedPrecision) -> None:
-    """Drop the gradients of an update that was not finished, and what the scaler knows of it."""
+    """Discard the gradients of an unfinished update, and the scaler's state of it."""
     model.zero_grad(set_to_none=True)
     if optimizer is not None:
         optimizer.zero_grad(set_to_none=True)
     if mixed_precision.scaler:
-        # A scale that is given, the same as before, is all that has it forget that these gradients were unscaled, and
-        # nothing else. One that has scaled nothing yet has nothing to forget, and says so by an assertion.
+        # Setting the scale to its current value is the only public way to clear the scaler's record that these
+        # gradients were unscaled, and it clears nothing else. A scaler that has not scaled anything yet has no such
+        # record and raises an AssertionError.
         with contextlib.suppress(AssertionError):
             mixed_precision.scaler.update(new_scale=mixed_precision.scaler.get_scale())

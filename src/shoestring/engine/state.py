@@ -1,4 +1,4 @@
-"""What a run's checkpoints hold and its steps work on: a model, its optimizer, and how far they are.
+"""The state of training, which checkpoints store: a model, its optimizer, and the progress of the run.
 
 Sample order, schedule and random numbers are functions of the seed and the update's number, so nothing else is saved.
 """
@@ -26,7 +26,7 @@ from shoestring.techniques.fallbacks import Limits, Sizes, least_micro_batch
 
 
 class State(Protocol):
-    """What the steps of training need of a state: the engine's own, or that of a library's trainer."""
+    """The interface of a state that the steps of training use: the engine's own, or that of a library's trainer."""
 
     mixed_precision: MixedPrecision
     sizes: Sizes
@@ -35,42 +35,42 @@ class State(Protocol):
 
     @property
     def model(self) -> nn.Module:
-        """Whose weights must be finite; `pack()["model"]` has them by their names."""
+        """The model, whose weights must be finite; `pack()["model"]` contains them by name."""
 
     @property
     def optimizer(self) -> Any:
-        """None before a library's trainer has made it."""
+        """The optimizer; None before a library's trainer has created it."""
 
     @property
     def update(self) -> int:
-        """Updates done."""
+        """The number of completed updates."""
 
     @property
     def total_updates(self) -> int:
-        """Of the whole run; 0 while a library's trainer has not said."""
+        """The number of updates of the whole run; 0 while a library's trainer has not determined it."""
 
     @property
     def epochs_done(self) -> int:
-        """Epochs whose updates are all done."""
+        """The number of epochs whose updates are all completed."""
 
     @property
     def at_epoch_end(self) -> bool:
-        """Whether the last update was an epoch's last."""
+        """Whether the last completed update ended an epoch."""
 
     def pack(self) -> dict[str, Any]:
-        """The state as sections of a checkpoint."""
+        """Return the state as sections of a checkpoint."""
 
     def restore(self, saved: Mapping[str, Any]) -> None:
-        """Take over a state that `pack` gave, with its sizes where they were saved under the same settings."""
+        """Load a state that `pack` returned, with its sizes if they were saved under the same settings."""
 
     def limits(self) -> Limits:
-        """What decides which fallbacks there are."""
+        """Return the properties of the model and optimizer that determine the available fallbacks."""
 
     def release(self) -> None:
-        """Give back the memory of everything that the next update makes anew."""
+        """Free the memory of everything that the next update allocates again."""
 
     def resize(self, sizes: Sizes) -> None:
-        """Put these sizes in force. Weights may be half updated until `restore`."""
+        """Apply `sizes`. Weights may be partly updated until `restore`."""
 
 
 @dataclass(kw_only=True)
@@ -81,18 +81,18 @@ class TrainingState:
     optimizer: Optimizer
     mixed_precision: MixedPrecision
     parts: Parts = field(default_factory=Parts)
-    """Of the recipe."""
+    """The parts of the recipe."""
     learning_rates: list[float]
-    """Of each parameter group before the schedule's factor."""
+    """The learning rate of each parameter group, without the schedule's factor."""
     update: int = 0
-    """Updates done."""
+    """The number of completed updates."""
     epochs: int = 1
     updates_per_epoch: int = 1
     history: list[dict[str, Any]] = field(default_factory=list)
     sizes: Sizes = field(default_factory=Sizes)
-    """As the settings ask, or smaller."""
+    """The sizes of the settings, or smaller ones after out-of-memory."""
     cuda_graphs: CudaGraphs | None = None
-    """CUDA graphs of the microbatches, where they are asked for."""
+    """The CUDA graphs of the microbatches, if the settings use them."""
 
     @property
     def total_updates(self) -> int:
@@ -116,23 +116,24 @@ class TrainingState:
         }
 
     def restore(self, saved: Mapping[str, Any]) -> None:
-        """As `State.restore`, a section at a time.
+        """Load the sections of a checkpoint.
 
-        Raises CheckpointError when the model, the optimizer or the precision is not the one that was saved; nothing
-        has changed then.
+        Raises CheckpointError if the model, the optimizer or the precision is not the one that was saved; the state is
+        unchanged then.
         """
         self._require_fits(saved)
-        # What an optimizer makes of its state only it knows, so it is asked first, and gets its own back if it fails.
-        scaler, before = self.mixed_precision.scaler, self.optimizer.state_dict()
+        # Only the optimizer can tell whether it accepts a state. So it is loaded first, and on failure its previous
+        # state is loaded again.
+        scaler, previous_optimizer_state = self.mixed_precision.scaler, self.optimizer.state_dict()
         try:
             self.optimizer.load_state_dict(self._own_memory(saved["optimizer"]))
             eightbit.share_tables(self.optimizer)
             if scaler and saved["scaler"]:
                 scaler.load_state_dict(saved["scaler"])
-            # What is not among it is frozen, and as the recipe made it.
+            # Not strict: frozen weights are not saved, since the recipe creates them.
             self.model.load_state_dict(saved["model"], strict=False)
         except (RuntimeError, ValueError, KeyError, TypeError, AttributeError) as error:
-            self.optimizer.load_state_dict(before)
+            self.optimizer.load_state_dict(previous_optimizer_state)
             raise CheckpointError(f"the checkpoint cannot be restored: {type(error).__name__}: {error}") from error
         self.update = saved["progress"]["update"]
         self.history = saved["progress"]["history"]
@@ -147,51 +148,53 @@ class TrainingState:
 
     def release(self) -> None:
         if self.cuda_graphs:
-            self.cuda_graphs.forget()
+            self.cuda_graphs.release()
 
     def resize(self, sizes: Sizes) -> None:
         self.sizes = sizes
         if sizes.checkpointing == "full":
             checkpointing.apply(self.model, self.parts, "full")
-            # A graph cannot ask for the state of random numbers, as recomputing does; the same kernels run without it.
+            # Recomputing reads the random state, which a graph cannot; the same kernels run without graphs.
             self.cuda_graphs = None
         if sizes.optimizer_kernel == "for-loop":
             kernels.choose(self.optimizer, "for-loop")
 
     def _require_fits(self, saved: Mapping[str, Any]) -> None:
-        lacking = {"model", "optimizer", "scaler", "progress"} - saved.keys()
-        problems = [f"it has no {name}" for name in sorted(lacking)]
+        missing = {"model", "optimizer", "scaler", "progress"} - saved.keys()
+        problems = [f"the section {name!r} is missing" for name in sorted(missing)]
         if not problems:
             parameters = [parameter for group in self.optimizer.param_groups for parameter in group["params"]]
-            problems += [f"model: {what}" for what in misfits(saved["model"], trained_state(self.model))]
+            problems += [f"model: {misfit}" for misfit in misfits(saved["model"], trained_state(self.model))]
             problems += [
-                f"optimizer: {what}"
-                for what in optimizer_misfits(saved["optimizer"], self.optimizer.state_dict(), parameters)
+                f"optimizer: {misfit}"
+                for misfit in optimizer_misfits(saved["optimizer"], self.optimizer.state_dict(), parameters)
             ]
             progress = saved["progress"] if isinstance(saved["progress"], dict) else {}
             update, history = progress.get("update"), progress.get("history")
             if not isinstance(update, int) or update < 0 or not isinstance(history, list):
-                problems.append("progress: it does not say how many updates are done")
+                problems.append("progress: the number of completed updates or the metrics of the epochs are missing")
         if problems:
-            more = [f"and {len(problems) - 20} more"] if len(problems) > 20 else []
+            omitted = [f"and {len(problems) - 20} more"] if len(problems) > 20 else []
             raise CheckpointError(
-                "the checkpoint is of another model or optimizer",
-                problems=[*problems[:20], *more],
-                hint="has the recipe's model() or optimizer() changed since the run began?",
+                "the checkpoint belongs to another model or optimizer",
+                problems=[*problems[:20], *omitted],
+                hint="check whether the recipe's model() or optimizer() has changed since the run started",
             )
 
     def _own_memory(self, saved: Any) -> Any:
-        """An optimizer's state in memory of its own, aligned as torch allocates: a file's pages need not be, and vector
-        code may round the ends of an unaligned tensor differently. What goes to a GPU is copied on its way there.
+        """Copy an optimizer's state from a file's pages into memory that torch allocates.
+
+        torch's memory is aligned, and vector code may round the ends of an unaligned tensor differently. States for a
+        GPU are copied on their way there anyway.
         """
-        # States are where their copies of parameters are; an optimizer in host memory has all of them here.
-        here = isinstance(self.optimizer, offload.HostOptimizer) or any(
+        # States are on the device of their parameters; an optimizer in host memory has all of them on the host.
+        on_host = isinstance(self.optimizer, offload.HostOptimizer) or any(
             parameter.device.type == "cpu" for group in self.optimizer.param_groups for parameter in group["params"]
         )
 
         def own(value: Any) -> Any:
             if isinstance(value, torch.Tensor):
-                return value.clone() if here or value.ndim == 0 else value
+                return value.clone() if on_host or value.ndim == 0 else value
             if isinstance(value, dict):
                 return {key: own(item) for key, item in value.items()}
             return [own(item) for item in value] if isinstance(value, list) else value
@@ -202,9 +205,9 @@ class TrainingState:
 def build(
     loaded: LoadedRecipe, settings: Settings, device: torch.device, *, updates_per_epoch: int = 1
 ) -> TrainingState:
-    """The state before the first update: a model initialised from the seed, on `device`, in training mode.
+    """Build the state before the first update: a model initialized from the seed, on `device`, in training mode.
 
-    Raises UsageError for a technique that the model or its optimizer has not.
+    Raises UsageError for a technique that the model or its optimizer does not support.
     """
     assert settings.precision is not None
     seed_all(derive(loaded.seed, "model"))
@@ -215,7 +218,7 @@ def build(
     optimizer = adapt.trained_optimizer(loaded, model, device)
     kernels.choose(optimizer, settings.optimizer_kernel)
     optimizer = offload.hosted(optimizer, settings)
-    torch.backends.cudnn.benchmark = autotuning.autotunes(settings, loaded.parts)
+    torch.backends.cudnn.benchmark = autotuning.uses_cudnn_benchmark(settings, loaded.parts)
     return TrainingState(
         model=model,
         optimizer=optimizer,
@@ -225,10 +228,10 @@ def build(
         epochs=loaded.epochs,
         updates_per_epoch=updates_per_epoch,
         sizes=Sizes.of(settings),
-        cuda_graphs=cuda_graphs.of(model, settings, device),
+        cuda_graphs=cuda_graphs.build_cuda_graphs(model, settings, device),
     )
 
 
 def trains_batch_norm(model: nn.Module) -> bool:
-    """Whether some BatchNorm takes its statistics from the microbatch."""
+    """Return whether any BatchNorm computes its statistics over the microbatch."""
     return any(isinstance(module, norms.BATCH) and module.training for module in model.modules())

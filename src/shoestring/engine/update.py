@@ -1,6 +1,7 @@
 """One update: the gradient of the effective batch from its microbatches, then one optimizer step.
 
-The update's loss is the sum over all microbatches divided by their total weight, so how it was split does not matter.
+The loss of an update is the sum over all microbatches divided by their total weight, so it does not depend on how the
+batch is split.
 """
 
 from collections.abc import Callable, Hashable, Iterable
@@ -19,36 +20,37 @@ from shoestring.errors import RunError, UsageError
 
 LossFunction = Callable[[nn.Module, Any], Any]
 Weight = float | Tensor
-"""A float, or float64 on the device where the loss left it there: a GPU is not asked for a number before its time."""
+"""A float, or a float64 tensor if the loss returned it on a GPU: reading it there would synchronize the device."""
 
 
 class Microbatch(NamedTuple):
-    """What is known of a microbatch when its gradient is there."""
+    """The result of a microbatch whose gradient has been added."""
 
     loss_sum: Tensor
     weight: Weight
     expected: Weight
-    """The weight of the whole effective batch, by which the gradient was divided."""
+    """The expected weight of the whole effective batch, by which the gradient was divided."""
 
 
 Work = Callable[[Any, Weight | None], Microbatch]
-"""Adds a microbatch's gradient, given the batch and, from an update's second microbatch on, `Microbatch.expected`."""
+"""Adds the gradient of a microbatch. Arguments: the batch, and `Microbatch.expected` of the update's first microbatch
+or None for the first one itself."""
 Runner = Callable[[Work, Any, Weight | None, Hashable], Microbatch]
-"""Does such work in another way. What is asked for under an equal key differs in tensors' values alone."""
+"""Runs a `Work` in another way, such as a CUDA graph. Calls with equal keys differ only in the values of tensors."""
 
 
 @dataclass(kw_only=True)
 class UpdateResult:
-    """What an update did; tensors stay on the device until somebody reads them, so that a GPU need not wait."""
+    """The result of an update. Tensors stay on the device until they are read, so that a GPU does not have to wait."""
 
     loss: Tensor
-    """Sum over the effective batch divided by its total weight, scalar."""
+    """The sum over the effective batch divided by its total weight, scalar."""
     gradient_norm: Tensor | None
-    """Before clipping, scalar; None where nothing is clipped."""
+    """The norm before clipping, scalar; None without clipping."""
     skipped: int
-    """How often the optimizer's step was left out and the loss scale lowered, because fp16 overflowed."""
+    """How often the optimizer's step was skipped and the loss scale lowered because fp16 overflowed."""
     stepped: bool
-    """Whether the step was made in the end."""
+    """Whether the step was finally made."""
 
 
 def update(
@@ -64,36 +66,38 @@ def update(
 ) -> UpdateResult:
     """Run one update over `microbatches`, pairs of (batch on the device, its number of samples).
 
-    `samples` is the size of the effective batch. `loss(model, batch)` gives a mean over the batch's samples, or
-    (sum, weight). Gradients must be clear on entry and are clear on return. `run` does the work of each microbatch,
-    which is otherwise done as Python comes to it.
+    `samples` is the size of the effective batch. `loss(model, batch)` returns a mean over the batch's samples, or
+    (sum, weight). Gradients must be clear on entry and are clear on return. `run` runs the work of each microbatch, by
+    default eagerly.
 
-    Raises RunError when all samples together weigh nothing, and HalfDoneError where memory ran out within the step;
-    where it ran out before, nothing has changed but gradients and buffers.
+    Raises RunError if the total weight is zero, and HalfDoneError if the optimizer's step runs out of memory; an
+    out-of-memory error before the step has changed only gradients and buffers.
     """
     total_sum: Tensor | None = None
     total_weight: Weight = 0.0
     expected_weight: Weight | None = None
-    # A loss that is in some stage of the run is a partial of it.
+    # The loss of a stage of the run is a partial, with the stage among its keywords.
     stage = (*getattr(loss, "keywords", {}).items(),)
     for batch, size in microbatches:
-        work = partial(_gradient, model, loss, size, samples, mixed_precision)
+        work = partial(_add_gradient, model, loss, size, samples, mixed_precision)
         loss_sum, weight, expected_weight = (
             run(work, batch, expected_weight, (stage, size, samples)) if run else work(batch, expected_weight)
         )
         total_weight = weight if total_sum is None else total_weight + weight
         total_sum = loss_sum if total_sum is None else total_sum + loss_sum
-    assert total_sum is not None and expected_weight is not None, "an update of nothing"
-    # Where one microbatch is all of it nothing needs correcting, and a weight on a GPU is not waited for.
-    correct = total_weight is not expected_weight
-    if (correct or isinstance(total_weight, float)) and total_weight == 0:
-        raise RunError("the samples of an update weigh nothing together", hint="is every target padding?")
+    assert total_sum is not None and expected_weight is not None, "an update needs at least one microbatch"
+    # A single microbatch needs no correction, and its weight on a GPU is not waited for.
+    needs_correction = total_weight is not expected_weight
+    if (needs_correction or isinstance(total_weight, float)) and total_weight == 0:
+        raise RunError(
+            "the total weight of an update's samples is zero", hint="check whether all of their targets are padding"
+        )
 
     parameters = [parameter for group in optimizer.param_groups for parameter in group["params"]]
     gradients = [parameter.grad for parameter in parameters if parameter.grad is not None]
     if mixed_precision.scaler:
         mixed_precision.scaler.unscale_(optimizer)
-    if correct and total_weight != expected_weight:
+    if needs_correction and total_weight != expected_weight:
         foreach.multiply(gradients, float(expected_weight / total_weight))
     norm = nn.utils.clip_grad_norm_(parameters, clip_norm) if clip_norm is not None else None
     mean = total_sum / total_weight
@@ -102,7 +106,7 @@ def update(
     return UpdateResult(loss=mean, gradient_norm=norm, skipped=int(not stepped), stepped=stepped)
 
 
-def _gradient(
+def _add_gradient(
     model: nn.Module,
     loss: LossFunction,
     size: int,
@@ -113,19 +117,19 @@ def _gradient(
 ) -> Microbatch:
     """Add the gradient of a microbatch of `size` to those of the parameters."""
     with mixed_precision.autocast():
-        loss_sum, weight = as_sum(loss(model, batch), size)
+        loss_sum, weight = loss_sum_and_weight(loss(model, batch), size)
     if expected is None:
-        expected = _expected(weight, size, samples)
-    backward = loss_sum / expected
-    torch.autograd.backward(mixed_precision.scaler.scale(backward) if mixed_precision.scaler else backward)
+        expected = _expected_weight(weight, size, samples)
+    mean = loss_sum / expected
+    torch.autograd.backward(mixed_precision.scaler.scale(mean) if mixed_precision.scaler else mean)
     return Microbatch(loss_sum.detach(), weight, expected)
 
 
-def _expected(weight: Weight, size: int, samples: int) -> Weight:
-    """The total weight of `samples`, as far as the first microbatch of `size` with its `weight` promises it.
+def _expected_weight(weight: Weight, size: int, samples: int) -> Weight:
+    """Extrapolate the total weight of `samples` from the `weight` of the first microbatch, of `size` samples.
 
-    It is known only at the end, yet fp16 gradients must have about their final size while they are summed. So they are
-    divided by this and corrected at the end.
+    The total is known only at the end, but fp16 gradients must have about their final magnitude while they are summed.
+    So they are divided by this estimate and corrected at the end.
     """
     if size >= samples:
         return weight
@@ -134,15 +138,15 @@ def _expected(weight: Weight, size: int, samples: int) -> Weight:
     return weight * samples / size if weight > 0 else float(samples)
 
 
-def as_sum(value: Any, size: int) -> tuple[Tensor, Weight]:
-    """What a recipe's loss returned for `size` samples as the pair (sum in fp32, weight).
+def loss_sum_and_weight(value: Any, size: int) -> tuple[Tensor, Weight]:
+    """Return the pair (sum in fp32, weight) for the `value` that a recipe's loss returned for `size` samples.
 
-    Raises UsageError for anything but a scalar, or (scalar, weight).
+    Raises UsageError for anything other than a scalar or (scalar, weight).
     """
     pair = isinstance(value, tuple) and len(value) == 2
     loss_sum, weight = value if pair else (value, size)
-    many = isinstance(weight, Tensor) and weight.numel() != 1
-    if not isinstance(loss_sum, Tensor) or loss_sum.numel() != 1 or many:
+    invalid_weight = isinstance(weight, Tensor) and weight.numel() != 1
+    if not isinstance(loss_sum, Tensor) or loss_sum.numel() != 1 or invalid_weight:
         shape = tuple(loss_sum.shape) if isinstance(loss_sum, Tensor) else type(loss_sum).__name__
         raise UsageError(
             f"loss() returned {shape}", hint="return the mean over the batch as a scalar, or the pair (sum, weight)"
@@ -156,7 +160,7 @@ def as_sum(value: Any, size: int) -> tuple[Tensor, Weight]:
 
 
 def _step(optimizer: Optimizer, mixed_precision: MixedPrecision) -> bool:
-    """One optimizer step; False where fp16 overflow made the scaler leave it out."""
+    """Make one optimizer step. Returns False if the scaler skipped it because of an overflow in fp16."""
     scaler = mixed_precision.scaler
     scale = scaler.get_scale() if scaler else 0.0
     try:
@@ -169,6 +173,6 @@ def _step(optimizer: Optimizer, mixed_precision: MixedPrecision) -> bool:
         if not out_of_memory(error):
             raise
         raise HalfDoneError(
-            error_message(error), hint="weights may be half updated: go on from the last checkpoint"
+            error_message(error), hint="weights may be partly updated: resume from the last checkpoint"
         ) from error
     return scaler.get_scale() >= scale

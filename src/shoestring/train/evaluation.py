@@ -1,4 +1,4 @@
-"""Metrics on data the model does not train on, and what they decide: the best weights and when to stop early."""
+"""Metrics on data the model does not train on, and what depends on them: the best weights and early stopping."""
 
 from collections.abc import Iterator
 from contextlib import closing
@@ -8,10 +8,10 @@ from typing import Any
 import torch
 from torch import nn
 
-from shoestring.data.in_order import in_order
 from shoestring.data.seeding import derive, seed_all
+from shoestring.data.sequential import sequential_batches
 from shoestring.engine.precision import MixedPrecision
-from shoestring.engine.update import as_sum
+from shoestring.engine.update import loss_sum_and_weight
 from shoestring.errors import UsageError
 from shoestring.recipe.options import LoadedRecipe
 from shoestring.recipe.parts import Parts
@@ -30,15 +30,16 @@ def evaluate(
     stop: Stop,
     workers: int = 0,
 ) -> dict[str, Any]:
-    """The recipe's metrics on `dataset`, in evaluation mode and without gradients, `micro_batch` samples at once.
+    """Compute the recipe's metrics on `dataset`, in evaluation mode, without gradients, `micro_batch` samples at a
+    time.
 
-    `workers` processes fetch ahead where that pays; the metrics are the same bits whatever their number.
+    Up to `workers` processes prefetch batches if that saves time; the metrics are bit-identical for any number of them.
 
-    Raises SessionOver when it is time to stop before the last batch, or would be; nothing is changed then.
+    Raises SessionOver if the session has to stop before the last batch; the model is unchanged then.
     """
-    parts, training = loaded.parts, {module: module.training for module in model.modules()}
-    batches = in_order(dataset, loaded.recipe, micro_batch, device, loaded.seed, workers=workers)
-    fitting = polled(stop, "evaluation", batches, len(dataset))
+    parts, training_modes = loaded.parts, {module: module.training for module in model.modules()}
+    batches = sequential_batches(dataset, loaded.recipe, micro_batch, device, loaded.seed, workers=workers)
+    polled_batches = polled(stop, "evaluation", batches, len(dataset))
     seed_all(derive(loaded.seed, "evaluation"))
     model.eval()
     try:
@@ -47,43 +48,44 @@ def evaluate(
                 size = {"size": micro_batch} if parts.measured_at_once else {}
                 metrics = parts.measured(model, dataset, partial(polled, stop, "evaluation"), **size)
             elif parts.evaluate:
-                metrics = parts.evaluate(model, (batch for batch, _ in fitting))
+                metrics = parts.evaluate(model, (batch for batch, _ in polled_batches))
             else:
-                metrics = mean_loss(loaded.recipe, model, fitting)
+                metrics = mean_loss(loaded.recipe, model, polled_batches)
     finally:
         # Not simply train(): a recipe may keep frozen parts in evaluation mode.
-        for module, mode in training.items():
+        for module, mode in training_modes.items():
             module.training = mode
     return dict(metrics)
 
 
 def mean_loss(recipe: Any, model: nn.Module, batches: Iterator[tuple[Any, int]]) -> dict[str, float]:
-    """The loss over all batches: sum divided by weight."""
+    """Return the loss over all batches: its sum divided by the total weight."""
     total, weight = 0.0, 0.0
     for batch, size in batches:
-        loss_sum, loss_weight = as_sum(recipe.loss(model, batch), size)
+        loss_sum, loss_weight = loss_sum_and_weight(recipe.loss(model, batch), size)
         total += float(loss_sum)
         weight += float(loss_weight)
     return {"loss": total / weight if weight else float("nan")}
 
 
 def best_entry(recipe: object, history: list[dict[str, Any]]) -> dict[str, Any] | None:
-    """The first of the best epochs by the recipe's deciding metric; None without any.
+    """Return the entry of the best epoch by the recipe's deciding metric, the first of equals; None without any epoch.
 
-    Raises UsageError when the metrics do not have it as a number.
+    Raises UsageError if the metrics of an epoch do not contain it as a number.
     """
     metric, direction = Parts.of(recipe).best
     for entry in history:
         if not isinstance(entry["metrics"].get(metric), (int, float)):
             raise UsageError(
-                f"the deciding metric {metric!r} is no number among the metrics {', '.join(entry['metrics'])}",
-                hint="name one that evaluate() returns in `best`",
+                f"the deciding metric {metric!r} is not a number or is missing; "
+                f"the metrics are: {', '.join(entry['metrics'])}",
+                hint="set `best` to a metric that evaluate() returns",
             )
     choose = min if direction == "min" else max
     return choose(history, key=lambda entry: entry["metrics"][metric], default=None)
 
 
-def out_of_patience(recipe: object, history: list[dict[str, Any]]) -> bool:
-    """Whether the last `patience` epochs brought nothing better."""
+def patience_exhausted(recipe: object, history: list[dict[str, Any]]) -> bool:
+    """Return whether none of the last `patience` epochs improved on the best one."""
     patience, best = Parts.of(recipe).patience, best_entry(recipe, history)
     return patience is not None and best is not None and history[-1]["epoch"] - best["epoch"] >= patience

@@ -1,17 +1,18 @@
-"""How training works here, from top to bottom.
+"""The training loop.
 
-    restore the newest checkpoint, or save the first
-    until every epoch is done, or patience is:
-        after an epoch: evaluate, keep the best weights
-        else: one update
-        save when it is due
+    restore the newest checkpoint, or save the first one
+    until all epochs are done, or early stopping ends training:
+        after an epoch: evaluate, save the weights if they are the best
+        otherwise: one update
+        save a checkpoint when one is due
     evaluate the best weights on the test part
-    where memory runs out: the same again in smaller pieces
-    at any time: stop when asked, saved; go on from there in another session
 
-`setup.py` puts together what it needs and `steps.py` has its steps, in this order. Where a library's trainer makes the
-updates, its callbacks take the same steps (`integrations/callback.py`). All of it is public and stands alone: the data
-order, the update, the deadline, the checkpoint store (`shoestring.pieces`).
+On out-of-memory a step is retried with less memory. A session can stop at any time: it saves a checkpoint, and the next
+session resumes from there.
+
+`setup.py` builds the session and `steps.py` contains the steps, in this order. When a library's trainer makes the
+updates, its callbacks run the same steps (`integrations/callback.py`). The components are public and work without this
+loop: the data order, the update, the deadline, the checkpoint store (`shoestring.pieces`).
 """
 
 from contextlib import nullcontext
@@ -28,21 +29,23 @@ from shoestring.train.setup import LibraryLoop, setup
 
 @dataclass(frozen=True, kw_only=True)
 class Outcome:
-    """How a session ended."""
+    """The result of a session."""
 
     status: Literal["finished", "paused"]
     reason: str
     update: int
     total_updates: int
     metrics: dict[str, Any]
-    """By part of the data: the best validation metrics so far, and at the end the test metrics."""
+    """By part of the data: the best validation metrics so far, and the test metrics once the run is finished."""
 
 
 def train(request: SessionRequest, library: LibraryLoop | None = None) -> Outcome:
-    """Train until the run is finished or the session is over; `library` makes the updates in place of the engine.
+    """Train until the run is finished or the session is over.
 
-    Raises ShoestringError where the run cannot go on; state.json then says that it failed and why. Raises SessionOver
-    where the session ends before the data is there; state.json then says that it is paused.
+    `library` makes the updates instead of the engine.
+
+    Raises ShoestringError if the run cannot continue; state.json then has the status "failed" and the reason. Raises
+    SessionOver if the session ends before the data is loaded; state.json then has the status "paused".
     """
     with (
         deterministic(),
@@ -62,7 +65,8 @@ def train(request: SessionRequest, library: LibraryLoop | None = None) -> Outcom
                 steps.save_now(session)
                 status, metrics = "finished", steps.finish(session)
         except SessionOver as over:
-            # If the test was cut short, the model has its best weights already, but the state was saved before.
+            # If the test evaluation was interrupted, the model already has its best weights, but the state of the last
+            # update is saved: `save_now` does nothing then.
             steps.save_now(session)
             status, reason, metrics = "paused", over.reason, steps.best_validation(session)
             if over.error:

@@ -1,4 +1,4 @@
-"""What the last updates did, read from the device and told about twice a second rather than each time."""
+"""Metrics of the last updates, read from the device and reported about twice a second rather than after each update."""
 
 import math
 import time
@@ -18,15 +18,15 @@ from shoestring.monitor.progress import Progress
 from shoestring.monitor.sampling import sample
 from shoestring.session.deadline import Deadline
 
-NotFinite = Callable[[int, str, float], RunError]
-"""(number of the update from 1, what of it, its value) -> the error."""
+NonFiniteError = Callable[[int, str, float], RunError]
+"""(number of the update from 1, name of the quantity, its value) -> the error."""
 
 
 @dataclass
 class _Window:
-    """The updates since the last line."""
+    """The updates since the last report."""
 
-    since: float
+    started_at: float
     losses: list[Tensor] = field(default_factory=list)
     norms: list[Tensor] = field(default_factory=list)
     stepped: list[bool] = field(default_factory=list)
@@ -38,7 +38,7 @@ class _Window:
 
 
 class Meter:
-    """Collects updates and writes one `progress` event and one line of progress for those since the last."""
+    """Collects updates, and reports those since the last report in one `progress` event and one line of progress."""
 
     def __init__(
         self,
@@ -46,26 +46,26 @@ class Meter:
         progress: Progress,
         deadline: Deadline,
         *,
-        not_finite: NotFinite,
-        in_a_row: int = 1,
+        non_finite_error: NonFiniteError,
+        non_finite_limit: int = 1,
         note: Callable[[str], None] = lambda _: None,
         loader: Loader | None = None,
         every_seconds: float = 0.5,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        """`not_finite` makes the error for `in_a_row` updates that left no finite numbers; `note` is told of what a
-        person should know; `loader` says how long its data were waited for.
+        """`non_finite_error` makes the error that is raised after `non_finite_limit` consecutive updates without finite
+        values; `note` receives notes for the user; `loader` measures the time spent waiting for data.
         """
         self._events, self._progress, self._deadline = events, progress, deadline
-        self._not_finite, self._in_a_row, self._note = not_finite, in_a_row, note
-        self._loader, self._every, self._clock = loader, every_seconds, clock
-        self._waited = 0.0
+        self._non_finite_error, self._non_finite_limit, self._note = non_finite_error, non_finite_limit, note
+        self._loader, self._every_seconds, self._clock = loader, every_seconds, clock
+        self._waiting_seconds = 0.0
         self._window = _Window(clock())
-        self._row = 0
+        self._consecutive_non_finite = 0
         self._retries = RetriesWatch()
 
     def add(self, result: UpdateResult, *, update: int, epoch: int, samples: int, learning_rate: float) -> None:
-        """`update` updates are done, the last of them with `result` in epoch number `epoch` (from 1)."""
+        """Add the `result` of update number `update` (from 1), in epoch number `epoch` (from 1)."""
         window = self._window
         window.losses.append(result.loss)
         window.stepped.append(result.stepped)
@@ -74,21 +74,21 @@ class Meter:
         window.skipped += result.skipped
         window.samples += samples
         window.update, window.epoch, window.learning_rate = update, epoch, learning_rate
-        if self._clock() - window.since >= self._every:
+        if self._clock() - window.started_at >= self._every_seconds:
             self.flush()
 
     def flush(self) -> None:
-        """Tell what has been collected.
+        """Report the collected updates.
 
-        Raises RunError when numbers among it are not finite: nothing that follows from them is worth saving. Updates
-        that fp16 left out count as that only several in a row.
+        Raises RunError if they contain values that are not finite: no state that follows from them is worth saving.
+        Skipped fp16 updates raise it only if several are consecutive.
         """
         window = self._window
         if window.losses:
-            self._tell(window)
+            self._report(window)
             self._window = _Window(self._clock())
 
-    def _tell(self, window: _Window) -> None:
+    def _report(self, window: _Window) -> None:
         losses = torch.stack(window.losses).double()
         finite = torch.isfinite(losses)
         self._require_finite(losses)
@@ -99,7 +99,7 @@ class Meter:
             "updates": len(window.losses),
             "loss": float((losses[finite] if finite.any() else losses).mean()),
             "samples": window.samples,
-            "seconds": self._clock() - window.since,
+            "seconds": self._clock() - window.started_at,
             "memory_bytes": memory.gpu_peak_reserved_bytes or memory.rss_bytes,
         }
         self._progress.update(**measured, session_seconds_left=self._deadline.remaining())
@@ -110,35 +110,37 @@ class Meter:
             gradient_norm=float(window.norms[-1]) if window.norms else None,
             skipped=window.skipped,
             **memory.gpu_facts(),
-            **self._waiting(),
+            **self._loader_facts(),
         )
-        if said := self._retries.seen(alloc_retries()):
-            self._note(said)
+        if message := self._retries.observe(alloc_retries()):
+            self._note(message)
 
     def _require_finite(self, losses: Tensor) -> None:
-        """Raises RunError for a row of updates without finite numbers, or for gradients that overflow at any scale."""
+        """Raise RunError for too many consecutive updates without finite values, or for gradients that overflow at any
+        loss scale.
+        """
         window = self._window
         norms = torch.stack(window.norms).double() if window.norms else losses
         rows = zip(losses.tolist(), norms.tolist(), window.stepped, strict=True)
         for update, (loss, norm, stepped) in enumerate(rows, window.update - len(losses) + 1):
             if math.isfinite(loss) and stepped and math.isfinite(norm):
-                self._row = 0
+                self._consecutive_non_finite = 0
                 continue
-            self._row += 1
-            what, value = ("gradient", norm) if math.isfinite(loss) else ("loss", loss)
-            # With a finite loss no smaller scale would have helped: they were all tried.
-            if self._row >= self._in_a_row or math.isfinite(loss):
-                raise self._not_finite(update, what, value)
+            self._consecutive_non_finite += 1
+            quantity, value = ("gradient", norm) if math.isfinite(loss) else ("loss", loss)
+            # With a finite loss, no smaller scale would have helped: all of them were tried.
+            if self._consecutive_non_finite >= self._non_finite_limit or math.isfinite(loss):
+                raise self._non_finite_error(update, quantity, value)
 
     def restart(self) -> None:
-        """Leave out the time since the last flush: it went into something else."""
-        self._window.since = self._clock()
+        """Exclude the time since the last flush, which was spent on something other than updates."""
+        self._window.started_at = self._clock()
         if self._loader:
             self._loader.restart()
 
-    def _waiting(self) -> dict[str, Any]:
-        """What the updates since the last line waited for their data, and how many processes fetch them."""
+    def _loader_facts(self) -> dict[str, Any]:
+        """Return how long the updates since the last report waited for data, and the number of worker processes."""
         if self._loader is None:
             return {}
-        before, self._waited = self._waited, self._loader.waiting_seconds
-        return {"waiting_seconds": self._waited - before, "workers": self._loader.workers}
+        before, self._waiting_seconds = self._waiting_seconds, self._loader.waiting_seconds
+        return {"waiting_seconds": self._waiting_seconds - before, "workers": self._loader.workers}

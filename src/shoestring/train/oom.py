@@ -1,4 +1,4 @@
-"""Out-of-memory during training: what recovers from it, and the error when no fallback is left."""
+"""Recovery from out-of-memory during training, and the error when no fallback is left."""
 
 from __future__ import annotations
 
@@ -19,10 +19,10 @@ from shoestring.units import bytes_text
 
 
 def recovering_update(state: TrainingState, request: SessionRequest, record: Record) -> Recovering:
-    """Makes an update again on smaller microbatches, then with the other fallbacks; then it is an error."""
+    """Return a `Recovering` for updates: it retries with smaller microbatches, then with the other fallbacks."""
 
-    def smaller(failure: str) -> str:
-        # The smallest microbatch was tried.
+    def apply_fallback(failure: str) -> str:
+        # The smallest microbatch has failed.
         least = min(state.sizes.micro_batch, state.limits().least_micro_batch)
         state.sizes = replace(state.sizes, micro_batch=least)
         step = fallback("update", state, request, failure)
@@ -33,22 +33,25 @@ def recovering_update(state: TrainingState, request: SessionRequest, record: Rec
         state.model,
         state.optimizer,
         state.mixed_precision,
-        on_out_of_memory=partial(_recorded, record, state, "update"),
-        fallback=smaller,
+        on_out_of_memory=partial(_record_out_of_memory, record, state, "update"),
+        fallback=apply_fallback,
     )
 
 
 def recovering_evaluation(state: State, record: Record) -> Recovering:
-    """Makes an evaluation again on smaller batches."""
+    """Return a `Recovering` for evaluations: it retries with smaller batches."""
     return Recovering(
-        state.model, None, state.mixed_precision, on_out_of_memory=partial(_recorded, record, state, "evaluation")
+        state.model,
+        None,
+        state.mixed_precision,
+        on_out_of_memory=partial(_record_out_of_memory, record, state, "evaluation"),
     )
 
 
 def fallback(phase: Phase, state: State, request: SessionRequest, failure: str) -> Step:
-    """The next fallback from the sizes in force.
+    """Return the next fallback from the current sizes.
 
-    Raises RunError, saying what takes the memory, if nothing is left to try.
+    Raises RunError, which lists what takes the memory, if no fallback is left.
     """
     step = next_step(phase, state.sizes, state.limits())
     if step is None:
@@ -56,53 +59,53 @@ def fallback(phase: Phase, state: State, request: SessionRequest, failure: str) 
     return step
 
 
-def _recorded(record: Record, state: State, during: Phase, event: OutOfMemory) -> None:
+def _record_out_of_memory(record: Record, state: State, during: Phase, event: OutOfMemory) -> None:
     record.out_of_memory(during, event, update=state.update)
 
 
 def does_not_fit(state: State, failure: str, plan: StoredPlan | None, device: torch.device) -> RunError:
-    """The error when nothing is left to try: what takes the memory, and what would fit."""
-    again = " and activations computed again" if state.sizes.checkpointing == "full" else ""
-    sizes = standing(state)
-    problems = [f"{name}: {bytes_text(size)}, whatever the microbatch" for name, size in sizes.items() if size]
+    """Return the error when no fallback is left: what takes the memory, and what would fit."""
+    recomputed = " and activations recomputed" if state.sizes.checkpointing == "full" else ""
+    sizes = persistent_bytes(state)
+    problems = [f"{name}: {bytes_text(size)}, independent of the microbatch" for name, size in sizes.items() if size]
     planned = plan.planned_memory if plan else {}
     problems += [
-        f"planned for microbatch {planned.get('settings', {}).get('micro_batch')}: {each['name']} "
-        f"{bytes_text(each['bytes'])}"
-        for each in sorted(planned.get("parts", []), key=lambda each: -int(each["bytes"]))[:3]
+        f"planned for microbatch {planned.get('settings', {}).get('micro_batch')}: {part['name']} "
+        f"{bytes_text(part['bytes'])}"
+        for part in sorted(planned.get("parts", []), key=lambda part: -int(part["bytes"]))[:3]
     ]
-    here = torch.cuda.get_device_properties(device).total_memory if device.type == "cuda" else 0
-    if here:
-        taken = torch.cuda.max_memory_reserved(device)
-        problems.append(f"the GPU has {bytes_text(here)}, of which torch took {bytes_text(taken)}")
+    gpu_bytes = torch.cuda.get_device_properties(device).total_memory if device.type == "cuda" else 0
+    if gpu_bytes:
+        reserved = torch.cuda.max_memory_reserved(device)
+        problems.append(f"the GPU has {bytes_text(gpu_bytes)}, of which torch reserved {bytes_text(reserved)}")
     return RunError(
-        f"out of memory with the smallest microbatch{again}: {failure}",
+        f"out of memory with the smallest microbatch{recomputed}: {failure}",
         problems=problems,
-        hint=_hint(here),
+        hint=_hint(gpu_bytes),
     )
 
 
-def standing(state: State) -> dict[str, int]:
-    """Bytes that are there in every update, by what they are."""
+def persistent_bytes(state: State) -> dict[str, int]:
+    """Return the bytes of the tensors that exist during every update, by kind."""
     parameters = list(state.model.parameters())
     return {
-        "weights": sum(each.nbytes for each in parameters),
-        "gradients": sum(each.nbytes for each in parameters if each.requires_grad),
+        "weights": sum(parameter.nbytes for parameter in parameters),
+        "gradients": sum(parameter.nbytes for parameter in parameters if parameter.requires_grad),
         "optimizer states": sum(
             value.nbytes
             for values in (state.optimizer.state.values() if state.optimizer else ())
             for value in values.values()
             if isinstance(value, torch.Tensor)
         ),
-        "buffers": sum(each.nbytes for each in state.model.buffers()),
+        "buffers": sum(buffer.nbytes for buffer in state.model.buffers()),
     }
 
 
-def _hint(memory_bytes: int) -> str:
-    smaller = "shorter samples, a smaller model, or LoRA"
+def _hint(gpu_bytes: int) -> str:
+    smaller = "use shorter samples, a smaller model, or LoRA"
     larger = sorted(
-        (each.memory_bytes, each.title) for each in DEVICES.values() if 0 < memory_bytes < each.memory_bytes
+        (device.memory_bytes, device.title) for device in DEVICES.values() if 0 < gpu_bytes < device.memory_bytes
     )
     if not larger:
-        return f"{smaller}; shoestring plan says what would fit"
-    return f"{smaller}; or a GPU with more memory, {larger[0][1]} ({bytes_text(larger[0][0])}) the next one up"
+        return f"{smaller}; `shoestring plan` shows what would fit"
+    return f"{smaller}, or a GPU with more memory: the next larger one is {larger[0][1]} ({bytes_text(larger[0][0])})"

@@ -1,4 +1,4 @@
-"""What a session tells: the run's state.json, its events, and the person who waits."""
+"""The record of a session: the run's state.json, its events and ledger, and progress messages for the user."""
 
 import dataclasses
 import os
@@ -30,22 +30,22 @@ from shoestring.version import __version__
 
 
 class Record:
-    """One session's account. A session that ends by an exception is recorded as failed when it is left, or as paused
-    when it had to stop before it could begin.
+    """Records one session. As a context manager it records an exception as a failed session, or as a paused one if the
+    session had to stop before training started.
     """
 
     def __init__(self, run: RunDirectory, loaded: LoadedRecipe | None, deadline: Deadline, *, target: str) -> None:
-        """`loaded` is what is trained, None in somebody's own script; `target` is where the run was asked to be;
-        `deadline` is told what this session must expect.
+        """`loaded` is the recipe, None in a script with a trainer of its own; `target` is the name of the requested
+        target; `deadline` receives the durations measured in earlier sessions.
         """
         self._run, self._loaded, self._deadline, self._target = run, loaded, deadline, target
         self._earlier: list[SessionRecord] = []
         for kind, seconds in slowest(read(run.events_file)).items():
             deadline.observe(kind, seconds)
-        # The events of this session begin where those of the others end.
+        # This session's events start at the end of those of earlier sessions.
         self._offset = run.events_file.stat().st_size if run.events_file.exists() else 0
         before = run.state() or StoredState()
-        self.update = self._started_at = before.update
+        self.update = self._first_update = before.update
         self._total, self._metrics = before.total_updates, before.metrics
         self._spent = {"saving": 0.0, "evaluating": 0.0}
         self.events = Events(run.events_file)
@@ -54,22 +54,24 @@ class Record:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
         if isinstance(error, SessionOver):
             self._end("paused", error.reason)
         elif error is not None:
-            what = error.message if isinstance(error, ShoestringError) else f"{type(error).__name__}: {error}"
-            self._end("failed", what)
+            reason = error.message if isinstance(error, ShoestringError) else f"{type(error).__name__}: {error}"
+            self._end("failed", reason)
         self.events.close()
 
     def expect(self, total_updates: int) -> None:
-        """The run is to have this many updates."""
+        """Set the total number of updates of the run."""
         self._total = total_updates
         self.progress.expect(total_updates)
 
     def started(self, update: int, *, device: str, settings: Settings) -> None:
-        """The session begins with `update` updates done."""
-        self._started_at = self.update = update
+        """Record the start of the session, after `update` completed updates."""
+        self._first_update = self.update = update
         self.events.emit(
             "session",
             update=update,
@@ -83,7 +85,7 @@ class Record:
             versions={"shoestring": __version__, "python": platform.python_version(), "torch": torch.__version__},
             pid=os.getpid(),
         )
-        self._account_for_earlier()
+        self._record_earlier_sessions()
         self._write_state("running", "")
         limit = self._deadline.limit_seconds
         self.progress.message(
@@ -93,27 +95,27 @@ class Record:
         )
 
     def note(self, message: str) -> None:
-        """Something the person should know."""
+        """Record a note for the user."""
         self.events.emit("note", message=message)
         self.progress.message(f"note: {message}")
 
     def out_of_memory(self, during: str, event: OutOfMemory, *, update: int, back_to: int | None = None) -> None:
-        """Memory ran out and something was done about it; `back_to` is the update of the checkpoint gone back to."""
-        back = {} if back_to is None else {"back_to": back_to}
-        self.events.emit("oom", update=update, during=during, **dataclasses.asdict(event), **back)
+        """Record an out-of-memory event; `back_to` is the update of the checkpoint that training resumes from."""
+        restored = {} if back_to is None else {"back_to": back_to}
+        self.events.emit("oom", update=update, during=during, **dataclasses.asdict(event), **restored)
         self.progress.message(
-            f"out of memory in {during} at update {count_text(update)} with microbatch {event.micro_batch}: now "
-            f"{event.done}; the effective batch stays"
-            + ("" if back_to is None else f"; back to update {count_text(back_to)}")
+            f"out of memory in {during} at update {count_text(update)} with microbatch {event.micro_batch}: continuing "
+            f"with {event.done}; the effective batch is unchanged"
+            + ("" if back_to is None else f"; resuming from update {count_text(back_to)}")
         )
 
-    def damaged(self, path: Path, file: str, why: str) -> None:
-        """A checkpoint was passed over."""
-        self.events.emit("damaged", path=str(path.name), file=file, why=why)
-        self.progress.message(f"damaged: {path.name}/{file}: {why}; falling back to the checkpoint before")
+    def damaged(self, path: Path, file: str, reason: str) -> None:
+        """Record that a damaged checkpoint was skipped."""
+        self.events.emit("damaged", path=str(path.name), file=file, why=reason)
+        self.progress.message(f"damaged: {path.name}/{file}: {reason}; falling back to the previous checkpoint")
 
     def saved(self, saved: Saved, *, stall_seconds: float) -> None:
-        """A full checkpoint was written; training stood still for `stall_seconds` of it."""
+        """Record that a full checkpoint was written, for which training was stalled for `stall_seconds`."""
         self._spent["saving"] += stall_seconds
         self.update = saved.update
         self.events.emit(
@@ -125,25 +127,25 @@ class Record:
             kind="full",
         )
         for path in saved.freed:
-            self.note(f"the disk is full: {path} was removed to make room for {saved.path.name}")
+            self.note(f"the disk is full: {path} was removed to make space for {saved.path.name}")
         self._write_state("running", "")
 
     def saved_light(self, path: Path, update: int, seconds: float, kind: str) -> None:
-        """Weights to use were written."""
+        """Record that weights alone were written, without the state that training needs to resume."""
         self._spent["saving"] += seconds
         self.events.emit(
             "save", update=update, bytes=path.stat().st_size, seconds=seconds, stall_seconds=seconds, kind=kind
         )
 
-    def unsaved(self, update: int, what: str, why: str) -> None:
-        """A checkpoint or weights could not be written, and training goes on."""
-        self.events.emit("unsaved", update=update, what=what, why=why)
-        self.progress.message(f"not saved: {why}\ntraining goes on, and saving is tried again")
+    def unsaved(self, update: int, kind: str, reason: str) -> None:
+        """Record that a checkpoint or weights (the `kind`) could not be written; training continues."""
+        self.events.emit("unsaved", update=update, what=kind, why=reason)
+        self.progress.message(f"not saved: {reason}\ntraining continues, and saving will be retried")
 
     def evaluated(
         self, part: str, update: int, metrics: dict[str, Any], *, epoch: int, seconds: float, best: bool
     ) -> None:
-        """Metrics of one part of the data."""
+        """Record the metrics of one part of the data."""
         self._spent["evaluating"] += seconds
         if best or part == "test":
             self._metrics[part] = metrics
@@ -152,7 +154,7 @@ class Record:
         )
 
     def ended(self, status: str, reason: str, update: int, metrics: dict[str, Any]) -> None:
-        """The session is over."""
+        """Record the end of the session."""
         self.update, self._metrics = update, metrics
         self._end(status, reason)
         self.progress.message(told(spent(read(self._run.events_file, self._offset))))
@@ -166,32 +168,32 @@ class Record:
             seconds=self._deadline.elapsed(),
             saving_seconds=self._spent["saving"],
             evaluating_seconds=self._spent["evaluating"],
-            updates=self.update - self._started_at,
+            updates=self.update - self._first_update,
         )
         self._write_ledger(status)
         self._write_state(status, reason)
-        if status == "paused" and self.update == self._started_at and self._deadline.limit_seconds:
+        if status == "paused" and self.update == self._first_update and self._deadline.limit_seconds:
             self.progress.message(
-                f"no update fitted into this session of {seconds_text(self._deadline.limit_seconds)}: starting took "
-                f"{seconds_text(self._deadline.elapsed())} of it; give it more time"
+                f"no update fit into this session of {seconds_text(self._deadline.limit_seconds)}, of which startup "
+                f"took {seconds_text(self._deadline.elapsed())}; set a longer limit"
             )
 
-    def _account_for_earlier(self) -> None:
-        """The ledger of all sessions up to the beginning of this one; the last may have died without a word."""
+    def _record_earlier_sessions(self) -> None:
+        """Write the ledger with all earlier sessions; the last of them may have been killed."""
         *self._earlier, _ = sessions(read(self._run.events_file), "running")
         self._write_ledger("running")
         if self._earlier and self._earlier[-1].ended == "killed":
             last = self._earlier[-1]
-            lost = f"{count_text(last.redone_updates)} updates after its last save are done again"
+            repeated = f"{count_text(last.redone_updates)} updates after its last save are repeated"
             self.note(
-                f"session {last.number} died without a word after {seconds_text(last.seconds)}: "
-                + (lost if last.redone_updates else "nothing of it is lost")
+                f"session {last.number} was killed after {seconds_text(last.seconds)}: "
+                + (repeated if last.redone_updates else "no update is lost")
             )
 
     def _write_ledger(self, status: str) -> None:
-        write_json(self._run.ledger_file, ledger([*self._earlier, *self._this(status)]))
+        write_json(self._run.ledger_file, ledger([*self._earlier, *self._current(status)]))
 
-    def _this(self, status: str) -> list[SessionRecord]:
+    def _current(self, status: str) -> list[SessionRecord]:
         return sessions(read(self._run.events_file, self._offset), status)
 
     def _write_state(self, status: str, reason: str) -> None:
@@ -200,20 +202,20 @@ class Record:
             update=self.update,
             total_updates=self._total,
             reason=reason,
-            next=f"shoestring report {self._run.path}" if status == "finished" else self._again(),
+            next=f"shoestring report {self._run.path}" if status == "finished" else self._resume_command(),
             metrics=self._metrics,
         )
         try:
             state.write(self._run.state_file)
         except OSError as error:
-            # Of no use to a run whose disk is full: the one before still stands, and what matters is the checkpoint.
+            # On a full disk the previous state.json remains, and the checkpoint matters more.
             if status != "running" or not is_full(error):
                 raise
 
-    def _again(self) -> str:
-        """What continues the run."""
+    def _resume_command(self) -> str:
+        """Return the command that continues the run."""
         if self._loaded is None:
-            return f"the script that began {self._run.path}, again"
+            return f"run the script that started {self._run.path} again"
         return shlex.join(
             ["shoestring", "train", self._loaded.reference or self._loaded.name, "--run", str(self._run.path)]
             + (["--on", self._target] if self._target != "local" else [])

@@ -1,4 +1,4 @@
-"""What a session of training is asked to do."""
+"""The request for a training session."""
 
 from dataclasses import dataclass
 
@@ -12,21 +12,21 @@ from shoestring.settings import Settings
 
 @dataclass(frozen=True, kw_only=True)
 class SessionRequest:
-    """The caller holds the run's lock."""
+    """Everything that determines a session. The caller holds the lock of the run's directory."""
 
     loaded: LoadedRecipe | None
     """None in a script with a trainer of its own."""
     settings: Settings
-    """For a recipe they leave neither microbatch nor precision open."""
+    """With a recipe, its microbatch and precision are set."""
     run: RunDirectory
     target: str
     """The target's name, for the record."""
     device: torch.device
     stop: Stop
     disk_bytes: int | None = None
-    """What the platform lets the run's directory have; None without a limit."""
+    """The platform's limit for the run's directory; None without a limit."""
     allow_inexact: bool = False
-    """Continue under other versions, hardware or settings."""
+    """Whether to continue with other versions, hardware or settings."""
 
     @property
     def recipe(self) -> LoadedRecipe:

@@ -1,4 +1,4 @@
-"""How a state is saved: training stands still while it is copied, a thread does the rest."""
+"""Saving checkpoints: training is stalled while its state is copied, and a background thread writes the copy."""
 
 import math
 import time
@@ -18,17 +18,17 @@ from shoestring.engine.state import State
 from shoestring.errors import CheckpointError, RunError
 from shoestring.session.deadline import Deadline
 from shoestring.settings import Settings
-from shoestring.train.failure import finite, trained_names, weights_finite
-from shoestring.train.interval import SavePolicy
+from shoestring.train.non_finite import all_finite, trained_parameter_names, weights_are_finite
 from shoestring.train.record import Record
+from shoestring.train.save_policy import SavePolicy
 
-NotFinite = Callable[[int, str, float], RunError]
-"""(number of the update from 1, what of it, its value) -> the error."""
+NonFiniteError = Callable[[int, str, float], RunError]
+"""(number of the update from 1, name of the quantity, its value) -> the error."""
 
 
 @dataclass(frozen=True, kw_only=True)
-class _Writing:
-    """A save under way."""
+class _PendingSave:
+    """A save that the background thread is writing."""
 
     update: int
     written: "Future[Saved | Failure | None]"
@@ -36,10 +36,11 @@ class _Writing:
 
 
 class Saver:
-    """A run's full checkpoints.
+    """Saves and restores a run's full checkpoints.
 
-    What became of a save is learnt at the next `due`; leaving the saver, as a context, waits for the one under way.
-    Weights that are not finite are never saved: whichever call learns of them raises the error that `not_finite` makes.
+    The result of a save is processed at the next call of `due`; leaving the saver as a context manager waits for the
+    pending save. Weights that are not finite are never saved: the call that processes such a save raises the error that
+    `non_finite_error` makes.
     """
 
     def __init__(
@@ -50,192 +51,199 @@ class Saver:
         deadline: Deadline,
         environment: dict[str, Any],
         *,
-        not_finite: NotFinite,
+        non_finite_error: NonFiniteError,
     ) -> None:
-        """`environment` is what decides the bits here; it is saved with the state and held against it on restoring."""
+        """`environment` is everything that determines the run's bits; it is saved with the state and compared on
+        restoring.
+        """
         self._store, self._record, self._deadline, self._environment = store, record, deadline, environment
-        self.not_finite = not_finite
+        self.non_finite_error = non_finite_error
         self._policy = SavePolicy(settings)
         self._copy = HostCopy()
-        self._thread = ThreadPoolExecutor(1, thread_name_prefix="saving", initializer=_on_one_core)
-        self._state: State | None = None
-        self._prepared: Future[None] | None = None
-        self._under_way: _Writing | None = None
-        self._stamp: tuple[int, int] | None = None
-        self._slowest = 0.0
+        self._thread = ThreadPoolExecutor(1, thread_name_prefix="saving", initializer=_use_one_thread)
+        self._unprepared_state: State | None = None
+        self._preparation: Future[None] | None = None
+        self._pending: _PendingSave | None = None
+        self._saved_position: tuple[int, int] | None = None
+        self._slowest_seconds = 0.0
 
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
         try:
-            self._settle()
+            self._finish_pending()
         finally:
             self._thread.shutdown()
             self._copy.close()
 
     def due(self, update: int) -> bool:
-        """Whether to begin a save now; what became of the last one is learnt first.
+        """Return whether to begin a save now, after processing the result of the previous one.
 
-        Waits for the one under way where a kill would cost more than an interval if the next update began before.
+        Waits for the pending save if a kill during the next update would otherwise cost more than one interval.
         """
         self._prepare()
-        if self._under_way and (self._under_way.written.done() or self._policy.must_wait(update)):
-            self._settle()
-        return self._policy.due(update)
+        if self._pending and (self._pending.written.done() or self._policy.must_wait(update)):
+            self._finish_pending()
+        return self._policy.is_due(update)
 
     def begin(self, state: State) -> None:
-        """Save the state as it is now, unless it was saved or read last; only copying it is waited for.
+        """Save the current state in the background, unless it was just saved or restored; only the copy is waited for.
 
-        A save that cannot be written is told of, and tried again later: the checkpoints before it are still there.
+        A save that cannot be written is recorded and retried later: earlier checkpoints remain.
 
         Raises CheckpointError for a value that cannot be saved.
         """
         if self._is_saved(state):
             return
-        self._settle()
-        began = time.monotonic()
-        if self._prepared:
-            self._prepared.exception()  # where memory was not enough for it, the copy says so
-        self._policy.began(state.update)
+        self._finish_pending()
+        started_at = time.monotonic()
+        if self._preparation:
+            self._preparation.exception()  # without memory for it, the copy fails as well and is reported
+        self._policy.save_started(state.update)
         copy = self._copy.take(self._pack(state), self._thread)
-        self._stamp = _stamp(state)
-        written = self._thread.submit(self._write, state.update, copy, trained_names(state.model))
-        stall_seconds = time.monotonic() - began
-        self._policy.stood(stall_seconds)
-        self._under_way = _Writing(update=state.update, written=written, stall_seconds=stall_seconds)
-        # One that stopping would have to wait for had better be there before: stopping has nothing to save then.
-        if self._stopping_is_near() or self._policy.must_wait(state.update):
-            self._settle()
+        self._saved_position = _position(state)
+        written = self._thread.submit(self._write, state.update, copy, trained_parameter_names(state.model))
+        stall_seconds = time.monotonic() - started_at
+        self._policy.add_stall(stall_seconds)
+        self._pending = _PendingSave(update=state.update, written=written, stall_seconds=stall_seconds)
+        # If the session may have to stop before the save ends, wait for it now: stopping then has nothing to save.
+        if self._may_stop_during_save() or self._policy.must_wait(state.update):
+            self._finish_pending()
 
     def newest(self) -> str:
-        """The name of the newest checkpoint, when the one under way is written."""
-        self._settle()
+        """Return the name of the newest checkpoint, after waiting for the pending save."""
+        self._finish_pending()
         return self._store.path(self._store.updates()[-1]).name
 
-    def put_off(self) -> None:
-        """The save that began last could not be made: the next one is due later, twice as late each time."""
-        self._policy.failed()
+    def postpone(self) -> None:
+        """Record that the last started save could not be made: it is retried later, after twice the delay each time."""
+        self._policy.save_failed()
 
     def save(self, state: State) -> None:
-        """As `begin`, and wait until it is there.
+        """Save the current state and wait until it is written.
 
-        Raises CheckpointError, naming the last good checkpoint, when it cannot be written.
+        Raises CheckpointError, which names the last good checkpoint, if it cannot be written.
         """
-        self._settle()
+        self._finish_pending()
         if self._is_saved(state):
             return
-        if state.update and not weights_finite(state.model):
-            raise self._weights_not_finite(state.update)
-        began = time.monotonic()
-        self._policy.began(state.update)
+        if state.update and not weights_are_finite(state.model):
+            raise self._non_finite_weights(state.update)
+        started_at = time.monotonic()
+        self._policy.save_started(state.update)
         saved = self._store.save(state.update, self._pack(state))
-        self._stamp = _stamp(state)
-        stall_seconds = time.monotonic() - began
-        self._policy.stood(stall_seconds)
-        self._told(saved, stall_seconds=stall_seconds, cost=stall_seconds)
+        self._saved_position = _position(state)
+        stall_seconds = time.monotonic() - started_at
+        self._policy.add_stall(stall_seconds)
+        self._record_saved(saved, stall_seconds=stall_seconds, cost=stall_seconds)
 
     def restore(self, state: State, *, allow_inexact: bool, restored: Restored | None = None) -> bool:
-        """Bring `state` to the newest checkpoint that verifies, or to the one that was `restored` from the store just
-        now; False if there is none yet.
+        """Restore `state` from the newest valid checkpoint, or from `restored` if the caller has just loaded it.
 
-        Raises UsageError when it was saved under something else that decides the bits, unless that is allowed.
+        Returns False if there is no checkpoint yet.
+
+        Raises UsageError if the environment of the checkpoint differs and `allow_inexact` is False.
         """
-        self._settle()
-        self._state = state
+        self._finish_pending()
+        self._unprepared_state = state
         restored = restored or self._store.load()
         if restored is None:
             return False
         changed = require_same(restored.state["environment"], self._environment, allow_inexact=allow_inexact)
         state.restore(restored.state)
-        self._policy.restored(state.update)
+        self._policy.resume(state.update)
         if changed:
-            self._record.note("from here on not bit for bit the run that began: " + "; ".join(changed))
+            self._record.note("from here on the run is not bit-identical to its start: " + "; ".join(changed))
         else:
-            self._stamp = _stamp(state)
+            self._saved_position = _position(state)
         return True
 
     def _prepare(self) -> None:
-        """Have the memory for copies ready, once: the first update has made all there is to save."""
-        state, self._state = self._state, None
+        """Allocate the memory for copies, once; after the first update the state has all its tensors."""
+        state, self._unprepared_state = self._unprepared_state, None
         if state:
-            self._prepared = self._thread.submit(self._copy.prepare, snapshot(self._pack(state)))
+            self._preparation = self._thread.submit(self._copy.prepare, snapshot(self._pack(state)))
 
     def _is_saved(self, state: State) -> bool:
-        return self._stamp == _stamp(state)
+        return self._saved_position == _position(state)
 
     def _pack(self, state: State) -> dict[str, Any]:
         return {**state.pack(), "environment": self._environment}
 
-    def _write(self, update: int, copy: Snapshot, trained: frozenset[str]) -> Saved | Failure | None:
-        """In the thread: a checkpoint of a copy; None where its weights are not finite."""
+    def _write(self, update: int, copy: Snapshot, trained_names: frozenset[str]) -> Saved | Failure | None:
+        """Write a checkpoint of `copy`, in the background thread. Returns None if its weights are not finite."""
 
         def write() -> Saved | None:
             copy.wait()
             weights = copy.sections["model"].tensors
-            if not finite(weights[name] for name in trained & weights.keys()):
+            if not all_finite(weights[name] for name in trained_names & weights.keys()):
                 return None
             return self._store.write(update, copy)
 
         return catch_out_of_memory(write)
 
-    def _settle(self) -> None:
-        """Wait for the save under way, if there is one, and tell what became of it."""
-        if not self._under_way:
+    def _finish_pending(self) -> None:
+        """Wait for the pending save, if there is one, and process its result."""
+        if not self._pending:
             return
-        under_way, self._under_way = self._under_way, None
-        began = time.monotonic()
-        saved, why = _result(under_way.written)
-        waited = time.monotonic() - began
-        self._policy.stood(waited)
+        pending, self._pending = self._pending, None
+        started_at = time.monotonic()
+        saved, failure = _result(pending.written)
+        waiting_seconds = time.monotonic() - started_at
+        self._policy.add_stall(waiting_seconds)
         if saved is None:
-            self._stamp = None
-            self._policy.failed()
-            if not why:
-                raise self._weights_not_finite(under_way.update)
-            self._record.unsaved(under_way.update, "checkpoint", why)
+            self._saved_position = None
+            self._policy.save_failed()
+            if not failure:
+                raise self._non_finite_weights(pending.update)
+            self._record.unsaved(pending.update, "checkpoint", failure)
             return
-        stall_seconds = under_way.stall_seconds + waited
+        stall_seconds = pending.stall_seconds + waiting_seconds
         cost = stall_seconds + saved.cpu_seconds
-        self._told(saved, stall_seconds=stall_seconds, cost=cost, writing=saved.seconds)
+        self._record_saved(saved, stall_seconds=stall_seconds, cost=cost, write_seconds=saved.seconds)
 
-    def _weights_not_finite(self, update: int) -> RunError:
-        return self.not_finite(update, "largest weight", math.nan)
+    def _non_finite_weights(self, update: int) -> RunError:
+        return self.non_finite_error(update, "largest weight", math.nan)
 
-    def _stopping_is_near(self) -> bool:
-        """Whether it may be time to stop before a save that begins now has ended."""
+    def _may_stop_during_save(self) -> bool:
+        """Return whether the session may have to stop before a save that starts now is written."""
         remaining = self._deadline.remaining()
-        return remaining is not None and remaining - self._deadline.stopping_seconds() <= self._slowest
+        return remaining is not None and remaining - self._deadline.stopping_seconds() <= self._slowest_seconds
 
-    def _told(self, saved: Saved, *, stall_seconds: float, cost: float, writing: float | None = None) -> None:
+    def _record_saved(
+        self, saved: Saved, *, stall_seconds: float, cost: float, write_seconds: float | None = None
+    ) -> None:
         seconds = max(saved.seconds, stall_seconds)
-        self._slowest = max(self._slowest, seconds)
+        self._slowest_seconds = max(self._slowest_seconds, seconds)
         self._deadline.observe("save", seconds)
-        self._policy.saved(cost=cost, writing=writing)
+        self._policy.save_completed(cost=cost, write_seconds=write_seconds)
         self._record.saved(saved, stall_seconds=stall_seconds)
 
 
-def _on_one_core() -> None:
-    """Keep the thread that calls this from having OpenMP threads of its own.
+def _use_one_thread() -> None:
+    """Give the calling thread no OpenMP threads of its own.
 
-    With more of them in a process than there are cores, GNU's OpenMP lets those that wait for the next kernel sleep
-    (`gomp_throttled_spin_count_var`), training's own among them: updates of a small model took 2.6 times as long.
+    If a process has more of them than there are cores, GNU's OpenMP puts those that wait for the next kernel to sleep
+    (`gomp_throttled_spin_count_var`), including training's own: updates of a small model took 2.6 times as long.
     """
     torch.set_num_threads(1)
-    torch.get_num_threads()  # makes it so here and now; the thread's first kernel would ask for a number anew
+    torch.get_num_threads()  # applies the number here; otherwise the thread's first kernel would determine it anew
 
 
-def _stamp(state: State) -> tuple[int, int]:
+def _position(state: State) -> tuple[int, int]:
     return state.update, len(state.history)
 
 
 def _result(written: "Future[Saved | Failure | None]") -> tuple[Saved | None, str]:
-    """What was saved, or why nothing was; no reason where the weights are not finite."""
+    """Return the written checkpoint, or None and the reason; the reason is empty if the weights are not finite."""
     try:
         saved = written.result()
     except CheckpointError as error:
         return None, str(error)
     if isinstance(saved, Failure):
         free()
-        return None, f"no memory to write a checkpoint: {saved.message}"
+        return None, f"out of memory while writing a checkpoint: {saved.message}"
     return saved, ""

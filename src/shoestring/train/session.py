@@ -1,4 +1,4 @@
-"""What the steps of a session share."""
+"""The data that the steps of a session share."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -15,18 +15,18 @@ from shoestring.train.saving import Saver
 
 
 class Reports(Protocol):
-    """Reports updates: the engine's meter, or what reads a library's log."""
+    """Reports updates: the engine's meter, or the reader of a library's log."""
 
     def flush(self) -> None:
-        """Report the updates since the last report: something else than updates follows."""
+        """Report the updates since the last report, before something other than an update starts."""
 
     def restart(self) -> None:
-        """Updates follow: leave out the time since `flush`."""
+        """Exclude the time since `flush`, before updates continue."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class EngineUpdates:
-    """What the engine needs to make the updates itself."""
+    """The objects with which the engine makes the updates."""
 
     state: TrainingState
     order: DataOrder
@@ -37,7 +37,7 @@ class EngineUpdates:
 
 @dataclass(frozen=True, kw_only=True)
 class TrainingSession:
-    """One session of training. The steps change none of its fields; training changes what they refer to."""
+    """One session of training. The steps do not reassign its fields; training changes the objects they refer to."""
 
     request: SessionRequest
     record: Record
@@ -45,8 +45,8 @@ class TrainingSession:
     saver: Saver
     reports: Reports
     updates: EngineUpdates | None = None
-    """None where a library's trainer makes the updates."""
+    """None if a library's trainer makes the updates."""
     data: Mapping[str, Any] = field(default_factory=dict)
-    """The parts to train and evaluate on; none in a script with a trainer of its own."""
+    """The parts to train and evaluate on; empty in a script with a trainer of its own."""
     notes: tuple[str, ...] = ()
-    """What the person should know of these data, this model and these settings."""
+    """Notes for the user about the data, the model and the settings."""

@@ -1,4 +1,4 @@
-"""What a session begins with: data, state and everything around them, restored from the newest checkpoint."""
+"""Building a session: its data, its state restored from the newest checkpoint, and everything around them."""
 
 from collections.abc import Mapping
 from contextlib import suppress
@@ -16,8 +16,8 @@ from shoestring.engine.environment import environment
 from shoestring.engine.state import State, TrainingState, build, trains_batch_norm
 from shoestring.errors import RunError
 from shoestring.train import oom, steps
-from shoestring.train.failure import not_finite
 from shoestring.train.meter import Meter
+from shoestring.train.non_finite import non_finite_error
 from shoestring.train.record import Record
 from shoestring.train.request import SessionRequest
 from shoestring.train.saving import Saver
@@ -25,39 +25,41 @@ from shoestring.train.session import EngineUpdates, Reports, TrainingSession
 
 
 class LibraryLoop(Protocol):
-    """A library's trainer in the place of the engine's own updates: `integrations/library.py`."""
+    """A library's trainer that makes the updates instead of the engine: `integrations/library.py`."""
 
     @property
     def reports(self) -> Reports:
-        """Of the updates that the trainer makes."""
+        """The reports of the updates that the trainer makes."""
 
     def build(self, request: SessionRequest, samples: Any, saved: Mapping[str, Any] | None) -> State:
-        """The state of a trainer for the training part `samples`, in the sizes of the state that was `saved`."""
+        """Return the state of a trainer for the training part `samples`, with the sizes of the `saved` one if given."""
 
     def environment(self) -> dict[str, Any]:
-        """What decides the bits besides what `engine.environment` knows."""
+        """Return what determines the bits in addition to `engine.environment`."""
 
     def run(self, session: TrainingSession) -> str:
-        """Make all updates, in microbatches that fit, with `steps` between them; returns why training ended.
+        """Make all updates, in microbatches that fit, with `steps` between them. Returns the reason why training ended.
 
-        Raises SessionOver when it is time to stop.
+        Raises SessionOver when the session has to stop.
         """
 
 
 def setup(request: SessionRequest, record: Record, library: LibraryLoop | None) -> TrainingSession:
-    """The session with its state where the run left it; `library` makes the updates in place of the engine.
+    """Build the session, with its state restored from the run's newest checkpoint.
 
-    Raises SessionOver where time is up before the data is there, ShoestringError where the run cannot go on.
+    `library` makes the updates instead of the engine.
+
+    Raises SessionOver if the session ends before the data is loaded, ShoestringError if the run cannot continue.
     """
     stop = request.stop
     with stop.at_once():
-        loaded, staged = inputs.staged(
-            request.recipe, request.settings.stage, disk_bytes=request.disk_bytes, say=record.progress.message
+        loaded, staging_notes = inputs.stage_inputs(
+            request.recipe, request.settings.stage, disk_bytes=request.disk_bytes, report=record.progress.message
         )
         data = loaded.data()
     request = replace(request, loaded=loaded)
     for folder in (request.run.best, request.run.light):
-        with suppress(OSError):  # there is no such folder yet, or the next save there tries again
+        with suppress(OSError):  # the folder does not exist yet, or the next save there tries again
             fileset.settle(folder)
     store = run_store(request, record)
     restored = store.load()
@@ -72,10 +74,10 @@ def setup(request: SessionRequest, record: Record, library: LibraryLoop | None) 
             saver=saver,
             reports=library.reports,
             data=data if loaded.parts.measured or loaded.parts.evaluate else {},
-            notes=(*staged, *loaded.parts.notes()),
+            notes=(*staging_notes, *loaded.parts.notes()),
         )
         saver.restore(state, allow_inexact=request.allow_inexact, restored=restored)
-        return session  # it begins when the trainer knows how many updates there are
+        return session  # its first step, `begin`, follows when the trainer knows the number of updates
     with stop.at_once():
         order = DataOrder.of(data["train"], effective_batch=loaded.effective_batch, seed=loaded.seed)
         state = build(loaded, request.settings, request.device, updates_per_epoch=order.updates_per_epoch)
@@ -91,14 +93,14 @@ def setup(request: SessionRequest, record: Record, library: LibraryLoop | None) 
         reports=updates.meter,
         updates=updates,
         data=data,
-        notes=(*staged, *_notes(request, state)),
+        notes=(*staging_notes, *_notes(request, state)),
     )
     steps.begin(session)
     return session
 
 
 def run_store(request: SessionRequest, record: Record) -> Store:
-    """The run's full checkpoints."""
+    """Return the store of the run's full checkpoints."""
     return Store(
         request.run.checkpoints,
         keep=request.settings.keep_checkpoints,
@@ -115,17 +117,18 @@ def run_saver(
     environment: dict[str, Any],
     order: DataOrder | None = None,
 ) -> Saver:
-    """What writes and restores the run's checkpoints, which must be restored under the same `environment`.
+    """Return the saver of the run's checkpoints, which can only be restored with an equal `environment`.
 
-    The samples of an update that left no finite numbers are known from the `order`.
+    With the `order`, the error for an update that is not finite names the update's samples.
     """
 
-    def without_finite_numbers(update: int, what: str, value: float) -> RunError:
-        return not_finite(request, update=update, what=what, value=value, good=saver.newest(), order=order)
+    def make_error(update: int, quantity: str, value: float) -> RunError:
+        last_good = saver.newest()
+        return non_finite_error(
+            request, update=update, quantity=quantity, value=value, last_good=last_good, order=order
+        )
 
-    saver = Saver(
-        store, request.settings, record, request.stop.deadline, environment, not_finite=without_finite_numbers
-    )
+    saver = Saver(store, request.settings, record, request.stop.deadline, environment, non_finite_error=make_error)
     return saver
 
 
@@ -151,8 +154,8 @@ def _engine_updates(
         record.events,
         record.progress,
         request.stop.deadline,
-        not_finite=saver.not_finite,
-        in_a_row=precision.IN_A_ROW[state.mixed_precision.name],
+        non_finite_error=saver.non_finite_error,
+        non_finite_limit=precision.NON_FINITE_LIMIT[state.mixed_precision.name],
         loader=loader,
         note=record.note,
     )
@@ -161,16 +164,16 @@ def _engine_updates(
 
 
 def _notes(request: SessionRequest, state: TrainingState) -> list[str]:
-    """What a person should know of these data, this model and these settings."""
+    """Return notes for the user about the data, the model and the settings."""
     loaded, settings = request.recipe, request.settings
     micro_batch, notes = state.sizes.micro_batch, list(loaded.parts.notes())
     if trains_batch_norm(state.model) and micro_batch < loaded.effective_batch:
         notes.append(
-            f"BatchNorm takes its statistics from each microbatch of {micro_batch}, not from the "
-            f"effective batch of {loaded.effective_batch}: another microbatch would learn a little differently"
+            f"BatchNorm computes its statistics over each microbatch of {micro_batch}, not over the effective batch of "
+            f"{loaded.effective_batch}: training with another microbatch would differ slightly"
         )
-    if settings.cudnn_benchmark and not autotuning.autotunes(settings, loaded.parts):
+    if settings.cudnn_benchmark and not autotuning.uses_cudnn_benchmark(settings, loaded.parts):
         notes.append(autotuning.NOTE)
-    if remark := precision.remark(state.mixed_precision.name, request.device):
-        notes.append(remark)
+    if note := precision.precision_note(state.mixed_precision.name, request.device):
+        notes.append(note)
     return notes

@@ -1,4 +1,4 @@
-"""The steps of the loop, in the order in which it takes them. A library's trainer takes the same ones in callbacks."""
+"""The steps of the training loop, in the order in which it runs them. A library's trainer runs them in callbacks."""
 
 import time
 from dataclasses import replace
@@ -17,13 +17,13 @@ from shoestring.errors import CheckpointError
 from shoestring.recipe.contract import loss_at
 from shoestring.techniques.fallbacks import Phase
 from shoestring.train import oom
-from shoestring.train.evaluation import best_entry, evaluate, out_of_patience
+from shoestring.train.evaluation import best_entry, evaluate, patience_exhausted
 from shoestring.train.session import EngineUpdates, TrainingSession
 
 
 def begin(session: TrainingSession) -> None:
-    """Record where the session begins. Before the first update save the state: a disk that cannot hold a checkpoint
-    is found out now, not in an hour.
+    """Record the start of the session. Before a run's first update, save its state: a disk that cannot hold a
+    checkpoint is detected now, not in an hour.
     """
     state, record, request = session.state, session.record, session.request
     record.expect(state.total_updates)
@@ -39,9 +39,10 @@ def begin(session: TrainingSession) -> None:
 
 
 def before_update(session: TrainingSession) -> str:
-    """Evaluate the epoch that has ended, if one has. Returns why training is over; empty if another update follows.
+    """Evaluate the epoch that has just ended, if there is one. Returns the reason why training is over; empty if
+    another update follows.
 
-    Raises SessionOver when it is time to stop.
+    Raises SessionOver when the session has to stop.
     """
     while not (reason := why_ended(session)):
         session.request.stop.check()
@@ -53,24 +54,24 @@ def before_update(session: TrainingSession) -> str:
 
 
 def why_ended(session: TrainingSession) -> str:
-    """Why training is over; empty while it is not."""
+    """Return the reason why training is over; empty while it is not."""
     state, loaded = session.state, session.request.loaded
     if loaded is None or epoch_ended(session):
         return ""
-    if out_of_patience(loaded.parts, state.history):
+    if patience_exhausted(loaded.parts, state.history):
         return f"no better epoch in the last {loaded.parts.patience}"
     return f"all {loaded.epochs} epochs" if state.update == state.total_updates else ""
 
 
 def epoch_ended(session: TrainingSession) -> bool:
-    """Whether an epoch has ended that is not evaluated yet."""
+    """Return whether an epoch has ended that is not evaluated yet."""
     state = session.state
     evaluated = state.history[-1]["epoch"] if state.history else 0
     return "validation" in session.data and state.at_epoch_end and state.epochs_done > evaluated
 
 
 def evaluate_epoch(session: TrainingSession) -> None:
-    """Validation metrics of the epoch that just ended; its weights are saved if they are the best so far."""
+    """Evaluate the epoch that has just ended on the validation part; save its weights if they are the best so far."""
     session.reports.flush()
     state, settings, run = session.state, session.request.settings, session.request.run
     metrics, seconds = _evaluate(session, "validation")
@@ -87,7 +88,7 @@ def evaluate_epoch(session: TrainingSession) -> None:
 
 
 def one_update(session: TrainingSession) -> None:
-    """The next update, in microbatches that fit; if the optimizer's own step does not fit, back to a checkpoint."""
+    """Make the next update, in microbatches that fit. If the optimizer's step does not fit, return to a checkpoint."""
     assert session.updates is not None
     updates, loaded, deadline = session.updates, session.request.recipe, session.request.stop.deadline
     state, order = updates.state, updates.order
@@ -116,7 +117,7 @@ def one_update(session: TrainingSession) -> None:
         except HalfDoneError as error:
             failure = error.message
     if failure:
-        # Outside of the handler, where nothing holds the failed attempt's tensors any more.
+        # Outside of the handler: the exception, which holds the tensors of the failed attempt, is gone.
         go_back(session, "optimizer step", failure)
         return
     state.sizes = replace(state.sizes, micro_batch=micro_batch)
@@ -131,33 +132,33 @@ def one_update(session: TrainingSession) -> None:
 
 
 def save_if_due(session: TrainingSession) -> None:
-    """Begin a save if it is time for one."""
+    """Begin a save in the background if one is due."""
     if session.saver.due(session.state.update):
         save_meanwhile(session)
 
 
 def save_meanwhile(session: TrainingSession) -> None:
-    """Begin a save. If there is no memory for the copy training goes on: the checkpoints before are still there."""
+    """Begin a save in the background. Without memory for the copy training continues: earlier checkpoints remain."""
     session.reports.flush()
-    copied = catch_out_of_memory(lambda: session.saver.begin(session.state))
-    if isinstance(copied, Failure):
+    result = catch_out_of_memory(lambda: session.saver.begin(session.state))
+    if isinstance(result, Failure):
         free()
-        session.saver.put_off()
-        why = f"no memory for a copy of the state: {copied.message}"
-        session.record.unsaved(session.state.update, "checkpoint", why)
+        session.saver.postpone()
+        reason = f"out of memory while copying the state: {result.message}"
+        session.record.unsaved(session.state.update, "checkpoint", reason)
     session.reports.restart()
 
 
 def save_now(session: TrainingSession) -> None:
-    """Save and wait for it: the last save of a session must succeed."""
+    """Save and wait until the checkpoint is written: the last save of a session must succeed."""
     session.reports.flush()
-    retry_with_freed_memory(lambda: session.saver.save(session.state), "a checkpoint")
+    retry_with_freed_memory(lambda: session.saver.save(session.state), "saving a checkpoint")
 
 
 def go_back(session: TrainingSession, phase: Phase, failure: str) -> None:
-    """Return to the last checkpoint with smaller sizes, since weights may be half updated.
+    """Return to the last checkpoint with smaller sizes, since weights may be partly updated.
 
-    Call it outside of the handler of the exception, which holds the failed attempt's tensors.
+    Call it outside of the handler of the exception, which holds the tensors of the failed attempt.
     """
     state, request = session.state, session.request
     session.reports.flush()
@@ -174,7 +175,7 @@ def go_back(session: TrainingSession, phase: Phase, failure: str) -> None:
 
 
 def finish(session: TrainingSession) -> dict[str, Any]:
-    """Save the weights to use; returns the metrics, of the best epoch and of its weights on the test part."""
+    """Save the final weights. Returns the validation metrics of the best epoch and the test metrics of its weights."""
     state, record, run = session.state, session.record, session.request.run
     metrics = best_validation(session)
     _save_weights(session, "light", run.light, metrics.get("validation", {}))
@@ -186,7 +187,7 @@ def finish(session: TrainingSession) -> dict[str, Any]:
                     record.note(UNVERIFIED.format(folder=run.best))
                 update = weights.facts.get("update")
                 if update != best["update"]:
-                    record.note(f"the test metrics are of the weights of update {update}, the best ones saved")
+                    record.note(f"the test metrics are of the weights of update {update}, the best that were saved")
             except CheckpointError as error:
                 record.note(f"the test metrics are of the last weights, not the best: {error.message}")
         metrics["test"], seconds = _evaluate(session, "test")
@@ -195,13 +196,13 @@ def finish(session: TrainingSession) -> dict[str, Any]:
 
 
 def best_validation(session: TrainingSession) -> dict[str, Any]:
-    """The validation metrics of the best epoch so far."""
+    """Return the validation metrics of the best epoch so far."""
     best = best_entry(session.request.recipe.parts, session.state.history)
     return {"validation": best["metrics"]} if best else {}
 
 
 def _set_learning_rates(session: TrainingSession, updates: EngineUpdates) -> None:
-    """By the schedule, a function of the update's number."""
+    """Set the learning rates by the schedule, a function of the update's number."""
     state, schedule = updates.state, session.request.recipe.parts.schedule
     factor = schedule(state.update, state.updates_per_epoch, state.total_updates) if schedule else 1.0
     for group, rate in zip(state.optimizer.param_groups, state.learning_rates, strict=True):
@@ -209,9 +210,9 @@ def _set_learning_rates(session: TrainingSession, updates: EngineUpdates) -> Non
 
 
 def _evaluate(session: TrainingSession, name: str) -> tuple[dict[str, Any], float]:
-    """Metrics on a part of the data, and the seconds that they took."""
-    state, request, started = session.state, session.request, time.monotonic()
-    evaluate_in = partial(
+    """Return the metrics on a part of the data, and the seconds that the evaluation took."""
+    state, request, started_at = session.state, session.request, time.monotonic()
+    evaluate_part = partial(
         evaluate,
         request.recipe,
         state.model,
@@ -223,24 +224,24 @@ def _evaluate(session: TrainingSession, name: str) -> tuple[dict[str, Any], floa
     )
     size = state.sizes.evaluation_batch or request.recipe.parts.evaluation_size(state.sizes.micro_batch)
     recovering = oom.recovering_evaluation(state, session.record)
-    metrics, fitting_size = recovering.run(lambda micro_batch: evaluate_in(micro_batch=micro_batch), size)
+    metrics, fitting_size = recovering.run(lambda micro_batch: evaluate_part(micro_batch=micro_batch), size)
     if fitting_size < size:
         state.sizes = replace(state.sizes, evaluation_batch=fitting_size)
-    return metrics, time.monotonic() - started
+    return metrics, time.monotonic() - started_at
 
 
 def _save_weights(session: TrainingSession, kind: str, folder: Path, metrics: dict[str, Any]) -> None:
-    """Weights alone: of the best or another epoch, which training can do without, or in `light` the run's last."""
-    state, started = session.state, time.monotonic()
+    """Save weights alone. Only a failure for the final ones (`kind` "light") is an error."""
+    state, started_at = session.state, time.monotonic()
     facts = {"update": state.update, "metrics": metrics}
     try:
         path = retry_with_freed_memory(
             lambda: save_light(folder, state.model, facts, rounded=session.request.settings.light_weights),
-            "the weights",
+            "saving the weights",
         )
     except CheckpointError as error:
         if kind == "light":
             raise
         session.record.unsaved(state.update, kind, str(error))
         return
-    session.record.saved_light(path, state.update, time.monotonic() - started, kind)
+    session.record.saved_light(path, state.update, time.monotonic() - started_at, kind)
