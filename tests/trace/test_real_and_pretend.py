@@ -301,7 +301,7 @@ def _follow() -> Iterator[tuple[str, dict[str, Any]]]:
             # The kernels of a GPU where the difference is about them, else those that both have.
             attention.CAPABILITY.set(TURING if name in DIFFERENT else None)
             with pretend.fake_mode():
-                faked = _updates(recorder.Recorder(), pretended, batch, pretend.like)
+                faked = _updates(recorder.Recorder(), pretended, batch, pretend.allocate_like)
         yield name, {"real": real, "pretend": faked}
 
 
@@ -312,7 +312,7 @@ def _updates(recorder: Any, model: nn.Module, batch: Any, copy: Callable[[Tensor
 
     with recorder:
         recorder.mark("model", 0)
-        pretend.move(model, copy)
+        pretend.move_model(model, copy)
         optimizer = torch.optim.AdamW(model.train().parameters(), foreach=True)
         for number in range(2):
             recorder.mark("forward", number)
