@@ -13,7 +13,7 @@ _SMALL_FILES = 64 * KIB
 
 @dataclass(frozen=True, kw_only=True)
 class CheckpointBytes:
-    """Bytes on disk of a full checkpoint, which resumes exactly and excludes frozen weights, and of the light weights."""
+    """Bytes on disk of a full checkpoint, which resumes exactly and excludes frozen weights, and of light weights."""
 
     full: int
     light: int

@@ -68,7 +68,7 @@ class ExpandableAllocator(Allocator):
         return remainder >= ROUNDING
 
     def _find_position(self, pool: Pool, size: int) -> Block:
-        """Return a free block before pages to be mapped, or those pages, with `size` bytes up to the next used block."""
+        """Return an unmapped block, or the free block before it, with `size` bytes up to the next used block."""
         for unmapped in self._unmapped[pool].iterate_from_size(0):
             previous_block = unmapped.previous
             first = previous_block if previous_block and not previous_block.used else unmapped
@@ -80,7 +80,7 @@ class ExpandableAllocator(Allocator):
         return segment
 
     def _map(self, block: Block, size: int) -> Block | None:
-        """Map pages for the first `size` bytes of the block and merge it with free neighbors; None if memory is lacking."""
+        """Map pages for the first `size` bytes of the block, and merge it with free neighbors; None without memory."""
         length = -(-size // page_size(block.pool)) * page_size(block.pool)
         if not self._reserve(length):
             return None
