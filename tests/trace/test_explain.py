@@ -87,7 +87,7 @@ def test_use_of_a_real_gpu_has_a_hint(work: Callable[[Tensor], object]) -> None:
     with fake.Mode(), pytest.raises(TraceError) as caught, explain_errors():
         work(torch.empty(4, 4))
     assert f"in {work.__name__}" in caught.value.message
-    assert caught.value.hint and "device of the tensors" in caught.value.hint
+    assert caught.value.hint and "device of the input tensors" in caught.value.hint
 
 
 def test_own_errors_are_not_changed() -> None:

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from shoestring.recipe.options import LoadedRecipe
 from shoestring.settings import Precision, Settings
 from shoestring.techniques import adapt, checkpointing, kernels, offload
-from shoestring.trace import attention, autocast, hosted, pretend, rollout, sharding, values
+from shoestring.trace import attention, autocast, offloading, pretend, rollout, sharding, values
 from shoestring.trace.pretend import DEVICE
 from shoestring.trace.record import Event, Storage
 from shoestring.trace.recorder import Recorder
@@ -44,7 +44,7 @@ def run(
     # A Python exception raised in backward in another thread would abort the process.
     with pretend.fake_mode(), recorder, torch.autograd.set_multithreading_enabled(False):
         recorder.mark("model", 0)
-        hosted.move(recorder, model, recipe, settings, gpus)
+        offloading.move(recorder, model, recipe, settings, gpus)
         recorder.label(model.parameters(), "weights")
         recorder.label(model.buffers(), "buffers")
         checkpointing.apply(model, loaded.parts, settings.checkpointing)
