@@ -1,7 +1,7 @@
-"""Real processes at the price of a fork: a server that has imported everything already runs one session in each.
+"""A server that has imported everything and forks a process for each session, which is faster than starting one.
 
-It reads a question a line, {"run", "limit", "margin", "slow", "block"}, and answers with the child's process number,
-then with its exit status and how many seconds it lived. Run it as `python -m tests.forked`.
+It reads one request per line, {"run", "limit", "margin", "slow", "block"}, and responds with the child's process ID,
+then with its exit status and its duration in seconds. Run it as `python -m tests.forked`.
 """
 
 import contextlib
@@ -20,7 +20,7 @@ UPDATES = 60  # an epoch
 
 
 class Server:
-    """The server as a context, for tests."""
+    """The server as a context manager, for tests."""
 
     def __enter__(self):
         self._process = subprocess.Popen(
@@ -37,26 +37,26 @@ class Server:
         self._process.wait(60)
         self._process.stdout.close()
 
-    def begin(self, run, **question):
-        """Begin a session; returns its process number."""
-        print(json.dumps({"run": str(run), **question}), file=self._process.stdin, flush=True)
+    def begin(self, run, **request):
+        """Start a session and return its process ID."""
+        print(json.dumps({"run": str(run), **request}), file=self._process.stdin, flush=True)
         return json.loads(self._process.stdout.readline())
 
     def end(self):
-        """(exit status as the shell counts signals: negative; seconds from before the fork to after the end)."""
+        """Return the exit status (negative: a signal) and the seconds from before the fork to the end."""
         return json.loads(self._process.stdout.readline())
 
 
 def recipe(*, slow, block):
-    """A model that takes 2 to 40 ms an update when `slow`, and stands still in the first phase that `block` names."""
+    """Return a recipe whose updates take 2 to 40 ms if `slow`, and which blocks in the phase named by `block`."""
     import torch
     from torch import nn
 
-    def stand_still(phase, run):
+    def block_in(phase, run):
         if block == phase:
             (run / "standing").touch()
-            until = time.monotonic() + 60
-            while time.monotonic() < until:
+            deadline = time.monotonic() + 60
+            while time.monotonic() < deadline:
                 time.sleep(0.01)
 
     class Slow:
@@ -71,21 +71,21 @@ def recipe(*, slow, block):
             return torch.zeros(size, 3)
 
         def loss(self, model, batch):
-            stand_still("update" if model.training else "evaluation", self.run)
+            block_in("update" if model.training else "evaluation", self.run)
             if slow and model.training:
                 time.sleep(0.002 + 0.038 * float(batch[0, 0].abs() % 1))
             return (model(batch) - batch.sum(dim=1, keepdim=True)).square().mean()
 
         def data(self):
-            stand_still("data", self.run)
+            block_in("data", self.run)
             points = torch.randn(4 * UPDATES + 20, 3, generator=torch.Generator().manual_seed(0))
             return {"train": points[20:], "validation": points[:20]}
 
     return Slow()
 
 
-def one_session(question, began):
-    """What a child does; the status it ends with."""
+def run_one_session(request, start):
+    """Run a session in the child and return its exit status."""
     import torch
 
     from shoestring.recipe.finding import choose
@@ -94,30 +94,30 @@ def one_session(question, began):
     from tests.sessions import run_session
 
     torch.set_num_threads(1)
-    mine = recipe(slow=question.get("slow", True), block=question.get("block"))
-    mine.run = Path(question["run"])
-    loaded, settings = choose(mine, {"epochs": question["epochs"]})
+    slow_recipe = recipe(slow=request.get("slow", True), block=request.get("block"))
+    slow_recipe.run = Path(request["run"])
+    loaded, settings = choose(slow_recipe, {"epochs": request["epochs"]})
     settings = settings.replace(micro_batch=4, precision="fp32", save_every_seconds=60.0)
-    deadline = Deadline(question.get("limit"), started=began, margin_seconds=question.get("margin", 0.0))
+    deadline = Deadline(request.get("limit"), started=start, margin_seconds=request.get("margin", 0.0))
     with suppress(SessionOver):
-        run_session(loaded, settings, mine.run, deadline)
+        run_session(loaded, settings, slow_recipe.run, deadline)
     return 0
 
 
 def serve():
-    # What torch imports late as well: its optimizers import its compiler, in 0.7 s.
+    # The first session imports torch's lazy modules: its optimizers import its compiler, in 0.7 s.
     with tempfile.TemporaryDirectory() as folder, contextlib.redirect_stderr(io.StringIO()):
-        one_session({"run": folder, "slow": False, "epochs": 1}, time.monotonic())
+        run_one_session({"run": folder, "slow": False, "epochs": 1}, time.monotonic())
     for line in sys.stdin:
-        question, began = json.loads(line), time.monotonic()
+        request, start = json.loads(line), time.monotonic()
         child = os.fork()
         if child == 0:
             status = 1
             try:
-                said = os.open(question["run"] + ".log", os.O_WRONLY | os.O_CREAT | os.O_APPEND)
-                os.dup2(said, 1)
-                os.dup2(said, 2)
-                status = one_session(question, began)
+                log = os.open(request["run"] + ".log", os.O_WRONLY | os.O_CREAT | os.O_APPEND)
+                os.dup2(log, 1)
+                os.dup2(log, 2)
+                status = run_one_session(request, start)
             except BaseException:
                 traceback.print_exc()
                 raise
@@ -126,7 +126,7 @@ def serve():
         sys.stdout.write(f"{child}\n")
         sys.stdout.flush()
         _, status = os.waitpid(child, 0)
-        sys.stdout.write(json.dumps([os.waitstatus_to_exitcode(status), time.monotonic() - began]) + "\n")
+        sys.stdout.write(json.dumps([os.waitstatus_to_exitcode(status), time.monotonic() - start]) + "\n")
         sys.stdout.flush()
 
 

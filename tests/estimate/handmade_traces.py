@@ -1,4 +1,4 @@
-"""Traces made by hand, for estimates that need no torch."""
+"""Handmade traces for tests of estimates, which need no torch."""
 
 from collections.abc import Iterable
 
@@ -31,7 +31,7 @@ def op(*, flops: int = 0, size: int = 0, launches: int = 1, name: str = "aten::m
 
 
 def update(*, forward: Op, backward: Op, optimizer: Op, microbatches: int = 1) -> Trace:
-    """A measured update of one operator a phase."""
+    """Return the trace of a measured update with one operator per phase."""
     events: list[Event] = []
     for index in range(microbatches):
         events += [Phase("forward", 1, index), forward, Phase("backward", 1, index), backward]
@@ -65,4 +65,4 @@ TRAINING = trace(
         Phase("end", 1, 0),
     ],
 )
-"""Most is allocated in backward: weights, activations and temporaries; a checkpoint holds weights and states."""
+"""Memory peaks in backward, with weights, activations and temporaries; a checkpoint holds weights and states."""

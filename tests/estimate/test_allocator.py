@@ -1,4 +1,4 @@
-"""The simulated caching allocator: torch's rules one by one, and what must hold whatever is asked of it."""
+"""The simulated caching allocator: each of torch's rules, and invariants under any requests."""
 
 from itertools import pairwise
 
@@ -11,10 +11,10 @@ from shoestring.estimate.allocator import (
     SMALL_SEGMENT,
     Allocator,
     Block,
-    Exhausted,
+    OutOfMemory,
     segment_size,
 )
-from shoestring.estimate.expandable import ExpandableAllocator, page
+from shoestring.estimate.expandable import ExpandableAllocator, page_size
 from shoestring.units import MIB
 
 
@@ -32,13 +32,13 @@ from shoestring.units import MIB
         (33 * MIB + 1, 34 * MIB, 34 * MIB),
     ],
 )
-def test_a_first_request(requested: int, allocated: int, reserved: int) -> None:
+def test_first_request_rounds_and_reserves(requested: int, allocated: int, reserved: int) -> None:
     allocator = Allocator()
     allocator.allocate(requested)
     assert (allocator.allocated, allocator.reserved) == (allocated, reserved)
 
 
-def test_the_smallest_block_that_fits_is_taken() -> None:
+def test_smallest_fitting_block_is_used() -> None:
     allocator = Allocator()
     large, small = allocator.allocate(40 * MIB), allocator.allocate(30 * MIB)
     allocator.free(large)
@@ -46,7 +46,7 @@ def test_the_smallest_block_that_fits_is_taken() -> None:
     assert allocator.allocate(30 * MIB).address == small.address
 
 
-def test_neighbours_merge_when_freed() -> None:
+def test_freed_neighbors_merge() -> None:
     allocator = Allocator()
     blocks = [allocator.allocate(5 * MIB) for _ in range(4)]
     assert allocator.reserved == 20 * MIB
@@ -63,17 +63,17 @@ def test_small_requests_do_not_take_large_blocks() -> None:
     assert allocator.reserved == 22 * MIB
 
 
-def test_unused_segments_are_given_back_before_the_memory_is_exhausted() -> None:
+def test_unused_segments_are_released_before_out_of_memory() -> None:
     allocator = Allocator(limit=64 * MIB)
     allocator.free(allocator.allocate(40 * MIB))
     allocator.allocate(50 * MIB)
     assert allocator.reserved == 50 * MIB
     assert allocator.peak_reserved == 50 * MIB
-    with pytest.raises(Exhausted):
+    with pytest.raises(OutOfMemory):
         allocator.allocate(20 * MIB)
 
 
-def test_what_one_stream_gave_back_no_other_takes() -> None:
+def test_streams_do_not_share_free_blocks() -> None:
     allocator = Allocator()
     allocator.free(allocator.allocate(40 * MIB, "copy-in"))
     allocator.allocate(40 * MIB)
@@ -91,13 +91,13 @@ def test_what_one_stream_gave_back_no_other_takes() -> None:
         (33 * MIB + 1, 33 * MIB + 512, 40 * MIB),
     ],
 )
-def test_a_first_request_of_expandable_segments(requested: int, allocated: int, reserved: int) -> None:
+def test_first_request_with_expandable_segments(requested: int, allocated: int, reserved: int) -> None:
     allocator = ExpandableAllocator()
     allocator.allocate(requested)
     assert (allocator.allocated, allocator.reserved) == (allocated, reserved)
 
 
-def test_an_expandable_segment_grows_by_what_its_free_end_lacks() -> None:
+def test_expandable_segment_grows_only_by_missing_pages() -> None:
     allocator = ExpandableAllocator()
     first, last = allocator.allocate(10 * MIB), allocator.allocate(50 * MIB)
     allocator.free(last)
@@ -106,7 +106,7 @@ def test_an_expandable_segment_grows_by_what_its_free_end_lacks() -> None:
     assert (grown.address, allocator.reserved) == (first.size, 80 * MIB)
 
 
-def test_a_block_inside_is_taken_before_the_end_which_can_still_grow() -> None:
+def test_inner_block_is_preferred_to_growable_end() -> None:
     allocator = ExpandableAllocator()
     inside, _, end = (allocator.allocate(size * MIB) for size in (30, 5, 5))
     allocator.free(inside)
@@ -115,18 +115,18 @@ def test_a_block_inside_is_taken_before_the_end_which_can_still_grow() -> None:
     assert allocator.allocate(4 * MIB).address == inside.address
 
 
-def test_pages_without_a_used_block_are_given_back_from_the_middle_of_a_segment() -> None:
+def test_unused_pages_inside_a_segment_are_released() -> None:
     allocator = ExpandableAllocator(limit=140 * MIB)
     blocks = [allocator.allocate(size * MIB) for size in (30, 70, 40)]
     allocator.free(blocks[1])
     allocator.release_unused()
-    # Whole pages of the free 30 to 100 MiB are those from 40 on.
+    # The whole pages in the free range of 30 to 100 MiB start at 40 MiB.
     assert allocator.reserved == 80 * MIB
     assert allocator.allocate(55 * MIB).address == 30 * MIB
     assert allocator.reserved == 140 * MIB
 
 
-def test_a_free_block_does_not_take_in_addresses_without_memory() -> None:
+def test_free_block_does_not_merge_with_unmapped_addresses() -> None:
     allocator = ExpandableAllocator()
     blocks = [allocator.allocate(20 * MIB) for _ in range(3)]
     allocator.free(blocks[1])
@@ -137,7 +137,7 @@ def test_a_free_block_does_not_take_in_addresses_without_memory() -> None:
     assert allocator.reserved == 60 * MIB
 
 
-def test_expandable_segments_find_room_where_whole_segments_have_none() -> None:
+def test_expandable_segments_fit_where_fixed_segments_do_not() -> None:
     for kind, fits in ((Allocator, False), (ExpandableAllocator, True)):
         allocator = kind(limit=100 * MIB)
         blocks = [allocator.allocate(20 * MIB) for _ in range(5)]
@@ -148,25 +148,25 @@ def test_expandable_segments_find_room_where_whole_segments_have_none() -> None:
             assert allocator.reserved == 100 * MIB
         else:
             allocator.allocate(20 * MIB)
-            with pytest.raises(Exhausted):
+            with pytest.raises(OutOfMemory):
                 allocator.allocate(60 * MIB)
 
 
-def test_expandable_segments_may_reserve_more_because_they_cut_up_every_free_block() -> None:
+def test_expandable_segments_may_reserve_more() -> None:
     peaks = []
     for kind in (Allocator, ExpandableAllocator):
         allocator = kind()
         first = allocator.allocate(41 * MIB)
         allocator.allocate(3 * MIB)
         allocator.free(first)
-        # A segment of 20 MiB has room for it beside the 3; the expandable one takes it out of the free 41.
+        # A segment of 20 MiB has space for it next to the 3 MiB; the expandable one splits the free 41 MiB.
         allocator.allocate(5 * MIB)
         allocator.allocate(41 * MIB)
         peaks.append(allocator.peak_reserved)
     assert peaks == [62 * MIB, 100 * MIB]
 
 
-# Sizes around every rule; a number instead of a size frees one of the blocks in use.
+# Sizes around the threshold of each rule.
 SIZES = st.one_of(
     st.integers(1, 3000), st.integers(MIB - 2000, MIB + 2000), st.integers(2 * MIB, 12 * MIB), st.integers(1, 50 * MIB)
 )
@@ -186,10 +186,10 @@ KINDS = st.sampled_from([Allocator, ExpandableAllocator])
 def test_blocks_never_overlap_and_bytes_are_conserved(kind: type[Allocator], steps: list[tuple[str, int]]) -> None:
     allocator = kind()
     used: list[tuple[Block, int]] = []
-    for what, number in steps:
-        if what == "allocate":
+    for action, number in steps:
+        if action == "allocate":
             used.append((allocator.allocate(number), number))
-        elif what == "release":
+        elif action == "release":
             allocator.release_unused()
         elif used:
             allocator.free(used.pop(number % len(used))[0])
@@ -201,51 +201,51 @@ def test_blocks_never_overlap_and_bytes_are_conserved(kind: type[Allocator], ste
     for block, _ in used:
         allocator.free(block)
     assert allocator.allocated == 0
-    # Whatever the order of frees, every segment is one free block again.
+    # After frees in any order, every segment is one free block again.
     allocator.release_unused()
     assert allocator.reserved == 0
 
 
 @given(KINDS, STEPS)
-def test_a_limit_is_kept_and_is_no_obstacle_to_what_fits(kind: type[Allocator], steps: list[tuple[str, int]]) -> None:
+def test_limit_rejects_only_requests_that_do_not_fit(kind: type[Allocator], steps: list[tuple[str, int]]) -> None:
     limit = 120 * MIB
     allocator = kind(limit)
     used: list[Block] = []
-    for what, number in steps:
-        if what == "free" and used:
+    for action, number in steps:
+        if action == "free" and used:
             allocator.free(used.pop(number % len(used)))
-        elif what == "allocate":
+        elif action == "allocate":
             try:
                 used.append(allocator.allocate(number))
-            except Exhausted:
+            except OutOfMemory:
                 allocator.release_unused()
                 assert allocator.reserved + segment_size(number) > limit
         assert allocator.reserved <= limit
 
 
 @given(st.lists(SIZES))
-def test_without_frees_expandable_segments_reserve_less_but_for_a_page_of_each_pool(sizes: list[int]) -> None:
-    whole, growing = Allocator(), ExpandableAllocator()
+def test_without_frees_expandable_segments_reserve_little_more(sizes: list[int]) -> None:
+    fixed, expandable = Allocator(), ExpandableAllocator()
     for size in sizes:
-        whole.allocate(size)
-        growing.allocate(size)
-    assert growing.allocated <= whole.allocated
-    assert growing.reserved <= whole.reserved + SMALL_SEGMENT + LARGE_SEGMENT
+        fixed.allocate(size)
+        expandable.allocate(size)
+    assert expandable.allocated <= fixed.allocated
+    assert expandable.reserved <= fixed.reserved + SMALL_SEGMENT + LARGE_SEGMENT
 
 
 @given(STEPS)
-def test_an_expandable_segment_grows_only_where_nothing_fits(steps: list[tuple[str, int]]) -> None:
+def test_expandable_segment_grows_only_if_nothing_fits(steps: list[tuple[str, int]]) -> None:
     allocator = ExpandableAllocator()
     used: list[Block] = []
-    for what, number in steps:
-        if what == "free" and used:
+    for action, number in steps:
+        if action == "free" and used:
             allocator.free(used.pop(number % len(used)))
-        elif what == "allocate":
+        elif action == "allocate":
             before, free = allocator.reserved, allocator.reserved - allocator.allocated
             used.append(allocator.allocate(number))
             grown = allocator.reserved - before
             assert grown < number + LARGE_SEGMENT
             if grown:
-                # The pages are of the pool that was too full, and none of them is more than was missing.
-                assert grown >= page(used[-1].pool)
-                assert allocator.reserved - allocator.allocated <= free + page(used[-1].pool)
+                # The pages belong to the pool that lacked memory, and there are no more than necessary.
+                assert grown >= page_size(used[-1].pool)
+                assert allocator.reserved - allocator.allocated <= free + page_size(used[-1].pool)

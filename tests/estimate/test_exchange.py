@@ -1,4 +1,4 @@
-"""Gradients between GPUs, beside what was measured of it."""
+"""The exchange of gradients between GPUs, compared with measurements."""
 
 import pytest
 
@@ -8,23 +8,23 @@ from shoestring.units import MIB
 
 
 @pytest.mark.parametrize(("size", "measured"), [(1, 0.4108e-3), (16, 4.32696e-3), (64, 17.069e-3)])
-def test_two_t4s_need_what_was_measured(size: int, measured: float) -> None:
+def test_exchange_of_two_t4s_matches_measurements(size: int, measured: float) -> None:
     assert exchange_seconds(size * MIB, 2) == pytest.approx(measured, rel=0.04)
 
 
-def test_a_ring_of_more_sends_more_and_one_gpu_nothing() -> None:
+def test_exchange_grows_with_the_ring() -> None:
     assert exchange_seconds(1e9, 1) == 0.0
     two, four = (exchange_seconds(1e9, gpus) - LINKS[0].latency for gpus in (2, 4))
     assert four == pytest.approx(1.5 * two)
 
 
-def test_what_backward_does_not_hide_is_waited_for() -> None:
-    whole = exchange_seconds(1e9, 2)
-    assert exposed_seconds(1e9, 2, LINKS[0], backward=0.0) == whole
-    assert exposed_seconds(1e9, 2, LINKS[0], backward=0.1) == pytest.approx(whole - 0.1)
+def test_exposed_exchange_is_not_overlapped_by_backward() -> None:
+    total = exchange_seconds(1e9, 2)
+    assert exposed_seconds(1e9, 2, LINKS[0], backward=0.0) == total
+    assert exposed_seconds(1e9, 2, LINKS[0], backward=0.1) == pytest.approx(total - 0.1)
     assert exposed_seconds(1e9, 2, LINKS[0], backward=10.0) == exchange_seconds(25 * MIB, 2)
 
 
-def test_a_save_is_written_and_read_back() -> None:
+def test_save_is_written_and_read_back() -> None:
     assert saving_seconds(1e9, 200e6) == 10.0
     assert saving_seconds(1e9, None) is None

@@ -1,38 +1,38 @@
-"""Seconds of single operators: arithmetic or bytes, at the rate of their kind and size."""
+"""Seconds of single operators: compute or memory time, at the rate of their kind and size."""
 
 import dataclasses
 import itertools
 
 import pytest
 
-from shoestring.estimate.kernels import OVERHEAD_DEPTH, at, kernel_seconds, padded_flops, tiled_flops
-from shoestring.estimate.rates import TABLE, Rates, rates, scaled
+from shoestring.estimate.kernels import OVERHEAD_DEPTH, interpolate_rate, kernel_seconds, padded_flops, tiled_flops
+from shoestring.estimate.rates import MEASURED_RATES, Rates, find_rates, scale_curve
 from shoestring.hardware.catalog import DEVICES
 from shoestring.settings import Precision
 from shoestring.trace.record import Op
 
-T4 = TABLE["t4"]
+T4 = MEASURED_RATES["t4"]
 
 
 def product(*shape: int, name: str = "aten::mm", precision: Precision = "fp32", size: int = 0) -> Op:
-    many, rows, columns, depth = shape[:4]
-    return Op(name, 2 * many * rows * columns * depth, size, precision, shape=shape)
+    batch, rows, columns, depth = shape[:4]
+    return Op(name, 2 * batch * rows * columns * depth, size, precision, shape=shape)
 
 
-def rate(op: Op, known: Rates = T4) -> float:
-    return op.flops / kernel_seconds(op, known)
+def rate(op: Op, rates: Rates = T4) -> float:
+    return op.flops / kernel_seconds(op, rates)
 
 
-def test_a_curve_holds_at_its_points_between_and_beyond_them() -> None:
+def test_rate_at_between_and_beyond_curve_points() -> None:
     curve = ((8.0, 1e12), (9.0, 3e12))
-    assert at(curve, 1e8) == 1e12 and at(curve, 1e9) == 3e12
-    assert at(curve, 10**8.5) == pytest.approx(3**0.5 * 1e12)
-    assert at(curve, 1e12) == 3e12
+    assert interpolate_rate(curve, 1e8) == 1e12 and interpolate_rate(curve, 1e9) == 3e12
+    assert interpolate_rate(curve, 10**8.5) == pytest.approx(3**0.5 * 1e12)
+    assert interpolate_rate(curve, 1e12) == 3e12
     # Smaller work takes as long as the first point's.
-    assert 1e6 / at(curve, 1e6) == pytest.approx(1e8 / 1e12)
+    assert 1e6 / interpolate_rate(curve, 1e6) == pytest.approx(1e8 / 1e12)
 
 
-def test_a_large_product_runs_at_the_rate_of_its_precision() -> None:
+def test_large_product_runs_at_its_precisions_rate() -> None:
     large = (1, 8192, 8192, 8192)
     overhead = 8192 / (8192 + OVERHEAD_DEPTH)
     assert rate(product(*large)) == pytest.approx(3.71e12 * overhead)
@@ -40,25 +40,26 @@ def test_a_large_product_runs_at_the_rate_of_its_precision() -> None:
     assert rate(product(*large, precision="bf16")) == pytest.approx(3.71e12 * overhead)
 
 
-def test_a_shallow_product_and_one_of_few_columns_are_slower() -> None:
+def test_shallow_and_narrow_products_are_slower() -> None:
     assert padded_flops((1, 64, 8, 960)) == 2 * 64 * 32 * 1000
     large = rate(product(1, 4096, 4096, 4096))
     assert rate(product(1, 4096, 4096, 32)) < 0.65 * large
     assert rate(product(1, 4096, 8, 4096)) < 0.4 * large
 
 
-def test_a_small_product_leaves_the_tensor_cores_idle() -> None:
+def test_small_product_leaves_tensor_cores_idle() -> None:
     small, large = (product(1, size, size, size, precision="fp16") for size in (256, 4096))
     assert kernel_seconds(small, T4) > T4.kernel_seconds and rate(small) < 0.2 * rate(large)
 
 
-def test_bytes_count_where_they_take_longer_and_some_kernels_move_them_more_slowly() -> None:
-    def moved(name: str) -> float:
+def test_memory_bandwidth_depends_on_the_kernel() -> None:
+    def bandwidth(name: str) -> float:
         return 10**9 / kernel_seconds(Op(name, 0, 10**9, "fp32"), T4)
 
-    assert moved("aten::add.Tensor") == pytest.approx(240e9)
-    assert moved("aten::_softmax") == pytest.approx(193e9)
-    assert moved("aten::native_layer_norm") == moved("aten::native_batch_norm_backward") == pytest.approx(154e9)
+    assert bandwidth("aten::add.Tensor") == pytest.approx(240e9)
+    assert bandwidth("aten::_softmax") == pytest.approx(193e9)
+    assert bandwidth("aten::native_layer_norm") == pytest.approx(154e9)
+    assert bandwidth("aten::native_layer_norm") == bandwidth("aten::native_batch_norm_backward")
     wide = product(1, 4096, 4096, 1, size=10**9)
     assert kernel_seconds(wide, T4) == pytest.approx(10**9 / 240e9)
 
@@ -67,11 +68,11 @@ def test_nothing_is_faster_than_its_launches() -> None:
     assert kernel_seconds(Op("aten::add", 0, 4, "fp32", launches=7), T4) == pytest.approx(7 * T4.kernel_seconds)
 
 
-def test_images_are_convolved_in_tiles_and_the_weights_gradient_is_a_product() -> None:
+def test_convolution_is_tiled_and_weight_gradient_a_product() -> None:
     shape = (1, 64 * 32 * 32, 256, 256 * 9, 3, 3, 32, 32)
     forward = product(*shape, name="aten::convolution")
     assert tiled_flops(shape) == forward.flops
-    assert rate(forward) == pytest.approx(at(T4.convolutions, forward.flops))
+    assert rate(forward) == pytest.approx(interpolate_rate(T4.convolutions, forward.flops))
     # 30 x 30 is 32 x 32 in tiles of 4, 200 channels are 256.
     assert tiled_flops((1, 64 * 30 * 30, 200, 2304, 3, 3, 30, 30)) == forward.flops
     both = dataclasses.replace(forward, name="aten::convolution_backward", flops=2 * forward.flops, launches=2)
@@ -80,16 +81,16 @@ def test_images_are_convolved_in_tiles_and_the_weights_gradient_is_a_product() -
     assert kernel_seconds(both, T4) == pytest.approx(kernel_seconds(weights, T4) + kernel_seconds(forward, T4))
 
 
-def test_other_convolutions_are_products_and_separate_channels_wait_for_memory() -> None:
+def test_other_convolutions_are_products_or_memory_bound() -> None:
     pointwise = product(1, 65536, 256, 256, 1, 1, 32, 32, name="aten::convolution")
     assert rate(pointwise) < 3.71e12
     strided = product(1, 65536, 256, 2304, name="aten::convolution")
     assert rate(strided) < 3.71e12
-    separate = product(512, 65536, 1, 9, 3, 3, 32, 32, name="aten::convolution", size=10**8)
-    assert kernel_seconds(separate, T4) == pytest.approx(10**8 / 240e9)
+    depthwise = product(512, 65536, 1, 9, 3, 3, 32, 32, name="aten::convolution", size=10**8)
+    assert kernel_seconds(depthwise, T4) == pytest.approx(10**8 / 240e9)
 
 
-def test_attention_is_slower_than_products_and_least_so_for_wide_heads() -> None:
+def test_attention_is_slower_than_products() -> None:
     name = "aten::_scaled_dot_product_efficient_attention"
     narrow, wide = (product(64, 2048, 2048, width, name=name) for width in (64, 256))
     assert rate(narrow) < rate(wide) < 3.71e12
@@ -97,7 +98,7 @@ def test_attention_is_slower_than_products_and_least_so_for_wide_heads() -> None
     assert rate(half) == pytest.approx(24e12 * 0.66 / 2.19)
 
 
-def test_a_trace_scaled_to_another_microbatch_is_scaled_in_time() -> None:
+def test_scaled_flops_scale_the_seconds() -> None:
     once = product(1, 8192, 4096, 4096)
     twice = dataclasses.replace(once, flops=2 * once.flops)
     assert kernel_seconds(twice, T4) == pytest.approx(2 * kernel_seconds(once, T4), rel=0.01)
@@ -106,9 +107,9 @@ def test_a_trace_scaled_to_another_microbatch_is_scaled_in_time() -> None:
 @pytest.mark.parametrize("device", ["t4", "p100", "a100-40"])
 @pytest.mark.parametrize("precision", ["fp32", "fp16"])
 @pytest.mark.parametrize("name", ["aten::mm", "aten::_scaled_dot_product_efficient_attention", "aten::convolution"])
-def test_a_batch_at_once_is_never_slower_than_in_parts(device: str, precision: Precision, name: str) -> None:
-    known = rates(DEVICES[device])
-    assert known
+def test_whole_batch_is_never_slower_than_parts(device: str, precision: Precision, name: str) -> None:
+    rates = find_rates(DEVICES[device])
+    assert rates
 
     def seconds(samples: int, rows: int, columns: int, depth: int) -> float:
         if name == "aten::convolution":
@@ -117,22 +118,22 @@ def test_a_batch_at_once_is_never_slower_than_in_parts(device: str, precision: P
             shape = (1, samples * rows, columns, depth)
         else:
             shape = (samples * 8, rows, columns, depth)
-        return kernel_seconds(product(*shape, name=name, precision=precision), known)
+        return kernel_seconds(product(*shape, name=name, precision=precision), rates)
 
     for rows, columns, depth in itertools.product((32, 480, 2048), (48, 1024, 5000), (48, 768)):
-        alone = seconds(1, rows, columns, depth)
+        sample_seconds = seconds(1, rows, columns, depth)
         times = [seconds(samples, rows, columns, depth) for samples in (1, 2, 3, 8, 50, 400)]
-        assert all(fewer <= more * (1 + 1e-9) for fewer, more in itertools.pairwise(times))
-        for samples, together in zip((1, 2, 3, 8, 50, 400), times, strict=True):
-            assert together <= samples * alone * (1 + 1e-9)
+        assert all(smaller <= larger * (1 + 1e-9) for smaller, larger in itertools.pairwise(times))
+        for samples, batch_seconds in zip((1, 2, 3, 8, 50, 400), times, strict=True):
+            assert batch_seconds <= samples * sample_seconds * (1 + 1e-9)
 
 
-def test_an_untimed_gpu_has_curves_of_the_same_shape() -> None:
-    moved = scaled(((8.0, 1e12), (9.0, 2e12)), 20e12)
-    assert [size for size, _ in moved] == pytest.approx([9.0, 10.0])
-    assert [value for _, value in moved] == pytest.approx([10e12, 20e12])
-    a100, t4 = rates(DEVICES["a100-40"]), rates(DEVICES["t4"])
+def test_untimed_gpu_has_scaled_curves() -> None:
+    curve = scale_curve(((8.0, 1e12), (9.0, 2e12)), 20e12)
+    assert [size for size, _ in curve] == pytest.approx([9.0, 10.0])
+    assert [value for _, value in curve] == pytest.approx([10e12, 20e12])
+    a100, t4 = find_rates(DEVICES["a100-40"]), find_rates(DEVICES["t4"])
     assert a100 and t4
     large = product(1, 8192, 8192, 8192, precision="bf16")
     assert rate(large, a100) > 0.9 * 0.32 * 312e12 > rate(large, t4)
-    assert all(rates(device) for device in DEVICES.values())
+    assert all(find_rates(device) for device in DEVICES.values())

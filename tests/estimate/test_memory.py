@@ -1,4 +1,4 @@
-"""Memory from traces made by hand: parts of the peak's moment, rounded as CUDA's allocator does, that sum."""
+"""Peak memory of handmade traces, as parts that sum and are rounded as by CUDA's allocator."""
 
 import dataclasses
 
@@ -22,12 +22,12 @@ def parts(breakdown: Breakdown) -> dict[str, int]:
     return {part.name: part.bytes for part in breakdown.parts}
 
 
-def test_the_parts_are_those_of_the_moment_of_the_peak() -> None:
+def test_parts_are_those_at_the_peak() -> None:
     context = T4.context_bytes[1]
-    found = parts(memory(TRAINING, T4))
-    # 11 MiB get a segment of 12 MiB, of which no remainder of 1 MiB is split off. The small pool has one segment of
+    peak_parts = parts(memory(TRAINING, T4))
+    # 11 MiB get a segment of 12 MiB, whose remainder of 1 MiB is not split off. The small pool has one segment of
     # 2 MiB, and both workspaces share one of 20 MiB.
-    assert found == {
+    assert peak_parts == {
         "weights": 4096,
         "activations": 12 * MIB,
         "temporaries": 30 * MIB,
@@ -37,39 +37,41 @@ def test_the_parts_are_those_of_the_moment_of_the_peak() -> None:
     }
 
 
-def test_the_range_is_one_large_tensor_and_what_kernels_may_take() -> None:
+def test_range_covers_one_tensor_and_unknown_workspaces() -> None:
     breakdown = memory(TRAINING, T4)
     live = 4096 + 42 * MIB + 2 * WORKSPACE
     unknown = round(live * 0.02)
-    # 11 MiB have a block of 12 MiB, of which the low end counts what was asked for.
+    # 11 MiB have a block of 12 MiB, of which the lower bound counts only the requested bytes.
     assert breakdown.allocated == Range(live - MIB - unknown, live, live + unknown)
-    # The largest tensor that comes and goes has 30 MiB.
-    reserved, doubt = 64 * MIB, 30 * MIB + unknown
-    assert breakdown.reserved == Range(live - MIB - unknown, reserved, reserved + doubt)
+    # The largest temporary tensor has 30 MiB.
+    reserved, uncertainty = 64 * MIB, 30 * MIB + unknown
+    assert breakdown.reserved == Range(live - MIB - unknown, reserved, reserved + uncertainty)
     low, typical, high = T4.context_bytes
     assert breakdown.low_bytes == breakdown.reserved.low + low
     assert breakdown.peak_bytes == reserved + typical
-    assert breakdown.high_bytes == reserved + doubt + high
+    assert breakdown.high_bytes == reserved + uncertainty + high
 
 
-def test_half_of_a_modelled_reserve_space_is_in_doubt() -> None:
-    modelled = trace([(40 * MIB, "reserve space"), (40 * MIB, "weights")], [Phase("forward", 0, 0), Alloc(0), Alloc(1)])
+def test_range_includes_half_of_a_reserve_space() -> None:
+    recurrent = trace(
+        [(40 * MIB, "reserve space"), (40 * MIB, "weights")], [Phase("forward", 0, 0), Alloc(0), Alloc(1)]
+    )
     plain = trace([(40 * MIB, "activations"), (40 * MIB, "weights")], [Phase("forward", 0, 0), Alloc(0), Alloc(1)])
-    with_model, without = memory(modelled, T4), memory(plain, T4)
-    assert with_model.high_bytes - without.high_bytes == 20 * MIB
-    assert without.low_bytes - with_model.low_bytes == 20 * MIB
+    recurrent_memory, plain_memory = memory(recurrent, T4), memory(plain, T4)
+    assert recurrent_memory.high_bytes - plain_memory.high_bytes == 20 * MIB
+    assert plain_memory.low_bytes - recurrent_memory.low_bytes == 20 * MIB
 
 
-def test_cudnn_may_try_algorithms_that_copy_their_operands() -> None:
+def test_cudnn_benchmark_may_copy_operands() -> None:
     convolutions = [op(name="aten::convolution", size=size * MIB) for size in (7, 5)]
     steps = trace([(MIB, "weights")], [Alloc(0), *convolutions])
-    plain, tried = memory(steps, T4), memory(steps, T4, cudnn_benchmark=True)
-    assert tried.high_bytes - plain.high_bytes == 7 * MIB
-    assert tried.peak_bytes == plain.peak_bytes
+    plain, benchmarked = memory(steps, T4), memory(steps, T4, cudnn_benchmark=True)
+    assert benchmarked.high_bytes - plain.high_bytes == 7 * MIB
+    assert benchmarked.peak_bytes == plain.peak_bytes
 
 
-def first_update_and_second(first_batches: tuple[tuple[float, float], ...]) -> Breakdown:
-    """40 MiB for a batch, given back before the next; a first batch of half of it leaves a segment of 20 MiB."""
+def estimate_two_updates(first_batches: tuple[tuple[float, float], ...]) -> Breakdown:
+    """Estimate 40 MiB for a batch, freed before the next; a first batch of half of it leaves a segment of 20 MiB."""
     events: list[Event] = []
     for number in range(2):
         events += [Phase("forward", number, 0), Alloc(number), Phase("optimizer", number, 0), Free(number)]
@@ -77,15 +79,17 @@ def first_update_and_second(first_batches: tuple[tuple[float, float], ...]) -> B
     return memory(dataclasses.replace(steps, first_batches=first_batches), T4)
 
 
-@pytest.mark.parametrize(("likely", "expected", "most"), [(0.0, 40, 40), (0.02, 40, 40), (0.4, 40, 60), (0.6, 60, 60)])
-def test_a_smaller_first_batch_counts_as_far_as_it_is_likely(likely: float, expected: int, most: int) -> None:
-    found = first_update_and_second(((0.5, likely),) if likely else ())
-    assert found.reserved.value == expected * MIB
-    # And the largest tensor once more, and the kernels' share.
-    assert found.reserved.high == most * MIB + 40 * MIB + round(40 * MIB * 0.02)
+@pytest.mark.parametrize(
+    ("probability", "expected", "high"), [(0.0, 40, 40), (0.02, 40, 40), (0.4, 40, 60), (0.6, 60, 60)]
+)
+def test_smaller_first_batch_counts_by_its_probability(probability: float, expected: int, high: int) -> None:
+    breakdown = estimate_two_updates(((0.5, probability),) if probability else ())
+    assert breakdown.reserved.value == expected * MIB
+    # The upper bound adds the largest tensor and the kernels' workspaces.
+    assert breakdown.reserved.high == high * MIB + 40 * MIB + round(40 * MIB * 0.02)
 
 
-def test_where_it_fits_beside_the_smallest_context_alone_it_is_expected_to() -> None:
+def test_expected_memory_may_need_the_smallest_context() -> None:
     rtx = DEVICES["rtx3060"]
     low, typical, _ = rtx.context_bytes
     steps = trace([(40 * MIB, "temporaries"), (50 * MIB, "activations")], [Alloc(0), Free(0), Alloc(1)])
@@ -99,22 +103,22 @@ def test_hopper_has_larger_workspaces() -> None:
     assert parts(memory(TRAINING, DEVICES["h100"]))["cuBLAS workspaces"] == 64 * MIB
 
 
-def test_near_the_limit_unused_segments_are_given_back() -> None:
+def test_unused_segments_are_released_near_the_limit() -> None:
     high = T4.context_bytes[2]
-    # 40 MiB freed, then 50 MiB asked for: 92 MiB reserved where there is room, 50 MiB where there is not.
+    # 40 MiB are freed, then 50 MiB requested: 90 MiB are reserved if they fit, otherwise 50 MiB.
     steps = trace(
         [(40 * MIB, "temporaries"), (50 * MIB, "activations")], [Alloc(0), Free(0), Alloc(1), Phase("end", 1, 0)]
     )
-    doubt = 50 * MIB + round(50 * MIB * 0.02)
-    roomy = memory(steps, T4)
-    assert roomy.high_bytes == 90 * MIB + doubt + high
-    full = dataclasses.replace(T4, memory_bytes=60 * MIB + doubt + high)
+    uncertainty = 50 * MIB + round(50 * MIB * 0.02)
+    unlimited = memory(steps, T4)
+    assert unlimited.high_bytes == 90 * MIB + uncertainty + high
+    full = dataclasses.replace(T4, memory_bytes=60 * MIB + uncertainty + high)
     assert memory(steps, full).high_bytes == full.memory_bytes
-    small = dataclasses.replace(T4, memory_bytes=49 * MIB + doubt + high)
-    assert memory(steps, small).high_bytes == roomy.high_bytes > small.memory_bytes
+    small = dataclasses.replace(T4, memory_bytes=49 * MIB + uncertainty + high)
+    assert memory(steps, small).high_bytes == unlimited.high_bytes > small.memory_bytes
 
 
-def test_on_a_cpu_there_are_tensors_and_the_process() -> None:
+def test_cpu_parts_are_tensors_and_the_process() -> None:
     breakdown = memory(TRAINING, local_cpu().device)
     assert parts(breakdown) == {
         "weights": 4000,
@@ -126,15 +130,15 @@ def test_on_a_cpu_there_are_tensors_and_the_process() -> None:
     assert breakdown.high_bytes == breakdown.peak_bytes + 4000 + 41 * MIB + 30_000_000
 
 
-storages = st.lists(st.tuples(st.integers(1, 30 * MIB), st.sampled_from(PARTS)), max_size=20)
+STORAGES = st.lists(st.tuples(st.integers(1, 30 * MIB), st.sampled_from(PARTS)), max_size=20)
 
 
-@given(storages, st.sampled_from([*DEVICES.values(), local_cpu().device]))
-def test_parts_sum_to_a_peak_within_its_range(made: list[tuple[int, Part]], device: Device) -> None:
-    breakdown = memory(trace(made, [Alloc(index) for index in range(len(made))]), device)
+@given(STORAGES, st.sampled_from([*DEVICES.values(), local_cpu().device]))
+def test_parts_sum_to_a_peak_within_its_range(storages: list[tuple[int, Part]], device: Device) -> None:
+    breakdown = memory(trace(storages, [Alloc(index) for index in range(len(storages))]), device)
     json = breakdown.json()
     assert sum(part["bytes"] for part in json["parts"]) == json["peak_bytes"]
     assert json["low_bytes"] <= json["peak_bytes"] <= json["high_bytes"]
-    assert json["peak_bytes"] >= sum(size for size, _ in made)
+    assert json["peak_bytes"] >= sum(size for size, _ in storages)
     assert json["fits"] == (json["high_bytes"] <= json["capacity_bytes"])
     assert all(part["source"] for part in json["parts"])

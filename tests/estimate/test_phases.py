@@ -3,8 +3,8 @@ from shoestring.trace.record import Alloc, Free, Phase
 from tests.estimate.handmade_traces import trace
 
 
-def test_each_phase_has_the_most_that_lives_in_it_rounded() -> None:
-    found = tensor_bytes(
+def test_each_phase_has_its_rounded_peak() -> None:
+    peaks = tensor_bytes(
         trace(
             [(1, "weights"), (513, "KV cache"), (2048, "activations"), (512, "temporaries")],
             [
@@ -24,11 +24,11 @@ def test_each_phase_has_the_most_that_lives_in_it_rounded() -> None:
             ],
         )
     )
-    assert found == {"generation": 512 + 1024, "forward": 512 + 2048, "backward": 512 + 2048, "optimizer": 512 + 512}
+    assert peaks == {"generation": 512 + 1024, "forward": 512 + 2048, "backward": 512 + 2048, "optimizer": 512 + 512}
 
 
-def test_of_two_microbatches_the_larger_counts_and_the_first_update_does_not() -> None:
-    found = tensor_bytes(
+def test_larger_microbatch_of_the_measured_update_counts() -> None:
+    peaks = tensor_bytes(
         trace(
             [(4096, "activations"), (512, "activations"), (1024, "activations")],
             [
@@ -47,4 +47,4 @@ def test_of_two_microbatches_the_larger_counts_and_the_first_update_does_not() -
             ],
         )
     )
-    assert found == {"forward": 1024, "backward": 0}
+    assert peaks == {"forward": 1024, "backward": 0}

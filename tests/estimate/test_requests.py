@@ -1,6 +1,12 @@
-"""What a trace asks of the allocator where the real engine differs from what is recorded, and after it ends."""
+"""Requests of a trace to the allocator, where the engine differs from the record, and in repeated updates."""
 
-from shoestring.estimate.requests import WORKSPACES, added_in_place, requests, settled, steady
+from shoestring.estimate.requests import (
+    WORKSPACES,
+    accumulate_in_place,
+    adapt_to_engine,
+    repeat_second_update,
+    requests,
+)
 from shoestring.hardware.catalog import DEVICES
 from shoestring.trace.record import Alloc, Event, Free, Phase, Trace
 from shoestring.units import MIB
@@ -10,8 +16,8 @@ T4 = DEVICES["t4"]
 ADD = op(name="aten::add.Tensor")
 
 
-def storage_events(found: Trace) -> list[Event]:
-    return [event for event in found.events if isinstance(event, Alloc | Free)]
+def storage_events(trace: Trace) -> list[Event]:
+    return [event for event in trace.events if isinstance(event, Alloc | Free)]
 
 
 def sum_of_two(phase: Phase, *, third: int = MIB) -> Trace:
@@ -19,57 +25,57 @@ def sum_of_two(phase: Phase, *, third: int = MIB) -> Trace:
     return trace(storages, [phase, Alloc(0), Alloc(1), Alloc(2), ADD, Free(0), Free(1), Free(2)])
 
 
-def test_gradients_that_meet_take_no_third_tensor() -> None:
-    found = storage_events(added_in_place(sum_of_two(Phase("backward", 0, 0))))
-    assert found == [Alloc(0), Alloc(1), Free(1), Free(0)]
+def test_sum_of_gradients_needs_no_third_tensor() -> None:
+    events = storage_events(accumulate_in_place(sum_of_two(Phase("backward", 0, 0))))
+    assert events == [Alloc(0), Alloc(1), Free(1), Free(0)]
 
 
-def test_a_sum_in_forward_is_a_tensor_of_its_own() -> None:
+def test_sum_in_forward_is_a_separate_tensor() -> None:
     forward = sum_of_two(Phase("forward", 0, 0))
-    assert added_in_place(forward) == forward
+    assert accumulate_in_place(forward) == forward
 
 
-def test_a_sum_of_another_size_is_a_tensor_of_its_own() -> None:
+def test_sum_of_another_size_is_a_separate_tensor() -> None:
     broadcast = sum_of_two(Phase("backward", 0, 0), third=2 * MIB)
-    assert added_in_place(broadcast) == broadcast
+    assert accumulate_in_place(broadcast) == broadcast
 
 
 def test_sums_of_sums_stay_in_the_first_tensor() -> None:
     events: list[Event] = [Phase("backward", 0, 0), Alloc(0), Alloc(1), Alloc(2), ADD, Free(0), Free(1)]
     events += [Alloc(3), Alloc(4), ADD, Free(2), Free(3), Free(4)]
-    found = storage_events(added_in_place(trace([(MIB, "temporaries")] * 5, events)))
-    assert found == [Alloc(0), Alloc(1), Free(1), Alloc(3), Free(3), Free(0)]
+    remaining_events = storage_events(accumulate_in_place(trace([(MIB, "temporaries")] * 5, events)))
+    assert remaining_events == [Alloc(0), Alloc(1), Free(1), Alloc(3), Free(3), Free(0)]
 
 
-def test_a_repeated_update_frees_what_the_one_before_kept() -> None:
-    # Each update keeps its outputs until the next has its own.
+def test_repeated_update_frees_storages_of_the_previous() -> None:
+    # Each update retains its outputs until the next has its own.
     events: list[Event] = [Phase("forward", 0, 0), Alloc(0), Phase("forward", 1, 0), Alloc(1), Free(0)]
-    found = steady(trace([(MIB, "activations"), (MIB, "activations")], events), times=2)
-    assert storage_events(found) == [Alloc(0), Alloc(1), Free(0), Alloc(2), Free(1), Alloc(3), Free(2)]
-    assert [storage.bytes for storage in found.storages] == [MIB] * 4
+    repeated = repeat_second_update(trace([(MIB, "activations"), (MIB, "activations")], events), times=2)
+    assert storage_events(repeated) == [Alloc(0), Alloc(1), Free(0), Alloc(2), Free(1), Alloc(3), Free(2)]
+    assert [storage.bytes for storage in repeated.storages] == [MIB] * 4
 
 
-def test_nothing_is_repeated_of_a_trace_without_a_second_update() -> None:
-    one = trace([(MIB, "activations")], [Phase("forward", 0, 0), Alloc(0), Free(0), Phase("end", 1, 0)])
-    assert steady(one) == one
+def test_trace_without_second_update_is_unchanged() -> None:
+    one_update = trace([(MIB, "activations")], [Phase("forward", 0, 0), Alloc(0), Free(0), Phase("end", 1, 0)])
+    assert repeat_second_update(one_update) == one_update
 
 
-def test_a_settled_trace_adds_in_place_and_goes_on() -> None:
+def test_adapted_trace_accumulates_in_place_and_repeats() -> None:
     events: list[Event] = [Phase("backward", 1, 0), Alloc(0), Alloc(1), Alloc(2), ADD, Free(0), Free(1), Free(2)]
-    found = storage_events(settled(trace([(MIB, "temporaries")] * 3, events)))
-    # The sum, number 2, is in the first; repetitions have numbers for two.
-    assert found == [event for n in (0, 3, 5) for event in (Alloc(n), Alloc(n + 1), Free(n + 1), Free(n))]
+    adapted_events = storage_events(adapt_to_engine(trace([(MIB, "temporaries")] * 3, events)))
+    # The sum, storage 2, is in the first storage, so each repetition adds two storages.
+    assert adapted_events == [event for n in (0, 3, 5) for event in (Alloc(n), Alloc(n + 1), Free(n + 1), Free(n))]
 
 
-def test_each_thread_that_multiplies_asks_for_a_workspace_once() -> None:
+def test_each_multiplying_thread_requests_one_workspace() -> None:
     product = op(name="aten::mm")
     events: list[Event] = [Phase("forward", 0, 0), product, product, Phase("backward", 0, 0), product]
-    found = [(request.part, request.bytes) for request in requests(trace([], events), T4)]
-    assert found == [(WORKSPACES, 8 * MIB + 128 * 1024)] * 2
+    workspaces = [(request.part, request.bytes) for request in requests(trace([], events), T4)]
+    assert workspaces == [(WORKSPACES, 8 * MIB + 128 * 1024)] * 2
 
 
-def test_a_first_batch_that_is_smaller_leaves_the_weights_as_they_are() -> None:
+def test_smaller_first_batch_does_not_change_the_weights() -> None:
     events: list[Event] = [Alloc(0), Phase("forward", 0, 0), Alloc(1), Alloc(2), Phase("forward", 1, 0), Alloc(3)]
-    found = trace([(MIB, "weights"), (MIB, "gradients"), (MIB, "activations"), (MIB, "activations")], events)
-    sizes = [request.bytes for request in requests(found, T4, first_share=0.5)]
+    updates = trace([(MIB, "weights"), (MIB, "gradients"), (MIB, "activations"), (MIB, "activations")], events)
+    sizes = [request.bytes for request in requests(updates, T4, first_share=0.5)]
     assert sizes[:4] == [MIB, MIB, MIB // 2, MIB]

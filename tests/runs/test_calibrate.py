@@ -76,7 +76,7 @@ def test_full_saves_tell_the_disks_rate(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("events", "predicted", "words"),
     [
-        ([SESSION, progress(5.0), progress(5.0), progress(5.0)], 0.5, "2 lines of progress"),
+        ([SESSION, progress(5.0), progress(5.0), progress(5.0)], 0.5, "2 usable progress lines"),
         ([SESSION, *[progress(5.0)] * 9], None, "predicts no time"),
     ],
 )

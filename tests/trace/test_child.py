@@ -1,4 +1,4 @@
-"""What is followed is the same with torch's compiler and without it."""
+"""A trace is the same with and without torch's compiler."""
 
 import json
 import subprocess
@@ -6,31 +6,32 @@ import sys
 
 from shoestring.techniques import uncompiled
 
-FOLLOWED = """
+TRACING_SCRIPT = """
 import json, sys, torch
 from shoestring.settings import Settings
 from shoestring.techniques import uncompiled
 from shoestring.trace import child
 if not {spared}:
     uncompiled.spare_the_compiler = lambda: None
-session = child._RequestHandler(None)
+handler = child._RequestHandler(None)
 options = {{"size": "tiny", "architecture": "transformer"}}
-session.answer({{"do": "open", "reference": "temporal", "options": options}})
-question = {{"do": "trace", "accumulate": 2, "capability": (7, 5), "gpus": 1, "options": {{}}}}
-process = []
+handler.answer({{"do": "open", "reference": "temporal", "options": options}})
+request = {{"do": "trace", "accumulate": 2, "capability": (7, 5), "gpus": 1, "options": {{}}}}
+process_bytes = []
 for compiled in ("no", "yes"):
     settings = Settings(micro_batch=8, precision="fp16", checkpointing="full", compile=compiled)
-    trace = session.answer({{**question, "settings": settings.json()}})["trace"]
-    process.append(trace["facts"].pop("process_bytes"))
-print(json.dumps([trace, "torch._dynamo.eval_frame" in sys.modules, process[1] - process[0]]))
+    trace = handler.answer({{**request, "settings": settings.json()}})["trace"]
+    process_bytes.append(trace["facts"].pop("process_bytes"))
+print(json.dumps([trace, "torch._dynamo.eval_frame" in sys.modules, process_bytes[1] - process_bytes[0]]))
 """
 
 
-def test_a_trace_is_the_same_without_the_compiler_whose_memory_counts_where_it_is_used() -> None:
-    told = []
+def test_trace_is_the_same_without_the_compiler() -> None:
+    outputs = []
     for spared in (True, False):
-        code = FOLLOWED.format(spared=spared)
-        done = subprocess.run([sys.executable, "-W", "ignore", "-c", code], stdout=subprocess.PIPE, check=True)
-        told.append(json.loads(done.stdout))
-    assert told[0][0]["events"] and told[0][0] == told[1][0]
-    assert [each[1:] for each in told] == [[False, uncompiled.BYTES], [True, 0]]
+        code = TRACING_SCRIPT.format(spared=spared)
+        process = subprocess.run([sys.executable, "-W", "ignore", "-c", code], stdout=subprocess.PIPE, check=True)
+        outputs.append(json.loads(process.stdout))
+    assert outputs[0][0]["events"] and outputs[0][0] == outputs[1][0]
+    # If the compiler was not loaded, its memory is added for settings that use it.
+    assert [output[1:] for output in outputs] == [[False, uncompiled.BYTES], [True, 0]]

@@ -1,4 +1,4 @@
-"""Errors of code that cannot be followed: the operator, the line, and what can be done."""
+"""Errors of code that cannot be traced name the operator and the line, and have a hint."""
 
 import re
 from collections.abc import Callable, Iterator
@@ -9,12 +9,12 @@ from torch import Tensor
 
 from shoestring.errors import TraceError, UsageError
 from shoestring.trace import fake
-from shoestring.trace.explain import explained
+from shoestring.trace.explain import explain_errors
 
 
 @pytest.fixture(scope="module", autouse=True)
 def operator() -> Iterator[None]:
-    """An operator without a rule for shapes, as an extension brings it."""
+    """Register an operator without a fake implementation, as an extension does."""
     library = torch.library.Library("an_extension", "DEF")
     library.define("secret(Tensor x) -> Tensor")
     library.impl("secret", lambda x: x.clone(), "CPU")
@@ -39,8 +39,8 @@ def selected(x: Tensor) -> Tensor:
 
 
 def extension(x: Tensor) -> Tensor:
-    made: Tensor = torch.ops.an_extension.secret(x)
-    return made
+    result: Tensor = torch.ops.an_extension.secret(x)
+    return result
 
 
 def memory(x: Tensor) -> int:
@@ -51,7 +51,7 @@ def real_gpu(x: Tensor) -> object:
     return torch.cuda.current_device()
 
 
-def chosen_gpu(x: Tensor) -> object:
+def selected_gpu(x: Tensor) -> object:
     return torch.cuda.device(0).__enter__()
 
 
@@ -60,7 +60,7 @@ def mismatched(x: Tensor) -> Tensor:
 
 
 @pytest.mark.parametrize(
-    ("work", "said", "hint"),
+    ("work", "message", "hint"),
     [
         (condition, "_local_scalar_dense.*condition.*values", "from shapes or on the host"),
         (item, r"_local_scalar_dense.*\.item\(\)", "from shapes or on the host"),
@@ -72,24 +72,24 @@ def mismatched(x: Tensor) -> Tensor:
     ],
     ids=lambda value: getattr(value, "__name__", ""),
 )
-def test_what_cannot_be_followed(work: Callable[[Tensor], object], said: str, hint: str) -> None:
-    with fake.Mode(), pytest.raises(TraceError) as caught, explained():
+def test_error_names_operator_and_line(work: Callable[[Tensor], object], message: str, hint: str) -> None:
+    with fake.Mode(), pytest.raises(TraceError) as caught, explain_errors():
         work(torch.empty(4, 4))
-    assert re.search(said, caught.value.message)
+    assert re.search(message, caught.value.message)
     line = work.__code__.co_firstlineno + 1
     assert f"{__file__}:{line} in {work.__name__}" in caught.value.message
     assert caught.value.hint and hint in caught.value.hint
 
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="there is a real GPU")
-@pytest.mark.parametrize("work", [real_gpu, chosen_gpu])
-def test_code_that_asks_for_a_real_gpu(work: Callable[[Tensor], object]) -> None:
-    with fake.Mode(), pytest.raises(TraceError) as caught, explained():
+@pytest.mark.parametrize("work", [real_gpu, selected_gpu])
+def test_use_of_a_real_gpu_has_a_hint(work: Callable[[Tensor], object]) -> None:
+    with fake.Mode(), pytest.raises(TraceError) as caught, explain_errors():
         work(torch.empty(4, 4))
     assert f"in {work.__name__}" in caught.value.message
-    assert caught.value.hint and "device of the tensors" in caught.value.hint
+    assert caught.value.hint and "device of the input tensors" in caught.value.hint
 
 
-def test_the_projects_own_errors_pass() -> None:
-    with pytest.raises(UsageError, match="no such thing"), explained():
+def test_own_errors_are_not_changed() -> None:
+    with pytest.raises(UsageError, match="no such thing"), explain_errors():
         raise UsageError("no such thing")

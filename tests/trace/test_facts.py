@@ -1,27 +1,27 @@
-"""What a recipe is, whatever the settings."""
+"""Facts of a recipe that do not depend on the settings."""
 
 from torch import nn
 
 from shoestring.recipe.finding import find
 from shoestring.trace import facts
-from tests.trace.recipes_of_each_kind import Linears, Mlp, Tied
+from tests.trace.sample_recipes import Linears, Mlp, Tied
 
 
 def test_parameters_buffers_and_data_are_counted() -> None:
-    found = facts.read(find(Mlp()))
+    mlp = facts.read(find(Mlp()))
     parameters = 20 * 64 + 64 + 2 * 64 + 64 * 3 + 3
-    assert found.parameters_total == found.parameters_trainable == parameters
-    assert found.weight_bytes == 4 * parameters + 2 * 4 * 64 + 8  # running mean and variance, batches seen
-    assert found.batch_norm
-    assert found.samples == {"train": 70, "test": 30}
+    assert mlp.parameters_total == mlp.parameters_trainable == parameters
+    assert mlp.weight_bytes == 4 * parameters + 2 * 4 * 64 + 8  # running mean and variance, count of batches
+    assert mlp.batch_norm
+    assert mlp.samples == {"train": 70, "test": 30}
 
 
-def test_tied_weights_count_once_and_a_recipe_may_have_no_data() -> None:
-    found = facts.read(find(Tied()))
-    assert found.parameters_total == 1000 * 64 + 2 * 64
-    assert found.weight_bytes == 4 * found.parameters_total
-    assert found.samples is None
-    assert not found.batch_norm
+def test_tied_weights_count_once_and_data_is_optional() -> None:
+    tied = facts.read(find(Tied()))
+    assert tied.parameters_total == 1000 * 64 + 2 * 64
+    assert tied.weight_bytes == 4 * tied.parameters_total
+    assert tied.samples is None
+    assert not tied.batch_norm
 
 
 class Frozen(Linears):
@@ -32,9 +32,9 @@ class Frozen(Linears):
 
 
 def test_frozen_parameters_are_not_trainable() -> None:
-    found = facts.read(find(Frozen()))
-    assert found.parameters_total - found.parameters_trainable == 256 * 512
-    assert found.frozen_bytes == 4 * 256 * 512
+    frozen = facts.read(find(Frozen()))
+    assert frozen.parameters_total - frozen.parameters_trainable == 256 * 512
+    assert frozen.frozen_bytes == 4 * 256 * 512
 
 
 class AlwaysEvaluating(nn.BatchNorm1d):
@@ -47,16 +47,16 @@ class FixedStatistics(Mlp):
         return nn.Sequential(AlwaysEvaluating(20), nn.Linear(20, 3))
 
 
-def test_batch_norm_with_fixed_statistics_does_not_depend_on_the_batch() -> None:
+def test_batch_norm_with_fixed_statistics_does_not_count() -> None:
     assert not facts.read(find(FixedStatistics())).batch_norm
 
 
-def test_the_lengths_of_a_subset_are_those_of_its_own_samples() -> None:
+def test_subset_has_the_lengths_of_its_samples() -> None:
     class Lengths:
-        """Only the whole of its data knows lengths."""
+        """A dataset whose lengths only the whole dataset has, not its subsets."""
 
         def __init__(self) -> None:
-            self.of = [1] * 50 + [9] * 50
+            self.lengths = [1] * 50 + [9] * 50
 
         def __len__(self) -> int:
             return 100
@@ -69,10 +69,10 @@ def test_the_lengths_of_a_subset_are_those_of_its_own_samples() -> None:
             return {"train": Lengths()}
 
         def length(self, dataset: Lengths, index: int) -> int:
-            return dataset.of[index]
+            return dataset.lengths[index]
 
         def label(self, dataset: Lengths, index: int) -> int:
-            return dataset.of[index]
+            return dataset.lengths[index]
 
     assert facts.read(find(Lengthy())).lengths == (5.0, 9.0)
     assert facts.read(find(Lengthy()).replace(subset=10)).lengths == (5.0, 9.0)

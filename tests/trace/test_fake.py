@@ -1,4 +1,4 @@
-"""The quicker fake mode makes what torch's own makes, also of what it remembers."""
+"""The faster fake mode returns the same results as torch's own, including cached ones."""
 
 from collections.abc import Callable
 from typing import Any
@@ -27,26 +27,26 @@ OPERATORS: dict[str, Callable[[Tensor], Any]] = {
 }
 
 
-def described(mode: FakeTensorMode, work: Callable[[Tensor], Any]) -> list[Any]:
-    """Of three results, the latter two from memory: metadata, and whether the storage is the operand's."""
-    found = []
+def describe_results(mode: FakeTensorMode, work: Callable[[Tensor], Any]) -> list[Any]:
+    """Return the metadata of three results, the latter two cached, and whether they share the operand's storage."""
+    descriptions = []
     with mode:
         for _ in range(3):
             values = torch.empty(4, 6)
-            for made in torch.utils._pytree.tree_leaves(work(values)):
-                shared = made.untyped_storage()._cdata == values.untyped_storage()._cdata
-                sizes = made.untyped_storage().nbytes(), made.storage_offset(), made.is_conj()
-                found.append((made.shape, made.stride(), made.dtype, made.device, shared, sizes))
-    return found
+            for result in torch.utils._pytree.tree_leaves(work(values)):
+                shared = result.untyped_storage()._cdata == values.untyped_storage()._cdata
+                sizes = result.untyped_storage().nbytes(), result.storage_offset(), result.is_conj()
+                descriptions.append((result.shape, result.stride(), result.dtype, result.device, shared, sizes))
+    return descriptions
 
 
 @pytest.mark.parametrize("name", OPERATORS)
-def test_results_are_those_of_torchs_own(name: str) -> None:
+def test_results_equal_those_of_torch(name: str) -> None:
     work = OPERATORS[name]
-    assert described(fake.Mode(), work) == described(FakeTensorMode(), work)
+    assert describe_results(fake.Mode(), work) == describe_results(FakeTensorMode(), work)
 
 
-def test_what_was_seen_is_remembered() -> None:
+def test_results_are_cached() -> None:
     with fake.Mode():
         torch.empty(5, 7) @ torch.empty(7, 11)
         hits = FakeTensorMode.cache_hits
@@ -56,8 +56,8 @@ def test_what_was_seen_is_remembered() -> None:
 
 def test_tensors_of_another_mode_are_refused() -> None:
     with FakeTensorMode():
-        strange = torch.empty(3)
+        foreign = torch.empty(3)
     with fake.Mode():
-        torch.empty(3) + torch.empty(3)  # what is remembered is of its own tensors
+        torch.empty(3) + torch.empty(3)  # caches the result for tensors of this mode
         with pytest.raises(AssertionError, match=r"[Mm]ixing fake modes"):
-            strange + torch.empty(3)
+            foreign + torch.empty(3)

@@ -1,4 +1,4 @@
-"""Memory that CUDA's kernels take beside their operators' results."""
+"""Memory that CUDA's kernels allocate in addition to their operators' results."""
 
 import dataclasses
 
@@ -34,13 +34,13 @@ T4 = DEVICES["t4"]
 CPU = dataclasses.replace(T4, compute_capability=None)
 
 
-def followed(recipe, device=T4):
+def trace_recipe(recipe, device=T4):
     with Tracer(find(recipe)) as tracer:
         return tracer.trace(Settings(micro_batch=1024, precision="fp32"), accumulate=1, device=device)
 
 
-def in_passing(trace):
-    """Bytes of what lives for no event but its own end."""
+def scratch_sizes(trace):
+    """Return the bytes of storages that are freed directly after their allocation."""
     return [
         trace.storages[first.storage].bytes
         for first, second in zip(trace.events, trace.events[1:], strict=False)
@@ -48,19 +48,19 @@ def in_passing(trace):
     ]
 
 
-def test_softmax_reads_fp16_and_writes_fp32_without_a_copy():
-    trace = followed(Softmax())
+def test_softmax_reads_fp16_without_a_copy():
+    trace = trace_recipe(Softmax())
     names = [event.name for event in trace.events if isinstance(event, Op)]
     assert names[: names.index("aten::_softmax") + 1].count("aten::_to_copy") == 0
 
 
-def test_softmax_backward_makes_a_product_that_is_gone_at_once():
+def test_softmax_backward_has_a_temporary_product():
     for device, products in ((T4, 2), (CPU, 0)):
-        assert in_passing(followed(FullSoftmax(), device)).count(1024 * 16 * 4) == products
+        assert scratch_sizes(trace_recipe(FullSoftmax(), device)).count(1024 * 16 * 4) == products
 
 
 class LogSumExp(Softmax):
-    """Its result is a number for each row; the copy it is made from is all of what goes in."""
+    """A log-sum-exp, whose result has a number for each row, while its temporary copy has all inputs."""
 
     dtype = torch.float32
 
@@ -68,6 +68,6 @@ class LogSumExp(Softmax):
         return model(batch).logsumexp(-1).sum()
 
 
-def test_logsumexp_makes_a_copy_in_passing():
+def test_logsumexp_has_a_temporary_copy():
     for device, copies in ((T4, 2), (CPU, 0)):
-        assert in_passing(followed(LogSumExp(), device)).count(1024 * 16 * 4) == copies
+        assert scratch_sizes(trace_recipe(LogSumExp(), device)).count(1024 * 16 * 4) == copies

@@ -1,4 +1,4 @@
-"""What an operator's record says of its shape, its FLOPs and the calls before it."""
+"""The shape, the FLOPs and the preceding calls in the record of an operator."""
 
 from typing import Any
 
@@ -21,7 +21,7 @@ def meta(*sizes: int) -> Tensor:
     return torch.empty(sizes, device="meta")
 
 
-def recorded(run: Any) -> list[Op]:
+def record_operators(run: Any) -> list[Op]:
     with Recorder(watched=real) as recorder:
         run()
     return [event for event in recorder.record()[1] if isinstance(event, Op)]
@@ -38,9 +38,7 @@ def recorded(run: Any) -> list[Op]:
         (aten._scaled_dot_product_flash_attention.default, (meta(2, 3, 7, 8), meta(2, 3, 9, 8)), (6, 7, 9, 8)),
     ],
 )
-def test_products_have_how_many_rows_columns_and_depth(
-    func: Any, args: tuple[Any, ...], shape: tuple[int, ...]
-) -> None:
+def test_shape_of_matrix_products(func: Any, args: tuple[Any, ...], shape: tuple[int, ...]) -> None:
     assert products.shape(func, args, None) == shape
 
 
@@ -52,49 +50,55 @@ def test_products_have_how_many_rows_columns_and_depth(
         (1, 2, (2, 2 * 8 * 8, 3, 2 * 9, 3, 3, 8, 8)),
     ],
 )
-def test_convolutions_have_the_product_of_their_forward_pass(stride: int, groups: int, shape: tuple[int, ...]) -> None:
+def test_shape_of_convolutions_is_their_forward_product(stride: int, groups: int, shape: tuple[int, ...]) -> None:
     weight = torch.zeros(6, 4 // groups, 3, 3, requires_grad=True)
 
     def run() -> None:
         values = torch.zeros(2, 4, 8, 8, requires_grad=True)
         functional.conv2d(values, weight, stride=stride, padding=1, groups=groups).sum().backward()
 
-    forward, backward = (op for op in recorded(run) if "convolution" in op.name)
+    forward, backward = (op for op in record_operators(run) if "convolution" in op.name)
     assert forward.shape == backward.shape == shape
     assert (forward.launches, backward.launches) == (1, 2)
     assert backward.flops == 2 * forward.flops
 
 
-def test_the_gradient_of_images_is_counted_only_where_it_is_wanted() -> None:
+def test_images_gradient_counts_only_if_required() -> None:
     weight = torch.zeros(6, 4, 3, 3, requires_grad=True)
-    ops = recorded(lambda: functional.conv2d(torch.zeros(2, 4, 8, 8), weight).sum().backward())
+    ops = record_operators(lambda: functional.conv2d(torch.zeros(2, 4, 8, 8), weight).sum().backward())
     assert [op.launches for op in ops if "convolution" in op.name] == [1, 1]
 
 
-def test_a_transposed_convolution_has_no_shape() -> None:
-    ops = recorded(lambda: functional.conv_transpose2d(torch.zeros(1, 4, 8, 8), torch.zeros(4, 6, 2, 2), stride=2))
+def test_transposed_convolution_has_no_shape() -> None:
+    ops = record_operators(
+        lambda: functional.conv_transpose2d(torch.zeros(1, 4, 8, 8), torch.zeros(4, 6, 2, 2), stride=2)
+    )
     assert [op.shape for op in ops if "convolution" in op.name] == [()]
 
 
-@pytest.mark.parametrize("how", ["place", "name"])
-def test_a_causal_mask_halves_what_attention_counts(how: str) -> None:
+@pytest.mark.parametrize("passed_by", ["position", "name"])
+def test_causal_mask_halves_the_flops_of_attention(passed_by: str) -> None:
     func = aten._scaled_dot_product_efficient_attention.default
     query = meta(1, 2, 8, 4)
     args = (query, query, query, None, True, 0.0)
     causal: tuple[tuple[Any, ...], dict[str, Any]] = (
-        ((*args, True), {}) if how == "place" else (args, {"is_causal": True})
+        ((*args, True), {}) if passed_by == "position" else (args, {"is_causal": True})
     )
-    assert products.counted(func, *causal, 100, ()) == 50
-    assert products.counted(func, args, {}, 100, ()) == products.counted(aten.mm.default, (), {}, 100, ()) == 100
+    assert products.correct_flops(func, *causal, 100, ()) == 50
+    assert (
+        products.correct_flops(func, args, {}, 100, ())
+        == products.correct_flops(aten.mm.default, (), {}, 100, ())
+        == 100
+    )
 
 
-def test_views_count_as_calls_of_the_operator_that_follows() -> None:
-    first, second = recorded(lambda: torch.zeros(4, 6).view(6, 4).t().neg().mul(2.0))[-2:]
+def test_views_count_as_calls_of_the_next_operator() -> None:
+    first, second = record_operators(lambda: torch.zeros(4, 6).view(6, 4).t().neg().mul(2.0))[-2:]
     assert (first.name, first.calls) == ("aten::neg", 3)
     assert (second.name, second.calls) == ("aten::mul.Tensor", 1)
 
 
-def test_an_operator_is_the_same_after_json() -> None:
+def test_operator_survives_json() -> None:
     op = Op("aten::mm", 240, 4, "fp16", 1, 3, (1, 4, 6, 5))
     trace = Trace(
         micro_batch=1,
@@ -107,18 +111,18 @@ def test_an_operator_is_the_same_after_json() -> None:
     assert Trace.from_json(trace.json()).events[1] == op
 
 
-def test_unpacking_4_bit_weights_takes_an_operator_each_way() -> None:
+def test_4_bit_weights_are_unpacked_forward_and_backward() -> None:
     layer = Nf4Linear(torch.nn.Linear(64, 32), compute=torch.float32, double=False)
     values = torch.zeros(2, 64, requires_grad=True)
-    ops = recorded(lambda: layer(values).sum().backward())
+    ops = record_operators(lambda: layer(values).sum().backward())
     unpacking = [op for op in ops if op.name == "aten::zero_" and op.bytes >= 4 * 64 * 32]
     assert len(unpacking) == 2
 
 
-def test_8_bit_states_take_a_pass_over_weights_and_gradients_and_change_nothing() -> None:
+def test_8_bit_optimizer_step_changes_no_weights() -> None:
     weight = torch.nn.Parameter(torch.ones(4096))
     weight.grad = torch.ones(4096)
     optimizer = BlockwiseAdamW([weight])
     optimizer.step()
-    (op,) = recorded(optimizer.step)
+    (op,) = record_operators(optimizer.step)
     assert op.bytes >= 3 * 4 * 4096 and weight.eq(1).all()

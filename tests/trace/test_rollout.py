@@ -13,7 +13,7 @@ WIDTH = 256
 
 
 class Writing:
-    """A model that writes into a cache in steps; what it is in while it does so is asserted in the child."""
+    """A recipe whose rollout updates a cache in steps; the child asserts the modes of the model."""
 
     frozen = False
 
@@ -32,26 +32,26 @@ class Writing:
 
     def rollout(self, model: nn.Module, batch: Tensor) -> Iterator[Tensor]:
         assert not model.training and not torch.is_grad_enabled()
-        kept = model(batch)
-        yield kept
+        cache = model(batch)
+        yield cache
         for _ in range(2):
-            kept = kept + 1
-            yield kept
+            cache = cache + 1
+            yield cache
 
 
-def traced(recipe: object, precision: Precision, accumulate: int = 3) -> Trace:
+def trace_recipe(recipe: object, precision: Precision, accumulate: int = 3) -> Trace:
     with Tracer(finding.find(recipe)) as tracer:
         settings = Settings(micro_batch=2, precision=precision, checkpointing="no")
         return tracer.trace(settings, accumulate=accumulate, device=find("t4").device)
 
 
-def test_a_rollout_is_over_all_samples_of_the_update_and_labelled_by_what_it_keeps() -> None:
-    trace = traced(Writing(), "fp32")
+def test_rollout_covers_all_samples_of_the_update() -> None:
+    trace = trace_recipe(Writing(), "fp32")
     assert [x.bytes for x in trace.storages if x.part == "KV cache"] == 2 * 3 * [2 * 3 * WIDTH * 4]
 
 
-def test_it_computes_in_the_settings_precision() -> None:
-    trace = traced(Writing(), "fp16")
+def test_rollout_computes_in_the_settings_precision() -> None:
+    trace = trace_recipe(Writing(), "fp16")
     phase, products = "", set()
     for event in trace.events:
         if isinstance(event, Phase):
@@ -61,9 +61,9 @@ def test_it_computes_in_the_settings_precision() -> None:
     assert products == {"fp16"}
 
 
-def test_a_recipe_without_one_has_no_such_phase() -> None:
+def test_recipe_without_rollout_has_no_generation_phase() -> None:
     class Plain(Writing):
         rollout = None  # type: ignore[assignment]
 
-    trace = traced(Plain(), "fp32")
+    trace = trace_recipe(Plain(), "fp32")
     assert "generation" not in {event.name for event in trace.events if isinstance(event, Phase)}

@@ -1,4 +1,4 @@
-"""What one of two GPUs holds under each way of dividing the work, counted by hand."""
+"""Memory of one of two GPUs under each sharding setting, counted by hand."""
 
 from collections import Counter
 from collections.abc import Callable, Iterator
@@ -28,7 +28,7 @@ ROWS = 16
 
 BLOCK = 2 * WIDTH * WIDTH * 4
 ROOT = 2 * WIDTH * WIDTH * 4
-"""Of the first and the last layer, which are in no block."""
+"""Bytes of the first and the last layer, which are in no block."""
 ALL = BLOCKS * BLOCK + ROOT
 
 
@@ -47,7 +47,7 @@ class Stack(nn.Module):
         self.first = nn.Linear(WIDTH, WIDTH, bias=False)
         self.blocks = nn.ModuleList(Block() for _ in range(BLOCKS))
         self.last = nn.Linear(WIDTH, width, bias=False)
-        self.register_buffer("seen", torch.zeros(1000))
+        self.register_buffer("counts", torch.zeros(1000))
 
     def forward(self, inputs: Tensor) -> Tensor:
         hidden = self.first(inputs)
@@ -67,7 +67,7 @@ class Trained:
         return model(batch).square().mean()
 
     def optimizer(self, model: nn.Module) -> torch.optim.Optimizer:
-        # Its states are there from the beginning, one for each parameter.
+        # Its states are created with the optimizer, one for each parameter.
         trainable = [parameter for parameter in model.parameters() if parameter.requires_grad]
         return torch.optim.Adagrad(trainable)
 
@@ -101,30 +101,32 @@ class TwoTypes(Trained):
         return model
 
 
-Ask = Callable[..., Trace]
+TraceSharding = Callable[..., Trace]
 
 
 @pytest.fixture(scope="module")
 def tracers() -> Iterator[dict[type, Tracer]]:
-    open_: dict[type, Tracer] = {}
-    yield open_
-    for tracer in open_.values():
+    open_tracers: dict[type, Tracer] = {}
+    yield open_tracers
+    for tracer in open_tracers.values():
         tracer.close()
 
 
 @pytest.fixture
-def ask(tracers: dict[type, Tracer]) -> Ask:
-    def trace(sharding: str, kind: type = Trained, *, gpus: int = 2, accumulate: int = 1, again: str = "no") -> Trace:
-        if kind not in tracers:
-            tracers[kind] = Tracer(finding.find(kind()))
-        settings = Settings(micro_batch=ROWS, precision="fp32", sharding=sharding, checkpointing=again)
-        return tracers[kind].trace(settings, accumulate=accumulate, device=DEVICES["t4"], gpus=gpus)
+def trace_sharding(tracers: dict[type, Tracer]) -> TraceSharding:
+    def trace(
+        sharding: str, recipe: type = Trained, *, gpus: int = 2, accumulate: int = 1, checkpointing: str = "no"
+    ) -> Trace:
+        if recipe not in tracers:
+            tracers[recipe] = Tracer(finding.find(recipe()))
+        settings = Settings(micro_batch=ROWS, precision="fp32", sharding=sharding, checkpointing=checkpointing)
+        return tracers[recipe].trace(settings, accumulate=accumulate, device=DEVICES["t4"], gpus=gpus)
 
     return trace
 
 
 def live(trace: Trace, name: str) -> Counter[str]:
-    """Bytes by part when a phase of the second update begins."""
+    """Return the bytes by part at the start of a phase of the second update."""
     sizes: Counter[str] = Counter()
     for event in trace.events:
         if isinstance(event, Phase) and (event.name, event.update) == (name, 1):
@@ -133,17 +135,17 @@ def live(trace: Trace, name: str) -> Counter[str]:
     raise AssertionError(f"no phase {name}")
 
 
-def most(trace: Trace, part: str, name: str) -> int:
-    """The most bytes of a part at once, in this phase of the second update."""
+def part_peak(trace: Trace, part: str, name: str) -> int:
+    """Return the peak bytes of a part in this phase of the second update."""
     sizes: Counter[str] = Counter()
-    found = 0
+    peak = 0
     inside = False
     for event in trace.events:
         if isinstance(event, Phase):
             inside = (event.name, event.update) == (name, 1)
         count(sizes, trace, event)
-        found = max(found, sizes[part]) if inside else found
-    return found
+        peak = max(peak, sizes[part]) if inside else peak
+    return peak
 
 
 def count(sizes: Counter[str], trace: Trace, event: object) -> None:
@@ -152,21 +154,21 @@ def count(sizes: Counter[str], trace: Trace, event: object) -> None:
         sizes[storage.part] += storage.bytes if isinstance(event, Alloc) else -storage.bytes
 
 
-def test_one_gpu_alone_holds_the_same_whatever_is_divided(ask: Ask) -> None:
-    assert ask("zero3", gpus=1) == ask("ddp", gpus=1)
-    assert live(ask("ddp", gpus=1), "optimizer")["gradients"] == ALL
+def test_sharding_does_not_affect_a_single_gpu(trace_sharding: TraceSharding) -> None:
+    assert trace_sharding("zero3", gpus=1) == trace_sharding("ddp", gpus=1)
+    assert live(trace_sharding("ddp", gpus=1), "optimizer")["gradients"] == ALL
 
 
-def test_ddp_holds_all_gradients_twice(ask: Ask) -> None:
-    alone, replica = live(ask("ddp", gpus=1), "optimizer"), live(ask("ddp"), "optimizer")
-    assert replica == alone + Counter({"gradient buckets": ALL})
+def test_ddp_holds_all_gradients_twice(trace_sharding: TraceSharding) -> None:
+    single, replica = live(trace_sharding("ddp", gpus=1), "optimizer"), live(trace_sharding("ddp"), "optimizer")
+    assert replica == single + Counter({"gradient buckets": ALL})
 
 
-def test_ddp_buckets_are_made_anew_in_the_order_of_readiness_when_the_old_ones_are_gone(ask: Ask) -> None:
-    trace = ask("ddp")
-    made = [storage.bytes for storage in trace.storages if storage.part == "gradient buckets"]
-    # 256 KiB each: of the last layer and three of blocks; all ten layers are less than a MiB and 25 MiB more.
-    assert made == [ALL, FIRST_BUCKET, ALL - FIRST_BUCKET]
+def test_ddp_frees_old_buckets_before_rebuilding(trace_sharding: TraceSharding) -> None:
+    trace = trace_sharding("ddp")
+    bucket_sizes = [storage.bytes for storage in trace.storages if storage.part == "gradient buckets"]
+    # The first bucket has four layers of 256 KiB; the other layers fit in one bucket of 25 MiB.
+    assert bucket_sizes == [ALL, FIRST_BUCKET, ALL - FIRST_BUCKET]
     sizes: Counter[str] = Counter()
     highest = 0
     for event in trace.events:
@@ -175,15 +177,15 @@ def test_ddp_buckets_are_made_anew_in_the_order_of_readiness_when_the_old_ones_a
     assert highest == ALL
 
 
-def test_ddp_has_no_gradients_of_frozen_weights_in_its_buckets(ask: Ask) -> None:
-    assert live(ask("ddp", Frozen), "optimizer")["gradient buckets"] == BLOCKS * BLOCK // 2
+def test_ddp_buckets_exclude_frozen_weights(trace_sharding: TraceSharding) -> None:
+    assert live(trace_sharding("ddp", Frozen), "optimizer")["gradient buckets"] == BLOCKS * BLOCK // 2
 
 
-def test_a_bucket_ends_with_the_tensor_that_reaches_its_limit() -> None:
+def test_bucket_ends_when_it_reaches_its_limit() -> None:
     sizes = [MIB // 2, MIB // 2 - 1, 2, 20 * MIB, 6 * MIB, 1]
     tensors = [torch.empty(size, dtype=torch.uint8, device="meta") for size in sizes]
-    found = buckets(tensors, [FIRST_BUCKET, BUCKET])
-    assert [[tensor.numel() for tensor in bucket] for bucket in found] == [sizes[:3], sizes[3:5], sizes[5:]]
+    groups = buckets(tensors, [FIRST_BUCKET, BUCKET])
+    assert [[tensor.numel() for tensor in bucket] for bucket in groups] == [sizes[:3], sizes[3:5], sizes[5:]]
 
 
 def test_buckets_have_one_type_each() -> None:
@@ -191,22 +193,22 @@ def test_buckets_have_one_type_each() -> None:
     assert [len(bucket) for bucket in buckets(tensors, [BUCKET])] == [2, 1]
 
 
-def test_zero1_divides_the_optimizers_states_alone(ask: Ask) -> None:
-    whole, divided = live(ask("ddp"), "optimizer"), live(ask("zero1"), "optimizer")
+def test_zero1_shards_only_the_optimizer_states(trace_sharding: TraceSharding) -> None:
+    whole, sharded = live(trace_sharding("ddp"), "optimizer"), live(trace_sharding("zero1"), "optimizer")
     assert whole["optimizer states"] == ALL
     # Ten equal layers: five for each GPU.
-    assert divided == {**whole, "optimizer states": ALL // 2}
+    assert sharded == {**whole, "optimizer states": ALL // 2}
 
 
-def test_zero1_gives_the_largest_layers_away_first(ask: Ask) -> None:
-    # 4 + 3 and 1 + 1 + 1 + 1 + 2 of nine layers of one unit and one of four; the fuller GPU counts.
-    assert live(ask("zero1", Uneven), "optimizer")["optimizer states"] == 7 * WIDTH * WIDTH * 4
+def test_zero1_assigns_the_largest_layers_first(trace_sharding: TraceSharding) -> None:
+    # Of one layer of four units and nine of one unit, the GPU with the larger share has seven units.
+    assert live(trace_sharding("zero1", Uneven), "optimizer")["optimizer states"] == 7 * WIDTH * WIDTH * 4
 
 
 @pytest.mark.parametrize("sharding", ["zero2", "zero3"])
 @pytest.mark.parametrize("accumulate", [1, 2])
-def test_zero2_and_zero3_divide_weights_gradients_and_states(ask: Ask, sharding: str, accumulate: int) -> None:
-    assert live(ask(sharding, accumulate=accumulate), "optimizer") == {
+def test_zero2_and_zero3_shard_everything(trace_sharding: TraceSharding, sharding: str, accumulate: int) -> None:
+    assert live(trace_sharding(sharding, accumulate=accumulate), "optimizer") == {
         "weights": ALL // 2,
         "gradients": ALL // 2,
         "optimizer states": ALL // 2,
@@ -214,98 +216,98 @@ def test_zero2_and_zero3_divide_weights_gradients_and_states(ask: Ask, sharding:
     }
 
 
-def test_divided_weights_were_never_whole(ask: Ask) -> None:
-    trace = ask("zero3")
-    made = [trace.storages[event.storage] for event in trace.events if isinstance(event, Alloc)]
-    assert sum(storage.bytes for storage in made if storage.part == "weights") == ALL // 2
+def test_sharded_weights_are_never_allocated_whole(trace_sharding: TraceSharding) -> None:
+    trace = trace_sharding("zero3")
+    allocated = [trace.storages[event.storage] for event in trace.events if isinstance(event, Alloc)]
+    assert sum(storage.bytes for storage in allocated if storage.part == "weights") == ALL // 2
 
 
-def test_what_is_frozen_is_divided_as_well(ask: Ask) -> None:
+def test_frozen_weights_are_sharded(trace_sharding: TraceSharding) -> None:
     trained = BLOCKS * BLOCK // 2
-    found = live(ask("zero3", Frozen), "optimizer")
-    assert found["weights"] == ALL // 2
-    assert found["gradients"] == trained // 2
-    assert found["optimizer states"] == trained // 2
+    live_bytes = live(trace_sharding("zero3", Frozen), "optimizer")
+    assert live_bytes["weights"] == ALL // 2
+    assert live_bytes["gradients"] == trained // 2
+    assert live_bytes["optimizer states"] == trained // 2
 
 
-def test_rows_are_padded_to_the_number_of_gpus(ask: Ask) -> None:
+def test_rows_are_padded_to_the_number_of_gpus(trace_sharding: TraceSharding) -> None:
     row = WIDTH * 4
-    found = ask("zero3", Odd)
-    assert live(found, "optimizer")["weights"] == (ALL - WIDTH * row) // 2 + 3 * row
-    assert live(found, "backward")["gathered weights"] == WIDTH * row + 6 * row
+    trace = trace_sharding("zero3", Odd)
+    assert live(trace, "optimizer")["weights"] == (ALL - WIDTH * row) // 2 + 3 * row
+    assert live(trace, "backward")["gathered weights"] == WIDTH * row + 6 * row
 
 
-def test_zero3_keeps_the_roots_weights_between_forward_and_backward_and_zero2_all(ask: Ask) -> None:
-    assert live(ask("zero3"), "backward")["gathered weights"] == ROOT
-    assert live(ask("zero2"), "backward")["gathered weights"] == ALL
+def test_zero3_reshards_blocks_after_forward(trace_sharding: TraceSharding) -> None:
+    assert live(trace_sharding("zero3"), "backward")["gathered weights"] == ROOT
+    assert live(trace_sharding("zero2"), "backward")["gathered weights"] == ALL
 
 
-@pytest.mark.parametrize("again", ["no", "full"])
-def test_zero3_holds_one_block_and_the_buffers_of_two(ask: Ask, again: str) -> None:
-    trace = ask("zero3", again=again)
+@pytest.mark.parametrize("checkpointing", ["no", "full"])
+def test_zero3_holds_one_block_and_two_buffers(trace_sharding: TraceSharding, checkpointing: str) -> None:
+    trace = trace_sharding("zero3", checkpointing=checkpointing)
     for phase in ("forward", "backward"):
-        assert most(trace, "gathered weights", phase) == ROOT + BLOCK
-    # The buffer of the block before waits until the next one's weights have arrived.
-    assert most(trace, "all-gather buffers", "forward") == max(ROOT + BLOCK, 2 * BLOCK)
-    assert most(trace, "all-gather buffers", "backward") == BLOCK
-    assert most(trace, "reduce-scatter buffers", "backward") == max(ROOT, BLOCK)
+        assert part_peak(trace, "gathered weights", phase) == ROOT + BLOCK
+    # The buffer of the previous block is freed only after the next block is gathered.
+    assert part_peak(trace, "all-gather buffers", "forward") == max(ROOT + BLOCK, 2 * BLOCK)
+    assert part_peak(trace, "all-gather buffers", "backward") == BLOCK
+    assert part_peak(trace, "reduce-scatter buffers", "backward") == max(ROOT, BLOCK)
 
 
 @pytest.mark.parametrize("sharding", ["ddp", "zero1", "zero2", "zero3"])
-def test_nothing_is_left_over_from_one_update_to_the_next(ask: Ask, sharding: str) -> None:
-    trace = ask(sharding)
+def test_updates_leave_no_storages_behind(trace_sharding: TraceSharding, sharding: str) -> None:
+    trace = trace_sharding(sharding)
     first, second = live(trace, "forward"), live(trace, "end")
     assert first == second
 
 
-def test_a_block_with_gradients_of_two_types_cannot_be_divided(ask: Ask) -> None:
+def test_block_with_two_gradient_types_cannot_be_sharded(trace_sharding: TraceSharding) -> None:
     with pytest.raises(UsageError, match=r"float16, torch\.float32") as error:
-        ask("zero3", TwoTypes)
+        trace_sharding("zero3", TwoTypes)
     assert "zero1" in (error.value.hint or "")
 
 
 class Stepped(Trained):
-    """An optimizer that needs nothing, so that peaks are those of forward and backward."""
+    """A recipe whose optimizer allocates nothing, so that peaks are those of forward and backward."""
 
     def optimizer(self, model: nn.Module) -> torch.optim.Optimizer:
         return torch.optim.SGD(model.parameters(), foreach=True)
 
 
 def peaks(trace: Trace) -> list[int]:
-    """The most bytes in each forward and each backward."""
+    """Return the peak bytes of each forward and each backward."""
     sizes: Counter[str] = Counter()
-    found: list[int] = []
+    phase_peaks: list[int] = []
     inside = False
     for event in trace.events:
         if isinstance(event, Phase):
             inside = event.name in ("forward", "backward")
-            found += [sizes.total()] if inside else []
+            phase_peaks += [sizes.total()] if inside else []
         count(sizes, trace, event)
         if inside:
-            found[-1] = max(found[-1], sizes.total())
-    return found
+            phase_peaks[-1] = max(phase_peaks[-1], sizes.total())
+    return phase_peaks
 
 
-def really(model: nn.Module, observer: Observer) -> list[int]:
-    """The same of two updates on real tensors."""
+def real_peaks(model: nn.Module, observer: Observer) -> list[int]:
+    """Return the same for two updates on real tensors."""
     optimizer = torch.optim.SGD(model.parameters(), foreach=True)
-    found = []
+    phase_peaks = []
     for _ in range(2):
         with observer:
-            observer.peak()
+            observer.pop_peak_bytes()
             loss = model(torch.zeros(ROWS, WIDTH)).square().mean()
-            found.append(observer.peak())
+            phase_peaks.append(observer.pop_peak_bytes())
             loss.backward()
-            found.append(observer.peak())
+            phase_peaks.append(observer.pop_peak_bytes())
             del loss
             optimizer.step()
             optimizer.zero_grad()
-    return found
+    return phase_peaks
 
 
 @pytest.fixture
 def two_processes() -> Iterator[None]:
-    """A group of two in which nothing is sent."""
+    """Initialize a group of two processes that sends nothing."""
     dist.init_process_group("fake", rank=0, world_size=2, store=FakeStore())
     yield
     dist.destroy_process_group()
@@ -313,7 +315,7 @@ def two_processes() -> Iterator[None]:
 
 @pytest.fixture
 def one_process() -> Iterator[None]:
-    """A group of one; DistributedDataParallel does the same in it."""
+    """Initialize a group of one process, in which DistributedDataParallel behaves the same."""
     dist.init_process_group("gloo", rank=0, world_size=1, store=dist.HashStore())
     yield
     dist.destroy_process_group()
@@ -321,20 +323,20 @@ def one_process() -> Iterator[None]:
 
 @pytest.mark.parametrize("sharding", ["zero2", "zero3"])
 @pytest.mark.usefixtures("two_processes")
-def test_peaks_are_those_of_fsdp2_itself(ask: Ask, sharding: str) -> None:
+def test_peaks_equal_those_of_fsdp2(trace_sharding: TraceSharding, sharding: str) -> None:
     model = Stack()
     mesh = init_device_mesh("cpu", (2,))
     for block in model.blocks:
         fully_shard(block, mesh=mesh, reshard_after_forward=sharding == "zero3")
     fully_shard(model, mesh=mesh)
     observer = Observer([*(shard.to_local() for shard in model.parameters()), *model.buffers()])
-    assert really(model, observer) == peaks(ask(sharding, Stepped))
+    assert real_peaks(model, observer) == peaks(trace_sharding(sharding, Stepped))
 
 
 @pytest.mark.usefixtures("one_process")
-def test_peaks_are_those_of_distributed_data_parallel_itself(ask: Ask) -> None:
+def test_peaks_equal_those_of_distributed_data_parallel(trace_sharding: TraceSharding) -> None:
     model = Stack()
     observer = Observer([*model.parameters(), *model.buffers()])
     with observer:
         replica = DistributedDataParallel(model)
-    assert really(replica, observer) == peaks(ask("ddp", Stepped))
+    assert real_peaks(replica, observer) == peaks(trace_sharding("ddp", Stepped))

@@ -1,7 +1,7 @@
 """Golden cases by hand: optimizers and their kernels, types of weights, checkpointing, 8-bit and offloaded states.
 
-A stack of N linear layers without bias, so all weights together are P bytes and each is L = P / N. What an optimizer's
-step makes on the way is read off torch 2.13's `torch/optim/*.py`; the comments name the lines by what they make.
+The model is a stack of N linear layers without bias; all weights are P bytes in total and each is L = P / N. The
+temporaries of an optimizer's step are those of torch 2.13's `torch/optim/*.py`.
 """
 
 from __future__ import annotations
@@ -28,9 +28,9 @@ N, WIDTH = 4, 256
 L = 4 * WIDTH * WIDTH
 P = N * L
 R = 4 * WIDTH
-"""One value for each row, or for each column, of a weight."""
+"""Bytes of one value for each row, or for each column, of a weight."""
 STEPS = 4 * N
-"""The count of steps, on the device where the kernel reads it there (fused), else on the CPU."""
+"""Bytes of the step counts, which are on the device for the fused kernel and on the CPU otherwise."""
 
 
 class Stack:
@@ -59,41 +59,41 @@ def with_momentum(params: Any, lr: float) -> torch.optim.Optimizer:
 @pytest.fixture(scope="module")
 def open_tracer() -> Iterator[Callable[[object], Tracer]]:
     with ExitStack() as stack:
-        known: dict[Any, Tracer] = {}
+        tracers: dict[Any, Tracer] = {}
 
-        def of(key: Any, made: object) -> Tracer:
-            if key not in known:
-                known[key] = stack.enter_context(Tracer(finding.find(made)))
-            return known[key]
+        def open_tracer(key: Any, recipe: object) -> Tracer:
+            if key not in tracers:
+                tracers[key] = stack.enter_context(Tracer(finding.find(recipe)))
+            return tracers[key]
 
-        yield of
+        yield open_tracer
 
 
 def trace(tracer: Tracer, **settings: Any) -> Trace:
-    chosen = Settings(**{"micro_batch": 8, "precision": "fp32", **settings})
-    return tracer.trace(chosen, accumulate=1, device=DEVICES["t4"])
+    all_settings = Settings(**{"micro_batch": 8, "precision": "fp32", **settings})
+    return tracer.trace(all_settings, accumulate=1, device=DEVICES["t4"])
 
 
-def peak(found: Trace, phase: str, update: int = 1) -> int:
-    """Most bytes alive in a phase, what it begins with included."""
-    live = most = 0
-    within = False
-    for event in found.events:
+def peak(updates: Trace, phase: str, update: int = 1) -> int:
+    """Return the peak bytes in a phase, including those alive at its start."""
+    live = peak_bytes = 0
+    inside = False
+    for event in updates.events:
         if isinstance(event, Phase):
-            within = (event.name, event.update) == (phase, update)
+            inside = (event.name, event.update) == (phase, update)
         elif isinstance(event, Alloc | Free):
-            size = found.storages[event.storage].bytes
+            size = updates.storages[event.storage].bytes
             live += size if isinstance(event, Alloc) else -size
-        most = max(most, live) if within else most
-    return most
+        peak_bytes = max(peak_bytes, live) if inside else peak_bytes
+    return peak_bytes
 
 
-def live_at(found: Trace, phase: str, update: int = 1) -> Counter[str]:
-    """Bytes by part when a phase begins."""
+def live_at(updates: Trace, phase: str, update: int = 1) -> Counter[str]:
+    """Return the bytes by part at the start of a phase."""
     live: Counter[str] = Counter()
-    for event in found.events:
+    for event in updates.events:
         if isinstance(event, Alloc | Free):
-            storage = found.storages[event.storage]
+            storage = updates.storages[event.storage]
             live[storage.part] += storage.bytes if isinstance(event, Alloc) else -storage.bytes
         elif isinstance(event, Phase) and (event.name, event.update) == (phase, update):
             return +live
@@ -101,61 +101,63 @@ def live_at(found: Trace, phase: str, update: int = 1) -> Counter[str]:
 
 
 GOLDEN = [
-    # Weights and gradients, P each; every step is in place.
+    # Weights and gradients, P each; the step is in place.
     (torch.optim.SGD, {"for-loop": 2 * P, "foreach": 2 * P, "fused": 2 * P}),
-    # One state more.
+    # One more state.
     (with_momentum, {"for-loop": 3 * P, "foreach": 3 * P, "fused": 3 * P}),
-    # Two states. One by one: sqrt(), its quotient, and the denominator of the tensor before, still under its name.
-    # Many at once: a denominator for every tensor. In one kernel: nothing, but it counts its steps on the device.
+    # Two states. for-loop: sqrt(), its quotient, and the denominator of the previous tensor, still referenced.
+    # foreach: a denominator for every tensor. fused: no temporaries, but the step counts are on the device.
     (torch.optim.Adam, {"for-loop": 4 * P + 3 * L, "foreach": 5 * P, "fused": 4 * P + STEPS}),
     (torch.optim.AdamW, {"for-loop": 4 * P + 3 * L, "foreach": 5 * P, "fused": 4 * P + STEPS}),
-    # One state. One by one: sqrt(), eps added in place, and the one before. Many at once: all of them.
+    # One state. for-loop: sqrt(), with eps added in place, and that of the previous tensor. foreach: all of them.
     (torch.optim.RMSprop, {"for-loop": 3 * P + 2 * L, "foreach": 4 * P}),
-    # The same, but many at once also makes a product of every gradient and the learning rate.
+    # The same, but foreach also allocates a product of every gradient and the learning rate.
     (torch.optim.Adagrad, {"for-loop": 3 * P + 2 * L, "foreach": 5 * P, "fused": 3 * P + STEPS}),
-    # A state for each row and each column. One by one: their product and the one before, the means of rows and of
-    # columns, a mean over rows. Many at once: all products, and a mean over rows of each.
+    # A state for each row and each column. for-loop: their product and that of the previous tensor, the means of rows
+    # and of columns, a mean over rows. foreach: all products, and a mean over rows of each.
     (torch.optim.Adafactor, {"for-loop": 2 * P + 2 * N * R + 2 * L + 2 * R + 4, "foreach": 3 * P + 2 * N * R + 4 * N}),
 ]
 
 
 @pytest.mark.parametrize(("make", "expected"), GOLDEN, ids=lambda value: getattr(value, "__name__", ""))
-def test_the_step_of_each_kernel_to_the_byte(open_tracer: Any, make: Any, expected: dict[str, int]) -> None:
+def test_peak_of_each_optimizer_kernel(open_tracer: Any, make: Any, expected: dict[str, int]) -> None:
     tracer = open_tracer(make, Stack(make))
-    found = {kernel: peak(trace(tracer, optimizer_kernel=kernel), "optimizer") for kernel in expected}
-    assert found == expected
-    chosen = "for-loop" if make is torch.optim.Adafactor else "foreach"
-    assert peak(trace(tracer), "optimizer") == expected[chosen]  # what torch takes on CUDA
+    peaks = {kernel: peak(trace(tracer, optimizer_kernel=kernel), "optimizer") for kernel in expected}
+    assert peaks == expected
+    default = "for-loop" if make is torch.optim.Adafactor else "foreach"
+    assert peak(trace(tracer), "optimizer") == expected[default]  # torch's default on CUDA
     if "fused" not in expected:
         with pytest.raises(UsageError, match="has for-loop, foreach"):
             trace(tracer, optimizer_kernel="fused")
 
 
 @pytest.mark.parametrize("name", ["NAdam", "RAdam", "Adamax", "ASGD", "Adadelta", "Rprop"])
-def test_the_other_optimizers_of_torch_are_followed_in_each_kernel(open_tracer: Any, name: str) -> None:
+def test_other_torch_optimizers_are_traced(open_tracer: Any, name: str) -> None:
     tracer = open_tracer(name, Stack(getattr(torch.optim, name)))
-    one, many = (peak(trace(tracer, optimizer_kernel=kernel), "optimizer") for kernel in ("for-loop", "foreach"))
-    assert 2 * P < one < many
+    for_loop, foreach = (
+        peak(trace(tracer, optimizer_kernel=kernel), "optimizer") for kernel in ("for-loop", "foreach")
+    )
+    assert 2 * P < for_loop < foreach
 
 
-def test_under_autocast_the_step_is_that_of_fp32_and_the_scalers_three_numbers(open_tracer: Any) -> None:
+def test_autocast_step_adds_only_the_scaler(open_tracer: Any) -> None:
     tracer = open_tracer(torch.optim.AdamW, Stack())
-    found = trace(tracer, precision="fp16", optimizer_kernel="for-loop")
-    assert peak(found, "optimizer") == 4 * P + 3 * L + 3 * 4
-    # Each layer keeps its weight in fp16 for backward, but for the first one, whose input needs no gradient, and the
-    # input in fp16: the batch's own cast first, then the outputs of the layers before.
-    activations = live_at(found, "backward")["activations"]
+    updates = trace(tracer, precision="fp16", optimizer_kernel="for-loop")
+    assert peak(updates, "optimizer") == 4 * P + 3 * L + 3 * 4
+    # Each layer saves for backward its weight in fp16, except the first layer, whose input needs no gradient, and its
+    # input in fp16: the cast of the batch or the output of the previous layer.
+    activations = live_at(updates, "backward")["activations"]
     assert activations == P // 2 - L // 2 + N * 2 * 8 * WIDTH + LOSS
 
 
-def test_fp16_weights_halve_all_of_it(open_tracer: Any) -> None:
+def test_fp16_weights_halve_the_step(open_tracer: Any) -> None:
     tracer = open_tracer("fp16", Stack(dtype=torch.float16))
     assert peak(trace(tracer, optimizer_kernel="for-loop"), "optimizer") == (4 * P + 3 * L) // 2
     assert peak(trace(tracer, optimizer_kernel="foreach"), "optimizer") == 5 * P // 2
 
 
 class Blocks(Stack):
-    """N blocks of two layers, from A = 8 x WIDTH values to H = 8 x 4 WIDTH and back."""
+    """N blocks of two layers, from 8 x WIDTH values (A bytes) to 8 x 4 WIDTH (H bytes) and back."""
 
     def model(self) -> nn.Module:
         return nn.Sequential(
@@ -172,67 +174,68 @@ A, H = 4 * 8 * WIDTH, 4 * 8 * 4 * WIDTH
 LOSS = 4
 
 
-@pytest.mark.parametrize(("setting", "again"), [("no", 0), ("full", N), ("1", 1)])
-def test_a_block_that_is_computed_again_keeps_its_input_alone(open_tracer: Any, setting: str, again: int) -> None:
-    """The first block's input is the batch, the last one's output is summed and gone; what ReLU made is kept inside."""
-    found = trace(open_tracer(Blocks, Blocks()), checkpointing=setting)
-    assert live_at(found, "backward")["activations"] == (N - 1) * A + (N - again) * H + LOSS
+@pytest.mark.parametrize(("setting", "checkpointed"), [("no", 0), ("full", N), ("1", 1)])
+def test_checkpointed_block_saves_only_its_input(open_tracer: Any, setting: str, checkpointed: int) -> None:
+    """The first block's input is the batch, and the last one's output is freed; other blocks save ReLU's output."""
+    updates = trace(open_tracer(Blocks, Blocks()), checkpointing=setting)
+    assert live_at(updates, "backward")["activations"] == (N - 1) * A + (N - checkpointed) * H + LOSS
 
 
-def test_casts_that_recomputation_makes_end_with_their_block(open_tracer: Any) -> None:
-    found = trace(open_tracer(Blocks, Blocks()), checkpointing="full", precision="fp16")
-    left = live_at(found, "optimizer")
-    assert left["activations"] + left["temporaries"] < A
+def test_casts_of_recomputation_are_freed_with_their_block(open_tracer: Any) -> None:
+    updates = trace(open_tracer(Blocks, Blocks()), checkpointing="full", precision="fp16")
+    live = live_at(updates, "optimizer")
+    assert live["activations"] + live["temporaries"] < A
 
 
-def test_more_blocks_than_there_are_is_a_question_about_their_number(open_tracer: Any) -> None:
+def test_too_many_checkpointed_blocks_is_an_error(open_tracer: Any) -> None:
     with pytest.raises(UsageError, match="has 4 blocks"):
         trace(open_tracer(Blocks, Blocks()), checkpointing="5")
 
 
-def most_weights(found: Trace) -> dict[str, int]:
-    """The most bytes of weights alive in each phase of the measured update."""
-    live, most, phase = 0, Counter[str](), ""
-    for event in found.events:
+def peak_weights(updates: Trace) -> dict[str, int]:
+    """Return the peak bytes of weights in each phase of the measured update."""
+    live, peaks, phase = 0, Counter[str](), ""
+    for event in updates.events:
         if isinstance(event, Phase):
             phase = event.name if event.update else ""
-        elif isinstance(event, Alloc | Free) and found.storages[event.storage].part == "weights":
-            size = found.storages[event.storage].bytes
+        elif isinstance(event, Alloc | Free) and updates.storages[event.storage].part == "weights":
+            size = updates.storages[event.storage].bytes
             live += size if isinstance(event, Alloc) else -size
-        most[phase] = max(most[phase], live)
-    return dict(most)
+        peaks[phase] = max(peaks[phase], live)
+    return dict(peaks)
 
 
 @pytest.mark.parametrize("make", [torch.optim.AdamW, torch.optim.Adagrad])
-def test_an_optimizer_in_host_memory_takes_nothing_on_the_device(open_tracer: Any, make: Any) -> None:
-    found = trace(open_tracer(make, Stack(make)), offload="optimizer")
-    assert peak(found, "optimizer") == 2 * P
-    assert live_at(found, "end") == {"weights": P}
+def test_offloaded_optimizer_uses_no_device_memory(open_tracer: Any, make: Any) -> None:
+    updates = trace(open_tracer(make, Stack(make)), offload="optimizer")
+    assert peak(updates, "optimizer") == 2 * P
+    assert live_at(updates, "end") == {"weights": P}
 
 
 W = 4 * WIDTH * 4 * WIDTH
-"""One weight of a block; each has two."""
+"""Bytes of one weight of a block; each block has two."""
 
 
 @pytest.mark.parametrize("precision", ["fp32", "fp16"])
-def test_offloaded_weights_come_block_by_block_and_for_backward_one_by_one(open_tracer: Any, precision: str) -> None:
-    found = trace(open_tracer(Blocks, Blocks()), offload="parameters", precision=precision)
-    weights = most_weights(found)
-    # Nothing is there between updates. Under autocast backward needs its fp16 copies, which stayed as activations.
+def test_offloaded_weights_are_moved_block_by_block(open_tracer: Any, precision: str) -> None:
+    updates = trace(open_tracer(Blocks, Blocks()), offload="parameters", precision=precision)
+    weights = peak_weights(updates)
+    # Backward moves single weights; under autocast it uses their fp16 copies, which stay as activations. Between
+    # updates no weight is on the device.
     assert (weights["forward"], weights["backward"]) == (2 * W, W if precision == "fp32" else 0)
-    assert weights["optimizer"] == 0 and live_at(found, "optimizer")["gradients"] == 0
-    kept = live_at(found, "backward")["activations"]
+    assert weights["optimizer"] == 0 and live_at(updates, "optimizer")["gradients"] == 0
+    activations = live_at(updates, "backward")["activations"]
     if precision == "fp32":
-        assert kept == (N - 1) * A + N * H + LOSS
-    else:  # also of the first block's first weight: its copy is no leaf, since the weight came to the device
-        assert kept > N * W - W // 2
+        assert activations == (N - 1) * A + N * H + LOSS
+    else:  # including the first weight of the first block: its copy is not a leaf, since the weight was moved
+        assert activations > N * W - W // 2
 
 
-def test_computed_again_the_whole_block_comes_for_backward(open_tracer: Any) -> None:
-    found = trace(open_tracer(Blocks, Blocks()), offload="parameters", checkpointing="full")
-    weights = most_weights(found)
+def test_recomputation_moves_the_whole_block_for_backward(open_tracer: Any) -> None:
+    updates = trace(open_tracer(Blocks, Blocks()), offload="parameters", checkpointing="full")
+    weights = peak_weights(updates)
     assert (weights["forward"], weights["backward"], weights["optimizer"]) == (2 * W, 2 * W, 0)
-    assert live_at(found, "backward")["activations"] == (N - 1) * A + LOSS
+    assert live_at(updates, "backward")["activations"] == (N - 1) * A + LOSS
 
 
 def test_offload_needs_blocks_and_one_gpu(open_tracer: Any) -> None:
@@ -246,27 +249,27 @@ def test_offload_needs_blocks_and_one_gpu(open_tracer: Any) -> None:
 @pytest.mark.parametrize(
     ("options", "states"),
     [
-        # Two states of a byte a value, for each an fp32 scale for every 256, and two tables that all share.
+        # Two states of one byte per value, each with an fp32 scale per 256 values, and two shared tables.
         ({"bits": 8}, 2 * (P // 4 + P // 256) + 2 * 4 * 256),
-        # Weights of 65,536 values are too small to be swapped out.
+        # Weights of 65,536 values are too small to be paged.
         ({"bits": 32, "paged": True}, 2 * P),
         ({"bits": 8, "paged": True}, 2 * (P // 4 + P // 256) + 2 * 4 * 256),
     ],
 )
-def test_the_states_of_bitsandbytes(open_tracer: Any, options: dict[str, Any], states: int) -> None:
+def test_bytes_of_bitsandbytes_states(open_tracer: Any, options: dict[str, Any], states: int) -> None:
     tracer = open_tracer(str(options), Stack(functools.partial(BlockwiseAdamW, **options)))
     assert peak(trace(tracer), "optimizer") == 2 * P + states
 
 
-def test_large_paged_states_take_nothing_of_the_allocators(open_tracer: Any) -> None:
+def test_large_paged_states_use_no_device_memory(open_tracer: Any) -> None:
     class Wide(Stack):
         def model(self) -> nn.Module:
             return nn.Sequential(nn.Linear(WIDTH, 512, bias=False), nn.Linear(512, 4, bias=False))
 
     for bits, scales in ((32, 0), (8, 2 * 4 * 512)):
-        made = Wide(functools.partial(BlockwiseAdamW, bits=bits, paged=True))
+        recipe = Wide(functools.partial(BlockwiseAdamW, bits=bits, paged=True))
         large, small = 4 * WIDTH * 512, 4 * 512 * 4
-        found = trace(open_tracer(f"wide {bits}", made))
-        # The small one's states are fp32; the large one's scales and the tables stay on the device.
+        updates = trace(open_tracer(f"wide {bits}", recipe))
+        # The small weight's states are fp32; the large weight's scales and the tables stay on the device.
         states = 2 * small + (scales + 2 * 4 * 256 if bits == 8 else 0)
-        assert peak(found, "optimizer") == 2 * (large + small) + states
+        assert peak(updates, "optimizer") == 2 * (large + small) + states

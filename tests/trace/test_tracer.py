@@ -1,4 +1,4 @@
-"""The child process: one for many questions, gone afterwards, its errors told here."""
+"""The child process: it serves many requests, passes on its errors, and ends with the tracer."""
 
 import os
 import signal
@@ -15,7 +15,7 @@ from shoestring.hardware.catalog import DEVICES
 from shoestring.recipe import finding
 from shoestring.settings import Settings
 from shoestring.trace import Tracer, tracer
-from tests.trace.recipes_of_each_kind import Linears
+from tests.trace.sample_recipes import Linears
 
 T4 = DEVICES["t4"]
 
@@ -27,7 +27,7 @@ from shoestring.errors import DataError
 
 class Base:
     def model(self):
-        print("talk on standard output")
+        print("a line on standard output")
         return nn.Linear(4, 1)
 
     def batch(self, size):
@@ -80,32 +80,32 @@ def children() -> list[psutil.Process]:
 
 
 @pytest.fixture(autouse=True)
-def no_child_left() -> Iterator[None]:
+def no_remaining_child() -> Iterator[None]:
     before = len(children())
     yield
     assert len(children()) == before
 
 
-@pytest.fixture(params=["begun anew", "from here"], autouse=True)
-def way(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
-    """A child that imports torch by itself, and one that has it from this process."""
-    monkeypatch.setattr(tracer, "_torch_can_be_shared", lambda: request.param == "from here")
+@pytest.fixture(params=["spawned", "forked"], autouse=True)
+def child_kind(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
+    """Run the test with a child that imports torch itself, and with one that inherits it from this process."""
+    monkeypatch.setattr(tracer, "_torch_can_be_shared", lambda: request.param == "forked")
     return str(request.param)
 
 
-def test_one_child_answers_several_questions_whatever_the_recipe_prints(misfits: Path) -> None:
-    with Tracer(finding.load(f"{misfits}:Base", {})) as asked:
-        assert asked.facts.parameters_total == 5
+def test_child_serves_several_requests_despite_prints(misfits: Path) -> None:
+    with Tracer(finding.load(f"{misfits}:Base", {})) as recipe_tracer:
+        assert recipe_tracer.facts.parameters_total == 5
         process = children()
-        small = asked.trace(Settings(micro_batch=2, precision="fp32"), accumulate=1, device=T4)
-        large = asked.trace(Settings(micro_batch=64, precision="fp32"), accumulate=3, device=T4)
+        small = recipe_tracer.trace(Settings(micro_batch=2, precision="fp32"), accumulate=1, device=T4)
+        large = recipe_tracer.trace(Settings(micro_batch=64, precision="fp32"), accumulate=3, device=T4)
         assert children() == process
     assert (small.microbatches, large.microbatches) == (1, 2)
 
 
-def test_errors_of_the_data_come_through_as_they_are(misfits: Path) -> None:
-    with Tracer(finding.load(f"{misfits}:BadData", {})) as asked, pytest.raises(DataError) as caught:
-        assert asked.facts
+def test_data_errors_are_passed_on_unchanged(misfits: Path) -> None:
+    with Tracer(finding.load(f"{misfits}:BadData", {})) as recipe_tracer, pytest.raises(DataError) as caught:
+        assert recipe_tracer.facts
     assert caught.value.problems == ("row 3: empty", "row 7: text")
     assert caught.value.hint == "drop them"
 
@@ -114,58 +114,61 @@ def line_of(text: str) -> int:
     return next(number for number, line in enumerate(MISFITS.splitlines(), start=1) if text in line)
 
 
-def test_a_decision_by_values_is_named_with_its_line_and_leaves_the_child_alive(misfits: Path) -> None:
-    with Tracer(finding.load(f"{misfits}:Deciding", {})) as asked:
+def test_data_dependent_code_is_named_with_its_line(misfits: Path) -> None:
+    with Tracer(finding.load(f"{misfits}:Deciding", {})) as recipe_tracer:
         for _ in range(2):
             with pytest.raises(TraceError, match=rf"misfits\.py:{line_of('.item() else')} in loss"):
-                asked.trace(Settings(micro_batch=2, precision="fp32"), accumulate=1, device=T4)
+                recipe_tracer.trace(Settings(micro_batch=2, precision="fp32"), accumulate=1, device=T4)
 
 
-def test_an_abort_is_told_with_the_line_and_the_next_question_has_a_new_child(misfits: Path) -> None:
-    with Tracer(finding.load(f"{misfits}:Dying", {})) as asked:
+def test_abort_is_named_with_its_line(misfits: Path) -> None:
+    with Tracer(finding.load(f"{misfits}:Dying", {})) as recipe_tracer:
         for _ in range(2):
             with pytest.raises(TraceError, match=rf"SIGABRT at .*misfits\.py:{line_of('os.abort()')} in loss"):
-                asked.trace(Settings(micro_batch=2, precision="fp32"), accumulate=1, device=T4)
+                recipe_tracer.trace(Settings(micro_batch=2, precision="fp32"), accumulate=1, device=T4)
 
 
-def test_an_error_of_the_code_names_line_operator_and_shapes(misfits: Path) -> None:
-    with Tracer(finding.load(f"{misfits}:Mismatched", {})) as asked:
+def test_error_names_line_operator_and_shapes(misfits: Path) -> None:
+    with Tracer(finding.load(f"{misfits}:Mismatched", {})) as recipe_tracer:
         line = line_of("return model(batch).mean()")
         with pytest.raises(TraceError, match=rf"misfits\.py:{line} in loss during aten::\w+.*5.*4"):
-            asked.trace(Settings(micro_batch=2, precision="fp32"), accumulate=1, device=T4)
+            recipe_tracer.trace(Settings(micro_batch=2, precision="fp32"), accumulate=1, device=T4)
 
 
-def test_an_error_in_asking_the_recipe_names_no_line_of_ours(misfits: Path) -> None:
-    with Tracer(finding.load(f"{misfits}:Elsewhere", {})) as asked, pytest.raises(TraceError) as caught:
-        assert asked.facts
+def test_recipe_error_names_no_line_of_shoestring(misfits: Path) -> None:
+    with Tracer(finding.load(f"{misfits}:Elsewhere", {})) as recipe_tracer, pytest.raises(TraceError) as caught:
+        assert recipe_tracer.facts
     assert caught.value.message == "TypeError: 'str' object is not callable"
 
 
-def test_a_model_that_looks_at_its_weights_is_built_for_real(misfits: Path) -> None:
-    with Tracer(finding.load(f"{misfits}:Initialised", {})) as asked:
-        assert asked.trace(Settings(micro_batch=2, precision="fp32"), accumulate=1, device=T4).facts.weight_bytes == 20
+def test_model_that_reads_its_weights_is_built(misfits: Path) -> None:
+    with Tracer(finding.load(f"{misfits}:Initialised", {})) as recipe_tracer:
+        assert (
+            recipe_tracer.trace(Settings(micro_batch=2, precision="fp32"), accumulate=1, device=T4).facts.weight_bytes
+            == 20
+        )
 
 
-def test_ctrl_c_while_an_answer_is_awaited_ends_the_child(misfits: Path) -> None:
+def test_ctrl_c_during_a_request_ends_the_child(misfits: Path) -> None:
     def interrupt(*_: object) -> None:
         raise KeyboardInterrupt
 
     previous = signal.signal(signal.SIGALRM, interrupt)
     signal.setitimer(signal.ITIMER_REAL, 0.3)
-    others = children()
-    with Tracer(finding.load(f"{misfits}:Endless", {})) as asked:
+    other_children = children()
+    with Tracer(finding.load(f"{misfits}:Endless", {})) as recipe_tracer:
         with pytest.raises(KeyboardInterrupt):
-            assert asked.facts
-        assert children() == others
+            assert recipe_tracer.facts
+        assert children() == other_children
     signal.signal(signal.SIGALRM, previous)
 
 
-def test_a_live_object_goes_along_by_fork() -> None:
-    with Tracer(finding.find(Linears())) as asked:
-        assert asked.trace(Settings(micro_batch=2, precision="fp32"), accumulate=1, device=T4).events
+def test_live_recipe_is_inherited_by_fork() -> None:
+    with Tracer(finding.find(Linears())) as recipe_tracer:
+        assert recipe_tracer.trace(Settings(micro_batch=2, precision="fp32"), accumulate=1, device=T4).events
 
 
-SHARED = """
+SHARING_SCRIPT = """
 import sys, threading
 from shoestring.trace import tracer
 print(tracer._torch_can_be_shared())
@@ -183,22 +186,22 @@ end.set()
 """
 
 
-def test_torch_is_shared_where_it_is_here_and_nothing_else_goes_on_with_it() -> None:
-    done = subprocess.run([sys.executable, "-c", SHARED], capture_output=True, text=True, check=True)
-    assert done.stdout.split() == ["False", "True", "False", "False"]
+def test_torch_is_shared_without_cuda_and_threads() -> None:
+    process = subprocess.run([sys.executable, "-c", SHARING_SCRIPT], capture_output=True, text=True, check=True)
+    assert process.stdout.split() == ["False", "True", "False", "False"]
 
 
-def test_a_trace_is_the_same_in_either_child(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_trace_is_the_same_in_either_child(monkeypatch: pytest.MonkeyPatch) -> None:
     traces = []
     for shared in (False, True):
         monkeypatch.setattr(tracer, "_torch_can_be_shared", lambda shared=shared: shared)
-        with Tracer(finding.load("temporal", {"size": "tiny"})) as asked:
-            trace = asked.trace(Settings(micro_batch=8, precision="fp16"), accumulate=2, device=T4).json()
+        with Tracer(finding.load("temporal", {"size": "tiny"})) as recipe_tracer:
+            trace = recipe_tracer.trace(Settings(micro_batch=8, precision="fp16"), accumulate=2, device=T4).json()
         assert trace["facts"].pop("process_bytes") > 10**8
         traces.append(trace)
     assert traces[0] == traces[1]
 
 
-def test_asking_imports_no_torch() -> None:
+def test_importing_the_tracer_imports_no_torch() -> None:
     code = "import sys, shoestring.trace, shoestring.estimate; sys.exit('torch' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], env=os.environ, check=False).returncode == 0

@@ -1,4 +1,4 @@
-"""From a trace to memory, time and disk: pure functions, free of torch."""
+"""Estimate memory, time and disk usage from a trace: pure functions that do not import torch."""
 
 from shoestring.estimate.disk import CheckpointBytes, checkpoint_bytes
 from shoestring.estimate.memory import Breakdown, MemoryPart, memory

@@ -1,9 +1,9 @@
-"""CUDA's caching allocator, simulated: what is reserved above what is allocated.
+"""A simulation of CUDA's caching allocator, which reserves more memory than is allocated.
 
-The rules are those of torch's `c10/cuda/CUDACachingAllocator.cpp` with its default configuration: sizes rounded to
-512 B; a pool for blocks up to 1 MiB, in segments of 2 MiB, and one for larger ones, in segments of 20 MiB or, from
-10 MiB on, of their own size rounded to 2 MiB; the smallest block that fits, the remainder split off where it is worth
-it; a freed block merges with its free neighbours. Every stream has pools of its own.
+The rules are those of torch's `c10/cuda/CUDACachingAllocator.cpp` with its default configuration: sizes are rounded to
+512 B; one pool has blocks up to 1 MiB, in segments of 2 MiB, and another has larger ones, in segments of 20 MiB or,
+from 10 MiB on, of their own size rounded to 2 MiB; the smallest block that fits is used, and its remainder is split off
+if it is large enough; a freed block merges with its free neighbors. Every stream has its own pools.
 """
 
 from __future__ import annotations
@@ -24,34 +24,34 @@ OWN_SEGMENT = 10 * MIB
 SEGMENT_ROUNDING = 2 * MIB
 
 Pool: TypeAlias = tuple[str, bool]
-"""A stream, and whether blocks are small ones."""
+"""A stream, and whether the pool is the one for small blocks."""
 
 
-class Exhausted(Exception):  # noqa: N818 - an outcome that callers expect, no error of the project
-    """The device's memory does not suffice, also after every unused segment was given back."""
+class OutOfMemory(Exception):  # noqa: N818 - an outcome that callers expect, not an error of the project
+    """The device's memory does not suffice even after every unused segment was released."""
 
 
 @dataclass(slots=True, eq=False)
 class Block:
-    """Part of a segment, between its neighbours there."""
+    """A part of a segment, with its neighbors in that segment."""
 
     address: int
     size: int
     pool: Pool
     used: bool = False
     mapped: bool = True
-    """Whether there is memory behind the addresses; always so but in segments that expand."""
-    before: Block | None = None
-    after: Block | None = None
+    """Whether memory is mapped to the addresses; can be false only in expandable segments."""
+    previous: Block | None = None
+    next: Block | None = None
 
     @property
-    def whole(self) -> bool:
+    def is_whole_segment(self) -> bool:
         """Whether it is its segment's only block."""
-        return self.before is None and self.after is None
+        return self.previous is None and self.next is None
 
 
 class FreeBlocks:
-    """Blocks by size, then address."""
+    """Free blocks, sorted by size, then address."""
 
     def __init__(self) -> None:
         self._blocks: list[tuple[int, int, Block]] = []
@@ -62,18 +62,19 @@ class FreeBlocks:
     def remove(self, block: Block) -> None:
         del self._blocks[bisect_left(self._blocks, (block.size, block.address))]
 
-    def from_size(self, size: int) -> Iterator[Block]:
-        """All of at least this size, the smallest first."""
-        for place in range(bisect_left(self._blocks, (size,)), len(self._blocks)):
-            yield self._blocks[place][2]
+    def iterate_from_size(self, size: int) -> Iterator[Block]:
+        """Yield all blocks of at least this size, the smallest first."""
+        for index in range(bisect_left(self._blocks, (size,)), len(self._blocks)):
+            yield self._blocks[index][2]
 
-    def take_smallest(self, size: int) -> Block | None:
-        place = bisect_left(self._blocks, (size,))
-        return self._blocks.pop(place)[2] if place < len(self._blocks) else None
+    def pop_smallest(self, size: int) -> Block | None:
+        """Remove and return the smallest block of at least this size; None if there is no such block."""
+        index = bisect_left(self._blocks, (size,))
+        return self._blocks.pop(index)[2] if index < len(self._blocks) else None
 
 
 class Allocator:
-    """Bytes allocated and reserved as requests come and go; `limit` is what the device has for it."""
+    """Simulates allocation and counts the bytes allocated and reserved, up to `limit` bytes of the device."""
 
     def __init__(self, limit: int | None = None) -> None:
         self.allocated = 0
@@ -84,46 +85,47 @@ class Allocator:
         self._free: dict[Pool, FreeBlocks] = defaultdict(FreeBlocks)
 
     def allocate(self, requested: int, stream: str = "") -> Block:
-        """A block of at least `requested` bytes. Raises Exhausted."""
-        size = rounded(requested)
+        """Allocate a block of at least `requested` bytes. Raises OutOfMemory."""
+        size = round_up(requested)
         pool = (stream, size <= SMALL)
-        block = self._take(pool, size) or self._grow(pool, size)
-        if block.size > size and self._worth_splitting(block, block.size - size):
-            self._free[pool].add(self._cut(block, size))
+        block = self._pop_free_block(pool, size) or self._reserve_block(pool, size)
+        if block.size > size and self._should_split(block, block.size - size):
+            self._free[pool].add(self._split(block, size))
         block.used = True
         self.allocated += block.size
         return block
 
     def free(self, block: Block) -> None:
-        """Return a block that `allocate` gave."""
+        """Free a block that `allocate` returned."""
         assert block.used, "freed twice"
         block.used = False
         self.allocated -= block.size
-        self._join(block)
+        self._merge(block)
         self._free[block.pool].add(block)
 
     def release_unused(self) -> None:
-        """Give every segment without a used block back to the device."""
-        for free in self._free.values():
-            for block in list(free.from_size(0)):
-                if block.whole:
-                    free.remove(block)
+        """Release every segment without a used block to the device."""
+        for free_blocks in self._free.values():
+            for block in list(free_blocks.iterate_from_size(0)):
+                if block.is_whole_segment:
+                    free_blocks.remove(block)
                     self.reserved -= block.size
 
-    def _take(self, pool: Pool, size: int) -> Block | None:
-        return self._free[pool].take_smallest(size)
+    def _pop_free_block(self, pool: Pool, size: int) -> Block | None:
+        return self._free[pool].pop_smallest(size)
 
-    def _grow(self, pool: Pool, size: int) -> Block:
+    def _reserve_block(self, pool: Pool, size: int) -> Block:
+        """Extend the pool for a block of this size, if necessary after releasing unused segments."""
         block = self._extend(pool, size)
         if block is None:
             self.release_unused()
             block = self._extend(pool, size)
             if block is None:
-                raise Exhausted(f"{size} bytes above {self.reserved}")
+                raise OutOfMemory(f"{size} bytes do not fit in addition to {self.reserved} reserved bytes")
         return block
 
     def _extend(self, pool: Pool, size: int) -> Block | None:
-        """A new segment for a block of this size; None where the device has no room."""
+        """Return a new segment for a block of this size; None if the device lacks the memory."""
         length = segment_size(size)
         if not self._reserve(length):
             return None
@@ -138,45 +140,45 @@ class Allocator:
         self.peak_reserved = max(self.peak_reserved, self.reserved)
         return True
 
-    def _worth_splitting(self, block: Block, remainder: int) -> bool:
+    def _should_split(self, block: Block, remainder: int) -> bool:
         return remainder >= ROUNDING if block.pool[1] else remainder > SMALL
 
-    def _cut(self, block: Block, size: int) -> Block:
-        """Shorten the block to `size`; the rest is a block of its own."""
-        rest = Block(block.address + size, block.size - size, block.pool, mapped=block.mapped, before=block)
-        rest.after = block.after
-        if block.after:
-            block.after.before = rest
-        block.after, block.size = rest, size
-        return rest
+    def _split(self, block: Block, size: int) -> Block:
+        """Shorten the block to `size` and return its remainder as a new block."""
+        remainder = Block(block.address + size, block.size - size, block.pool, mapped=block.mapped, previous=block)
+        remainder.next = block.next
+        if block.next:
+            block.next.previous = remainder
+        block.next, block.size = remainder, size
+        return remainder
 
-    def _join(self, block: Block) -> None:
-        """Take in the free neighbours on both sides, which are no blocks of their own from then on."""
-        before, after = block.before, block.after
-        if before and not before.used and before.mapped == block.mapped:
-            self._forget(before)
-            block.address, block.before = before.address, before.before
-            block.size += before.size
-            if block.before:
-                block.before.after = block
-        if after and not after.used and after.mapped == block.mapped:
-            self._forget(after)
-            block.after = after.after
-            block.size += after.size
-            if block.after:
-                block.after.before = block
+    def _merge(self, block: Block) -> None:
+        """Merge the free neighbors on both sides into the block."""
+        previous_block, next_block = block.previous, block.next
+        if previous_block and not previous_block.used and previous_block.mapped == block.mapped:
+            self._remove_unused(previous_block)
+            block.address, block.previous = previous_block.address, previous_block.previous
+            block.size += previous_block.size
+            if block.previous:
+                block.previous.next = block
+        if next_block and not next_block.used and next_block.mapped == block.mapped:
+            self._remove_unused(next_block)
+            block.next = next_block.next
+            block.size += next_block.size
+            if block.next:
+                block.next.previous = block
 
-    def _forget(self, block: Block) -> None:
+    def _remove_unused(self, block: Block) -> None:
         self._free[block.pool].remove(block)
 
 
-def rounded(requested: int) -> int:
-    """Bytes a block takes for so many requested."""
+def round_up(requested: int) -> int:
+    """Return the bytes of a block for so many requested bytes."""
     return -(-requested // ROUNDING) * ROUNDING
 
 
 def segment_size(size: int) -> int:
-    """Bytes asked of the device for a block of this (rounded) size."""
+    """Return the bytes reserved on the device for a block of this (rounded) size."""
     if size <= SMALL:
         return SMALL_SEGMENT
     if size < OWN_SEGMENT:

@@ -1,4 +1,4 @@
-"""What a run measured, for the next prediction on the same device."""
+"""Calibrate predictions on a device with the measurements of a run there."""
 
 from __future__ import annotations
 
@@ -11,53 +11,53 @@ from typing import Any
 from shoestring.errors import UsageError
 from shoestring.estimate.spread import Spread
 
-LEAST_LINES = 3
-"""Lines of progress below which a run shows neither a speed nor how much it varies."""
+MIN_PROGRESS_LINES = 3
+"""The least number of progress lines from which a speed and its variation are computed."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Calibration:
-    """How a device's measured updates compare with the predicted ones of one run."""
+    """The measured updates of one run compared with its prediction."""
 
     device: str
     """The device's title."""
     factor: float
-    """Measured over predicted without any calibration, at the median: of the arithmetic, without waiting for data."""
+    """The median of measured over predicted seconds, without previous calibration and without waiting for data."""
     spread: Spread
-    """Factors on a calibrated prediction between which this run's own lines of progress lay. Another recipe or other
-    settings on the same device may lie outside: the run says nothing about them."""
+    """Factors on a calibrated prediction between which this run's progress lines lie. Another recipe or other settings
+    on the same device may lie outside, as the run did not measure them."""
     input_seconds: float
-    """Seconds of an update for which training stood still for data, at the mean."""
+    """The mean seconds per update for which training waited for data."""
     save_rate: float | None
-    """Bytes/s of its full saves from the copy until they were verified; None where it made none."""
+    """Bytes/s of the run's full saves from the copy until they were verified; None if there was none."""
 
 
 def calibration(run: str, plan: Mapping[str, Any], events: Sequence[Mapping[str, Any]]) -> Calibration:
-    """Compare the measured updates among the `events` of the `run` of this name with its plan (`Plan.json()`).
+    """Compare the measured updates in the `events` of the run named `run` with its plan (`Plan.json()`).
 
-    A session's first line is left out, and all with another microbatch than the plan's: they are of other updates.
-    Raises UsageError for a plan without a predicted time, and for too few updates.
+    The first progress line of a session is excluded, as are all with a microbatch other than the plan's.
+    Raises UsageError if the plan has no predicted time, or if there are too few updates.
     """
-    predicted = _number(_at(plan, "time", "update_seconds"))
+    predicted = _number(_get(plan, "time", "update_seconds"))
     if predicted is None or predicted <= 0:
-        raise UsageError(f"the plan of {run} predicts no time", hint="give a run on a device with known rates")
-    lines = list(_lines(events, _at(plan, "target"), _at(plan, "settings", "micro_batch")))
-    if len(lines) < LEAST_LINES:
+        raise UsageError(f"the plan of {run} predicts no time", hint="choose a run on a device with known rates")
+    lines = list(_progress_lines(events, _get(plan, "target"), _get(plan, "settings", "micro_batch")))
+    if len(lines) < MIN_PROGRESS_LINES:
         raise UsageError(
-            f"{run} has {len(lines)} lines of progress that tell its speed, of at least {LEAST_LINES}",
-            hint="let it train for some seconds more",
+            f"{run} has {len(lines)} usable progress lines, and its speed needs at least {MIN_PROGRESS_LINES}",
+            hint="train for some more seconds",
         )
-    uncalibrated = predicted / (_number(_at(plan, "time", "calibration")) or 1.0)
-    each = sorted((seconds - waited) / updates for updates, seconds, waited in lines)
-    middle, cut = median(each), len(each) // 20
+    uncalibrated = predicted / (_number(_get(plan, "time", "calibration")) or 1.0)
+    update_seconds = sorted((seconds - waiting) / updates for updates, seconds, waiting in lines)
+    typical, outliers = median(update_seconds), len(update_seconds) // 20
     updates = sum(line[0] for line in lines)
     return Calibration(
-        device=str(_at(plan, "device")),
-        factor=middle / uncalibrated,
+        device=str(_get(plan, "device")),
+        factor=typical / uncalibrated,
         spread=Spread(
-            low=each[cut] / middle,
-            high=each[-1 - cut] / middle,
-            source=f"{updates:.0f} updates measured in {run} ({_at(plan, 'recipe')}): {middle / uncalibrated:.2f} "
+            low=update_seconds[outliers] / typical,
+            high=update_seconds[-1 - outliers] / typical,
+            source=f"{updates:.0f} updates measured in {run} ({_get(plan, 'recipe')}): {typical / uncalibrated:.2f} "
             "times the prediction",
         ),
         input_seconds=sum(line[2] for line in lines) / updates,
@@ -65,23 +65,23 @@ def calibration(run: str, plan: Mapping[str, Any], events: Sequence[Mapping[str,
     )
 
 
-def _lines(
+def _progress_lines(
     events: Sequence[Mapping[str, Any]], target: object, micro_batch: object
 ) -> Iterator[tuple[float, float, float]]:
-    """Updates, seconds and seconds waited for data of each line of progress that counts."""
-    counts, first = False, False
+    """Yield the updates, the seconds and the seconds of waiting for data of each usable progress line."""
+    matches_plan, is_first = False, False
     for event in events:
         if event["event"] == "session":
-            counts = event.get("target") == target and event.get("micro_batch") == micro_batch
-            first = True
+            matches_plan = event.get("target") == target and event.get("micro_batch") == micro_batch
+            is_first = True
         elif event["event"] == "oom":
-            counts = False
+            matches_plan = False
         elif event["event"] == "progress":
             updates, seconds = _number(event.get("updates")), _number(event.get("seconds"))
-            waited = _number(event.get("waiting_seconds")) or 0.0
-            if counts and not first and updates and seconds and seconds > waited:
-                yield updates, seconds, waited
-            first = False
+            waiting = _number(event.get("waiting_seconds")) or 0.0
+            if matches_plan and not is_first and updates and seconds and seconds > waiting:
+                yield updates, seconds, waiting
+            is_first = False
 
 
 def _save_rate(events: Sequence[Mapping[str, Any]]) -> float | None:
@@ -94,11 +94,11 @@ def _save_rate(events: Sequence[Mapping[str, Any]]) -> float | None:
     return size / seconds if seconds else None
 
 
-def _at(values: Mapping[str, Any], *path: str) -> Any:
-    found: Any = values
+def _get(values: Mapping[str, Any], *path: str) -> Any:
+    value: Any = values
     for name in path:
-        found = found.get(name) if isinstance(found, dict) else None
-    return found
+        value = value.get(name) if isinstance(value, dict) else None
+    return value
 
 
 def _number(value: object) -> float | None:

@@ -1,4 +1,4 @@
-"""Bytes of a checkpoint, from a trace."""
+"""The size of a checkpoint, from a trace."""
 
 from __future__ import annotations
 
@@ -8,19 +8,19 @@ from shoestring.trace.record import Alloc, Free, Trace
 from shoestring.units import KIB
 
 _SMALL_FILES = 64 * KIB
-"""Manifest, state and the headers of the tensors' files, generously."""
+"""An upper bound of the manifest, the state and the headers of the tensors' files."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class CheckpointBytes:
-    """Bytes on disk of a checkpoint that resumes exactly, without frozen weights, and of the weights to use alone."""
+    """Bytes on disk of a full checkpoint, which resumes exactly and excludes frozen weights, and of light weights."""
 
     full: int
     light: int
 
 
 def checkpoint_bytes(trace: Trace) -> CheckpointBytes:
-    """Both sizes: tensors as they are in memory, uncompressed."""
+    """Return both sizes, with tensors uncompressed as in memory."""
     states: dict[int, int] = {}
     for event in trace.events:
         if isinstance(event, Alloc) and trace.storages[event.storage].part == "optimizer states":
@@ -32,9 +32,9 @@ def checkpoint_bytes(trace: Trace) -> CheckpointBytes:
 
 
 def saving_seconds(size: float, disk_rate: float | None) -> float | None:
-    """Seconds until a save of `size` bytes is on the disk: each byte is written, and read back to be verified.
+    """Return the seconds of a save of `size` bytes to disk: each byte is written, then read back for verification.
 
-    Training goes on beside it but for the copy into host memory. None where `disk_rate`, bytes/s, was not measured:
-    platforms do not say theirs.
+    Training continues meanwhile, except during the copy to host memory. None if `disk_rate`, in bytes/s, was not
+    measured, as platforms do not publish theirs.
     """
     return 2 * size / disk_rate if disk_rate else None

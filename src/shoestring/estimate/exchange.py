@@ -1,4 +1,4 @@
-"""Seconds that gradients need between GPUs, and what of them training waits for."""
+"""Seconds of the gradients' all-reduce between GPUs, in total and not hidden by backward."""
 
 from __future__ import annotations
 
@@ -9,13 +9,13 @@ from shoestring.units import GIB, MIB
 
 @dataclass(frozen=True, kw_only=True)
 class Link:
-    """What lies between the GPUs of one machine."""
+    """The interconnect between the GPUs of one machine."""
 
     name: str
     bandwidth: float
-    """Bytes/s that each GPU sends in an all-reduce and receives at the same time (NCCL's bus bandwidth)."""
+    """Bytes/s that each GPU sends and, at the same time, receives in an all-reduce (NCCL's bus bandwidth)."""
     latency: float
-    """Seconds of an all-reduce of nothing."""
+    """Seconds of an all-reduce of zero bytes."""
     source: str
 
 
@@ -33,21 +33,23 @@ LINKS = (
         source="huggingface/accelerate, gradient_synchronization.md: 90 ms less for a BERT's gradients not sent",
     ),
 )
-"""The first is what is taken; the second bounds it from a measurement of another kind."""
+"""The first is used by default; the second is a bound from a different kind of measurement."""
 
 _LAST_BUCKET = 25 * MIB
-"""Of DistributedDataParallel: what becomes ready last has no backward left to hide behind."""
+"""The size of DistributedDataParallel's last bucket, which becomes ready when backward ends and cannot overlap it."""
 
 
 def exchange_seconds(size: float, gpus: int, link: Link = LINKS[0]) -> float:
-    """Seconds of an all-reduce of `size` bytes among `gpus` in a ring, nothing beside it; 0 for one GPU."""
+    """Return the seconds of an all-reduce of `size` bytes among `gpus` in a ring, without overlap; 0 for one GPU."""
     if gpus < 2:
         return 0.0
     return link.latency + 2 * (gpus - 1) / gpus * size / link.bandwidth
 
 
 def exposed_seconds(size: float, gpus: int, link: Link, backward: float) -> float:
-    """What training waits for of an all-reduce in buckets that runs beside `backward` seconds of the last microbatch:
-    what is left when backward ends, at least the last bucket."""
-    whole = exchange_seconds(size, gpus, link)
-    return max(whole - backward, exchange_seconds(min(size, _LAST_BUCKET), gpus, link))
+    """Return the seconds of an all-reduce in buckets that do not overlap backward of the last microbatch.
+
+    Backward takes `backward` seconds; the last bucket never overlaps it.
+    """
+    total = exchange_seconds(size, gpus, link)
+    return max(total - backward, exchange_seconds(min(size, _LAST_BUCKET), gpus, link))

@@ -1,9 +1,9 @@
 """The caching allocator with `expandable_segments:True`: a pool is one segment, which grows page by page.
 
 From torch's `c10/cuda/CUDACachingAllocator.cpp` (`find_expandable_block`, `map_block`, `unmap_block`): addresses are
-reserved once, memory is mapped behind them in pages of 2 MiB (small pool) or 20 MiB; a free block at the end counts
-as large as it can become, so that smaller ones are taken first; every remainder from 512 B on is split off; short of
-memory, all whole pages without a used block are given back, also those in the middle.
+reserved once, and memory is mapped to them in pages of 2 MiB (small pool) or 20 MiB; a free block at the end counts
+with the size to which it can grow, so that smaller blocks are used first; every remainder from 512 B on is split off;
+on out-of-memory, all whole pages without a used block are released, including those in the middle.
 """
 
 from __future__ import annotations
@@ -21,42 +21,42 @@ from shoestring.estimate.allocator import (
 )
 
 SEGMENT_ADDRESSES = 2**20 * LARGE_SEGMENT
-"""More than any device has, in whole pages; torch's segments have nine eighths of the device's memory."""
+"""More than the memory of any device, in whole pages; torch's segments have nine eighths of the device's memory."""
 
 
 class ExpandableAllocator(Allocator):
-    """As `Allocator`, for the same requests."""
+    """An `Allocator` with expandable segments."""
 
     def __init__(self, limit: int | None = None) -> None:
         super().__init__(limit)
         self._unmapped: dict[Pool, FreeBlocks] = defaultdict(FreeBlocks)
 
     def release_unused(self) -> None:
-        """Give every page without a used block back to the device."""
-        for pool, free in self._free.items():
-            for block in list(free.from_size(page(pool))):
-                first = -(-block.address // page(pool)) * page(pool)
-                last = (block.address + block.size) // page(pool) * page(pool)
-                if first < last:
-                    self._unmap(block, first, last)
+        """Release every page without a used block to the device."""
+        for pool, free_blocks in self._free.items():
+            for block in list(free_blocks.iterate_from_size(page_size(pool))):
+                start = -(-block.address // page_size(pool)) * page_size(pool)
+                end = (block.address + block.size) // page_size(pool) * page_size(pool)
+                if start < end:
+                    self._unmap(block, start, end)
 
-    def _take(self, pool: Pool, size: int) -> Block | None:
-        fitting = self._free[pool].from_size(size)
-        best = next(fitting, None)
+    def _pop_free_block(self, pool: Pool, size: int) -> Block | None:
+        fitting_blocks = self._free[pool].iterate_from_size(size)
+        best = next(fitting_blocks, None)
         if best is None:
             return None
-        for block in fitting:
-            if _can_become(block) >= _can_become(best):
+        for block in fitting_blocks:
+            if _growable_size(block) >= _growable_size(best):
                 break
             best = block
         self._free[pool].remove(best)
         return best
 
     def _extend(self, pool: Pool, size: int) -> Block | None:
-        """The first place where mapping pages gives a free block of this size; None where the device has no room."""
-        block: Block | None = self._place(pool, size)
+        """Map pages at the first position where they give a free block of this size; None without memory."""
+        block: Block | None = self._find_position(pool, size)
         while block and (not block.mapped or block.size < size):
-            unmapped = block.after if block.mapped else block
+            unmapped = block.next if block.mapped else block
             assert unmapped is not None
             missing = size - (block.size if block.mapped else 0)
             block = self._map(unmapped, min(missing, unmapped.size))
@@ -64,15 +64,15 @@ class ExpandableAllocator(Allocator):
             self._free[pool].remove(block)
         return block
 
-    def _worth_splitting(self, block: Block, remainder: int) -> bool:  # noqa: ARG002 - the same in both pools
+    def _should_split(self, block: Block, remainder: int) -> bool:  # noqa: ARG002 - the same in both pools
         return remainder >= ROUNDING
 
-    def _place(self, pool: Pool, size: int) -> Block:
-        """A free block before pages to be mapped, or those pages, with `size` bytes up to the next used block."""
-        for unmapped in self._unmapped[pool].from_size(0):
-            before = unmapped.before
-            first = before if before and not before.used else unmapped
-            if _room(first) >= size:
+    def _find_position(self, pool: Pool, size: int) -> Block:
+        """Return an unmapped block, or the free block before it, with `size` bytes up to the next used block."""
+        for unmapped in self._unmapped[pool].iterate_from_size(0):
+            previous_block = unmapped.previous
+            first = previous_block if previous_block and not previous_block.used else unmapped
+            if _unused_size(first) >= size:
                 return first
         segment = Block(self._next_address, SEGMENT_ADDRESSES, pool, mapped=False)
         self._next_address += SEGMENT_ADDRESSES
@@ -80,52 +80,52 @@ class ExpandableAllocator(Allocator):
         return segment
 
     def _map(self, block: Block, size: int) -> Block | None:
-        """Pages for the first `size` bytes of the block, which joins its free neighbours; None without room."""
-        length = -(-size // page(block.pool)) * page(block.pool)
+        """Map pages for the first `size` bytes of the block, and merge it with free neighbors; None without memory."""
+        length = -(-size // page_size(block.pool)) * page_size(block.pool)
         if not self._reserve(length):
             return None
         self._unmapped[block.pool].remove(block)
         if length < block.size:
-            self._unmapped[block.pool].add(self._cut(block, length))
+            self._unmapped[block.pool].add(self._split(block, length))
         block.mapped = True
-        self._join(block)
+        self._merge(block)
         self._free[block.pool].add(block)
         return block
 
-    def _unmap(self, block: Block, first: int, last: int) -> None:
-        """Give the pages from address `first` to `last` back; what is left of the block on both sides stays free."""
-        free = self._free[block.pool]
-        free.remove(block)
-        if last < block.address + block.size:
-            free.add(self._cut(block, last - block.address))
-        if block.address < first:
-            pages = self._cut(block, first - block.address)
-            free.add(block)
+    def _unmap(self, block: Block, start: int, end: int) -> None:
+        """Release the pages from address `start` to `end`; the remainders of the block on both sides stay free."""
+        free_blocks = self._free[block.pool]
+        free_blocks.remove(block)
+        if end < block.address + block.size:
+            free_blocks.add(self._split(block, end - block.address))
+        if block.address < start:
+            pages = self._split(block, start - block.address)
+            free_blocks.add(block)
             block = pages
         block.mapped = False
         self.reserved -= block.size
-        self._join(block)
+        self._merge(block)
         self._unmapped[block.pool].add(block)
 
-    def _forget(self, block: Block) -> None:
+    def _remove_unused(self, block: Block) -> None:
         (self._free if block.mapped else self._unmapped)[block.pool].remove(block)
 
 
-def page(pool: Pool) -> int:
-    """Bytes mapped at once in a pool."""
+def page_size(pool: Pool) -> int:
+    """Return the bytes of a page in a pool."""
     return SMALL_SEGMENT if pool[1] else LARGE_SEGMENT
 
 
-def _can_become(block: Block) -> int:
-    """Its size with the unmapped addresses behind it."""
-    return block.size + (block.after.size if block.after and not block.after.mapped else 0)
+def _growable_size(block: Block) -> int:
+    """Return the block's size including the unmapped addresses after it."""
+    return block.size + (block.next.size if block.next and not block.next.mapped else 0)
 
 
-def _room(block: Block) -> int:
-    """Bytes from the block to the next used one."""
-    room = 0
-    following: Block | None = block
-    while following and not following.used:
-        room += following.size
-        following = following.after
-    return room
+def _unused_size(block: Block) -> int:
+    """Return the bytes from the start of the block to the next used block."""
+    size = 0
+    current: Block | None = block
+    while current and not current.used:
+        size += current.size
+        current = current.next
+    return size

@@ -1,4 +1,4 @@
-"""Peak memory of training as parts that sum, from a trace."""
+"""Estimate the peak memory of training from a trace, as parts that sum to the peak."""
 
 from __future__ import annotations
 
@@ -6,8 +6,8 @@ from collections import Counter
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from shoestring.estimate.replay import Kind, unlimited, within
-from shoestring.estimate.requests import OF_A_BATCH, WORKSPACES, requests, settled
+from shoestring.estimate.replay import Kind, replay_unlimited, replay_within
+from shoestring.estimate.requests import OF_A_BATCH, WORKSPACES, adapt_to_engine, requests
 from shoestring.hardware.catalog import NCCL_BYTES, NCCL_SOURCE, Device
 from shoestring.trace.record import PARTS, Alloc, Free, Op, Trace
 
@@ -20,34 +20,34 @@ _OUTSIDE = (CONTEXT, NCCL, PROCESS)
 _SOURCES = {
     "weights": "the model's parameters",
     "buffers": "the model's buffers",
-    "gradients": "kept from backward to the optimizer's step",
-    "optimizer states": "made in the first step; paged ones lie in managed memory, apart from the GPU's, and count 0",
-    "batch": "one microbatch as recipe.batch gives it",
-    "activations": "made in forward and kept for backward, casts of weights by autocast among them",
-    "reserve space": "a model of what cuDNN keeps of recurrent layers; not measured",
-    "KV cache": "keys and values kept from one token to the next while completions are written",
-    "gradient buckets": "of DistributedDataParallel: all gradients a second time, laid end to end (reducer.cpp)",
-    "gathered weights": "weights in full while a block needs them, gathered in their own types (FSDP2)",
-    "all-gather buffers": "what other GPUs send of a block's weights, for this block and the next (FSDP2)",
-    "reduce-scatter buffers": "a block's gradients laid out to be added up over the GPUs (FSDP2)",
-    "temporaries": "operators' results alive at the peak that are none of the others",
+    "gradients": "saved from backward to the optimizer's step",
+    "optimizer states": "created in the first step; paged states are in managed memory, not the GPU's, and count 0",
+    "batch": "one microbatch as returned by recipe.batch",
+    "activations": "created in forward and saved for backward, including autocast's casts of weights",
+    "reserve space": "saved for backward by cuDNN's recurrent layers; modeled, not measured",
+    "KV cache": "keys and values saved from one token to the next while completions are generated",
+    "gradient buckets": "a second copy of all gradients in DistributedDataParallel (reducer.cpp)",
+    "gathered weights": "whole weights of a block while it needs them, gathered in their own types (FSDP2)",
+    "all-gather buffers": "received shards of a block's weights, for this block and the next (FSDP2)",
+    "reduce-scatter buffers": "a block's gradients, to be summed over the GPUs (FSDP2)",
+    "temporaries": "all other results of operators that are alive at the peak",
     WORKSPACES: "8.125 MiB for each thread that multiplies matrices, 32 MiB on capability 9.0 (CublasHandlePool.cpp)",
-    SLACK: "segments reserved above live blocks, by a simulation of torch's caching allocator",
-    CONTEXT: "typical for the device; outside of torch's allocator",
+    SLACK: "segments reserved beyond live blocks, by a simulation of torch's caching allocator",
+    CONTEXT: "typical for the device; outside torch's allocator",
     NCCL: NCCL_SOURCE,
     PROCESS: "resident bytes of Python with torch and the recipe's data, measured",
 }
 
-_UNKNOWN_WORKSPACES = 0.02
-_RARE = 0.03
-_RESERVE_DOUBT = 0.5
-_CPU_DOUBT = 1.0
-_PROCESS_DOUBT = 0.15
+_UNKNOWN_WORKSPACES_SHARE = 0.02
+_MIN_PROBABILITY = 0.03
+_RESERVE_UNCERTAINTY = 0.5
+_CPU_UNCERTAINTY = 1.0
+_PROCESS_UNCERTAINTY = 0.15
 
 
 @dataclass(frozen=True, kw_only=True)
 class MemoryPart:
-    """One named part of a breakdown, in bytes, and where the number is from."""
+    """One named part of a breakdown, in bytes, and the source of the number."""
 
     name: str
     bytes: int
@@ -56,7 +56,7 @@ class MemoryPart:
 
 @dataclass(frozen=True)
 class Range:
-    """Bytes that are expected, and the least and the most that they may honestly be."""
+    """The expected bytes with a lower and an upper bound."""
 
     low: int
     value: int
@@ -65,16 +65,16 @@ class Range:
 
 @dataclass(frozen=True, kw_only=True)
 class Breakdown:
-    """Peak memory in bytes; the parts are those of the moment of the peak."""
+    """Peak memory in bytes; the parts are those at the time of the peak."""
 
     parts: tuple[MemoryPart, ...]
     low_bytes: int
     high_bytes: int
     capacity_bytes: int
     allocated: Range
-    """What tensors and workspaces take: torch's `max_memory_allocated`."""
+    """Bytes of tensors and workspaces: torch's `max_memory_allocated`."""
     reserved: Range
-    """The same with the allocator's slack: torch's `max_memory_reserved`. On a CPU there is none: as allocated."""
+    """The same with the allocator's slack: torch's `max_memory_reserved`. On a CPU there is no slack."""
 
     @property
     def peak_bytes(self) -> int:
@@ -82,7 +82,7 @@ class Breakdown:
 
     @property
     def fits(self) -> bool:
-        """Even the high end fits."""
+        """Whether the upper bound fits the device's memory."""
         return self.high_bytes <= self.capacity_bytes
 
     def json(self) -> dict[str, Any]:
@@ -101,76 +101,83 @@ class Breakdown:
 def memory(
     trace: Trace, device: Device, *, allocator: Kind = "segments", gpus: int = 1, cudnn_benchmark: bool = False
 ) -> Breakdown:
-    """What the traced updates take on `device`, one of `gpus`.
+    """Estimate the peak memory of the traced updates on `device`, one of `gpus`.
 
-    The range on a GPU is made of what may differ from the simulation:
+    The range on a GPU covers possible differences from the simulation:
 
-    - The largest tensor that comes and goes may find its old place cut up by smaller ones, and so take another. Which
-      one does depends on single bytes elsewhere; so reserved memory may be more or less by one such tensor.
-    - Kernels take workspaces in passing, and save copies, that nobody outside of them knows: 2% of what is allocated,
-      more or less, an assumption.
-    - A first batch that is smaller than the later ones leaves blocks that these do not fit. How likely that is comes
-      from the recipe; the expectation is the median of the outcomes.
-    - Of allocated memory the low end has no block larger than its tensor, as those of more than 1 MiB may be.
-    - Half of a fused recurrent layer's reserve space, more or less, since its size is a model.
-    - With `cudnn_benchmark` cuDNN tries every algorithm that it can find memory for: as much again as the operands of
-      the largest convolution, an assumption.
+    - The largest temporary tensor may not fit its previous block, if smaller tensors have split it, and then takes a
+      new one. That depends on single bytes elsewhere, so reserved memory may be higher or lower by one such tensor.
+    - Kernels allocate temporary workspaces, and save copies, of unknown size: 2% of allocated memory in both
+      directions, an assumption.
+    - A first batch smaller than the later ones leaves blocks that the later ones do not fit. Its probability comes from
+      the recipe; the expected value is the median of the outcomes.
+    - The lower bound of allocated memory has no block larger than its tensor, as blocks of more than 1 MiB can be.
+    - Half of a fused recurrent layer's reserve space in both directions, since its size is modeled.
+    - With `cudnn_benchmark` cuDNN tries every algorithm whose workspace fits: the upper bound adds the operands of the
+      largest convolution once more, an assumption.
     - The CUDA context, which grows as kernels load.
 
-    On a CPU blocks are not rounded; the high end adds as much again as the tensors for kernels' buffers and the C
-    library's own slack, and 15% of the process for what is imported while it trains: assumptions too.
+    On a CPU blocks are not rounded; the upper bound adds the bytes of the tensors once more, for kernels' buffers and
+    the C library's own slack, and 15% of the process for imports during training: also assumptions.
     """
     if device.compute_capability is None:
-        return _on_cpu(trace, device)
+        return _estimate_cpu(trace, device)
     outside = {CONTEXT: device.context_bytes, NCCL: NCCL_BYTES if gpus > 1 else (0, 0, 0)}
-    return _on_gpu(settled(trace), device, allocator, outside, cudnn_benchmark)
+    return _estimate_gpu(adapt_to_engine(trace), device, allocator, outside, cudnn_benchmark)
 
 
-def _on_gpu(
+def _estimate_gpu(
     trace: Trace, device: Device, kind: Kind, outside: dict[str, tuple[int, int, int]], cudnn_benchmark: bool
 ) -> Breakdown:
     context_low, context, context_high = (sum(column) for column in zip(*outside.values(), strict=True))
     capacity = device.memory_bytes
-    firsts = _first_batches(trace)
-    asked = {share: requests(trace, device, first_share=share) for share in firsts}
-    free = {share: unlimited(asked[share], kind) for share in firsts}
-    # What fits beside the smallest context alone may still fit.
+    first_shares = _first_batch_probabilities(trace)
+    requests_by_share = {share: requests(trace, device, first_share=share) for share in first_shares}
+    unlimited_usages = {share: replay_unlimited(requests_by_share[share], kind) for share in first_shares}
+    # A trace that does not fit with the typical context may fit with the smallest one.
     limits = capacity - context, capacity - context_low
-    usages = {share: within(limits, asked[share], kind, free[share]) for share in firsts}
+    usages = {
+        share: replay_within(limits, requests_by_share[share], kind, unlimited_usages[share]) for share in first_shares
+    }
     usage = usages[1.0]
     live = usage.live
-    reserved = _weighted_median({share: usages[share].reserved for share in firsts}, firsts)
+    reserved = _weighted_median({share: usages[share].reserved for share in first_shares}, first_shares)
 
-    workspaces = round(live.total() * _UNKNOWN_WORKSPACES) + (_largest_convolution(trace) if cudnn_benchmark else 0)
-    misplaced = max((storage.bytes for storage in trace.storages if storage.part in OF_A_BATCH), default=0)
-    reserve_doubt = round(live["reserve space"] * _RESERVE_DOUBT)
-    doubt = workspaces + misplaced + reserve_doubt
-    most = max(used.reserved for used in free.values()) + doubt
-    # Unused segments are given back where memory ends: what fits with the doubt set aside reserves no more than all.
-    limit = capacity - context_high - doubt
-    fits = all(within((limit,), asked[share], kind, free[share]).reserved <= limit for share in firsts)
+    unknown_workspaces = round(live.total() * _UNKNOWN_WORKSPACES_SHARE)
+    workspaces = unknown_workspaces + (_largest_convolution(trace) if cudnn_benchmark else 0)
+    largest_tensor = max((storage.bytes for storage in trace.storages if storage.part in OF_A_BATCH), default=0)
+    reserve_uncertainty = round(live["reserve space"] * _RESERVE_UNCERTAINTY)
+    uncertainty = workspaces + largest_tensor + reserve_uncertainty
+    high = max(usage.reserved for usage in unlimited_usages.values()) + uncertainty
+    # On out-of-memory unused segments are released, so a trace that fits with the uncertainty subtracted never reserves
+    # more than the device has.
+    limit = capacity - context_high - uncertainty
+    fits = all(
+        replay_within((limit,), requests_by_share[share], kind, unlimited_usages[share]).reserved <= limit
+        for share in first_shares
+    )
     allocated_range = Range(
-        max(0, usage.requested - workspaces - reserve_doubt),
+        max(0, usage.requested - workspaces - reserve_uncertainty),
         live.total(),
-        live.total() + workspaces + reserve_doubt,
+        live.total() + workspaces + reserve_uncertainty,
     )
     reserved_range = Range(
-        max(allocated_range.low, min(used.reserved for used in usages.values()) - doubt),
+        max(allocated_range.low, min(usage.reserved for usage in usages.values()) - uncertainty),
         reserved,
-        max(reserved, min(most, capacity - context_low) if fits else most),
+        max(reserved, min(high, capacity - context_low) if fits else high),
     )
     typical = {name: middle for name, (_, middle, _) in outside.items()}
     return Breakdown(
         parts=_parts({**live, SLACK: reserved - live.total(), **typical}),
         low_bytes=reserved_range.low + context_low,
-        high_bytes=max(reserved + context, min(most + context_high, capacity) if fits else most + context_high),
+        high_bytes=max(reserved + context, min(high + context_high, capacity) if fits else high + context_high),
         capacity_bytes=capacity,
         allocated=allocated_range,
         reserved=reserved_range,
     )
 
 
-def _on_cpu(trace: Trace, device: Device) -> Breakdown:
+def _estimate_cpu(trace: Trace, device: Device) -> Breakdown:
     live: Counter[str] = Counter()
     peak: Counter[str] = Counter()
     for event in trace.events:
@@ -181,30 +188,32 @@ def _on_cpu(trace: Trace, device: Device) -> Breakdown:
                 peak = live.copy()
     process = trace.facts.process_bytes
     total = peak.total() + process
-    tensors = Range(peak.total(), peak.total(), peak.total() + round(peak.total() * _CPU_DOUBT))
+    tensors = Range(peak.total(), peak.total(), peak.total() + round(peak.total() * _CPU_UNCERTAINTY))
     return Breakdown(
         parts=_parts({**peak, PROCESS: process}),
         low_bytes=total,
-        high_bytes=total + round(peak.total() * _CPU_DOUBT + process * _PROCESS_DOUBT),
+        high_bytes=total + round(peak.total() * _CPU_UNCERTAINTY + process * _PROCESS_UNCERTAINTY),
         capacity_bytes=device.memory_bytes,
         allocated=tensors,
         reserved=tensors,
     )
 
 
-def _first_batches(trace: Trace) -> dict[float, float]:
-    """How likely the first batch is which share of the others; outcomes that are rarer than the range's own misses
-    are left out."""
+def _first_batch_probabilities(trace: Trace) -> dict[float, float]:
+    """Return the probabilities of the first batch's possible sizes, as shares of the others.
+
+    Smaller first batches are ignored if they are rarer than the misses of the range itself.
+    """
     smaller = dict(trace.first_batches)
-    likely = sum(smaller.values())
-    return {1.0: 1 - likely, **smaller} if likely >= _RARE else {1.0: 1.0}
+    probability = sum(smaller.values())
+    return {1.0: 1 - probability, **smaller} if probability >= _MIN_PROBABILITY else {1.0: 1.0}
 
 
 def _weighted_median(values: dict[float, int], weights: dict[float, float]) -> int:
-    below = 0.0
+    cumulative_weight = 0.0
     for name in sorted(values, key=lambda name: values[name]):
-        below += weights[name]
-        if below >= sum(weights.values()) / 2:
+        cumulative_weight += weights[name]
+        if cumulative_weight >= sum(weights.values()) / 2:
             return values[name]
     return max(values.values())
 
@@ -215,6 +224,6 @@ def _largest_convolution(trace: Trace) -> int:
 
 
 def _parts(sizes: dict[str, int]) -> tuple[MemoryPart, ...]:
-    """All that are not empty, the tensors' first, in the record's order."""
+    """Return all parts that are not empty, in the order of `PARTS`, then those outside the trace."""
     order = [*PARTS, *(name for name in sizes if name not in PARTS)]
     return tuple(MemoryPart(name=name, bytes=sizes[name], source=_SOURCES[name]) for name in order if sizes.get(name))

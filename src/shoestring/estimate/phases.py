@@ -1,15 +1,15 @@
-"""Where in an update its memory peaks."""
+"""Peak tensor memory in each phase of an update."""
 
 from __future__ import annotations
 
-from shoestring.estimate.allocator import rounded
+from shoestring.estimate.allocator import round_up
 from shoestring.trace.record import Alloc, Free, Phase, Trace
 
 
 def tensor_bytes(trace: Trace) -> dict[str, int]:
-    """The most bytes of tensors, rounded as the allocator rounds, in each phase of the measured update.
+    """Return the peak bytes of tensors, rounded as by the allocator, in each phase of the measured update.
 
-    Of phases that come for each microbatch the largest. Workspaces, slack and context are not among them.
+    For phases that run once per microbatch it is the largest peak. Workspaces, slack and context are excluded.
     """
     live = 0
     peaks: dict[str, int] = {}
@@ -18,9 +18,9 @@ def tensor_bytes(trace: Trace) -> dict[str, int]:
         if isinstance(event, Phase):
             phase = event
         elif isinstance(event, Alloc):
-            live += rounded(trace.storages[event.storage].bytes)
+            live += round_up(trace.storages[event.storage].bytes)
         elif isinstance(event, Free):
-            live -= rounded(trace.storages[event.storage].bytes)
+            live -= round_up(trace.storages[event.storage].bytes)
         if phase and phase.update == 1 and phase.name != "end":
             peaks[phase.name] = max(peaks.get(phase.name, 0), live)
     return peaks

@@ -1,4 +1,4 @@
-"""A list of requests played to a simulated allocator: what was allocated and reserved at most."""
+"""Replay a list of requests on a simulated allocator and return its peak usage."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
-from shoestring.estimate.allocator import Allocator, Block, Exhausted, rounded
+from shoestring.estimate.allocator import Allocator, Block, OutOfMemory, round_up
 from shoestring.estimate.expandable import ExpandableAllocator
 from shoestring.estimate.requests import STREAMS, Request
 
@@ -18,56 +18,56 @@ _ALLOCATORS: dict[Kind, type[Allocator]] = {"segments": Allocator, "expandable":
 
 @dataclass(frozen=True, kw_only=True)
 class Usage:
-    """Bytes; all but `reserved` of the moment when most were allocated."""
+    """Usage in bytes at the time of the peak of allocated memory; `reserved` has its own peak."""
 
     live: Counter[str]
-    """In blocks, by part."""
+    """Bytes of blocks by part."""
     requested: int
-    """Asked for, rounded; blocks are larger where the allocator did not split off the rest."""
+    """Requested bytes, rounded; blocks are larger if the allocator did not split off the remainder."""
     reserved: int
-    """The most at any moment."""
+    """The peak of reserved bytes."""
 
 
-def unlimited(asked: Sequence[Request], kind: Kind) -> Usage:
-    """The usage on a device without end."""
-    return replay(asked, _ALLOCATORS[kind]())
+def replay_unlimited(requests: Sequence[Request], kind: Kind) -> Usage:
+    """Return the usage on a device of unlimited memory."""
+    return replay(requests, _ALLOCATORS[kind]())
 
 
-def within(limits: Iterable[int], asked: Sequence[Request], kind: Kind, free: Usage) -> Usage:
-    """The usage under the first of the limits that suffices; `free`, the one without any, where none does.
+def replay_within(limits: Iterable[int], requests: Sequence[Request], kind: Kind, unlimited: Usage) -> Usage:
+    """Return the usage under the first limit that suffices, or `unlimited`, the usage without one, if none does.
 
-    Close to the limit torch gives unused segments back and tries again; so does the simulation.
+    Near the limit the simulation releases unused segments and retries, as torch does.
     """
     for limit in limits:
-        if free.reserved <= limit:
-            return free
-        # Most questions need no second replay: what is live at once tells that giving back would not help.
-        if free.requested <= limit:
-            with contextlib.suppress(Exhausted):
-                return replay(asked, _ALLOCATORS[kind](limit))
-    return free
+        if unlimited.reserved <= limit:
+            return unlimited
+        # If the live bytes alone exceed the limit, releasing segments cannot help, so the second replay is skipped.
+        if unlimited.requested <= limit:
+            with contextlib.suppress(OutOfMemory):
+                return replay(requests, _ALLOCATORS[kind](limit))
+    return unlimited
 
 
-def replay(asked: Sequence[Request], allocator: Allocator) -> Usage:
-    """Every request in order. Raises Exhausted."""
+def replay(requests: Sequence[Request], allocator: Allocator) -> Usage:
+    """Replay every request in order and return the usage. Raises OutOfMemory."""
     blocks: dict[object, tuple[Block, int]] = {}
     changes: list[tuple[str, int]] = []
-    peak = until = requested = most_requested = 0
-    for key, part, size in asked:
+    peak = changes_at_peak = requested = requested_at_peak = 0
+    for key, part, size in requests:
         if size is None:
-            block, wanted = blocks.pop(key)
+            block, rounded_size = blocks.pop(key)
             changes.append((part, -block.size))
-            requested -= wanted
+            requested -= rounded_size
             allocator.free(block)
             continue
-        wanted = rounded(size)
+        rounded_size = round_up(size)
         block = allocator.allocate(size, STREAMS.get(part, ""))
-        blocks[key] = block, wanted
+        blocks[key] = block, rounded_size
         changes.append((part, block.size))
-        requested += wanted
+        requested += rounded_size
         if allocator.allocated > peak:
-            peak, until, most_requested = allocator.allocated, len(changes), requested
+            peak, changes_at_peak, requested_at_peak = allocator.allocated, len(changes), requested
     live: Counter[str] = Counter()
-    for part, change in changes[:until]:
+    for part, change in changes[:changes_at_peak]:
         live[part] += change
-    return Usage(live=live, requested=most_requested, reserved=allocator.peak_reserved)
+    return Usage(live=live, requested=requested_at_peak, reserved=allocator.peak_reserved)

@@ -1,4 +1,4 @@
-"""How far measured updates are from predicted ones: what makes a prediction a range."""
+"""The spread of measured updates around predicted ones, which turns a prediction into a range."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from shoestring.hardware.catalog import Device
 
 @dataclass(frozen=True, kw_only=True)
 class Spread:
-    """Factors on a prediction, and what says so."""
+    """Factors on a prediction, and their source."""
 
     low: float
     high: float
@@ -26,16 +26,18 @@ SCORED: Mapping[str, Mapping[str, tuple[float, float]]] = {
     },
     "p100": {"stanford-futuredata/gavel": (0.92, 1.71)},
 }
-"""By device and source of measurements: the 5th and 95th percentile of measured over predicted
+"""The 5th and 95th percentile of measured over predicted seconds, by device and source of measurements
 (`benchmarks/time/score.py`)."""
 
-_UNSCORED = Spread(low=0.5, high=2.5, source="no measured update of this GPU was predicted")
+_UNSCORED = Spread(low=0.5, high=2.5, source="no measured update of this GPU was compared with a prediction")
 
 
 def spread(device: Device, without: str | None = None) -> Spread:
-    """The widest of what the sources show, all but those whose name has the word `without`."""
-    found = {name: ends for name, ends in SCORED.get(device.name, {}).items() if not without or without not in name}
-    if not found:
+    """Return the widest spread of the sources, excluding those whose name contains `without`."""
+    sources = {
+        name: limits for name, limits in SCORED.get(device.name, {}).items() if not without or without not in name
+    }
+    if not sources:
         return _UNSCORED
-    lows, highs = zip(*found.values(), strict=True)
-    return Spread(low=min(lows), high=max(highs), source=f"scored on {', '.join(found)}")
+    lows, highs = zip(*sources.values(), strict=True)
+    return Spread(low=min(lows), high=max(highs), source=f"scored on {', '.join(sources)}")

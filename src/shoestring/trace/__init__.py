@@ -1,4 +1,4 @@
-"""One training update on a pretend GPU, recorded in a process of its own."""
+"""Trace training updates with fake tensors on a simulated GPU, in a child process."""
 
 from shoestring.trace.record import Facts, Trace
 from shoestring.trace.tracer import Tracer

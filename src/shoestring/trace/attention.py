@@ -1,8 +1,8 @@
-"""Attention as the target would run it: the kernel `scaled_dot_product_attention` chooses there.
+"""Attention as the target would run it: the kernel that `scaled_dot_product_attention` chooses on the target.
 
 The choice follows torch's `sdp_utils.cpp`: flash attention needs compute capability 8.0, a 16-bit type and no mask;
-memory-efficient attention runs from 5.0 on; a CPU has a flash kernel of its own where nothing is dropped. All else is
-plain mathematics with its square of scores.
+memory-efficient attention needs 5.0; a CPU has its own flash kernel, without dropout. Everything else runs torch's math
+implementation, which holds the full matrix of scores.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ _library = torch.library.Library("aten", "IMPL")
 
 
 def set_up() -> None:
-    """Redirect attention on the pretend device, also where backward computes something anew."""
+    """Redirect attention on the simulated device, also when activation checkpointing recomputes it in backward."""
     _library.impl("scaled_dot_product_attention", _attention, f"Autograd{KEY}")
 
 
@@ -39,26 +39,26 @@ def _attention(
     enable_gqa: bool = False,
 ) -> Tensor:
     aten = torch.ops.aten
-    if _flash(query, value, attn_mask):
+    if _can_use_flash(query, value, attn_mask):
         results = aten._scaled_dot_product_flash_attention(query, key, value, dropout_p, is_causal, scale=scale)
-    elif _efficient(query, key, value):
+    elif _can_use_efficient(query, key, value):
         needs_gradient = torch.is_grad_enabled() and any(x.requires_grad for x in (query, key, value))
         results = aten._scaled_dot_product_efficient_attention(
-            query, key, value, _bias(query, key, attn_mask), needs_gradient, dropout_p, is_causal, scale=scale
+            query, key, value, _expand_mask(query, key, attn_mask), needs_gradient, dropout_p, is_causal, scale=scale
         )
-    elif CAPABILITY.get() is None and query.dim() == 4 and not dropout_p and not _is_trained(attn_mask):
+    elif CAPABILITY.get() is None and query.dim() == 4 and not dropout_p and not _needs_gradient(attn_mask):
         results = aten._scaled_dot_product_flash_attention_for_cpu(
-            query, key, value, dropout_p, is_causal, attn_mask=_bias(query, key, attn_mask), scale=scale
+            query, key, value, dropout_p, is_causal, attn_mask=_expand_mask(query, key, attn_mask), scale=scale
         )
     else:
         results = aten._scaled_dot_product_attention_math(
             query, key, value, attn_mask, dropout_p, is_causal, scale=scale, enable_gqa=enable_gqa
         )
-    attended: Tensor = results[0]
-    return attended
+    output: Tensor = results[0]
+    return output
 
 
-def _flash(query: Tensor, value: Tensor, mask: Tensor | None) -> bool:
+def _can_use_flash(query: Tensor, value: Tensor, mask: Tensor | None) -> bool:
     capability = CAPABILITY.get()
     width = query.shape[-1]
     return (
@@ -67,14 +67,14 @@ def _flash(query: Tensor, value: Tensor, mask: Tensor | None) -> bool:
         and query.dim() == 4
         and query.dtype in _HALF
         and mask is None
-        # torch pads other widths; memory-efficient attention, taken here instead, holds about as much.
+        # torch pads other widths; here memory-efficient attention is used instead, which takes about as much memory.
         and width == value.shape[-1]
         and width <= 256
         and width % 8 == 0
     )
 
 
-def _efficient(query: Tensor, key: Tensor, value: Tensor) -> bool:
+def _can_use_efficient(query: Tensor, key: Tensor, value: Tensor) -> bool:
     capability = CAPABILITY.get()
     if capability is None or capability < (5, 0) or query.dim() != 4:
         return False
@@ -85,13 +85,13 @@ def _efficient(query: Tensor, key: Tensor, value: Tensor) -> bool:
     return same_heads and not any(x.shape[-1] % alignment for x in (query, value))
 
 
-def _is_trained(mask: Tensor | None) -> bool:
-    """Whether the mask wants a gradient (T5's relative positions), which the CPU's flash kernel has not."""
+def _needs_gradient(mask: Tensor | None) -> bool:
+    """Return whether the mask needs a gradient (T5's relative positions), which the CPU's flash kernel lacks."""
     return mask is not None and mask.requires_grad and torch.is_grad_enabled()
 
 
-def _bias(query: Tensor, key: Tensor, mask: Tensor | None) -> Tensor | None:
-    """The mask as the kernel takes it: numbers to add, one for each pair of positions."""
+def _expand_mask(query: Tensor, key: Tensor, mask: Tensor | None) -> Tensor | None:
+    """Return the mask in the form that the kernel takes: an additive term for each pair of positions."""
     if mask is None:
         return None
     if mask.dtype == torch.bool:

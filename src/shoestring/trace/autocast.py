@@ -1,7 +1,7 @@
-"""Automatic mixed precision on the pretend device: what `torch.autocast("cuda")` does to each operator.
+"""Automatic mixed precision on the simulated device, with the casts of `torch.autocast("cuda")` for each operator.
 
-The lists are CUDA's policies in torch's `aten/src/ATen/autocast_mode.h`. As there, a cast of a trainable fp32 leaf
-is kept until the outermost autocast region ends.
+The lists are CUDA's policies in torch's `aten/src/ATen/autocast_mode.h`. As in torch, the cast of a trainable fp32 leaf
+is cached until the outermost autocast region ends.
 """
 
 from __future__ import annotations
@@ -23,39 +23,42 @@ _AUTOCAST_KEYS = torch._C.DispatchKeySet(_AUTOCAST_KEY)
 
 _library = torch.library.Library("aten", "IMPL")
 _fallback = torch.library.Library("_", "IMPL")
-_kept: dict[int, Tensor] = {}
-"""Casts of weights by the weight's identity, for the length of one outermost region."""
+_cached_casts: dict[int, Tensor] = {}
+"""Casts of weights by the weight's identity, cached until the outermost autocast region ends."""
 
 
 def set_up() -> None:
-    """Give the pretend device CUDA's autocast policies, once per process."""
-    if KEY != "CPU":  # the CPU's own falls through as well
+    """Register CUDA's autocast policies for the simulated device, once per process."""
+    if KEY != "CPU":  # the CPU's own key falls through already
         _fallback.fallback(torch.library.fallthrough_kernel, _AUTOCAST)
     for policy, names in _POLICIES.items():
         for name in names.split():
             packet, _, overload = name.partition(".")
-            # Not every torch has every one of them.
+            # Some torch versions lack some of these operators.
             operator = getattr(getattr(torch.ops.aten, packet, None), overload or "default", None)
             if operator is not None:
                 _library.impl(name, _kernel(operator, policy), _AUTOCAST)
-    _clear_with_the_cache_of_torch()
+    _wrap_clear_autocast_cache()
 
 
-def _clear_with_the_cache_of_torch() -> None:
-    """Casts end where the outermost region does, also one that recomputation opens in backward: there torch clears."""
-    clear = torch.clear_autocast_cache
+def _wrap_clear_autocast_cache() -> None:
+    """Clear the cached casts together with torch's own autocast cache.
 
-    def cleared() -> None:
-        _kept.clear()
-        clear()
+    torch clears its cache at the end of the outermost region, including one that recomputation opens in backward.
+    """
+    clear_torch_cache = torch.clear_autocast_cache
 
-    replaced: Any = torch
-    replaced.clear_autocast_cache = cleared
+    def clear_both_caches() -> None:
+        _cached_casts.clear()
+        clear_torch_cache()
+
+    torch_module: Any = torch
+    torch_module.clear_autocast_cache = clear_both_caches
 
 
 @contextmanager
 def region(precision: Precision) -> Iterator[None]:
-    """Autocast to `precision`; nothing for fp32."""
+    """Enter an autocast region of `precision`; do nothing for fp32."""
     if precision == "fp32":
         yield
         return
@@ -66,7 +69,7 @@ def region(precision: Precision) -> Iterator[None]:
 
 def _kernel(operator: Any, policy: Callable[..., Any]) -> Callable[..., Any]:
     def kernel(*args: Any, **kwargs: Any) -> Any:
-        # As in C++, what the operator calls in turn is not cast again.
+        # As in C++, operators called by this operator are not cast again.
         with torch._C._ExcludeDispatchKeyGuard(_AUTOCAST_KEYS):
             return policy(operator, args, kwargs)
 
@@ -84,10 +87,10 @@ def _to_fp32(operator: Any, args: Any, kwargs: Any) -> Any:
 
 def _to_fp32_result(operator: Any, args: Any, kwargs: Any) -> Any:
     first = args[0]
-    if not _eligible(first) or kwargs.get("dtype") is not None:
+    if not _is_eligible(first) or kwargs.get("dtype") is not None:
         return operator(*args, **kwargs)
     if operator in _SOFTMAX and first.dtype == torch.float16:
-        # CUDA's softmax reads fp16 and writes fp32 without a copy in between.
+        # CUDA's softmax reads fp16 and writes fp32 without an intermediate copy.
         return _SOFTMAX[operator](first, args[1], True)
     names = [argument.name for argument in operator._schema.arguments]
     if "dtype" in names[: len(args)]:
@@ -103,14 +106,14 @@ _SOFTMAX = {
 
 
 def _to_widest(operator: Any, args: Any, kwargs: Any) -> Any:
-    leaves = [x for x in trees.leaves((args, kwargs)) if _eligible(x)]
+    leaves = [x for x in trees.leaves((args, kwargs)) if _is_eligible(x)]
     dtype = torch.float32 if any(x.dtype == torch.float32 for x in leaves) else torch.get_autocast_dtype(DEVICE)
     return operator(*_cast(args, dtype), **_cast(kwargs, dtype))
 
 
 def _cast(tree: Any, dtype: torch.dtype) -> Any:
     if isinstance(tree, Tensor):
-        return _cast_tensor(tree, dtype) if _eligible(tree) and tree.dtype != dtype else tree
+        return _cast_tensor(tree, dtype) if _is_eligible(tree) and tree.dtype != dtype else tree
     if isinstance(tree, dict):
         return {key: _cast(value, dtype) for key, value in tree.items()}
     if isinstance(tree, list | tuple):
@@ -119,7 +122,7 @@ def _cast(tree: Any, dtype: torch.dtype) -> Any:
 
 
 def _cast_tensor(tensor: Tensor, dtype: torch.dtype) -> Tensor:
-    keep = (
+    cacheable = (
         dtype != torch.float32
         and tensor.dtype == torch.float32
         and tensor.requires_grad
@@ -127,14 +130,14 @@ def _cast_tensor(tensor: Tensor, dtype: torch.dtype) -> Tensor:
         and not tensor._is_view()
         and torch.is_autocast_cache_enabled()
     )
-    if not keep:
+    if not cacheable:
         return tensor.to(dtype)
-    if id(tensor) not in _kept:
-        _kept[id(tensor)] = tensor.to(dtype)
-    return _kept[id(tensor)]
+    if id(tensor) not in _cached_casts:
+        _cached_casts[id(tensor)] = tensor.to(dtype)
+    return _cached_casts[id(tensor)]
 
 
-def _eligible(value: Any) -> bool:
+def _is_eligible(value: Any) -> bool:
     return (
         isinstance(value, Tensor)
         and value.device.type == DEVICE

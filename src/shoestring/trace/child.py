@@ -1,8 +1,8 @@
-"""The child's side of the protocol: a question on each line in, an answer on each line out, both JSON.
+"""The child's side of the protocol: one request per line in, one response per line out, both JSON.
 
 {"do": "open", "reference": ..., "options": {...}}      -> {"facts": {...}}
 {"do": "trace", "settings": {...}, ...}                 -> {"trace": {...}}
-any of them                                             -> {"error": {"kind", "message", "problems", "hint"}}
+any request                                             -> {"error": {"kind", "message", "problems", "hint"}}
 """
 
 from __future__ import annotations
@@ -23,19 +23,19 @@ from shoestring.settings import Settings
 from shoestring.trace.record import Facts, Trace
 
 
-def serve(questions: TextIO, answers: TextIO, loaded: LoadedRecipe | None = None) -> None:
-    """Answer until the questions end. `loaded` is a recipe that only lives in this process."""
-    # Ctrl-C reaches the whole group of processes; the parent hears it and ends this one.
+def serve(requests: TextIO, responses: TextIO, loaded: LoadedRecipe | None = None) -> None:
+    """Respond to each request until the input ends. `loaded` is a recipe that exists only in this process."""
+    # Ctrl-C reaches the whole process group; the parent handles it and kills this process.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
-    # If torch aborts, the parent finds the line of the recipe's code in what this leaves on standard error.
+    # If torch aborts, the parent reads the line of the recipe's code from the stack on standard error.
     faulthandler.enable(2)
     logging.getLogger("bitsandbytes").setLevel(logging.ERROR)  # as in cli.main
-    session = _RequestHandler(loaded)
-    for line in questions:
+    handler = _RequestHandler(loaded)
+    for line in requests:
         try:
-            answer = session.answer(json.loads(line))
+            response = handler.answer(json.loads(line))
         except ShoestringError as error:
-            answer = {
+            response = {
                 "error": {
                     "kind": type(error).__name__,
                     "message": error.message,
@@ -43,77 +43,78 @@ def serve(questions: TextIO, answers: TextIO, loaded: LoadedRecipe | None = None
                     "hint": error.hint,
                 }
             }
-        print(json.dumps(answer), file=answers, flush=True)
+        print(json.dumps(response), file=responses, flush=True)
 
 
 class _RequestHandler:
-    """One recipe, and the pretend device once it was set up."""
+    """Handles the requests for one recipe; the first request sets up the simulated device."""
 
     def __init__(self, loaded: LoadedRecipe | None) -> None:
         self._loaded = loaded
         self._facts: Facts | None = None
 
-    def answer(self, question: Mapping[str, Any]) -> dict[str, Any]:
-        if question["do"] == "open":
+    def answer(self, request: Mapping[str, Any]) -> dict[str, Any]:
+        if request["do"] == "open":
             if self._loaded is None:
-                self._loaded = load(question["reference"], question["options"])
+                self._loaded = load(request["reference"], request["options"])
             self._facts = _open(self._loaded)
             return {"facts": self._facts.json()}
         assert self._loaded and self._facts
-        loaded = self._loaded.replace(**question["options"]) if question["options"] else self._loaded
-        return {"trace": _trace(loaded, self._facts, question).json()}
+        loaded = self._loaded.replace(**request["options"]) if request["options"] else self._loaded
+        return {"trace": _trace(loaded, self._facts, request).json()}
 
 
 def _open(loaded: LoadedRecipe) -> Facts:
+    """Read the recipe's facts and set up the simulated device."""
     from shoestring.techniques import uncompiled
 
     uncompiled.spare_the_compiler()
     from shoestring.trace import attention, autocast, experts, facts, fused, kernels, masks, pretend, recurrent
-    from shoestring.trace.explain import explained
+    from shoestring.trace.explain import explain_errors
 
-    with explained():
-        found = facts.read(loaded)
+    with explain_errors():
+        recipe_facts = facts.read(loaded)
     with warnings.catch_warnings():
-        # Where the CPU stands in for the pretend device, its own kernels are replaced, of which torch warns.
+        # When the CPU stands in for the simulated device, torch warns that the CPU's own kernels are replaced.
         warnings.simplefilter("ignore", UserWarning)
-        for part in (pretend, autocast, attention, kernels, fused, experts, masks, recurrent):
-            part.set_up()
-    return found
+        for module in (pretend, autocast, attention, kernels, fused, experts, masks, recurrent):
+            module.set_up()
+    return recipe_facts
 
 
-def _trace(loaded: LoadedRecipe, facts: Facts, question: Mapping[str, Any]) -> Trace:
+def _trace(loaded: LoadedRecipe, facts: Facts, request: Mapping[str, Any]) -> Trace:
     from shoestring.techniques import uncompiled
     from shoestring.trace import update
-    from shoestring.trace.explain import explained
+    from shoestring.trace.explain import explain_errors
     from shoestring.trace.facts import first_batches
     from shoestring.trace.recorder import Recorder
 
     recorder = Recorder()
-    settings = Settings.from_json(question["settings"])
+    settings = Settings.from_json(request["settings"])
     assert settings.micro_batch is not None and settings.precision is not None
-    capability = question["capability"]
-    with explained(recorder):
+    capability = request["capability"]
+    with explain_errors(recorder):
         storages, events = update.run(
             recorder,
             loaded,
             settings,
-            accumulate=question["accumulate"],
+            accumulate=request["accumulate"],
             capability=tuple(capability) if capability else None,
-            gpus=question["gpus"],
+            gpus=request["gpus"],
         )
     return Trace(
         micro_batch=settings.micro_batch,
-        microbatches=min(update.FOLLOWED_MICROBATCHES, question["accumulate"]),
+        microbatches=min(update.TRACED_MICROBATCHES, request["accumulate"]),
         precision=settings.precision,
-        facts=_with_compiler(facts) if settings.compile == "yes" and not uncompiled.loaded() else facts,
+        facts=_add_compiler_bytes(facts) if settings.compile == "yes" and not uncompiled.loaded() else facts,
         first_batches=first_batches(loaded.recipe, settings.micro_batch),
         storages=storages,
         events=events,
     )
 
 
-def _with_compiler(facts: Facts) -> Facts:
-    """The facts of a process that compiles, where they were found in one without the compiler."""
+def _add_compiler_bytes(facts: Facts) -> Facts:
+    """Return the facts of a process that compiles, given the facts read in a process without torch's compiler."""
     from shoestring.techniques import uncompiled
 
     return dataclasses.replace(facts, process_bytes=facts.process_bytes + uncompiled.BYTES)

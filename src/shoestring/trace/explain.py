@@ -1,4 +1,4 @@
-"""What the recipe's code or torch raised, as an error that says where and what to do."""
+"""Turn exceptions of torch or of the recipe's code into errors with a source location and a hint."""
 
 from __future__ import annotations
 
@@ -22,21 +22,19 @@ if TYPE_CHECKING:
     from shoestring.trace.recorder import Recorder
 
 _PACKAGE = Path(__file__).parents[1]
-_OWN = tuple(str(_PACKAGE / room) for room in ("trace", "recipe"))
+_OWN = tuple(str(_PACKAGE / folder) for folder in ("trace", "recipe"))
 _TORCH = str(Path(torch.__file__).parent)
 
-_WRITTEN = {
+_PYTHON_SYNTAX = {
     "aten._local_scalar_dense": "`.item()` or a condition",
-    "aten.nonzero": "`nonzero()`, `x[mask]` or the like",
+    "aten.nonzero": "`nonzero()`, `x[mask]` or similar",
 }
-"""How code calls the operators that give values to Python, or results whose shape is by values."""
+"""Python code that calls the operators which return values to Python, or results whose shape depends on values."""
 
-_REAL_GPU = (
-    "take the device of the tensors that are given, not `cuda`; whether there is a GPU is not for a model to ask"
-)
+_REAL_GPU = "use the device of the input tensors instead of `cuda`; a model should not check whether there is a GPU"
 _EXTENSION = (
-    "an extension of its own reads memory here, and a pretend GPU has none: give it as an operator by"
-    " torch.library.custom_op, and its result's shape by register_fake"
+    "a custom extension reads memory here, and fake tensors have none: register it as an operator with"
+    " torch.library.custom_op, and the shape of its result with register_fake"
 )
 _HINTS = {
     "not compiled with CUDA": _REAL_GPU,
@@ -47,42 +45,45 @@ _HINTS = {
     "data pointer": _EXTENSION,
     "data_ptr": _EXTENSION,
 }
-"""By what torch says (`torch/cuda/__init__.py`, `c10/core/StorageImpl.cpp`)."""
-_HINT = "if the same happens with a small batch on the CPU, it is the recipe's; else the pretend GPU's"
+"""Hints by a fragment of torch's message (`torch/cuda/__init__.py`, `c10/core/StorageImpl.cpp`)."""
+_HINT = (
+    "run the recipe with a small batch on the CPU: if it fails there too, the error is in the recipe, otherwise in the"
+    " simulated GPU"
+)
 
 
 @contextlib.contextmanager
-def explained(recorder: Recorder | None = None) -> Iterator[None]:
-    """Turn any error in this block into a TraceError; the project's own pass as they are."""
+def explain_errors(recorder: Recorder | None = None) -> Iterator[None]:
+    """Turn any error raised in this block into a TraceError, except the project's own errors."""
     try:
         yield
     except ShoestringError:
         raise
     except (DataDependentOutputException, DynamicOutputShapeException) as error:
         raise TraceError(
-            f"{error.func}{_written(error.func)} decides by a tensor's values{_place(error)}, and on a pretend GPU"
-            " there are none",
-            hint="compute the decision from shapes or on the host before the batch is moved; on a real GPU it would"
-            " also stop the queue of kernels",
+            f"{error.func}{_python_syntax(error.func)} depends on a tensor's values{_location(error)}, and fake tensors"
+            " on the simulated GPU have no values",
+            hint="compute it from shapes or on the host before the batch is moved; on a real GPU it would also"
+            " synchronize with the host",
         ) from error
     except (UnsupportedOperatorException, UnsupportedFakeTensorException) as error:
         raise TraceError(
-            f"an operator has no rule for shapes alone{_place(error)}: {error}",
+            f"an operator has no implementation for fake tensors{_location(error)}: {error}",
             hint="register one with torch.library.register_fake",
         ) from error
     except Exception as error:
         during = f" during {recorder.operator}" if recorder and recorder.operator else ""
-        hint = next((hint for said, hint in _HINTS.items() if said in str(error)), _HINT)
-        raise TraceError(f"{type(error).__name__}{_place(error)}{during}: {error}", hint=hint) from error
+        hint = next((hint for fragment, hint in _HINTS.items() if fragment in str(error)), _HINT)
+        raise TraceError(f"{type(error).__name__}{_location(error)}{during}: {error}", hint=hint) from error
 
 
-def _written(operator: object) -> str:
-    said = _WRITTEN.get(str(operator).rpartition(".")[0])
-    return f" ({said})" if said else ""
+def _python_syntax(operator: object) -> str:
+    syntax = _PYTHON_SYNTAX.get(str(operator).rpartition(".")[0])
+    return f" ({syntax})" if syntax else ""
 
 
-def _place(error: BaseException) -> str:
-    """` at file:line in function` of the recipe's innermost frame; empty where there is none."""
+def _location(error: BaseException) -> str:
+    """Return ` at file:line in function` of the recipe's innermost frame, or an empty string without such a frame."""
     frames = [
         frame
         for frame in traceback.extract_tb(error.__traceback__)

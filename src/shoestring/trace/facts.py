@@ -1,4 +1,4 @@
-"""What a recipe is, whatever the settings: counts that need its model and its data, but no update."""
+"""Facts of a recipe that do not depend on the settings: counts from its model and its data, without an update."""
 
 from __future__ import annotations
 
@@ -18,23 +18,23 @@ from shoestring.trace.record import Facts
 
 
 def read(loaded: LoadedRecipe) -> Facts:
-    """The facts of the recipe and its options; raises what its own code raises."""
+    """Return the facts of the recipe with its options. Raises whatever the recipe's code raises."""
     recipe, samples, lengths = loaded.recipe, None, None
     if loaded.parts.data is not None:
         data = loaded.data()
-        samples = {name: len(each) for name, each in data.items()}
+        samples = {name: len(dataset) for name, dataset in data.items()}
         lengths = _lengths(recipe, data["train"])
     model: nn.Module = pretend.build(lambda: adapt.model(recipe.model(), loaded.adaptation))
-    # Where torch's compiler cannot be spared, making an optimizer imports it, as it does in training.
+    # Unless torch's compiler can be left out, creating an optimizer imports it, as in training.
     torch.optim.AdamW([torch.zeros(1)])
-    process = int(psutil.Process().memory_info().rss)
+    process_bytes = int(psutil.Process().memory_info().rss)
     parameters = list(model.parameters())
-    stored = {id(tensor): tensor for tensor in pretend.tensors(dict(model.state_dict(keep_vars=True)))}
+    unique_tensors = {id(tensor): tensor for tensor in pretend.tensors(dict(model.state_dict(keep_vars=True)))}
     return Facts(
-        # Packed weights (4 bits, two in each byte) say how many they are.
+        # Packed weights (4 bits, two per byte) report their number of values as `unpacked_numel`.
         parameters_total=sum(getattr(parameter, "unpacked_numel", parameter.numel()) for parameter in parameters),
         parameters_trainable=sum(parameter.numel() for parameter in parameters if parameter.requires_grad),
-        weight_bytes=sum(map(_bytes, stored.values())),
+        weight_bytes=sum(map(_bytes, unique_tensors.values())),
         frozen_bytes=sum(_bytes(parameter) for parameter in parameters if not parameter.requires_grad),
         rounded_bytes=sum(
             parameter.numel() * max(0, parameter.element_size() - 2)
@@ -43,11 +43,11 @@ def read(loaded: LoadedRecipe) -> Facts:
         ),
         batch_norm=any(isinstance(module, norms.BATCH) and module.training for module in model.modules()),
         samples=samples,
-        process_bytes=process,
+        process_bytes=process_bytes,
         blocks=len(checkpointing.blocks(model, loaded.parts)),
         data_parallel=any(isinstance(module, nn.DataParallel) for module in model.modules()),
         lengths=lengths,
-        # Of its data; without them it may have nothing to tell yet.
+        # Notes describe the data, so a recipe may have none before its data is loaded.
         notes=tuple(loaded.parts.notes()) if samples else (),
     )
 
@@ -57,23 +57,24 @@ def _bytes(tensor: torch.Tensor) -> int:
 
 
 def _lengths(recipe: Any, data: Any) -> tuple[float, float] | None:
-    """The mean and the longest of at most a thousand samples at equal distances."""
+    """Return the mean and the maximum length of at most a thousand evenly spaced samples."""
     length = length_of(recipe, data)
     if length is None:
         return None
-    found = [length(index) for index in range(0, len(data), -(-len(data) // 1000))]
-    return sum(found) / len(found), max(found)
+    lengths = [length(index) for index in range(0, len(data), -(-len(data) // 1000))]
+    return sum(lengths) / len(lengths), max(lengths)
 
 
 def first_batches(recipe: Any, size: int) -> tuple[tuple[float, float], ...]:
-    """How likely the first batch of `size` samples is which share of `recipe.batch(size)`.
+    """Return the possible sizes of the first batch, as pairs of a share of `recipe.batch(size)` and its probability.
 
-    What the recipe says; else, where a batch has sequences of tokens, which are padded to the longest of a batch more
-    often than not, a sixteenth or an eighth less, each as likely as one in four: an assumption.
+    They come from the recipe's `first_batches` if it has one. Otherwise, if a batch has sequences of tokens, which are
+    usually padded to the longest of the batch, it is a sixteenth or an eighth smaller with a probability of a quarter
+    each: an assumption.
     """
-    own = Parts.of(recipe).first_batches
-    if own is not None:
-        said: Mapping[float, float] = own(size)
-        return tuple(said.items())
+    recipe_first_batches = Parts.of(recipe).first_batches
+    if recipe_first_batches is not None:
+        probabilities: Mapping[float, float] = recipe_first_batches(size)
+        return tuple(probabilities.items())
     tokens = any(tensor.dtype == torch.int64 and tensor.dim() > 1 for tensor in pretend.tensors(recipe.batch(size)))
     return ((15 / 16, 0.25), (7 / 8, 0.25)) if tokens else ()

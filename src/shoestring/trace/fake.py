@@ -1,8 +1,8 @@
-"""torch's fake mode with a cheaper look into its cache: the same results for a third of the time.
+"""torch's fake mode with cheaper cache keys: the same results in a third of the time.
 
-`FakeTensorMode` remembers what an operator makes of operands that it has seen before, and spends most of its time on
-the description of the operands that it looks up (torch's `torch/_subclasses/fake_tensor.py: _prep_args_for_hash`).
-Shapes here are plain numbers and layouts plain strides, which leaves little to describe.
+`FakeTensorMode` caches the result of each operator by its operands and spends most of its time on the cache keys
+(torch's `torch/_subclasses/fake_tensor.py: _prep_args_for_hash`). Here shapes are plain numbers and layouts plain
+strides, so a key needs less.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from torch._subclasses import fake_tensor
 from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
 
 DEVICE_OF = torch.ops.prim.device.default
-"""What `tensor.device` asks, more often than all that computes together."""
+"""The operator behind `tensor.device`, called more often than all computing operators together."""
 
 _UNSAFE_VIEW, _VIEW = torch.ops.aten._unsafe_view.default, torch.ops.aten.view.default
 
@@ -24,25 +24,25 @@ _Bypass: Any = fake_tensor._BypassDispatchCache
 _Key: Any = fake_tensor._DispatchCacheKey
 
 _PLAIN = (int, float, bool, str, type(None), torch.dtype, torch.device, torch.layout, torch.memory_format)
-"""Arguments that say all there is to know by their type and value. 1 and 1.0 are equal, but not alike."""
+"""Types of arguments that enter the key by type and value; the type tells the equal values 1 and 1.0 apart."""
 
 
-_READ = (2, 13)
-"""The first torch whose private parts this was written against; an older one gets its own mode, which is slower."""
+_LEAST_VERSION = (2, 13)
+"""The torch version whose private functions `Mode` overrides; older versions use their own, slower mode."""
 
 
 def mode() -> type[FakeTensorMode]:
-    """The fake mode to trace in."""
+    """Return the class of the fake mode to trace in."""
     major, minor = torch.__version__.split(".")[:2]
-    return Mode if (int(major), int(minor)) >= _READ else FakeTensorMode
+    return Mode if (int(major), int(minor)) >= _LEAST_VERSION else FakeTensorMode
 
 
 class Mode(FakeTensorMode):
-    """The fake mode of a trace."""
+    """A fake mode with cheaper cache keys."""
 
     @classmethod
     def _should_skip_dynamo(cls) -> bool:
-        # Nothing is compiled here, so nothing has to be kept from being compiled at each operator.
+        # Nothing is compiled here, so there is no need to disable compilation at each operator.
         return False
 
     def __torch_dispatch__(
@@ -50,47 +50,47 @@ class Mode(FakeTensorMode):
     ) -> Any:
         if func is DEVICE_OF:
             return args[0].fake_device
-        # To shapes and storages they are one; torch remembers only the results of the second.
+        # Both have the same effect on shapes and storages; torch caches only the results of `view`.
         return self.dispatch(_VIEW if func is _UNSAFE_VIEW else func, types, args, kwargs or {})
 
     def _cache_key(
         self,
-        state: Any,  # noqa: ARG002 - for shapes that are symbols
+        state: Any,  # noqa: ARG002 - for symbolic shapes
         func: Any,
         args: Sequence[Any],
         kwargs: Mapping[str, Any],
     ) -> Any:
-        """Everything that the result depends on. Raises torch's own exception for what is not to be remembered."""
-        described: list[Any] = [func, torch.get_default_dtype(), torch.is_inference_mode_enabled()]
-        self._describe(described, args)
+        """Return everything that the result depends on. Raises torch's own exception if it must not be cached."""
+        key_parts: list[Any] = [func, torch.get_default_dtype(), torch.is_inference_mode_enabled()]
+        self._add_arguments(key_parts, args)
         if kwargs:
-            described += kwargs
-            self._describe(described, kwargs.values())
-        return _Key(tuple(described))
+            key_parts += kwargs
+            self._add_arguments(key_parts, kwargs.values())
+        return _Key(tuple(key_parts))
 
-    def _describe(self, described: list[Any], arguments: Any) -> None:
+    def _add_arguments(self, key_parts: list[Any], arguments: Any) -> None:
         for argument in arguments:
             kind = type(argument)
             if kind in _PLAIN:
-                described += (kind, argument)
+                key_parts += (kind, argument)
             elif isinstance(argument, Tensor):
-                self._describe_tensor(described, argument)
+                self._add_tensor(key_parts, argument)
             elif kind in (list, tuple, torch.Size):
-                described += (kind, len(argument))
-                self._describe(described, argument)
+                key_parts += (kind, len(argument))
+                self._add_arguments(key_parts, argument)
             elif isinstance(argument, SymInt | SymFloat | SymBool):
                 raise _Bypass("symbolic shape")
             else:
                 raise _Bypass(f"argument of type {kind}")
 
-    def _describe_tensor(self, described: list[Any], tensor: Tensor) -> None:
+    def _add_tensor(self, key_parts: list[Any], tensor: Tensor) -> None:
         if not isinstance(tensor, FakeTensor) or tensor.fake_mode is not self:
             raise _Bypass("not our fake")
         if tensor.constant is not None:
             raise _Bypass("constant attribute")
         if tensor.layout is not torch.strided or tensor.is_quantized:
             raise _Bypass(f"{tensor.layout} tensor")
-        described += (
+        key_parts += (
             tensor.dtype,
             tensor.shape,
             tensor.stride(),
@@ -106,13 +106,14 @@ class Mode(FakeTensorMode):
     def _get_output_tensor_from_cache_entry(
         self, state: Any, entry: Any, key: Any, func: Any, args: Sequence[Any]
     ) -> Any:
-        """A remembered result, made anew; the base class does the rare kinds."""
+        """Build the result from its cache entry; the base class handles the rare kinds."""
         if entry.inplace_idx is not None:
             return args[entry.inplace_idx]
-        known = entry.metadata
-        if known is None or known.is_conj or known.is_neg:
+        metadata = entry.metadata
+        if metadata is None or metadata.is_conj or metadata.is_neg:
             return super()._get_output_tensor_from_cache_entry(state, entry, key, func, args)
-        made = torch.empty_strided(known.shape, known.stride, dtype=known.dtype, device="meta")
+        meta_tensor = torch.empty_strided(metadata.shape, metadata.stride, dtype=metadata.dtype, device="meta")
         if entry.view_idx is not None:
-            made.set_(args[entry.view_idx].untyped_storage(), known.storage_offset, known.shape, known.stride)
-        return FakeTensor(self, made, known.device)
+            storage = args[entry.view_idx].untyped_storage()
+            meta_tensor.set_(storage, metadata.storage_offset, metadata.shape, metadata.stride)
+        return FakeTensor(self, meta_tensor, metadata.device)

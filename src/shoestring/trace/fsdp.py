@@ -1,12 +1,12 @@
-"""Weights, gradients and states divided among GPUs: FSDP2's `fully_shard` of each block and of the rest, the root.
+"""Sharded weights, gradients and optimizer states: FSDP2's `fully_shard` of each block and of the root module.
 
 The order of events is that of torch 2.13's `torch/distributed/fsdp/_fully_shard/` (`_fsdp_state.py`,
-`_fsdp_param_group.py`, `_fsdp_collectives.py`), with its defaults: every parameter is divided along its first dimension
-and padded there; a block's weights are gathered into a buffer, then copied out to tensors of their own; in forward that
-buffer stays until the next block is gathered, in backward the next block's buffer is filled ahead; gradients are laid
-into a buffer that stays until the next block's; the root's weights stay from forward to the end of backward. Each
-microbatch's gradients are reduced. Weights are gathered in their own type, without a mixed-precision policy; frozen
-ones are divided as well.
+`_fsdp_param_group.py`, `_fsdp_collectives.py`), with its defaults. Every parameter is sharded along its first dimension
+and padded there. A block's weights are all-gathered into a buffer, then copied out to separate tensors; in forward that
+buffer stays until the next block is gathered, in backward the next block's buffer is prefetched. Gradients are copied
+into a reduce-scatter buffer that stays until the next block's; the root's weights stay from forward to the end of
+backward. Each microbatch's gradients are reduced. Weights are gathered in their own type, without a mixed-precision
+policy; frozen weights are sharded as well.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from shoestring.trace.single_device import SingleDevice
 
 
 class FsdpShards(SingleDevice):
-    """`fully_shard` of each block, then of the model; blocks' weights leave after forward, or stay until backward."""
+    """`fully_shard` of each block, then of the model, with or without resharding of the blocks after forward."""
 
     def __init__(
         self, recorder: Recorder, model: nn.Module, blocks: list[nn.Module], gpus: int, *, reshard_after_forward: bool
@@ -38,16 +38,18 @@ class FsdpShards(SingleDevice):
         self._shards = {parameter: _shard(parameter, gpus) for parameter in parameters}
         recorder.label(self._shards.values(), "weights")
         self.trained = [shard for shard in self._shards.values() if shard.requires_grad]
-        self._line = _Line(recorder, gpus)
-        left = dict(self._shards)
+        self._shared = _SharedState(recorder, gpus)
+        root_shards = dict(self._shards)
         self._groups = []
         for block in blocks:
-            own = {parameter: left.pop(parameter) for parameter in block.parameters() if parameter in left}
-            self._groups.append(_Group(own, self._line))
-            _hook(block, self._groups[-1], reshard_after_forward=reshard_after_forward)
-        self._root = _Group(left, self._line)
+            block_shards = {
+                parameter: root_shards.pop(parameter) for parameter in block.parameters() if parameter in root_shards
+            }
+            self._groups.append(_Group(block_shards, self._shared))
+            _register_hooks(block, self._groups[-1], reshard_after_forward=reshard_after_forward)
+        self._root = _Group(root_shards, self._shared)
         model.register_forward_pre_hook(lambda *_: self._root.gather())
-        model.register_forward_hook(lambda *_: self._line.drop_gathered())
+        model.register_forward_hook(lambda *_: self._shared.free_all_gather_buffer())
 
     @contextmanager
     def during_optimizer_setup(self) -> Iterator[None]:
@@ -58,177 +60,178 @@ class FsdpShards(SingleDevice):
             self._register({shard: parameter for parameter, shard in self._shards.items()})
 
     def before_forward(self) -> None:
-        self._line.order.clear()
+        self._shared.forward_order.clear()
         self._root.state = "forward"
         self._root.gather()
 
     def before_backward(self) -> None:
-        """What hooks on the root's results do: the last block's weights are fetched."""
-        self._line.drop_gathered()
+        """Prefetch the last block's weights, as hooks on the root's results do."""
+        self._shared.free_all_gather_buffer()
         self._root.state = "backward"
-        for group in self._line.order[-1:]:
-            group.fetch()
+        for group in self._shared.forward_order[-1:]:
+            group.prefetch()
 
     def after_backward(self) -> None:
-        """Reduce what no hook has reduced: blocks whose inputs need no gradient, and the root."""
+        """Reduce the groups that no hook has reduced: blocks whose inputs need no gradient, and the root."""
         groups = [*reversed(self._groups), self._root]
         for group in groups:
             if group.state != "reduced":
                 group.reduce()
         for group in groups:
-            group.rest()
-        self._line.reduced = None
+            group.reset()
+        self._shared.reduce_scatter_buffer = None
 
-    def _register(self, successors: Mapping[nn.Parameter, nn.Parameter]) -> None:
+    def _register(self, replacements: Mapping[nn.Parameter, nn.Parameter]) -> None:
         for module in self._model.modules():
             for name, parameter in module._parameters.items():
                 if parameter is not None:
-                    # By attribute, so that recurrent layers renew their own list of weights.
-                    setattr(module, name, successors[parameter])
+                    # Set the attribute, so that recurrent layers update their own list of weights.
+                    setattr(module, name, replacements[parameter])
 
 
-class _Line:
-    """What the groups have in common: the number of GPUs, the buffers that outlive a block, the order of forward."""
+class _SharedState:
+    """State that all groups share: the number of GPUs, the buffers that outlive a block, the order of forward."""
 
     def __init__(self, recorder: Recorder, gpus: int) -> None:
         self.recorder = recorder
         self.gpus = gpus
-        self.order: list[_Group] = []
-        self.gathered: Tensor | None = None
+        self.forward_order: list[_Group] = []
+        self.all_gather_buffer: Tensor | None = None
         """The last block's all-gather buffer, which is freed when the next block's weights are copied out."""
-        self.reduced: Tensor | None = None
+        self.reduce_scatter_buffer: Tensor | None = None
         """The last block's reduce-scatter buffer."""
 
-    def drop_gathered(self) -> None:
-        self.gathered = None
+    def free_all_gather_buffer(self) -> None:
+        self.all_gather_buffer = None
 
-    def buffer(self, size: int, part: Part) -> Tensor:
-        made = torch.empty(size, dtype=torch.uint8, device=DEVICE)
-        self.recorder.label([made], part)
-        return made
+    def allocate_buffer(self, size: int, part: Part) -> Tensor:
+        buffer = torch.empty(size, dtype=torch.uint8, device=DEVICE)
+        self.recorder.label([buffer], part)
+        return buffer
 
 
 class _Group:
-    """Parameters that are gathered and reduced together, by their shards."""
+    """Parameters that are gathered and reduced together, with their shards."""
 
-    def __init__(self, shards: Mapping[nn.Parameter, nn.Parameter], line: _Line) -> None:
+    def __init__(self, shards: Mapping[nn.Parameter, nn.Parameter], shared: _SharedState) -> None:
         self.state: Literal["idle", "forward", "backward", "reduced"] = "idle"
-        self._line = line
+        self._shared = shared
         self._shards = shards
-        self._bytes = {parameter: _size(shard) * line.gpus for parameter, shard in shards.items()}
-        self._fetched: Tensor | None = None
-        self._whole = False
-        self._places: list[int] = []
-        """Where in the order of forward this group ran, for each time that backward has not been through."""
-        trained = {str(shard.dtype) for shard in shards.values() if shard.requires_grad}
-        if len(trained) > 1:
+        self._bytes = {parameter: _size(shard) * shared.gpus for parameter, shard in shards.items()}
+        self._prefetched: Tensor | None = None
+        self._is_gathered = False
+        self._forward_indices: list[int] = []
+        """The group's indices in the order of forward, for each call whose backward has not run yet."""
+        trained_types = {str(shard.dtype) for shard in shards.values() if shard.requires_grad}
+        if len(trained_types) > 1:
             raise UsageError(
-                f"sharding: one block's trainable weights are of the types {', '.join(sorted(trained))}, "
-                "and FSDP2 reduces gradients of one type",
-                hint="sharding=zero1 divides the optimizer's states of any model",
+                f"sharding: the trainable weights of one block have the types {', '.join(sorted(trained_types))}, "
+                "and FSDP2 reduces gradients of one type only",
+                hint="set sharding=zero1, which shards the optimizer states of any model",
             )
 
-    def fetch(self) -> None:
-        """Begin to gather: all GPUs' shards arrive in a buffer."""
-        if self._shards and not self._whole and self._fetched is None:
-            self._fetched = self._line.buffer(sum(self._bytes.values()), "all-gather buffers")
+    def prefetch(self) -> None:
+        """Start to gather: allocate the buffer that receives all GPUs' shards."""
+        if self._shards and not self._is_gathered and self._prefetched is None:
+            self._prefetched = self._shared.allocate_buffer(sum(self._bytes.values()), "all-gather buffers")
 
     def gather(self) -> None:
-        """Have the weights whole, copied out of the buffer."""
-        self.fetch()
-        if self._fetched is None:
+        """Gather the whole weights and copy them out of the buffer."""
+        self.prefetch()
+        if self._prefetched is None:
             return
         for parameter, size in self._bytes.items():
-            self._line.recorder.revive(parameter, size, "gathered weights")
+            self._shared.recorder.revive(parameter, size, "gathered weights")
         if self.state == "forward":
-            # Only now: `wait_for_unshard` has a name for the one before until it returns.
-            self._line.gathered = self._fetched
-        self._fetched, self._whole = None, True
+            # Not earlier: `wait_for_unshard` references the previous buffer until it returns.
+            self._shared.all_gather_buffer = self._prefetched
+        self._prefetched, self._is_gathered = None, True
 
-    def scatter(self) -> None:
-        """Keep this GPU's shards alone."""
-        if self._whole:
+    def reshard(self) -> None:
+        """Free the whole weights, so that only this GPU's shards remain."""
+        if self._is_gathered:
             for parameter in self._shards:
-                self._line.recorder.release(parameter)
-        self._whole = False
+                self._shared.recorder.release(parameter)
+        self._is_gathered = False
 
-    def ran(self) -> None:
-        self._places.append(len(self._line.order))
-        self._line.order.append(self)
+    def finish_forward(self) -> None:
+        self._forward_indices.append(len(self._shared.forward_order))
+        self._shared.forward_order.append(self)
         self.state = "idle"
 
     def begin_backward(self, _: Tensor) -> None:
-        """Gather again, and fetch the block that backward comes to next."""
+        """Gather the weights for backward, and prefetch those of the next block in backward."""
         if self.state == "backward":
             return
         self.state = "backward"
         self.gather()
-        if self._places and (place := self._places.pop()):
-            self._line.order[place - 1].fetch()
+        if self._forward_indices and (index := self._forward_indices.pop()):
+            self._shared.forward_order[index - 1].prefetch()
 
     def reduce(self) -> None:
-        """Add the gradients up over the GPUs; each keeps its shard's."""
+        """Reduce-scatter the gradients: sum them over the GPUs and keep those of this GPU's shards."""
         self.state = "reduced"
         gradients = {parameter: parameter.grad for parameter in self._shards if parameter.grad is not None}
         for parameter in gradients:
             parameter.grad = None
-        self.scatter()
-        self._line.reduced = None
+        self.reshard()
+        self._shared.reduce_scatter_buffer = None
         if not gradients:
             return
         shards = [self._shards[parameter] for parameter in gradients]
-        buffer = self._line.buffer(sum(map(_size, shards)) * self._line.gpus, "reduce-scatter buffers")
+        buffer_bytes = sum(map(_size, shards)) * self._shared.gpus
+        buffer = self._shared.allocate_buffer(buffer_bytes, "reduce-scatter buffers")
         gradients.clear()
         received = torch.empty(sum(shard.numel() for shard in shards), dtype=shards[0].dtype, device=DEVICE)
-        self._line.recorder.label([received], "gradients")
+        self._shared.recorder.label([received], "gradients")
         for shard, piece in zip(shards, received.split([shard.numel() for shard in shards]), strict=True):
             if shard.grad is None:
                 shard.grad = piece.view(shard.shape)
             else:
                 shard.grad += piece.view(shard.shape)
-        self._line.reduced = buffer
+        self._shared.reduce_scatter_buffer = buffer
 
-    def rest(self) -> None:
-        self._fetched, self.state = None, "idle"
-        self._places.clear()
+    def reset(self) -> None:
+        self._prefetched, self.state = None, "idle"
+        self._forward_indices.clear()
 
 
-def _hook(block: nn.Module, group: _Group, *, reshard_after_forward: bool) -> None:
-    def before(_: nn.Module, args: Any, kwargs: Any) -> Any:
-        if group.state == "backward":  # computed again
+def _register_hooks(block: nn.Module, group: _Group, *, reshard_after_forward: bool) -> None:
+    def before_forward(_: nn.Module, args: Any, kwargs: Any) -> Any:
+        if group.state == "backward":  # recomputed by activation checkpointing
             group.gather()
             return args, kwargs
         group.state = "forward"
         group.gather()
-        return _reduced_after(group, (args, kwargs))
+        return _reduce_in_backward(group, (args, kwargs))
 
-    def after(_: nn.Module, __: Any, results: Any) -> None:
+    def after_forward(_: nn.Module, __: Any, results: Any) -> None:
         if group.state == "backward":
             return
         if reshard_after_forward:
-            group.scatter()
-        group.ran()
+            group.reshard()
+        group.finish_forward()
         for tensor in tensors(results):
             if tensor.requires_grad:
                 tensor.register_hook(group.begin_backward)
 
-    block.register_forward_pre_hook(before, with_kwargs=True)
-    block.register_forward_hook(after)
+    block.register_forward_pre_hook(before_forward, with_kwargs=True)
+    block.register_forward_hook(after_forward)
 
 
-def _reduced_after(group: _Group, arguments: Any) -> Any:
-    """The arguments, such that the group is reduced when their gradients are there."""
+def _reduce_in_backward(group: _Group, arguments: Any) -> Any:
+    """Return the arguments, wrapped so that the group is reduced once backward has computed their gradients."""
     leaves, form = trees.flatten(arguments)
-    watched = [place for place, leaf in enumerate(leaves) if isinstance(leaf, Tensor) and leaf.requires_grad]
-    if watched and torch.is_grad_enabled():
+    indices = [index for index, leaf in enumerate(leaves) if isinstance(leaf, Tensor) and leaf.requires_grad]
+    if indices and torch.is_grad_enabled():
         apply: Any = _Reduce.apply
-        for place, tensor in zip(watched, apply(group, *(leaves[place] for place in watched)), strict=True):
-            leaves[place] = tensor
+        for index, tensor in zip(indices, apply(group, *(leaves[index] for index in indices)), strict=True):
+            leaves[index] = tensor
     return trees.unflatten(leaves, form)
 
 
 class _Reduce(torch.autograd.Function):
-    """Nothing in forward; the group's reduction in backward."""
+    """The identity in forward; the group's reduction in backward."""
 
     @staticmethod
     def forward(ctx: Any, group: _Group, *arguments: Tensor) -> tuple[Tensor, ...]:
@@ -242,10 +245,10 @@ class _Reduce(torch.autograd.Function):
 
 
 def _shard(parameter: nn.Parameter, gpus: int) -> nn.Parameter:
-    """What the first GPU has: its part of the rows, which is the largest."""
-    rows, *rest = parameter.shape or (1,)
-    part = torch.empty(-(-rows // gpus), *rest, dtype=parameter.dtype, device=DEVICE)
-    return nn.Parameter(part, requires_grad=parameter.requires_grad)
+    """Return the shard of the first GPU, whose part of the rows is the largest."""
+    rows, *row_shape = parameter.shape or (1,)
+    shard = torch.empty(-(-rows // gpus), *row_shape, dtype=parameter.dtype, device=DEVICE)
+    return nn.Parameter(shard, requires_grad=parameter.requires_grad)
 
 
 def _size(tensor: Tensor) -> int:

@@ -1,4 +1,4 @@
-"""Optimizers in one kernel, which change their operands in place and make nothing: the rules for shapes torch lacks.
+"""Meta kernels that torch lacks for fused optimizers, which update their operands in place and allocate nothing.
 
 torch has them for Adam and AdamW (`_meta_registrations.py`, 2.13), not for SGD and Adagrad, and none for a learning
 rate that is a tensor.
@@ -16,16 +16,16 @@ _library = torch.library.Library("aten", "IMPL")
 
 
 def set_up() -> None:
-    """Give every one of them a rule, once per process."""
+    """Register a meta kernel for each fused optimizer, once per process."""
     for operator in _OPERATORS:
         for overload in ("default", "tensor_lr"):
-            # Not every torch has every one of them.
+            # Some torch versions lack some of these operators.
             if not hasattr(getattr(torch.ops.aten, operator, None), overload):
                 continue
             name = operator if overload == "default" else f"{operator}.{overload}"
             if not torch._C._dispatch_has_kernel_for_dispatch_key(f"aten::{name}", "Meta"):
-                _library.impl(name, _in_place, "Meta")
+                _library.impl(name, _do_nothing, "Meta")
 
 
-def _in_place(*_: Any, **__: Any) -> None:
+def _do_nothing(*_: Any, **__: Any) -> None:
     return None

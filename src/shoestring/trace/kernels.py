@@ -1,4 +1,4 @@
-"""Where CUDA's kernels take other memory than their operators show: conversions they save, copies they make inside."""
+"""CUDA kernels whose memory differs from their operators': conversions they skip, copies they make internally."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ _library = torch.library.Library("aten", "IMPL")
 
 
 def set_up() -> None:
-    """Softmax that reads fp16 and writes fp32 in one kernel, as CUDA's does; elsewhere the input is copied first."""
+    """Let softmax read fp16 and write fp32 in one kernel, as CUDA's does; other devices copy the input first."""
     _library.impl("softmax.int", _half_to_float(torch.ops.aten._softmax), f"Autograd{KEY}")
     _library.impl("log_softmax.int", _half_to_float(torch.ops.aten._log_softmax), f"Autograd{KEY}")
 
 
 def scratch_bytes(func: Any, args: tuple[Any, ...]) -> int:
-    """Bytes that the operator's CUDA kernel allocates for itself and frees before it returns."""
+    """Return the bytes that the operator's CUDA kernel allocates for itself and frees before it returns."""
     if func in _COPY_FIRST:
         operand: Tensor = args[0]
         return operand.numel() * operand.element_size()
@@ -33,11 +33,11 @@ _COPY_FIRST = {
     # `(self - maxes).exp_()` in `aten/src/ATen/native/ReduceOps.cpp: logsumexp_out_impl`.
     torch.ops.aten.logsumexp.default,
 }
-"""Operators whose kernel makes a tensor of its first operand's size in passing."""
+"""Operators whose kernel allocates a temporary tensor of its first operand's size."""
 
 
 def _half_to_float(operator: Any) -> Callable[..., Tensor]:
-    """The composite operator of `aten/src/ATen/native/SoftMax.cpp`, with its branch for CUDA."""
+    """Return the composite operator of `aten/src/ATen/native/SoftMax.cpp`, with its branch for CUDA."""
 
     def kernel(values: Tensor, dim: int, dtype: torch.dtype | None = None) -> Tensor:
         fused = values.dtype == torch.float16 and dtype == torch.float32

@@ -1,4 +1,4 @@
-"""Attention masks that transformers makes or leaves out by looking at values, which a pretend tensor has not."""
+"""Attention masks that transformers creates or omits depending on values, which fake tensors do not have."""
 
 from __future__ import annotations
 
@@ -8,15 +8,15 @@ from torch import Tensor
 
 
 def set_up() -> None:
-    """Where a recipe has imported transformers: samples are not packed sequences, so causal masks can be left out.
+    """Tell transformers, if the recipe has imported it, that samples are not packed, so causal masks can be omitted.
 
-    On real tensors transformers finds that out from the positions; on fake ones it assumes the contrary and makes a
-    mask with a number for each pair of positions.
+    On real tensors transformers detects that from the positions; on fake ones it assumes packed sequences and creates a
+    mask with an element for each pair of positions.
     """
     masking = sys.modules.get("transformers.masking_utils")
     if masking is not None and hasattr(masking, "find_packed_sequence_indices"):
-        masking.__dict__["find_packed_sequence_indices"] = _not_packed
+        masking.__dict__["find_packed_sequence_indices"] = _find_no_packed_sequences
 
 
-def _not_packed(position_ids: Tensor) -> None:  # noqa: ARG001 - in the place of a function that looks at them
+def _find_no_packed_sequences(position_ids: Tensor) -> None:  # noqa: ARG001 - the signature of transformers
     return None

@@ -1,4 +1,4 @@
-"""The record of one training update on a pretend GPU: what the estimates are computed from. Free of torch."""
+"""The trace of training updates on a simulated GPU, from which estimates are computed. Does not import torch."""
 
 from __future__ import annotations
 
@@ -23,10 +23,10 @@ Part = Literal[
     "reduce-scatter buffers",
     "temporaries",
 ]
-"""What a storage is for. Activations are what forward made and backward still finds (autocast's copies of weights
-among them); reserve space is the same of a fused recurrent layer, whose size is a model; the KV cache is what a rollout
-keeps from one step to the next; buckets, gathered weights and buffers are those of several GPUs (`trace/sharding.py`);
-temporaries are the rest."""
+"""The use of a storage. Activations are created in forward and still alive when backward starts (including autocast's
+copies of weights); reserve space is the equivalent of a fused recurrent layer, with a modeled size; the KV cache holds
+what a rollout passes from one step to the next; buckets, gathered weights and all-gather and reduce-scatter buffers
+exist only with several GPUs (`trace/sharding.py`); temporaries are all others."""
 
 PhaseName = Literal["model", "generation", "forward", "backward", "optimizer", "end"]
 
@@ -35,30 +35,31 @@ PARTS: tuple[Part, ...] = get_args(Part)
 
 @dataclass(frozen=True, kw_only=True)
 class Facts:
-    """What a recipe is, whatever the settings."""
+    """Properties of a recipe that do not depend on the settings."""
 
     parameters_total: int
     parameters_trainable: int
     weight_bytes: int
-    """Bytes of the `state_dict`'s tensors, tied ones once."""
+    """Bytes of the tensors in the `state_dict`; tied tensors count once."""
     frozen_bytes: int = 0
-    """Of them, those of weights that are not trained."""
+    """The part of `weight_bytes` in weights that are not trained."""
     rounded_bytes: int = 0
-    """Of them, what parameters of 2 bytes would save."""
+    """The part of `weight_bytes` that parameters of 2 bytes would save."""
     batch_norm: bool
-    """Some BatchNorm layer trains on its batch's own statistics, so the microbatch is part of what is learnt."""
+    """Whether a BatchNorm layer normalizes by the statistics of its microbatch, whose size then affects the training
+    result."""
     samples: Mapping[str, int] | None
-    """Samples in each part of the data; None when the recipe has no `data()`."""
+    """The number of samples in each part of the data; None if the recipe has no `data()`."""
     process_bytes: int
     """Resident bytes of a process that has the recipe's data and all of torch that training imports, but no model."""
     blocks: int = 0
-    """How many blocks activation checkpointing may compute again."""
+    """The number of blocks that activation checkpointing can recompute."""
     data_parallel: bool = False
-    """Some module is a `torch.nn.DataParallel`."""
+    """Whether a module is a `torch.nn.DataParallel`."""
     lengths: tuple[float, float] | None = None
-    """Of training samples the mean and the longest, as the recipe's `length` has them; None where it has none."""
+    """The mean and maximum length of training samples, by the recipe's `length`; None if the recipe has none."""
     notes: tuple[str, ...] = ()
-    """What the recipe says of its data and its model."""
+    """The recipe's notes on its data and its model."""
 
     @classmethod
     def from_json(cls, values: Mapping[str, Any]) -> Facts:
@@ -70,7 +71,7 @@ class Facts:
 
 @dataclass(frozen=True, slots=True)
 class Storage:
-    """A piece of device memory: the bytes asked for, before any allocator rounds them."""
+    """A piece of device memory, with the requested bytes before an allocator rounds them."""
 
     bytes: int
     part: Part
@@ -78,7 +79,7 @@ class Storage:
 
 @dataclass(frozen=True, slots=True)
 class Alloc:
-    """The storage with this index in `Trace.storages` begins to live."""
+    """The storage with this index in `Trace.storages` is allocated."""
 
     storage: int
 
@@ -92,25 +93,25 @@ class Free:
 
 @dataclass(frozen=True, slots=True)
 class Op:
-    """An operator that does work on the device."""
+    """An operator that runs kernels on the device."""
 
     name: str
     flops: int
     bytes: int
-    """Read and written, were every operand moved once."""
+    """Bytes read and written if every operand is moved once."""
     precision: Precision
-    """Of the arithmetic: the narrowest floating type among the operands."""
+    """The precision of the computation: the narrowest floating type among the operands."""
     launches: int = 1
-    """Kernels one after another that it takes; many only where a recurrent layer steps through time."""
+    """The number of consecutive kernels; large only for recurrent layers, which step through time."""
     calls: int = 1
-    """Operators that the host called for it, itself and those without work since the last (views)."""
+    """The number of operators that the host called: this one and those without kernels (views) since the previous."""
     shape: tuple[int, ...] = ()
-    """Of a matrix product how many, rows, columns and depth, as `trace/products.py` has them; empty for all else."""
+    """The batch size, rows, columns and depth of a matrix product (`products.shape`); empty for other operators."""
 
 
 @dataclass(frozen=True, slots=True)
 class Phase:
-    """What follows belongs to this phase. Update 0 is the first, which makes the optimizer's states; 1 is measured."""
+    """The start of a phase. Update 0 is the first, which creates the optimizer's states; update 1 is measured."""
 
     name: PhaseName
     update: int
@@ -124,20 +125,20 @@ _KINDS: tuple[type[Alloc | Free | Op | Phase], ...] = (Alloc, Free, Op, Phase)
 
 @dataclass(frozen=True, kw_only=True)
 class Trace:
-    """Two updates of a recipe in order: everything that began or ceased to live, and every operator."""
+    """Two updates of a recipe: every allocation, free and operator in order."""
 
     micro_batch: int
     microbatches: int
-    """Microbatches in the measured update: at most two, since all later ones repeat the second."""
+    """The number of microbatches in the measured update: at most two, since later ones repeat the second."""
     precision: Precision
     facts: Facts
     first_batches: tuple[tuple[float, float], ...] = ()
-    """How much smaller than the traced one the first batch may be: shares of it, each with how likely it is."""
+    """Possible sizes of a smaller first batch, as pairs of a share of the traced batch and its probability."""
     storages: tuple[Storage, ...]
     events: tuple[Event, ...]
 
     def json(self) -> dict[str, Any]:
-        """Compact: operators and phases by number, every event a short list."""
+        """Return a compact JSON form, with operators by number and every event a short list."""
         names = dict.fromkeys(event.name for event in self.events if isinstance(event, Op))
         numbers = {name: number for number, name in enumerate(names)}
         return {
@@ -165,7 +166,7 @@ class Trace:
             microbatches=values["microbatches"],
             precision=values["precision"],
             facts=Facts.from_json(values["facts"]),
-            first_batches=tuple((share, likely) for share, likely in values["first_batches"]),
+            first_batches=tuple((share, probability) for share, probability in values["first_batches"]),
             storages=tuple(Storage(size, PARTS[part]) for size, part in values["storages"]),
             events=tuple(events),
         )

@@ -1,4 +1,4 @@
-"""Recording: every storage that begins and ceases to live on the pretend device, every operator that does work."""
+"""Record the allocations and frees of storages on the simulated device, and the operators that run kernels."""
 
 from __future__ import annotations
 
@@ -21,46 +21,47 @@ from shoestring.trace.record import Alloc, Event, Free, Op, Part, Phase, PhaseNa
 
 _PRECISIONS: dict[torch.dtype, Precision] = {torch.float16: "fp16", torch.bfloat16: "bf16"}
 
-# Operators that read as much of their first operand as they return, not all of it.
+# Operators that read only as much of their first operand as they return.
 _GATHERS = {"aten::embedding", "aten::index", "aten::index_select", "aten::gather"}
 
 
-def pretend(tensor: Tensor) -> bool:
-    """Whether the tensor lies on the pretend device."""
+def is_simulated(tensor: Tensor) -> bool:
+    """Return whether the tensor is on the simulated device."""
     return isinstance(tensor, FakeTensor) and tensor.fake_device.type == DEVICE
 
 
 def real(tensor: Tensor) -> bool:
-    """Whether the tensor lies in the memory of this process."""
+    """Return whether the tensor is in the memory of this process."""
     return not isinstance(tensor, FakeTensor) and tensor.device.type == "cpu"
 
 
 class Recorder(TorchDispatchMode):
-    """Entered above a fake mode, it sees what autograd and autocast have made of the model: plain operators.
+    """A dispatch mode, entered above a fake mode, which records operators after autograd and autocast.
 
-    With `watched=real` it follows real tensors on the CPU likewise, without a fake mode.
+    With `watched=real` it records real tensors on the CPU instead, without a fake mode.
     """
 
-    def __init__(self, watched: Callable[[Tensor], bool] = pretend) -> None:
-        enter: Any = super().__init__
-        enter()
+    def __init__(self, watched: Callable[[Tensor], bool] = is_simulated) -> None:
+        initialize: Any = super().__init__
+        initialize()
         self._watched = watched
         self.operator = ""
-        """The operator that was called last: the one to name when it fails."""
+        """The last operator called, for error messages."""
         self._events: list[Event] = []
         self._bytes: list[int] = []
         self._parts: list[Part | None] = []
         self._live: dict[int, tuple[int, weakref.ref[Any]]] = {}
-        """From a storage's address to its index; the reference is what tells of its end."""
-        self._asleep: set[int] = set()
-        """Addresses of storages whose memory is given back while their tensors live on."""
-        self._phase_began = 0
+        """Maps a storage's address to its index and to a weak reference, whose callback records that it was freed."""
+        self._released: set[int] = set()
+        """Addresses of storages whose memory is freed while their tensors still exist."""
+        self._phase_start = 0
+        """The number of storages when the phase started."""
         self._calls = 0
-        """Operators called since the last one that did work."""
+        """Operators called since the last one that ran kernels."""
 
     @classmethod
     def _should_skip_dynamo(cls) -> bool:
-        # Nothing is compiled here, so nothing has to be kept from being compiled at each operator.
+        # Nothing is compiled here, so there is no need to disable compilation at each operator.
         return False
 
     def __torch_dispatch__(
@@ -72,12 +73,12 @@ class Recorder(TorchDispatchMode):
         self.operator = func.name()
         self._calls += 1
         result = func(*args, **kwargs)
-        returned = self._of_interest(result)
+        returned = self._watched_tensors(result)
         new = [tensor for tensor in returned if self._track(tensor)]
-        self._pass_through(kernels.scratch_bytes(func, args) if attention.CAPABILITY.get() else 0)
-        written = [tensor for read in _writes(func) for tensor in self._of_interest(read(args, kwargs))]
-        if (new or written) and not _leaves_memory_alone(func):
-            read = self._of_interest((args, kwargs))
+        self._record_scratch(kernels.scratch_bytes(func, args) if attention.CAPABILITY.get() else 0)
+        written = [tensor for get in _written_arguments(func) for tensor in self._watched_tensors(get(args, kwargs))]
+        if (new or written) and not _only_allocates(func):
+            read = self._watched_tensors((args, kwargs))
             self._events.append(_operator(func, args, kwargs, result, read, new + written, self._calls))
             self._calls = 0
         if func is recurrent.FORWARD:
@@ -85,78 +86,78 @@ class Recorder(TorchDispatchMode):
         return result
 
     def mark(self, name: PhaseName, update: int, microbatch: int = 0) -> None:
-        """Begin a phase. Whatever a forward phase made that lives when backward begins are its activations."""
+        """Start a phase. Storages allocated in a forward phase and alive when backward starts become activations."""
         if name == "backward":
             for index, _ in self._live.values():
-                if index >= self._phase_began and self._parts[index] is None:
+                if index >= self._phase_start and self._parts[index] is None:
                     self._parts[index] = "activations"
-        self._phase_began = len(self._bytes)
+        self._phase_start = len(self._bytes)
         self._events.append(Phase(name, update, microbatch))
 
     def label(self, group: Iterable[Tensor | None], part: Part) -> None:
-        """Say what these tensors' storages are for, unless that was said before."""
+        """Assign these tensors' storages to a part, unless they are assigned already."""
         for tensor in group:
-            if tensor is not None and (known := self._live.get(tensor.untyped_storage()._cdata)):
-                self._parts[known[0]] = self._parts[known[0]] or part
+            if tensor is not None and (entry := self._live.get(tensor.untyped_storage()._cdata)):
+                self._parts[entry[0]] = self._parts[entry[0]] or part
 
     def release(self, tensor: Tensor) -> None:
-        """End the storage's life in the record, not the tensor's: another device keeps what it holds."""
+        """Record that the storage is freed while the tensor stays: another device holds its contents."""
         address: int = tensor.untyped_storage()._cdata
-        self._asleep.add(address)
+        self._released.add(address)
         self._events.append(Free(self._live[address][0]))
 
     def revive(self, tensor: Tensor, size: int, part: Part) -> None:
-        """Begin another life, with `size` bytes, of a storage that was released."""
+        """Record that a released storage is allocated again, with `size` bytes."""
         address: int = tensor.untyped_storage()._cdata
-        self._asleep.remove(address)
-        self._live[address] = self._begin(size, part), self._live[address][1]
+        self._released.remove(address)
+        self._live[address] = self._allocate(size, part), self._live[address][1]
 
     def erase(self, group: Iterable[Tensor]) -> None:
-        """Release tensors that were never whole on the device: the record has nothing of them so far."""
-        born = set()
+        """Release tensors that are never whole on the device, and remove their allocation from the record."""
+        erased = set()
         for tensor in group:
             address: int = tensor.untyped_storage()._cdata
-            self._asleep.add(address)
-            born.add(self._live[address][0])
-        self._events = [event for event in self._events if not (isinstance(event, Alloc) and event.storage in born)]
+            self._released.add(address)
+            erased.add(self._live[address][0])
+        self._events = [event for event in self._events if not (isinstance(event, Alloc) and event.storage in erased)]
 
     def record(self) -> tuple[tuple[Storage, ...], tuple[Event, ...]]:
-        """The storages and the events so far; what has no part yet is a temporary."""
+        """Return the storages and the events so far; storages without a part are temporaries."""
         storages = (Storage(size, part or "temporaries") for size, part in zip(self._bytes, self._parts, strict=True))
         return tuple(storages), tuple(self._events)
 
-    def _of_interest(self, tree: Any) -> list[Tensor]:
-        """The watched tensors in an operator's arguments or results: in tuples, lists and dicts."""
+    def _watched_tensors(self, tree: Any) -> list[Tensor]:
+        """Return the watched tensors in an operator's arguments or results: in tuples, lists and dicts."""
         if isinstance(tree, Tensor):
             return [tree] if self._watched(tree) else []
         if isinstance(tree, list | tuple):
-            return [tensor for branch in tree for tensor in self._of_interest(branch)]
-        return self._of_interest(list(tree.values())) if isinstance(tree, dict) else []
+            return [tensor for branch in tree for tensor in self._watched_tensors(branch)]
+        return self._watched_tensors(list(tree.values())) if isinstance(tree, dict) else []
 
-    def _pass_through(self, size: int) -> None:
-        """A kernel's own storage, gone when the kernel has been queued."""
+    def _record_scratch(self, size: int) -> None:
+        """Record the storage of a kernel's scratch memory, which is freed once the kernel is queued."""
         if size:
-            self._events.append(Free(self._begin(size, "temporaries")))
+            self._events.append(Free(self._allocate(size, "temporaries")))
 
     def _track(self, tensor: Tensor) -> bool:
-        """Whether the tensor's storage is a new one."""
+        """Track the tensor's storage and return whether it is new."""
         storage = tensor.untyped_storage()
         address: int = storage._cdata
         if address in self._live or not storage.nbytes():
             return False
 
-        def ended(_: weakref.ref[Any]) -> None:
+        def record_free(_: weakref.ref[Any]) -> None:
             index, _ = self._live.pop(address)
-            if address in self._asleep:
-                self._asleep.remove(address)
+            if address in self._released:
+                self._released.remove(address)
             else:
                 self._events.append(Free(index))
 
-        self._live[address] = self._begin(storage.nbytes(), None), weakref.ref(storage, ended)
+        self._live[address] = self._allocate(storage.nbytes(), None), weakref.ref(storage, record_free)
         return True
 
-    def _begin(self, size: int, part: Part | None) -> int:
-        """The index of a new storage, which lives from now on."""
+    def _allocate(self, size: int, part: Part | None) -> int:
+        """Record the allocation of a new storage and return its index."""
         self._bytes.append(size)
         self._parts.append(part)
         self._events.append(Alloc(len(self._bytes) - 1))
@@ -169,19 +170,19 @@ def _operator(
     kwargs: dict[str, Any],
     result: Any,
     read: list[Tensor],
-    made: list[Tensor],
+    written: list[Tensor],
     calls: int,
 ) -> Op:
     if func._schema.name in _GATHERS:
-        read = made
+        read = written
     count = flop_registry.get(func._overloadpacket)
     shape = products.shape(func, args, result)
     flops = int(count(*args, **kwargs, out_val=result)) if count else 0
     precision: Precision = next((name for x in read if (name := _PRECISIONS.get(x.dtype))), "fp32")
-    recurring = func in (recurrent.FORWARD, recurrent.BACKWARD)
-    launches = recurrent.launches(*args) if recurring else products.launches(func, args)
-    flops = products.counted(func, args, kwargs, flops, shape)
-    return Op(func.name(), flops, _size(read) + _size(made), precision, launches, calls, shape)
+    is_recurrent = func in (recurrent.FORWARD, recurrent.BACKWARD)
+    launches = recurrent.launches(*args) if is_recurrent else products.launches(func, args)
+    flops = products.correct_flops(func, args, kwargs, flops, shape)
+    return Op(func.name(), flops, _size(read) + _size(written), precision, launches, calls, shape)
 
 
 def _size(group: Iterable[Tensor]) -> int:
@@ -189,20 +190,20 @@ def _size(group: Iterable[Tensor]) -> int:
 
 
 @cache
-def _leaves_memory_alone(func: Any) -> bool:
+def _only_allocates(func: Any) -> bool:
     name: str = func._schema.name
     return name.removeprefix("aten::").removeprefix("new_").startswith("empty")
 
 
 @cache
-def _writes(func: Any) -> list[Callable[[tuple[Any, ...], dict[str, Any]], Any]]:
-    """How to find each argument that the operator writes to."""
+def _written_arguments(func: Any) -> list[Callable[[tuple[Any, ...], dict[str, Any]], Any]]:
+    """Return a getter for each argument that the operator writes to."""
 
-    def reader(place: int, name: str) -> Callable[[tuple[Any, ...], dict[str, Any]], Any]:
-        return lambda args, kwargs: args[place] if place < len(args) else kwargs.get(name)
+    def make_getter(index: int, name: str) -> Callable[[tuple[Any, ...], dict[str, Any]], Any]:
+        return lambda args, kwargs: args[index] if index < len(args) else kwargs.get(name)
 
     return [
-        reader(place, argument.name)
-        for place, argument in enumerate(func._schema.arguments)
+        make_getter(index, argument.name)
+        for index, argument in enumerate(func._schema.arguments)
         if argument.alias_info is not None and argument.alias_info.is_write
     ]

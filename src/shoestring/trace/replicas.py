@@ -1,9 +1,9 @@
-"""A whole model on each GPU: DistributedDataParallel, also with the optimizer's states divided.
+"""A whole model on each GPU: DistributedDataParallel, optionally with sharded optimizer states.
 
 The order of events is that of `torch/nn/parallel/distributed.py` (2.13) and of its Reducer
-(`torch/csrc/distributed/c10d/reducer.cpp`): buckets with room for all gradients are made with the model, at first one
-for each type and, once the order is known in which gradients become ready, of 1 MiB and then of 25 MiB, the old ones
-gone before; gradients are copied into them and back (`gradient_as_bucket_view=False`).
+(`torch/csrc/distributed/c10d/reducer.cpp`): buckets for all gradients are created with the model, first one for each
+type. Once the order is known in which gradients become ready, they are freed and replaced by buckets of 1 MiB and then
+of 25 MiB. Gradients are copied into the buckets and back (`gradient_as_bucket_view=False`).
 """
 
 from __future__ import annotations
@@ -48,11 +48,11 @@ class Replicas(SingleDevice):
             parameter.register_post_accumulate_grad_hook(self._remember)
 
     def before_forward(self) -> None:
-        """Send the first GPU's buffers."""
+        """Broadcast the first GPU's buffers."""
         _broadcast(self._buffers)
 
     def after_update(self) -> None:
-        """Once the first backward has told the order, make the buckets anew, which torch does with the next forward."""
+        """Rebuild the buckets after the first backward, which sets the order; torch waits for the next forward."""
         if not self._rebuilt:
             self._rebuilt = True
             self._make_buckets(list(self._ready), [FIRST_BUCKET, BUCKET])
@@ -69,51 +69,53 @@ class Replicas(SingleDevice):
 
 
 class DividedStates(Replicas):
-    """The same with a `ZeroRedundancyOptimizer`: each GPU steps whole parameters, some of them, and sends them on."""
+    """The same with a `ZeroRedundancyOptimizer`: each GPU updates some whole parameters and broadcasts them."""
 
     def __init__(self, recorder: Recorder, model: nn.Module, gpus: int) -> None:
         super().__init__(recorder, model)
         self._gpus = gpus
 
     def divide(self, optimizer: Optimizer) -> None:
-        """Leave the share of the GPU that has most."""
+        """Leave only the parameters of the GPU with the largest share."""
         shares: list[list[list[Tensor]]] = [[] for _ in range(self._gpus)]
         sizes = [0] * self._gpus
         for group in optimizer.param_groups:
             for share in shares:
                 share.append([])
-            # As `_partition_parameters` in torch's `zero_redundancy_optimizer.py`: the largest first, to who has least.
+            # As `_partition_parameters` in torch's `zero_redundancy_optimizer.py`: the largest parameters first, each
+            # to the GPU with the smallest share.
             for parameter in sorted(group["params"], key=Tensor.numel, reverse=True):
                 rank = sizes.index(min(sizes))
                 shares[rank][-1].append(parameter)
                 sizes[rank] += parameter.numel()
-        own = shares[sizes.index(max(sizes))]
-        for group, kept in zip(optimizer.param_groups, own, strict=True):
-            group["params"] = kept
-        for parameter in set(optimizer.state) - {parameter for kept in own for parameter in kept}:
+        largest_share = shares[sizes.index(max(sizes))]
+        for group, parameters in zip(optimizer.param_groups, largest_share, strict=True):
+            group["params"] = parameters
+        for parameter in set(optimizer.state) - {parameter for parameters in largest_share for parameter in parameters}:
             del optimizer.state[parameter]
 
 
 def buckets(tensors: Iterable[Tensor], limits: Sequence[int]) -> list[list[Tensor]]:
-    """The tensors of one type in a row, a group ended as soon as it has its limit's bytes; the last limit stays.
+    """Group consecutive tensors of one type; a bucket is full once it reaches its limit in bytes.
 
-    As `compute_bucket_assignment_by_size` in `reducer.cpp`.
+    The limits apply to a type's buckets in order, the last limit to all further ones, as in
+    `compute_bucket_assignment_by_size` in `reducer.cpp`.
     """
-    done: list[list[Tensor]] = []
-    open_: dict[torch.dtype, list[Tensor]] = {}
-    ended: dict[torch.dtype, int] = {}
+    full_buckets: list[list[Tensor]] = []
+    open_buckets: dict[torch.dtype, list[Tensor]] = {}
+    full_count: dict[torch.dtype, int] = {}
     for tensor in tensors:
-        group = open_.setdefault(tensor.dtype, [])
-        group.append(tensor)
-        limit = limits[min(ended.get(tensor.dtype, 0), len(limits) - 1)]
-        if sum(member.numel() * member.element_size() for member in group) >= limit:
-            done.append(open_.pop(tensor.dtype))
-            ended[tensor.dtype] = ended.get(tensor.dtype, 0) + 1
-    return done + list(open_.values())
+        bucket = open_buckets.setdefault(tensor.dtype, [])
+        bucket.append(tensor)
+        limit = limits[min(full_count.get(tensor.dtype, 0), len(limits) - 1)]
+        if sum(member.numel() * member.element_size() for member in bucket) >= limit:
+            full_buckets.append(open_buckets.pop(tensor.dtype))
+            full_count[tensor.dtype] = full_count.get(tensor.dtype, 0) + 1
+    return full_buckets + list(open_buckets.values())
 
 
 def _broadcast(tensors: Iterable[Tensor]) -> None:
-    """Flat copies of the tensors come and go, two at a time."""
+    """Allocate and free flat copies of the tensors, two at a time."""
     in_flight: deque[Tensor] = deque()
     for group in buckets(tensors, [BROADCAST]):
         if len(in_flight) == BROADCASTS_AT_ONCE:

@@ -1,4 +1,4 @@
-"""What a recipe's model does without gradients before an update: a phase of its own, as the engine evaluates."""
+"""Trace a recipe's rollout: a phase without gradients before an update, run as the engine runs evaluation."""
 
 from __future__ import annotations
 
@@ -13,22 +13,20 @@ from shoestring.trace import autocast, pretend
 from shoestring.trace.recorder import Recorder
 
 
-def follow(
-    recorder: Recorder, recipe: Any, model: nn.Module, *, samples: int, precision: Precision, number: int
-) -> None:
-    """The steps of `recipe.rollout` over all `samples` of update `number`; nothing where the recipe has none."""
+def run(recorder: Recorder, recipe: Any, model: nn.Module, *, samples: int, precision: Precision, number: int) -> None:
+    """Run the steps of `recipe.rollout` over all `samples` of update `number`, if the recipe has a rollout."""
     steps = Parts.of(recipe).rollout
     if steps is None:
         return
     recorder.mark("generation", number)
-    batch = pretend.batch_like(recipe.batch(samples))
+    batch = pretend.move_batch(recipe.batch(samples))
     recorder.label(pretend.tensors(batch), "batch")
     training = {module: module.training for module in model.modules()}
     model.eval()
     with torch.no_grad(), autocast.region(precision):
-        for kept in steps(model, batch):
-            recorder.label(pretend.tensors(kept), "KV cache")
-            # The next step replaces one tensor after the other; holding all of this one's would keep both.
-            del kept
+        for cache in steps(model, batch):
+            recorder.label(pretend.tensors(cache), "KV cache")
+            # The next step replaces one tensor after another; a reference here would keep both alive.
+            del cache
     for module, mode in training.items():
         module.training = mode

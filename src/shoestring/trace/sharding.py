@@ -1,6 +1,6 @@
-"""What training on several GPUs holds on one of them: PyTorch's own ways of data parallelism.
+"""Data parallelism as PyTorch implements it, traced on one of several GPUs.
 
-`ddp` and `zero1` keep whole weights on each GPU (`replicas.py`), `zero2` and `zero3` divide them (`shards.py`).
+`ddp` and `zero1` keep whole weights on each GPU (`replicas.py`), `zero2` and `zero3` shard them (`fsdp.py`).
 """
 
 from __future__ import annotations
@@ -17,10 +17,10 @@ from shoestring.trace.replicas import DividedStates, Replicas
 from shoestring.trace.single_device import SingleDevice
 
 
-def share(recorder: Recorder, model: nn.Module, recipe: Any, settings: Settings, gpus: int) -> SingleDevice:
-    """How this model, whose weights are on the pretend device, is trained on one of `gpus`.
+def apply(recorder: Recorder, model: nn.Module, recipe: Any, settings: Settings, gpus: int) -> SingleDevice:
+    """Apply the sharding setting to a model on the simulated device and return its hooks for one of `gpus`.
 
-    Raises UsageError where FSDP2 does not take the model.
+    Raises UsageError if FSDP2 does not support the model.
     """
     if gpus == 1:
         return SingleDevice(model)

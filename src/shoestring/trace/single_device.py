@@ -1,4 +1,4 @@
-"""One GPU alone, and the places where training on several has more to do."""
+"""Training on one GPU, and the base class of the ways to train on several."""
 
 from __future__ import annotations
 
@@ -10,28 +10,28 @@ from torch.optim import Optimizer
 
 
 class SingleDevice:
-    """Nothing is shared. An update calls these as it goes."""
+    """The hooks of an update, which do nothing on one GPU."""
 
     def __init__(self, model: nn.Module) -> None:
         self.trained = [parameter for parameter in model.parameters() if parameter.requires_grad]
-        """What has gradients when backward has ended."""
+        """The parameters that have gradients after backward."""
 
     @contextmanager
     def during_optimizer_setup(self) -> Iterator[None]:
-        """Here the model's parameters are those that the optimizer is to be made with."""
+        """Return a context in which the model's parameters are those to create the optimizer with."""
         yield
 
     def divide(self, optimizer: Optimizer) -> None:
-        """Leave the optimizer what this GPU steps."""
+        """Leave only the parameters that this GPU updates in the optimizer."""
 
     def before_forward(self) -> None:
-        """A microbatch begins."""
+        """Run before the forward pass of each microbatch."""
 
     def before_backward(self) -> None:
-        """Its loss is there."""
+        """Run after the loss of each microbatch is computed."""
 
     def after_backward(self) -> None:
-        """Its gradients are there."""
+        """Run after the gradients of each microbatch are accumulated."""
 
     def after_update(self) -> None:
-        """The gradients are gone."""
+        """Run after the gradients are cleared."""

@@ -1,4 +1,4 @@
-"""Asking a child process to follow updates on a pretend GPU. Nothing here imports torch."""
+"""The client of a child process that traces updates on a simulated GPU. This module does not import torch."""
 
 from __future__ import annotations
 
@@ -28,14 +28,14 @@ _FRAME = re.compile(r'File "(?P<file>[^"]+)", line (?P<line>\d+) in (?P<name>\S+
 
 
 class Tracer:
-    """Follows updates of one recipe, as many as asked for, in one child process.
+    """Traces updates of one recipe, any number of times, in one child process.
 
         with Tracer(loaded) as tracer:
             trace = tracer.trace(Settings(micro_batch=8, precision="fp16"), accumulate=4, device=catalog_entry)
 
-    A process of its own, because torch may abort on the way and since a pretend device cannot be taken back. A
-    recipe with a reference is loaded again there; a live object goes along by `fork`, and so does torch where it is
-    here: importing it is the larger part of the time.
+    Tracing has its own process because torch may abort and because a simulated device cannot be unregistered. The child
+    loads a recipe again by its reference; a live object is inherited by `fork`. If this process has imported torch, the
+    child inherits it by `fork` too, since the import takes most of the time.
     """
 
     def __init__(self, loaded: LoadedRecipe) -> None:
@@ -45,12 +45,12 @@ class Tracer:
 
     @property
     def facts(self) -> Facts:
-        """What the recipe is. Raises the recipe's own UsageError or DataError, or TraceError."""
+        """The facts of the recipe. Raises the recipe's own UsageError or DataError, or TraceError."""
         if self._facts is None:
-            answer = self._ask(
+            response = self._request(
                 {"do": "open", "reference": self._loaded.reference, "options": config.as_json(self._loaded.options)}
             )
-            self._facts = Facts.from_json(answer["facts"])
+            self._facts = Facts.from_json(response["facts"])
         return self._facts
 
     def trace(
@@ -62,14 +62,14 @@ class Tracer:
         gpus: int = 1,
         options: Mapping[str, Any] | None = None,
     ) -> Trace:
-        """Two updates as one of `gpus` such devices would run them, the second in at most two microbatches.
+        """Trace two updates as one of `gpus` such devices would run them, the second with at most two microbatches.
 
-        `settings` leave neither microbatch nor precision open; `options` are those in which the recipe differs from
-        the one that was opened, whose facts the trace keeps. Raises TraceError naming the operator or the line that
-        cannot be followed.
+        `settings` must set the microbatch and the precision; `options` are changes to the options of the recipe, and
+        the trace keeps the facts of the unchanged recipe. Raises TraceError naming the operator or the line that cannot
+        be traced.
         """
         assert self.facts
-        answer = self._ask(
+        response = self._request(
             {
                 "do": "trace",
                 "settings": settings.json(),
@@ -79,12 +79,12 @@ class Tracer:
                 "options": config.as_json(options or {}),
             }
         )
-        return Trace.from_json(answer["trace"])
+        return Trace.from_json(response["trace"])
 
     def close(self) -> None:
-        """End the child, also in the middle of an answer."""
+        """Kill the child, even while it is handling a request."""
         if self._child:
-            self._child.end()
+            self._child.kill()
             self._child = None
 
     def __enter__(self) -> Tracer:
@@ -95,161 +95,166 @@ class Tracer:
     ) -> None:
         self.close()
 
-    def _ask(self, question: dict[str, Any]) -> dict[str, Any]:
+    def _request(self, request: dict[str, Any]) -> dict[str, Any]:
         if self._child is None:
             if not self._loaded.reference:
                 self._child = _fork(self._loaded)
             else:
                 self._child = _fork(None) if _torch_can_be_shared() else _spawn()
         try:
-            answer = self._child.ask(question)
+            response = self._child.request(request)
         except KeyboardInterrupt:
-            # The answer to come must not be taken for the next question's.
+            # Otherwise the pending response would be read as the response to the next request.
             self.close()
             raise
-        if answer is None:
-            died, self._child, self._facts = self._child, None, None
-            raise died.obituary()
-        if "error" in answer:
-            raise _rebuilt(answer["error"])
-        return answer
+        if response is None:
+            dead_child, self._child, self._facts = self._child, None, None
+            raise dead_child.death_error()
+        if "error" in response:
+            raise _rebuild_error(response["error"])
+        return response
 
 
 class _Child:
-    """A process with a question and an answer pipe; `wait` blocks and returns its status (negative: a signal)."""
+    """A process with a pipe for requests and one for responses; `output` is the file of its standard output and error.
+
+    `wait` blocks until the process ends and returns its exit status (negative: a signal).
+    """
 
     def __init__(
-        self, pid: int, questions: IO[str], answers: IO[str], talk: IO[bytes], wait: Callable[[], int]
+        self, pid: int, requests: IO[str], responses: IO[str], output: IO[bytes], wait: Callable[[], int]
     ) -> None:
         self._pid = pid
-        self._questions = questions
-        self._answers = answers
-        self._talk = talk
+        self._requests = requests
+        self._responses = responses
+        self._output = output
         self._wait = wait
 
-    def ask(self, question: dict[str, Any]) -> dict[str, Any] | None:
-        """The answer; None when the child died."""
+    def request(self, request: dict[str, Any]) -> dict[str, Any] | None:
+        """Send a request and return the response; None if the child died."""
         try:
-            self._questions.write(json.dumps(question) + "\n")
-            self._questions.flush()
+            self._requests.write(json.dumps(request) + "\n")
+            self._requests.flush()
         except BrokenPipeError:
             return None
-        line = self._answers.readline()
-        answer: dict[str, Any] | None = json.loads(line) if line.endswith("\n") else None
-        return answer
+        line = self._responses.readline()
+        response: dict[str, Any] | None = json.loads(line) if line.endswith("\n") else None
+        return response
 
-    def end(self) -> int:
-        """Kill the process (it holds nothing of value), reap it and return its status."""
+    def kill(self) -> int:
+        """Kill the process, which has no state to save, reap it and return its exit status."""
         os.kill(self._pid, signal.SIGKILL)
         return self._reap()
 
-    def obituary(self) -> TraceError:
-        """Reap a process that died by itself, and say of what."""
-        status = self._reap(keep_talk=True)
+    def death_error(self) -> TraceError:
+        """Reap a process that died and return an error with the cause."""
+        status = self._reap(close_output=False)
         cause = f"signal {signal.Signals(-status).name}" if status < 0 else f"status {status}"
-        self._talk.seek(0)
-        talk = self._talk.read().decode(errors="replace")
-        self._talk.close()
-        last = [line for line in talk.strip().splitlines() if line][-1:]
+        self._output.seek(0)
+        output = self._output.read().decode(errors="replace")
+        self._output.close()
+        last_line = [line for line in output.strip().splitlines() if line][-1:]
         return TraceError(
-            f"the process that follows the update died with {cause}{_place(talk)}",
-            problems=last,
-            hint="run the recipe's loss on the CPU with a small batch; report what works there and dies here",
+            f"the process that traces the update died with {cause}{_crash_location(output)}",
+            problems=last_line,
+            hint="run the recipe's loss on the CPU with a small batch; if that works, report this crash",
         )
 
-    def _reap(self, *, keep_talk: bool = False) -> int:
-        for pipe in (self._questions, self._answers):
+    def _reap(self, *, close_output: bool = True) -> int:
+        for pipe in (self._requests, self._responses):
             try:
                 pipe.close()
             except BrokenPipeError:
                 continue
-        if not keep_talk:
-            self._talk.close()
+        if close_output:
+            self._output.close()
         return self._wait()
 
 
 def _spawn() -> _Child:
-    talk = tempfile.TemporaryFile()  # noqa: SIM115 - lives as long as the child
+    output = tempfile.TemporaryFile()  # noqa: SIM115 - lives as long as the child
     process = subprocess.Popen(
         [sys.executable, "-m", "shoestring.trace"],
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
-        stderr=talk,
+        stderr=output,
         text=True,
         encoding="utf-8",
     )
     assert process.stdin and process.stdout
-    return _Child(process.pid, process.stdin, process.stdout, talk, process.wait)
+    return _Child(process.pid, process.stdin, process.stdout, output, process.wait)
 
 
 def _torch_can_be_shared() -> bool:
-    """Whether this process has imported torch and does nothing with it that a child could not go on from.
+    """Return whether this process has imported torch and a forked child can use it.
 
-    With CUDA it may: threads for each device's backward, which a child does not have, cannot be seen from here.
+    A build with CUDA is excluded: it may have threads for each device's backward, which cannot be detected from Python
+    and do not exist in a forked child.
     """
     torch = sys.modules.get("torch")
     return torch is not None and threading.active_count() == 1 and not (torch.version.cuda or torch.version.hip)
 
 
 def _fork(loaded: LoadedRecipe | None) -> _Child:
-    """A child that has what was imported here, and the live recipe where there is one, which could not be sent without
-    running foreign bytes as code.
+    """Fork a child that inherits the imported modules and, if given, a live recipe.
 
-    Its limits: other threads of this process do not exist there, so torch may not use its pool of them (one thread);
-    CUDA, where this process has it, cannot be used there (the pretend device does not); POSIX only.
+    A live recipe is not serialized, as loading it would execute untrusted bytes. Limits of the child: other threads of
+    this process do not exist there, so torch must not use its thread pool (one thread); CUDA cannot be used there if
+    this process has initialized it (the simulated device does not use it); POSIX only.
     """
-    talk = tempfile.TemporaryFile()  # noqa: SIM115 - lives as long as the child
-    question_end, questions = os.pipe()
-    answers, answer_end = os.pipe()
+    output = tempfile.TemporaryFile()  # noqa: SIM115 - lives as long as the child
+    child_requests, requests = os.pipe()
+    responses, child_responses = os.pipe()
     sys.stdout.flush()
     sys.stderr.flush()
     with warnings.catch_warnings():
-        # Python 3.12 warns where other threads run; the child uses none of their locks but the allocator's.
+        # Python 3.12 warns if other threads run; of their locks the child uses only the allocator's.
         warnings.simplefilter("ignore", DeprecationWarning)
         pid = os.fork()
     if pid == 0:
-        # What is garbage here may wait for its threads to end (a process group of gloo does), which are not here.
+        # Finalizers of inherited garbage may wait for threads that do not exist here (as a gloo process group does).
         gc.freeze()
         status = 1
         try:
-            os.close(questions)
-            os.close(answers)
+            os.close(requests)
+            os.close(responses)
             os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
-            os.dup2(talk.fileno(), 1)
-            os.dup2(talk.fileno(), 2)
-            _serve_forked(question_end, answer_end, loaded)
+            os.dup2(output.fileno(), 1)
+            os.dup2(output.fileno(), 2)
+            _serve_forked(child_requests, child_responses, loaded)
             status = 0
         finally:
-            # Neither the parent's exit handlers nor its buffers are this process's to run or write.
+            # The child must not run the parent's exit handlers or flush its buffers.
             os._exit(status)
-    os.close(question_end)
-    os.close(answer_end)
+    os.close(child_requests)
+    os.close(child_responses)
 
     def wait() -> int:
         return os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
 
-    return _Child(pid, os.fdopen(questions, "w", encoding="utf-8"), os.fdopen(answers, encoding="utf-8"), talk, wait)
+    return _Child(pid, os.fdopen(requests, "w", encoding="utf-8"), os.fdopen(responses, encoding="utf-8"), output, wait)
 
 
-def _serve_forked(questions: int, answers: int, loaded: LoadedRecipe | None) -> None:
+def _serve_forked(requests: int, responses: int, loaded: LoadedRecipe | None) -> None:
     import torch
 
     from shoestring.trace import child
 
     torch.set_num_threads(1)
-    child.serve(os.fdopen(questions, encoding="utf-8"), os.fdopen(answers, "w", encoding="utf-8"), loaded)
+    child.serve(os.fdopen(requests, encoding="utf-8"), os.fdopen(responses, "w", encoding="utf-8"), loaded)
 
 
-def _rebuilt(error: dict[str, Any]) -> ShoestringError:
-    kind = getattr(errors, error["kind"], TraceError)
-    rebuilt: ShoestringError = kind(error["message"], problems=error["problems"], hint=error["hint"])
-    return rebuilt
+def _rebuild_error(fields: dict[str, Any]) -> ShoestringError:
+    """Return the child's error as an exception of its original class."""
+    kind = getattr(errors, fields["kind"], TraceError)
+    error: ShoestringError = kind(fields["message"], problems=fields["problems"], hint=fields["hint"])
+    return error
 
 
-def _place(talk: str) -> str:
-    """` at file:line in function` of the recipe's innermost frame in a crash's listing of frames."""
-    own = str(Path(__file__).parent)
-    for frame in _FRAME.finditer(talk):
-        if "/torch/" not in frame["file"] and not frame["file"].startswith(own):
+def _crash_location(output: str) -> str:
+    """Return ` at file:line in function` of the recipe's innermost frame in the stack trace of a crash."""
+    own_folder = str(Path(__file__).parent)
+    for frame in _FRAME.finditer(output):
+        if "/torch/" not in frame["file"] and not frame["file"].startswith(own_folder):
             return f" at {frame['file']}:{frame['line']} in {frame['name']}"
     return ""

@@ -1,4 +1,4 @@
-"""One update as the engine does it, on the pretend device, between marks of its phases."""
+"""Run updates as the engine does, on the simulated device, and mark their phases in the record."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ from torch import Tensor, nn
 from shoestring.recipe.options import LoadedRecipe
 from shoestring.settings import Precision, Settings
 from shoestring.techniques import adapt, checkpointing, kernels, offload
-from shoestring.trace import attention, autocast, hosted, pretend, rollout, sharding, values
+from shoestring.trace import attention, autocast, offloading, pretend, rollout, sharding, values
 from shoestring.trace.pretend import DEVICE
 from shoestring.trace.record import Event, Storage
 from shoestring.trace.recorder import Recorder
 from shoestring.trace.single_device import SingleDevice
 
-FOLLOWED_MICROBATCHES = 2
-"""The second finds gradients to add to; all later ones repeat it."""
+TRACED_MICROBATCHES = 2
+"""The second accumulates into existing gradients; all later ones repeat it."""
 
 
 def run(
@@ -30,9 +30,9 @@ def run(
     capability: tuple[int, int] | None,
     gpus: int = 1,
 ) -> tuple[tuple[Storage, ...], tuple[Event, ...]]:
-    """Follow two updates of the recipe, the first with one microbatch, on one of `gpus` of this compute capability.
+    """Trace two updates of the recipe, the first with one microbatch, on one of `gpus` of this compute capability.
 
-    None for `capability` means a CPU. Raises whatever the recipe's code raises.
+    A `capability` of None means a CPU. Raises whatever the recipe's code raises.
     """
     attention.CAPABILITY.set(capability)
     on_gpu = capability is not None
@@ -41,81 +41,82 @@ def run(
     recipe = loaded.recipe
     model = pretend.build(lambda: adapt.model(recipe.model(), loaded.adaptation))
     batch = recipe.batch(settings.micro_batch)
-    # A Python error in another thread's backward would end the process while it unwinds.
+    # A Python exception raised in backward in another thread would abort the process.
     with pretend.fake_mode(), recorder, torch.autograd.set_multithreading_enabled(False):
         recorder.mark("model", 0)
-        hosted.move(recorder, model, recipe, settings, gpus)
+        offloading.move(recorder, model, recipe, settings, gpus)
         recorder.label(model.parameters(), "weights")
         recorder.label(model.buffers(), "buffers")
         checkpointing.apply(model, loaded.parts, settings.checkpointing)
-        shared = sharding.share(recorder, model, recipe, settings, gpus)
-        with shared.during_optimizer_setup():
+        parallelism = sharding.apply(recorder, model, recipe, settings, gpus)
+        with parallelism.during_optimizer_setup():
             optimizer = adapt.optimizer(loaded, model)
-        shared.divide(optimizer)
+        parallelism.divide(optimizer)
         kernels.choose(optimizer, settings.optimizer_kernel, many_by_default=on_gpu)
-        stepping = offload.hosted(optimizer, settings)
+        device_optimizer = offload.hosted(optimizer, settings)
         scaler = _Scaler() if precision == "fp16" else None
         clip_norm = loaded.parts.clip_norm
         samples = settings.micro_batch * accumulate
-        for number, microbatches in enumerate((1, min(FOLLOWED_MICROBATCHES, accumulate))):
-            rollout.follow(recorder, recipe, model, samples=samples, precision=precision, number=number)
+        for number, microbatches in enumerate((1, min(TRACED_MICROBATCHES, accumulate))):
+            rollout.run(recorder, recipe, model, samples=samples, precision=precision, number=number)
             for index in range(microbatches):
                 recorder.mark("forward", number, index)
-                shared.before_forward()
-                _microbatch(
-                    recorder, recipe, model, batch, precision, scaler, 1 / microbatches, (number, index), shared
+                parallelism.before_forward()
+                _run_microbatch(
+                    recorder, recipe, model, batch, precision, scaler, 1 / microbatches, (number, index), parallelism
                 )
             recorder.mark("optimizer", number)
-            parameters = [parameter for parameter in shared.trained if parameter.grad is not None]
+            parameters = [parameter for parameter in parallelism.trained if parameter.grad is not None]
             if scaler:
                 scaler.unscale(parameters)
             if clip_norm is not None:
                 nn.utils.clip_grad_norm_(parameters, clip_norm, foreach=on_gpu)
-            with values.answered():
-                stepping.step()
+            with values.replace_unknown_values():
+                device_optimizer.step()
             recorder.label(pretend.tensors(list(optimizer.state.values())), "optimizer states")
             if scaler:
                 scaler.update()
             del parameters
-            # A recipe's optimizer may clear its gradients in a way or at a time of its own.
-            stepping.zero_grad(set_to_none=True)
-            if gpus > 1:  # what another GPU steps is not among this one's
-                for parameter in shared.trained:
+            # A recipe's optimizer may override how and when its gradients are cleared.
+            device_optimizer.zero_grad(set_to_none=True)
+            if gpus > 1:  # the optimizer lacks the parameters that other GPUs update
+                for parameter in parallelism.trained:
                     parameter.grad = None
-            shared.after_update()
+            parallelism.after_update()
         recorder.mark("end", 1)
         return recorder.record()
 
 
-def _microbatch(
+def _run_microbatch(
     recorder: Recorder,
     recipe: Any,
     model: nn.Module,
     batch: Any,
     precision: Precision,
     scaler: _Scaler | None,
-    share: float,
-    place: tuple[int, int],
-    shared: SingleDevice,
+    loss_scale: float,
+    position: tuple[int, int],
+    parallelism: SingleDevice,
 ) -> None:
-    moved = pretend.batch_like(batch)
-    recorder.label(pretend.tensors(moved), "batch")
+    """Run forward and backward of a microbatch; `position` is the number of its update and its index there."""
+    device_batch = pretend.move_batch(batch)
+    recorder.label(pretend.tensors(device_batch), "batch")
     with autocast.region(precision):
-        loss = recipe.loss(model, moved)
+        loss = recipe.loss(model, device_batch)
         if isinstance(loss, tuple):
             loss = loss[0] / loss[1]
-        loss = loss * share
+        loss = loss * loss_scale
     if scaler:
         loss = scaler.scale(loss)
-    recorder.mark("backward", *place)
-    shared.before_backward()
+    recorder.mark("backward", *position)
+    parallelism.before_backward()
     loss.backward()
-    shared.after_backward()
+    parallelism.after_backward()
     recorder.label((parameter.grad for parameter in model.parameters()), "gradients")
 
 
 class _Scaler:
-    """The tensors and operators of `torch.amp.GradScaler`, which itself asks the device for values."""
+    """The tensors and operators of `torch.amp.GradScaler`, which itself reads values from the device."""
 
     def __init__(self) -> None:
         self._scale = torch.ones((), device=DEVICE)
@@ -125,9 +126,9 @@ class _Scaler:
         return loss * self._scale
 
     def unscale(self, parameters: Iterable[nn.Parameter]) -> None:
-        self._found = torch.zeros((), device=DEVICE)
+        self._non_finite = torch.zeros((), device=DEVICE)
         gradients = [parameter.grad for parameter in parameters if parameter.grad is not None]
-        torch._amp_foreach_non_finite_check_and_unscale_(gradients, self._found, self._scale.reciprocal())
+        torch._amp_foreach_non_finite_check_and_unscale_(gradients, self._non_finite, self._scale.reciprocal())
 
     def update(self) -> None:
-        torch._amp_update_scale_(self._scale, self._growth, self._found, 2.0, 0.5, 2000)
+        torch._amp_update_scale_(self._scale, self._growth, self._non_finite, 2.0, 0.5, 2000)

@@ -1,4 +1,4 @@
-"""What an optimizer is told that asks the pretend device for a value."""
+"""A placeholder for values that an optimizer reads from the simulated device."""
 
 from __future__ import annotations
 
@@ -10,23 +10,23 @@ import torch
 from torch._subclasses.fake_tensor import DataDependentOutputException
 from torch.utils._python_dispatch import TorchDispatchMode
 
-ANSWER = 0.5
-"""Neither it nor what it lacks to 1 is zero, by which an optimizer might divide."""
+PLACEHOLDER = 0.5
+"""Neither this value nor 1 minus it is zero, so an optimizer can divide by both."""
 
 
 @contextmanager
-def answered() -> Iterator[None]:
-    """Within it a floating-point `item()` that nobody knows is answered.
+def replace_unknown_values() -> Iterator[None]:
+    """Within the context, a floating-point `item()` of a fake tensor returns the placeholder.
 
-    Adafactor takes norms from the device to scale its steps; whatever they are, no size depends on them. A truth
-    value, by which code could go another way, stays without an answer.
+    Adafactor reads norms from the device to scale its steps, and no size depends on them. Reading a boolean, which
+    could change the control flow, still raises.
     """
-    mode: Any = _Answered
+    mode: Any = _PlaceholderMode
     with mode():
         yield
 
 
-class _Answered(TorchDispatchMode):
+class _PlaceholderMode(TorchDispatchMode):
     def __torch_dispatch__(
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
     ) -> Any:
@@ -34,5 +34,5 @@ class _Answered(TorchDispatchMode):
             return func(*args, **(kwargs or {}))
         except DataDependentOutputException:
             if func is torch.ops.aten._local_scalar_dense.default and args[0].is_floating_point():
-                return ANSWER
+                return PLACEHOLDER
             raise

@@ -1,7 +1,7 @@
-"""The recorder on real tensors and on pretend ones: the same storages begin and cease to live, in the same order.
+"""The recorder sees the same allocations and frees in the same order for real tensors and for fake ones.
 
-One process (`python -m tests.trace.test_real_and_pretend`) follows every model on both, since a pretend device cannot
-be taken back; the tests compare what it prints.
+One process (`python -m tests.trace.test_real_and_fake`) traces every model with both, since a simulated device cannot
+be unregistered; the tests compare its output.
 """
 
 from __future__ import annotations
@@ -23,17 +23,17 @@ from shoestring.trace.pretend import DEVICE
 
 ROOT = Path(__file__).parents[2]
 
-Answers = dict[str, dict[str, Any]]
+Records = dict[str, dict[str, Any]]
 
 DIFFERENCES = {
-    "dropout": "a GPU keeps a boolean mask; the CPU one of the values' own type, already scaled",
-    "attention kernel": "a GPU's kernels draw their own dropout; the CPU's has none, so it takes plain mathematics",
-    "fused recurrent layer": "cuDNN keeps one reserve space for all layers; oneDNN, on the CPU, a workspace for each",
-    "embedding bag": "on the CPU its borders have an index more, and the bags' sizes are there twice",
-    "softmax scratch": "CUDA's backward of softmax makes a product (SoftMax.cu), the CPU's none",
-    "step counters": "AdamW counts steps in 4 bytes per weight on the host, which is the CPU's own memory",
+    "dropout": "a GPU saves a boolean mask; the CPU saves one of the values' own type, already scaled",
+    "attention kernel": "a GPU's kernels implement dropout; the CPU's does not, so torch's math implementation runs",
+    "fused recurrent layer": "cuDNN has one reserve space for all layers; oneDNN, on the CPU, a workspace for each",
+    "embedding bag": "on the CPU the offsets have one more index, and the bags' sizes are stored twice",
+    "softmax scratch": "CUDA's backward of softmax allocates a product (SoftMax.cu), the CPU's does not",
+    "step counters": "AdamW counts steps in 4 bytes per weight in host memory, which is the CPU's own memory",
 }
-"""Where the two do not run the same operators, and why. Each has its test below."""
+"""Operators that differ between the CPU and the simulated GPU, and why. Each has its test below."""
 
 
 class Residual(nn.Module):
@@ -51,7 +51,7 @@ def _normed(width: int) -> tuple[nn.Module, ...]:
 
 
 class UNet(nn.Module):
-    """Down, across and up again by a transposed convolution; GroupNorm."""
+    """A U-Net of one level, with a transposed convolution and GroupNorm."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -78,7 +78,7 @@ class Words(nn.Module):
 
 
 class Summed(nn.Module):
-    """A recurrent layer by its last outputs."""
+    """A recurrent layer that returns its outputs alone."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -90,16 +90,16 @@ class Summed(nn.Module):
 
 
 class HuggingFace(nn.Module):
-    """A tiny model with the head that its name says; by its first output."""
+    """A tiny model of the named class that returns its loss."""
 
     def __init__(self, name: str, attention: str = "sdpa", **values: Any) -> None:
         super().__init__()
         import transformers
 
         kind = getattr(transformers, name)
-        made: Any = kind._from_config(kind.config_class(**values), attn_implementation=attention)
-        made.config.use_cache = False
-        self.model = made
+        model: Any = kind._from_config(kind.config_class(**values), attn_implementation=attention)
+        model.config.use_cache = False
+        self.model = model
 
     def forward(self, batch: dict[str, Tensor]) -> Tensor:
         loss: Tensor = self.model(**batch).loss
@@ -119,9 +119,9 @@ _WITHOUT_DROPOUT = {"hidden_dropout_prob": 0.0, "attention_probs_dropout_prob": 
 _BERT = {"hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 2, "intermediate_size": 64, "vocab_size": 99}
 
 Make = Callable[[], tuple[nn.Module, Any]]
-"""A model and its batch."""
+"""Returns a model and its batch."""
 
-ALIKE: dict[str, Make] = {
+EQUAL_MODELS: dict[str, Make] = {
     "linear stack": lambda: (
         nn.Sequential(nn.Linear(20, 64), nn.ReLU(), nn.Linear(64, 64), nn.Tanh(), nn.Linear(64, 3)),
         torch.zeros(8, 20),
@@ -152,7 +152,7 @@ ALIKE: dict[str, Make] = {
     "t5": lambda: (
         HuggingFace(
             "T5ForConditionalGeneration",
-            # Its scores are trained by position, which the CPU's kernel does not take.
+            # Its attention has a trained bias by position, which the CPU's kernel does not support.
             "eager",
             d_model=32,
             d_kv=8,
@@ -187,7 +187,7 @@ ALIKE: dict[str, Make] = {
     "u-net": lambda: (UNet(), torch.zeros(2, 3, 16, 16)),
 }
 
-DIFFERENT: dict[str, Make] = {
+DIFFERENT_MODELS: dict[str, Make] = {
     "dropout": lambda: (nn.Sequential(nn.Linear(8, 16), nn.Dropout(0.5), nn.Linear(16, 3)), torch.zeros(10, 8)),
     "attention kernel": lambda: (_encoder(0.1), torch.zeros(2, 20, 32)),
     "fused recurrent layer": lambda: (Summed(), torch.zeros(2, 7, 12)),
@@ -199,120 +199,121 @@ TURING = (7, 5)
 
 
 @pytest.fixture(scope="module")
-def answers() -> Answers:
-    """By model and by device: `events` by phase, a storage's bytes where it begins and their negative where it ends."""
+def records() -> Records:
+    """Records by model and device: for each phase, bytes of each allocated storage, negative when it is freed."""
     pytest.importorskip("transformers")
     if DEVICE == "cpu":
-        pytest.skip("this torch has no pretend device of its own")
-    done = subprocess.run([sys.executable, "-m", __name__], capture_output=True, text=True, check=False, cwd=ROOT)
-    assert done.returncode == 0, done.stderr
-    found: Answers = json.loads(done.stdout)
-    return found
+        pytest.skip("this torch version cannot register a simulated device")
+    process = subprocess.run([sys.executable, "-m", __name__], capture_output=True, text=True, check=False, cwd=ROOT)
+    assert process.returncode == 0, process.stderr
+    models: Records = json.loads(process.stdout)
+    return models
 
 
-@pytest.mark.parametrize("name", ALIKE)
-def test_storages_begin_and_end_alike(answers: Answers, name: str) -> None:
-    real, pretend = answers[name]["real"], answers[name]["pretend"]
+@pytest.mark.parametrize("name", EQUAL_MODELS)
+def test_storages_have_the_same_events(records: Records, name: str) -> None:
+    real, simulated = records[name]["real"], records[name]["simulated"]
     assert [phase for phase, _ in real] == ["model", *("forward", "backward", "optimizer") * 2, "end"]
     assert [len(events) > 2 for phase, events in real] == [True] * 7 + [False]
-    assert without_counters(real) == without_counters(pretend)
+    assert remove_counters(real) == remove_counters(simulated)
 
 
-@pytest.mark.parametrize("name", ALIKE)
-def test_step_counters_are_all_that_differs_in_the_optimizer(answers: Answers, name: str) -> None:
-    real, pretend = answers[name]["real"], answers[name]["pretend"]
-    counters = Counter(events_of(real)) - Counter(events_of(pretend))
+@pytest.mark.parametrize("name", EQUAL_MODELS)
+def test_optimizer_differs_only_in_step_counters(records: Records, name: str) -> None:
+    real, simulated = records[name]["real"], records[name]["simulated"]
+    counters = Counter(all_events(real)) - Counter(all_events(simulated))
     assert counters and set(counters) <= {4, -4}
 
 
-def test_a_mask_is_boolean_on_a_gpu(answers: Answers) -> None:
-    real, pretend = answers["dropout"]["real"], answers["dropout"]["pretend"]
-    kept = 10 * 16
-    assert phase(real, "forward").count(4 * kept) - phase(pretend, "forward").count(4 * kept) == 1
-    assert phase(pretend, "forward").count(kept) == 1 and kept not in phase(real, "forward")
+def test_dropout_mask_is_boolean_on_a_gpu(records: Records) -> None:
+    real, simulated = records["dropout"]["real"], records["dropout"]["simulated"]
+    elements = 10 * 16
+    real_forward, simulated_forward = phase_events(real, "forward"), phase_events(simulated, "forward")
+    assert real_forward.count(4 * elements) - simulated_forward.count(4 * elements) == 1
+    assert simulated_forward.count(elements) == 1 and elements not in real_forward
 
 
-def test_attention_with_dropout_has_no_square_of_scores_on_a_gpu(answers: Answers) -> None:
+def test_attention_with_dropout_has_no_scores_on_gpu(records: Records) -> None:
     scores = 2 * 4 * 20 * 20 * 4
-    real, pretend = answers["attention kernel"]["real"], answers["attention kernel"]["pretend"]
-    assert scores in phase(real, "forward") and scores not in events_of(pretend)
+    real, simulated = records["attention kernel"]["real"], records["attention kernel"]["simulated"]
+    assert scores in phase_events(real, "forward") and scores not in all_events(simulated)
 
 
-def test_a_recurrent_layer_is_one_operator_on_a_gpu(answers: Answers) -> None:
-    real, pretend = answers["fused recurrent layer"]["real"], answers["fused recurrent layer"]["pretend"]
+def test_recurrent_layer_is_one_operator_on_a_gpu(records: Records) -> None:
+    real, simulated = records["fused recurrent layer"]["real"], records["fused recurrent layer"]["simulated"]
     # Gates, state and cell of each step and layer, in bytes; see `trace/recurrent.py`.
     reserve = 2 * 7 * 16 * 2 * 6 * 4
-    assert phase(pretend, "forward").count(reserve) == 1 and reserve not in phase(real, "forward")
+    assert phase_events(simulated, "forward").count(reserve) == 1 and reserve not in phase_events(real, "forward")
 
 
-def test_softmax_has_a_product_on_a_gpu(answers: Answers) -> None:
-    real, pretend = answers["softmax scratch"]["real"], answers["softmax scratch"]["pretend"]
-    more = Counter(phase(pretend, "backward")) - Counter(phase(real, "backward"))
-    assert more == {10 * 16 * 4: 1, -10 * 16 * 4: 1}
+def test_softmax_has_a_product_on_a_gpu(records: Records) -> None:
+    real, simulated = records["softmax scratch"]["real"], records["softmax scratch"]["simulated"]
+    difference = Counter(phase_events(simulated, "backward")) - Counter(phase_events(real, "backward"))
+    assert difference == {10 * 16 * 4: 1, -10 * 16 * 4: 1}
 
 
-def test_a_bag_of_words_keeps_less_on_a_gpu(answers: Answers) -> None:
-    real, pretend = answers["embedding bag"]["real"], answers["embedding bag"]["pretend"]
+def test_embedding_bag_saves_less_on_a_gpu(records: Records) -> None:
+    real, simulated = records["embedding bag"]["real"], records["embedding bag"]["simulated"]
     bags, words, index = 6, 30, 8
-    more = Counter(phase(real, "forward")) - Counter(phase(pretend, "forward"))
-    assert more == {(words + 1) * index: 1, bags * index: 1}
+    difference = Counter(phase_events(real, "forward")) - Counter(phase_events(simulated, "forward"))
+    assert difference == {(words + 1) * index: 1, bags * index: 1}
 
 
 def test_each_difference_has_a_name() -> None:
-    assert set(DIFFERENT) | {"step counters"} == set(DIFFERENCES)
+    assert set(DIFFERENT_MODELS) | {"step counters"} == set(DIFFERENCES)
 
 
-def without_counters(phases: list[Any]) -> list[Any]:
-    """Without the 4 bytes for each weight: only they are made in the first step alone, or live in host memory."""
+def remove_counters(phases: list[Any]) -> list[Any]:
+    """Remove the step counters of 4 bytes per weight, which are in host memory and created only in the first step."""
     return [
         [name, [size for size in events if abs(size) != 4] if name == "optimizer" else events]
         for name, events in phases
     ]
 
 
-def events_of(phases: list[Any]) -> list[int]:
+def all_events(phases: list[Any]) -> list[int]:
     return [size for _, events in phases for size in events]
 
 
-def phase(phases: list[Any], wanted: str) -> list[int]:
-    """What happened in the first of the phases with this name."""
-    found: list[int] = next(events for name, events in phases if name == wanted)
-    return found
+def phase_events(phases: list[Any], phase: str) -> list[int]:
+    """Return the events of the first phase with this name."""
+    first_events: list[int] = next(events for name, events in phases if name == phase)
+    return first_events
 
 
-def _follow() -> Iterator[tuple[str, dict[str, Any]]]:
-    """Each model's two updates on both devices."""
+def _trace_models() -> Iterator[tuple[str, dict[str, Any]]]:
+    """Yield the records of each model's two updates on both devices."""
     import transformers.masking_utils  # noqa: F401 - before the masks are set up
 
     from shoestring.trace import attention, autocast, kernels, masks, pretend, recorder, recurrent
 
-    for part in (pretend, autocast, attention, kernels, masks, recurrent):
-        part.set_up()
+    for module in (pretend, autocast, attention, kernels, masks, recurrent):
+        module.set_up()
 
     def zeros(tensor: Tensor) -> Tensor:
         return torch.empty_strided(tensor.size(), tensor.stride(), dtype=tensor.dtype).zero_()
 
-    for name, make in {**ALIKE, **DIFFERENT}.items():
+    for name, make in {**EQUAL_MODELS, **DIFFERENT_MODELS}.items():
         model, batch = make()
-        pretended = pretend.build(lambda make=make: make()[0])
+        meta_model = pretend.build(lambda make=make: make()[0])
         with torch.autograd.set_multithreading_enabled(False):
             attention.CAPABILITY.set(None)
-            real = _updates(recorder.Recorder(watched=recorder.real), model, batch, zeros)
-            # The kernels of a GPU where the difference is about them, else those that both have.
-            attention.CAPABILITY.set(TURING if name in DIFFERENT else None)
+            real = _record_updates(recorder.Recorder(watched=recorder.real), model, batch, zeros)
+            # The models that differ use the kernels of a GPU, the others those that both devices have.
+            attention.CAPABILITY.set(TURING if name in DIFFERENT_MODELS else None)
             with pretend.fake_mode():
-                faked = _updates(recorder.Recorder(), pretended, batch, pretend.like)
-        yield name, {"real": real, "pretend": faked}
+                simulated = _record_updates(recorder.Recorder(), meta_model, batch, pretend.allocate_like)
+        yield name, {"real": real, "simulated": simulated}
 
 
-def _updates(recorder: Any, model: nn.Module, batch: Any, copy: Callable[[Tensor], Tensor]) -> list[Any]:
-    """Two updates by AdamW for many tensors at once; its states are made in the first."""
+def _record_updates(recorder: Any, model: nn.Module, batch: Any, copy: Callable[[Tensor], Tensor]) -> list[Any]:
+    """Record two updates by AdamW with `foreach`; the first creates the optimizer states."""
     from shoestring.trace import pretend
     from shoestring.trace.record import Alloc, Free, Phase
 
     with recorder:
         recorder.mark("model", 0)
-        pretend.move(model, copy)
+        pretend.move_model(model, copy)
         optimizer = torch.optim.AdamW(model.train().parameters(), foreach=True)
         for number in range(2):
             recorder.mark("forward", number)
@@ -335,4 +336,4 @@ def _updates(recorder: Any, model: nn.Module, batch: Any, copy: Callable[[Tensor
 
 
 if __name__ == "__main__":
-    print(json.dumps(dict(_follow())))  # noqa: T201
+    print(json.dumps(dict(_trace_models())))  # noqa: T201

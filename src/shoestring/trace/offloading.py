@@ -1,4 +1,4 @@
-"""Offload on the pretend device: which weights never come there to stay."""
+"""Offload on the simulated device: which weights stay in host memory."""
 
 from __future__ import annotations
 
@@ -15,24 +15,25 @@ from shoestring.trace.recorder import Recorder
 
 
 def move(recorder: Recorder, model: nn.Module, recipe: Any, settings: Settings, gpus: int) -> None:
-    """Put the model's weights on the pretend device, but those that `offload` keeps in host memory.
+    """Move the model's weights to the simulated device, except those that `offload` keeps in host memory.
 
-    Raises UsageError where there are no blocks, or several GPUs, or torch cannot tell device and host apart.
+    Raises UsageError if the model has no blocks, if there are several GPUs, or if this torch version cannot simulate a
+    device apart from the host.
     """
     if settings.offload != "no" and offload.HOST.type == pretend.DEVICE:
-        raise UsageError(f"offload={settings.offload}: torch {torch.__version__} has no device to pretend with")
+        raise UsageError(f"offload={settings.offload}: torch {torch.__version__} cannot simulate a device for it")
     if settings.offload != "no" and gpus > 1:
         raise UsageError(f"offload={settings.offload}: cannot be estimated on several GPUs yet")
     if settings.offload != "parameters":
-        pretend.move(model)
+        pretend.move_model(model)
         return
     blocks = checkpointing.blocks(model, recipe)
-    at_home = {id(parameter) for parameter in offload.at_home(model, blocks)}
+    host_parameters = {id(parameter) for parameter in offload.at_home(model, blocks)}
 
-    def place(tensor: Tensor) -> Tensor:
-        if id(tensor) in at_home:
+    def copy_to_its_device(tensor: Tensor) -> Tensor:
+        if id(tensor) in host_parameters:
             return torch.empty_strided(tensor.size(), tensor.stride(), dtype=tensor.dtype, device=offload.HOST)
-        return pretend.like(tensor)
+        return pretend.allocate_like(tensor)
 
-    pretend.move(model, place)
+    pretend.move_model(model, copy_to_its_device)
     offload.bring(blocks, pretend.DEVICE, arrived=lambda weight: recorder.label([weight], "weights"))

@@ -1,4 +1,4 @@
-"""Small recipes of each kind that the trace must follow. Found by a Tracer as `models.py:Name`."""
+"""Small recipes with each kind of model that can be traced."""
 
 from typing import Any
 
@@ -8,7 +8,7 @@ from torch.nn import functional
 
 
 class Linears:
-    """Two linear layers without bias: small enough to count by hand."""
+    """Two linear layers without bias, small enough to count by hand."""
 
     optimizer_kind: Any = torch.optim.AdamW
 
@@ -30,7 +30,7 @@ class LinearsSgd(Linears):
 
 
 class Mlp:
-    """Batch normalisation and dropout; a gradient norm to clip; data."""
+    """A model with batch normalization and dropout, gradient clipping and data."""
 
     clip_norm = 1.0
 
@@ -61,7 +61,7 @@ class Convolutions:
 
 
 class Attended(nn.Module):
-    """A bidirectional LSTM whose outputs are weighed by additive attention."""
+    """A bidirectional LSTM whose outputs are weighted by additive attention."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -88,7 +88,7 @@ class Recurrent:
 
 
 class Encoder:
-    """Transformer layers of torch's own, which attend by scaled_dot_product_attention."""
+    """torch's own transformer layers, which use scaled_dot_product_attention."""
 
     dropout = 0.1
 
@@ -133,7 +133,7 @@ class Tied:
 
 
 class Deciding(Mlp):
-    """Looks at values, which a pretend GPU does not have."""
+    """Reads values, which fake tensors do not have."""
 
     def loss(self, model: nn.Module, batch: tuple[Tensor, Tensor]) -> Tensor:
         if batch[0].sum().item() > 0:
@@ -178,7 +178,7 @@ class Repeated(Linears):
 
 
 class Biased(nn.Module):
-    """Attention whose scores have a trained bias, as T5's have."""
+    """Attention with a trained bias of its scores, as in T5."""
 
     def __init__(self) -> None:
         super().__init__()
