@@ -115,7 +115,7 @@ def test_killed_run_resumes_bit_for_bit(uninterrupted_weights, tmp_path):
 
 
 def test_epochs_need_seeds_of_their_own(uninterrupted_weights, tmp_path, monkeypatch):
-    """If seeds ignored the epoch, a resumed run would repeat the first epoch's order, and the tests above would fail."""
+    """If seeds ignored the epoch, weights would differ, so the tests above would notice."""
     from shoestring.integrations import callback
 
     monkeypatch.setattr(callback, "derive", lambda seed, *_: seed)
