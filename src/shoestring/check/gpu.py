@@ -139,8 +139,8 @@ def check_gpu_memory(facts: Facts) -> Finding | None:
         return passed(name, message)
     holders = ", ".join(map(_holder_text, fullest.holders)) or "processes that the driver does not report"
     pid = next((str(holder.pid) for holder in fullest.holders), "PID")
-    finding = failed if fullest.free_bytes < fullest.usable_bytes / 2 else warned
-    return finding(
+    make_finding = failed if fullest.free_bytes < fullest.usable_bytes / 2 else warned
+    return make_finding(
         name,
         f"{message}; the rest is used by {holders}",
         f"end that process (kill {pid}, or restart the notebook's kernel): plans assume that all memory is free",

@@ -68,7 +68,7 @@ def check_disk(facts: Facts) -> Finding | None:
             name,
             f"writing to {disk.folder} failed after {bytes_text(disk.written_bytes)} of "
             f"{bytes_text(disk.requested_bytes)}: {disk.error}",
-            "choose another directory for the run with --run DIR; on Kaggle /kaggle/working, of which 20 GB are saved",
+            "choose another directory for the run with --run DIR; on Kaggle use /kaggle/working, of which 20 GB are saved",
         )
     rate = disk.written_bytes / max(disk.seconds, 1e-9)
     message = (
@@ -102,8 +102,10 @@ def check_temporary_folder(facts: Facts) -> Finding | None:
     message = f"{bytes_text(host.temporary_free_bytes)} is free in {host.temporary}"
     if host.temporary_free_bytes >= _TEMPORARY_WARN:
         return passed("temporary files", message)
-    finding = failed if host.temporary_free_bytes < _TEMPORARY_FAIL else warned
-    return finding("temporary files", message, "remove files there, or set TMPDIR=DIR to a directory on another disk")
+    make_finding = failed if host.temporary_free_bytes < _TEMPORARY_FAIL else warned
+    return make_finding(
+        "temporary files", message, "remove files there, or set TMPDIR=DIR to a directory on another disk"
+    )
 
 
 def check_shared_memory(facts: Facts) -> Finding | None:

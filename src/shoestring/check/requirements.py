@@ -15,7 +15,7 @@ def check_packages(facts: Facts) -> Finding | None:
         hint = f"pip install --upgrade {requirement}"
         if facts.internet.get(PYPI):
             hint += f"; {PYPI} is unreachable, so install from mounted wheels: pip install --no-index --find-links DIR"
-        message = ", ".join(f"{package.name} {_package_problem(package)}" for package in problems)
+        message = "; ".join(f"{package.name} {_package_problem(package)}" for package in problems)
         return failed("packages", message, hint)
     if not facts.packages:
         return warned("packages", "shoestring is not installed, so its requirements are unknown", "pip install .")
@@ -39,16 +39,24 @@ def check_versions(facts: Facts) -> Finding | None:
         message = ", ".join(f"{name} {version} (tested: {TESTED[name]})" for name, version in untested.items())
         hint = "these versions should work; if they do not, install the tested ones (constraints.txt)"
         return warned("versions", message, hint)
-    return passed("versions", "tested: " + ", ".join(f"{name} {version}" for name, version in installed.items()))
+    return passed(
+        "versions", "tested versions: " + ", ".join(f"{name} {version}" for name, version in installed.items())
+    )
 
 
 def check_inputs(facts: Facts) -> Finding | None:
     """Check that the input paths in the options can be read, and suggest other paths if not."""
     name = "inputs"
-    problems = [item for item in facts.inputs if item.problem]
+    problems = [recipe_input for recipe_input in facts.inputs if recipe_input.problem]
     if problems:
-        message = "; ".join(f"{item.option}={item.path} {item.problem}" for item in problems)
-        suggestions = [f"--set {item.option}={item.alternatives[0]}" for item in problems if item.alternatives]
+        message = "; ".join(
+            f"{recipe_input.option}={recipe_input.path} {recipe_input.problem}" for recipe_input in problems
+        )
+        suggestions = [
+            f"--set {recipe_input.option}={recipe_input.alternatives[0]}"
+            for recipe_input in problems
+            if recipe_input.alternatives
+        ]
         mounted = ", ".join(map(str, facts.mounted[:5]))
         hint = " ".join(suggestions) or (
             f"choose one of the mounted data sets: {mounted}"
@@ -59,7 +67,7 @@ def check_inputs(facts: Facts) -> Finding | None:
     if facts.platform and facts.platform.name == "kaggle" and not facts.mounted:
         return warned(name, "no data set is mounted", "add one to the notebook (Add Input), or to dataset_sources")
     if facts.inputs:
-        return passed(name, ", ".join(f"{item.option}={item.path}" for item in facts.inputs))
+        return passed(name, ", ".join(f"{recipe_input.option}={recipe_input.path}" for recipe_input in facts.inputs))
     if facts.mounted:
         return passed(name, "mounted data sets: " + ", ".join(map(str, facts.mounted[:5])))
     return passed(name, f"{facts.recipe} needs no input files") if facts.recipe else None
@@ -79,7 +87,7 @@ def check_internet(facts: Facts) -> Finding | None:
     if not unreachable:
         return passed(name, ", ".join(facts.internet) + " are reachable")
     message = "; ".join(
-        f"{host} is unreachable ({reason}), which is needed for {purposes.get(host, host)}"
+        f"{host}, needed for {purposes.get(host, host)}, is unreachable: {reason}"
         for host, reason in unreachable.items()
     )
     is_kaggle = facts.platform and facts.platform.name == "kaggle"
@@ -100,7 +108,7 @@ def check_quota(facts: Facts) -> Finding | None:
         return None
     return passed(
         "quota",
-        f"{platform.title} grants {platform.weekly_gpu_hours:g} h per week; a session cannot see how much remains",
+        f"{platform.title}: {platform.weekly_gpu_hours:g} h per week; a session cannot see how much remains",
         "see it at https://www.kaggle.com/settings, or on a machine with your account's key: kaggle quota",
     )
 
