@@ -205,7 +205,7 @@ def test_options_of_a_run_cannot_change(shoestring, mine):
     shoestring("train", mine, "--run", run, "--limit", "0.001s")
     status, _, err = shoestring("train", mine, "--run", run, "--set", "epochs=7")
     assert status == 2
-    assert "epochs: the run has 2, asked for is 7" in err
+    assert "epochs: the run was started with 2, but 7 was requested" in err
 
 
 def test_other_settings_need_allow_inexact(shoestring, mine):

@@ -9,7 +9,7 @@ from shoestring.errors import UsageError
 
 
 @dataclass(frozen=True, kw_only=True)
-class Wishes:
+class ExampleOptions:
     epochs: Annotated[int, "passes"] = 3
     rate: float = 0.5
     fast: bool = False
@@ -20,16 +20,16 @@ class Wishes:
     hidden: list[int] = field(default_factory=list, init=False)
 
 
-WISHES = config.fields(Wishes)
+FIELDS = config.fields(ExampleOptions)
 
 
-def test_a_field_tells_its_default_choices_and_help():
-    assert list(WISHES) == ["epochs", "rate", "fast", "size", "data", "limit", "precision"]
-    assert (WISHES["epochs"].default, WISHES["epochs"].help) == (3, "passes")
-    assert WISHES["size"].expected() == "one of full, tiny"
-    assert WISHES["epochs"].expected() == "a whole number"
-    assert not WISHES["epochs"].optional
-    assert WISHES["limit"].optional
+def test_field_has_default_choices_and_help():
+    assert list(FIELDS) == ["epochs", "rate", "fast", "size", "data", "limit", "precision"]
+    assert (FIELDS["epochs"].default, FIELDS["epochs"].help) == (3, "passes")
+    assert FIELDS["size"].expected() == "one of full, tiny"
+    assert FIELDS["epochs"].expected() == "a whole number"
+    assert not FIELDS["epochs"].optional
+    assert FIELDS["limit"].optional
 
 
 @pytest.mark.parametrize(
@@ -49,17 +49,17 @@ def test_a_field_tells_its_default_choices_and_help():
         ("precision", "None", None),
     ],
 )
-def test_a_value_takes_its_fields_type(key, text, value):
-    read = config.read({key: text}, WISHES, "wishes")
-    assert read == {key: value}
-    assert type(read[key]) is type(value)
+def test_value_is_converted_to_the_type_of_its_field(key, text, value):
+    values = config.read({key: text}, FIELDS, "options")
+    assert values == {key: value}
+    assert type(values[key]) is type(value)
 
 
-def test_every_problem_is_told_at_once_with_the_nearest_name():
-    wrong = {"epoch": "3", "rate": "fast", "fast": "maybe", "size": "huge", "epochs": "7.5", "precision": "fp8"}
-    with pytest.raises(UsageError) as caught:
-        config.read(wrong, WISHES, "wishes")
-    assert caught.value.problems == (
+def test_all_problems_are_reported_with_suggestions():
+    invalid = {"epoch": "3", "rate": "fast", "fast": "maybe", "size": "huge", "epochs": "7.5", "precision": "fp8"}
+    with pytest.raises(UsageError) as error:
+        config.read(invalid, FIELDS, "options")
+    assert error.value.problems == (
         "epoch: unknown; did you mean epochs?",
         "rate=fast: expected a number",
         "fast=maybe: expected true or false",
@@ -70,22 +70,22 @@ def test_every_problem_is_told_at_once_with_the_nearest_name():
 
 
 @pytest.mark.parametrize(("key", "value"), [("epochs", True), ("epochs", 2.0), ("epochs", None), ("fast", 1)])
-def test_a_python_value_of_another_type_is_not_bent(key, value):
+def test_python_value_of_another_type_is_refused(key, value):
     with pytest.raises(UsageError):
-        config.read({key: value}, WISHES, "wishes")
+        config.read({key: value}, FIELDS, "options")
 
 
 def test_pairs_are_split_at_the_first_equals_sign():
     assert config.parse_pairs(["a=1", "b=x=y", "c="]) == {"a": "1", "b": "x=y", "c": ""}
 
 
-def test_what_is_no_pair_or_set_twice_is_refused():
-    with pytest.raises(UsageError) as caught:
+def test_malformed_and_repeated_pairs_are_refused():
+    with pytest.raises(UsageError) as error:
         config.parse_pairs(["epochs", "=3", "a=1", "a=2"])
-    assert len(caught.value.problems) == 3
+    assert len(error.value.problems) == 3
 
 
-def test_as_json_a_path_is_a_text_that_reads_back():
+def test_path_is_stored_as_text_in_json():
     values = {"data": Path("/data/bars.csv"), "epochs": 3}
     assert config.as_json(values) == {"data": "/data/bars.csv", "epochs": 3}
-    assert config.read(config.as_json(values), WISHES, "wishes") == values
+    assert config.read(config.as_json(values), FIELDS, "options") == values

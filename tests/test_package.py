@@ -1,4 +1,4 @@
-"""The package as a whole: its public names, what it imports, what it never does."""
+"""The package as a whole: its public names, its imports, and operations that it must not use."""
 
 import ast
 import subprocess
@@ -13,12 +13,12 @@ PACKAGE = Path(shoestring.__file__).parent
 MODULES = sorted(PACKAGE.rglob("*.py"))
 
 
-def test_the_public_names():
+def test_public_names():
     assert shoestring.__all__ == ["__version__", "check", "compare", "estimate", "evaluate", "plan", "report", "train"]
     assert (PACKAGE / "py.typed").exists()
 
 
-def test_the_verbs_stay_verbs_when_their_rooms_are_imported():
+def test_functions_are_not_replaced_by_packages_of_their_name():
     import shoestring.plan.plan
     import shoestring.train.loop
 
@@ -26,16 +26,16 @@ def test_the_verbs_stay_verbs_when_their_rooms_are_imported():
     assert callable(shoestring.train)
 
 
-def test_importing_the_package_imports_nothing_heavy():
+def test_import_is_lightweight():
     heavy = "{'torch', 'numpy', 'pandas', 'matplotlib', 'safetensors', 'psutil', 'rich'}"
     script = f"import sys, shoestring; assert not {heavy} & set(sys.modules), {heavy} & set(sys.modules)"
-    ended = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True)
-    assert ended.returncode == 0, ended.stderr
+    process = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True)
+    assert process.returncode == 0, process.stderr
 
 
 @pytest.mark.parametrize("path", MODULES, ids=lambda path: str(path.relative_to(PACKAGE)))
 def test_nothing_is_unpickled(path):
-    """Not by any of the usual doors; tensors are safetensors, all else is JSON."""
+    """No module uses pickle, directly or through a library: tensors are stored as safetensors, all else as JSON."""
     tree = ast.parse(path.read_text())
     imported = {
         name
@@ -46,8 +46,8 @@ def test_nothing_is_unpickled(path):
     assert not imported & {"pickle", "cPickle", "dill", "cloudpickle", "joblib", "shelve", "marshal"}
     for node in ast.walk(tree):
         if isinstance(node, ast.Call):
-            called = ast.unparse(node.func)
-            assert called not in {"torch.load", "torch.save", "pandas.read_pickle", "eval", "exec"}
+            function = ast.unparse(node.func)
+            assert function not in {"torch.load", "torch.save", "pandas.read_pickle", "eval", "exec"}
             assert not any(
                 keyword.arg in ("allow_pickle", "trust_remote_code") and ast.unparse(keyword.value) != "False"
                 for keyword in node.keywords
@@ -55,6 +55,6 @@ def test_nothing_is_unpickled(path):
 
 
 @pytest.mark.parametrize("path", MODULES, ids=lambda path: str(path.relative_to(PACKAGE)))
-def test_every_module_says_what_it_is(path):
+def test_every_module_has_a_docstring(path):
     source = path.read_text()
     assert not source.strip() or ast.get_docstring(ast.parse(source))

@@ -14,7 +14,7 @@ from shoestring.units import GIB, KIB, MIB, bytes_text, count_text, parse_bytes,
         (-3 * GIB, "-3.00 GiB"),
     ],
 )
-def test_bytes_have_the_unit_a_person_would_choose(count, text):
+def test_bytes_text_chooses_the_unit(count, text):
     assert bytes_text(count) == text
 
 
@@ -22,33 +22,33 @@ def test_bytes_have_the_unit_a_person_would_choose(count, text):
     ("seconds", "text"),
     [(0.0032, "3.2 ms"), (4.12, "4.1 s"), (125, "2 min 05 s"), (3599.7, "1 h 00 min"), (3840, "1 h 04 min")],
 )
-def test_seconds_read_as_a_person_says_them(seconds, text):
+def test_seconds_text_chooses_the_unit(seconds, text):
     assert seconds_text(seconds) == text
 
 
 @pytest.mark.parametrize(
     ("text", "seconds"), [("90", 90), ("90s", 90), ("20m", 1200), ("20 min", 1200), ("1.5h", 5400), (" 2 h ", 7200)]
 )
-def test_durations_are_read(text, seconds):
+def test_parse_seconds(text, seconds):
     assert parse_seconds(text) == seconds
 
 
 @pytest.mark.parametrize("text", ["", "h", "0", "-3s", "3x", "1e3", "nan", "12:00"])
-def test_anything_else_is_no_duration(text):
+def test_invalid_durations_are_refused(text):
     with pytest.raises(ValueError, match="write 90s"):
         parse_seconds(text)
 
 
 @pytest.mark.parametrize(("text", "count"), [("15GB", 15 * 10**9), ("500MB", 5 * 10**8), (" 1.5 GiB ", 3 * GIB // 2)])
-def test_bytes_are_read(text, count):
+def test_parse_bytes(text, count):
     assert parse_bytes(text) == count
 
 
 @pytest.mark.parametrize("text", ["", "15", "0GB", "-1GB", "15gigs", "1KB"])
-def test_anything_else_is_no_size(text):
+def test_invalid_sizes_are_refused(text):
     with pytest.raises(ValueError, match="write 15GB"):
         parse_bytes(text)
 
 
-def test_counts_are_set_apart():
+def test_count_text_has_thousands_separators():
     assert count_text(625726) == "625,726"

@@ -1,7 +1,7 @@
-"""What version 0.1.0 began is continued, evaluated and drawn: `fixtures/version_0_1_0` has run directories of it.
+"""Runs of version 0.1.0 can be continued, evaluated and reported: they are in `fixtures/version_0_1_0`.
 
-Where this environment is the one that the runs were written in, a continued run ends in the bits that version 0.1.0
-ended in. Elsewhere a run is continued with `allow_inexact`, and ends with a status and metrics.
+In the environment that wrote the runs, a continued run ends with the same bits as in version 0.1.0. In any other
+environment a run is continued with `allow_inexact`, and ends with a status and metrics.
 """
 
 import hashlib
@@ -31,20 +31,20 @@ UPDATES = {"engine": 24, "finished": 24, "trainer": 18, "script": 12}
 
 
 @dataclass(frozen=True, kw_only=True)
-class Continued:
+class ContinuedRun:
     name: str
     run: Path
-    began: Path
-    """The directory as version 0.1.0 left it."""
+    original: Path
+    """The directory as written by version 0.1.0."""
     differences: list[str]
-    """Between the environment that it was written in and this one."""
+    """Differences between the environment that wrote the run and this one."""
     weights: str
-    """The digest of those that training ended with."""
+    """The digest of the final weights."""
 
 
 @pytest.fixture(autouse=True, scope="module")
-def session_as_recorded(tmp_path_factory):
-    """The number of threads that the runs were written with, and no state of a person's own."""
+def recorded_session(tmp_path_factory):
+    """Use the number of threads that wrote the runs, and no state of the user."""
     threads = torch.get_num_threads()
     torch.set_num_threads(environment(FIXTURE / "engine")["threads"])
     with pytest.MonkeyPatch.context() as patch:
@@ -56,33 +56,35 @@ def session_as_recorded(tmp_path_factory):
 
 @pytest.fixture(scope="module", params=list(PAUSED_AT))
 def continued(request, tmp_path_factory):
-    """A paused run, trained to its end by the code of today."""
+    """A paused run of version 0.1.0, trained to its end by the present code."""
     name = request.param
-    run = copied(name, tmp_path_factory.mktemp(name))
-    different = differences(run)
+    run = copy_run(name, tmp_path_factory.mktemp(name))
+    run_differences = environment_differences(run)
     if name == "script":
         from tests.fixtures.version_0_1_0 import script
 
-        _, _, weights = script.trained(run, allow_inexact=bool(different))
+        _, _, weights = script.train(run, allow_inexact=bool(run_differences))
     else:
-        shoestring.train(recipe_beside(run), run=run, on="cpu", allow_inexact=bool(different))
+        shoestring.train(recipe_beside(run), run=run, on="cpu", allow_inexact=bool(run_differences))
         weights = load_file(run / "light" / "model.safetensors")
-    return Continued(name=name, run=run, began=FIXTURE / name, differences=different, weights=digest(weights))
+    return ContinuedRun(
+        name=name, run=run, original=FIXTURE / name, differences=run_differences, weights=digest(weights)
+    )
 
 
 @pytest.fixture(scope="module")
-def untouched(tmp_path_factory):
-    """Each of the runs as version 0.1.0 left it."""
-    folder = tmp_path_factory.mktemp("untouched")
-    return {name: copied(name, folder / name) for name in UPDATES}
+def original_runs(tmp_path_factory):
+    """A copy of each run as written by version 0.1.0."""
+    folder = tmp_path_factory.mktemp("original")
+    return {name: copy_run(name, folder / name) for name in UPDATES}
 
 
-def test_it_is_continued_where_it_was_and_finished(continued):
-    state = read(continued.run / "state.json")
+def test_paused_run_is_continued_and_finished(continued):
+    state = read_json(continued.run / "state.json")
     total = UPDATES[continued.name]
     assert (state["status"], state["update"], state["total_updates"]) == ("finished", total, total)
     assert names(state["metrics"]) == names(EXPECTED["metrics"].get(continued.name, {}))
-    before, after = (events(folder) for folder in (continued.began, continued.run))
+    before, after = (read_events(folder) for folder in (continued.original, continued.run))
     assert after[: len(before)] == before
     added = after[len(before) :]
     assert [event["update"] for event in added if event["event"] == "session"] == [PAUSED_AT[continued.name]]
@@ -90,165 +92,169 @@ def test_it_is_continued_where_it_was_and_finished(continued):
     assert not [event for event in added if event["event"] in ("damaged", "unsaved", "oom")]
 
 
-def test_where_the_environment_is_the_same_nothing_is_inexact_and_elsewhere_that_is_said(continued):
-    inexact = [note for note in notes(continued.run) if "not bit-identical" in note]
+def test_inexact_resume_is_noted_in_another_environment(continued):
+    inexact = [note for note in read_notes(continued.run) if "not bit-identical" in note]
     assert len(inexact) == bool(continued.differences)
     assert all(name in inexact[0] for name in continued.differences)
 
 
-def test_it_ends_in_the_bits_that_version_0_1_0_ended_in(continued):
-    elsewhere = [*continued.differences, *other_processor(continued.run)]
-    if elsewhere:
-        pytest.skip(f"the run was written in another environment: {', '.join(elsewhere)}")
+def test_continued_run_has_the_bits_of_version_0_1_0(continued):
+    environment_changes = [*continued.differences, *changed_processor(continued.run)]
+    if environment_changes:
+        pytest.skip(f"the run was written in another environment: {', '.join(environment_changes)}")
     assert continued.weights == EXPECTED["weights"][continued.name]
-    assert read(continued.run / "state.json")["metrics"] == EXPECTED["metrics"].get(continued.name, {})
+    assert read_json(continued.run / "state.json")["metrics"] == EXPECTED["metrics"].get(continued.name, {})
 
 
-def test_whatever_version_0_1_0_wrote_is_still_written(continued):
-    """Files, and the keys of each of them; what is new may come beside."""
-    assert files(continued.began) <= files(continued.run)
+def test_files_and_keys_of_version_0_1_0_are_still_written(continued):
+    """New files and keys may be added."""
+    assert file_names(continued.original) <= file_names(continued.run)
     for name in ("plan.json", "state.json", "ledger.json"):
-        assert keys(read(continued.began / name)) <= keys(read(continued.run / name)), name
-    before, after = (newest_checkpoint(folder) for folder in (continued.began, continued.run))
-    assert keys(read(before / "manifest.json")) <= keys(read(after / "manifest.json"))
+        assert keys(read_json(continued.original / name)) <= keys(read_json(continued.run / name)), name
+    before, after = (newest_checkpoint(folder) for folder in (continued.original, continued.run))
+    assert keys(read_json(before / "manifest.json")) <= keys(read_json(after / "manifest.json"))
     assert keys(without_libraries(before)) <= keys(without_libraries(after))
-    before, after = events(continued.began), events(continued.run)[len(events(continued.began)) :]
+    before, after = read_events(continued.original), read_events(continued.run)[len(read_events(continued.original)) :]
     for kind in {event["event"] for event in after}:
-        then, now = (keys([event for event in lines if event["event"] == kind]) for lines in (before, after))
-        assert then <= now, kind
+        old_keys, new_keys = (keys([event for event in lines if event["event"] == kind]) for lines in (before, after))
+        assert old_keys <= new_keys, kind
     assert {"session", "save", "stop"} <= {event["event"] for event in after}
 
 
-def test_the_ledger_counts_the_sessions_of_both_versions(continued):
-    before, after = (read(folder / "ledger.json") for folder in (continued.began, continued.run))
+def test_ledger_has_the_sessions_of_both_versions(continued):
+    before, after = (read_json(folder / "ledger.json") for folder in (continued.original, continued.run))
     assert after["sessions"][: len(before["sessions"])] == before["sessions"]
     assert [session["updates"] for session in after["sessions"][len(before["sessions"]) :]] == [
         UPDATES[continued.name] - PAUSED_AT[continued.name]
     ]
 
 
-def test_elsewhere_it_is_not_continued_without_a_word_and_its_state_is_not_lost(tmp_path):
-    run = copied("engine", tmp_path)
+def test_refused_resume_keeps_the_state(tmp_path):
+    run = copy_run("engine", tmp_path)
     threads = torch.get_num_threads()
     torch.set_num_threads(threads + 1)
     try:
-        with pytest.raises(UsageError, match="bit for bit") as refused:
+        with pytest.raises(UsageError, match="bit for bit") as error:
             shoestring.train(recipe_beside(run), run=run, on="cpu")
     finally:
         torch.set_num_threads(threads)
-    assert f"threads: saved under {threads}, here {threads + 1}" in refused.value.problems
-    before, after = (read(folder / "state.json") for folder in (FIXTURE / "engine", run))
+    assert f"threads: saved under {threads}, here {threads + 1}" in error.value.problems
+    before, after = (read_json(folder / "state.json") for folder in (FIXTURE / "engine", run))
     assert after["status"] == "failed"
     assert {name: after[name] for name in ("update", "total_updates", "metrics")} == {
         name: before[name] for name in ("update", "total_updates", "metrics")
     }
 
 
-def test_its_weights_are_kept_as_its_settings_say(continued):
-    """Those of plan.json, `keep_light=2` among them."""
-    last, epochs = {"model.safetensors", "manifest.json"}, {"update-00000018", "update-00000024"}
-    expected = {"engine": last | epochs, "trainer": last, "script": set()}[continued.name]
+def test_weights_are_retained_by_its_settings(continued):
+    """The settings are those of plan.json, which include `keep_light=2`."""
+    last_weights, epoch_weights = {"model.safetensors", "manifest.json"}, {"update-00000018", "update-00000024"}
+    expected = {"engine": last_weights | epoch_weights, "trainer": last_weights, "script": set()}[continued.name]
     assert {path.name for path in continued.run.glob("light/*")} == expected
     assert len(list(continued.run.glob("checkpoints/update-*"))) == 2
 
 
-def test_a_finished_run_that_is_trained_again_says_so_and_stays_as_it_is(untouched):
-    run = untouched["finished"]
-    before = contents(run)
+def test_training_a_finished_run_changes_nothing(original_runs):
+    run = original_runs["finished"]
+    before = read_files(run)
     outcome = shoestring.train(recipe_beside(run), run=run, on="cpu")
-    state = read(FIXTURE / "finished" / "state.json")
+    state = read_json(FIXTURE / "finished" / "state.json")
     assert {name: getattr(outcome, name) for name in state.keys() - {"next"}} == {
         name: value for name, value in state.items() if name != "next"
     }
-    assert contents(run) == before
+    assert read_files(run) == before
 
 
 @pytest.mark.parametrize(
     ("name", "folder"), [(name, folder) for name, folders in EXPECTED["evaluated"].items() for folder in folders]
 )
-def test_its_weights_are_evaluated_as_version_0_1_0_did(untouched, name, folder):
-    run, expected = untouched[name], EXPECTED["evaluated"][name][folder]
-    before = contents(run)
+def test_weights_are_evaluated_as_in_version_0_1_0(original_runs, name, folder):
+    run, expected = original_runs[name], EXPECTED["evaluated"][name][folder]
+    before = read_files(run)
     if name == "finished":
-        # The recipe is found by plan.json, once a person has named its file for this run.
+        # plan.json locates the recipe, once the user has passed its file for this run.
         shoestring.train(recipe_beside(run), run=run, on="cpu")
-        found = shoestring.evaluate(run / folder, on="cpu")
+        evaluation = shoestring.evaluate(run / folder, on="cpu")
     else:
-        found = shoestring.evaluate(run / folder, recipe=recipe_beside(run), on="cpu")
-    unverified = [note for note in found.notes if "are not verified" in note]
-    assert len(unverified) == ("checkpoints" not in found.weights)  # weights alone had no manifest
-    assert [note for note in found.notes if note not in unverified] == expected["notes"]
-    assert found.update == expected["update"]
-    assert names(found.metrics) == names(expected["metrics"])
-    for part, metrics in expected["metrics"].items():  # on another processor sums differ in their last digits
-        assert found.metrics[part] == pytest.approx(metrics, rel=1e-4, abs=1e-5)
-    assert contents(run) == before
+        evaluation = shoestring.evaluate(run / folder, recipe=recipe_beside(run), on="cpu")
+    unverified = [note for note in evaluation.notes if "are not verified" in note]
+    assert len(unverified) == ("checkpoints" not in evaluation.weights)  # weights alone had no manifest
+    assert [note for note in evaluation.notes if note not in unverified] == expected["notes"]
+    assert evaluation.update == expected["update"]
+    assert names(evaluation.metrics) == names(expected["metrics"])
+    for part, metrics in expected["metrics"].items():  # the last digits of sums depend on the processor
+        assert evaluation.metrics[part] == pytest.approx(metrics, rel=1e-4, abs=1e-5)
+    assert read_files(run) == before
 
 
-def test_metrics_of_a_finished_run_are_those_of_its_state(untouched):
-    """But for the last digits: the run came down to smaller microbatches than evaluating it takes."""
-    metrics = read(untouched["finished"] / "state.json")["metrics"]
-    found = shoestring.evaluate(untouched["finished"], recipe=recipe_beside(untouched["finished"]), on="cpu").metrics
-    assert names(metrics) == names(found) and found.keys() == {"validation", "test"}
-    for part, values in found.items():
+def test_metrics_of_a_finished_run_are_those_of_its_state(original_runs):
+    """Up to the last digits, because the run used smaller microbatches after out-of-memory than its evaluation does."""
+    metrics = read_json(original_runs["finished"] / "state.json")["metrics"]
+    evaluated = shoestring.evaluate(
+        original_runs["finished"], recipe=recipe_beside(original_runs["finished"]), on="cpu"
+    ).metrics
+    assert names(metrics) == names(evaluated) and evaluated.keys() == {"validation", "test"}
+    for part, values in evaluated.items():
         assert metrics[part] == pytest.approx(values, rel=1e-4, abs=1e-5)
 
 
 @pytest.mark.parametrize("name", list(UPDATES))
-def test_it_is_drawn_without_a_problem(untouched, name):
-    drawn_whole(untouched[name], status="finished" if name == "finished" else "paused")
+def test_original_run_has_a_complete_report(original_runs, name):
+    assert_complete_report(original_runs[name], status="finished" if name == "finished" else "paused")
 
 
-def test_continued_it_is_drawn_without_a_problem(continued):
-    drawn_whole(continued.run, status="finished")
+def test_continued_run_has_a_complete_report(continued):
+    assert_complete_report(continued.run, status="finished")
 
 
-def test_what_cannot_be_drawn_would_be_listed(tmp_path):
-    """Which `drawn_whole` relies on."""
-    run = copied("script", tmp_path)
+def test_missing_file_is_listed_under_remarks(tmp_path):
+    """`assert_complete_report` relies on this."""
+    run = copy_run("script", tmp_path)
     (run / "state.json").unlink()
     assert remarks(shoestring.report(run)) == ["state.json is missing"]
 
 
-def test_the_fixture_is_as_version_0_1_0_left_it():
-    """A recipe's file that is edited is another recipe, and its runs would be continued inexactly everywhere."""
+def test_fixture_is_unchanged_since_version_0_1_0():
+    """A recipe's file must not be edited: its runs store the digest, and would be resumed inexactly everywhere."""
     for name, recipe in RECIPES.items():
-        plan = read(FIXTURE / name / "plan.json")
+        plan = read_json(FIXTURE / name / "plan.json")
         assert plan["digest"] == hashlib.sha256((FIXTURE / recipe).read_bytes()).hexdigest()
         assert Path(plan["reference"]) == Path("/tmp/shoestring-0.1.0", recipe)
-    assert {event["versions"]["shoestring"] for event in events(FIXTURE / "engine") if "versions" in event} == {"0.1.0"}
+    assert {event["versions"]["shoestring"] for event in read_events(FIXTURE / "engine") if "versions" in event} == {
+        "0.1.0"
+    }
 
 
-def drawn_whole(run: Path, *, status: str) -> None:
+def assert_complete_report(run: Path, *, status: str) -> None:
     page = shoestring.report(run)
-    text, state, happened = page.read_text(), read(run / "state.json"), events(run)
+    text, state, run_events = page.read_text(), read_json(run / "state.json"), read_events(run)
     assert f">{status}</span>" in text
     assert f"{state['update']} of {state['total_updates']}" in text
-    assert f"From plan.json, state.json and {len(happened)} events" in text
-    # All that is remarked are the run's own notes, and where its memory ran out.
-    expected = [event.get("message", "out of memory") for event in happened if event["event"] in ("note", "oom")]
+    assert f"From plan.json, state.json and {len(run_events)} events" in text
+    # The remarks are only the run's own notes and its out-of-memory events.
+    expected = [event.get("message", "out of memory") for event in run_events if event["event"] in ("note", "oom")]
     assert len(remarks(page)) == len(expected)
     assert all(text in remark for text, remark in zip(expected, remarks(page), strict=True))
-    for metric in {name for event in happened if event["event"] == "evaluation" for name in event["metrics"]}:
+    for metric in {name for event in run_events if event["event"] == "evaluation" for name in event["metrics"]}:
         assert metric in text
     assert text.count("<svg") >= 2
 
 
 def remarks(page: Path) -> list[str]:
-    """What is listed under Remarks, without markup."""
-    found = re.search(r"<h2>Remarks</h2><ul>(.*?)</ul>", page.read_text(), re.DOTALL)
-    items = re.findall(r"<li>(.*?)</li>", found[1], re.DOTALL) if found else []
+    """Return the items of the section Remarks, without markup."""
+    section = re.search(r"<h2>Remarks</h2><ul>(.*?)</ul>", page.read_text(), re.DOTALL)
+    items = re.findall(r"<li>(.*?)</li>", section[1], re.DOTALL) if section else []
     return [re.sub(r"<[^>]*>", "", item) for item in items]
 
 
-def copied(name: str, folder: Path) -> Path:
-    """The run `name` in `folder` with its recipe's file beside it, which is where plan.json then says that it is."""
+def copy_run(name: str, folder: Path) -> Path:
+    """Copy the run `name` and its recipe's file to `folder`, and set the recipe's path in plan.json."""
     run = folder / name
     shutil.copytree(FIXTURE / name, run)
     if recipe := RECIPES.get(name):
         shutil.copy(FIXTURE / recipe, folder)
         plan = (run / "plan.json").read_text()
-        (run / "plan.json").write_text(plan.replace(read(run / "plan.json")["reference"], str(folder / recipe)))
+        (run / "plan.json").write_text(plan.replace(read_json(run / "plan.json")["reference"], str(folder / recipe)))
     return run
 
 
@@ -257,59 +263,61 @@ def recipe_beside(run: Path) -> str:
 
 
 def environment(run: Path) -> dict[str, Any]:
-    """What the newest checkpoint says that its bits depend on."""
-    return read(newest_checkpoint(run) / "state.json")["environment"]
+    """Return the environment that the newest checkpoint stores: what its bits depend on."""
+    return read_json(newest_checkpoint(run) / "state.json")["environment"]
 
 
-def differences(run: Path) -> list[str]:
-    """The names of what is not here as it was where the run's newest checkpoint was saved."""
+def environment_differences(run: Path) -> list[str]:
+    """Return the names of facts that differ between this environment and that of the run's newest checkpoint."""
     saved = environment(run)
-    here = {
+    present = {
         "torch": torch.__version__,
         "numpy": numpy.__version__,
         "python": platform.python_version(),
         "threads": torch.get_num_threads(),
         "instructions": torch.backends.cpu.get_cpu_capability(),
     }
-    here |= {library: version(library) for library in ("transformers", "accelerate", "peft", "trl") if library in saved}
-    return sorted(name for name in here if name in saved and here[name] != saved[name])
+    present |= {
+        library: version(library) for library in ("transformers", "accelerate", "peft", "trl") if library in saved
+    }
+    return sorted(name for name in present if name in saved and present[name] != saved[name])
 
 
-def other_processor(run: Path) -> list[str]:
-    """Its name where a run was continued on another than it began on: kernels may be chosen by it."""
-    began, *_, last = (event["machine"]["cpu"] for event in events(run) if event["event"] == "session")
-    return [last] if last != began else []
+def changed_processor(run: Path) -> list[str]:
+    """Return the processor's name if it differs from that of the first session: kernels may depend on it."""
+    first, *_, last = (event["machine"]["cpu"] for event in read_events(run) if event["event"] == "session")
+    return [last] if last != first else []
 
 
 def without_libraries(checkpoint: Path) -> dict[str, Any]:
-    """Its state.json, without the content of sections that are torch's and transformers' affair."""
-    foreign = dict.fromkeys(("model", "optimizer", "scheduler", "scaler", "trainer"))
-    state = read(checkpoint / "state.json")
-    return state | {name: foreign[name] for name in foreign.keys() & state.keys()}
+    """Return its state.json with empty sections where torch and transformers define the content."""
+    library_sections = dict.fromkeys(("model", "optimizer", "scheduler", "scaler", "trainer"))
+    state = read_json(checkpoint / "state.json")
+    return state | {name: library_sections[name] for name in library_sections.keys() & state.keys()}
 
 
 def newest_checkpoint(run: Path) -> Path:
     return max((run / "checkpoints").glob("update-*"))
 
 
-def read(path: Path) -> dict[str, Any]:
+def read_json(path: Path) -> dict[str, Any]:
     return json.loads(path.read_text())
 
 
-def events(run: Path) -> list[dict[str, Any]]:
+def read_events(run: Path) -> list[dict[str, Any]]:
     return [json.loads(line) for line in (run / "events.jsonl").read_text().splitlines()]
 
 
-def notes(run: Path) -> list[str]:
-    return [event["message"] for event in events(run) if event["event"] == "note"]
+def read_notes(run: Path) -> list[str]:
+    return [event["message"] for event in read_events(run) if event["event"] == "note"]
 
 
-def files(run: Path) -> set[str]:
-    """The names of a run's files, whatever update they are of."""
+def file_names(run: Path) -> set[str]:
+    """Return the names of a run's files, without the numbers of updates."""
     return {re.sub(r"\d{8}", "N", str(path.relative_to(run))) for path in run.rglob("*") if path.is_file()}
 
 
-def contents(run: Path) -> dict[str, bytes]:
+def read_files(run: Path) -> dict[str, bytes]:
     return {str(path.relative_to(run)): path.read_bytes() for path in run.rglob("*") if path.is_file()}
 
 
@@ -317,10 +325,12 @@ def names(metrics: dict[str, Any]) -> dict[str, set[str]]:
     return {part: set(values) for part, values in metrics.items()}
 
 
-def keys(value: Any, at: str = "") -> set[str]:
-    """The keys of JSON and of whatever is in it, each with those above it."""
+def keys(value: Any, path: str = "") -> set[str]:
+    """Return the paths of all keys in a JSON value."""
     if isinstance(value, list):
-        return set().union(*(keys(item, f"{at}[]") for item in value))
+        return set().union(*(keys(item, f"{path}[]") for item in value))
     if isinstance(value, dict):
-        return {f"{at}.{name}" for name in value}.union(*(keys(item, f"{at}.{name}") for name, item in value.items()))
+        return {f"{path}.{name}" for name in value}.union(
+            *(keys(item, f"{path}.{name}") for name, item in value.items())
+        )
     return set()

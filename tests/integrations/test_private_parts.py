@@ -1,4 +1,4 @@
-"""Resuming with transformers' private parts and without: the same bits."""
+"""Resuming with and without transformers' private methods gives the same bits."""
 
 import pytest
 import torch
@@ -7,13 +7,13 @@ from transformers import Trainer
 
 from shoestring.integrations import private_parts
 from shoestring.integrations.trainer import surviving
-from tests.integrations.test_trainer import Dropping, Sums, arguments, terminated
+from tests.integrations.test_trainer import DropoutModel, Sums, make_arguments, terminate
 
 
-def trained(run, *, stop_at=0):
-    """(Updates done, all weights); its order of samples has a generator of its own, as TRL's has."""
+def train(run, *, stop_at=0):
+    """Train one session with a sampler that has its own generator, as TRL's has; return (updates, all weights)."""
 
-    class Repeating(Trainer):
+    class TrainerWithSampler(Trainer):
         count = 0
 
         def _get_train_sampler(self, *_):
@@ -22,39 +22,41 @@ def trained(run, *, stop_at=0):
         def training_step(self, *args, **kwargs):
             self.count += 1
             if self.count == stop_at:
-                terminated()
+                terminate()
             return super().training_step(*args, **kwargs)
 
     with surviving(run) as survive:
         torch.manual_seed(3)
-        trainer = survive(Repeating)(model=Dropping(), args=arguments(run.parent / "own"), train_dataset=Sums())
+        trainer = survive(TrainerWithSampler)(
+            model=DropoutModel(), args=make_arguments(run.parent / "own"), train_dataset=Sums()
+        )
         trainer.train()
         weights = torch.cat([value.flatten().double() for value in trainer.model.state_dict().values()])
         return trainer.state.global_step, weights
 
 
 @pytest.fixture(scope="module")
-def undisturbed(tmp_path_factory):
-    return trained(tmp_path_factory.mktemp("undisturbed") / "run")
+def uninterrupted(tmp_path_factory):
+    return train(tmp_path_factory.mktemp("uninterrupted") / "run")
 
 
 @pytest.mark.parametrize("private", [True, False])
-def test_a_run_resumed_in_its_second_epoch_ends_in_the_same_bits(undisturbed, tmp_path, monkeypatch, private):
+def test_resume_in_the_second_epoch_is_exact(uninterrupted, tmp_path, monkeypatch, private):
     if not private:
-        monkeypatch.setattr(private_parts, "available", lambda _: False)
-    reached, _ = trained(tmp_path / "run", stop_at=18)
-    assert 7 < reached < 14
-    updates, weights = trained(tmp_path / "run")
-    assert updates == undisturbed[0] and torch.equal(weights, undisturbed[1])
+        monkeypatch.setattr(private_parts, "has_private_parts", lambda _: False)
+    interrupted_at, _ = train(tmp_path / "run", stop_at=18)
+    assert 7 < interrupted_at < 14
+    updates, weights = train(tmp_path / "run")
+    assert updates == uninterrupted[0] and torch.equal(weights, uninterrupted[1])
 
 
-def test_the_versions_that_are_installed_have_the_private_parts():
-    assert private_parts.available(Trainer)
-    assert not private_parts.available(object)
+def test_installed_versions_have_the_private_parts():
+    assert private_parts.has_private_parts(Trainer)
+    assert not private_parts.has_private_parts(object)
 
 
-def test_cycles_are_counted_by_trl_or_by_updates():
-    class Made:
+def test_cycles_are_counted_in_microbatches():
+    class FakeTrainer:
         class args:  # noqa: N801
             steps_per_generation, gradient_accumulation_steps = 4, 2
 
@@ -63,8 +65,8 @@ def test_cycles_are_counted_by_trl_or_by_updates():
 
         num_iterations = 1
 
-    assert not private_parts.between_cycles(Made)
-    Made.state.global_step = 4
-    assert private_parts.between_cycles(Made)
-    Made._step = 6
-    assert not private_parts.between_cycles(Made)
+    assert not private_parts.is_between_cycles(FakeTrainer)
+    FakeTrainer.state.global_step = 4
+    assert private_parts.is_between_cycles(FakeTrainer)
+    FakeTrainer._step = 6
+    assert not private_parts.is_between_cycles(FakeTrainer)

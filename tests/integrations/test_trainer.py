@@ -1,4 +1,4 @@
-"""Hugging Face's Trainer with a model and data of its own, run, stopped, killed and continued."""
+"""Resumable versions of Hugging Face's Trainer: sessions that finish, are stopped, are killed and resume."""
 
 import json
 import os
@@ -15,11 +15,11 @@ from shoestring.errors import CheckpointError, UsageError
 from shoestring.integrations.trainer import surviving
 
 UPDATES = 21
-"""50 samples in microbatches of 4, two to an update, three times: an epoch ends in the midst of an update."""
+"""50 samples in microbatches of 4, two to an update, three times: an epoch ends within an update."""
 
 
-class Dropping(nn.Module):
-    """Draws random numbers in each forward."""
+class DropoutModel(nn.Module):
+    """A model that draws random numbers in each forward."""
 
     def __init__(self, width=16):
         super().__init__()
@@ -39,87 +39,92 @@ class Sums(torch.utils.data.Dataset):
         return {"x": x, "y": x.sum()}
 
 
-def arguments(folder):
+def make_arguments(folder):
     return TrainingArguments(
         output_dir=str(folder), per_device_train_batch_size=4, gradient_accumulation_steps=2, num_train_epochs=3,
         learning_rate=1e-2, report_to=[], logging_steps=5, use_cpu=True, save_strategy="no", seed=5,
     )  # fmt: skip
 
 
-def trained(run, *, act=None, at=0, width=16, **chosen):
-    """(Why it ended, updates done, all weights); `act` in the `at`th microbatch of this session."""
+def train(run, *, act=None, act_at=0, width=16, **session_options):
+    """Train one session; return (reason of an early stop, updates, all weights).
 
-    class Acting(Trainer):
+    `act` is called in the `act_at`th microbatch of this session.
+    """
+
+    class ActingTrainer(Trainer):
         count = 0
 
         def training_step(self, *args, **kwargs):
             self.count += 1
-            if self.count == at:
+            if self.count == act_at:
                 act()
             return super().training_step(*args, **kwargs)
 
-    with surviving(run, **chosen) as survive:
+    with surviving(run, **session_options) as survive:
         torch.manual_seed(3)
-        trainer = survive(Acting)(model=Dropping(width), args=arguments(run.parent / "own"), train_dataset=Sums())
+        trainer = survive(ActingTrainer)(
+            model=DropoutModel(width), args=make_arguments(run.parent / "own"), train_dataset=Sums()
+        )
         trainer.train()
         weights = torch.cat([value.flatten().double() for value in trainer.model.state_dict().values()])
         return survive.ended, trainer.state.global_step, weights
 
 
-def terminated():
+def terminate():
     os.kill(os.getpid(), signal.SIGTERM)
 
 
 @pytest.fixture(scope="module")
-def undisturbed(tmp_path_factory):
-    ended, updates, weights = trained(tmp_path_factory.mktemp("undisturbed") / "run")
-    assert (ended, updates) == ("", UPDATES)
+def uninterrupted_weights(tmp_path_factory):
+    stop_reason, updates, weights = train(tmp_path_factory.mktemp("uninterrupted") / "run")
+    assert (stop_reason, updates) == ("", UPDATES)
     return weights
 
 
 @pytest.mark.parametrize("stops", [(1, 30), (13, 2), (14, 15)])
-def test_stopped_and_continued_it_ends_in_the_same_bits(stops, undisturbed, tmp_path):
+def test_stopped_run_resumes_bit_for_bit(stops, uninterrupted_weights, tmp_path):
     run = tmp_path / "run"
-    done = 0
-    for at in stops:
-        ended, updates, _ = trained(run, act=terminated, at=at)
-        assert ended == "SIGTERM" and updates > done
+    previous_updates = 0
+    for micro_batch in stops:
+        stop_reason, updates, _ = train(run, act=terminate, act_at=micro_batch)
+        assert stop_reason == "SIGTERM" and updates > previous_updates
         assert json.loads((run / "state.json").read_text())["status"] == "paused"
-        done = updates
-    ended, updates, weights = trained(run)
-    assert (ended, updates) == ("", UPDATES)
-    assert torch.equal(weights, undisturbed)
+        previous_updates = updates
+    stop_reason, updates, weights = train(run)
+    assert (stop_reason, updates) == ("", UPDATES)
+    assert torch.equal(weights, uninterrupted_weights)
     assert json.loads((run / "state.json").read_text())["status"] == "finished"
 
 
-def test_killed_and_continued_it_ends_in_the_same_bits(undisturbed, tmp_path):
+def test_killed_run_resumes_bit_for_bit(uninterrupted_weights, tmp_path):
     script = (
         "import os, signal, sys, torch; torch.set_num_threads(int(sys.argv[2])); from pathlib import Path;"
-        "from tests.integrations.test_trainer import trained;"
-        "trained(Path(sys.argv[1]), act=lambda: os.kill(os.getpid(), signal.SIGKILL), at=20, save_every_seconds=0.0)"
+        "from tests.integrations.test_trainer import train;"
+        "train(Path(sys.argv[1]), act=lambda: os.kill(os.getpid(), signal.SIGKILL), act_at=20, save_every_seconds=0.0)"
     )
-    killed = subprocess.run(
+    process = subprocess.run(
         [sys.executable, "-c", script, str(tmp_path / "run"), str(torch.get_num_threads())],
         capture_output=True,
         check=False,
     )
-    assert killed.returncode == -signal.SIGKILL, killed.stderr.decode()
-    _, updates, weights = trained(tmp_path / "run")
+    assert process.returncode == -signal.SIGKILL, process.stderr.decode()
+    _, updates, weights = train(tmp_path / "run")
     assert updates == UPDATES
-    assert torch.equal(weights, undisturbed)
+    assert torch.equal(weights, uninterrupted_weights)
 
 
-def test_without_our_order_the_second_epoch_would_begin_as_the_first_one_did(undisturbed, tmp_path, monkeypatch):
-    """Which is what this test is there for: it fails where epochs are not told apart."""
+def test_epochs_need_seeds_of_their_own(uninterrupted_weights, tmp_path, monkeypatch):
+    """If seeds ignored the epoch, weights would differ, so the tests above would notice."""
     from shoestring.integrations import callback
 
     monkeypatch.setattr(callback, "derive", lambda seed, *_: seed)
-    _, _, weights = trained(tmp_path / "run")
-    assert not torch.equal(weights, undisturbed)
+    _, _, weights = train(tmp_path / "run")
+    assert not torch.equal(weights, uninterrupted_weights)
 
 
-def test_nothing_is_pickled_and_frozen_weights_are_not_saved(undisturbed, tmp_path):
-    trained(tmp_path / "run", act=terminated, at=4)
+def test_checkpoints_have_no_pickles_and_no_frozen_weights(uninterrupted_weights, tmp_path):
+    train(tmp_path / "run", act=terminate, act_at=4)
     files = {path.name for path in (tmp_path / "run" / "checkpoints").rglob("*") if path.is_file()}
     assert files == {"manifest.json", "state.json", "model.safetensors", "optimizer.safetensors"}
     assert not list(tmp_path.rglob("*.pt*"))
@@ -127,54 +132,59 @@ def test_nothing_is_pickled_and_frozen_weights_are_not_saved(undisturbed, tmp_pa
     assert "frozen.weight" not in model and "layers.2.running_mean" in model
 
 
-def test_the_checkpoint_of_another_model_is_refused(tmp_path):
-    trained(tmp_path / "run", act=terminated, at=4)
-    with pytest.raises(CheckpointError, match="another model") as refused:
-        trained(tmp_path / "run", width=17, allow_inexact=True)  # frozen weights are others already
-    assert any("(16, 8)" in problem and "(17, 8)" in problem for problem in refused.value.problems)
+def test_checkpoint_of_another_model_is_refused(tmp_path):
+    train(tmp_path / "run", act=terminate, act_at=4)
+    with pytest.raises(CheckpointError, match="another model") as error:
+        train(tmp_path / "run", width=17, allow_inexact=True)  # the frozen weights differ as well
+    assert any("(16, 8)" in problem and "(17, 8)" in problem for problem in error.value.problems)
     assert json.loads((tmp_path / "run" / "state.json").read_text())["status"] == "failed"
 
 
-def test_it_ends_before_its_limit(tmp_path):
-    ended, updates, _ = trained(tmp_path / "run", limit_seconds=3.01)
-    assert ended.startswith("session limit")
+def test_session_ends_before_its_limit(tmp_path):
+    stop_reason, updates, _ = train(tmp_path / "run", limit_seconds=3.01)
+    assert stop_reason.startswith("session limit")
     assert updates < UPDATES
 
 
-def test_a_run_is_continued_under_the_same_arguments(tmp_path, monkeypatch):
-    trained(tmp_path / "run", act=terminated, at=4)
-    given = arguments(tmp_path / "own")
-    given.per_device_train_batch_size = 2
-    monkeypatch.setattr(sys.modules[__name__], "arguments", lambda _: given)
-    with pytest.raises(UsageError, match="bit for bit") as refused:
-        trained(tmp_path / "run")
-    assert any("micro_batch: saved under 4, here 2" in problem for problem in refused.value.problems)
-    ended, updates, _ = trained(tmp_path / "run", allow_inexact=True)
-    assert (ended, updates > UPDATES) == ("", True)
+def test_resume_needs_the_same_arguments(tmp_path, monkeypatch):
+    train(tmp_path / "run", act=terminate, act_at=4)
+    training_arguments = make_arguments(tmp_path / "own")
+    training_arguments.per_device_train_batch_size = 2
+    monkeypatch.setattr(sys.modules[__name__], "make_arguments", lambda _: training_arguments)
+    with pytest.raises(UsageError, match="bit for bit") as error:
+        train(tmp_path / "run")
+    assert any("micro_batch: saved under 4, here 2" in problem for problem in error.value.problems)
+    stop_reason, updates, _ = train(tmp_path / "run", allow_inexact=True)
+    assert (stop_reason, updates > UPDATES) == ("", True)
 
 
 def test_nothing_is_printed_to_stdout(tmp_path, capsys):
-    trained(tmp_path / "run")
+    train(tmp_path / "run")
     assert capsys.readouterr().out == ""
 
 
-def test_saves_that_the_trainer_s_arguments_ask_for_are_the_run_s_checkpoints(undisturbed, tmp_path, monkeypatch):
-    given = arguments(tmp_path / "own")
-    given.save_strategy, given.save_steps = "steps", 4
-    monkeypatch.setattr(sys.modules[__name__], "arguments", lambda _: given)
-    ended, updates, weights = trained(tmp_path / "run", save_every_seconds=1e6, keep_checkpoints=9)
-    saved = sorted(int(path.name.partition("-")[2]) for path in (tmp_path / "run" / "checkpoints").glob("update-*"))
-    assert (ended, updates, saved) == ("", UPDATES, [0, 4, 8, 12, 16, 20, 21])
-    assert torch.equal(weights, undisturbed)
+def test_requested_saves_become_checkpoints_of_the_run(uninterrupted_weights, tmp_path, monkeypatch):
+    training_arguments = make_arguments(tmp_path / "own")
+    training_arguments.save_strategy, training_arguments.save_steps = "steps", 4
+    monkeypatch.setattr(sys.modules[__name__], "make_arguments", lambda _: training_arguments)
+    stop_reason, updates, weights = train(tmp_path / "run", save_every_seconds=1e6, keep_checkpoints=9)
+    saved_updates = sorted(
+        int(path.name.partition("-")[2]) for path in (tmp_path / "run" / "checkpoints").glob("update-*")
+    )
+    assert (stop_reason, updates, saved_updates) == ("", UPDATES, [0, 4, 8, 12, 16, 20, 21])
+    assert torch.equal(weights, uninterrupted_weights)
     assert not list((tmp_path / "own").glob("checkpoint-*"))
 
 
-def test_saves_of_the_best_evaluation_are_the_run_s_checkpoints_too(tmp_path):
-    given = arguments(tmp_path / "own")
-    given.save_strategy, given.eval_strategy, given.metric_for_best_model = "best", "epoch", "loss"
-    given.per_device_eval_batch_size, given.num_train_epochs, given.label_names = 50, 1, ["y"]
+def test_best_evaluation_saves_a_checkpoint_of_the_run(tmp_path):
+    training_arguments = make_arguments(tmp_path / "own")
+    training_arguments.save_strategy, training_arguments.eval_strategy = "best", "epoch"
+    training_arguments.metric_for_best_model, training_arguments.label_names = "loss", ["y"]
+    training_arguments.per_device_eval_batch_size, training_arguments.num_train_epochs = 50, 1
     with surviving(tmp_path / "run", save_every_seconds=1e6) as survive:
         torch.manual_seed(3)
-        survive(Trainer)(model=Dropping(), args=given, train_dataset=Sums(), eval_dataset=Sums()).train()
+        survive(Trainer)(
+            model=DropoutModel(), args=training_arguments, train_dataset=Sums(), eval_dataset=Sums()
+        ).train()
     assert sorted(path.name for path in (tmp_path / "run" / "checkpoints").glob("update-*"))[-1] == "update-00000007"
     assert not list((tmp_path / "own").glob("checkpoint-*"))

@@ -1,4 +1,4 @@
-"""The metrics of saved weights: those that the run itself found, from the model's bytes alone."""
+"""Evaluation of saved weights gives the metrics of the run, from the model's file alone."""
 
 import json
 import shutil
@@ -24,7 +24,7 @@ BARS = "time,open,high,low,close,volume\n" + "".join(
 
 
 def planned(run: Path, recipe: str | object, values: dict, settings: dict) -> None:
-    """The plan.json of a run whose session did not plan."""
+    """Write the plan.json of a run whose session made no plan."""
     loaded, _ = choose(recipe, values)
     plan = StoredPlan.of(loaded, {"settings": {"micro_batch": 64, "precision": "fp32", **settings}})
     options = {**plan.options, "data": None} if "data" in plan.options else plan.options
@@ -33,7 +33,7 @@ def planned(run: Path, recipe: str | object, values: dict, settings: dict) -> No
 
 @pytest.fixture(scope="module")
 def finished(tmp_path_factory):
-    """A run of `temporal` that is finished; not to be changed."""
+    """A finished run of `temporal`, which tests must not change."""
     run = tmp_path_factory.mktemp("finished") / "run"
     session("temporal", run, {**OPTIONS, "micro_batch": 64})
     planned(run, "temporal", OPTIONS, {})
@@ -41,49 +41,50 @@ def finished(tmp_path_factory):
 
 
 @pytest.fixture
-def copied(finished, tmp_path):
+def run_copy(finished, tmp_path):
+    """A copy of the finished run, which a test may change."""
     return Path(shutil.copytree(finished, tmp_path / "run"))
 
 
-def found_by(run):
+def stored_metrics(run):
     return json.loads((run / "state.json").read_text())["metrics"]
 
 
-def everything(run):
+def file_states(run):
     return {path: (sha256(path), path.stat().st_mtime_ns) for path in sorted(run.rglob("*")) if path.is_file()}
 
 
-def test_a_runs_best_weights_have_the_metrics_that_the_run_found_and_nothing_is_written(finished):
-    before = everything(finished)
-    found = shoestring.evaluate(finished)
-    assert found.metrics == found_by(finished)
-    assert (found.weights, found.recipe) == (str(finished / "best"), "temporal")
-    assert everything(finished) == before
+def test_best_weights_have_the_metrics_of_the_run(finished):
+    states_before = file_states(finished)
+    result = shoestring.evaluate(finished)
+    assert result.metrics == stored_metrics(finished)
+    assert (result.weights, result.recipe) == (str(finished / "best"), "temporal")
+    assert file_states(finished) == states_before
 
 
-def test_what_the_recipe_says_of_its_data_is_told_after_they_were_read(finished, monkeypatch):
+def test_notes_of_the_recipe_follow_reading_of_data(finished, monkeypatch):
     recipe = type(find("temporal").recipe)
-    read = []
+    reads = []
     data = recipe.data
-    monkeypatch.setattr(recipe, "data", lambda self: read.append(1) or data(self))
-    monkeypatch.setattr(recipe, "notes", lambda _: [f"the data were read {len(read)} times"], raising=False)
+    monkeypatch.setattr(recipe, "data", lambda self: reads.append(1) or data(self))
+    monkeypatch.setattr(recipe, "notes", lambda _: [f"the data were read {len(reads)} times"], raising=False)
     assert shoestring.evaluate(finished).notes == ("the data were read 1 times",)
 
 
-def test_without_best_the_last_weights_count_and_without_those_the_newest_checkpoints(copied):
-    last = shoestring.evaluate(copied / "light")
-    shutil.rmtree(copied / "best")
-    assert shoestring.evaluate(copied).metrics == last.metrics
-    shutil.rmtree(copied / "light")
-    found = shoestring.evaluate(copied)
-    newest = max((copied / "checkpoints").glob("update-*"))
-    assert (found.weights, found.metrics) == (str(newest), last.metrics)
-    assert found.update == int(newest.name.removeprefix("update-"))
-    assert shoestring.evaluate(newest).metrics == last.metrics
+def test_last_weights_and_checkpoint_are_fallbacks(run_copy):
+    last_weights = shoestring.evaluate(run_copy / "light")
+    shutil.rmtree(run_copy / "best")
+    assert shoestring.evaluate(run_copy).metrics == last_weights.metrics
+    shutil.rmtree(run_copy / "light")
+    result = shoestring.evaluate(run_copy)
+    newest = max((run_copy / "checkpoints").glob("update-*"))
+    assert (result.weights, result.metrics) == (str(newest), last_weights.metrics)
+    assert result.update == int(newest.name.removeprefix("update-"))
+    assert shoestring.evaluate(newest).metrics == last_weights.metrics
 
 
-def test_the_optimizers_file_is_neither_needed_nor_read(copied):
-    newest = max((copied / "checkpoints").glob("update-*"))
+def test_optimizer_file_is_not_read(run_copy):
+    newest = max((run_copy / "checkpoints").glob("update-*"))
     expected = shoestring.evaluate(newest).metrics
     (newest / "optimizer.safetensors").write_bytes(b"no optimizer")
     assert shoestring.evaluate(newest).metrics == expected
@@ -91,15 +92,15 @@ def test_the_optimizers_file_is_neither_needed_nor_read(copied):
     assert shoestring.evaluate(newest).metrics == expected
 
 
-def test_no_optimizer_is_made(finished, monkeypatch):
+def test_no_optimizer_is_created(finished, monkeypatch):
     recipe = type(find("temporal").recipe)
-    monkeypatch.setattr(recipe, "optimizer", lambda *_: pytest.fail("an optimizer was made"))
+    monkeypatch.setattr(recipe, "optimizer", lambda *_: pytest.fail("an optimizer was created"))
     assert shoestring.evaluate(finished).metrics
 
 
 @pytest.mark.parametrize("name", ["model.safetensors", "state.json", "manifest.json"])
-def test_a_flipped_byte_of_a_checkpoint_is_found(copied, name):
-    newest = max((copied / "checkpoints").glob("update-*"))
+def test_flipped_byte_of_a_checkpoint_is_detected(run_copy, name):
+    newest = max((run_copy / "checkpoints").glob("update-*"))
     content = bytearray((newest / name).read_bytes())
     content[len(content) // 2] ^= 1
     (newest / name).write_bytes(content)
@@ -108,10 +109,10 @@ def test_a_flipped_byte_of_a_checkpoint_is_found(copied, name):
     assert "older checkpoint" in error.value.hint
 
 
-def test_damaged_weights_alone_are_an_error(copied):
-    (copied / "best" / "model.safetensors").write_bytes(b"\x08\x00")
+def test_damaged_best_weights_are_an_error(run_copy):
+    (run_copy / "best" / "model.safetensors").write_bytes(b"\x08\x00")
     with pytest.raises(CheckpointError, match="cannot be loaded"):
-        shoestring.evaluate(copied)
+        shoestring.evaluate(run_copy)
 
 
 def test_weights_of_another_model_are_an_error(finished):
@@ -121,47 +122,47 @@ def test_weights_of_another_model_are_an_error(finished):
         shoestring.evaluate(max((finished / "checkpoints").glob("update-*")), size="full")
 
 
-def test_other_data_are_said_to_be_others(finished, tmp_path):
+def test_other_data_adds_a_note(finished, tmp_path):
     bars = tmp_path / "bars.csv"
     bars.write_text(BARS)
-    found = shoestring.evaluate(finished, data=bars)
-    assert found.metrics.keys() == {"validation", "test"}
-    assert found.metrics != found_by(finished)
-    assert found.notes[0] == f"data={bars}, the run has None"
+    result = shoestring.evaluate(finished, data=bars)
+    assert result.metrics.keys() == {"validation", "test"}
+    assert result.metrics != stored_metrics(finished)
+    assert result.notes[0] == f"data={bars}, but the run was trained with None"
 
 
-def test_any_size_of_microbatch_gives_the_same_metrics_but_for_rounding(finished):
-    found = shoestring.evaluate(finished, micro_batch=7).metrics["test"]
-    assert found["loss"] == pytest.approx(found_by(finished)["test"]["loss"], rel=1e-6)
-    assert found["accuracy"] == found_by(finished)["test"]["accuracy"]
+def test_microbatch_size_changes_only_rounding(finished):
+    metrics = shoestring.evaluate(finished, micro_batch=7).metrics["test"]
+    assert metrics["loss"] == pytest.approx(stored_metrics(finished)["test"]["loss"], rel=1e-6)
+    assert metrics["accuracy"] == stored_metrics(finished)["test"]["accuracy"]
 
 
-def test_a_precision_that_is_not_here_is_said(copied):
-    stored = json.loads((copied / "plan.json").read_text())
+def test_unsupported_precision_adds_a_note(run_copy):
+    stored = json.loads((run_copy / "plan.json").read_text())
     stored["plan"]["settings"]["precision"] = "fp16"
-    (copied / "plan.json").write_text(json.dumps(stored))
-    found = shoestring.evaluate(copied, on="cpu")
-    assert found.precision == "fp32" and "fp16" in found.notes[0]
-    assert found.metrics == found_by(copied)
+    (run_copy / "plan.json").write_text(json.dumps(stored))
+    result = shoestring.evaluate(run_copy, on="cpu")
+    assert result.precision == "fp32" and "fp16" in result.notes[0]
+    assert result.metrics == stored_metrics(run_copy)
 
 
-@pytest.mark.parametrize("what", ["nothing", "empty", "file", "part", "weights"])
-def test_a_directory_that_is_no_run_is_a_question_that_cannot_be_answered(copied, tmp_path, what):
-    where = tmp_path / "elsewhere"
-    if what == "empty":
-        where.mkdir()
-    elif what == "file":
-        where.write_text("")
-    elif what == "part":
-        where = copied / "checkpoints"
-    elif what == "weights":  # without the run's plan nobody knows what model they are of
-        shutil.copytree(copied / "best", where / "best")
-        where = where / "best"
+@pytest.mark.parametrize("content", ["nothing", "empty", "file", "part", "weights"])
+def test_directory_without_a_run_is_invalid_usage(run_copy, tmp_path, content):
+    path = tmp_path / "elsewhere"
+    if content == "empty":
+        path.mkdir()
+    elif content == "file":
+        path.write_text("")
+    elif content == "part":
+        path = run_copy / "checkpoints"
+    elif content == "weights":  # without the run's plan the model is unknown
+        shutil.copytree(run_copy / "best", path / "best")
+        path = path / "best"
     with pytest.raises(UsageError, match=r"no directory|neither a run nor"):
-        shoestring.evaluate(where)
+        shoestring.evaluate(path)
 
 
-def test_a_run_that_has_saved_nothing_says_so(tmp_path):
+def test_run_without_saved_weights_is_invalid_usage(tmp_path):
     run = tmp_path / "run"
     run.mkdir()
     planned(run, "temporal", OPTIONS, {})
@@ -169,10 +170,10 @@ def test_a_run_that_has_saved_nothing_says_so(tmp_path):
         shoestring.evaluate(run)
 
 
-def test_a_plan_that_lacks_what_is_needed_says_what(copied):
-    (copied / "plan.json").write_text('{"recipe": "temporal"}')
+def test_incomplete_plan_names_the_missing_keys(run_copy):
+    (run_copy / "plan.json").write_text('{"recipe": "temporal"}')
     with pytest.raises(UsageError, match="lacks digest, options, plan, reference"):
-        shoestring.evaluate(copied)
+        shoestring.evaluate(run_copy)
 
 
 MINE = """
@@ -188,99 +189,99 @@ class Mine:
 """
 
 
-def test_a_recipe_that_has_moved_is_asked_for_and_can_be_given(tmp_path):
+def test_moved_recipe_can_be_passed(tmp_path):
     path, run = tmp_path / "mine.py", tmp_path / "run"
     path.write_text(MINE)
     session(str(path), run, {"micro_batch": 4})
     planned(run, str(path), {}, {"micro_batch": 4})
-    here = shoestring.evaluate(run)
-    assert here.metrics.keys() == {"train"} and here.metrics["train"]["loss"] > 0
-    moved = tmp_path / "there"
-    moved.mkdir()
-    path.rename(moved / "mine.py")
+    evaluation = shoestring.evaluate(run)
+    assert evaluation.metrics.keys() == {"train"} and evaluation.metrics["train"]["loss"] > 0
+    new_folder = tmp_path / "moved"
+    new_folder.mkdir()
+    path.rename(new_folder / "mine.py")
     with pytest.raises(UsageError, match="not at its stored location") as error:
         shoestring.evaluate(run)
     assert "--recipe" in error.value.hint
-    found = shoestring.evaluate(run, recipe=str(moved / "mine.py"))
-    assert (found.metrics, found.notes) == (here.metrics, ())
-    (moved / "mine.py").write_text(MINE + "# changed\n")
-    assert "not as it was" in shoestring.evaluate(run, recipe=str(moved / "mine.py")).notes[0]
+    result = shoestring.evaluate(run, recipe=str(new_folder / "mine.py"))
+    assert (result.metrics, result.notes) == (evaluation.metrics, ())
+    (new_folder / "mine.py").write_text(MINE + "# changed\n")
+    assert "has changed since the run started" in shoestring.evaluate(run, recipe=str(new_folder / "mine.py")).notes[0]
     with pytest.raises(UsageError, match=r"of mine\.py, not of temporal"):
         shoestring.evaluate(run, recipe="temporal")
 
 
-def test_a_recipe_of_a_process_that_is_gone_is_asked_for(copied):
-    stored = json.loads((copied / "plan.json").read_text())
-    (copied / "plan.json").write_text(json.dumps({**stored, "reference": ""}))
+def test_recipe_of_an_ended_process_has_to_be_passed(run_copy):
+    stored = json.loads((run_copy / "plan.json").read_text())
+    (run_copy / "plan.json").write_text(json.dumps({**stored, "reference": ""}))
     with pytest.raises(UsageError, match="a Python process that has ended"):
-        shoestring.evaluate(copied)
+        shoestring.evaluate(run_copy)
 
 
-def test_memory_that_runs_out_means_smaller_microbatches(finished, monkeypatch):
+def test_out_of_memory_halves_the_microbatch(finished, monkeypatch):
     recipe = type(find("temporal").recipe)
-    own, sizes = recipe.evaluate, []
+    original, sizes = recipe.evaluate, []
 
     def evaluate(self, model, batches):
-        def watched():
+        def limited():
             for batch in batches:
                 sizes.append(len(batch[0]))
                 if sizes[-1] > 20:
                     raise MemoryError("CUDA out of memory")
                 yield batch
 
-        return own(self, model, watched())
+        return original(self, model, limited())
 
     monkeypatch.setattr(recipe, "evaluate", evaluate)
-    found = shoestring.evaluate(finished)
+    result = shoestring.evaluate(finished)
     assert sizes[:3] == [64, 32, 16]
-    assert found.metrics["test"]["accuracy"] == found_by(finished)["test"]["accuracy"]
-    monkeypatch.setattr(recipe, "evaluate", _always_full)
+    assert result.metrics["test"]["accuracy"] == stored_metrics(finished)["test"]["accuracy"]
+    monkeypatch.setattr(recipe, "evaluate", _run_out_of_memory)
     with pytest.raises(RunError, match="microbatches of 1"):
         shoestring.evaluate(finished)
 
 
-def _always_full(*_):
+def _run_out_of_memory(*_):
     raise MemoryError("CUDA out of memory")
 
 
-def test_a_limit_that_is_too_short_is_an_error_not_a_part_of_the_metrics(finished):
+def test_short_limit_is_an_error(finished):
     with pytest.raises(RunError, match="not evaluated: session limit"):
         shoestring.evaluate(finished, limit_seconds=0.5)
 
 
-def test_only_this_machine_evaluates(finished):
+def test_other_targets_are_invalid_usage(finished):
     with pytest.raises(UsageError, match="on this machine"):
         shoestring.evaluate(finished, on="kaggle-t4")
 
 
-def test_the_answer_is_json(finished):
-    assert json.loads(json.dumps(asdict(shoestring.evaluate(finished))))["metrics"] == found_by(finished)
+def test_result_can_be_serialized_as_json(finished):
+    assert json.loads(json.dumps(asdict(shoestring.evaluate(finished))))["metrics"] == stored_metrics(finished)
 
 
-def test_a_bad_option_is_a_question(finished):
+def test_unknown_option_is_invalid_usage(finished):
     with pytest.raises(UsageError, match="datta"):
         shoestring.evaluate(finished, datta="x")
     assert directory_bytes(finished)
 
 
-def test_the_weights_of_an_epoch_are_no_full_checkpoint(copied):
-    epoch = copied / "light" / "update-00000007"
-    shutil.copytree(copied / "best", epoch)
-    assert shoestring.evaluate(epoch).metrics == found_by(copied)
+def test_weights_of_an_epoch_are_light(run_copy):
+    epoch = run_copy / "light" / "update-00000007"
+    shutil.copytree(run_copy / "best", epoch)
+    assert shoestring.evaluate(epoch).metrics == stored_metrics(run_copy)
 
 
-def test_one_flipped_bit_of_the_best_weights_is_found(copied):
-    path = copied / "best" / "model.safetensors"
+def test_flipped_bit_of_the_best_weights_is_detected(run_copy):
+    path = run_copy / "best" / "model.safetensors"
     content = bytearray(path.read_bytes())
     content[-2] ^= 1
     path.write_bytes(content)
-    with pytest.raises(CheckpointError, match=r"best/model\.safetensors cannot be loaded: its SHA-256 digest does not"):
-        shoestring.evaluate(copied)
+    with pytest.raises(CheckpointError, match=r"best/model\.safetensors cannot be loaded: its bytes are not those"):
+        shoestring.evaluate(run_copy)
 
 
-def test_weights_without_a_manifest_are_said_to_be_unverified(finished, copied):
+def test_weights_without_a_manifest_are_unverified(finished, run_copy):
     assert not any("not verified" in note for note in shoestring.evaluate(finished).notes)
-    (copied / "best" / "manifest.json").unlink()
-    answer = shoestring.evaluate(copied)
-    assert answer.metrics == found_by(copied)
-    assert any("are not verified" in note for note in answer.notes)
+    (run_copy / "best" / "manifest.json").unlink()
+    result = shoestring.evaluate(run_copy)
+    assert result.metrics == stored_metrics(run_copy)
+    assert any("are not verified" in note for note in result.notes)

@@ -1,78 +1,78 @@
-"""Asks the installed PyTorch what it can do here, in a process of its own: a build that breaks is an answer as well."""
+"""The capabilities of the installed PyTorch, read in a child process because importing a broken build may crash."""
 
 import json
 import subprocess
 import sys
 from typing import Any
 
-from shoestring.check.facts import Build, Used
+from shoestring.check.facts import Build, Gpu
 
 _SECONDS = 60.0
 
 
-def look(seconds: float = _SECONDS) -> Build:
-    """The build, and what a small product on each shown GPU ended with."""
+def probe_build(seconds: float = _SECONDS) -> Build:
+    """Return the facts of the installed PyTorch, with the result of a test computation on each visible GPU."""
     command = [sys.executable, "-m", "shoestring.check.build"]
     try:
-        ended = subprocess.run(command, capture_output=True, text=True, timeout=seconds, check=False)
+        process = subprocess.run(command, capture_output=True, text=True, timeout=seconds, check=False)
     except subprocess.TimeoutExpired:
-        return Build(error=f"it did not answer in {seconds:.0f} s")
-    if ended.returncode:
-        last = (ended.stderr.strip().splitlines() or [""])[-1]
-        return Build(error=f"a process that imports it ended with status {ended.returncode}: {last[:300]}")
-    return understood(json.loads(ended.stdout))
+        return Build(error=f"the process that imports torch did not answer within {seconds:.0f} s")
+    if process.returncode:
+        last_line = (process.stderr.strip().splitlines() or [""])[-1]
+        return Build(error=f"a process that imports torch exited with status {process.returncode}: {last_line[:300]}")
+    return parse_build(json.loads(process.stdout))
 
 
-def understood(told: dict[str, Any]) -> Build:
-    """The build from what the child wrote."""
-    used = tuple(Used(**{**each, "capability": tuple(each["capability"])}) for each in told["used"])
-    cuda = None if told["cuda"] is None else tuple(map(int, told["cuda"].split(".")[:2]))
-    return Build(**{**told, "used": used, "cuda": cuda, "archs": tuple(told["archs"])})
+def parse_build(facts: dict[str, Any]) -> Build:
+    """Return the build from the JSON object that the child process wrote."""
+    gpus = tuple(Gpu(**{**gpu, "capability": tuple(gpu["capability"])}) for gpu in facts["gpus"])
+    cuda = None if facts["cuda"] is None else tuple(map(int, facts["cuda"].split(".")[:2]))
+    return Build(**{**facts, "gpus": gpus, "cuda": cuda, "archs": tuple(facts["archs"])})
 
 
-def tell() -> dict[str, Any]:
-    """The facts of this process's torch, as JSON; CUDA is started where there is one."""
+def describe_build() -> dict[str, Any]:
+    """Return the facts of this process's torch as JSON. Initializes CUDA if the build has it."""
     try:
         import torch
     except Exception as error:  # noqa: BLE001  (a broken installation may raise anything)
-        return _nothing(f"it cannot be imported: {type(error).__name__}: {error}")
-    told = {**_nothing(""), "version": torch.__version__, "threads": torch.get_num_threads()}
-    told["cuda"] = torch.version.cuda
+        return _empty_build(f"torch cannot be imported: {type(error).__name__}: {error}")
+    facts = {**_empty_build(""), "version": torch.__version__, "threads": torch.get_num_threads()}
+    facts["cuda"] = torch.version.cuda
     if torch.version.cuda is None:
-        return told
+        return facts
     try:
         torch.cuda.init()
     except Exception as error:  # noqa: BLE001
-        return {**told, "error": _line(error)}
-    built: Any = torch.backends.cuda
-    told["archs"] = list(torch.cuda.get_arch_list())
-    told["flash"] = bool(built.is_flash_attention_available())
-    told["used"] = [_used(torch, index) for index in range(torch.cuda.device_count())]
-    return told
+        return {**facts, "error": _first_line(error)}
+    cuda_backend: Any = torch.backends.cuda
+    facts["archs"] = list(torch.cuda.get_arch_list())
+    facts["flash"] = bool(cuda_backend.is_flash_attention_available())
+    facts["gpus"] = [_test_gpu(torch, index) for index in range(torch.cuda.device_count())]
+    return facts
 
 
-def _used(torch: Any, index: int) -> dict[str, Any]:
-    known = {
+def _test_gpu(torch: Any, index: int) -> dict[str, Any]:
+    facts = {
         "title": torch.cuda.get_device_name(index),
         "capability": list(torch.cuda.get_device_capability(index)),
         "error": "",
     }
     try:
-        ones = torch.ones(64, 64, device=f"cuda:{index}", requires_grad=True)
-        (ones @ ones).sum().backward()
+        matrix = torch.ones(64, 64, device=f"cuda:{index}", requires_grad=True)
+        (matrix @ matrix).sum().backward()
         torch.cuda.synchronize(index)
     except Exception as error:  # noqa: BLE001
-        known["error"] = _line(error)
-    return known
+        facts["error"] = _first_line(error)
+    return facts
 
 
-def _nothing(error: str) -> dict[str, Any]:
-    return {"version": "", "cuda": None, "archs": [], "flash": False, "threads": 1, "used": [], "error": error}
+def _empty_build(error: str) -> dict[str, Any]:
+    return {"version": "", "cuda": None, "archs": [], "flash": False, "threads": 1, "gpus": [], "error": error}
 
 
-def _line(error: BaseException) -> str:
+def _first_line(error: BaseException) -> str:
     return (str(error) or type(error).__name__).splitlines()[0][:300]
 
 
 if __name__ == "__main__":
-    sys.stdout.write(json.dumps(tell()))
+    sys.stdout.write(json.dumps(describe_build()))

@@ -1,4 +1,4 @@
-"""What a check rests on: facts of this machine and of the question, gathered once and judged by pure functions."""
+"""The facts of this machine and of the request, collected once; the checks that evaluate them are pure functions."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -9,123 +9,124 @@ from shoestring.hardware.occupancy import Driver
 
 
 @dataclass(frozen=True, kw_only=True)
-class Used:
-    """One GPU as torch sees and uses it."""
+class Gpu:
+    """One GPU that torch can see."""
 
     title: str
     capability: tuple[int, int]
     error: str = ""
-    """What a small product on it ended with; empty where it went well."""
+    """The error of a test computation on the GPU; empty if it succeeded."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Build:
-    """The installed PyTorch, asked in a process of its own."""
+    """The installed PyTorch build, inspected in a child process."""
 
     version: str = ""
     cuda: tuple[int, int] | None = None
-    """Of the build; None for a build without CUDA."""
+    """The CUDA version of the build; None for a build without CUDA."""
     archs: tuple[str, ...] = ()
-    """What it has kernels for: sm_75, compute_90; empty where CUDA cannot start."""
+    """The architectures the build has kernels for, such as sm_75 or compute_90; empty if CUDA cannot be initialized."""
     flash: bool = False
-    """Whether FlashAttention was built in."""
+    """Whether the build includes FlashAttention."""
     threads: int = 1
-    used: tuple[Used, ...] = ()
+    gpus: tuple[Gpu, ...] = ()
     error: str = ""
-    """Why torch cannot be imported, or why its CUDA cannot start."""
+    """Why torch cannot be imported, or why its CUDA cannot be initialized."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Host:
-    """Cores, memory and places of this machine, as this process may use them."""
+    """Cores, memory and folders of this machine, within the limits of this process."""
 
     cores: int
     """Within affinity and control group."""
-    cores_seen: int
-    """That the system shows."""
+    visible_cores: int
+    """The number that the operating system reports."""
     ram_bytes: int
     """Within the control group."""
     ram_free_bytes: int
     shm_bytes: int | None
-    """Free in /dev/shm, where data-loading processes leave batches; None without one."""
+    """Free in /dev/shm, through which data-loading processes pass batches; None without /dev/shm."""
     temporary: Path
     temporary_free_bytes: int
     environment: Mapping[str, str]
-    """The variables that change what torch does, of those that are set."""
+    """The environment variables that are set and change how torch behaves."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Disk:
-    """A file written where the run would be, and removed again."""
+    """The result of writing a test file where the run's directory would be."""
 
     folder: Path
-    """The run's directory, or the nearest that exists above it."""
-    asked_bytes: int
+    """The run's directory, or its nearest existing parent."""
+    requested_bytes: int
     written_bytes: int
     seconds: float
-    """With waiting for the disk."""
+    """Including fsync."""
     free_bytes: int
-    """As the system claims, which may be the host's."""
+    """As reported by the operating system; in a container this may be the host's free space."""
     used_bytes: int
-    """What the run's directory has already."""
+    """The present size of the run's directory."""
     error: str = ""
     clock_offset_seconds: float | None = None
-    """The file's time minus this process's."""
+    """The file's modification time minus this process's time."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Clock:
-    now: float
-    """Unix seconds."""
+    """The system's clocks."""
+
+    unix_seconds: float
     monotonic: bool
-    """Whether the steady clock went forward."""
+    """Whether the monotonic clock advanced."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Input:
-    """A path that the recipe's options name."""
+    """A path among the recipe's options."""
 
     option: str
     path: Path
     problem: str
-    """Empty where it can be read."""
-    elsewhere: tuple[Path, ...]
-    """Files or folders of that name where platforms put data."""
+    """A predicate such as "does not exist"; empty if the path can be read."""
+    alternatives: tuple[Path, ...]
+    """Files or folders of the same name in the folders where platforms mount data."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Package:
-    """A package that is needed."""
+    """A required package."""
 
     name: str
-    least: str
-    """The oldest version that the project takes; empty for any."""
+    minimum: str
+    """The oldest supported version; empty for any."""
     installed: str
-    """Empty where it is not."""
+    """The installed version; empty if the package is not installed."""
     extra: str = ""
-    """The extra that brings it; empty for one that is always needed."""
+    """The extra that installs it; empty for a package that is always required."""
 
 
 @dataclass(frozen=True, kw_only=True)
-class Holding:
-    """Who has the run's lock."""
+class RunLock:
+    """The state of a run's lock."""
 
     run: Path
     holder: str
-    """As the lock file says; empty where it does not."""
-    held: bool
-    state: str
-    """Of the holder's process: running, sleeping, zombie, stopped; empty where it is not one of this machine."""
+    """The content of the lock file; may be empty."""
+    locked: bool
+    process_status: str
+    """The status of the holder's process: running, sleeping, zombie, stopped; empty if it is not on this machine."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Facts:
-    """Everything a check judges."""
+    """Everything that the checks evaluate."""
 
-    on: Target
-    """What was asked for."""
-    probed: bool
-    """Whether that is this machine itself (local, cpu) rather than a target of the catalogue."""
+    target: Target
+    """The requested target."""
+    is_local: bool
+    """Whether the target is this machine itself (local, cpu) rather than a target of the catalog."""
     driver: Driver | None
     driver_error: str = ""
     build: Build
@@ -133,16 +134,16 @@ class Facts:
     disk: Disk
     clock: Clock
     platform: Platform | None
-    """That this process runs on, by its environment."""
+    """The platform of this process, detected from its environment."""
     internet: Mapping[str, str]
-    """By host why it cannot be reached; empty where it can."""
+    """By host: why it is unreachable, or an empty string if it is reachable."""
     mounted: tuple[Path, ...] = ()
     """Data sets that the platform has mounted."""
     inputs: tuple[Input, ...] = ()
     packages: tuple[Package, ...] = ()
     recipe: str = ""
     needs_hub: bool = False
-    """Whether the recipe is a name on the hub."""
-    holding: Holding | None = None
+    """Whether the recipe is the name of a model on the hub."""
+    run_lock: RunLock | None = None
     processes: Mapping[str, str] = field(default_factory=dict)
-    """WORLD_SIZE and LOCAL_WORLD_SIZE, as a launcher sets them."""
+    """The environment variables WORLD_SIZE and LOCAL_WORLD_SIZE, as a launcher sets them."""

@@ -1,4 +1,4 @@
-"""One line of a check: what was looked at, whether it will do, what was seen, and what to do about it."""
+"""A finding: the result of one check, with its subject, status, message and hint."""
 
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal
@@ -10,7 +10,7 @@ Status = Literal["pass", "warn", "fail"]
 
 @dataclass(frozen=True, kw_only=True)
 class Finding:
-    """A verdict on one thing. A warning or a failure always has a hint; what passes may have one."""
+    """The result of one check. A warning or a failure always has a hint; a passed check may have one."""
 
     name: str
     status: Status
@@ -18,7 +18,7 @@ class Finding:
     hint: str = ""
 
     def __post_init__(self) -> None:
-        assert self.hint or self.status == "pass", f"{self.name} complains and does not say what to do"
+        assert self.hint or self.status == "pass", f"the finding {self.name!r} with status {self.status} has no hint"
 
     def json(self) -> dict[str, Any]:
         return {"name": self.name, "status": self.status, "said": self.message, "hint": self.hint}

@@ -1,4 +1,4 @@
-"""Verdicts on the GPU: which, whether this PyTorch can use it, what of it is emulated, who is on it already."""
+"""Checks of the GPU: its presence, its support by this PyTorch build, its features and its free memory."""
 
 import re
 
@@ -8,34 +8,35 @@ from shoestring.hardware.occupancy import Card, Holder
 from shoestring.units import MIB, bytes_text
 
 _OLD_BUILD = "install torch's CUDA 12.6 build: pip install torch --index-url https://download.pytorch.org/whl/cu126"
-_UNHELD = 512 * MIB
-"""On a GPU that nobody computes on this much may be in use: the driver's own, a screen."""
+_IDLE_BYTES = 512 * MIB
+"""Memory that may be in use on an idle GPU, by the driver itself or by a display."""
 
 
-def gpu(facts: Facts) -> Finding | None:
-    """There is one, and torch can start it."""
+def check_gpu(facts: Facts) -> Finding | None:
+    """Check that there is a GPU that this process can see."""
     name = "GPU"
-    if facts.on.device.kind == "cpu" and not facts.probed:
+    if facts.target.device.kind == "cpu" and not facts.is_local:
         return None
     if facts.driver_error:
-        return failed(name, facts.driver_error, "nvidia-smi should fail likewise; restart the session or the machine")
+        hint = "restart the session or the machine; nvidia-smi should fail in the same way"
+        return failed(name, facts.driver_error, hint)
     cards = facts.driver.cards if facts.driver else ()
-    if facts.on.name == "cpu":
-        return passed(name, f"none is asked for ({len(cards)} here)")
+    if facts.target.name == "cpu":
+        return passed(name, f"the target cpu uses no GPU; this machine has {len(cards)}")
     if not cards:
-        said = "none: there is no NVIDIA driver here, so training runs on the CPU"
-        return (warned if facts.probed else failed)(name, said, _switch_on(facts))
-    shown = shown_cards(facts)
-    if not shown:
-        chosen = facts.host.environment.get("CUDA_VISIBLE_DEVICES", "")
-        return failed(name, f"CUDA_VISIBLE_DEVICES={chosen!r} hides {_counted(cards)}", "unset CUDA_VISIBLE_DEVICES")
-    return passed(name, _counted(shown))
+        message = "there is no NVIDIA driver, so training runs on the CPU"
+        return (warned if facts.is_local else failed)(name, message, _missing_gpu_hint(facts))
+    usable_cards = visible_cards(facts)
+    if not usable_cards:
+        value = facts.host.environment.get("CUDA_VISIBLE_DEVICES", "")
+        return failed(name, f"CUDA_VISIBLE_DEVICES={value!r} hides {_list_cards(cards)}", "unset CUDA_VISIBLE_DEVICES")
+    return passed(name, _list_cards(usable_cards))
 
 
-def kernels(facts: Facts) -> Finding | None:
-    """The PyTorch build has kernels for the GPUs, and a small product on each goes well."""
-    name, build, shown = "kernels", facts.build, shown_cards(facts)
-    if not shown or not build.version:
+def check_kernels(facts: Facts) -> Finding | None:
+    """Check that the PyTorch build has kernels for the GPUs, and that a test computation succeeds on each."""
+    name, build, cards = "kernels", facts.build, visible_cards(facts)
+    if not cards or not build.version:
         return None
     if build.cuda is None:
         return failed(
@@ -43,166 +44,187 @@ def kernels(facts: Facts) -> Finding | None:
             f"torch {build.version} was built without CUDA",
             "pip install torch from https://download.pytorch.org/whl for this driver's CUDA",
         )
-    lacking = [card for card in shown if build.archs and not has_kernels(build.archs, card.capability)]
-    if lacking:
-        card = lacking[0]
+    unsupported = [card for card in cards if build.archs and not has_kernels(build.archs, card.capability)]
+    if unsupported:
+        card = unsupported[0]
         major, minor = card.capability
-        oldest = card.capability < (7, 5)
+        is_old = card.capability < (7, 5)
         return failed(
             name,
-            f"torch {build.version} has none for {card.title} (sm_{major}{minor}); it has {' '.join(build.archs)}",
-            _OLD_BUILD if oldest else "install a newer torch, or another CUDA build of it",
+            f"torch {build.version} has no kernels for {card.title} (sm_{major}{minor}), only for "
+            f"{' '.join(build.archs)}",
+            _OLD_BUILD if is_old else "install a newer torch, or another CUDA build of it",
         )
-    broken = [used for used in build.used if used.error]
+    broken = [gpu for gpu in build.gpus if gpu.error]
     if broken:
         return failed(
             name,
-            f"a small product on {broken[0].title} ended with: {broken[0].error}",
-            "restart the session; where it stays so, another torch build or another machine",
+            f"a test computation on {broken[0].title} failed: {broken[0].error}",
+            "restart the session; if the computation still fails, use another torch build or another machine",
         )
-    if not build.used:
-        why = build.error or "it sees none"
-        return failed(name, f"torch {build.version} cannot use the GPU: {why}", "see the lines kernels and driver")
-    return passed(name, f"torch {build.version} has them, and a small product ran on each GPU")
+    if not build.gpus:
+        reason = build.error or "it finds none"
+        return failed(
+            name, f"torch {build.version} cannot use the GPU: {reason}", "see the findings kernels and driver"
+        )
+    return passed(name, f"torch {build.version} has kernels for every GPU, and a test computation ran on each")
 
 
-def driver(facts: Facts) -> Finding | None:
-    """The driver is new enough for the build's CUDA.
+def check_driver(facts: Facts) -> Finding | None:
+    """Check that the driver is new enough for the build's CUDA.
 
-    Within a major version a build runs on every driver of that version, without compiling for newer GPUs
+    Within a major version a build runs on every driver of that version, except for compilation for newer GPUs
     (https://docs.nvidia.com/deploy/cuda-compatibility/minor-version-compatibility.html).
     """
-    name, known, cuda = "driver", facts.driver, facts.build.cuda
-    if known is None or cuda is None:
+    name, driver, cuda = "driver", facts.driver, facts.build.cuda
+    if driver is None or cuda is None:
         return None
-    said = f"{known.version}, made for CUDA {_version(known.cuda)}; torch is built for {_version(cuda)}"
-    if known.cuda[0] < cuda[0]:
+    message = (
+        f"driver {driver.version} supports CUDA {_version_text(driver.cuda)}; torch is built for {_version_text(cuda)}"
+    )
+    if driver.cuda[0] < cuda[0]:
         return failed(
             name,
-            said,
-            f"update the driver, or install torch for CUDA {known.cuda[0]}.x: https://download.pytorch.org/whl",
+            message,
+            f"update the driver, or install torch for CUDA {driver.cuda[0]}.x: https://download.pytorch.org/whl",
         )
-    if known.cuda < cuda:
-        return warned(name, said, "torch runs, but what it would compile for this GPU may not: update the driver")
-    return passed(name, said)
+    if driver.cuda < cuda:
+        return warned(name, message, "update the driver: torch runs, but compiling code for this GPU may fail")
+    return passed(name, message)
 
 
-def bf16(facts: Facts) -> Finding | None:
-    """Whether bf16 has units of its own."""
-    oldest = _oldest(facts)
+def check_bf16(facts: Facts) -> Finding | None:
+    """Check that the GPU computes bf16 in hardware."""
+    oldest = _oldest_card(facts)
     if oldest is None:
         return None
     if oldest.capability >= (8, 0):
-        return passed("bf16", f"{oldest.title} has units for it")
+        return passed("bf16", f"{oldest.title} computes bf16 in hardware")
     return warned(
         "bf16",
-        f"{oldest.title} only emulates it, many times slower than fp32, while torch.cuda.is_bf16_supported() says yes",
-        "precision=fp16, which a plan for it chooses by itself; set bf16=False where other code asks torch",
+        f"{oldest.title} only emulates bf16, many times slower than fp32, although torch.cuda.is_bf16_supported() "
+        "returns True",
+        "use precision=fp16, which plans for this GPU choose by default; set bf16=False in code that relies on torch's "
+        "answer",
     )
 
 
-def attention(facts: Facts) -> Finding | None:
-    """Whether attention runs as FlashAttention."""
-    oldest = _oldest(facts)
+def check_attention(facts: Facts) -> Finding | None:
+    """Check that attention runs as FlashAttention."""
+    oldest = _oldest_card(facts)
     if oldest is None:
         return None
     if oldest.capability >= (8, 0) and facts.build.flash:
-        return passed("attention", "FlashAttention")
-    why = f"{oldest.title} has no FlashAttention" if oldest.capability < (8, 0) else "torch is built without it"
+        return passed("attention", "FlashAttention is available")
+    reason = (
+        f"{oldest.title} does not support FlashAttention"
+        if oldest.capability < (8, 0)
+        else "torch is built without FlashAttention"
+    )
     return warned(
         "attention",
-        f"{why}: memory-efficient attention runs instead, as plans count on",
+        f"{reason}, so memory-efficient attention runs instead, as plans assume",
         "leave attn_implementation at sdpa; flash_attention_2 would fail",
     )
 
 
-def gpu_memory(facts: Facts) -> Finding | None:
-    """Nobody else holds the memory that a plan counts on."""
-    name, shown = "GPU memory", shown_cards(facts)
-    if not shown:
+def check_gpu_memory(facts: Facts) -> Finding | None:
+    """Check that no other process uses the GPU memory that a plan assumes to be free."""
+    name, cards = "GPU memory", visible_cards(facts)
+    if not cards:
         return None
-    tight = min(shown, key=lambda card: card.free_bytes / card.usable_bytes)
-    said = f"{bytes_text(tight.free_bytes)} of {bytes_text(tight.usable_bytes)} free on {tight.title}"
-    if tight.used_bytes <= _UNHELD:
-        return passed(name, said)
-    holders = ", ".join(map(_holder, tight.holders)) or "the driver does not say who"
-    first = next((str(holder.pid) for holder in tight.holders), "PID")
-    hint = f"end it (kill {first}, or restart the notebook's kernel); plans count on all of the memory"
-    tell = failed if tight.free_bytes < tight.usable_bytes / 2 else warned
-    return tell(name, f"{said}; held by {holders}", hint)
+    fullest = min(cards, key=lambda card: card.free_bytes / card.usable_bytes)
+    message = f"{bytes_text(fullest.free_bytes)} of {bytes_text(fullest.usable_bytes)} is free on {fullest.title}"
+    if fullest.used_bytes <= _IDLE_BYTES:
+        return passed(name, message)
+    holders = ", ".join(map(_holder_text, fullest.holders)) or "processes that the driver does not report"
+    pid = next((str(holder.pid) for holder in fullest.holders), "PID")
+    make_finding = failed if fullest.free_bytes < fullest.usable_bytes / 2 else warned
+    return make_finding(
+        name,
+        f"{message}; the rest is used by {holders}",
+        f"end that process (kill {pid}, or restart the notebook's kernel): plans assume that all memory is free",
+    )
 
 
-def ranks(facts: Facts) -> Finding | None:
-    """As many GPUs are shown as are asked for, and as will be used."""
-    name, count, wanted = "GPUs used", len(shown_cards(facts)), facts.on.gpus
+def check_gpu_count(facts: Facts) -> Finding | None:
+    """Check that the requested GPUs are visible, and that they are of the target's model."""
+    name, count, requested = "GPUs used", len(visible_cards(facts)), facts.target.gpus
     hidden = (len(facts.driver.cards) if facts.driver else 0) - count
-    started = facts.processes.get("LOCAL_WORLD_SIZE", facts.processes.get("WORLD_SIZE", "1"))
-    if started.isdecimal() and int(started) > max(1, count):
+    processes = facts.processes.get("LOCAL_WORLD_SIZE", facts.processes.get("WORLD_SIZE", "1"))
+    if processes.isdecimal() and int(processes) > max(1, count):
         return failed(
             name,
-            f"{started} processes were started here for {count} {_gpus(count)}",
+            f"{processes} processes were started on this machine for {count} {_gpus(count)}",
             f"start {max(1, count)}: torchrun --nproc-per-node {max(1, count)}",
         )
-    if facts.on.name == "cpu" or not (count or wanted):
+    if facts.target.name == "cpu" or not (count or requested):
         return None
-    if count < wanted:
-        if not count and not facts.probed:
-            return None  # said of the GPU itself
-        why = "CUDA_VISIBLE_DEVICES hides the rest" if hidden else "the session has no more"
-        return failed(name, f"{facts.on.name} has {wanted}, shown are {count}: {why}", "ask the platform for both")
-    # NVML's name of one card and the catalogue's title agree in the model's name.
-    if not facts.probed and not any(_same_model(facts.on.device.title, card) for card in shown_cards(facts)):
+    if count < requested:
+        if not count and not facts.is_local:
+            return None  # the finding "GPU" reports it
+        reason = "CUDA_VISIBLE_DEVICES hides the others" if hidden else "the session has no others"
+        return failed(
+            name,
+            f"{facts.target.name} has {requested} {_gpus(requested)}, but the number visible is {count}: {reason}",
+            f"request {requested} {_gpus(requested)} from the platform",
+        )
+    # NVML's name of a card and the catalog's title share the name of the model.
+    if not facts.is_local and not any(_is_same_model(facts.target.device.title, card) for card in visible_cards(facts)):
         return warned(
             name,
-            f"{facts.on.name} has {facts.on.device.title}, this machine {_counted(shown_cards(facts))}",
-            "training plans anew for the GPU it finds; plan --on local shows how",
+            f"{facts.target.name} has {facts.target.device.title}, but this machine has "
+            f"{_list_cards(visible_cards(facts))}",
+            "training makes a new plan for the GPU of this machine; plan --on local shows it",
         )
     if count > 1:
         return warned(
             name,
-            f"{count} are shown, one is used: this version trains on one GPU",
-            "run a second run on the other with CUDA_VISIBLE_DEVICES=1; a session's quota counts once for both",
+            f"{count} GPUs are visible, but one is used: this version trains on one GPU",
+            "start a second run on the other GPU with CUDA_VISIBLE_DEVICES=1; a session's quota is charged once for "
+            "both",
         )
-    return passed(name, f"{count} shown and used" + (f", {hidden} hidden by CUDA_VISIBLE_DEVICES" if hidden else ""))
+    hidden_text = f", {hidden} hidden by CUDA_VISIBLE_DEVICES" if hidden else ""
+    return passed(name, f"{count} visible and used{hidden_text}")
 
 
 def has_kernels(archs: tuple[str, ...], capability: tuple[int, int]) -> bool:
-    """Whether code for one of `archs` runs on a GPU of this capability.
+    """Return whether code for one of `archs` runs on a GPU of this capability.
 
-    Machine code (sm_86) runs on its own major version from its minor version on, with an `a` on that GPU alone;
+    Machine code (sm_86) runs on its own major version from its minor version on, with the suffix `a` only on that GPU;
     compute_90 is compiled for any later GPU when it is loaded (CUDA programming guide, 5.5 Compute capabilities).
     """
     for arch in archs:
-        found = re.fullmatch(r"(sm|compute)_(\d+)(\d)([af]?)", arch)
-        if not found:
+        match = re.fullmatch(r"(sm|compute)_(\d+)(\d)([af]?)", arch)
+        if not match:
             continue
-        made_for = (int(found[2]), int(found[3]))
-        exact = found[4] == "a"
-        if made_for == capability:
+        arch_capability = (int(match[2]), int(match[3]))
+        is_exact = match[4] == "a"
+        if arch_capability == capability:
             return True
-        if not exact and found[1] == "compute" and not found[4] and capability > made_for:
+        if not is_exact and match[1] == "compute" and not match[4] and capability > arch_capability:
             return True
-        if not exact and capability[0] == made_for[0] and capability[1] > made_for[1]:
+        if not is_exact and capability[0] == arch_capability[0] and capability[1] > arch_capability[1]:
             return True
     return False
 
 
-def shown_cards(facts: Facts) -> tuple[Card, ...]:
-    """The GPUs that this process may use; none where a CPU is asked for."""
-    if facts.on.name == "cpu" or facts.driver is None:
+def visible_cards(facts: Facts) -> tuple[Card, ...]:
+    """Return the GPUs that this process may use; none if the target is a CPU."""
+    if facts.target.name == "cpu" or facts.driver is None:
         return ()
     return tuple(card for card in facts.driver.cards if card.shown)
 
 
-def _oldest(facts: Facts) -> Card | None:
-    return min(shown_cards(facts), key=lambda card: card.capability, default=None)
+def _oldest_card(facts: Facts) -> Card | None:
+    return min(visible_cards(facts), key=lambda card: card.capability, default=None)
 
 
-def _same_model(title: str, card: Card) -> bool:
+def _is_same_model(title: str, card: Card) -> bool:
     return bool({word for word in title.split() if any(map(str.isdigit, word))} & set(re.split(r"[ -]", card.title)))
 
 
-def _counted(cards: tuple[Card, ...]) -> str:
+def _list_cards(cards: tuple[Card, ...]) -> str:
     titles = [card.title for card in cards]
     return ", ".join(f"{titles.count(title)} x {title}" for title in dict.fromkeys(titles))
 
@@ -211,22 +233,25 @@ def _gpus(count: int) -> str:
     return "GPU" if count == 1 else "GPUs"
 
 
-def _holder(holder: Holder) -> str:
-    held = "" if holder.bytes is None else f" ({bytes_text(holder.bytes)})"
-    return f"pid {holder.pid}{f' {holder.name}' if holder.name else ''}{held}"
+def _holder_text(holder: Holder) -> str:
+    memory = "" if holder.bytes is None else f" ({bytes_text(holder.bytes)})"
+    return f"pid {holder.pid}{f' {holder.name}' if holder.name else ''}{memory}"
 
 
-def _version(cuda: tuple[int, int]) -> str:
+def _version_text(cuda: tuple[int, int]) -> str:
     return f"{cuda[0]}.{cuda[1]}"
 
 
-def _switch_on(facts: Facts) -> str:
-    where = {
-        "kaggle": "the notebook's Settings, Accelerator, GPU T4 x2; then start it anew",
-        "colab": "Runtime, Change runtime type, T4 GPU",
+def _missing_gpu_hint(facts: Facts) -> str:
+    platform_hints = {
+        "kaggle": "choose GPU T4 x2 in the notebook's Settings, Accelerator, then restart the session",
+        "colab": "choose T4 GPU in Runtime, Change runtime type",
     }
-    if facts.platform and facts.platform.name in where:
-        return where[facts.platform.name]
-    if facts.probed:
-        return "where a CPU is meant, --on cpu leaves this out"
-    return f"a check looks at the machine it runs on: run it there; shoestring plan --on {facts.on.name} needs no GPU"
+    if facts.platform and facts.platform.name in platform_hints:
+        return platform_hints[facts.platform.name]
+    if facts.is_local:
+        return "if training on the CPU is intended, pass --on cpu"
+    return (
+        f"run the check on a machine with that GPU, because it inspects the machine it runs on; shoestring plan --on "
+        f"{facts.target.name} needs no GPU"
+    )

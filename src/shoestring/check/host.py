@@ -1,4 +1,4 @@
-"""This machine's cores, memory and places, as this process may use them."""
+"""This machine's cores, memory, folders and clocks, within the limits of this process."""
 
 import os
 import shutil
@@ -19,31 +19,33 @@ VARIABLES = (
 )
 
 
-def look(shm: Path = Path("/dev/shm")) -> Host:
+def inspect_host(shm: Path = Path("/dev/shm")) -> Host:
+    """Return the facts of this machine outside of the GPU."""
     ram = probe.ram_bytes()
-    temporary, free = _temporary()
+    temporary, free_bytes = _temporary_folder()
     return Host(
         cores=probe.cores(),
-        cores_seen=os.cpu_count() or 1,
+        visible_cores=os.cpu_count() or 1,
         ram_bytes=ram,
         ram_free_bytes=min(ram, probe.ram_free_bytes()),
         shm_bytes=shutil.disk_usage(shm).free if shm.is_dir() else None,
         temporary=temporary,
-        temporary_free_bytes=free,
+        temporary_free_bytes=free_bytes,
         environment={name: os.environ[name] for name in VARIABLES if name in os.environ},
     )
 
 
-def _temporary() -> tuple[Path, int]:
-    """Where temporary files go, and what is free there: nothing where Python finds no place that it can write to."""
+def _temporary_folder() -> tuple[Path, int]:
+    """Return the folder of temporary files and its free bytes: 0 if Python finds no writable folder."""
     try:
-        place = Path(tempfile.gettempdir())
-        return place, shutil.disk_usage(place).free
+        folder = Path(tempfile.gettempdir())
+        return folder, shutil.disk_usage(folder).free
     except OSError:
         return Path(os.environ.get("TMPDIR", "/tmp")), 0
 
 
-def clock() -> Clock:
+def read_clock() -> Clock:
+    """Read the wall clock and check that the monotonic clock does not go backwards."""
     earlier = time.monotonic()
-    now = time.time()
-    return Clock(now=now, monotonic=time.monotonic() >= earlier)
+    unix_seconds = time.time()
+    return Clock(unix_seconds=unix_seconds, monotonic=time.monotonic() >= earlier)

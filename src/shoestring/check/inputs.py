@@ -1,4 +1,7 @@
-"""Inputs are found by looking: platforms mount the same data set under different paths, and have changed them."""
+"""The recipe's input paths and the mounted data sets.
+
+Both are located by listing folders: platforms mount the same data set under different paths, and have changed them.
+"""
 
 import os
 from collections.abc import Iterator, Mapping, Sequence
@@ -7,76 +10,79 @@ from pathlib import Path
 from shoestring.check.facts import Input
 
 ROOTS = (Path("/kaggle/input"), Path("/content/drive/MyDrive"), Path("/content"))
-"""Where platforms put data."""
+"""The folders under which platforms mount data."""
 _KINDS = ("datasets", "notebooks")
-_DEEPEST = 6
-_ENTRIES = 20_000
-"""At most looked at: a mounted bucket may have millions."""
+_MAX_DEPTH = 6
+_MAX_ENTRIES = 20_000
+"""The most directory entries to list: a mounted bucket may have millions."""
 
 
-def look(paths: Mapping[str, Path], roots: Sequence[Path] = ROOTS) -> tuple[Input, ...]:
-    """Each path that an option names, and where else something of its name lies."""
-    return tuple(_input(option, path, roots) for option, path in paths.items())
+def inspect_inputs(paths: Mapping[str, Path], roots: Sequence[Path] = ROOTS) -> tuple[Input, ...]:
+    """Inspect the path of each option, and find files or folders of the same name below `roots`."""
+    return tuple(_inspect_input(option, path, roots) for option, path in paths.items())
 
 
-def mounted(root: Path = ROOTS[0]) -> tuple[Path, ...]:
-    """The data sets that Kaggle has mounted: `datasets/OWNER/NAME`, `OWNER/NAME` or `NAME`; without `datasets` a folder
-    with nothing in it but another folder is taken for an owner.
+def mounted_data_sets(root: Path = ROOTS[0]) -> tuple[Path, ...]:
+    """Return the folders of the data sets that Kaggle has mounted.
+
+    A data set is mounted as `datasets/OWNER/NAME`, `OWNER/NAME` or `NAME`; outside of `datasets`, a folder that
+    contains only one other folder is taken for an owner.
     """
-    found: list[Path] = []
-    for path in _listed(root):
+    data_sets: list[Path] = []
+    for path in _list_folder(root):
         if path.name in _KINDS:
-            found += [name for owner in _listed(path) for name in _listed(owner)]
+            data_sets += [data_set for owner in _list_folder(path) for data_set in _list_folder(owner)]
         else:
-            found.append(_through(path))
-    return tuple(found)
+            data_sets.append(_skip_single_folders(path))
+    return tuple(data_sets)
 
 
-def _input(option: str, path: Path, roots: Sequence[Path]) -> Input:
+def _inspect_input(option: str, path: Path, roots: Sequence[Path]) -> Input:
     problem = ""
     if not path.exists():
-        problem = "it is not there"
+        problem = "does not exist"
     elif not os.access(path, os.R_OK | (os.X_OK if path.is_dir() else 0)):
-        problem = "it may not be read"
-    elif path.is_dir() and not _listed(path):
-        problem = "it is empty"
-    elsewhere = tuple(_found(path.name, roots)) if problem else ()
-    return Input(option=option, path=path, problem=problem, elsewhere=elsewhere)
+        problem = "is not readable"
+    elif path.is_dir() and not _list_folder(path):
+        problem = "is empty"
+    alternatives = tuple(_find_by_name(path.name, roots)) if problem else ()
+    return Input(option=option, path=path, problem=problem, alternatives=alternatives)
 
 
-def _found(name: str, roots: Sequence[Path], most: int = 5) -> Iterator[Path]:
-    """What is called `name` below `roots`, what lies highest first."""
-    seen = 0
+def _find_by_name(name: str, roots: Sequence[Path], limit: int = 5) -> Iterator[Path]:
+    """Yield at most `limit` files or folders called `name` below `roots`, breadth first."""
+    entries = 0
     for root in roots:
         level = [root]
-        for _ in range(_DEEPEST):
-            deeper: list[Path] = []
+        for _ in range(_MAX_DEPTH):
+            next_level: list[Path] = []
             for folder in level:
-                for entry in _listed(folder):
-                    seen += 1
-                    if seen > _ENTRIES:
+                for entry in _list_folder(folder):
+                    entries += 1
+                    if entries > _MAX_ENTRIES:
                         return
                     if entry.name == name:
                         yield entry
-                        most -= 1
-                        if not most:
+                        limit -= 1
+                        if not limit:
                             return
                     if entry.is_dir() and not entry.is_symlink():
-                        deeper.append(entry)
-            level = deeper
+                        next_level.append(entry)
+            level = next_level
 
 
-def _listed(folder: Path) -> list[Path]:
+def _list_folder(folder: Path) -> list[Path]:
     try:
         return sorted(folder.iterdir())
     except OSError:
         return []
 
 
-def _through(path: Path) -> Path:
-    for _ in range(_DEEPEST):
-        inside = _listed(path) if path.is_dir() else []
-        if len(inside) != 1 or not inside[0].is_dir():
+def _skip_single_folders(path: Path) -> Path:
+    """Descend from `path` while it contains only one folder and nothing else."""
+    for _ in range(_MAX_DEPTH):
+        entries = _list_folder(path) if path.is_dir() else []
+        if len(entries) != 1 or not entries[0].is_dir():
             break
-        path = inside[0]
+        path = entries[0]
     return path

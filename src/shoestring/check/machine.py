@@ -1,145 +1,170 @@
-"""Verdicts on the machine around the GPU: PyTorch itself, cores, memory, disk, clock, what variables change."""
+"""Checks of the machine apart from the GPU: PyTorch, cores, memory, disk, clocks and environment variables."""
 
 from shoestring.check.facts import Facts
 from shoestring.check.finding import Finding, failed, passed, warned
 from shoestring.units import GIB, MIB, bytes_text
 
-_EARLIEST = 1_735_689_600.0  # 2025-01-01: this program is younger
+_EARLIEST = 1_735_689_600.0  # 2025-01-01, before this program existed
 _LATEST = 4_102_444_800.0  # 2100-01-01
-_APART = 2.5  # seconds; some file systems count in steps of two
-_SLOW_DISK = 20 * MIB  # bytes/s; a T4 session's own disk writes ten times that
-_LEAST_SHM = 64 * MIB  # what a container has unless told otherwise
-_LEAST_TEMPORARY = (64 * MIB, GIB)
+_CLOCK_TOLERANCE = 2.5  # seconds; some file systems store times in steps of two seconds
+_SLOW_DISK = 20 * MIB  # bytes/s; a T4 session's own disk writes ten times faster
+_SMALL_SHM = 64 * MIB  # the default size in a container
+_TEMPORARY_FAIL, _TEMPORARY_WARN = 64 * MIB, GIB
 _DETERMINISTIC = (":4096:8", ":16:8")
-"""Workspaces with which cuBLAS gives the same bits again (CUDA's documentation of cuBLAS, 2.1.4)."""
+"""Workspaces with which cuBLAS is reproducible bit for bit (CUDA's documentation of cuBLAS, 2.1.4)."""
 _SLOWING = {
-    "CUDA_LAUNCH_BLOCKING": "every kernel is waited for",
-    "PYTORCH_NO_CUDA_MEMORY_CACHING": "every tensor is allocated by the driver, and estimates do not hold",
-    "NVIDIA_TF32_OVERRIDE": "the driver decides about TF32, whatever is set",
+    "CUDA_LAUNCH_BLOCKING": "every kernel launch waits for the kernel to finish",
+    "PYTORCH_NO_CUDA_MEMORY_CACHING": "the driver allocates every tensor, and memory estimates do not hold",
+    "NVIDIA_TF32_OVERRIDE": "the driver decides whether to use TF32, whatever the settings are",
 }
 
 
-def pytorch(facts: Facts) -> Finding | None:
+def check_pytorch(facts: Facts) -> Finding | None:
+    """Check that PyTorch can be imported."""
     build = facts.build
     if not build.version:
-        return failed("PyTorch", build.error, "install it anew: pip install --force-reinstall torch")
-    return passed("PyTorch", f"{build.version}, {build.threads} threads")
+        return failed("PyTorch", build.error, "reinstall it: pip install --force-reinstall torch")
+    return passed("PyTorch", f"version {build.version}, {build.threads} threads")
 
 
-def cores(facts: Facts) -> Finding | None:
-    """The control group's limit counts, and torch knows of it."""
-    usable, seen, threads = facts.host.cores, facts.host.cores_seen, facts.build.threads
-    said = f"{usable} hardware threads" + (f" of the {seen} that are seen" if seen != usable else "")
+def check_cores(facts: Facts) -> Finding | None:
+    """Check the number of usable hardware threads, and that torch respects the control group's limit."""
+    usable, visible, threads = facts.host.cores, facts.host.visible_cores, facts.build.threads
+    message = (
+        f"{usable} of {visible} hardware threads are usable" if visible != usable else f"{usable} hardware threads"
+    )
     if facts.build.version and threads > usable:
         return warned(
             "cores",
-            f"{said}; torch would start {threads} threads, which wait for each other",
-            f"OMP_NUM_THREADS={usable}",
+            f"{message}; torch would start {threads} threads, which would wait for each other",
+            f"set OMP_NUM_THREADS={usable}",
         )
-    expected = facts.on.platform.cores if facts.on.platform and not facts.probed else None
+    expected = facts.target.platform.cores if facts.target.platform and not facts.is_local else None
     if expected and usable < expected:
-        return warned("cores", f"{said}; {facts.on.name} has {expected}", "input and start-up take longer than planned")
-    return passed("cores", said)
+        return warned(
+            "cores",
+            f"{message}; {facts.target.name} has {expected}",
+            "expect loading data and starting to take longer than planned",
+        )
+    return passed("cores", message)
 
 
-def ram(facts: Facts) -> Finding | None:
+def check_ram(facts: Facts) -> Finding | None:
+    """Check that enough RAM is free."""
     host = facts.host
-    said = f"{bytes_text(host.ram_free_bytes)} free of {bytes_text(host.ram_bytes)}"
+    message = f"{bytes_text(host.ram_free_bytes)} of {bytes_text(host.ram_bytes)} is free"
     if host.ram_free_bytes < GIB:
-        return failed("RAM", said, "end what else runs here: Python with torch alone takes half a GiB")
+        return failed("RAM", message, "end other processes: Python with torch alone needs half a GiB")
     if host.ram_free_bytes < host.ram_bytes / 4:
-        return warned("RAM", said, "end what else runs here, or train with smaller data in memory")
-    return passed("RAM", said)
+        return warned("RAM", message, "end other processes, or train with less data in memory")
+    return passed("RAM", message)
 
 
-def disk(facts: Facts) -> Finding | None:
-    """By writing: the run's directory takes bytes, fast enough, and there is room by every limit known."""
-    name, seen = "disk", facts.disk
-    if seen.error:
+def check_disk(facts: Facts) -> Finding | None:
+    """Check by a write test that the run's directory is writable and fast enough, and that every limit leaves space."""
+    name, disk = "disk", facts.disk
+    if disk.error:
         return failed(
             name,
-            f"{seen.folder}: {bytes_text(seen.written_bytes)} of {bytes_text(seen.asked_bytes)} written, then: "
-            f"{seen.error}",
-            "another place for the run: --run DIR; on Kaggle /kaggle/working, whose 20 GB are kept",
+            f"writing to {disk.folder} failed after {bytes_text(disk.written_bytes)} of "
+            f"{bytes_text(disk.requested_bytes)}: {disk.error}",
+            "choose another directory for the run with --run DIR; on Kaggle use /kaggle/working (20 GB are saved)",
         )
-    rate = seen.written_bytes / max(seen.seconds, 1e-9)
-    said = (
-        f"{seen.folder}: {bytes_text(seen.written_bytes)} written at {bytes_text(rate)}/s, "
-        f"{bytes_text(seen.free_bytes)} free as claimed"
+    rate = disk.written_bytes / max(disk.seconds, 1e-9)
+    message = (
+        f"{bytes_text(disk.written_bytes)} was written to {disk.folder} at {bytes_text(rate)}/s; the system reports "
+        f"{bytes_text(disk.free_bytes)} free"
     )
-    limit = facts.on.platform.disk_bytes if facts.on.platform else None
-    left = seen.free_bytes if limit is None else min(seen.free_bytes, limit - seen.used_bytes)
-    if limit is not None and left < seen.free_bytes:
-        said += f", {bytes_text(max(0, left))} by the limit of {facts.on.name}"
-    if left < GIB:
+    limit = facts.target.platform.disk_bytes if facts.target.platform else None
+    free_bytes = disk.free_bytes if limit is None else min(disk.free_bytes, limit - disk.used_bytes)
+    if limit is not None and free_bytes < disk.free_bytes:
+        message += f", {bytes_text(max(0, free_bytes))} within the limit of {facts.target.name}"
+    if free_bytes < GIB:
         return warned(
-            name, said, "free space, or another place for the run: --run DIR; three full checkpoints lie there at times"
+            name,
+            message,
+            "free some space, or choose another directory for the run with --run DIR; it stores up to three full "
+            "checkpoints at a time",
         )
     if rate < _SLOW_DISK:
-        return warned(name, said, "a local disk saves faster than a mounted one: --run DIR there, copied at the end")
-    return passed(name, said)
+        return warned(
+            name,
+            message,
+            "choose a local disk with --run DIR, and copy the run at the end: a local disk saves faster than a mounted "
+            "one",
+        )
+    return passed(name, message)
 
 
-def temporary(facts: Facts) -> Finding | None:
+def check_temporary_folder(facts: Facts) -> Finding | None:
+    """Check that the folder of temporary files has free space."""
     host = facts.host
-    said = f"{bytes_text(host.temporary_free_bytes)} free in {host.temporary}"
-    least, enough = _LEAST_TEMPORARY
-    if host.temporary_free_bytes >= enough:
-        return passed("temporary files", said)
-    tell = failed if host.temporary_free_bytes < least else warned
-    return tell("temporary files", said, "remove what is there, or TMPDIR=DIR on another disk")
+    message = f"{bytes_text(host.temporary_free_bytes)} is free in {host.temporary}"
+    if host.temporary_free_bytes >= _TEMPORARY_WARN:
+        return passed("temporary files", message)
+    make_finding = failed if host.temporary_free_bytes < _TEMPORARY_FAIL else warned
+    return make_finding(
+        "temporary files", message, "remove files there, or set TMPDIR=DIR to a directory on another disk"
+    )
 
 
-def shared_memory(facts: Facts) -> Finding | None:
-    free = facts.host.shm_bytes
-    if free is None or free <= _LEAST_SHM:
-        said = "there is no /dev/shm" if free is None else f"{bytes_text(free)} free in /dev/shm"
+def check_shared_memory(facts: Facts) -> Finding | None:
+    """Check that /dev/shm has space for the batches of data-loading processes."""
+    free_bytes = facts.host.shm_bytes
+    if free_bytes is None or free_bytes <= _SMALL_SHM:
+        message = "there is no /dev/shm" if free_bytes is None else f"{bytes_text(free_bytes)} is free in /dev/shm"
         return warned(
             "shared memory",
-            f"{said}, where processes that fetch data leave their batches",
-            "workers=0; or start the container with --shm-size=2g",
+            f"{message}, through which data-loading processes pass their batches",
+            "set workers=0, or start the container with --shm-size=2g",
         )
-    return passed("shared memory", f"{bytes_text(free)} free in /dev/shm")
+    return passed("shared memory", f"{bytes_text(free_bytes)} is free in /dev/shm")
 
 
-def clock(facts: Facts) -> Finding | None:
-    """Deadlines count by the steady clock; certificates, file times and calendars by the other."""
+def check_clock(facts: Facts) -> Finding | None:
+    """Check both clocks: deadlines use the monotonic clock; certificates, file times and dates use the wall clock."""
     name, offset = "clock", facts.disk.clock_offset_seconds
     if not facts.clock.monotonic:
-        return failed(name, "the steady clock went backwards", "another machine: no deadline can be kept on this one")
-    if not _EARLIEST <= facts.clock.now <= _LATEST:
+        return failed(
+            name,
+            "the monotonic clock went backwards",
+            "use another machine: sessions cannot keep their deadlines on this one",
+        )
+    if not _EARLIEST <= facts.clock.unix_seconds <= _LATEST:
         return warned(
             name,
             "the date is wrong by years",
-            "set the clock: with a wrong date no certificate is valid, so no download",
+            "set the clock: with a wrong date no certificate is valid, so downloads fail",
         )
-    if offset is not None and abs(offset) > _APART:
+    if offset is not None and abs(offset) > _CLOCK_TOLERANCE:
         return warned(
             name,
-            f"a file just written is dated {offset:+.0f} s from now",
-            "the file system keeps another time: compare no file times across machines; deadlines do not use them",
+            f"the file system's clock differs from this machine's by {offset:+.0f} s",
+            "do not compare file times across machines; deadlines do not use them",
         )
-    return passed(name, "steady, and the file system agrees")
+    return passed(name, "the clock is monotonic and agrees with the file system's clock")
 
 
-def determinism(facts: Facts) -> Finding | None:
-    """What a run's bits depend on outside of the run."""
+def check_determinism(facts: Facts) -> Finding | None:
+    """Check the environment variables that decide whether results are reproducible bit for bit."""
     if not (facts.driver and facts.driver.cards):
         return None
-    chosen = facts.host.environment.get("CUBLAS_WORKSPACE_CONFIG")
-    if chosen and chosen not in _DETERMINISTIC:
+    workspace = facts.host.environment.get("CUBLAS_WORKSPACE_CONFIG")
+    if workspace and workspace not in _DETERMINISTIC:
         return warned(
             "same bits again",
-            f"CUBLAS_WORKSPACE_CONFIG={chosen} lets cuBLAS round differently from run to run",
+            f"CUBLAS_WORKSPACE_CONFIG={workspace} lets cuBLAS round differently from run to run",
             "unset it: training sets :4096:8",
         )
-    return passed("same bits again", "deterministic kernels are chosen when training begins")
+    return passed("same bits again", "training selects deterministic kernels when it starts")
 
 
-def variables(facts: Facts) -> Finding | None:
-    """Variables left from a hunt for a bug."""
-    found = {name: what for name, what in _SLOWING.items() if facts.host.environment.get(name) not in (None, "", "0")}
-    if not found:
+def check_variables(facts: Facts) -> Finding | None:
+    """Check for debugging variables that slow training down; no finding if there are none."""
+    effects = {
+        name: effect for name, effect in _SLOWING.items() if facts.host.environment.get(name) not in (None, "", "0")
+    }
+    if not effects:
         return None
-    said = "; ".join(f"{name}={facts.host.environment[name]}: {what}" for name, what in found.items())
-    return warned("environment", said, f"unset {' '.join(found)}")
+    message = "; ".join(f"{name}={facts.host.environment[name]}: {effect}" for name, effect in effects.items())
+    return warned("environment", message, f"unset {' '.join(effects)}")

@@ -1,4 +1,4 @@
-"""The packages that the project and a recipe need, as the installed project's own metadata says."""
+"""The packages that the project and a recipe require, from the metadata of the installed project."""
 
 import re
 from collections.abc import Callable, Iterable, Iterator
@@ -15,42 +15,44 @@ TESTED = {
     "pandas": "3.1.1",
     "torchmetrics": "1.9.0",
 }
-"""Of constraints.txt, which is not part of an installed package, those on which results may depend."""
+"""Tested versions of the packages that results may depend on, copied from constraints.txt, which is not installed."""
 
-_REQUIREMENT = re.compile(r"(?P<name>[A-Za-z0-9._-]+)(?P<rest>[^;]*)(;.*extra == ['\"](?P<extra>[a-z0-9_-]+)['\"])?")
-_LEAST = re.compile(r">=\s*(?P<least>[0-9][0-9.]*)")
+_REQUIREMENT = re.compile(
+    r"(?P<name>[A-Za-z0-9._-]+)(?P<versions>[^;]*)(;.*extra == ['\"](?P<extra>[a-z0-9_-]+)['\"])?"
+)
+_MINIMUM = re.compile(r">=\s*(?P<minimum>[0-9][0-9.]*)")
 
 
-def needed(extras: Iterable[str], installed: Callable[[str], str] | None = None) -> tuple[Package, ...]:
-    """What the project always needs, and what `extras` add; empty where the project itself was never installed."""
+def required_packages(extras: Iterable[str], installed: Callable[[str], str] | None = None) -> tuple[Package, ...]:
+    """Return the packages that the project and its `extras` require; empty if the project itself is not installed."""
     try:
         lines = requires("shoestring") or []
     except PackageNotFoundError:
         return ()
-    return tuple(_packages(lines, set(extras), installed or _installed))
+    return tuple(_parse_requirements(lines, set(extras), installed or _installed_version))
 
 
-def numbers(text: str) -> tuple[int, ...]:
-    """A version as numbers to compare: 2.13.0+cu130 is (2, 13, 0)."""
+def parse_version(text: str) -> tuple[int, ...]:
+    """Return a version as a tuple of numbers that can be compared: 2.13.0+cu130 is (2, 13, 0)."""
     return tuple(map(int, re.findall(r"\d+", text.partition("+")[0])[:3]))
 
 
-def _packages(lines: list[str], extras: set[str], installed: Callable[[str], str]) -> Iterator[Package]:
+def _parse_requirements(lines: list[str], extras: set[str], installed: Callable[[str], str]) -> Iterator[Package]:
     for line in lines:
-        found = _REQUIREMENT.match(line)
-        extra = (found["extra"] or "") if found else ""
-        if not found or found["name"] == "shoestring" or (extra and extra not in extras):
+        match = _REQUIREMENT.match(line)
+        extra = (match["extra"] or "") if match else ""
+        if not match or match["name"] == "shoestring" or (extra and extra not in extras):
             continue
-        least = _LEAST.search(found["rest"])
+        minimum = _MINIMUM.search(match["versions"])
         yield Package(
-            name=found["name"],
-            least=least["least"] if least else "",
-            installed=installed(found["name"]),
+            name=match["name"],
+            minimum=minimum["minimum"] if minimum else "",
+            installed=installed(match["name"]),
             extra=extra,
         )
 
 
-def _installed(name: str) -> str:
+def _installed_version(name: str) -> str:
     try:
         return version(name)
     except PackageNotFoundError:

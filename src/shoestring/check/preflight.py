@@ -1,4 +1,4 @@
-"""The check of this machine before a run: every verdict there is, in the order in which a person would ask."""
+"""The check of this machine before a run: all checks, in the order in which their findings are printed."""
 
 import dataclasses
 from collections.abc import Callable, Iterable
@@ -6,60 +6,60 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from shoestring.check import gpu, machine, question, tried
+from shoestring.check import gpu, machine, requirements, trial_findings
+from shoestring.check.collect import collect_facts
 from shoestring.check.facts import Facts
 from shoestring.check.finding import Finding, Status, failed, warned
-from shoestring.check.look import look
 from shoestring.errors import ShoestringError
 from shoestring.hardware import probe
 from shoestring.recipe.options import LoadedRecipe
 from shoestring.settings import Settings
 
-Judge = Callable[[Facts], Finding | None]
+Check = Callable[[Facts], Finding | None]
 
-JUDGES: tuple[Judge, ...] = (
-    gpu.gpu,
-    machine.pytorch,
-    gpu.kernels,
-    gpu.driver,
-    gpu.bf16,
-    gpu.attention,
-    gpu.gpu_memory,
-    gpu.ranks,
-    machine.cores,
-    machine.ram,
-    machine.disk,
-    machine.temporary,
-    machine.shared_memory,
-    question.packages,
-    question.versions,
-    question.inputs,
-    question.internet,
-    question.quota,
-    machine.clock,
-    machine.determinism,
-    machine.variables,
-    question.run,
+CHECKS: tuple[Check, ...] = (
+    gpu.check_gpu,
+    machine.check_pytorch,
+    gpu.check_kernels,
+    gpu.check_driver,
+    gpu.check_bf16,
+    gpu.check_attention,
+    gpu.check_gpu_memory,
+    gpu.check_gpu_count,
+    machine.check_cores,
+    machine.check_ram,
+    machine.check_disk,
+    machine.check_temporary_folder,
+    machine.check_shared_memory,
+    requirements.check_packages,
+    requirements.check_versions,
+    requirements.check_inputs,
+    requirements.check_internet,
+    requirements.check_quota,
+    machine.check_clock,
+    machine.check_determinism,
+    machine.check_variables,
+    requirements.check_run,
 )
-"""Each says one line of these facts, or nothing where there is nothing to say."""
+"""Each returns a finding, or None if it does not apply to these facts."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Checked:
-    """What a check found."""
+    """The result of checking this machine."""
 
     target: str
     recipe: str
-    """Empty where none was given."""
+    """Empty for a check without a recipe."""
     findings: tuple[Finding, ...]
     tried: dict[str, Any] | None = None
-    """What a few updates took here beside what was predicted; None where they were not tried."""
+    """The measured and predicted values of a trial of a few updates; None if there was no complete trial."""
 
     @property
     def status(self) -> Status:
-        """The worst of the findings."""
-        found = {finding.status for finding in self.findings}
-        return "fail" if "fail" in found else "warn" if "warn" in found else "pass"
+        """The worst status of the findings."""
+        statuses = {finding.status for finding in self.findings}
+        return "fail" if "fail" in statuses else "warn" if "warn" in statuses else "pass"
 
     def json(self) -> dict[str, Any]:
         return {
@@ -69,45 +69,53 @@ class Checked:
         }
 
 
-def judged(facts: Facts, judges: Iterable[Judge] = JUDGES) -> tuple[Finding, ...]:
-    """The lines that these facts give."""
-    return tuple(finding for judge in judges if (finding := judge(facts)))
+def run_checks(facts: Facts, checks: Iterable[Check] = CHECKS) -> tuple[Finding, ...]:
+    """Return the findings of the checks that apply to these facts."""
+    return tuple(finding for check in checks if (finding := check(facts)))
 
 
-def preflight(on: str, run: Path, loaded: LoadedRecipe | None = None, wanted: Settings | None = None) -> Checked:
-    """Check this machine for a run in the directory `run` under the limits of the target `on`; nothing stays written.
+def preflight(on: str, run: Path, loaded: LoadedRecipe | None = None, settings: Settings | None = None) -> Checked:
+    """Check this machine for a run in the directory `run` under the limits of the target `on`; no file remains.
 
-    With a recipe a few of its updates are tried here, where nothing failed before that they need.
+    With a recipe, a few of its updates are tried on this machine, unless a check that they depend on has failed.
 
     Raises UsageError for an unknown target.
     """
-    facts = look(on, run, loaded)
-    findings = judged(facts)
-    numbers = None
+    facts = collect_facts(on, run, loaded)
+    findings = run_checks(facts)
+    trial_summary = None
     if loaded is not None:
-        more, numbers = _tried(facts, findings, loaded, wanted or Settings())
-        findings = (*findings, *more)
-    return Checked(target=on, recipe=loaded.name if loaded else "", findings=findings, tried=numbers)
+        trial_results, trial_summary = _try_updates(facts, findings, loaded, settings or Settings())
+        findings = (*findings, *trial_results)
+    return Checked(target=on, recipe=loaded.name if loaded else "", findings=findings, tried=trial_summary)
 
 
-def _tried(
-    facts: Facts, before: Iterable[Finding], loaded: LoadedRecipe, wanted: Settings
+def _try_updates(
+    facts: Facts, findings: Iterable[Finding], loaded: LoadedRecipe, settings: Settings
 ) -> tuple[list[Finding], dict[str, Any] | None]:
-    """The lines of a plan for this machine and of a few updates by it, and their numbers."""
-    needed = {"PyTorch", "kernels", "packages", "inputs"}
-    missing = [finding.name for finding in before if finding.status == "fail" and finding.name in needed]
-    if missing:
-        return [warned("update", f"not tried, see {', '.join(missing)}", "mend that, then check again")], None
-    target = probe.local_cpu() if facts.on.name == "cpu" or not facts.build.used else probe.local()
-    target = dataclasses.replace(target, platform=facts.on.platform or target.platform)
-    plan, found = tried.planned(loaded, target, wanted, facts)
+    """Plan for this machine and run a trial; return the findings of both and the summary of the trial.
+
+    `findings` are those of the checks of the machine.
+    """
+    prerequisites = {"PyTorch", "kernels", "packages", "inputs"}
+    failures = [finding.name for finding in findings if finding.status == "fail" and finding.name in prerequisites]
+    if failures:
+        message = f"not tried, because these checks failed: {', '.join(failures)}"
+        return [warned("update", message, "fix the failures, then check again")], None
+    target = probe.local_cpu() if facts.target.name == "cpu" or not facts.build.gpus else probe.local()
+    target = dataclasses.replace(target, platform=facts.target.platform or target.platform)
+    plan, plan_findings = trial_findings.plan_trial(loaded, target, settings, facts)
     if plan is None:
-        return found, None
+        return plan_findings, None
     if not loaded.reference:
-        hint = "write it into a file to have it tried"
-        return [*found, warned("update", "not tried: the recipe lives in this process alone", hint)], None
+        message, hint = (
+            "not tried: the recipe exists only in this process",
+            "save the recipe in a file to have it tried",
+        )
+        return [*plan_findings, warned("update", message, hint)], None
     try:
-        trial = tried.attempt(plan, loaded, target)
+        trial = trial_findings.run_trial(plan, loaded, target)
     except ShoestringError as error:
-        return [*found, failed("update", error.message, error.hint or "shoestring plan says the same")], None
-    return [*found, *tried.judged(trial)], tried.measured(trial)
+        hint = error.hint or "see the same error in: shoestring plan"
+        return [*plan_findings, failed("update", error.message, hint)], None
+    return [*plan_findings, *trial_findings.check_trial(trial)], trial_findings.summarize_trial(trial)

@@ -1,12 +1,12 @@
-"""A few updates of a recipe on this machine, in a process of their own: whatever ends it is a line of the check.
+"""A trial: a few updates of a recipe on this machine, in a child process, so that a crash becomes a finding.
 
-The question is JSON on standard input, the answer a line of JSON for each stage that was reached:
+The request is a JSON object on standard input. For each stage, a line of JSON is written to standard output:
 
-{"stage": "data", "samples": 733, "seconds": 0.4}  the first microbatch of real data; left out without data()
+{"stage": "data", "samples": 733, "seconds": 0.4}  the first microbatch of real data; omitted without data()
 {"stage": "model"}                                  model and optimizer are on the device
-{"stage": "update", "seconds": 0.1, "loss": 1.1}    once for each
-{"stage": "done", "bytes": 123, "device": "cpu"}    the most memory that was taken since the data were there
-{"stage": "error", "message", "hint", "memory"}     what ended it instead; `memory`: whether that ran out
+{"stage": "update", "seconds": 0.1, "loss": 1.1}    one for each update
+{"stage": "done", "bytes": 123, "device": "cpu"}    the peak of memory in use since the data was loaded
+{"stage": "error", "message", "hint", "memory"}     the error that ended the trial; `memory` is true for out-of-memory
 """
 
 import gc
@@ -24,29 +24,30 @@ from typing import Any
 from shoestring.errors import ShoestringError
 
 UPDATES = 4
-"""The first is of real data, the others of the largest batch that can occur, as predictions are."""
+"""The first update uses real data, the others the largest batch that can occur, as predictions do."""
 ENOUGH_SECONDS = 20.0
-"""After so long two updates are enough: the second has the optimizer's states, so nothing larger follows."""
+"""After this time two updates are enough: the second one has the optimizer's states, so the peak is reached."""
 
-Tell = Callable[[dict[str, Any]], None]
+Report = Callable[[dict[str, Any]], None]
 
 
-def try_out(question: dict[str, Any], tell: Tell) -> None:
-    """Run the updates that `question` asks for, telling of each stage; errors are told of like one."""
+def run_trial(request: dict[str, Any], report: Report) -> None:
+    """Run the updates of `request` and report each stage; an error is reported as a stage as well."""
     from shoestring.engine.memory import error_message, out_of_memory
 
     try:
-        _run(question, tell)
+        _run_updates(request, report)
     except ShoestringError as error:
-        tell({"stage": "error", "message": error.message, "hint": error.hint or "", "memory": False})
+        report({"stage": "error", "message": error.message, "hint": error.hint or "", "memory": False})
     except Exception as error:  # noqa: BLE001  (the recipe's code may raise anything)
-        last = traceback.extract_tb(error.__traceback__)[-1]
-        where = f"{type(error).__name__} in {last.filename}, line {last.lineno}: {error_message(error)}"
-        full = out_of_memory(error)
-        tell({"stage": "error", "message": error_message(error) if full else where, "hint": "", "memory": full})
+        frame = traceback.extract_tb(error.__traceback__)[-1]
+        located_message = f"{type(error).__name__} in {frame.filename}, line {frame.lineno}: {error_message(error)}"
+        is_out_of_memory = out_of_memory(error)
+        message = error_message(error) if is_out_of_memory else located_message
+        report({"stage": "error", "message": message, "hint": "", "memory": is_out_of_memory})
 
 
-def _run(question: dict[str, Any], tell: Tell) -> None:
+def _run_updates(request: dict[str, Any], report: Report) -> None:
     import torch
 
     from shoestring.data.batches import to_device
@@ -58,69 +59,70 @@ def _run(question: dict[str, Any], tell: Tell) -> None:
     from shoestring.recipe.finding import load
     from shoestring.settings import Settings
 
-    loaded, device = load(question["reference"], question["options"]), torch.device(question["device"])
-    settings = Settings.from_json(question["settings"])
-    sizes = question["microbatches"]
+    loaded, device = load(request["reference"], request["options"]), torch.device(request["device"])
+    settings = Settings.from_json(request["settings"])
+    sizes = request["microbatches"]
     with deterministic():
         _warm_up(device)
-        first = _first(loaded, sizes[0], device, tell)
-        before = _reset(device)
+        first_batches = _load_first_batch(loaded, sizes[0], device, report)
+        initial_bytes = _reset_peak(device)
         state = build(loaded, settings, device)
-        tell({"stage": "model"})
+        report({"stage": "model"})
         started = time.perf_counter()
         for number in range(UPDATES):
-            batches = first if number == 0 and first else _largest(loaded.recipe, sizes, device, to_device)
+            use_first = number == 0 and bool(first_batches)
+            batches = first_batches if use_first else _largest_batches(loaded.recipe, sizes, device, to_device)
             seed_all(derive(loaded.seed, "update", number))
-            began = time.perf_counter()
-            done = update(
+            start = time.perf_counter()
+            result = update(
                 state.model,
                 state.optimizer,
                 loaded.recipe.loss,
                 batches,
-                samples=first[0][1] if batches is first else sum(sizes),
+                samples=first_batches[0][1] if use_first else sum(sizes),
                 mixed_precision=state.mixed_precision,
                 clip_norm=loaded.parts.clip_norm,
                 run=state.cuda_graphs,
             )
-            loss = float(done.loss)  # waits for the device
-            tell({"stage": "update", "seconds": time.perf_counter() - began, "loss": repr(loss)})
+            loss = float(result.loss)  # synchronizes with the device
+            report({"stage": "update", "seconds": time.perf_counter() - start, "loss": repr(loss)})
             if number and time.perf_counter() - started > ENOUGH_SECONDS:
                 break
-        tell({"stage": "done", "bytes": _most(device) - before, "device": device_name(device)})
+        report({"stage": "done", "bytes": _peak_bytes(device) - initial_bytes, "device": device_name(device)})
 
 
-def _first(loaded: Any, size: int, device: Any, tell: Tell) -> list[tuple[Any, int]]:
-    """The first microbatch of the training data; none where the recipe has none."""
+def _load_first_batch(loaded: Any, size: int, device: Any, report: Report) -> list[tuple[Any, int]]:
+    """Load the first microbatch of the training data; return an empty list if the recipe has no data."""
     from shoestring.data.loading import Loader
     from shoestring.data.order import DataOrder
 
     if loaded.parts.data is None:
         return []
-    began = time.perf_counter()
+    start = time.perf_counter()
     train = loaded.data()["train"]
     order = DataOrder(samples=len(train), effective_batch=loaded.effective_batch, seed=loaded.seed)
     with Loader(loaded.recipe, train, order, seed=loaded.seed, device=device, workers=0) as loader:
         batch = next(iter(loader.microbatches(0, size)))
-    tell({"stage": "data", "samples": len(train), "seconds": time.perf_counter() - began})
+    report({"stage": "data", "samples": len(train), "seconds": time.perf_counter() - start})
     return [batch]
 
 
-def _largest(recipe: Any, sizes: list[int], device: Any, to_device: Any) -> Iterator[tuple[Any, int]]:
+def _largest_batches(recipe: Any, sizes: list[int], device: Any, to_device: Any) -> Iterator[tuple[Any, int]]:
     return ((to_device(recipe.batch(size), device), size) for size in sizes)
 
 
 def _warm_up(device: Any) -> None:
-    """Have the libraries load what they load once, which no estimate of a model's tensors counts."""
+    """Make the libraries allocate their one-time memory, which an estimate of a model's tensors does not include."""
     import torch
 
-    small = torch.nn.Linear(64, 64).to(device)
-    optimizer = torch.optim.AdamW(small.parameters())
-    small(torch.ones(8, 64, device=device)).sum().backward()
+    layer = torch.nn.Linear(64, 64).to(device)
+    optimizer = torch.optim.AdamW(layer.parameters())
+    layer(torch.ones(8, 64, device=device)).sum().backward()
     optimizer.step()
 
 
-def _reset(device: Any) -> int:
-    """Bytes taken now, from where the peak is counted."""
+def _reset_peak(device: Any) -> int:
+    """Reset the peak of memory in use, and return the bytes to subtract from it."""
     import torch
 
     gc.collect()
@@ -129,19 +131,19 @@ def _reset(device: Any) -> int:
         torch.cuda.reset_peak_memory_stats(device)
         return 0
     with suppress(OSError):
-        Path("/proc/self/clear_refs").write_text("5")  # the peak of resident memory is what it is now (proc(5))
-    return _status("VmRSS")
+        Path("/proc/self/clear_refs").write_text("5")  # resets the peak of resident memory (proc(5))
+    return _read_status("VmRSS")
 
 
-def _most(device: Any) -> int:
-    """The most that was taken since: by torch's allocator on a GPU, by the whole process on a CPU."""
+def _peak_bytes(device: Any) -> int:
+    """Return the peak of memory in use: of torch's allocator on a GPU, of the whole process on a CPU."""
     import torch
 
-    return int(torch.cuda.max_memory_reserved(device)) if device.type == "cuda" else _status("VmHWM")
+    return int(torch.cuda.max_memory_reserved(device)) if device.type == "cuda" else _read_status("VmHWM")
 
 
-def _status(name: str) -> int:
-    """Bytes of a line of /proc/self/status; without it the peak since the process began."""
+def _read_status(name: str) -> int:
+    """Read a line of /proc/self/status as bytes; without that file, return the peak since the process started."""
     with suppress(OSError):
         for line in Path("/proc/self/status").read_text().splitlines():
             if line.startswith(f"{name}:"):
@@ -150,13 +152,13 @@ def _status(name: str) -> int:
 
 
 def _main() -> None:
-    answers = os.fdopen(os.dup(1), "w")
-    os.dup2(2, 1)  # what a recipe prints is talk
+    output = os.fdopen(os.dup(1), "w")
+    os.dup2(2, 1)  # the recipe's own output goes to stderr
 
-    def tell(stage: dict[str, Any]) -> None:
-        print(json.dumps(stage), file=answers, flush=True)
+    def report(stage: dict[str, Any]) -> None:
+        print(json.dumps(stage), file=output, flush=True)
 
-    try_out(json.load(sys.stdin), tell)
+    run_trial(json.load(sys.stdin), report)
 
 
 if __name__ == "__main__":

@@ -1,1 +1,1 @@
-"""Other people's trainers, with what `train` has: a deadline, checkpoints that survive, exact resume, a record."""
+"""Integrations with other libraries' trainers: a deadline, crash-safe checkpoints, exact resume and a record."""

@@ -1,4 +1,4 @@
-"""The callbacks through which a library's trainer takes the steps of training."""
+"""The callbacks through which a library's trainer calls the steps of training."""
 
 from __future__ import annotations
 
@@ -9,14 +9,14 @@ from typing import Any
 from transformers import TrainerCallback
 
 from shoestring.data.seeding import derive, seed_all
-from shoestring.integrations.private_parts import between_cycles, order_generator
+from shoestring.integrations.private_parts import find_order_generator, is_between_cycles
 from shoestring.integrations.session import TrainerSession
 from shoestring.session.stop import SessionOver
 from shoestring.train import steps
 
 
 class TrainingEnded(Exception):  # noqa: N818  (an event that unwinds the library's loop, not an error)
-    """Training is over before the library's loop begins, which cannot be left out otherwise."""
+    """Training ends before the library's loop starts. Only an exception can skip that loop."""
 
     def __init__(self, reason: str) -> None:
         super().__init__(reason)
@@ -24,19 +24,20 @@ class TrainingEnded(Exception):  # noqa: N818  (an event that unwinds the librar
 
 
 class StepsCallback(TrainerCallback):
-    """Seeds each update; between updates takes the steps that the engine's own loop takes."""
+    """Seeds each update, and between updates calls the same steps as the engine's own loop."""
 
     def __init__(self, trainer: Any, trainer_session: TrainerSession) -> None:
         self._trainer, self._trainer_session = trainer, trainer_session
-        self._update_began = 0.0
+        self._update_started_at = 0.0
 
     def on_train_begin(self, args: Any, state: Any, *_: Any, **__: Any) -> None:  # noqa: ARG002
-        """The model is on its device, and its optimizer is made.
+        """Restore the state, now that the model is on its device and the optimizer exists, and start the session.
 
-        Raises SessionOver or TrainingEnded: the library would make one more update before it stopped.
+        Raises SessionOver or TrainingEnded if there is nothing to train: a stop requested through `control` would
+        take effect only after one more update.
         """
         session = self._trainer_session.session
-        self._trainer_session.state.take_over()
+        self._trainer_session.state.load_restored()
         self._trainer_session.reports.begin(state.global_step)
         self._trainer_session.begin()
         session.record.update = state.global_step
@@ -44,34 +45,37 @@ class StepsCallback(TrainerCallback):
             raise TrainingEnded(reason)
 
     def on_epoch_begin(self, args: Any, state: Any, *_: Any, **__: Any) -> None:
-        """An epoch's order is a function of seed and epoch: a sampler that goes on with one generator from epoch to
-        epoch (TRL 1.16, `RepeatSampler`) would begin again with the first epoch's.
+        """Make the order of samples a function of seed and epoch.
+
+        A sampler that uses one generator for all epochs (TRL 1.16, `RepeatSampler`) would start again with the first
+        epoch's order after a resume.
         """
         epoch = math.floor(state.epoch or 0.0)
         seed_all(derive(args.seed, "epoch", epoch))
-        if generator := order_generator(self._trainer):
+        if generator := find_order_generator(self._trainer):
             generator.manual_seed(derive(args.seed, "order", epoch))
 
     def on_step_begin(self, args: Any, state: Any, *_: Any, **__: Any) -> None:
-        self._update_began = time.monotonic()
+        self._update_started_at = time.monotonic()
         seed_all(derive(args.seed, "update", state.global_step))
 
     def on_step_end(self, args: Any, state: Any, control: Any, **__: Any) -> None:  # noqa: ARG002
         session = self._trainer_session.session
-        session.request.stop.deadline.observe("update", time.monotonic() - self._update_began)
+        session.request.stop.deadline.observe("update", time.monotonic() - self._update_started_at)
         session.record.update = state.global_step
-        wanted, control.should_save = control.should_save, False  # by the trainer's arguments: our checkpoint instead
-        if not between_cycles(self._trainer):
+        # A save that the trainer's arguments request is made as a checkpoint of the run.
+        is_save_requested, control.should_save = control.should_save, False
+        if not is_between_cycles(self._trainer):
             return
-        if wanted:
+        if is_save_requested:
             steps.save_meanwhile(session)
         steps.save_if_due(session)
         if not steps.epoch_ended(session):  # the library logs an epoch's last update before the epoch ends
             self._stop_if_over(control)
 
     def on_epoch_end(self, args: Any, state: Any, control: Any, **__: Any) -> None:  # noqa: ARG002
-        wanted, control.should_save = control.should_save, False
-        if wanted and between_cycles(self._trainer):
+        is_save_requested, control.should_save = control.should_save, False
+        if is_save_requested and is_between_cycles(self._trainer):
             steps.save_meanwhile(self._trainer_session.session)
         if not self._trainer_session.over:
             self._stop_if_over(control)
@@ -80,7 +84,7 @@ class StepsCallback(TrainerCallback):
         self._trainer_session.reports.log(args, state, logs or {})
 
     def on_train_end(self, *_: Any, **__: Any) -> None:
-        """Saved before anything else happens, in a script as well."""
+        """Save before any other code runs, in a user's script as well."""
         steps.save_now(self._trainer_session.session)
 
     def _stop_if_over(self, control: Any) -> None:

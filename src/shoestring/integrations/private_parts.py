@@ -1,6 +1,6 @@
-"""What is used of the private parts of transformers' and TRL's trainers.
+"""Uses of private attributes and methods of transformers' and TRL's trainers.
 
-Written for transformers 5.23 and TRL 1.16. A version without them is served by public means alone, which cost more.
+Written for transformers 5.23 and TRL 1.16. For a version without them only public interfaces are used, which cost more.
 """
 
 from __future__ import annotations
@@ -13,32 +13,33 @@ from typing import Any
 import torch
 
 STATE_FILE = "trainer_state.json"
-"""The only file that a trainer itself reads of the folder it resumes from: it says which update it is."""
+"""The only file that a trainer itself requires in the folder it resumes from: it contains the number of the update."""
 
 
-def available(base: type) -> bool:
-    """Whether the trainer class `base` has the private parts."""
+def has_private_parts(base: type) -> bool:
+    """Return whether the trainer class `base` has the private methods that are used here."""
     return hasattr(base, "_load_from_checkpoint") and hasattr(base, "_get_train_sampler")
 
 
-def resuming(base: Any) -> Any:
-    """The trainer class `base`, or a subclass of it that resumes from a folder without weights.
+def make_resuming_class(base: Any) -> Any:
+    """Return a subclass of the trainer class `base` that resumes from a folder without weights.
 
-    The state is restored by the callback `on_train_begin`, and of that folder the library needs the state file alone:
-    those of optimizer, scaler and random numbers are optional. Only the weights it insists on.
+    Without the private methods, `base` itself is returned. The state is restored by the callback `on_train_begin`. Of
+    that folder the library requires the state file and the weights; the files of the optimizer, the scaler and the
+    random numbers are optional.
 
-    A checkpoint of the library's own is replaced by a call of `save_instead`. Most are asked for in a way that
-    callbacks see, but not those of `save_strategy="best"`.
+    A checkpoint of the library's own is replaced by a call of `save_run_checkpoint`. Callbacks see most requests for a
+    checkpoint, but not those of `save_strategy="best"`.
     """
-    if not available(base):
+    if not has_private_parts(base):
         return base
 
     class Resuming(base):  # type: ignore[misc]
         def _load_from_checkpoint(self, *_: Any, **__: Any) -> None:
-            """Weights are restored with all else."""
+            """Load nothing: the weights are restored together with the rest of the state."""
 
         def _save_checkpoint(self, *_: Any, **__: Any) -> None:
-            self.save_instead()
+            self.save_run_checkpoint()
 
         def _get_train_sampler(self, *args: Any, **kwargs: Any) -> Any:
             self.train_sampler = super()._get_train_sampler(*args, **kwargs)
@@ -48,14 +49,14 @@ def resuming(base: Any) -> Any:
 
 
 def write_resume_folder(folder: Path, trainer: Any, state: Mapping[str, Any]) -> None:
-    """Make `folder` one that `trainer.train(resume_from_checkpoint=folder)` takes."""
+    """Write the files to `folder` that `trainer.train(resume_from_checkpoint=folder)` requires."""
     (folder / STATE_FILE).write_text(json.dumps(state), encoding="utf-8")
-    if not available(type(trainer)):
-        trainer.save_model(str(folder))  # which the library loads, before the right weights are restored
+    if not has_private_parts(type(trainer)):
+        trainer.save_model(str(folder))  # the library loads these, before the checkpoint's weights are restored
 
 
-def order_generator(trainer: Any) -> torch.Generator | None:
-    """The generator of the trainer's own order of samples; None if that follows from torch's global one."""
+def find_order_generator(trainer: Any) -> torch.Generator | None:
+    """Return the generator of the trainer's order of samples; None if the order depends on torch's global generator."""
     sampler = getattr(trainer, "train_sampler", None)
     if sampler is None:
         batches = getattr(trainer.callback_handler.train_dataloader, "batch_sampler", None)
@@ -64,12 +65,12 @@ def order_generator(trainer: Any) -> torch.Generator | None:
     return generator if isinstance(generator, torch.Generator) else None
 
 
-def between_cycles(trainer: Any) -> bool:
-    """Whether a TRL trainer has learnt from everything that it generated: the rest would be in no checkpoint."""
+def is_between_cycles(trainer: Any) -> bool:
+    """Return whether a TRL trainer has trained on all generated samples, which a checkpoint would not include."""
     args = trainer.args
     steps = getattr(args, "steps_per_generation", None)
     if not steps:
         return True
-    # TRL counts microbatches itself, from 0 in each session; cycles are whole when a session begins.
-    done = getattr(trainer, "_step", trainer.state.global_step * args.gradient_accumulation_steps)
-    return bool(done % (steps * getattr(trainer, "num_iterations", 1)) == 0)
+    # TRL counts microbatches itself, from 0 in each session; a session starts at the start of a cycle.
+    micro_batches = getattr(trainer, "_step", trainer.state.global_step * args.gradient_accumulation_steps)
+    return bool(micro_batches % (steps * getattr(trainer, "num_iterations", 1)) == 0)

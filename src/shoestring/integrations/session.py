@@ -1,4 +1,4 @@
-"""The session that a library's trainer trains in, as its callbacks see it."""
+"""The training session of a library's trainer, for its callbacks."""
 
 from __future__ import annotations
 
@@ -14,20 +14,21 @@ from shoestring.train.session import TrainingSession
 
 
 class TrainerSession:
-    """A training session, how it ended, and what its trainers have logged: it may take several, each in smaller
-    microbatches.
+    """A training session, the reason why it stopped, and the logs of its trainers.
+
+    A session has several trainers if microbatches become smaller on out-of-memory.
     """
 
     def __init__(self) -> None:
         self._session: TrainingSession | None = None
-        self._begun = False
+        self._is_started = False
         self.reports = LogReports(self)
         self.over: SessionOver | None = None
-        """Why the session stopped before training was over."""
+        """The reason why the session stopped before the end of training."""
 
     @property
     def session(self) -> TrainingSession:
-        """The session; it is set before a trainer trains."""
+        """The session, which has to be set before a trainer trains."""
         assert self._session is not None
         return self._session
 
@@ -37,19 +38,19 @@ class TrainerSession:
 
     @property
     def state(self) -> LibraryState:
-        """The state of the trainer that trains now."""
+        """The state of the present trainer."""
         assert isinstance(self.session.state, LibraryState)
         return self.session.state
 
     def begin(self) -> None:
-        """Record the session's beginning, once."""
-        if not self._begun:
-            self._begun = True
+        """Record the start of the session, once."""
+        if not self._is_started:
+            self._is_started = True
             steps.begin(self.session)
 
 
 class LogReports:
-    """A trainer's own numbers as lines of progress."""
+    """The values that a trainer logs, reported as progress."""
 
     def __init__(self, trainer_session: TrainerSession) -> None:
         self._trainer_session = trainer_session
@@ -57,19 +58,20 @@ class LogReports:
         self._since = self._paused_at = time.monotonic()
 
     def begin(self, update: int) -> None:
-        """A trainer begins after `update` updates."""
+        """Start to report a trainer that continues after `update` updates."""
         self._updates, self._since = update, time.monotonic()
 
     def flush(self) -> None:
-        """The library reports when it logs; what follows is left out of the time until then."""
+        """Start a pause, which is no training time. Nothing is reported, because the library decides when it logs."""
         self._paused_at = time.monotonic()
 
     def restart(self) -> None:
+        """End the pause."""
         self._since += time.monotonic() - self._paused_at
 
     def log(self, args: Any, state: Any, logs: dict[str, Any]) -> None:
-        """The library has logged the updates since it last did."""
-        updates, now = state.global_step - self._updates, time.monotonic()
+        """Report the updates since the library last logged."""
+        updates, logged_at = state.global_step - self._updates, time.monotonic()
         if "loss" not in logs or not updates:
             return
         memory = sample()
@@ -80,18 +82,18 @@ class LogReports:
             "updates": updates,
             "loss": float(logs["loss"]),
             "samples": updates * args.per_device_train_batch_size * args.gradient_accumulation_steps,
-            "seconds": now - self._since,
+            "seconds": logged_at - self._since,
             "memory_bytes": memory.gpu_peak_reserved_bytes or memory.rss_bytes,
         }
         session.record.progress.update(**measured, session_seconds_left=session.request.stop.deadline.remaining())
-        others = {name: value for name, value in logs.items() if isinstance(value, int | float)}
+        metrics = {name: value for name, value in logs.items() if isinstance(value, int | float)}
         session.record.events.emit(
             "progress",
             **measured,
-            learning_rate=others.pop("learning_rate", None),
-            gradient_norm=others.pop("grad_norm", None),
+            learning_rate=metrics.pop("learning_rate", None),
+            gradient_norm=metrics.pop("grad_norm", None),
             skipped=0,
-            metrics=others,
+            metrics=metrics,
             **memory.gpu_facts(),
         )
-        self._updates, self._since = state.global_step, now
+        self._updates, self._since = state.global_step, logged_at

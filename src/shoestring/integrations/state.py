@@ -1,4 +1,4 @@
-"""The state of a library's trainer, as checkpoints hold it and as the steps of training use it."""
+"""The state of a library's trainer, for checkpoints and for the steps of training."""
 
 from __future__ import annotations
 
@@ -27,17 +27,17 @@ _SECTIONS = {"model", "optimizer", "scheduler", "scaler", "trainer"}
 
 @dataclass(kw_only=True)
 class LibraryState:
-    """An `engine.state.State`: the trainer has the model, its optimizer and the number of updates."""
+    """An `engine.state.State` whose model, optimizer and number of updates belong to the trainer."""
 
     trainer: Any
     mixed_precision: MixedPrecision
-    """Of evaluations; the trainer has its own for updates."""
+    """For evaluations; the trainer has its own for updates."""
     sizes: Sizes
     build: Callable[[Sizes], Any] | None = None
-    """Makes the trainer anew in other sizes; None in a script with a trainer of its own."""
+    """Makes a new trainer with other sizes; None in a script with a trainer of its own."""
     history: list[dict[str, Any]] = field(default_factory=list)
     restored: Mapping[str, Any] = field(default_factory=dict)
-    """A checkpoint's sections, until the trainer has made the optimizer that they belong in."""
+    """A checkpoint's sections, until the trainer has created its optimizer and they can be loaded."""
 
     @property
     def model(self) -> nn.Module:
@@ -69,7 +69,7 @@ class LibraryState:
         return progress
 
     def pack(self) -> dict[str, Any]:
-        """Trained weights, buffers, and everything that the trainer continues from."""
+        """Return the trained weights, the buffers, and all state that the trainer needs to continue."""
         trainer = self.trainer
         scaler = trainer.accelerator.scaler
         return {
@@ -83,19 +83,19 @@ class LibraryState:
         }
 
     def restore(self, saved: Mapping[str, Any]) -> None:
-        """Only keep the sections: `take_over` puts them in place once the trainer has made its optimizer.
+        """Store the sections until the trainer has created its optimizer; then `load_restored` loads them.
 
-        Raises CheckpointError for a checkpoint that is not of a trainer.
+        Raises CheckpointError for a checkpoint that no trainer has saved.
         """
         if missing := _SECTIONS - saved.keys():
-            raise CheckpointError(f"the checkpoint is of no trainer: it has no {', '.join(sorted(missing))}")
+            raise CheckpointError(f"the checkpoint was not saved by a trainer: it lacks {', '.join(sorted(missing))}")
         self.restored, self.history = saved, list(saved.get("history", []))
         self.sizes = self.sizes.resumed(saved.get("fit"))
 
-    def take_over(self) -> None:
-        """Bring model, optimizer, schedule and loss scale to what was restored, if anything was.
+    def load_restored(self) -> None:
+        """Load the restored sections, if any, into model, optimizer, schedule and loss scale.
 
-        Raises CheckpointError where they are of another model or optimizer.
+        Raises CheckpointError if they belong to another model or optimizer.
         """
         if not self.restored:
             return
@@ -104,7 +104,7 @@ class LibraryState:
             raise CheckpointError("the checkpoint is of another model", problems=problems[:20])
         self.model.load_state_dict(saved["model"], strict=False)
         try:
-            # In memory of its own: a file's pages are not aligned as torch allocates, and vector code may round the
+            # Copied, because a file's pages are not aligned like torch's allocations, and vectorized code may round the
             # ends of an unaligned tensor differently.
             trainer.optimizer.load_state_dict(_cloned(saved["optimizer"]))
             trainer.lr_scheduler.load_state_dict(saved["scheduler"])
@@ -121,7 +121,7 @@ class LibraryState:
         )
 
     def release(self) -> None:
-        """The trainer, which `resize` makes anew."""
+        """Drop the trainer; `resize` makes a new one."""
         self.trainer = None
 
     def resize(self, sizes: Sizes) -> None:

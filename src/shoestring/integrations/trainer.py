@@ -1,4 +1,4 @@
-"""Hugging Face's Trainer and what is built on it, such as TRL's: the same class, resumable.
+"""Resumable versions of Hugging Face's Trainer and of classes derived from it, such as TRL's.
 
     from shoestring.integrations.trainer import surviving
 
@@ -6,13 +6,13 @@
         trainer = survive(GRPOTrainer)(model=..., args=..., train_dataset=...)
         trainer.train()  # again in the next session, to continue
 
-What changes: it stops by itself, saved, before the limit or at SIGTERM; checkpoints are written in the background,
-beside, verified and then renamed; a run that is continued ends in the bits of one that was never stopped. For that
-every update draws its random numbers from (seed, number of the update), and an epoch's order is a function of (seed,
-epoch).
+Differences from the library's trainer: training saves and stops before the limit or on SIGTERM; checkpoints are
+written in the background to a temporary folder, verified and then renamed; a resumed run ends with the same bits as one
+that was never stopped. For that every update draws its random numbers from (seed, number of the update), and the order
+of an epoch is a function of (seed, epoch).
 
-What stays as the library has it: loss, microbatches, logging, evaluation. Random numbers that a dataset draws while its
-samples are fetched are not restored. One process, one device.
+Loss, microbatches, logging and evaluation are the library's. Random numbers that a dataset draws while its samples are
+fetched are not restored. Only one process and one device are supported.
 """
 
 from __future__ import annotations
@@ -56,26 +56,26 @@ _LIBRARIES = ("transformers", "accelerate", "peft", "trl")
 
 
 class ResumableTrainer:
-    """Makes a trainer's class resumable, and knows how its session ended."""
+    """Makes a trainer's class resumable, and reports how its session ended."""
 
     def __init__(self, begin_session: Callable[[Any], TrainingSession] | None = None) -> None:
-        """`begin_session` makes the session of a script's trainer when it is to train."""
+        """`begin_session` makes the session of a script's trainer when that starts to train."""
         self._begin_session = begin_session
         self.trainer_session = TrainerSession()
 
     @property
     def ended(self) -> str:
-        """Why it stopped before its end; empty where it did not."""
+        """The reason why training stopped early; empty if it did not."""
         over = self.trainer_session.over
         return over.reason if over else ""
 
     def __call__(self, trainer: type[T]) -> type[T]:
-        """The class `trainer`, resumable."""
-        return _resumable(trainer, self)
+        """Return a resumable subclass of the class `trainer`."""
+        return _make_resumable_class(trainer, self)
 
     @contextmanager
     def training(self, trainer: Any) -> Iterator[dict[str, Any]]:
-        """Within it the trainer may train, given the arguments that have it continue where the run is."""
+        """Return a context in which the trainer can train, with the arguments that make it resume the run."""
         with tempfile.TemporaryDirectory() as folder:
             if self._begin_session is None:
                 yield self._resume_arguments(Path(folder))
@@ -102,9 +102,9 @@ def surviving(
     keep_checkpoints: int = 2,
     allow_inexact: bool = False,
 ) -> Iterator[ResumableTrainer]:
-    """A session of at most `limit_seconds` in the directory `run`, held for this process.
+    """Return the context of a session of at most `limit_seconds` in the directory `run`, locked for this process.
 
-    Raises UsageError where another process is at it or it holds something else.
+    Raises UsageError if another process holds the lock, or if the directory contains something else.
     """
     directory = RunDirectory(Path(run))
     directory.create()
@@ -136,13 +136,13 @@ def surviving(
 def _script_session(
     request: SessionRequest, record: Record, trainer: Any, resumable: ResumableTrainer
 ) -> TrainingSession:
-    """The session of a trainer that a script has made, restored from the run's newest checkpoint."""
+    """Return the session of a script's trainer, restored from the run's newest checkpoint."""
     state = LibraryState(
         trainer=trainer,
         mixed_precision=mixed_precision("fp32", request.device),
         sizes=Sizes(micro_batch=trainer.args.per_device_train_batch_size),
     )
-    facts = {**libraries(), "frozen weights": frozen_digest(state.model), **_environment(trainer)}
+    facts = {**library_versions(), "frozen weights": frozen_digest(state.model), **_environment(trainer)}
     saver = run_saver(request, record, run_store(request, record), facts)
     saver.restore(state, allow_inexact=request.allow_inexact)
     return TrainingSession(
@@ -150,34 +150,34 @@ def _script_session(
     )
 
 
-def _resumable(base: type[T], resumable: ResumableTrainer) -> type[T]:
-    """A subclass of `base` that saves and restores as the engine does and polls the clock."""
+def _make_resumable_class(base: type[T], resumable: ResumableTrainer) -> type[T]:
+    """Return a subclass of `base` that saves and restores as the engine does, and stops before the deadline."""
     from transformers import PrinterCallback
     from transformers.trainer_callback import ProgressCallback
 
-    class Resumable(private_parts.resuming(base)):  # type: ignore[misc]
+    class Resumable(private_parts.make_resuming_class(base)):  # type: ignore[misc]
         def __init__(self, *args: Any, **kwargs: Any) -> None:
             super().__init__(*args, **kwargs)
             if self.args.world_size > 1:
                 raise UsageError(
-                    f"a surviving {base.__name__} runs in one process, not in {self.args.world_size}",
+                    f"a resumable {base.__name__} runs in one process, but world_size is {self.args.world_size}",
                     hint="start it without torchrun or accelerate launch",
                 )
-            for printing in (PrinterCallback, ProgressCallback):  # stdout is for data, and progress is reported anyway
-                self.remove_callback(printing)
+            for callback in (PrinterCallback, ProgressCallback):  # stdout is for data, and progress is reported anyway
+                self.remove_callback(callback)
 
-        def save_instead(self) -> None:
-            if private_parts.between_cycles(self):
+        def save_run_checkpoint(self) -> None:
+            if private_parts.is_between_cycles(self):
                 steps.save_meanwhile(resumable.trainer_session.session)
 
         def train(self, *args: Any, **kwargs: Any) -> Any:
-            """As `Trainer.train`, from the run's newest checkpoint where it has one."""
-            # The last of all callbacks: what others ask for, such as a save, is known to it.
+            """Train as `Trainer.train`, from the run's newest checkpoint if there is one."""
+            # The last callback: it sees what others have requested through `control`, such as a save.
             callback = StepsCallback(self, resumable.trainer_session)
             self.add_callback(callback)
             try:
-                with resumable.training(self) as resuming:
-                    return super().train(*args, **{**kwargs, **resuming})
+                with resumable.training(self) as resume_arguments:
+                    return super().train(*args, **{**kwargs, **resume_arguments})
             finally:
                 self.remove_callback(callback)
 
@@ -185,8 +185,8 @@ def _resumable(base: type[T], resumable: ResumableTrainer) -> type[T]:
     return Resumable
 
 
-def libraries() -> dict[str, str | None]:
-    """The versions of the libraries that decide a trainer's bits; None for one that is not installed."""
+def library_versions() -> dict[str, str | None]:
+    """Return the versions of the libraries that affect a trainer's bits; None for one that is not installed."""
     return {library: _version(library) for library in _LIBRARIES}
 
 
@@ -198,7 +198,7 @@ def _version(library: str) -> str | None:
 
 
 def _environment(trainer: Any) -> dict[str, Any]:
-    """What, changed, lets a continued run of a script end in other bits."""
+    """Return the facts that must not change for a resumed run of a script to end with the same bits."""
     args, device = trainer.args, trainer.args.device
     facts = {
         "torch": torch.__version__,

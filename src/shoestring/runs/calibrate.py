@@ -1,4 +1,4 @@
-"""What a run measured, read from its directory for the predictions of others."""
+"""The calibration of predictions with the measured times of an earlier run."""
 
 from pathlib import Path
 
@@ -9,12 +9,12 @@ from shoestring.session.directory import RunDirectory
 
 
 def calibrated(run: Path) -> Calibration:
-    """The calibration of the run in the directory `run`.
+    """Return the calibration from the run in the directory `run`.
 
-    Raises UsageError where that has no plan with a predicted time, or too few measured updates.
+    Raises UsageError if the run has no plan with a predicted time, or too few measured updates.
     """
     directory = RunDirectory(run)
     stored = directory.plan()
     if stored is None or stored.plan is None:
-        raise UsageError(f"{directory.plan_file} is no plan", hint="give the directory of a run that trained")
+        raise UsageError(f"{directory.plan_file} contains no plan", hint="pass the directory of a run that has trained")
     return calibration(run.name, stored.plan, list(read(directory.events_file)))

@@ -1,4 +1,4 @@
-"""The metrics of weights that a run has saved: the model alone, without its optimizer, and nothing is written."""
+"""Evaluation of a run's saved weights. It loads the model without its optimizer and writes nothing."""
 
 import time
 from collections.abc import Mapping
@@ -24,34 +24,34 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, kw_only=True)
 class Evaluated:
-    """Metrics, and of what they are."""
+    """The metrics of a run's weights."""
 
     recipe: str
     weights: str
-    """The directory they lie in."""
+    """The directory of the weights."""
     update: int | None
-    """That they were saved at, where that was written beside them."""
+    """The update after which the weights were saved; None if it is not stored with them."""
     device: str
     precision: str
     seconds: float
     metrics: dict[str, dict[str, Any]]
-    """By part of the data: validation and test as far as there are, otherwise the training data."""
+    """By part of the data: validation and test if the recipe has them, otherwise the training data."""
     notes: tuple[str, ...] = ()
-    """What differs from the run, and what the recipe says of its data and its model."""
+    """Differences from the run, and the recipe's notes on its data and its model."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Weights:
-    """Where weights lie, and the run that they are of."""
+    """The location of saved weights and the run that they belong to."""
 
     run: RunDirectory
     folder: Path
     full: bool
-    """Whether it is a full checkpoint rather than weights alone."""
+    """Whether the folder is a full checkpoint rather than weights alone."""
 
 
 def evaluate(
-    where: Path,
+    location: Path,
     values: Mapping[str, object],
     *,
     recipe: str | object | None = None,
@@ -59,12 +59,14 @@ def evaluate(
     limit_seconds: float | None = None,
     started: float | None = None,
 ) -> Evaluated:
-    """As `shoestring.evaluate` says, with options and settings in `values`."""
+    """Implement `shoestring.evaluate`, with options and settings in `values`."""
     if on not in targets.PROBED:
-        raise UsageError(f"weights are evaluated on this machine, not on {on}", hint="--on local, or --on cpu")
-    target, found = targets.find(on), find_weights(where)
-    loaded, settings, notes = _decided(found.run, recipe, values)
-    settings, more = _settings(settings, target, loaded, named="precision" in values)
+        raise UsageError(
+            f"weights can only be evaluated on this machine, not on {on}", hint="use --on local or --on cpu"
+        )
+    target, weights = targets.find(on), find_weights(location)
+    loaded, settings, run_notes = _reopen_run(weights.run, recipe, values)
+    settings, settings_notes = _adapt_settings(settings, target, loaded, is_precision_set="precision" in values)
 
     import torch
 
@@ -74,93 +76,100 @@ def evaluate(
     from shoestring.session.stop import SessionOver, session
 
     device = torch.device(target.device.kind)
-    began = time.monotonic()
+    started_at = time.monotonic()
     try:
         with session(limit_seconds, started=started) as stop, deterministic():
             with stop.at_once():
                 data = loaded.data()
-                model, update, unverified = _model(loaded, settings, found, device)
+                model, update, weights_notes = _load_model(loaded, settings, weights, device)
             assert settings.precision is not None
             precision = mixed_precision(settings.precision, device)
             metrics = {
-                name: _metrics(loaded, model, precision, held, settings, device, stop) for name, held in _parts(data)
+                part: _compute_metrics(loaded, model, precision, dataset, settings, device, stop)
+                for part, dataset in _evaluated_parts(data)
             }
     except SessionOver as over:
-        raise RunError(f"not evaluated: {over.reason}", hint="a longer --limit, or fewer samples") from over
+        raise RunError(f"not evaluated: {over.reason}", hint="set a longer --limit, or use fewer samples") from over
     return Evaluated(
         recipe=loaded.name,
-        weights=str(found.folder),
+        weights=str(weights.folder),
         update=update,
         device=device_name(device),
         precision=str(settings.precision),
-        seconds=time.monotonic() - began,
+        seconds=time.monotonic() - started_at,
         metrics=metrics,
-        notes=(*notes, *more, *unverified, *loaded.parts.notes()),
+        notes=(*run_notes, *settings_notes, *weights_notes, *loaded.parts.notes()),
     )
 
 
-def find_weights(where: Path) -> Weights:
-    """What `where` is: a run (its best weights, else its last, else its newest checkpoint's), or a part of one.
+def find_weights(path: Path) -> Weights:
+    """Return the weights at `path`: a run's folder of weights, a checkpoint, or the directory of a run.
 
-    Raises UsageError where it is neither.
+    Of a run they are its best weights, else its last ones, else those of its newest checkpoint.
+
+    Raises UsageError for any other path, and for a run that has saved no weights.
     """
     from shoestring.checkpoint.light import has_weights
     from shoestring.checkpoint.weights import is_checkpoint, newest
 
-    where = where.absolute()
-    if not where.is_dir():
-        raise UsageError(f"there is no directory {where}", hint="give a run's directory: shoestring evaluate runs/NAME")
-    run = RunDirectory(where)
+    path = path.absolute()
+    if not path.is_dir():
+        raise UsageError(f"there is no directory {path}", hint="pass a run's directory: shoestring evaluate runs/NAME")
+    run = RunDirectory(path)
     if run.plan_file.exists():
         for folder in (run.best, run.light):
             if has_weights(folder):
                 return Weights(run=run, folder=folder, full=False)
         checkpoint = newest(run.checkpoints)
         if checkpoint is None:
-            raise UsageError(f"the run in {where} has saved no weights yet", hint="train it: shoestring train")
+            raise UsageError(f"the run in {path} has saved no weights yet", hint="train it: shoestring train")
         return Weights(run=run, folder=checkpoint, full=True)
     # Full checkpoints and the weights of epochs, in light/, have the same names.
-    run = RunDirectory(where.parent.parent if is_checkpoint(where) else where.parent)
-    full = is_checkpoint(where) and where.parent == run.checkpoints
-    if not run.plan_file.exists() or not (full or has_weights(where)):
+    run = RunDirectory(path.parent.parent if is_checkpoint(path) else path.parent)
+    full = is_checkpoint(path) and path.parent == run.checkpoints
+    if not run.plan_file.exists() or not (full or has_weights(path)):
         raise UsageError(
-            f"{where} is neither a run nor the weights of one",
-            hint="give a run's directory, its best or light, or one of its checkpoints; weights alone do not say "
-            "what model they are of, the plan.json of their run does",
+            f"{path} is neither a run nor the weights of a run",
+            hint="pass a run's directory, its best or light, or one of its checkpoints; the plan.json of the run is "
+            "required, because it defines the model",
         )
-    return Weights(run=run, folder=where, full=full)
+    return Weights(run=run, folder=path, full=full)
 
 
-def _decided(
+def _reopen_run(
     run: RunDirectory, recipe: str | object | None, values: Mapping[str, object]
 ) -> tuple[LoadedRecipe, Settings, list[str]]:
-    """The run's recipe with its options and `values`, its settings, and what is not as it was."""
+    """Return the run's recipe with its options and `values`, its settings, and notes on differences from the run."""
     stored = run.plan()
     assert stored is not None
     reopened = stored.reopen(run.plan_file, values, recipe)
-    before, now = config.as_json(reopened.stored.options), config.as_json(reopened.loaded.options)
-    notes = [f"{name}={now[name]}, the run has {value}" for name, value in before.items() if now[name] != value]
+    stored_options, options = config.as_json(reopened.stored.options), config.as_json(reopened.loaded.options)
+    notes = [
+        f"{name}={options[name]}, but the run was trained with {value}"
+        for name, value in stored_options.items()
+        if options[name] != value
+    ]
     if not reopened.is_same_file:
-        notes.append(f"the recipe's file is not as it was when the run began: {reopened.loaded.path}")
+        notes.append(f"the recipe's file has changed since the run started: {reopened.loaded.path}")
     return reopened.loaded, reopened.settings, notes
 
 
-def _settings(
-    settings: Settings, target: Target, loaded: LoadedRecipe, *, named: bool
+def _adapt_settings(
+    settings: Settings, target: Target, loaded: LoadedRecipe, *, is_precision_set: bool
 ) -> tuple[Settings, tuple[str, ...]]:
-    """The run's settings as far as this device has them: no optimizer is here whose kernel or place there could be."""
+    """Return the run's settings for this device, with a note if it does not support the run's precision."""
     settings = settings.replace(micro_batch=settings.micro_batch or loaded.effective_batch)
     precision = settings.precision or "fp32"
-    if named or precision in target.device.precisions:
+    if is_precision_set or precision in target.device.precisions:
         return settings.replace(precision=precision), ()
-    note = f"precision fp32: {target.device.title} has no {precision}, which the run was trained in"
+    note = f"precision is fp32: {target.device.title} does not support {precision}, with which the run was trained"
     return settings.replace(precision="fp32"), (note,)
 
 
-def _model(
-    loaded: LoadedRecipe, settings: Settings, found: Weights, device: "torch.device"
+def _load_model(
+    loaded: LoadedRecipe, settings: Settings, weights: Weights, device: "torch.device"
 ) -> "tuple[nn.Module, int | None, tuple[str, ...]]":
-    """The model with the weights on `device`, the update that they are of, and a note if they are not verified."""
+    """Return the model with the weights on `device`, their update, and a note if they are not verified."""
     from shoestring.checkpoint.light import UNVERIFIED, read_light
     from shoestring.checkpoint.weights import load_weights
     from shoestring.data.seeding import derive, seed_all
@@ -170,23 +179,23 @@ def _model(
     learner = loaded.parts.learner
     model = learner() if learner else adapt.trained_model(loaded.recipe.model(), loaded.adaptation, settings)
     model.eval()
-    # Before loading: weights in 4 bits are packed when they come to their device.
+    # Before loading, because 4-bit weights are packed when they are moved to their device.
     offload.move(model, loaded.parts, settings, device)
-    if found.full:
-        return model, load_weights(found.folder, model), ()
-    weights = read_light(found.folder, model)
-    update = weights.facts.get("update")
-    unverified = () if weights.verified else (UNVERIFIED.format(folder=found.folder),)
-    return model, update if isinstance(update, int) else None, unverified
+    if weights.full:
+        return model, load_weights(weights.folder, model), ()
+    light_weights = read_light(weights.folder, model)
+    update = light_weights.facts.get("update")
+    notes = () if light_weights.verified else (UNVERIFIED.format(folder=weights.folder),)
+    return model, update if isinstance(update, int) else None, notes
 
 
-def _parts(data: Mapping[str, Any]) -> list[tuple[str, Any]]:
-    """Those that the model was not trained on; the training data where there are no others."""
+def _evaluated_parts(data: Mapping[str, Any]) -> list[tuple[str, Any]]:
+    """Return the parts that the model was not trained on; the training data if there are no others."""
     held_out = [(name, data[name]) for name in ("validation", "test") if name in data]
     return held_out or [("train", data["train"])]
 
 
-def _metrics(
+def _compute_metrics(
     loaded: LoadedRecipe,
     model: "nn.Module",
     precision: "MixedPrecision",
@@ -195,12 +204,12 @@ def _metrics(
     device: "torch.device",
     stop: "Stop",
 ) -> dict[str, Any]:
-    """The recipe's metrics on a part of the data, in microbatches that fit."""
+    """Return the recipe's metrics on a part of the data, with smaller microbatches on out-of-memory."""
     from shoestring.engine.recovery import Recovering
-    from shoestring.train.evaluation import evaluate as evaluated
+    from shoestring.train.evaluation import evaluate as evaluate_dataset
 
     def attempt(size: int) -> dict[str, Any]:
-        return evaluated(
+        return evaluate_dataset(
             loaded,
             model,
             precision,

@@ -1,4 +1,4 @@
-"""From a question to a run: what was asked for is found and decided, then the run is begun, or continued."""
+"""Start or continue a run: load the recipe, make a plan or reopen the stored one, then train."""
 
 import dataclasses
 import importlib
@@ -29,103 +29,105 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, kw_only=True)
 class LaunchRequest:
-    """Where a run is to train, and within which limits."""
+    """The directory of a run, its target and the limits of its session."""
 
     run: Path
     on: str = "local"
-    """The target whose platform's limits count."""
+    """The target whose platform's limits apply."""
     limit_seconds: float | None = None
-    """Of this session, instead of the platform's."""
+    """The limit of this session, in place of the platform's."""
     disk_bytes: int | None = None
-    """Of the run's directory, instead of the platform's."""
+    """The limit of the run's directory, in place of the platform's."""
     started: float = field(default_factory=time.monotonic)
-    """When the session began, by `time.monotonic()`: planning is part of it."""
+    """The start of the session by `time.monotonic()`; planning counts as part of the session."""
     allow_inexact: bool = False
-    """Continue under other versions, hardware or settings."""
+    """Continue with other versions, hardware or settings."""
 
 
 def launch(
     recipe: str | object, values: Mapping[str, object], request: LaunchRequest, plan: Plan | None = None
 ) -> "Outcome":
-    """Train as `shoestring.train` says, with options and settings in `values`."""
-    target = _here(request.on)
+    """Implement `shoestring.train`, with options and settings in `values`."""
+    target = _local_target(request.on)
     directory = RunDirectory(request.run)
     directory.create()
     with directory.locked():
         stored = directory.plan()
         if stored is None:
-            loaded, settings = _begin(directory, recipe, plan, target, values)
+            loaded, settings = _start_run(directory, recipe, plan, target, values)
         else:
-            loaded, settings = _continue(stored, directory, recipe, values)
+            loaded, settings = _continue_run(stored, directory, recipe, values)
             state = directory.state()
             if state and state.status == "finished":
-                _say(f"the run in {directory.path} is finished; shoestring report {directory.path} draws it")
-                return _outcome(state)
+                _print_message(
+                    f"the run in {directory.path} is finished; see its report with: shoestring report {directory.path}"
+                )
+                return _stored_outcome(state)
         return _train(loaded, settings, directory, target, request)
 
 
-def _here(on: str) -> Target:
-    """This machine under the limits of the platform of `on`."""
-    asked = targets.find(on)
-    return asked if on in targets.PROBED else dataclasses.replace(targets.find("local"), platform=asked.platform)
+def _local_target(on: str) -> Target:
+    """Return this machine as a target, with the limits of the platform of `on`."""
+    target = targets.find(on)
+    return target if on in targets.PROBED else dataclasses.replace(targets.find("local"), platform=target.platform)
 
 
-def _begin(
+def _start_run(
     directory: RunDirectory,
     recipe: str | object,
     plan: Plan | None,
     target: Target,
     values: Mapping[str, object],
 ) -> tuple[LoadedRecipe, Settings]:
-    """Decide on a new run and write its plan.json."""
+    """Plan a new run unless `plan` is for this device, and write its plan.json."""
     if plan is not None:
-        unset = {name: value for name, value in plan.options.items() if name not in values}
-        loaded, wanted = choose(recipe, {**unset, **values})
+        plan_options = {name: value for name, value in plan.options.items() if name not in values}
+        loaded, settings = choose(recipe, {**plan_options, **values})
     else:
-        loaded, wanted = choose(recipe, values)
+        loaded, settings = choose(recipe, values)
     require_data(loaded.recipe)
-    require_trainable(wanted, loaded.adaptation)
+    require_trainable(settings, loaded.adaptation)
     if plan is None or plan.target.device.name != target.device.name:
         if target.device.kind == "cpu":  # on a GPU the plan's allocator has to be known before torch is imported
-            # The process that follows the update begins with what is here.
+            # The child process that traces the update inherits the imported modules.
             importlib.import_module("shoestring.train.loop")
-        made = make_plan(loaded, target, wanted)
+        new_plan = make_plan(loaded, target, settings)
         if plan is not None:
-            _say(_replanned(plan, made))
-        plan = made
+            _print_message(_describe_replanning(plan, new_plan))
+        plan = new_plan
     if not plan.fits:
         raise RunError(
             f"{plan.recipe} does not fit {target.device.title}",
             problems=plan.reasons,
-            hint="plan with other settings or options: shoestring plan",
+            hint="choose other settings or options; shoestring plan shows which ones fit",
         )
     StoredPlan.of(loaded, plan.json()).write(directory.plan_file)
     return loaded, plan.settings
 
 
-def _continue(
+def _continue_run(
     stored: StoredPlan, directory: RunDirectory, recipe: str | object, values: Mapping[str, object]
 ) -> tuple[LoadedRecipe, Settings]:
-    """The run's own recipe and options, and its settings with those that are set anew."""
+    """Return the run's recipe with its stored options, and its settings updated with `values`."""
     reopened = stored.reopen(directory.plan_file, values, recipe)
-    loaded, before = reopened.loaded, reopened.stored
+    loaded, stored_recipe = reopened.loaded, reopened.stored
     changed = [
-        f"{name}: the run has {before.options[name]}, asked for is {value}"
+        f"{name}: the run was started with {stored_recipe.options[name]}, but {value} was requested"
         for name, value in loaded.options.items()
-        if value != before.options[name] and name not in loaded.paths
+        if value != stored_recipe.options[name] and name not in loaded.paths
     ]
     if changed:
         raise UsageError(
-            f"the run in {directory.path} keeps the options it began with",
+            f"the options of the run in {directory.path} cannot be changed",
             problems=changed,
-            hint="they change what is learnt: begin another run with another --run",
+            hint="they change the training result: start another run with another --run",
         )
     require_trainable(reopened.settings, loaded.adaptation)
     return loaded, reopened.settings
 
 
-def _outcome(state: StoredState) -> "Outcome":
-    """The outcome that state.json records."""
+def _stored_outcome(state: StoredState) -> "Outcome":
+    """Return the outcome that is stored in state.json."""
     from shoestring.train.loop import Outcome
 
     return Outcome(**{field.name: getattr(state, field.name) for field in dataclasses.fields(Outcome)})
@@ -135,7 +137,7 @@ def _train(
     loaded: LoadedRecipe, settings: Settings, directory: RunDirectory, target: Target, request: LaunchRequest
 ) -> "Outcome":
     if settings.allocator == "expandable" and target.device.kind == "cuda":
-        _expandable_segments()
+        _enable_expandable_segments()
     import torch
 
     from shoestring.session.deadline import Deadline
@@ -155,7 +157,7 @@ def _train(
             f"this machine has {target.device.title}, but this torch ({torch.__version__}) cannot use it",
             hint="install a CUDA build of torch for its driver, or train with --on cpu",
         )
-    # A platform's limits are what they are today; those of the request count instead.
+    # The platform's present limits, unless the request sets others.
     platform, limit_seconds, disk_bytes = target.platform, request.limit_seconds, request.disk_bytes
     if limit_seconds is None and platform and platform.session_hours:
         limit_seconds = platform.session_hours * 3600
@@ -175,30 +177,37 @@ def _train(
             )
             return train(session, library)
         except SessionOver:
-            return _outcome(directory.state() or StoredState())
+            return _stored_outcome(directory.state() or StoredState())
 
 
-def _expandable_segments() -> None:
-    """Have torch's CUDA allocator grow its segments; it reads this when it starts."""
-    name, chosen = "PYTORCH_CUDA_ALLOC_CONF", "expandable_segments:True"
-    before = os.environ.get(name)
-    if before and chosen in before:
+def _enable_expandable_segments() -> None:
+    """Make torch's CUDA allocator use expandable segments; it reads the environment variable when it starts."""
+    variable, option = "PYTORCH_CUDA_ALLOC_CONF", "expandable_segments:True"
+    value = os.environ.get(variable)
+    if value and option in value:
         return
-    os.environ[name] = f"{before},{chosen}" if before else chosen
+    os.environ[variable] = f"{value},{option}" if value else option
     if "torch" in sys.modules:
-        _say(f"torch was imported before allocator=expandable was set: if it is not in force, set {name}={chosen}")
+        _print_message(
+            "torch was imported before allocator=expandable was set; if it has no effect, set "
+            f"{variable}={option} in the environment"
+        )
 
 
-def _replanned(old: Plan, new: Plan) -> str:
-    """What a plan for another device and the one for this differ in."""
-    before, after = old.settings.json(), new.settings.json()
-    changes = [f"{name} {before[name]} -> {after[name]}" for name in before if before[name] != after[name]]
+def _describe_replanning(old: Plan, new: Plan) -> str:
+    """Return a message with the differences between a plan for another device and the one for this device."""
+    old_settings, new_settings = old.settings.json(), new.settings.json()
+    changes = [
+        f"{name} {old_settings[name]} -> {new_settings[name]}"
+        for name in old_settings
+        if old_settings[name] != new_settings[name]
+    ]
     return (
-        f"planned for {old.target.device.title}, this is {new.target.device.title}: planned anew with the same "
-        f"effective batch; {', '.join(changes) or 'the settings stay'}; memory "
+        f"the plan is for {old.target.device.title}, but this machine has {new.target.device.title}: made a new plan "
+        f"with the same effective batch; {', '.join(changes) or 'the settings are the same'}; memory "
         f"{bytes_text(old.memory.peak_bytes)} -> {bytes_text(new.memory.peak_bytes)}"
     )
 
 
-def _say(text: str) -> None:
-    print(text, file=sys.stderr, flush=True)
+def _print_message(message: str) -> None:
+    print(message, file=sys.stderr, flush=True)

@@ -20,14 +20,14 @@ import json, runpy, sys
 from pathlib import Path
 from shoestring.trace import child
 
-answer = child._Session.answer
+answer = child._RequestHandler.answer
 
 def noted(session, question):
     given = answer(session, question)
     Path({place!r}, "following").write_text(json.dumps(sorted(sys.modules)))
     return given
 
-child._Session.answer = noted
+child._RequestHandler.answer = noted
 '''
 begin = subprocess.Popen
 

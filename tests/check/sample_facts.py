@@ -1,11 +1,11 @@
-"""Facts of machines that are made up: a Kaggle session with a T4 with nothing wrong, and what differs from it."""
+"""Facts of invented machines: a healthy Kaggle session with a T4, and changes to it."""
 
 from dataclasses import replace
 from pathlib import Path
 
-from shoestring.check.facts import Build, Clock, Disk, Facts, Host, Package, Used
+from shoestring.check.facts import Build, Clock, Disk, Facts, Gpu, Host, Package
 from shoestring.check.finding import Finding
-from shoestring.check.preflight import judged
+from shoestring.check.preflight import run_checks
 from shoestring.hardware.catalog import PLATFORMS
 from shoestring.hardware.occupancy import Card, Driver, Holder
 from shoestring.hardware.targets import known
@@ -31,11 +31,11 @@ BUILD = Build(
     archs=ARCHS,
     flash=True,
     threads=4,
-    used=(Used(title="a GPU", capability=(7, 5)),),
+    gpus=(Gpu(title="a GPU", capability=(7, 5)),),
 )
 HOST = Host(
     cores=4,
-    cores_seen=4,
+    visible_cores=4,
     ram_bytes=31 * GIB,
     ram_free_bytes=29 * GIB,
     shm_bytes=14 * GIB,
@@ -45,28 +45,29 @@ HOST = Host(
 )
 DISK = Disk(
     folder=Path("/kaggle/working"),
-    asked_bytes=64 * MIB,
+    requested_bytes=64 * MIB,
     written_bytes=64 * MIB,
     seconds=0.25,
     free_bytes=8_000 * GIB,
     used_bytes=0,
     clock_offset_seconds=0.01,
 )
-CLOCK = Clock(now=1_790_000_000.0, monotonic=True)
+CLOCK = Clock(unix_seconds=1_790_000_000.0, monotonic=True)
 
 
-def driver(*cards: Card, cuda=(12, 8)) -> Driver:
+def make_driver(*cards: Card, cuda=(12, 8)) -> Driver:
     return Driver(version="570.86", cuda=cuda, cards=cards)
 
 
-def held(card: Card, used: int, *pids: int) -> Card:
-    return replace(card, used_bytes=used, holders=tuple(Holder(pid=pid, name="python", bytes=used) for pid in pids))
+def with_used_memory(card: Card, used_bytes: int, *pids: int) -> Card:
+    holders = tuple(Holder(pid=pid, name="python", bytes=used_bytes) for pid in pids)
+    return replace(card, used_bytes=used_bytes, holders=holders)
 
 
-def facts(*, on="kaggle-t4", **changes) -> Facts:
-    good = {
-        "probed": on in ("local", "cpu"),
-        "driver": driver(T4),
+def make_facts(*, on="kaggle-t4", **changes) -> Facts:
+    healthy = {
+        "is_local": on in ("local", "cpu"),
+        "driver": make_driver(T4),
         "build": BUILD,
         "host": HOST,
         "disk": DISK,
@@ -74,17 +75,18 @@ def facts(*, on="kaggle-t4", **changes) -> Facts:
         "platform": PLATFORMS["kaggle"],
         "internet": {"huggingface.co": "", "pypi.org": ""},
         "mounted": (Path("/kaggle/input/datasets/me/prices"),),
-        "packages": (Package(name="torch", least="2.6", installed="2.13.0+cu128"),),
+        "packages": (Package(name="torch", minimum="2.6", installed="2.13.0+cu128"),),
     }
     target = replace(known()["kaggle-t4"], name=on) if on in ("local", "cpu") else known()[on]
-    return Facts(on=target, **{**good, **changes})
+    return Facts(target=target, **{**healthy, **changes})
 
 
-def line(found: Facts, name: str) -> Finding:
-    """The line called `name` of a check of these facts, which everything else leaves standing."""
-    (finding,) = [finding for finding in judged(found) if finding.name == name]
+def finding_named(name: str, facts: Facts) -> Finding:
+    """Return the finding called `name` from a check of these facts; no check may raise an error."""
+    (finding,) = [finding for finding in run_checks(facts) if finding.name == name]
     return finding
 
 
-def complaints(found: Facts) -> set[str]:
-    return {finding.name for finding in judged(found) if finding.status != "pass"}
+def problem_names(facts: Facts) -> set[str]:
+    """Return the names of the findings that are warnings or failures."""
+    return {finding.name for finding in run_checks(facts) if finding.status != "pass"}

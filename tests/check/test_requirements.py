@@ -1,0 +1,90 @@
+"""Checks of what a request requires, on facts of invented machines."""
+
+from dataclasses import replace
+from pathlib import Path
+
+from shoestring.check import requirements
+from shoestring.check.facts import Input, Package, RunLock
+from tests.check.sample_facts import HOST, finding_named, make_facts
+
+DATA = Input(
+    option="data",
+    path=Path("/kaggle/input/prices/bars.csv"),
+    problem="does not exist",
+    alternatives=(Path("/kaggle/input/datasets/me/prices/bars.csv"),),
+)
+NO_INTERNET = {"huggingface.co": "Name or service not known", "pypi.org": "no answer in 2 s"}
+
+
+def test_missing_and_outdated_packages_fail_with_a_hint():
+    torch = Package(name="torch", minimum="2.6", installed="2.5.1+cu121")
+    peft = Package(name="peft", minimum="0.15", installed="", extra="chart")
+    finding = finding_named("packages", make_facts(packages=(torch, peft)))
+    assert finding.status == "fail"
+    assert (
+        "torch is 2.5.1+cu121, but 2.6 or later is required" in finding.message
+        and "peft is not installed" in finding.message
+    )
+    assert "shoestring[chart]" in finding.hint
+    assert "--no-index" in finding_named("packages", make_facts(packages=(peft,), internet=NO_INTERNET)).hint
+
+
+def test_untested_versions_are_a_warning():
+    assert finding_named("versions", make_facts()).status == "pass"
+    untested = Package(name="torch", minimum="2.6", installed="2.14.0")
+    finding = finding_named("versions", make_facts(packages=(untested,)))
+    assert (finding.status, "torch 2.14.0 (tested: 2.13.0)" in finding.message) == ("warn", True)
+
+
+def test_moved_input_is_suggested_in_the_hint():
+    finding = finding_named("inputs", make_facts(inputs=(DATA,)))
+    assert (finding.status, finding.hint) == ("fail", "--set data=/kaggle/input/datasets/me/prices/bars.csv")
+
+
+def test_missing_input_lists_mounted_data_sets():
+    finding = finding_named("inputs", make_facts(inputs=(replace(DATA, alternatives=()),)))
+    assert (finding.status, "/kaggle/input/datasets/me/prices" in finding.hint) == ("fail", True)
+    assert finding_named("inputs", make_facts(inputs=(replace(DATA, problem=""),))).status == "pass"
+
+
+def test_session_without_data_sets_is_a_warning():
+    assert finding_named("inputs", make_facts(mounted=())).status == "warn"
+    assert requirements.check_inputs(make_facts(mounted=(), platform=None)) is None
+
+
+def test_unreachable_hosts_name_what_needs_them():
+    finding = finding_named("internet", make_facts(internet=NO_INTERNET))
+    assert finding.status == "warn"
+    assert "hub" in finding.message and "pip install" in finding.message
+    assert "Settings" in finding.hint
+    assert finding_named("internet", make_facts(internet=NO_INTERNET, needs_hub=True)).status == "fail"
+    assert finding_named("internet", make_facts()).status == "pass"
+
+
+def test_offline_variable_fails_for_hub_recipes():
+    host = replace(HOST, environment={"HF_HUB_OFFLINE": "1"})
+    assert finding_named("internet", make_facts(host=host, needs_hub=True)).status == "fail"
+    assert finding_named("internet", make_facts(host=host)).status == "pass"
+
+
+def test_remaining_quota_is_unknown():
+    finding = finding_named("quota", make_facts())
+    assert (
+        "30 h" in finding.message
+        and "cannot see how much remains" in finding.message
+        and "kaggle.com/settings" in finding.hint
+    )
+    assert requirements.check_quota(make_facts(on="t4", platform=None)) is None
+
+
+def test_process_holding_the_run_lock_is_named():
+    run = Path("runs/x")
+    zombie = RunLock(run=run, holder="pid 77 on here, begun 1790000000", locked=True, process_status="zombie")
+    finding = finding_named("run", make_facts(run_lock=zombie))
+    assert finding.status == "fail"
+    assert "pid 77" in finding.message and "dead" in finding.message and "kill 77" in finding.hint
+    assert finding_named("run", make_facts(run_lock=replace(zombie, locked=False, process_status=""))).status == "pass"
+    assert (
+        requirements.check_run(make_facts(run_lock=RunLock(run=run, holder="", locked=False, process_status="")))
+        is None
+    )
