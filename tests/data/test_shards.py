@@ -169,6 +169,6 @@ def test_what_can_only_be_read_from_its_beginning_is_refused_with_what_to_do(dat
         def data(self):
             return data
 
-    with pytest.raises(UsageError, match="can only be read from its beginning") as caught:
+    with pytest.raises(UsageError, match="can only be read sequentially") as caught:
         datasets(Recipe())
     assert "Shards(names, counts, read)" in str(caught.value)

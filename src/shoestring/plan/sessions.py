@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 START_SECONDS = 60.0
-"""An allowance for imports, the plan's check, and loading data and checkpoint, until a run's measurement replaces it."""
+"""An allowance for imports, the plan's check, and loading data and checkpoint, to be replaced by a measurement."""
 STOP_SECONDS = 60.0
 """An allowance for the last save and stopping: the deadline's margin in a long session (session/deadline.py)."""
 SAVING_SHARE = 0.02
