@@ -66,7 +66,7 @@ def test_activations_are_computed_again_and_the_next_session_begins_so(tmp_path,
     session(recipe, tmp_path / "run", values)
     assert [event["done"] for event in events(tmp_path / "run", "oom")] == [
         "microbatch 1",
-        "activations of all 3 blocks computed again in backward",
+        "the activations of all 3 blocks are recomputed in backward",
     ]
     session(Stacked(), tmp_path / "undisturbed", {"micro_batch": 1})
     assert light_bits(tmp_path / "run" / "light")[1] == light_bits(tmp_path / "undisturbed" / "light")[1]
@@ -168,7 +168,7 @@ def test_for_the_optimizers_step_its_kernel_is_the_first_to_change(tmp_path):
 
     session(Stacked(optimizer=Step), tmp_path, {"micro_batch": 4}, stop="limit", at=6)
     assert [event["done"] for event in events(tmp_path, "oom")] == [
-        "one tensor after another",
+        "the optimizer updates one tensor at a time",
         "microbatch 2",
     ]
     seen = []
@@ -223,6 +223,6 @@ def test_with_batch_norm_the_microbatch_stays_at_two_when_the_optimizers_step_do
     assert session(recipe, tmp_path, {"micro_batch": 4}).status == "finished"
     assert [event["done"] for event in events(tmp_path, "oom")] == [
         "microbatch 2",
-        "activations of all 3 blocks computed again in backward",
-        "one tensor after another",
+        "the activations of all 3 blocks are recomputed in backward",
+        "the optimizer updates one tensor at a time",
     ]
