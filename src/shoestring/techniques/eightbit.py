@@ -103,7 +103,7 @@ def require_real(optimizer: Optimizer) -> None:
     """Raise UsageError for a placeholder, which cannot train."""
     if isinstance(optimizer, BlockwiseAdamW):
         raise UsageError(
-            "this optimizer can be estimated, not trained with",
+            "this optimizer can be estimated, but not used for training",
             hint="return torch.optim.AdamW from the recipe's optimizer(), and set optimizer_states=8bit",
         )
 

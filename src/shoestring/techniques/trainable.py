@@ -14,12 +14,12 @@ def require_trainable(settings: Settings, adaptation: Adaptation | None = None) 
     adaptation = adaptation or Adaptation()
     chosen = {**vars(settings), **vars(adaptation)}
     problems = [
-        f"{name}={chosen[name]}: this can be estimated, but not trained yet"
+        f"{name}={chosen[name]}: can be estimated, but not trained yet"
         for name, value in _SUPPORTED.items()
         if chosen[name] != value
     ]
     if problems:
         hint = " ".join(f"{name}={value}" for name, value in _SUPPORTED.items())
-        raise UsageError("these settings cannot be trained with", problems=problems, hint=hint)
+        raise UsageError("training does not support these settings", problems=problems, hint=hint)
     if adaptation.quantization != "none" or adaptation.optimizer_states != "own":
         extras.require("bitsandbytes", "bitsandbytes")
