@@ -294,7 +294,7 @@ def _evaluate(
 ) -> Candidate | str:
     """Return the candidate of the change, or the reason for not tracing it; "" if the change is not possible."""
     if not budget.allows_trace():
-        return "not evaluated, because tracing it takes as long as the plan itself: plan with --set to evaluate it"
+        return "not evaluated, because tracing it takes as long as the plan: plan with --set to evaluate it"
     try:
         candidate = candidates.evaluate_with_options(change, settings, gpus=gpus)
     except (UsageError, TraceError):

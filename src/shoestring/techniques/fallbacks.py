@@ -41,7 +41,7 @@ class Sizes:
         )
 
     def json(self) -> dict[str, Any]:
-        """Return the sizes as JSON; the key of `requested` is "asked"."""
+        """Return the sizes as JSON; checkpoints have `requested` under the key "asked"."""
         values = dataclasses.asdict(self)
         return {"asked": values.pop("requested"), **values}
 

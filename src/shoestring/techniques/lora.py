@@ -15,7 +15,7 @@ EXTRA = "huggingface"
 
 _ATTENTION = ("q_proj", "k_proj", "v_proj", "o_proj", "out_proj", "query", "key", "value", "q", "k", "v", "o")
 _FUSED_ATTENTION = ("c_attn", "query_key_value", "qkv_proj", "q_lin", "k_lin", "v_lin", "out_lin", "Wqkv")
-"""Names of the attention projections in transformers' models; the second line where they are one layer."""
+"""Names of the attention projections in transformers' models; the second line if they are one layer."""
 
 
 def with_adapters(base: nn.Module, adaptation: Adaptation) -> nn.Module:
