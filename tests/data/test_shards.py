@@ -172,6 +172,6 @@ def test_iterable_dataset_is_rejected_with_a_hint(data):
         def data(self):
             return data
 
-    with pytest.raises(UsageError, match="can only be read from its beginning") as raised:
+    with pytest.raises(UsageError, match="can only be read sequentially") as raised:
         datasets(Recipe())
     assert "Shards(names, counts, read)" in str(raised.value)

@@ -97,7 +97,7 @@ def test_larger_microbatch_never_has_a_lower_peak(kind, fixed):
     candidates = Candidates(tracer(kind), find(kind()), with_memory(16_000))
     sizes = [size for size in (1, 2, 3, 4, 5, 8, 12) if 2 * size <= kind.effective_batch]
     peaks = [
-        candidates.follow(Settings(micro_batch=size, **({"checkpointing": "no"} | fixed))).memory.allocated.value
+        candidates.evaluate(Settings(micro_batch=size, **({"checkpointing": "no"} | fixed))).memory.allocated.value
         for size in sizes
     ]
     assert peaks == sorted(peaks) and peaks[0] < peaks[-1]

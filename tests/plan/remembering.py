@@ -1,28 +1,28 @@
-"""Plans for many devices of one kind, for which an update is followed once: memory and limits do not change it."""
+"""Plans for many devices of one kind, which share the traces of updates: these do not depend on memory and limits."""
 
 from contextlib import nullcontext
 from functools import cache
 
 import pytest
 
-from shoestring.plan import plan as room
+from shoestring.plan import plan as plan_module
 from shoestring.recipe.finding import find
 from shoestring.trace import Tracer
 
 
-class Remembering(Tracer):
-    """The same question is followed once, whatever memory the device has."""
+class CachingTracer(Tracer):
+    """A tracer that traces an update once, whatever memory the device has."""
 
     def __init__(self, loaded):
         super().__init__(loaded)
         self._traces = {}
 
-    def trace(self, settings, **question):
-        options = tuple((question.get("options") or {}).items())
-        capability = question["device"].compute_capability
-        key = (settings, question["accumulate"], capability, question.get("gpus"), options)
+    def trace(self, settings, **arguments):
+        options = tuple((arguments.get("options") or {}).items())
+        capability = arguments["device"].compute_capability
+        key = (settings, arguments["accumulate"], capability, arguments.get("gpus"), options)
         if key not in self._traces:
-            self._traces[key] = super().trace(settings, **question)
+            self._traces[key] = super().trace(settings, **arguments)
         return self._traces[key]
 
 
@@ -32,7 +32,7 @@ _OPEN = []
 @cache
 def tracer(recipe_class, *arguments):
     """The tracer of this recipe, which stays open until `close_all`."""
-    _OPEN.append(Remembering(find(recipe_class(*arguments))))
+    _OPEN.append(CachingTracer(find(recipe_class(*arguments))))
     return _OPEN[-1]
 
 
@@ -44,13 +44,13 @@ def close_all():
 
 @pytest.fixture(scope="module")
 def remembered():
-    """Plans of live recipes ask remembering tracers."""
+    """Plans of live recipes use caching tracers."""
 
-    def open_(loaded):
+    def open_tracer(loaded):
         options = getattr(loaded.recipe, "options", None)
         return nullcontext(tracer(type(loaded.recipe), *([options] if options else [])))
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(room, "Tracer", open_)
+        patch.setattr(plan_module, "Tracer", open_tracer)
         yield
     close_all()

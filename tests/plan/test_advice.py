@@ -1,4 +1,4 @@
-"""Advice on traces of small models: where the waste is it is told of, where it is not nothing is."""
+"""Advice on traces of small models, with and without the waste that each rule detects."""
 
 import dataclasses
 
@@ -18,7 +18,7 @@ FP32 = Settings(micro_batch=4, precision="fp32", checkpointing="no")
 
 
 class Encoding:
-    """Three texts are written from what one encoder sees of an image."""
+    """Three outputs are computed from one image, which is encoded for each of them."""
 
     effective_batch, times = 4, 3
 
@@ -46,34 +46,35 @@ class Encoding:
         return torch.optim.AdamW(model.parameters())
 
 
-def seen(recipe, settings=FP32, target=T4, **facts):
+def advice_context(recipe, settings=FP32, target=T4, **facts):
     loaded = find(recipe)
     with Tracer(loaded) as tracer:
-        found: Candidate = candidate(tracer, loaded, target, settings)
-    trace = dataclasses.replace(found.trace, facts=dataclasses.replace(found.trace.facts, **facts))
-    return advice.Seen(chosen=dataclasses.replace(found, trace=trace), wanted=Settings(), loaded=loaded, target=target)
+        traced: Candidate = candidate(tracer, loaded, target, settings)
+    trace = dataclasses.replace(traced.trace, facts=dataclasses.replace(traced.trace.facts, **facts))
+    chosen = dataclasses.replace(traced, trace=trace)
+    return advice.AdviceContext(chosen=chosen, requested=Settings(), loaded=loaded, target=target)
 
 
 @pytest.fixture(scope="module")
 def thrice():
-    return seen(Encoding())
+    return advice_context(Encoding())
 
 
 @pytest.fixture(scope="module")
 def once():
-    return seen(Encoding(times=1))
+    return advice_context(Encoding(times=1))
 
 
-def test_an_encoder_that_runs_three_times_is_seen_and_layers_alike_are_not(thrice, once):
-    said = advice.same_work_again(thrice)
-    assert "3 times" in said and "saves up to" in said
-    assert advice.same_work_again(once) == ""
-    assert advice.repeated(once.chosen.trace) == (1, 0)
+def test_repeated_encoder_is_detected_but_equal_layers_are_not(thrice, once):
+    message = advice.repeated_forward(thrice)
+    assert "3 times" in message and "saves up to" in message
+    assert advice.repeated_forward(once) == ""
+    assert advice.repetition(once.chosen.trace) == (1, 0)
 
 
-def test_work_that_launches_more_than_it_does(once):
+def test_too_small_work_suggests_cuda_graphs(once):
     assert "too little work" in advice.too_small_work(once)
-    assert "compile=graphs asks for all kernels" in advice.too_small_work(once)
+    assert "compile=graphs launches all kernels" in advice.too_small_work(once)
     chosen = dataclasses.replace(once.chosen, settings=once.chosen.settings.replace(compile="graphs"))
     assert "compile=graphs" not in advice.too_small_work(dataclasses.replace(once, chosen=chosen))
 
@@ -87,39 +88,39 @@ def test_work_that_launches_more_than_it_does(once):
         def model(self):
             return nn.ModuleDict({"stem": nn.Conv2d(3, 64, 3, padding=1), "head": nn.Linear(64, 64)})
 
-    assert advice.too_small_work(seen(Large(times=1), FP32.replace(micro_batch=2))) == ""
+    assert advice.too_small_work(advice_context(Large(times=1), FP32.replace(micro_batch=2))) == ""
     assert advice.too_small_work(dataclasses.replace(once, target=targets.find("cpu"))) == ""
 
 
-def test_a_type_that_is_emulated(once):
-    asked = dataclasses.replace(once, wanted=Settings(precision="bf16"))
-    assert "emulates it" in advice.emulated_precision(asked) and "fp16" in advice.emulated_precision(asked)
-    assert advice.emulated_precision(dataclasses.replace(asked, target=targets.find("l4"))) == ""
+def test_emulated_precision_is_reported(once):
+    bf16 = dataclasses.replace(once, requested=Settings(precision="bf16"))
+    assert "emulates it" in advice.emulated_precision(bf16) and "fp16" in advice.emulated_precision(bf16)
+    assert advice.emulated_precision(dataclasses.replace(bf16, target=targets.find("l4"))) == ""
     assert advice.emulated_precision(once) == ""
 
 
-def test_what_the_recipe_does_not_say_is_assumed_aloud(once):
-    class Silent(Encoding):
+def test_assumed_optimizer_is_reported(once):
+    class WithoutOptimizer(Encoding):
         optimizer = None
 
-    said = advice.assumed_parts(dataclasses.replace(once, loaded=find(Silent())))
-    assert "AdamW with a rate of 0.001" in said
+    message = advice.assumed_parts(dataclasses.replace(once, loaded=find(WithoutOptimizer())))
+    assert "AdamW with a learning rate of 0.001" in message
     assert advice.assumed_parts(once) == ""
 
 
-def test_replicas_in_one_process_and_samples_that_are_padded(once):
+def test_data_parallel_models_and_padded_samples_are_reported(once):
     def with_facts(**facts):
         trace = dataclasses.replace(once.chosen.trace, facts=dataclasses.replace(once.chosen.trace.facts, **facts))
         return dataclasses.replace(once, chosen=dataclasses.replace(once.chosen, trace=trace))
 
-    assert "DataParallel" in advice.replicas_in_one_process(with_facts(data_parallel=True))
-    assert advice.replicas_in_one_process(once) == ""
+    assert "DataParallel" in advice.data_parallel_model(with_facts(data_parallel=True))
+    assert advice.data_parallel_model(once) == ""
     assert "7%" in advice.padded_samples(with_facts(lengths=(34.0, 512.0)))
     assert advice.padded_samples(with_facts(lengths=(400.0, 512.0))) == advice.padded_samples(once) == ""
 
 
-def test_states_beside_weights_in_a_checkpoint(once):
-    assert advice.optimizer_beside_weights(once) == ""  # too small to matter
+def test_large_optimizer_states_in_a_checkpoint_are_reported(once):
+    assert advice.optimizer_states_in_checkpoint(once) == ""  # too small to matter
 
     class Wide(Encoding):
         def model(self):
@@ -128,9 +129,9 @@ def test_states_beside_weights_in_a_checkpoint(once):
         def encode(self, model, batch):
             return model["stem"](batch).mean((2, 3))
 
-    assert "light/" in advice.optimizer_beside_weights(seen(Wide(times=1)))
+    assert "light/" in advice.optimizer_states_in_checkpoint(advice_context(Wide(times=1)))
 
 
-def test_rules_speak_in_their_order_and_only_those_that_apply(thrice):
-    said = advice.advice(thrice)
-    assert len(said) >= 2 and "3 times" in said[0]
+def test_only_applicable_rules_give_advice_in_order(thrice):
+    messages = advice.advice(thrice)
+    assert len(messages) >= 2 and "3 times" in messages[0]

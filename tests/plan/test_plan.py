@@ -30,12 +30,12 @@ def temporal():
     return shoestring.plan("temporal", on="kaggle-t4")
 
 
-def test_a_plan_answers_everything(temporal):
-    answer = json.loads(json.dumps(temporal.json(), allow_nan=False))
-    assert answer["verdict"] == "fits"
-    assert answer["settings"]["micro_batch"] == 256
-    assert answer["memory"]["parameters"] == {"total": 625_726, "trainable": 625_726}
-    memory, time, disk = answer["memory"], answer["time"], answer["disk"]
+def test_json_has_all_results_of_a_plan(temporal):
+    result = json.loads(json.dumps(temporal.json(), allow_nan=False))
+    assert result["verdict"] == "fits"
+    assert result["settings"]["micro_batch"] == 256
+    assert result["memory"]["parameters"] == {"total": 625_726, "trainable": 625_726}
+    memory, time, disk = result["memory"], result["time"], result["disk"]
     assert sum(part["bytes"] for part in memory["parts"]) == memory["peak_bytes"]
     assert memory["low_bytes"] <= memory["peak_bytes"] <= memory["high_bytes"] <= memory["capacity_bytes"]
     assert all(part["source"] for part in memory["parts"])
@@ -45,13 +45,13 @@ def test_a_plan_answers_everything(temporal):
     # Weights, two moments and steps in fp32.
     assert disk["full_checkpoint_bytes"] == pytest.approx(625_726 * 12, rel=0.02)
     assert disk["peak_bytes"] < disk["limit_bytes"] == 20e9
-    assert sum(session["updates"] for session in answer["sessions"]) == 150
-    assert any("micro_batch" in reason for reason in answer["reasons"])
-    assert any("precision" in reason for reason in answer["reasons"])
+    assert sum(session["updates"] for session in result["sessions"]) == 150
+    assert any("micro_batch" in reason for reason in result["reasons"])
+    assert any("precision" in reason for reason in result["reasons"])
 
 
-def test_what_the_recipe_says_of_its_data_is_part_of_a_plan():
-    class Made:
+def test_plan_has_the_notes_of_the_recipe():
+    class SyntheticRecipe:
         epochs = effective_batch = 2
 
         def model(self):
@@ -64,117 +64,119 @@ def test_what_the_recipe_says_of_its_data_is_part_of_a_plan():
             return model(batch).square().mean()
 
         def data(self):
-            self.said = "the data are synthetic <zeros>"
+            self.note = "the data are synthetic <zeros>"
             return torch.zeros(8, 4)
 
         def notes(self):
-            return [self.said]
+            return [self.note]
 
-    found = make_plan(find(Made()), targets.find("t4"), Settings())
-    assert found.json()["notes"] == ["the data are synthetic <zeros>"]
-    assert "the data are synthetic &lt;zeros&gt;" in found._repr_html_()
+    plan = make_plan(find(SyntheticRecipe()), targets.find("t4"), Settings())
+    assert plan.json()["notes"] == ["the data are synthetic <zeros>"]
+    assert "the data are synthetic &lt;zeros&gt;" in plan._repr_html_()
     console = Console(width=100, record=True, file=io.StringIO())
-    console.print(terminal.screen(found))
+    console.print(terminal.screen(plan))
     assert "the data are synthetic <zeros>" in console.export_text()
 
 
-def test_a_calibration_is_told_of_and_one_of_another_device_changes_nothing(temporal):
+def test_calibration_of_another_device_is_reported_but_not_used(temporal):
     spread = Spread(low=0.9, high=1.1, source="30 updates measured in first (legal): 2.00 times the prediction")
-    measured = Calibration(device="NVIDIA T4", factor=2.0, spread=spread, input_seconds=0.0, save_rate=None)
-    plain = temporal.time.predicted.update_seconds
-    target, wanted = temporal.target, temporal.settings
-    found = make_plan(find("temporal"), target, wanted, calibration=measured)
-    assert found.time.predicted.update_seconds == pytest.approx(2 * plain)
-    assert f"time: calibrated with {spread.source}" in found.reasons
-    other = make_plan(find("temporal"), target, wanted, calibration=dataclasses.replace(measured, device="an A10"))
-    assert other.time.predicted.update_seconds == pytest.approx(plain)
-    assert any("that run was on an A10, which tells nothing of NVIDIA T4" in reason for reason in other.reasons)
+    calibration = Calibration(device="NVIDIA T4", factor=2.0, spread=spread, input_seconds=0.0, save_rate=None)
+    predicted = temporal.time.predicted.update_seconds
+    target, settings = temporal.target, temporal.settings
+    calibrated = make_plan(find("temporal"), target, settings, calibration=calibration)
+    assert calibrated.time.predicted.update_seconds == pytest.approx(2 * predicted)
+    assert f"time: the prediction is calibrated with {spread.source}" in calibrated.reasons
+    calibration = dataclasses.replace(calibration, device="an A10")
+    uncalibrated = make_plan(find("temporal"), target, settings, calibration=calibration)
+    assert uncalibrated.time.predicted.update_seconds == pytest.approx(predicted)
+    reason = "the measured run was on an A10, not on NVIDIA T4"
+    assert any(reason in line for line in uncalibrated.reasons)
 
 
-def test_the_same_question_has_the_same_answer(temporal):
+def test_plans_are_reproducible(temporal):
     assert shoestring.plan("temporal", on="kaggle-t4").json() == temporal.json()
 
 
-def test_the_machine_s_own_memory_the_quota_and_the_price_are_in_it(temporal):
-    answer = temporal.json()
-    assert answer["host"]["fits"] and answer["host"]["limit_bytes"] > 31 * 2**30
-    assert sum(part["bytes"] for part in answer["host"]["parts"]) == answer["host"]["peak_bytes"]
-    assert sum(part["bytes"] for part in answer["disk"]["parts"]) == answer["disk"]["peak_bytes"]
-    assert answer["weeks"] == [{"week": 1, "sessions": 1, "hours": pytest.approx(temporal.hours)}]
-    assert answer["cost"]["usd"] == 0 and answer["cost"]["price"]["source"]
-    assert answer["binding"] in {limit["name"] for limit in answer["limits"]}
-    assert answer["changes"] == []
+def test_json_has_host_memory_quota_and_price(temporal):
+    result = temporal.json()
+    assert result["host"]["fits"] and result["host"]["limit_bytes"] > 31 * 2**30
+    assert sum(part["bytes"] for part in result["host"]["parts"]) == result["host"]["peak_bytes"]
+    assert sum(part["bytes"] for part in result["disk"]["parts"]) == result["disk"]["peak_bytes"]
+    assert result["weeks"] == [{"week": 1, "sessions": 1, "hours": pytest.approx(temporal.hours)}]
+    assert result["cost"]["usd"] == 0 and result["cost"]["price"]["source"]
+    assert result["binding"] in {limit["name"] for limit in result["limits"]}
+    assert result["changes"] == []
 
 
-def test_the_ladder_is_the_engine_s(temporal):
+def test_plan_lists_the_fallbacks_of_the_engine(temporal):
     first, *_, last = temporal.fallbacks
-    assert first == "micro_batch 128, 64, 32, 16, 8, 4, 2, 1"
+    assert first == "micro_batch is reduced to 128, 64, 32, 16, 8, 4, 2, 1"
     assert "error" in last
 
 
-def test_its_phases_are_lines_that_can_be_pasted(temporal):
-    lines = {phase.name: shlex.split(phase.command) for phase in temporal.phases}
-    assert lines["full run"] == ["shoestring", "train", "temporal", "--run", "runs/temporal", "--on", "kaggle-t4"]
-    assert lines["smoke test"][-2:] == ["--set", "epochs=1"]
-    assert "pilot" not in lines  # the whole takes minutes
+def test_phases_have_shell_commands(temporal):
+    commands = {phase.name: shlex.split(phase.command) for phase in temporal.phases}
+    assert commands["full run"] == ["shoestring", "train", "temporal", "--run", "runs/temporal", "--on", "kaggle-t4"]
+    assert commands["smoke test"][-2:] == ["--set", "epochs=1"]
+    assert "pilot" not in commands  # the full run takes minutes
 
 
-def test_a_long_run_has_a_pilot_of_about_an_hour_on_a_part_of_the_data():
+def test_long_run_has_a_pilot_of_about_an_hour():
     loaded = find("temporal").replace(epochs=100, seed=3)
-    found = phases(
+    planned = phases(
         loaded, Settings(micro_batch=64), "t4", samples=100_000, update_seconds=0.5, total_seconds=100_000 / 256 * 50
     )
-    pilot = next(phase for phase in found if phase.name == "pilot")
+    pilot = next(phase for phase in planned if phase.name == "pilot")
     assert 3600 < pilot.seconds < 4000
     words = shlex.split(pilot.command)
     assert {"epochs=100", "seed=3", "micro_batch=64"} < set(words)
     assert any(word.startswith("subset=") for word in words)
 
 
-def test_a_notebook_shows_it_without_scripts(temporal):
+def test_notebook_html_has_no_scripts(temporal):
     html = temporal._repr_html_()
     assert "fits" in html and "CUDA context" in html and "runs/temporal" in html
     assert "<script" not in html and "http" not in html.replace("https://", "")
-    parser = html.count("<table"), html.count("</table>")
-    assert parser[0] == parser[1] > 1
+    tables = html.count("<table"), html.count("</table>")
+    assert tables[0] == tables[1] > 1
 
 
-def test_what_a_recipe_says_cannot_be_code_in_a_notebook():
-    class Odd(Wide):
+def test_notebook_html_escapes_the_name_of_a_recipe():
+    class Renamed(Wide):
         pass
 
-    Odd.__name__ = "<script>alert(1)</script>"
-    html = make_plan(find(Odd()), small(4), Settings(precision="fp32"))._repr_html_()
+    Renamed.__name__ = "<script>alert(1)</script>"
+    html = make_plan(find(Renamed()), small(4), Settings(precision="fp32"))._repr_html_()
     assert "<script" not in html
 
 
-def test_several_targets_are_compared_in_time_and_cost():
-    found = compare(find(Epochs()), [targets.find(name) for name in ("kaggle-t4", "t4", "a100-80")], Settings())
-    rows = {row["target"]: row for row in found.rows()}
+def test_comparison_has_time_and_cost_of_each_target():
+    comparison = compare(find(Epochs()), [targets.find(name) for name in ("kaggle-t4", "t4", "a100-80")], Settings())
+    rows = {row["target"]: row for row in comparison.rows()}
     assert rows["kaggle-t4"]["usd"] == 0.0
     assert rows["t4"]["usd"] is None  # no list price is known
     a100 = rows["a100-80"]
     assert a100["usd"] == pytest.approx(a100["hours"] * PRICES["a100-80"].usd_per_hour)
     assert a100["update_seconds"] < rows["t4"]["update_seconds"] == rows["kaggle-t4"]["update_seconds"]
-    assert [plan["target"] for plan in found.json()["plans"]] == list(rows)
-    json.dumps(found.json(), allow_nan=False)
-    assert "unknown" in found._repr_html_()
-    given = compare(find(Epochs()), [targets.find("t4")], Settings(), usd_per_hour=0.5)
-    assert given.plans[0].cost_usd == pytest.approx(given.plans[0].hours * 0.5)
+    assert [plan["target"] for plan in comparison.json()["plans"]] == list(rows)
+    json.dumps(comparison.json(), allow_nan=False)
+    assert "unknown" in comparison._repr_html_()
+    priced = compare(find(Epochs()), [targets.find("t4")], Settings(), usd_per_hour=0.5)
+    assert priced.plans[0].cost_usd == pytest.approx(priced.plans[0].hours * 0.5)
 
 
-def test_several_targets_are_compared_by_one_tracer(monkeypatch):
-    begun, fork = [], tracer._fork
-    monkeypatch.setattr(tracer, "_fork", lambda loaded: (begun.append(loaded), fork(loaded))[1])
+def test_comparison_uses_one_tracer(monkeypatch):
+    forks, fork = [], tracer._fork
+    monkeypatch.setattr(tracer, "_fork", lambda loaded: (forks.append(loaded), fork(loaded))[1])
     second = compare(find(Epochs()), [targets.find(name) for name in ("t4", "a100-80")], Settings()).plans[1]
-    assert len(begun) == 1
+    assert len(forks) == 1
     assert second.json() == make_plan(find(Epochs()), targets.find("a100-80"), Settings(), thorough=True).json()
 
 
-def test_of_two_gpus_one_is_used_and_it_is_said():
+def test_plan_reports_that_only_one_gpu_is_used():
     plan = shoestring.plan("temporal", on="kaggle-t4x2", size="tiny")
     assert any("one of the 2 GPUs" in reason for reason in plan.reasons)
-    (both,) = [each for each in plan.proposals if not each.trains]
+    (both,) = [proposal for proposal in plan.proposals if not proposal.trains]
     assert both.fits and both.values == {} and "not trained yet" in both.name
 
 
@@ -214,16 +216,15 @@ def small(gib):
     return dataclasses.replace(t4, device=dataclasses.replace(t4.device, memory_bytes=int(gib * 2**30)))
 
 
-def test_a_smaller_gpu_gets_a_smaller_microbatch_for_the_same_update():
-    wanted = Settings(precision="fp32")
-    sizes = [make_plan(find(Wide()), small(gib), wanted) for gib in (4, 1.2)]
-    assert all(plan.fits for plan in sizes)
-    assert sizes[1].settings.micro_batch < 8
-    assert not any(other["fits"] and other["settings"]["micro_batch"] == 8 for other in sizes[1].alternatives)
-    assert sizes[1].time.predicted.update_seconds >= sizes[0].time.predicted.update_seconds
+def test_smaller_gpu_gets_a_smaller_microbatch():
+    large_plan, small_plan = (make_plan(find(Wide()), small(gib), Settings(precision="fp32")) for gib in (4, 1.2))
+    assert large_plan.fits and small_plan.fits
+    assert small_plan.settings.micro_batch < 8
+    assert not any(other["fits"] and other["settings"]["micro_batch"] == 8 for other in small_plan.alternatives)
+    assert small_plan.time.predicted.update_seconds >= large_plan.time.predicted.update_seconds
 
 
-def test_without_data_there_is_an_update_but_no_total():
+def test_total_time_without_data_is_unknown():
     plan = make_plan(find(Wide()), small(4), Settings(precision="fp32"))
     assert plan.time.predicted.update_seconds > 0
     assert plan.time.predicted.total_seconds is None
@@ -231,31 +232,31 @@ def test_without_data_there_is_an_update_but_no_total():
     assert any("no data()" in reason for reason in plan.reasons)
 
 
-def test_a_compiled_step_is_not_estimated_and_that_is_said():
+def test_plan_reports_that_compiled_blocks_are_not_estimated():
     plan = make_plan(find(Wide()), small(4), Settings(precision="fp32", micro_batch=8, compile="yes"))
     assert plan.settings.compile == "yes"
     assert any("compiled blocks are not estimated" in reason for reason in plan.reasons)
 
 
-def test_graphs_are_planned_without_the_hosts_launches():
+def test_cuda_graphs_are_planned_without_kernel_launches():
     graphs = make_plan(find(Wide()), small(4), Settings(precision="fp32", compile="graphs"))
-    assert any("without the host's share" in reason for reason in graphs.reasons)
-    same = make_plan(find(Wide()), small(4), graphs.settings.replace(compile="no"))
-    assert graphs.time.predicted.update_seconds < same.time.predicted.update_seconds
+    assert any("without kernel launches" in reason for reason in graphs.reasons)
+    eager = make_plan(find(Wide()), small(4), graphs.settings.replace(compile="no"))
+    assert graphs.time.predicted.update_seconds < eager.time.predicted.update_seconds
 
 
-def test_what_the_model_cannot_have_is_the_models_own_error():
-    class Alone(Wide):
+def test_checkpointing_without_blocks_is_an_error():
+    class WithoutBlocks(Wide):
         def model(self):
             return nn.Linear(512, 512)
 
     with pytest.raises(UsageError, match="checkpointing=full"):
-        make_plan(find(Alone()), small(4), Settings(checkpointing="full"))
+        make_plan(find(WithoutBlocks()), small(4), Settings(checkpointing="full"))
 
 
-def test_what_cannot_fit_is_a_verdict_with_its_numbers():
+def test_plan_that_does_not_fit_has_its_numbers():
     plan = make_plan(find(Wide()), small(0.2), Settings(precision="fp32"))
     assert plan.verdict == "does not fit"
     assert not plan.memory.fits
-    assert any("not even that fits" in reason for reason in plan.reasons)
+    assert any("no microbatch fits" in reason for reason in plan.reasons)
     assert plan.time.predicted.update_seconds > 0

@@ -1,4 +1,4 @@
-"""Sessions, the weeks of a quota, and what goes around training."""
+"""Sessions, the weeks of a quota, and the overhead of a session."""
 
 import pytest
 
@@ -12,30 +12,30 @@ from shoestring.plan.sessions import (
 )
 
 
-def plan(total, update_seconds, session_hours):
+def plan_sessions(total, update_seconds, session_hours):
     return sessions(
         total_updates=total, updates_per_epoch=10, update_seconds=update_seconds, session_hours=session_hours
     )
 
 
-def test_without_a_limit_there_is_one_session():
-    (only,) = plan(100, 3.6, None)
-    assert (only.updates, only.epochs) == (100, 10)
-    assert only.hours == pytest.approx((100 * 3.6 / 0.98 + START_SECONDS + STOP_SECONDS) / 3600)
+def test_machine_without_a_limit_needs_one_session():
+    (session,) = plan_sessions(100, 3.6, None)
+    assert (session.updates, session.epochs) == (100, 10)
+    assert session.hours == pytest.approx((100 * 3.6 / 0.98 + START_SECONDS + STOP_SECONDS) / 3600)
 
 
-def test_a_long_run_takes_as_many_as_it_needs_and_loses_no_update():
-    planned = plan(10_000, 98.0, 12)
+def test_long_run_is_divided_without_losing_updates():
+    planned = plan_sessions(10_000, 98.0, 12)
     assert [session.updates for session in planned] == [430] * 23 + [110]
     assert all(session.hours <= 12 for session in planned)
 
 
-def test_a_session_too_short_for_one_update_is_none_at_all():
-    assert plan(100, 3600, 1) is None
-    assert plan(100, 1, 0.01) is None
+def test_session_too_short_for_an_update_gives_none():
+    assert plan_sessions(100, 3600, 1) is None
+    assert plan_sessions(100, 1, 0.01) is None
 
 
-def test_a_week_ends_a_session_and_what_is_left_of_it_is_used():
+def test_sessions_use_the_remainder_of_a_weekly_quota():
     planned = sessions(
         total_updates=4000,
         updates_per_epoch=10,
@@ -52,14 +52,14 @@ def test_a_week_ends_a_session_and_what_is_left_of_it_is_used():
     assert weeks(planned, None) == []
 
 
-def test_a_week_shorter_than_a_session_is_its_limit():
+def test_weekly_quota_shorter_than_a_session_limits_it():
     planned = sessions(total_updates=100, updates_per_epoch=10, update_seconds=98.0, session_hours=12, weekly_hours=1)
     assert all(session.hours <= 1 for session in planned) and len(weeks(planned, 1)) == len(planned)
 
 
-def test_evaluation_and_the_last_save_take_their_time():
-    plain = plan(100, 10.0, None)[0].hours
-    (evaluating,) = sessions(
+def test_evaluation_and_last_save_add_their_time():
+    hours_without = plan_sessions(100, 10.0, None)[0].hours
+    (session,) = sessions(
         total_updates=100,
         updates_per_epoch=10,
         update_seconds=10.0,
@@ -67,10 +67,10 @@ def test_evaluation_and_the_last_save_take_their_time():
         evaluation_seconds=98.0,
         save_bytes=int(DISK_BYTES_PER_SECOND * 30),
     )
-    assert (evaluating.hours - plain) * 3600 == pytest.approx(10 * 100 + 30)
+    assert (session.hours - hours_without) * 3600 == pytest.approx(10 * 100 + 30)
 
 
-def test_a_session_that_holds_one_update_and_its_save_is_the_shortest_of_use():
+def test_shortest_session_has_one_update_and_its_save():
     seconds = shortest_session_seconds(500.0, 10**9)
     for length, expected in ((seconds + 1, 100), (seconds - 1, None)):
         planned = sessions(

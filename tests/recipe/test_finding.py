@@ -19,24 +19,24 @@ def mine(tmp_path):
     return path
 
 
-def test_a_file_is_found_with_its_defaults(mine):
-    found = find(str(mine))
-    assert (found.name, found.path) == ("mine.py", mine)
-    assert (found.epochs, found.effective_batch, found.seed) == (5, 32, 0)
-    assert len(found.digest) == 64
+def test_file_is_loaded_with_its_defaults(mine):
+    loaded = find(str(mine))
+    assert (loaded.name, loaded.path) == ("mine.py", mine)
+    assert (loaded.epochs, loaded.effective_batch, loaded.seed) == (5, 32, 0)
+    assert len(loaded.digest) == 64
 
 
-def test_the_reference_finds_the_same_recipe_from_anywhere(mine, monkeypatch, tmp_path):
+def test_reference_is_valid_in_any_working_directory(mine, monkeypatch, tmp_path):
     monkeypatch.chdir(tmp_path)
     for reference in ("mine.py", "mine.py:Mine"):
-        found = find(reference)
+        loaded = find(reference)
         monkeypatch.chdir("/")
-        again = find(found.reference)
-        assert (again.digest, again.name) == (found.digest, found.name)
+        reloaded = find(loaded.reference)
+        assert (reloaded.digest, reloaded.name) == (loaded.digest, loaded.name)
         monkeypatch.chdir(tmp_path)
 
 
-def test_one_of_several_is_named(tmp_path):
+def test_class_selects_one_of_several_recipes(tmp_path):
     path = tmp_path / "two.py"
     path.write_text(MINE.format(name="One") + MINE.format(name="Two"))
     with pytest.raises(UsageError, match="2 recipes: One, Two"):
@@ -55,26 +55,26 @@ def test_one_of_several_is_named(tmp_path):
         ("def (", "SyntaxError"),
     ],
 )
-def test_a_file_without_a_usable_recipe_is_one_error(tmp_path, text, words):
+def test_file_without_a_usable_recipe_is_refused(tmp_path, text, words):
     path = tmp_path / "odd.py"
     path.write_text(text)
     with pytest.raises(UsageError, match=words):
         find(str(path))
 
 
-def test_an_imported_recipe_is_not_the_files_own(tmp_path, mine):
+def test_imported_recipe_does_not_count(tmp_path, mine):
     path = tmp_path / "uses.py"
     path.write_text("from shoestring.recipes.temporal import Temporal\n" + MINE.format(name="Own"))
     assert type(find(str(path)).recipe).__name__ == "Own"
 
 
 @pytest.mark.parametrize("reference", ["tempral", "nope.py", "."])
-def test_what_is_not_there_is_one_error(reference):
+def test_missing_recipe_is_refused(reference):
     with pytest.raises(UsageError, match="there is no"):
         find(reference)
 
 
-def test_an_object_with_the_three_methods_is_a_recipe():
+def test_object_with_three_methods_is_a_recipe():
     class Mine:
         effective_batch = 4
 
@@ -82,16 +82,16 @@ def test_an_object_with_the_three_methods_is_a_recipe():
         def batch(self, size): ...
         def loss(self, model, batch): ...
 
-    found = find(Mine())
-    assert (found.name, found.is_live, found.reference, found.effective_batch) == ("Mine", True, "", 4)
+    loaded = find(Mine())
+    assert (loaded.name, loaded.is_live, loaded.reference, loaded.effective_batch) == ("Mine", True, "", 4)
 
 
-def test_an_object_that_lacks_one_is_told():
+def test_object_without_the_methods_is_refused():
     with pytest.raises(UsageError, match="lacks model, batch, loss"):
         find(object())
 
 
-def test_every_built_in_recipe_says_what_it_is_and_can_be_made_small():
+def test_built_in_recipes_have_a_summary_and_sizes():
     for recipe in built_in():
         names = {option["name"] for option in recipe["options"]}
         assert {"size", "epochs", "effective_batch", "seed"} <= names

@@ -14,24 +14,24 @@ class Mine:
     def model(self): ...
     def batch(self, size): ...
     def loss(self, model, batch): ...
-    def epochs_seen(self):
+    def current_epochs(self):
         return self.epochs
 
 
-def test_what_a_recipe_has_by_these_names_are_its_defaults():
-    adapted = dataclasses.asdict(Adaptation())
-    assert dict(find(Mine()).options) == {"epochs": 5, "effective_batch": 4, "seed": 0, "subset": None, **adapted}
+def test_attributes_of_a_recipe_are_its_defaults():
+    adaptation = dataclasses.asdict(Adaptation())
+    assert dict(find(Mine()).options) == {"epochs": 5, "effective_batch": 4, "seed": 0, "subset": None, **adaptation}
 
 
-def test_options_reach_the_recipe_itself():
+def test_options_are_set_on_a_copy_of_the_recipe():
     mine = Mine()
-    found = load(mine, {"epochs": "7", "effective_batch": 8})
-    assert (found.epochs, found.effective_batch) == (7, 8)
-    assert found.recipe.epochs_seen() == 7
-    assert mine.epochs_seen() == 5  # the object's own default stays
+    loaded = load(mine, {"epochs": "7", "effective_batch": 8})
+    assert (loaded.epochs, loaded.effective_batch) == (7, 8)
+    assert loaded.recipe.current_epochs() == 7
+    assert mine.current_epochs() == 5  # the original object keeps its default
 
 
-def test_values_that_cannot_be_are_refused():
+def test_invalid_values_are_refused():
     with pytest.raises(UsageError) as caught:
         load(Mine(), {"epochs": 0, "effective_batch": -1})
     assert len(caught.value.problems) == 2

@@ -6,57 +6,57 @@ from torch.utils.data import TensorDataset
 
 from shoestring.errors import UsageError
 from shoestring.recipe.finding import choose
-from shoestring.recipe.subset import Subset, chosen
+from shoestring.recipe.subset import Subset, choose_subset
 
 LABELS = ["rare" if index % 20 == 0 else "often" if index % 2 else "now and then" for index in range(1000)]
 
 
 @pytest.mark.parametrize("label", [None, LABELS.__getitem__])
-def test_a_subset_is_one_of_the_seed_and_part_of_every_larger_one(label):
-    tenth, fifth, count = (chosen(1000, wanted, seed=4, label=label) for wanted in (0.1, 0.2, 300))
+def test_subset_depends_on_the_seed_and_is_nested(label):
+    tenth, fifth, count = (choose_subset(1000, size, seed=4, label=label) for size in (0.1, 0.2, 300))
     assert (len(tenth), len(fifth), len(count)) == (100, 200, 300)
     assert set(tenth) < set(fifth) < set(count)
-    assert tenth == sorted(tenth) == chosen(1000, 0.1, seed=4, label=label)
-    assert tenth != chosen(1000, 0.1, seed=5, label=label)
-    assert chosen(1000, 1.0, seed=4, label=label) == list(range(1000))
+    assert tenth == sorted(tenth) == choose_subset(1000, 0.1, seed=4, label=label)
+    assert tenth != choose_subset(1000, 0.1, seed=5, label=label)
+    assert choose_subset(1000, 1.0, seed=4, label=label) == list(range(1000))
 
 
-@pytest.mark.parametrize("wanted", [0.05, 0.1, 0.33, 77, 999])
-def test_each_label_keeps_its_share(wanted):
-    found = chosen(1000, wanted, seed=0, label=LABELS.__getitem__)
-    kept, all_of_it = Counter(LABELS[index] for index in found), Counter(LABELS)
-    for label, number in all_of_it.items():
-        assert abs(kept[label] - number * len(found) / 1000) <= 1
+@pytest.mark.parametrize("size", [0.05, 0.1, 0.33, 77, 999])
+def test_subset_preserves_the_share_of_each_label(size):
+    indices = choose_subset(1000, size, seed=0, label=LABELS.__getitem__)
+    subset_counts, total_counts = Counter(LABELS[index] for index in indices), Counter(LABELS)
+    for label, count in total_counts.items():
+        assert abs(subset_counts[label] - count * len(indices) / 1000) <= 1
 
 
-def test_without_labels_the_shares_are_chance():
-    """The comparison can fail."""
-    kept = Counter(LABELS[index] for index in chosen(1000, 200, seed=0))
-    assert any(abs(kept[label] - number / 5) > 1 for label, number in Counter(LABELS).items())
+def test_subset_without_labels_has_random_shares():
+    """Shows that the comparison above can fail."""
+    subset_counts = Counter(LABELS[index] for index in choose_subset(1000, 200, seed=0))
+    assert any(abs(subset_counts[label] - count / 5) > 1 for label, count in Counter(LABELS).items())
 
 
-@pytest.mark.parametrize("wanted", [0.0, -1, 1001, 2.5, 0.0001])
-def test_what_cannot_be_chosen_is_refused(wanted):
+@pytest.mark.parametrize("size", [0.0, -1, 1001, 2.5, 0.0001])
+def test_impossible_sizes_are_refused(size):
     with pytest.raises(UsageError, match="of 1000 samples"):
-        chosen(1000, wanted, seed=0)
+        choose_subset(1000, size, seed=0)
 
 
-class Many(TensorDataset):
+class BatchDataset(TensorDataset):
     nbytes = 10
 
     def __getitems__(self, indices):
         return [self[index] for index in indices]
 
     def to(self, device):
-        return Many(*(tensor.to(device) for tensor in self.tensors))
+        return BatchDataset(*(tensor.to(device) for tensor in self.tensors))
 
 
-def test_it_can_what_its_dataset_can():
-    plain, able = (Subset(kind(torch.arange(10)), [2, 5, 7]) for kind in (TensorDataset, Many))
+def test_subset_has_the_optional_methods_of_its_dataset():
+    plain, batched = (Subset(kind(torch.arange(10)), [2, 5, 7]) for kind in (TensorDataset, BatchDataset))
     assert len(plain) == 3 and int(plain[1][0]) == 5
     assert not any(hasattr(plain, name) for name in ("__getitems__", "nbytes", "to"))
-    assert [int(one) for (one,) in able.__getitems__([2, 0])] == [7, 2]
-    assert able.nbytes == 10 and int(able.to("cpu")[1][0]) == 5
+    assert [int(value) for (value,) in batched.__getitems__([2, 0])] == [7, 2]
+    assert batched.nbytes == 10 and int(batched.to("cpu")[1][0]) == 5
 
 
 class Labelled:
@@ -77,14 +77,14 @@ class Labelled:
         return LABELS[dataset[index]]
 
 
-def test_it_is_an_option_of_every_recipe_and_takes_of_the_training_data_alone():
+def test_subset_option_reduces_only_the_training_data():
     loaded, _ = choose(Labelled(), {"subset": "0.05", "seed": 3})
     parts = loaded.data()
     assert (len(parts["train"]), len(parts["validation"])) == (50, 7)
-    assert list(parts["train"].indices) == chosen(1000, 0.05, seed=3, label=LABELS.__getitem__)
+    assert list(parts["train"].indices) == choose_subset(1000, 0.05, seed=3, label=LABELS.__getitem__)
     assert len(choose(Labelled(), {})[0].data()["train"]) == 1000
 
 
-def test_a_subset_is_another_training():
+def test_built_in_recipe_has_the_subset_option():
     loaded, _ = choose("temporal", {"size": "tiny", "subset": 100})
     assert len(loaded.data()["train"]) == 100

@@ -275,7 +275,9 @@ def test_flipped_bit_of_the_best_weights_is_detected(run_copy):
     content = bytearray(path.read_bytes())
     content[-2] ^= 1
     path.write_bytes(content)
-    with pytest.raises(CheckpointError, match=r"best/model\.safetensors cannot be loaded: its SHA-256 digest does not match"):
+    with pytest.raises(
+        CheckpointError, match=r"best/model\.safetensors cannot be loaded: its SHA-256 digest does not match"
+    ):
         shoestring.evaluate(run_copy)
 
 

@@ -1,4 +1,4 @@
-"""Blocks that are computed again: found in any model, the same bits, statistics counted once."""
+"""Checkpointed blocks are found in any model, give the same bits, and update running statistics once."""
 
 import pytest
 import torch
@@ -34,7 +34,7 @@ class Model(nn.Module):
         return self.head(values)
 
 
-def two_updates(setting: str | None):
+def run_two_updates(setting: str | None):
     torch.manual_seed(0)
     model = Model()
     checkpointing.apply(model, object(), setting)
@@ -51,23 +51,23 @@ def two_updates(setting: str | None):
 
 
 @pytest.mark.parametrize(("setting", "count"), [("full", 3), ("2", 2)])
-def test_bits_and_running_statistics_are_those_without(setting: str, count: int) -> None:
-    plain, expected = two_updates("no")
-    model, found = two_updates(setting)
-    assert found.keys() == expected.keys()
-    assert [name for name in expected if not torch.equal(found[name], expected[name])] == []
+def test_checkpointing_does_not_change_bits_or_statistics(setting: str, count: int) -> None:
+    plain, expected = run_two_updates("no")
+    model, result = run_two_updates(setting)
+    assert result.keys() == expected.keys()
+    assert [name for name in expected if not torch.equal(result[name], expected[name])] == []
     assert [block.calls for block in plain.blocks] == [2, 2, 2]
     assert [block.calls for block in model.blocks] == [4] * count + [2] * (3 - count)
 
 
-def test_none_and_no_change_nothing() -> None:
+def test_disabled_checkpointing_changes_nothing() -> None:
     for setting in (None, "no", "0"):
         model = Model()
         assert checkpointing.apply(model, object(), setting) == 0
         assert all("forward" not in vars(module) for module in model.modules())
 
 
-def test_without_gradients_nothing_is_kept_to_be_computed_again() -> None:
+def test_blocks_run_once_without_gradients() -> None:
     model = Model().eval()
     checkpointing.apply(model, object(), "full")
     with torch.no_grad():
@@ -75,7 +75,7 @@ def test_without_gradients_nothing_is_kept_to_be_computed_again() -> None:
     assert [block.calls for block in model.blocks] == [1, 1, 1]
 
 
-def test_blocks_are_what_a_recipe_says_first() -> None:
+def test_blocks_of_the_recipe_come_first() -> None:
     class Recipe:
         def blocks(self, model):
             return [model.head, model.first]
@@ -86,13 +86,13 @@ def test_blocks_are_what_a_recipe_says_first() -> None:
     assert "forward" in vars(model.head) and "forward" not in vars(model.first)
 
 
-def test_blocks_are_the_brothers_of_every_outermost_list() -> None:
+def test_blocks_are_repeated_modules_of_the_outermost_lists() -> None:
     class Nested(nn.Module):
         def __init__(self) -> None:
             super().__init__()
             self.stem = nn.Sequential(nn.Conv2d(3, 8, 3), nn.ReLU())
             self.stages = nn.Sequential(nn.Sequential(Block(), Block()), nn.Linear(8, 8), nn.Sequential(Block()))
-            self.alone = nn.Sequential(Block())
+            self.single = nn.Sequential(Block())
             self.branches = nn.ModuleList([nn.ModuleList([Model(), Model()]), nn.ModuleList([nn.Linear(8, 8)])])
 
     model = Nested()
@@ -100,15 +100,15 @@ def test_blocks_are_the_brothers_of_every_outermost_list() -> None:
     assert checkpointing.blocks(model, object()) == [model.stages[0], model.stages[2], pair[0], pair[1]]
 
 
-def test_too_many_and_none_at_all_are_told_with_their_number() -> None:
+def test_missing_blocks_are_an_error_with_their_number() -> None:
     with pytest.raises(UsageError, match="has 3 blocks"):
         checkpointing.apply(Model(), object(), "4")
     with pytest.raises(UsageError, match="no blocks"):
         checkpointing.apply(nn.Sequential(nn.Linear(2, 2), nn.Linear(2, 2)), object(), "full")
 
 
-def test_layers_of_transformers_use_the_switch_they_have() -> None:
-    """It leaves out the cache of keys and values, which a second forward would fill again."""
+def test_layers_of_transformers_use_their_own_checkpointing() -> None:
+    """It disables the cache of keys and values, which a second forward would extend."""
     transformers = pytest.importorskip("transformers")
     sizes = {"vocab_size": 16, "hidden_size": 8, "intermediate_size": 8, "num_attention_heads": 2}
     config = transformers.LlamaConfig(**sizes, num_hidden_layers=2, num_key_value_heads=2)

@@ -1,4 +1,4 @@
-"""The table of what becomes smaller when memory runs out, which the engine follows and a plan prints."""
+"""The table of fallbacks on out-of-memory, which the engine executes and a plan prints."""
 
 from dataclasses import replace
 
@@ -22,47 +22,47 @@ LIMITS = Limits(least_micro_batch=2, blocks=3, batched_step=True)
 @pytest.mark.parametrize(
     ("size", "least", "smaller"), [(9, 1, 5), (5, 1, 3), (2, 1, 1), (1, 1, 1), (3, 2, 2), (2, 2, 2), (1, 2, 1)]
 )
-def test_halving_rounds_up_and_stops_at_the_least(size, least, smaller):
+def test_halving_rounds_up_and_stops_at_the_minimum(size, least, smaller):
     assert halved(size, least) == smaller
 
 
-def followed(phase, sizes):
-    """What `next_step` gives until nothing is left."""
+def all_steps(phase, sizes):
+    """Yield the results of `next_step` until no fallback is left."""
     while step := next_step(phase, sizes, LIMITS):
         yield step
         sizes = step.sizes
 
 
-def test_each_phase_follows_its_row_of_the_table_to_the_end():
+def test_each_phase_applies_its_fallbacks_in_order():
     sizes = Sizes.of(Settings(micro_batch=8))
     for phase, fallbacks in FALLBACKS.items():
-        steps = list(followed(phase, sizes))
+        steps = list(all_steps(phase, sizes))
         assert list(dict.fromkeys(step.fallback for step in steps)) == list(fallbacks)
         assert steps[-1].sizes.micro_batch == 2
 
 
-def test_a_plan_prints_what_the_table_has(monkeypatch):
+def test_descriptions_list_the_fallbacks(monkeypatch):
     settings = Settings(micro_batch=8, checkpointing="no", optimizer_kernel="fused")
     assert descriptions(settings, LIMITS)[:-1] == [
-        "micro_batch 4, 2",
-        "activations of all 3 blocks computed again in backward",
-        "in the optimizer's step: one tensor after another",
+        "micro_batch is reduced to 4, 2",
+        "the activations of all 3 blocks are recomputed in backward",
+        "if the optimizer step runs out of memory, the optimizer updates one tensor at a time",
     ]
     assert (
         len(descriptions(settings.replace(micro_batch=2, checkpointing="full", optimizer_kernel="for-loop"), LIMITS))
         == 1
     )
     monkeypatch.setitem(FALLBACKS, "update", (RECOMPUTE_BLOCKS, SMALLER_MICRO_BATCH))
-    steps = list(followed("update", Sizes.of(settings)))
+    steps = list(all_steps("update", Sizes.of(settings)))
     assert steps[0].sizes.checkpointing == "full"
 
 
 SIZES = Sizes.of(Settings(micro_batch=8))
 
 
-def test_what_was_learnt_goes_on_under_the_same_settings():
-    learnt = {**SIZES.json(), "micro_batch": 2, "evaluation_batch": 4, "checkpointing": "full"}
-    sizes = SIZES.resumed(learnt)
+def test_saved_sizes_are_restored_under_the_same_settings():
+    saved = {**SIZES.json(), "micro_batch": 2, "evaluation_batch": 4, "checkpointing": "full"}
+    sizes = SIZES.resumed(saved)
     assert (sizes.micro_batch, sizes.evaluation_batch, sizes.checkpointing) == (2, 4, "full")
 
 
@@ -78,11 +78,11 @@ def test_what_was_learnt_goes_on_under_the_same_settings():
         {**Sizes.of(Settings(micro_batch=4)).json()},
     ],
 )
-def test_it_is_never_raised_and_what_makes_no_sense_is_left_out(saved):
+def test_larger_and_invalid_saved_sizes_are_ignored(saved):
     assert SIZES.resumed(saved) == SIZES
 
 
-def test_an_evaluation_s_batch_does_not_grow_when_an_older_checkpoint_is_restored():
-    inforce = replace(SIZES, evaluation_batch=2)
-    assert inforce.resumed({**SIZES.json(), "evaluation_batch": 4}).evaluation_batch == 2
-    assert inforce.resumed(SIZES.json()).evaluation_batch == 2
+def test_older_checkpoint_does_not_enlarge_the_evaluation_batch():
+    current = replace(SIZES, evaluation_batch=2)
+    assert current.resumed({**SIZES.json(), "evaluation_batch": 4}).evaluation_batch == 2
+    assert current.resumed(SIZES.json()).evaluation_batch == 2

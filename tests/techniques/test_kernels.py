@@ -1,4 +1,4 @@
-"""An optimizer's kernel is set by flags of its own, and only where it has it."""
+"""The kernel of an optimizer is selected by its flags, and refused if it does not have that kernel."""
 
 import pytest
 import torch
@@ -7,7 +7,7 @@ from shoestring.errors import UsageError
 from shoestring.techniques import kernels
 
 
-def made(name: str, **options: object) -> torch.optim.Optimizer:
+def build_optimizer(name: str, **options: object) -> torch.optim.Optimizer:
     return getattr(torch.optim, name)([torch.nn.Parameter(torch.ones(3))], **options)
 
 
@@ -24,29 +24,29 @@ def flags(optimizer: torch.optim.Optimizer) -> dict[str, object]:
         (None, {"foreach": None, "fused": None}),
     ],
 )
-def test_the_flags_of_each_kernel(kernel: kernels.Kernel | None, expected: dict[str, object]) -> None:
-    optimizer = made("AdamW")
+def test_kernel_sets_the_flags(kernel: kernels.Kernel | None, expected: dict[str, object]) -> None:
+    optimizer = build_optimizer("AdamW")
     kernels.choose(optimizer, kernel)
     assert flags(optimizer) == expected
 
 
-def test_every_kernel_takes_the_same_step() -> None:
-    found = []
+def test_every_kernel_makes_the_same_step() -> None:
+    weights = []
     for kernel in ("for-loop", "foreach", "fused"):
-        optimizer = made("AdamW", lr=0.1)
+        optimizer = build_optimizer("AdamW", lr=0.1)
         kernels.choose(optimizer, kernel)
         (weight,) = optimizer.param_groups[0]["params"]
         weight.grad = torch.full_like(weight, 0.5)
         optimizer.step()
-        found.append(weight.detach())
-    torch.testing.assert_close(found[0], found[1])
-    torch.testing.assert_close(found[0], found[2])
+        weights.append(weight.detach())
+    torch.testing.assert_close(weights[0], weights[1])
+    torch.testing.assert_close(weights[0], weights[2])
 
 
-def test_a_kernel_it_has_not_is_refused_with_those_it_has() -> None:
+def test_unavailable_kernel_is_refused_with_the_available_ones() -> None:
     with pytest.raises(UsageError, match="RMSprop has for-loop, foreach"):
-        kernels.choose(made("RMSprop"), "fused")
-    assert kernels.available(made("SparseAdam")) == ["for-loop"]
+        kernels.choose(build_optimizer("RMSprop"), "fused")
+    assert kernels.available(build_optimizer("SparseAdam")) == ["for-loop"]
 
 
 @pytest.mark.parametrize(
@@ -60,7 +60,7 @@ def test_a_kernel_it_has_not_is_refused_with_those_it_has() -> None:
         ("SparseAdam", {}, "none"),
     ],
 )
-def test_what_torch_would_choose_on_cuda(name: str, options: dict[str, object], foreach: object) -> None:
-    optimizer = made(name, **options)
+def test_default_kernel_is_that_of_cuda(name: str, options: dict[str, object], foreach: object) -> None:
+    optimizer = build_optimizer(name, **options)
     kernels.choose(optimizer, None, many_by_default=True)
     assert flags(optimizer)["foreach"] == foreach

@@ -1,4 +1,4 @@
-"""Cross-entropy in pieces is torch's, and never holds more than a piece."""
+"""Chunked cross-entropy equals torch's, and stores the logits of one chunk at most."""
 
 import pytest
 import torch
@@ -15,51 +15,51 @@ from shoestring.trace.record import Alloc, Free
 TOKENS, WIDTH, WORDS = 13, 6, 17
 
 
-def drawn(dtype: torch.dtype = torch.float64) -> list[Tensor]:
+def draw_tensors(dtype: torch.dtype = torch.float64) -> list[Tensor]:
     torch.manual_seed(0)
     hidden, weight, bias = torch.randn(TOKENS, WIDTH), torch.randn(WORDS, WIDTH), torch.randn(WORDS)
     return [tensor.to(dtype).requires_grad_() for tensor in (hidden, weight, bias)]
 
 
-def labels() -> Tensor:
-    chosen = torch.arange(TOKENS) % WORDS
-    chosen[3] = chosen[12] = IGNORED
-    return chosen
+def make_labels() -> Tensor:
+    labels = torch.arange(TOKENS) % WORDS
+    labels[3] = labels[12] = IGNORED
+    return labels
 
 
 @pytest.mark.parametrize("chunk", [1, 4, 13, 100])
 @pytest.mark.parametrize("with_bias", [True, False])
-def test_sum_weight_and_gradients_are_torchs(chunk: int, with_bias: bool) -> None:
-    found, expected = drawn(), drawn()
-    total, weight = chunked_cross_entropy(*found[:2], labels(), chunk, found[2] if with_bias else None)
+def test_sum_and_gradients_equal_those_of_torch(chunk: int, with_bias: bool) -> None:
+    actual, expected = draw_tensors(), draw_tensors()
+    total, weight = chunked_cross_entropy(*actual[:2], make_labels(), chunk, actual[2] if with_bias else None)
     logits = functional.linear(*expected[:2], expected[2] if with_bias else None)
-    reference = functional.cross_entropy(logits, labels(), ignore_index=IGNORED, reduction="sum")
+    reference = functional.cross_entropy(logits, make_labels(), ignore_index=IGNORED, reduction="sum")
     assert weight == TOKENS - 2
     torch.testing.assert_close(total, reference, rtol=0, atol=1e-6)
     (total * 3).backward()
     (reference * 3).backward()
-    for ours, theirs in zip(found[: 2 + with_bias], expected, strict=False):
-        torch.testing.assert_close(ours.grad, theirs.grad, rtol=0, atol=1e-6)
+    for tensor, reference_tensor in zip(actual[: 2 + with_bias], expected, strict=False):
+        torch.testing.assert_close(tensor.grad, reference_tensor.grad, rtol=0, atol=1e-6)
 
 
-def test_a_frozen_weight_gets_no_gradient() -> None:
-    hidden, weight, _ = drawn()
+def test_frozen_weight_gets_no_gradient() -> None:
+    hidden, weight, _ = draw_tensors()
     weight.requires_grad_(False)
-    chunked_cross_entropy(hidden, weight, labels(), 4)[0].backward()
+    chunked_cross_entropy(hidden, weight, make_labels(), 4)[0].backward()
     assert weight.grad is None and hidden.grad is not None
 
 
-def test_under_autocast_products_are_in_its_type_and_logarithms_in_fp32() -> None:
-    found, expected = drawn(torch.float32), drawn(torch.float32)
+def test_logarithms_are_in_fp32_under_autocast() -> None:
+    actual, expected = draw_tensors(torch.float32), draw_tensors(torch.float32)
     with torch.autocast("cpu", dtype=torch.bfloat16):
-        total, _ = chunked_cross_entropy(*found[:2], labels(), TOKENS)
+        total, _ = chunked_cross_entropy(*actual[:2], make_labels(), TOKENS)
         logits = functional.linear(*expected[:2])
-        reference = functional.cross_entropy(logits.float(), labels(), ignore_index=IGNORED, reduction="sum")
+        reference = functional.cross_entropy(logits.float(), make_labels(), ignore_index=IGNORED, reduction="sum")
     assert logits.dtype == torch.bfloat16 and total.dtype == torch.float32
     torch.testing.assert_close(total, reference)
     total.backward()
     reference.backward()
-    torch.testing.assert_close(found[1].grad, expected[1].grad, rtol=2e-2, atol=1e-2)
+    torch.testing.assert_close(actual[1].grad, expected[1].grad, rtol=2e-2, atol=1e-2)
 
 
 class Head:
@@ -81,16 +81,16 @@ class Head:
         return torch.optim.SGD(model.parameters(), lr=0.1)
 
 
-def test_the_most_that_is_held_is_one_chunk() -> None:
+def test_peak_memory_has_the_logits_of_one_chunk() -> None:
     logits, weight, batch = 4 * 16 * 8192, 4 * 32 * 8192, 256 * (4 * 32 + 8)
     with Tracer(finding.find(Head())) as tracer:
         trace = tracer.trace(Settings(micro_batch=256, precision="fp32"), accumulate=1, device=DEVICES["t4"])
-    live = most = 0
+    live = peak = 0
     for event in trace.events:
         if isinstance(event, Alloc | Free):
             size = trace.storages[event.storage].bytes
             live += size if isinstance(event, Alloc) else -size
-            most = max(most, live)
+            peak = max(peak, live)
     # Weight, its gradient, the logits of one chunk, and some numbers for each token.
     expected = 2 * weight + logits + batch
-    assert expected <= most < expected + 4096
+    assert expected <= peak < expected + 4096

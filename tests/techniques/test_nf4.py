@@ -1,4 +1,4 @@
-"""Layers with packed weights: what they keep, that gradients pass through, and that states come back to the bit."""
+"""Layers with packed weights: their memory, their gradients, and bit-identical state dicts."""
 
 import pytest
 
@@ -12,7 +12,7 @@ from shoestring.techniques import nf4
 from shoestring.techniques.nf4 import Nf4Linear
 
 
-def test_double_quantisation_takes_a_byte_for_a_scale_and_a_number_for_256():
+def test_double_quantization_has_8_bit_scales():
     layer = Nf4Linear(nn.Linear(256, 512, bias=False), compute=torch.float16, double=True)
     blocks = 256 * 512 // 64
     assert layer.weight.numel() * layer.weight.element_size() == 256 * 512 // 2
@@ -20,88 +20,89 @@ def test_double_quantisation_takes_a_byte_for_a_scale_and_a_number_for_256():
     assert (sizes["scales"], sizes["scales_of_scales"]) == (blocks, blocks // 256 * 4)
 
 
-def test_the_result_has_the_type_of_what_went_in_and_only_the_packed_weight_is_kept():
+def test_only_the_packed_weight_is_saved_for_backward():
     layer = Nf4Linear(nn.Linear(64, 32), compute=torch.bfloat16, double=False)
-    kept = []
+    saved = []
     values = torch.zeros(4, 64, requires_grad=True)
-    with torch.autograd.graph.saved_tensors_hooks(lambda x: kept.append(x) or x, lambda x: x):
+    with torch.autograd.graph.saved_tensors_hooks(lambda tensor: saved.append(tensor) or tensor, lambda tensor: tensor):
         result = layer(values)
     assert (result.dtype, tuple(result.shape)) == (torch.float32, (4, 32))
-    assert [tensor.dtype for tensor in kept] == [torch.uint8]
+    assert [tensor.dtype for tensor in saved] == [torch.uint8]
     result.sum().backward()
     assert values.grad is not None and values.grad.shape == values.shape
 
 
-def packed(seed=0, *, double=True, compute=torch.float32):
+def build_packed_model(seed=0, *, double=True, compute=torch.float32):
     torch.manual_seed(seed)
     model = nn.Sequential(nn.Linear(64, 96), nn.LayerNorm(96), nn.Linear(96, 4))
     nf4.quantize(model.to(compute), nf4.real, compute=compute, double=double)
     return model.to("cpu")
 
 
-def test_without_bitsandbytes_the_extra_is_named(monkeypatch):
+def test_missing_bitsandbytes_names_the_extra(monkeypatch):
     from shoestring.recipe import extras
 
     monkeypatch.setattr(extras, "find_spec", lambda name: None)
-    with pytest.raises(UsageError, match="not installed: bitsandbytes") as refused:
-        packed()
-    assert "shoestring[bitsandbytes]" in str(refused.value)
+    with pytest.raises(UsageError, match="not installed: bitsandbytes") as caught:
+        build_packed_model()
+    assert "shoestring[bitsandbytes]" in str(caught.value)
 
 
 @pytest.mark.parametrize("double", [False, True])
-def test_real_layers_store_what_pretended_ones_do(double):
+def test_real_layers_and_placeholders_store_the_same_bytes(double):
     pytest.importorskip("bitsandbytes")
-    real = packed(double=double)[0]
-    pretended = Nf4Linear(nn.Linear(64, 96), compute=torch.float32, double=double)
+    real = build_packed_model(double=double)[0]
+    placeholder = Nf4Linear(nn.Linear(64, 96), compute=torch.float32, double=double)
     sizes = [
-        sorted(x.nbytes for name, x in layer.state_dict().items() if name != "bias") for layer in (real, pretended)
+        sorted(tensor.nbytes for name, tensor in layer.state_dict().items() if name != "bias")
+        for layer in (real, placeholder)
     ]
     assert sizes[0] == sizes[1]
-    random = torch.get_rng_state()
+    rng_state = torch.get_rng_state()
     nf4.real(nn.Linear(64, 96), torch.float32, double)
-    torch.set_rng_state(random)
-    like = nn.Linear(64, 96)
-    after = torch.get_rng_state()
-    nf4.real(like, torch.float32, double)
-    assert torch.equal(torch.get_rng_state(), after)
+    torch.set_rng_state(rng_state)
+    original = nn.Linear(64, 96)
+    rng_state = torch.get_rng_state()
+    nf4.real(original, torch.float32, double)
+    assert torch.equal(torch.get_rng_state(), rng_state)
 
 
-def test_real_layers_are_near_what_they_were():
+def test_real_layers_approximate_the_original():
     pytest.importorskip("bitsandbytes")
     torch.manual_seed(0)
     plain, values = nn.Linear(64, 96), torch.randn(8, 64)
-    difference = (packed()[0](values) - plain(values)).std() / plain(values).std()
-    assert 0.01 < difference < 0.2  # 16 values for a number
+    difference = (build_packed_model()[0](values) - plain(values)).std() / plain(values).std()
+    assert 0.01 < difference < 0.2  # a weight has one of 16 values
 
 
 @pytest.mark.parametrize("double", [False, True])
 @pytest.mark.parametrize("compute", [torch.float32, torch.bfloat16])
-def test_a_state_of_tensors_alone_comes_back_to_the_bit(tmp_path, double, compute):
+def test_light_weights_are_restored_bit_for_bit(tmp_path, double, compute):
     pytest.importorskip("bitsandbytes")
     from shoestring.checkpoint.fitting import misfits
     from shoestring.checkpoint.light import load_light, save_light
 
-    one, other = (packed(seed, double=double, compute=compute) for seed in (0, 1))
+    saved, restored = (build_packed_model(seed, double=double, compute=compute) for seed in (0, 1))
     values = torch.randn(8, 64)
-    assert one[0].weight.quant_state.dtype == compute  # what it is unpacked to
-    assert {one[1].weight.dtype, one[2].weight.dtype} == {torch.float32}
-    before = one(values)  # also what a first forward changes
-    assert misfits(one.state_dict(), other.state_dict()) == []
-    assert not torch.equal(other(values), before)
-    save_light(tmp_path, one, {})
-    load_light(tmp_path, other)
-    assert torch.equal(other(values), before)
-    assert all(torch.equal(x, other.state_dict()[name]) for name, x in one.state_dict().items())
-    # And evaluating packs nothing anew.
-    other.eval()
+    assert saved[0].weight.quant_state.dtype == compute  # the type of the unpacked weight
+    assert {saved[1].weight.dtype, saved[2].weight.dtype} == {torch.float32}
+    expected = saved(values)  # before saving, because the first forward changes the layer
+    assert misfits(saved.state_dict(), restored.state_dict()) == []
+    assert not torch.equal(restored(values), expected)
+    save_light(tmp_path, saved, {})
+    load_light(tmp_path, restored)
+    assert torch.equal(restored(values), expected)
+    assert all(torch.equal(tensor, restored.state_dict()[name]) for name, tensor in saved.state_dict().items())
+    # Evaluation does not pack the weight again.
+    restored.eval()
     with torch.no_grad():
-        other(values)
-    assert torch.equal(other[0].weight, one[0].weight)
+        restored(values)
+    assert torch.equal(restored[0].weight, saved[0].weight)
 
 
-def test_scales_that_do_not_belong_change_nothing():
+def test_scales_of_another_shape_are_refused():
     pytest.importorskip("bitsandbytes")
-    model = packed()
+    model = build_packed_model()
     state = {**model.state_dict(), "0.weight.absmax": torch.zeros(3, dtype=torch.uint8)}
     del state["0.weight.nested_offset"]
     with pytest.raises(RuntimeError, match=r"(?s)nested_offset.*absmax|absmax.*nested_offset"):

@@ -1,4 +1,4 @@
-"""What keeps running statistics is known with torch's own base classes and without them."""
+"""Norms with running statistics are recognized with torch's private base classes and without them."""
 
 import runpy
 from typing import Any
@@ -9,34 +9,34 @@ from torch.nn.modules import batchnorm
 
 from shoestring.techniques import norms
 
-Known = dict[str, Any]
+Classes = dict[str, Any]
 
 
-@pytest.fixture(params=["bases", "classes"])
-def known(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Known:
-    if request.param == "classes":
+@pytest.fixture(params=["private bases", "public classes"])
+def classes(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Classes:
+    if request.param == "public classes":
         monkeypatch.delattr(batchnorm, "_BatchNorm")
         monkeypatch.delattr(batchnorm, "_NormBase")
     return runpy.run_path(str(norms.__file__))
 
 
 @pytest.mark.parametrize("kind", [nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d, nn.SyncBatchNorm])
-def test_batch_norms_are_both(kind: Any, known: Known) -> None:
-    assert isinstance(kind(2), known["BATCH"]) and isinstance(kind(2), known["RUNNING"])
+def test_batch_norms_are_in_both_classes(kind: Any, classes: Classes) -> None:
+    assert isinstance(kind(2), classes["BATCH"]) and isinstance(kind(2), classes["RUNNING"])
 
 
 @pytest.mark.parametrize("kind", [nn.InstanceNorm1d, nn.InstanceNorm2d, nn.InstanceNorm3d])
-def test_instance_norms_keep_statistics_over_no_samples(kind: Any, known: Known) -> None:
-    assert isinstance(kind(2), known["RUNNING"]) and not isinstance(kind(2), known["BATCH"])
+def test_instance_norms_only_have_running_statistics(kind: Any, classes: Classes) -> None:
+    assert isinstance(kind(2), classes["RUNNING"]) and not isinstance(kind(2), classes["BATCH"])
 
 
 @pytest.mark.parametrize("module", [nn.LayerNorm(2), nn.GroupNorm(1, 2), nn.Linear(2, 2)])
-def test_others_keep_none(module: nn.Module, known: Known) -> None:
-    assert not isinstance(module, known["RUNNING"]) and not isinstance(module, known["BATCH"])
+def test_other_modules_have_no_running_statistics(module: nn.Module, classes: Classes) -> None:
+    assert not isinstance(module, classes["RUNNING"]) and not isinstance(module, classes["BATCH"])
 
 
-def test_other_libraries_that_derive_from_torchs_bases_are_known() -> None:
-    class Theirs(batchnorm._BatchNorm):
+def test_classes_derived_from_torchs_base_are_recognized() -> None:
+    class DerivedNorm(batchnorm._BatchNorm):
         pass
 
-    assert isinstance(Theirs(2), norms.BATCH) and isinstance(Theirs(2), norms.RUNNING)
+    assert isinstance(DerivedNorm(2), norms.BATCH) and isinstance(DerivedNorm(2), norms.RUNNING)

@@ -1,4 +1,4 @@
-"""What is offloaded learns the same. The CPU is host and device here, told apart by another name of the same."""
+"""Offloading does not change the training result. The CPU is both host and device here, under two device names."""
 
 import copy
 from collections.abc import Callable
@@ -23,24 +23,24 @@ class Model(nn.Module):
         return values
 
 
-OTHER = torch.device("cpu", 0)
+OTHER_CPU = torch.device("cpu", 0)
 """The CPU, but not equal to `torch.device("cpu")`, so that copies are made as between device and host."""
 
 
 @pytest.fixture
-def apart(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Parameters lie on a device of their own."""
-    monkeypatch.setattr(offload, "HOST", OTHER)
+def separate_host(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Parameters are on another device than the host."""
+    monkeypatch.setattr(offload, "HOST", OTHER_CPU)
 
 
-def trained(hosted: Callable[[Model], None] | None = None) -> list[Tensor]:
-    """Weights after two updates."""
+def train_two_updates(offload_weights: Callable[[Model], None] | None = None) -> list[Tensor]:
+    """Return the weights after two updates."""
     torch.manual_seed(0)
     model = Model()
-    if hosted:
-        hosted(model)
+    if offload_weights:
+        offload_weights(model)
     optimizer = torch.optim.Adagrad(model.parameters(), lr=0.1)
-    stepping = offload.HostOptimizer(optimizer) if hosted else optimizer
+    stepping = offload.HostOptimizer(optimizer) if offload_weights else optimizer
     for _ in range(2):
         model(torch.ones(2, 4)).square().sum().backward()
         stepping.step()
@@ -50,20 +50,20 @@ def trained(hosted: Callable[[Model], None] | None = None) -> list[Tensor]:
 
 
 @pytest.mark.parametrize("setting", ["no", "full", "2"])
-def test_weights_that_come_and_go_learn_the_same(setting: str) -> None:
-    arrived: list[Tensor] = []
+def test_offloaded_weights_are_trained_the_same(setting: str) -> None:
+    copies: list[Tensor] = []
 
-    def hosted(model: Model) -> None:
-        offload.bring(list(model.blocks), "cpu", arrived=arrived.append)
+    def offload_weights(model: Model) -> None:
+        offload.bring(list(model.blocks), "cpu", arrived=copies.append)
         assert checkpointing.apply(model, object(), setting) == {"no": 0, "full": 3, "2": 2}[setting]
 
-    assert all(map(torch.equal, trained(hosted), trained()))
-    # Four tensors of three blocks in two forwards; in backward each weight but the very first, whose input wants no
-    # gradient, or all of a block that is computed again.
-    assert len(arrived) > 2 * 12
+    assert all(map(torch.equal, train_two_updates(offload_weights), train_two_updates()))
+    # Four tensors of three blocks in two forwards; in backward each weight but the first, whose input needs no
+    # gradient, or all weights of a recomputed block.
+    assert len(copies) > 2 * 12
 
 
-def test_names_in_the_state_stay() -> None:
+def test_offload_keeps_the_names_in_the_state_dict() -> None:
     model = Model()
     names = list(model.state_dict())
     offload.bring(list(model.blocks), "cpu", arrived=lambda weight: None)
@@ -72,14 +72,14 @@ def test_names_in_the_state_stay() -> None:
     assert all(isinstance(weight, nn.Parameter) for weight in model.blocks[0].parameters())
 
 
-def stepped(
-    name: str, *, hosted: bool, scale: float = 0.0, clip: float | None = None, **options: object
+def train_three_updates(
+    name: str, *, on_host: bool, scale: float = 0.0, clip: float | None = None, **options: object
 ) -> list[Tensor]:
-    """Weights after three updates, of which the second overflows where gradients are scaled."""
+    """Return the weights after three updates, of which the second overflows if gradients are scaled."""
     torch.manual_seed(0)
     model = Model()
     optimizer = getattr(torch.optim, name)(model.parameters(), lr=0.1, **options)
-    stepping = offload.HostOptimizer(optimizer) if hosted else optimizer
+    stepping = offload.HostOptimizer(optimizer) if on_host else optimizer
     scaler = torch.amp.GradScaler("cpu", init_scale=scale) if scale else None
     for number in range(3):
         loss = model(torch.ones(2, 4)).square().sum() * (float("inf") if scaler and number == 1 else 1)
@@ -100,81 +100,82 @@ def stepped(
     return [weight.detach() for weight in model.parameters()]
 
 
-@pytest.mark.parametrize("where", ["one", "apart"])
+@pytest.mark.parametrize("devices", ["same", "separate"])
 @pytest.mark.parametrize(
     ("name", "options"), [("AdamW", {}), ("AdamW", {"foreach": True}), ("AdamW", {"fused": True}), ("Adagrad", {})]
 )
-def test_states_in_host_memory_learn_bit_for_bit_the_same(
-    request: pytest.FixtureRequest, where: str, name: str, options: dict[str, bool]
+def test_states_in_host_memory_give_identical_bits(
+    request: pytest.FixtureRequest, devices: str, name: str, options: dict[str, bool]
 ) -> None:
-    if where == "apart":
-        request.getfixturevalue("apart")
-    for more in ({}, {"clip": 0.1}, {"scale": 1024.0, "clip": 0.1}):
-        expected = stepped(name, hosted=False, **more, **options)
-        assert all(map(torch.equal, stepped(name, hosted=True, **more, **options), expected)), more
+    if devices == "separate":
+        request.getfixturevalue("separate_host")
+    for changes in ({}, {"clip": 0.1}, {"scale": 1024.0, "clip": 0.1}):
+        expected = train_three_updates(name, on_host=False, **changes, **options)
+        weights = train_three_updates(name, on_host=True, **changes, **options)
+        assert all(map(torch.equal, weights, expected)), changes
 
 
-def test_states_belong_to_copies_and_are_saved_as_those_of_the_device(apart: None) -> None:
+def test_state_dict_is_the_same_as_without_offload(separate_host: None) -> None:
     torch.manual_seed(0)
     model, plain = Model(), Model()
     plain.load_state_dict(model.state_dict())
-    own = torch.optim.AdamW(plain.parameters(), lr=0.1)
-    hosted = offload.HostOptimizer(torch.optim.AdamW(model.parameters(), lr=0.1))
-    for stepping, one in ((own, plain), (hosted, model)):
-        one(torch.ones(2, 4)).square().sum().backward()
+    plain_optimizer = torch.optim.AdamW(plain.parameters(), lr=0.1)
+    host_optimizer = offload.HostOptimizer(torch.optim.AdamW(model.parameters(), lr=0.1))
+    for stepping, trained_model in ((plain_optimizer, plain), (host_optimizer, model)):
+        trained_model(torch.ones(2, 4)).square().sum().backward()
         stepping.step()
         stepping.zero_grad()
-    assert not set(map(id, hosted.state)) & set(map(id, model.parameters()))
-    saved, expected = hosted.state_dict(), own.state_dict()
+    assert not set(map(id, host_optimizer.state)) & set(map(id, model.parameters()))
+    saved, expected = host_optimizer.state_dict(), plain_optimizer.state_dict()
     assert saved["param_groups"] == expected["param_groups"]
     assert saved["state"].keys() == expected["state"].keys()
     for number, state in expected["state"].items():
         assert all(torch.equal(saved["state"][number][key], value) for key, value in state.items())
 
 
-def test_weights_that_were_loaded_are_those_that_are_stepped(apart: None) -> None:
-    """The copies of before would undo what a checkpoint has brought."""
+def test_step_updates_loaded_weights(separate_host: None) -> None:
+    """Outdated copies in host memory would overwrite the weights of a checkpoint."""
     torch.manual_seed(0)
-    one, other = Model(), Model()
-    steps = [offload.HostOptimizer(torch.optim.AdamW(model.parameters(), lr=0.1)) for model in (one, other)]
-    for model, step, times in ((one, steps[0], 2), (other, steps[1], 1)):
-        for _ in range(times):
+    source, target = Model(), Model()
+    optimizers = [offload.HostOptimizer(torch.optim.AdamW(model.parameters(), lr=0.1)) for model in (source, target)]
+    for model, optimizer, updates in ((source, optimizers[0], 2), (target, optimizers[1], 1)):
+        for _ in range(updates):
             model(torch.ones(2, 4)).square().sum().backward()
-            step.step()
-            step.zero_grad()
-    other.load_state_dict(one.state_dict())
-    steps[1].load_state_dict(copy.deepcopy(steps[0].state_dict()))
-    for model, step in ((one, steps[0]), (other, steps[1])):
+            optimizer.step()
+            optimizer.zero_grad()
+    target.load_state_dict(source.state_dict())
+    optimizers[1].load_state_dict(copy.deepcopy(optimizers[0].state_dict()))
+    for model, optimizer in ((source, optimizers[0]), (target, optimizers[1])):
         model(torch.ones(2, 4)).square().sum().backward()
-        step.step()
-    assert all(map(torch.equal, one.parameters(), other.parameters()))
+        optimizer.step()
+    assert all(map(torch.equal, source.parameters(), target.parameters()))
 
 
-def test_a_weight_inside_and_outside_of_blocks_is_refused() -> None:
+def test_weight_shared_outside_of_blocks_is_refused() -> None:
     model = Model()
     model.head = nn.Linear(8, 4)
     model.head.weight = model.blocks[0][2].weight
-    with pytest.raises(UsageError, match="used outside") as refused:
+    with pytest.raises(UsageError, match="used outside") as caught:
         offload.at_home(model, list(model.blocks))
-    assert refused.value.problems == ("head.weight",)
+    assert caught.value.problems == ("head.weight",)
 
 
-def test_the_model_moves_but_for_its_blocks_weights(apart: None) -> None:
+def test_everything_but_the_weights_of_blocks_is_moved(separate_host: None) -> None:
     model = Model()
     model.head = nn.Linear(4, 4)
-    model.register_buffer("counted", torch.zeros(1))
+    model.register_buffer("count", torch.zeros(1))
     before = {id(parameter): parameter.data_ptr() for parameter in model.parameters()}
     offload.move(model, object(), Settings(offload="parameters"), torch.device("meta"))
-    assert model.head.weight.is_meta and model.counted.is_meta
+    assert model.head.weight.is_meta and model.count.is_meta
     assert [parameter.data_ptr() for parameter in model.blocks.parameters()] == [
         before[id(parameter)] for parameter in model.blocks.parameters()
     ]
 
 
-def test_bitsandbytes_states_stay_on_the_device() -> None:
+def test_states_of_bitsandbytes_are_not_offloaded() -> None:
     from shoestring.techniques import eightbit
 
     optimizer = eightbit.BlockwiseAdamW(Model().parameters())
-    with pytest.raises(UsageError, match="steps on the device"):
+    with pytest.raises(UsageError, match="step on the device"):
         offload.hosted(optimizer, Settings(offload="optimizer"))
     assert offload.hosted(optimizer, Settings()) is optimizer

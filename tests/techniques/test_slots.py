@@ -1,4 +1,4 @@
-"""Buffers by name are the same, where torch keeps them or by public means."""
+"""Buffers by name are the same with torch's private dictionary and with the public interface."""
 
 from typing import Any
 
@@ -9,7 +9,7 @@ from torch import Tensor, nn
 from shoestring.techniques import slots
 
 
-class Holding(nn.Module):
+class BufferModule(nn.Module):
     def __init__(self) -> None:
         super().__init__()
         shared = torch.zeros(2)
@@ -20,21 +20,21 @@ class Holding(nn.Module):
         self.inner = nn.BatchNorm1d(2)
 
 
-@pytest.fixture(params=["privately", "publicly"])
-def way(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
-    if request.param == "publicly":
+@pytest.fixture(params=["private", "public"])
+def interface(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
+    if request.param == "public":
         monkeypatch.setattr(slots, "_slots", lambda module: None)
     return str(request.param)
 
 
-def test_they_are_the_modules_own(way: str) -> None:
-    module: Any = Holding()
-    found = {name: id(each) for name, each in slots.buffers(module).items() if each is not None}
-    assert found == {name: id(getattr(module, name)) for name in ("first", "second", "unsaved")}
+def test_buffers_are_those_of_the_module(interface: str) -> None:
+    module: Any = BufferModule()
+    buffer_ids = {name: id(buffer) for name, buffer in slots.buffers(module).items() if buffer is not None}
+    assert buffer_ids == {name: id(getattr(module, name)) for name in ("first", "second", "unsaved")}
 
 
-def test_one_that_is_put_is_the_modules_and_is_saved_as_before(way: str) -> None:
-    module: Any = Holding()
+def test_replaced_buffer_keeps_its_place_in_the_state_dict(interface: str) -> None:
+    module: Any = BufferModule()
     names, new = list(module.state_dict()), torch.ones(2) * 3
     for name in ("second", "unsaved"):
         slots.put(module, name, new)
@@ -42,14 +42,14 @@ def test_one_that_is_put_is_the_modules_and_is_saved_as_before(way: str) -> None
     assert list(module.state_dict()) == names and "second" not in vars(module)
 
 
-def test_torch_keeps_them_where_they_are_looked_for() -> None:
-    held = slots._slots(Holding())
-    assert held is not None and isinstance(held["first"], Tensor)
+def test_torch_has_the_private_dictionary() -> None:
+    buffers = slots._slots(BufferModule())
+    assert buffers is not None and isinstance(buffers["first"], Tensor)
 
 
-def test_a_module_without_that_place_has_none() -> None:
-    class Elsewhere:
+def test_module_without_the_private_dictionary_is_recognized() -> None:
+    class OtherModule:
         pass
 
-    anywhere: Any = Elsewhere()
-    assert slots._slots(anywhere) is None
+    module: Any = OtherModule()
+    assert slots._slots(module) is None

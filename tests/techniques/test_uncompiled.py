@@ -1,6 +1,6 @@
-"""The compiler stays away from what has no use for it, and is itself for whoever has; nothing else differs.
+"""The compiler is loaded only when it is needed; nothing else changes.
 
-Each test has a process of its own: once loaded, the compiler stays.
+Each test has its own process, because a loaded compiler stays loaded.
 """
 
 import subprocess
@@ -8,10 +8,10 @@ import sys
 
 import pytest
 
-SPARED = "from shoestring.techniques import uncompiled; uncompiled.spare_the_compiler()"
-LOADED = "'torch._dynamo.eval_frame' in sys.modules"
+DEFER = "from shoestring.techniques import uncompiled; uncompiled.spare_the_compiler()"
+IS_LOADED = "'torch._dynamo.eval_frame' in sys.modules"
 
-TRAINED = """
+TRAIN = """
 torch.manual_seed(0)
 model = torch.nn.Sequential(*(torch.nn.Linear(8, 8) for _ in range(3)))
 optimizer = torch.optim.{optimizer}(model.parameters(), lr=0.01)
@@ -22,28 +22,28 @@ for _ in range(3):
     optimizer.zero_grad()
     optimizer.load_state_dict(optimizer.state_dict())
 optimizer.add_param_group({{"params": [torch.zeros(1)]}})
-print(hashlib.sha256(b"".join(each.detach().numpy().tobytes() for each in model.parameters())).hexdigest())
+print(hashlib.sha256(b"".join(weight.detach().numpy().tobytes() for weight in model.parameters())).hexdigest())
 """
 
 
-def said(*lines: str) -> list[str]:
-    """What a fresh process prints that runs these lines."""
-    begin = "import hashlib, sys, torch\nfrom torch.utils.checkpoint import checkpoint"
-    code = "\n".join([begin, *lines])
-    done = subprocess.run([sys.executable, "-W", "ignore", "-c", code], capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stderr
-    return done.stdout.splitlines()
+def run_code(*lines: str) -> list[str]:
+    """Run the lines in a fresh process and return its output."""
+    imports = "import hashlib, sys, torch\nfrom torch.utils.checkpoint import checkpoint"
+    code = "\n".join([imports, *lines])
+    process = subprocess.run([sys.executable, "-W", "ignore", "-c", code], capture_output=True, text=True, check=False)
+    assert process.returncode == 0, process.stderr
+    return process.stdout.splitlines()
 
 
 @pytest.mark.parametrize("optimizer", ["AdamW", "SGD", "Adafactor"])
-def test_training_goes_without_it_to_the_same_bits(optimizer: str) -> None:
-    trained = TRAINED.format(optimizer=optimizer)
-    weights, loaded = said(SPARED, trained, f"print({LOADED})")
+def test_training_without_the_compiler_gives_the_same_bits(optimizer: str) -> None:
+    train = TRAIN.format(optimizer=optimizer)
+    weights, loaded = run_code(DEFER, train, f"print({IS_LOADED})")
     assert loaded == "False"
-    assert said(trained, f"print({LOADED})") == [weights, "True"]
+    assert run_code(train, f"print({IS_LOADED})") == [weights, "True"]
 
 
-COMPILED = """
+COMPILE = """
 torch._dynamo.config.recompile_limit = 3
 torch.set_deterministic_debug_mode(1)
 compiled = torch.compile(lambda values: values * 2, backend="eager")
@@ -56,13 +56,13 @@ print(hasattr(vars(torch.optim.Optimizer.zero_grad.__wrapped__)["__dynamo_disabl
 """
 
 
-def test_who_compiles_has_the_compiler_and_optimizers_ask_it_again() -> None:
-    lines = said(SPARED, TRAINED.format(optimizer="AdamW"), COMPILED)
+def test_compilation_loads_the_compiler_for_optimizers_too() -> None:
+    lines = run_code(DEFER, TRAIN.format(optimizer="AdamW"), COMPILE)
     assert lines[1:] == ["True 1", "2.0 3", "True True", "True"]
 
 
 @pytest.mark.parametrize(
-    "asking",
+    "access",
     [
         "import torch._dynamo.utils",
         "from torch._dynamo import allow_in_graph",
@@ -71,27 +71,31 @@ def test_who_compiles_has_the_compiler_and_optimizers_ask_it_again() -> None:
         "torch._dynamo.disable(torch.nn.Linear(1, 1))",
     ],
 )
-def test_any_other_question_is_for_the_compiler(asking: str) -> None:
-    asked = "import torch._dynamo as before", asking, f"print({LOADED}, before.reset is torch._dynamo.reset)"
-    assert said(SPARED, *asked) == ["True True"]
+def test_other_access_loads_the_compiler(access: str) -> None:
+    lines = (
+        "import torch._dynamo as stand_in",
+        access,
+        f"print({IS_LOADED}, stand_in.reset is torch._dynamo.reset)",
+    )
+    assert run_code(DEFER, *lines) == ["True True"]
 
 
-def test_who_looks_through_all_modules_loads_nothing() -> None:
-    look = (
+def test_iterating_over_all_modules_loads_nothing() -> None:
+    iterate = (
         "for module in list(sys.modules.values()): hasattr(module, '__file__'), hasattr(module, '__warningregistry__')"
     )
-    assert said(SPARED, look, f"print({LOADED})") == ["False"]
+    assert run_code(DEFER, iterate, f"print({IS_LOADED})") == ["False"]
 
 
-def test_a_compiler_that_is_there_stays() -> None:
-    there = "import torch._dynamo; before = torch._dynamo"
-    assert said(there, SPARED, "print(before is torch._dynamo is sys.modules['torch._dynamo'])") == ["True"]
+def test_loaded_compiler_is_not_replaced() -> None:
+    load = "import torch._dynamo; compiler = torch._dynamo"
+    assert run_code(load, DEFER, "print(compiler is torch._dynamo is sys.modules['torch._dynamo'])") == ["True"]
 
 
 @pytest.mark.parametrize("broken", ["raise ImportError('another layout')", None])
-def test_where_its_settings_are_not_to_be_had_alone_it_is_loaded_as_before(broken: str | None, tmp_path: str) -> None:
-    """A torch whose file of settings is elsewhere, or needs more."""
-    lacking = f"""
+def test_compiler_is_loaded_if_its_settings_cannot_be(broken: str | None, tmp_path: str) -> None:
+    """The file of settings is missing in this torch, or fails to import."""
+    defer = f"""
 import pathlib
 from shoestring.techniques import uncompiled
 (pathlib.Path({str(tmp_path)!r}) / "_dynamo").mkdir()
@@ -102,6 +106,6 @@ uncompiled.spare_the_compiler()
 torch.__file__ = file
 print("torch._dynamo" in sys.modules, "torch._dynamo.config" in sys.modules)
 """
-    first, weights, loaded = said(lacking, TRAINED.format(optimizer="AdamW"), f"print({LOADED})")
-    assert (first, loaded) == ("False False", "True")
-    assert weights == said(TRAINED.format(optimizer="AdamW"))[0]
+    stand_ins, weights, loaded = run_code(defer, TRAIN.format(optimizer="AdamW"), f"print({IS_LOADED})")
+    assert (stand_ins, loaded) == ("False False", "True")
+    assert weights == run_code(TRAIN.format(optimizer="AdamW"))[0]

@@ -66,7 +66,7 @@ def test_activations_are_recomputed_also_after_resuming(tmp_path, setting):
     session(recipe, tmp_path / "run", values)
     assert [event["done"] for event in events(tmp_path / "run", "oom")] == [
         "microbatch 1",
-        "activations of all 3 blocks computed again in backward",
+        "the activations of all 3 blocks are recomputed in backward",
     ]
     session(Stacked(), tmp_path / "undisturbed", {"micro_batch": 1})
     assert light_bits(tmp_path / "run" / "light")[1] == light_bits(tmp_path / "undisturbed" / "light")[1]
@@ -168,7 +168,7 @@ def test_step_fallback_changes_the_kernel_first(tmp_path):
 
     session(Stacked(optimizer=Step), tmp_path, {"micro_batch": 4}, stop="limit", at=6)
     assert [event["done"] for event in events(tmp_path, "oom")] == [
-        "one tensor after another",
+        "the optimizer updates one tensor at a time",
         "microbatch 2",
     ]
     foreach_values = []
@@ -223,6 +223,6 @@ def test_batch_norm_keeps_the_microbatch_at_two(tmp_path):
     assert session(recipe, tmp_path, {"micro_batch": 4}).status == "finished"
     assert [event["done"] for event in events(tmp_path, "oom")] == [
         "microbatch 2",
-        "activations of all 3 blocks computed again in backward",
-        "one tensor after another",
+        "the activations of all 3 blocks are recomputed in backward",
+        "the optimizer updates one tensor at a time",
     ]

@@ -1,4 +1,4 @@
-"""Waste that the trace or the facts show, and what would save it: one function for each kind, in a list."""
+"""Advice on waste that the trace or the facts show: one function for each kind of waste, and a list of them."""
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
@@ -13,171 +13,181 @@ from shoestring.trace.record import Alloc, Event, Op, Phase, Trace
 from shoestring.units import bytes_text, seconds_text
 
 _LARGER = 8
-_MOST = 0.6
-"""Of gradients that meet, and of operators that are alike from one pass to the next."""
-_SHORT = 10
-"""Operators that are too few for a pass through an encoder."""
+_MIN_SHARE = 0.6
+"""The minimum share of accumulated gradients, and of equal operators in consecutive passes, to detect a repetition."""
+_MIN_OPERATORS = 10
+"""A pass through an encoder has at least this many operators."""
 
 
 @dataclass(frozen=True, kw_only=True)
-class Seen:
-    """What advice is drawn from."""
+class AdviceContext:
+    """The plan's inputs and its chosen candidate, from which advice is derived."""
 
     chosen: Candidate
-    wanted: Settings
+    requested: Settings
     loaded: LoadedRecipe
     target: Target
 
 
-def advice(seen: Seen) -> list[str]:
-    """What applies, in the list's order."""
-    return [said for rule in RULES if (said := rule(seen))]
+def advice(context: AdviceContext) -> list[str]:
+    """Return the messages of the rules that apply, in the order of the rules."""
+    return [message for rule in RULES if (message := rule(context))]
 
 
-def emulated_precision(seen: Seen) -> str:
-    """A type that the device only pretends to have."""
-    device, wanted = seen.target.device, seen.wanted.precision
-    if wanted is None or wanted in device.precisions:
+def emulated_precision(context: AdviceContext) -> str:
+    """Advise against a requested precision that the device only emulates."""
+    device, requested = context.target.device, context.requested.precision
+    if requested is None or requested in device.precisions:
         return ""
     return (
-        f"precision={wanted}: {device.title} has no units for it and emulates it, many times slower; it has "
-        f"{', '.join(device.precisions)}"
+        f"precision={requested}: {device.title} has no hardware units for {requested} and emulates it, which is many "
+        f"times slower; it supports {', '.join(device.precisions)}"
     )
 
 
-def same_work_again(seen: Seen) -> str:
-    """A forward that runs the same operators several times from its beginning, as with one input encoded anew."""
-    times, operators = repeated(seen.chosen.trace)
-    if times < 2 or seen.chosen.time is None:
+def repeated_forward(context: AdviceContext) -> str:
+    """Advise encoding an input once if the forward pass repeats the same operators from its start."""
+    times, operators = repetition(context.chosen.trace)
+    if times < 2 or context.chosen.time is None:
         return ""
-    passes = sum(seen.chosen.time.parts.get(name, 0.0) for name in ("forward", "backward"))
+    passes = sum(context.chosen.time.parts.get(name, 0.0) for name in ("forward", "backward"))
     return (
-        f"a forward runs the same {operators} operators {times} times, its first ones among them: where an encoder "
-        f"sees the same input each time, encoding it once saves up to {seconds_text(passes * (times - 1) / times)} of "
-        f"{seconds_text(seen.chosen.seconds)} an update, and its activations"
+        f"the forward pass runs the same {operators} operators {times} times, starting with its first one: if an "
+        f"encoder receives the same input each time, encoding it once saves up to "
+        f"{seconds_text(passes * (times - 1) / times)} of the {seconds_text(context.chosen.seconds)} an update takes, "
+        "and the activations of the other passes"
     )
 
 
-def too_small_work(seen: Seen) -> str:
-    """Launching kernels takes longer than what they do."""
-    chosen = seen.chosen
-    if seen.target.device.kind == "cpu" or chosen.time is None:
+def too_small_work(context: AdviceContext) -> str:
+    """Advise on work that is too small for the device, so that launching kernels takes longer than running them."""
+    chosen = context.chosen
+    if context.target.device.kind == "cpu" or chosen.time is None:
         return ""
-    size, samples, device = chosen.trace.micro_batch, seen.loaded.effective_batch, seen.target.device
+    size, samples, device = chosen.trace.micro_batch, context.loaded.effective_batch, context.target.device
     cuda_graphs = chosen.settings.cuda_graphs
     larger = seconds_of(scaled(chosen.trace, size * _LARGER), device, samples * _LARGER, cuda_graphs=cuda_graphs)
     if larger is None or larger.value > chosen.seconds * _LARGER / 2:
         return ""
     graphs = None if cuda_graphs else seconds_of(chosen.trace, device, samples, cuda_graphs=True)
-    at_once = graphs and f"compile=graphs asks for all kernels of a microbatch at once: {seconds_text(graphs.value)}; "
+    graphs_advice = graphs and (
+        "compile=graphs launches all kernels of a microbatch at once, which would take "
+        f"{seconds_text(graphs.value)} an update; "
+    )
     return (
-        f"too little work to fill {device.title}: {_LARGER} times the samples would take "
-        f"{larger.value / chosen.seconds:.1f} times as long. {at_once or ''}a larger effective_batch has fewer "
-        "updates, which changes what is learnt; a smaller or rented GPU gains nothing here"
+        f"there is too little work to keep {device.title} busy: {_LARGER} times the samples would take only "
+        f"{larger.value / chosen.seconds:.1f} times as long. {graphs_advice or ''}a larger effective_batch needs fewer "
+        "updates, but changes the training result; a smaller or a rented GPU would bring no advantage"
     )
 
 
-def optimizer_beside_weights(seen: Seen) -> str:
-    """States in a checkpoint for those who want weights alone."""
-    size = checkpoint_bytes(seen.chosen.trace)
+def optimizer_states_in_checkpoint(context: AdviceContext) -> str:
+    """Advise using light weights instead of full checkpoints, which also hold optimizer states."""
+    size = checkpoint_bytes(context.chosen.trace)
     if size.full < 2 * size.light or size.full < 100e6:
         return ""
     return (
-        f"of the {bytes_text(size.full)} of a checkpoint {bytes_text(size.full - size.light)} are for continuing "
-        f"alone: to use the weights take light/ or best/, {bytes_text(size.light)}"
+        f"{bytes_text(size.full - size.light)} of the {bytes_text(size.full)} of a full checkpoint are needed only for "
+        f"resuming; to use the trained weights, take light/ or best/, which have {bytes_text(size.light)}"
     )
 
 
-def assumed_parts(seen: Seen) -> str:
-    """An optimizer or a schedule that the recipe does not have."""
-    parts = seen.loaded.parts
+def assumed_parts(context: AdviceContext) -> str:
+    """Report the optimizer or the learning rate schedule that is assumed because the recipe has none."""
+    parts = context.loaded.parts
     if parts.optimizer is None:
-        states = sum(each.bytes for each in seen.chosen.memory.parts if each.name == "optimizer states")
-        rate = parts.learning_rate
+        states = sum(part.bytes for part in context.chosen.memory.parts if part.name == "optimizer states")
         return (
-            f"the recipe has no optimizer(): AdamW with a rate of {rate:g} is assumed, {bytes_text(states)} of states"
+            f"the recipe has no optimizer(), so AdamW with a learning rate of {parts.learning_rate:g} is assumed; its "
+            f"states take {bytes_text(states)}"
         )
     if parts.schedule is None and parts.data is not None:
-        return "the recipe has no schedule(): its learning rate stays as it is, and nothing of one is saved"
+        return "the recipe has no schedule(), so its learning rate stays constant and no schedule is saved"
     return ""
 
 
-def replicas_in_one_process(seen: Seen) -> str:
-    """A model that is, or has, a DataParallel."""
-    if not seen.chosen.trace.facts.data_parallel:
+def data_parallel_model(context: AdviceContext) -> str:
+    """Advise against a model that is, or contains, a DataParallel."""
+    if not context.chosen.trace.facts.data_parallel:
         return ""
     return (
-        "the model is a DataParallel: it copies all weights to every GPU and back for each forward, and divides the "
-        "microbatch. Give the model itself"
+        "the model uses DataParallel, which copies all weights to every GPU and back in each forward pass and divides "
+        "the microbatch among the GPUs; return the plain model instead"
     )
 
 
-def padded_samples(seen: Seen) -> str:
-    """Samples that are far shorter than what is planned for."""
-    lengths = seen.chosen.trace.facts.lengths
+def padded_samples(context: AdviceContext) -> str:
+    """Report that most samples are far shorter than the longest sample, which the plan assumes."""
+    lengths = context.chosen.trace.facts.lengths
     if lengths is None or lengths[0] * 2 > lengths[1]:
         return ""
     return (
-        f"a sample is {lengths[0]:.0f} long on average and {lengths[1]:.0f} at most: padded to its microbatch's "
-        f"longest, as the engine groups them, training takes down to {lengths[0] / lengths[1]:.0%} of the predicted "
-        "time, which is for the longest"
+        f"samples have a mean length of {lengths[0]:.0f} and a maximum length of {lengths[1]:.0f}: because the engine "
+        "groups samples of similar length and pads each microbatch only to its longest sample, training may take as "
+        f"little as {lengths[0] / lengths[1]:.0%} of the predicted time, which assumes the maximum length"
     )
 
 
-RULES: Sequence[Callable[[Seen], str]] = (
+RULES: Sequence[Callable[[AdviceContext], str]] = (
     emulated_precision,
-    same_work_again,
+    repeated_forward,
     padded_samples,
     too_small_work,
-    replicas_in_one_process,
+    data_parallel_model,
     assumed_parts,
-    optimizer_beside_weights,
+    optimizer_states_in_checkpoint,
 )
 
 
-def repeated(trace: Trace) -> tuple[int, int]:
-    """How often the first microbatch's forward runs one sequence of operators from its beginning on, and how many these
-    are; (1, 0) where it does not, or where it is other weights that do the same.
+def repetition(trace: Trace) -> tuple[int, int]:
+    """Return how many times the first microbatch's forward repeats a sequence of operators from its start, and the
+    length of the sequence; (1, 0) if it does not, or if the repetitions use different weights.
 
-    Layers alike repeat too, but each has its own weights; of weights that are used several times the gradients meet.
+    Equal layers are repetitions too, but each has its own weights; the gradients of weights that are used several times
+    are accumulated.
     """
-    if _meeting_gradients(trace) < _MOST:
+    if _accumulated_gradient_share(trace) < _MIN_SHARE:
         return 1, 0
-    found = [
+    operators = [
         (event.name, event.flops, event.bytes)
-        for event in _first(trace, "forward")
-        # Autocast makes copies of weights the first time alone.
+        for event in _first_microbatch(trace, "forward")
+        # Autocast copies weights only the first time.
         if isinstance(event, Op) and not event.name.startswith("aten::_to_copy")
     ]
-    for length in (place for place in range(_SHORT, len(found) // 2 + 1) if found[place] == found[0]):
-        times = len(found) // length
-        alike = sum(one == other for one, other in zip(found, found[length : times * length], strict=False))
-        if alike >= _MOST * (times - 1) * length:
+    for length in (
+        index for index in range(_MIN_OPERATORS, len(operators) // 2 + 1) if operators[index] == operators[0]
+    ):
+        times = len(operators) // length
+        equal = sum(
+            operator == successor
+            for operator, successor in zip(operators, operators[length : times * length], strict=False)
+        )
+        if equal >= _MIN_SHARE * (times - 1) * length:
             return times, length
     return 1, 0
 
 
-def _meeting_gradients(trace: Trace) -> float:
-    """The share of all gradients that backward adds up from several uses of their weight."""
-    events = list(_first(trace, "backward"))
+def _accumulated_gradient_share(trace: Trace) -> float:
+    """Return the share of gradients that backward accumulates from several uses of their weight."""
+    events = list(_first_microbatch(trace, "backward"))
     gradients = [
-        place
-        for place, event in enumerate(events)
+        index
+        for index, event in enumerate(events)
         if isinstance(event, Alloc) and trace.storages[event.storage].part == "gradients"
     ]
-    added = [
-        place
-        for place in gradients
-        if place + 1 < len(events) and getattr(events[place + 1], "name", "").startswith("aten::add")
+    accumulated = [
+        index
+        for index in gradients
+        if index + 1 < len(events) and getattr(events[index + 1], "name", "").startswith("aten::add")
     ]
-    return len(added) / len(gradients) if gradients else 0.0
+    return len(accumulated) / len(gradients) if gradients else 0.0
 
 
-def _first(trace: Trace, phase: str) -> Iterator[Event]:
-    """The events of a phase of the measured update's first microbatch."""
-    within = False
+def _first_microbatch(trace: Trace, phase: str) -> Iterator[Event]:
+    """Yield the events of a phase of the measured update's first microbatch."""
+    in_phase = False
     for event in trace.events:
         if isinstance(event, Phase):
-            within = (event.name, event.update, event.microbatch) == (phase, 1, 0)
-        elif within:
+            in_phase = (event.name, event.update, event.microbatch) == (phase, 1, 0)
+        elif in_phase:
             yield event

@@ -1,4 +1,4 @@
-"""Settings that leave nothing open, with what they cost. Each is followed once, as that takes seconds."""
+"""Candidates: complete settings with their predicted cost. Each is traced once, because tracing takes seconds."""
 
 from collections.abc import Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -19,13 +19,13 @@ from shoestring.trace.record import Trace
 
 @dataclass(frozen=True, kw_only=True)
 class Candidate:
-    """Settings that leave nothing open, with what they cost."""
+    """Complete settings with their predicted cost."""
 
     settings: Settings
     trace: Trace
     memory: Breakdown
     time: Seconds | None
-    """None on a device whose rates nobody knows."""
+    """None on a device without known rates."""
 
     @property
     def fits(self) -> bool:
@@ -33,69 +33,72 @@ class Candidate:
 
     @property
     def seconds(self) -> float:
-        """Predicted seconds of an update; 0 where no rate is known, so that all are equal."""
+        """The predicted seconds of an update; 0 if no rates are known, so that all candidates are equal."""
         return self.time.value if self.time else 0.0
 
 
 class Candidates:
-    """Follows the candidates of one recipe on one target. A question that was asked is not asked again.
+    """Traces the candidates of one recipe on one target, with a cache.
 
-    What was asked before changes how long an answer takes, never what it is.
+    The state of the cache changes how long a call takes, never its result.
     """
 
     def __init__(
         self, tracer: Tracer, loaded: LoadedRecipe, target: Target, calibration: Calibration | None = None
     ) -> None:
-        """`calibration` is what a run on the same device measured."""
+        """Trace `loaded` with `tracer`; `calibration` is the measurement of a run on the same device."""
         self.tracer, self.loaded, self.target = tracer, loaded, target
         self.calibration = calibration
-        self._answers: dict[Settings, Candidate] = {}
-        self._begun: dict[Settings, Future[Candidate]] = {}
-        self._beside: Tracer | None = None
+        self._cache: dict[Settings, Candidate] = {}
+        self._pending: dict[Settings, Future[Candidate]] = {}
+        self._background_tracer: Tracer | None = None
 
-    def follow(self, settings: Settings) -> Candidate:
-        """These settings on one GPU, followed. Raises what `Tracer.trace` raises."""
-        if settings not in self._answers:
-            begun = self._begun.pop(settings, None)
-            self._answers[settings] = (
-                begun.result()
-                if begun
+    def evaluate(self, settings: Settings) -> Candidate:
+        """Trace the settings on one GPU and return their candidate. Raises what `Tracer.trace` raises."""
+        if settings not in self._cache:
+            pending = self._pending.pop(settings, None)
+            self._cache[settings] = (
+                pending.result()
+                if pending
                 else candidate(self.tracer, self.loaded, self.target, settings, calibration=self.calibration)
             )
-        return self._answers[settings]
+        return self._cache[settings]
 
-    def possible(self, settings: Settings) -> Candidate | None:
-        """These settings, followed, or None where the recipe's model or optimizer cannot have them."""
+    def evaluate_if_possible(self, settings: Settings) -> Candidate | None:
+        """Trace the settings; return None if the recipe's model or optimizer does not support them."""
         try:
-            return self.follow(settings)
+            return self.evaluate(settings)
         except UsageError:
             return None
 
     def prefetch(self, settings: Settings) -> None:
-        """Begin to follow settings that are likely to be asked for later, in a child process of their own.
+        """Start tracing settings that are likely to be needed later, in another child process.
 
-        Errors show when the settings are asked for. A recipe that is a live object waits for its turn: it goes to a
-        child by `fork`, which is not for a process with threads at work.
+        Errors are raised when the settings are evaluated. Settings of a live object are not prefetched: a live object
+        reaches the child by `fork`, which is unsafe in a process with running threads.
         """
-        if not self.loaded.reference or settings in self._answers or settings in self._begun:
+        if not self.loaded.reference or settings in self._cache or settings in self._pending:
             return
-        if self._beside is None:
-            self._beside = Tracer(self.loaded)
+        if self._background_tracer is None:
+            self._background_tracer = Tracer(self.loaded)
             self._thread = ThreadPoolExecutor(1, thread_name_prefix="tracing")
-        self._begun[settings] = self._thread.submit(
-            candidate, self._beside, self.loaded, self.target, settings, calibration=self.calibration
+        self._pending[settings] = self._thread.submit(
+            candidate, self._background_tracer, self.loaded, self.target, settings, calibration=self.calibration
         )
 
     def __enter__(self) -> "Candidates":
         return self
 
     def __exit__(self, *_: object) -> None:
-        if self._beside:
-            self._beside.close()
+        if self._background_tracer:
+            self._background_tracer.close()
             self._thread.shutdown(cancel_futures=True)
 
     def seconds_of(self, trace: Trace, settings: Settings) -> float:
-        """Of an update of the effective batch, were its microbatches like the trace; 0 where no rate is known."""
+        """Return the seconds of an update of the effective batch whose microbatches are like the trace.
+
+        The result is 0 if no rates are known.
+        """
         seconds = seconds_of(
             trace,
             self.target.device,
@@ -105,16 +108,16 @@ class Candidates:
         )
         return seconds.value if seconds else 0.0
 
-    def seconds_at(self, followed: Candidate, micro_batch: int) -> float:
-        """Of an update of the effective batch, were the candidate's microbatch another and its work in proportion."""
-        if followed.trace.micro_batch == micro_batch:
-            return followed.seconds
-        return self.seconds_of(scaled(followed.trace, micro_batch), followed.settings)
+    def seconds_at(self, candidate: Candidate, micro_batch: int) -> float:
+        """Return the seconds of an update of the effective batch with another microbatch and proportional work."""
+        if candidate.trace.micro_batch == micro_batch:
+            return candidate.seconds
+        return self.seconds_of(scaled(candidate.trace, micro_batch), candidate.settings)
 
-    def changed(self, changes: Mapping[str, Any], settings: Settings, *, gpus: int = 1) -> Candidate:
-        """The settings with other options of the recipe, or on several GPUs, followed; not remembered.
+    def evaluate_with_options(self, changes: Mapping[str, Any], settings: Settings, *, gpus: int = 1) -> Candidate:
+        """Trace the settings with changed options of the recipe, or on several GPUs; the result is not cached.
 
-        Raises UsageError where the recipe or the settings cannot be so, TraceError as `Tracer.trace`.
+        Raises UsageError if the recipe does not support the options or settings, TraceError as `Tracer.trace` does.
         """
         loaded = self.loaded.replace(**changes) if changes else self.loaded
         return candidate(
@@ -132,10 +135,9 @@ def candidate(
     options: Mapping[str, Any] | None = None,
     calibration: Calibration | None = None,
 ) -> Candidate:
-    """The cost of settings that leave neither microbatch nor precision open, on each of `gpus` GPUs of the target.
+    """Trace settings that have a microbatch and a precision, on each of `gpus` GPUs of the target.
 
-    The GPUs divide the effective batch. `options` are those in which
-    `loaded` differs from the tracer's recipe.
+    The GPUs divide the effective batch. `options` are the options in which `loaded` differs from the tracer's recipe.
     """
     assert settings.micro_batch is not None and settings.precision is not None
     share = -(-loaded.effective_batch // gpus)
@@ -168,19 +170,19 @@ def seconds_of(
     calibration: Calibration | None = None,
     cuda_graphs: bool = False,
 ) -> Seconds | None:
-    """An update of so many samples on each of `gpus`: as many microbatches of the traced size as make just these.
+    """Predict the seconds of an update of `samples` on each of `gpus`, in microbatches of the traced size.
 
-    All but the last of 9 samples by 5 would be 10, so the microbatches that follow the first count as 4 / 5.
+    Microbatches after the first count in proportion to their samples: for 9 samples in microbatches of 5, as 4 / 5.
     """
     first = update_seconds(trace, device, 1, gpus=gpus, calibration=calibration, cuda_graphs=cuda_graphs)
-    more = samples / trace.micro_batch - 1
-    if first is None or more <= 0:
+    further_microbatches = samples / trace.micro_batch - 1
+    if first is None or further_microbatches <= 0:
         return first
     both = update_seconds(trace, device, 2, gpus=gpus, calibration=calibration, cuda_graphs=cuda_graphs)
     assert both is not None
     return replace(
         first,
-        parts={name: value + more * (both.parts[name] - value) for name, value in first.parts.items()},
-        low=first.low + more * (both.low - first.low),
-        high=first.high + more * (both.high - first.high),
+        parts={name: value + further_microbatches * (both.parts[name] - value) for name, value in first.parts.items()},
+        low=first.low + further_microbatches * (both.low - first.low),
+        high=first.high + further_microbatches * (both.high - first.high),
     )

@@ -1,4 +1,4 @@
-"""Plans of one recipe for several targets, side by side."""
+"""A comparison of the plans of one recipe for several targets."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -15,16 +15,16 @@ from shoestring.trace import Tracer
 
 @dataclass(frozen=True, kw_only=True)
 class Comparison:
-    """One plan for each target, in the order they were asked for."""
+    """One plan for each target, in the requested order."""
 
     plans: tuple[Plan, ...]
 
     def rows(self) -> list[dict[str, Any]]:
-        """What is compared; None where it is unknown."""
+        """Return the compared values of each plan; None for unknown ones."""
         return [_row(plan) for plan in self.plans]
 
     def json(self) -> dict[str, Any]:
-        """The rows, and every plan in full."""
+        """Return the rows and the complete plans."""
         return {"comparison": self.rows(), "plans": [plan.json() for plan in self.plans]}
 
     def __repr__(self) -> str:
@@ -36,22 +36,24 @@ class Comparison:
         return display.text(self)
 
     def _repr_html_(self) -> str:
-        """What a notebook shows."""
+        """Return the HTML that a notebook displays."""
         return display.html(self)
 
 
 def compare(
     loaded: LoadedRecipe,
     targets: Sequence[Target],
-    wanted: Settings,
+    requested: Settings,
     *,
     usd_per_hour: float | None = None,
     calibration: Calibration | None = None,
 ) -> Comparison:
-    """A thorough plan for each target. Raises what `make_plan` raises."""
+    """Make a thorough plan for each target. Raises what `make_plan` raises."""
     with Tracer(loaded) as tracer:
         plans = [
-            plan_with(tracer, loaded, target, wanted, thorough=True, usd_per_hour=usd_per_hour, calibration=calibration)
+            plan_with(
+                tracer, loaded, target, requested, thorough=True, usd_per_hour=usd_per_hour, calibration=calibration
+            )
             for target in targets
         ]
     return Comparison(plans=tuple(plans))

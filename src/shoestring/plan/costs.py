@@ -1,4 +1,4 @@
-"""What chosen settings cost in time, on disk and in the machine's own memory."""
+"""The cost of the chosen settings in time, disk space and host memory."""
 
 import dataclasses
 from collections.abc import Mapping
@@ -10,16 +10,16 @@ from shoestring.hardware.catalog import Target
 from shoestring.plan.candidates import Candidate
 
 _FP32 = 4
-"""Bytes of an adapter's weight."""
+"""Bytes of each value of an adapter's weights."""
 
 COPY_SHARE = 1.1
-"""A save's copy of the state in host memory, which is kept for the next one, as a share of the state at most
-(checkpoint/snapshot.py)."""
+"""The maximum size of a save's copy of the state in host memory, as a multiple of the state; the next save reuses the
+copy's memory (checkpoint/snapshot.py)."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Duration:
-    """Predicted seconds; None is unknown: all on a device without known rates, all but the first without data."""
+    """Predicted seconds; all are None on a device without known rates, all but the first for a recipe without data."""
 
     update_seconds: float | None
     epoch_seconds: float | None
@@ -28,18 +28,18 @@ class Duration:
 
 @dataclass(frozen=True, kw_only=True)
 class PlannedTime:
-    """The prediction between a low and a high one."""
+    """The predicted time with its range."""
 
     predicted: Duration
     low: Duration
     high: Duration
     parts: Mapping[str, float]
-    """Of an update's predicted seconds, by phase."""
+    """The predicted seconds of an update, by phase."""
     evaluation_seconds: float | None
-    """Of one pass over the validation data; None where that is unknown, 0 where there are none."""
+    """The seconds of one pass over the validation data; None if unknown, 0 if there are none."""
     source: str
     calibration: float = 1.0
-    """The factor that a run's measurement put on the prediction."""
+    """The factor by which a run's measurement changed the prediction."""
 
     def json(self) -> dict[str, Any]:
         low = {f"low_{name}": value for name, value in dataclasses.asdict(self.low).items()}
@@ -56,11 +56,11 @@ class PlannedTime:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Room:
-    """Bytes at the worst moment, by what takes them, and what there is."""
+class Usage:
+    """The peak usage in bytes, by part, and its limit."""
 
     parts: Mapping[str, int]
-    """The sum is `peak_bytes`."""
+    """The parts sum to `peak_bytes`."""
     limit_bytes: int | None
 
     @property
@@ -81,10 +81,10 @@ class Room:
 
 
 @dataclass(frozen=True, kw_only=True)
-class PlannedDisk(Room):
-    """Of the run's directory at its fullest, and what the platform lets it have.
+class PlannedDisk(Usage):
+    """The peak disk usage of the run's directory, and the platform's limit.
 
-    Data and caches of the recipe's own lie elsewhere and are not counted: nobody knows their size.
+    The recipe's own data and caches are stored elsewhere and are not counted, because their size is unknown.
     """
 
     full_checkpoint_bytes: int
@@ -99,10 +99,10 @@ class PlannedDisk(Room):
 
 
 @dataclass(frozen=True, kw_only=True)
-class PlannedHost(Room):
-    """Of the machine's own memory, as far as it is known, and what it has.
+class PlannedHost(Usage):
+    """The known part of the peak usage of host memory, and the machine's capacity.
 
-    Not counted: processes that fetch data, and what CUDA's libraries take once their kernels are loaded.
+    Data loading processes and CUDA's libraries with their loaded kernels are not counted.
     """
 
 
@@ -114,9 +114,10 @@ def planned_time(
     effective_batch: int = 1,
     validation_samples: int | None = None,
 ) -> PlannedTime:
-    """The time of an update, an epoch of `per_epoch` updates (None: no data), and all epochs.
+    """Return the time of an update, an epoch of `per_epoch` updates (None: no data), and all epochs.
 
-    A pass over the validation data is as many forwards; it is no part of an epoch's time, and the sessions count it.
+    A pass over the validation data takes the time of its forward passes. It is not part of an epoch's time; the
+    sessions include it.
     """
 
     def duration(update_seconds: float | None) -> Duration:
@@ -129,7 +130,12 @@ def planned_time(
     if seconds is None:
         unknown = duration(None)
         return PlannedTime(
-            predicted=unknown, low=unknown, high=unknown, parts={}, evaluation_seconds=None, source="nobody knows"
+            predicted=unknown,
+            low=unknown,
+            high=unknown,
+            parts={},
+            evaluation_seconds=None,
+            source="no rates are known for this device",
         )
     evaluation = None
     if per_epoch is not None:
@@ -146,15 +152,17 @@ def planned_time(
 
 
 def planned_disk(chosen: Candidate, target: Target, *, adapters: bool = False) -> PlannedDisk:
-    """At its fullest: the checkpoints kept, the one being written, and weights alone: the best, the last, those of
-    epochs that are kept, and one being written. Of `adapters` these are peft's folders (checkpoint/light.py).
+    """Return the peak disk usage.
+
+    It counts the retained checkpoints, the one being written, and light weights: the best, the last, those of retained
+    epochs, and one being written. With `adapters`, light weights are peft's folders (checkpoint/light.py).
     """
     size, facts = checkpoint_bytes(chosen.trace), chosen.trace.facts
     rounded = chosen.settings.light_weights != "own"
     light = size.light - (facts.rounded_bytes if rounded else 0)
     if adapters:
         light = size.light - facts.weight_bytes + (_FP32 // 2 if rounded else _FP32) * facts.parameters_trainable
-    full, kept = chosen.settings.keep_checkpoints, chosen.settings.keep_light
+    full, epochs = chosen.settings.keep_checkpoints, chosen.settings.keep_light
     return PlannedDisk(
         full_checkpoint_bytes=size.full,
         light_checkpoint_bytes=light,
@@ -162,23 +170,23 @@ def planned_disk(chosen: Candidate, target: Target, *, adapters: bool = False) -
             f"{full} full checkpoints": full * size.full,
             "one being written": size.full,
             "best and last weights, and one of them being written": 3 * light,
-            **({f"weights of {kept} epochs": kept * light} if kept else {}),
+            **({f"weights of {epochs} epochs": epochs * light} if epochs else {}),
         },
         limit_bytes=target.platform.disk_bytes if target.platform else None,
     )
 
 
 def planned_host(chosen: Candidate, target: Target) -> PlannedHost:
-    """While training on a GPU: the process, the copy that saves are written from, and what is offloaded.
+    """Return the host memory while training on a GPU: the process, the copy for saving, and offloaded tensors.
 
-    While a CPU trains, its memory is the device's, and is counted there.
+    When training on a CPU, host memory is the device's memory and is counted there.
     """
     facts = chosen.trace.facts
     state = checkpoint_bytes(chosen.trace)
     parts = {"copy of the state for saving": round(COPY_SHARE * state.full)}
     if target.device.kind != "cpu":
-        # The model is built here before it goes to the device, and then its memory is free for the copy.
-        # To the next power of two: two measurements of one question differ by some pages.
+        # The model is built in host memory; after it has moved to the device, the copy can use that memory.
+        # Rounded up to a power of two, because repeated measurements of a process differ by some pages.
         parts["process"] = 1 << max(0, facts.process_bytes - 1).bit_length()
         if chosen.settings.offload != "no":
             parts["offloaded states and weights"] = 2 * state.full

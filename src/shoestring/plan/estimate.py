@@ -18,7 +18,7 @@ from shoestring.units import bytes_text
 
 @dataclass(frozen=True, kw_only=True)
 class Estimate:
-    """A breakdown and what it is of."""
+    """A memory breakdown with the recipe, target and settings that it belongs to."""
 
     recipe: str
     target: Target
@@ -26,15 +26,15 @@ class Estimate:
     facts: Facts
     memory: Breakdown
     phases: Mapping[str, int]
-    """The most bytes of tensors in each phase of an update."""
+    """The peak bytes of tensors in each phase of an update."""
 
     @property
     def peak_bytes(self) -> int:
-        """The predicted peak of the device's memory in bytes; the parts sum to it."""
+        """The predicted peak of the device's memory in bytes, which is the sum of the parts."""
         return self.memory.peak_bytes
 
     def json(self) -> dict[str, Any]:
-        """The estimate as JSON; bytes are integers."""
+        """Return the estimate as JSON; bytes are integers."""
         return {
             "target": self.target.name,
             "settings": self.settings.json(),
@@ -51,33 +51,34 @@ class Estimate:
         return display.text(self)
 
     def _repr_html_(self) -> str:
-        """What a notebook shows."""
+        """Return the HTML that a notebook displays."""
         return display.html(self)
 
 
-def make_estimate(loaded: LoadedRecipe, target: Target, wanted: Settings) -> Estimate:
-    """Trace one update of `loaded` under `wanted`, divided among the target's GPUs.
+def make_estimate(loaded: LoadedRecipe, target: Target, requested: Settings) -> Estimate:
+    """Trace one update of `loaded` with the `requested` settings, divided among the target's GPUs.
 
-    An open microbatch is a GPU's share of the effective batch, an open precision fp32, open checkpointing none.
+    By default the microbatch is a GPU's share of the effective batch, the precision is fp32, and no block is
+    checkpointed.
 
-    Raises TraceError when a training step of the model cannot be followed.
+    Raises TraceError if a training step of the model cannot be traced.
     """
     gpus = target.processes
-    settings = wanted.replace(
-        micro_batch=wanted.micro_batch or -(-loaded.effective_batch // gpus),
-        precision=wanted.precision or "fp32",
-        checkpointing=wanted.checkpointing or "no",
+    settings = requested.replace(
+        micro_batch=requested.micro_batch or -(-loaded.effective_batch // gpus),
+        precision=requested.precision or "fp32",
+        checkpointing=requested.checkpointing or "no",
     )
-    if wanted.micro_batch and wanted.micro_batch * gpus > loaded.effective_batch:
-        loaded = loaded.replace(effective_batch=wanted.micro_batch * gpus)
+    if requested.micro_batch and requested.micro_batch * gpus > loaded.effective_batch:
+        loaded = loaded.replace(effective_batch=requested.micro_batch * gpus)
     with Tracer(loaded) as tracer:
-        found = candidate(tracer, loaded, target, settings, gpus=gpus)
+        traced = candidate(tracer, loaded, target, settings, gpus=gpus)
         facts = tracer.facts
     return Estimate(
         recipe=loaded.name,
         target=target,
         settings=settings,
         facts=facts,
-        memory=found.memory,
-        phases=tensor_bytes(found.trace),
+        memory=traced.memory,
+        phases=tensor_bytes(traced.trace),
     )

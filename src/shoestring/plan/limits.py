@@ -1,4 +1,4 @@
-"""What a run may take, what it needs, and which limit binds."""
+"""A target's limits, a run's needs, and the binding limit."""
 
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
@@ -13,7 +13,7 @@ from shoestring.units import bytes_text, seconds_text
 
 @dataclass(frozen=True, kw_only=True)
 class Limit:
-    """One limit: of bytes or of seconds, needed and there."""
+    """A limit in bytes or seconds: the amount that the run needs and the amount that is available."""
 
     name: str
     kind: Literal["memory", "disk", "host memory", "session"]
@@ -21,7 +21,7 @@ class Limit:
     needs: float
     has: float
     enough: str
-    """What would be enough, in words; the smallest change of this limit alone."""
+    """A description of the smallest sufficient change of this limit alone."""
 
     @property
     def holds(self) -> bool:
@@ -29,7 +29,7 @@ class Limit:
 
     @property
     def share(self) -> float:
-        """How much of it the run takes."""
+        """The share of the limit that the run takes."""
         return self.needs / self.has if self.has else float("inf")
 
     def text(self, amount: float) -> str:
@@ -40,59 +40,59 @@ class Limit:
 
 
 def limits(
-    chosen: Candidate, disk: PlannedDisk, host: PlannedHost, target: Target, evaluating: float = 0.0
+    chosen: Candidate, disk: PlannedDisk, host: PlannedHost, target: Target, evaluation_seconds: float = 0.0
 ) -> list[Limit]:
-    """Every limit that the target has, the device's memory first; `evaluating` seconds go with each update."""
+    """Return every limit of the target, the device's memory first; each update adds `evaluation_seconds`."""
     platform = target.platform
-    found = [
+    bounds = [
         Limit(
             name="GPU memory" if target.device.kind != "cpu" else "memory",
             kind="memory",
             unit="bytes",
             needs=chosen.memory.high_bytes,
             has=chosen.memory.capacity_bytes,
-            enough=f"a device with {bytes_text(chosen.memory.high_bytes)}",
+            enough=f"a device with {bytes_text(chosen.memory.high_bytes)} of memory",
         )
     ]
     if disk.limit_bytes is not None:
-        found.append(
+        bounds.append(
             Limit(
                 name="disk",
                 kind="disk",
                 unit="bytes",
                 needs=disk.peak_bytes,
                 has=disk.limit_bytes,
-                enough=f"{bytes_text(disk.peak_bytes)} of disk for the run",
+                enough=f"{bytes_text(disk.peak_bytes)} of disk space for the run",
             )
         )
     if host.limit_bytes is not None and target.device.kind != "cpu":
-        found.append(
+        bounds.append(
             Limit(
                 name="host memory",
                 kind="host memory",
                 unit="bytes",
                 needs=host.peak_bytes,
                 has=host.limit_bytes,
-                enough=f"a machine with {bytes_text(host.peak_bytes)} of memory",
+                enough=f"a machine with {bytes_text(host.peak_bytes)} of host memory",
             )
         )
-    hours = [each for each in (platform and platform.session_hours, platform and platform.weekly_gpu_hours) if each]
+    hours = [quota for quota in (platform and platform.session_hours, platform and platform.weekly_gpu_hours) if quota]
     if hours and chosen.time is not None:
-        needs = shortest_session_seconds(chosen.seconds + evaluating, disk.full_checkpoint_bytes)
-        found.append(
+        needs = shortest_session_seconds(chosen.seconds + evaluation_seconds, disk.full_checkpoint_bytes)
+        bounds.append(
             Limit(
                 name="session",
                 kind="session",
                 unit="seconds",
                 needs=needs,
                 has=min(hours) * 3600,
-                enough=f"a session of at least {seconds_text(needs)}: a minute for starting, one update, its "
-                "save, and a minute for leaving",
+                enough=f"a session of at least {seconds_text(needs)} (one minute to start, one update, saving it, and "
+                "one minute to stop)",
             )
         )
-    return found
+    return bounds
 
 
-def binding(found: Sequence[Limit]) -> Limit:
-    """The limit that is exceeded most, or else the one that is nearest to being so."""
-    return max(found, key=lambda limit: limit.share)
+def binding(bounds: Sequence[Limit]) -> Limit:
+    """Return the limit that is exceeded by the largest factor, or, if all hold, the one closest to being exceeded."""
+    return max(bounds, key=lambda limit: limit.share)

@@ -1,7 +1,7 @@
-"""The microbatches of an effective batch, and the largest of them that fits, found with few traces.
+"""The microbatches of an effective batch, and a search with few traces for the largest one that fits.
 
-Memory is nearly linear in the microbatch, so a size that should fit is computed from those that were followed, and is
-then followed itself: no choice rests on a prediction of its memory.
+Memory is nearly linear in the microbatch, so the size of the next candidate is predicted from the traced ones, and is
+then traced itself: no choice relies on a prediction of its memory.
 """
 
 from collections.abc import Sequence
@@ -11,87 +11,92 @@ from shoestring.estimate.requests import OF_A_BATCH
 from shoestring.plan.candidates import Candidate, Candidates
 from shoestring.settings import Settings
 
-LONG = 30_000
-"""Events of a trace that takes more than about two seconds: then what cannot win is not followed."""
+LONG_TRACE_EVENTS = 30_000
+"""Events of a trace that takes more than about two seconds: such a candidate is not traced if it cannot win."""
 
-_LITTLE = 1.05
-"""What is faster by less is not worth following a long trace for."""
+_MIN_SPEEDUP = 1.05
+"""A smaller speedup does not justify a long trace."""
 
-_SURE = 1.03
-"""A prediction so much beyond what there is stands without being tried."""
+_CERTAIN_EXCESS = 1.03
+"""A candidate whose predicted memory exceeds the capacity by this factor is skipped without tracing."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Series:
-    """Candidates that differ in their microbatch alone."""
+    """Candidates that differ only in their microbatch."""
 
-    followed: tuple[Candidate, ...]
-    """In the order in which they were."""
+    candidates: tuple[Candidate, ...]
+    """In the order in which they were traced."""
     largest: Candidate | None
-    """That of the largest microbatch that fits; None where none fits or the recipe cannot have these settings."""
+    """The largest microbatch that fits; None if none fits or the recipe does not support the settings."""
 
 
 def micro_batches(effective_batch: int, least: int = 1) -> list[int]:
-    """The largest microbatch of every way to divide an effective batch as equally as possible, in rising order.
+    """Return the largest microbatch of every way to divide an effective batch as equally as possible, in rising order.
 
-    None is below `least` unless the effective batch is.
+    No size is below `least` unless the effective batch is.
     """
     sizes = {-(-effective_batch // parts) for parts in range(1, effective_batch + 1)}
     return sorted(size for size in sizes if size >= min(least, effective_batch))
 
 
 def is_heavy(candidates: Candidates) -> bool:
-    """Whether the model fills a good part of the device: then the smallest microbatch is followed first."""
+    """Return whether the weights fill a large part of the device: then the smallest microbatch is traced first."""
     return candidates.tracer.facts.weight_bytes > candidates.target.device.memory_bytes / 4
 
 
-def largest_that_fits(candidates: Candidates, wanted: Settings, sizes: Sequence[int]) -> Series:
-    """`wanted` with as many of the microbatches (in rising order) as tell which is the largest that fits.
+def find_largest_that_fits(candidates: Candidates, requested: Settings, sizes: Sequence[int]) -> Series:
+    """Trace `requested` with as many of the microbatches (in rising order) as needed to find the largest that fits.
 
-    Larger ones take more memory and are never slower. None is looked for further where it would gain little.
+    A larger microbatch needs more memory and is never slower. The search stops when a larger one would gain little.
     """
     capacity = candidates.target.device.memory_bytes
-    followed: list[Candidate] = []
+    series: list[Candidate] = []
     largest: Candidate | None = None
     untried = list(sizes)
     while untried:
-        if not followed:
+        if not series:
             size = untried[0] if is_heavy(candidates) else untried[-1]
         else:
-            # That nothing fits is not believed before the smallest was followed.
-            size = max((each for each in untried if bytes_at(each, followed) <= capacity), default=untried[0])
-        candidate = candidates.possible(wanted.replace(micro_batch=size))
+            # Trace the smallest size before concluding that no size fits.
+            size = max((size for size in untried if predict_bytes(size, series) <= capacity), default=untried[0])
+        candidate = candidates.evaluate_if_possible(requested.replace(micro_batch=size))
         if candidate is None:
             largest = None
             break
-        followed.append(candidate)
+        series.append(candidate)
         if candidate.fits:
-            largest, untried = candidate, [each for each in untried if each > size]
+            largest, untried = candidate, [larger for larger in untried if larger > size]
         else:
-            untried = [each for each in untried if each < size]
+            untried = [smaller for smaller in untried if smaller < size]
         if untried and largest:
-            too_large = bytes_at(untried[0], followed) > capacity * _SURE
-            if too_large or not _worth_enlarging(candidates, largest, sizes[-1]):
+            too_large = predict_bytes(untried[0], series) > capacity * _CERTAIN_EXCESS
+            if too_large or not _is_worth_enlarging(candidates, largest, sizes[-1]):
                 break
-    return Series(followed=tuple(followed), largest=largest)
+    return Series(candidates=tuple(series), largest=largest)
 
 
-def bytes_at(size: int, followed: Sequence[Candidate]) -> float:
-    """The memory range's high end at a microbatch, on a line through the two that are nearest, or from one alone."""
-    near = sorted(followed, key=lambda each: (abs(each.trace.micro_batch - size), each.trace.micro_batch))[:2]
-    one = near[0]
-    if len(near) == 1:
-        of_a_batch = sum(part.bytes for part in one.memory.parts if part.name in OF_A_BATCH)
-        return one.memory.high_bytes + (size / one.trace.micro_batch - 1) * of_a_batch
-    other = near[1]
-    slope = (one.memory.high_bytes - other.memory.high_bytes) / (one.trace.micro_batch - other.trace.micro_batch)
-    return one.memory.high_bytes + slope * (size - one.trace.micro_batch)
+def predict_bytes(size: int, series: Sequence[Candidate]) -> float:
+    """Predict the high end of the memory range at a microbatch, on a line through the two nearest candidates.
+
+    With a single candidate, the memory that depends on the batch is scaled in proportion.
+    """
+    nearest = sorted(
+        series, key=lambda candidate: (abs(candidate.trace.micro_batch - size), candidate.trace.micro_batch)
+    )[:2]
+    first = nearest[0]
+    if len(nearest) == 1:
+        batch_bytes = sum(part.bytes for part in first.memory.parts if part.name in OF_A_BATCH)
+        return first.memory.high_bytes + (size / first.trace.micro_batch - 1) * batch_bytes
+    second = nearest[1]
+    slope = (first.memory.high_bytes - second.memory.high_bytes) / (first.trace.micro_batch - second.trace.micro_batch)
+    return first.memory.high_bytes + slope * (size - first.trace.micro_batch)
 
 
-def _worth_enlarging(candidates: Candidates, candidate: Candidate, whole: int) -> bool:
-    """Whether a trace is fast, or the whole effective batch at once would be much faster than the candidate."""
+def _is_worth_enlarging(candidates: Candidates, candidate: Candidate, effective_batch: int) -> bool:
+    """Return whether tracing is fast, or running the effective batch in one microbatch would be much faster."""
     return (
-        len(candidate.trace.events) < LONG
+        len(candidate.trace.events) < LONG_TRACE_EVENTS
         or candidate.time is None
-        or candidate.seconds > candidates.seconds_at(candidate, whole) * _LITTLE
+        or candidate.seconds > candidates.seconds_at(candidate, effective_batch) * _MIN_SPEEDUP
     )

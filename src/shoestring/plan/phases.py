@@ -1,4 +1,4 @@
-"""A run in three phases, each a command line: does it run at all, does it learn, then the whole."""
+"""A run in three phases, each with its command line: a smoke test, a pilot, and the full run."""
 
 import os
 import shlex
@@ -19,12 +19,12 @@ PILOT_SECONDS = 3600.0
 
 @dataclass(frozen=True, kw_only=True)
 class Phase:
-    """What to run, how long it takes, and what it tells."""
+    """A command to run, how long it takes, and its purpose."""
 
     name: str
     command: str
     seconds: float | None
-    """With starting and stopping; None where the time is unknown."""
+    """The duration including starting and stopping; None if the time is unknown."""
     tells: str
 
     def json(self) -> dict[str, Any]:
@@ -33,66 +33,67 @@ class Phase:
 
 def phases(
     loaded: LoadedRecipe,
-    wanted: Settings,
+    requested: Settings,
     on: str,
     *,
     samples: int | None,
     update_seconds: float | None,
     total_seconds: float | None,
 ) -> list[Phase]:
-    """The phases that make sense: no pilot where the whole run takes no longer; none of a recipe that cannot train."""
+    """Return the phases that make sense: no pilot for a short run; no phases for a recipe that cannot be trained."""
     if loaded.is_live or samples is None:
         return []
-    found = []
-    around = START_SECONDS + STOP_SECONDS
+    planned = []
+    overhead = START_SECONDS + STOP_SECONDS
     smoke = min(samples, SMOKE_UPDATES * loaded.effective_batch)
     if smoke < samples or loaded.epochs > 1:
         part = {"subset": smoke} if smoke < samples else {}
-        found.append(
+        planned.append(
             Phase(
                 name="smoke test",
-                command=_command("train", loaded, wanted, on, "smoke", {"epochs": 1, **part}),
+                command=_command("train", loaded, requested, on, "smoke", {"epochs": 1, **part}),
                 seconds=None
                 if update_seconds is None
-                else around + update_seconds * -(-smoke // loaded.effective_batch),
-                tells="whether data, model, saving and evaluation work there, and the measured time of an update",
+                else overhead + update_seconds * -(-smoke // loaded.effective_batch),
+                tells="checks that the data, the model, saving and evaluation work on the target, and measures the "
+                "time of an update",
             )
         )
     if total_seconds is not None and total_seconds > 2 * PILOT_SECONDS:
         share = PILOT_SECONDS / total_seconds
         pilot = max(loaded.effective_batch, round(samples * share))
-        found.append(
+        planned.append(
             Phase(
                 name="pilot",
-                command=_command("train", loaded, wanted, on, "pilot", {"subset": pilot}),
-                seconds=around + total_seconds * pilot / samples,
-                tells="whether it learns: the whole schedule on a stratified part of the data",
+                command=_command("train", loaded, requested, on, "pilot", {"subset": pilot}),
+                seconds=overhead + total_seconds * pilot / samples,
+                tells="checks that the model learns, with the whole schedule on a stratified part of the data",
             )
         )
-    found.append(
+    planned.append(
         Phase(
             name="full run",
-            command=_command("train", loaded, wanted, on, "", {}),
-            seconds=None if total_seconds is None else around + total_seconds,
-            tells="the result; the same command again in the next session continues",
+            command=_command("train", loaded, requested, on, "", {}),
+            seconds=None if total_seconds is None else overhead + total_seconds,
+            tells="runs the whole training; the same command continues the run in the next session",
         )
     )
-    return found
+    return planned
 
 
-def plan_command(loaded: LoadedRecipe, wanted: Settings, on: str, changes: Mapping[str, Any]) -> str:
+def plan_command(loaded: LoadedRecipe, requested: Settings, on: str, changes: Mapping[str, Any]) -> str:
     """Return the command line that plans `loaded` with `changes` of its options and settings; empty for an object."""
-    return "" if loaded.is_live else _command("plan", loaded, wanted, on, "", changes)
+    return "" if loaded.is_live else _command("plan", loaded, requested, on, "", changes)
 
 
 def _command(
-    verb: str, loaded: LoadedRecipe, wanted: Settings, on: str, suffix: str, changes: Mapping[str, Any]
+    verb: str, loaded: LoadedRecipe, requested: Settings, on: str, suffix: str, changes: Mapping[str, Any]
 ) -> str:
     """Return a command line for a shell."""
     default = find(loaded.reference).options
     options = {name: value for name, value in loaded.options.items() if value != default[name]}
-    plain = Settings().json()
-    settings = {name: value for name, value in wanted.json().items() if value != plain[name]}
+    default_settings = Settings().json()
+    settings = {name: value for name, value in requested.json().items() if value != default_settings[name]}
     name = loaded.path.stem if loaded.path else loaded.name.removeprefix("hf:").rstrip("/").rpartition("/")[2]
     words = ["shoestring", verb, _reference(loaded)]
     if verb == "train":
@@ -105,8 +106,9 @@ def _command(
 
 
 def _reference(loaded: LoadedRecipe) -> str:
-    """A file below the working directory as seen from there, so that the line still holds in a copied folder."""
+    """Return the reference with a path relative to the working directory, so that the command also works in a copied
+    folder; a file outside of the working directory keeps its absolute path."""
     if loaded.path is None:
         return loaded.reference
-    near = os.path.relpath(loaded.path)
-    return loaded.reference.replace(str(loaded.path), str(loaded.path) if near.startswith("..") else near)
+    relative = os.path.relpath(loaded.path)
+    return loaded.reference.replace(str(loaded.path), str(loaded.path) if relative.startswith("..") else relative)

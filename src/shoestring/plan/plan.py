@@ -1,4 +1,4 @@
-"""The plan: settings, what they cost in memory, time, sessions and disk, and why they were chosen."""
+"""The plan: settings, their cost in memory, time, sessions and disk, and the reasons for choosing them."""
 
 import dataclasses
 from collections.abc import Mapping, Sequence
@@ -10,12 +10,12 @@ from shoestring.estimate.calibration import Calibration
 from shoestring.estimate.memory import Breakdown
 from shoestring.hardware.catalog import Target
 from shoestring.hardware.prices import Price, price
-from shoestring.plan.advice import Seen, advice
+from shoestring.plan.advice import AdviceContext, advice
 from shoestring.plan.candidates import Candidate, Candidates
 from shoestring.plan.costs import PlannedDisk, PlannedHost, PlannedTime, planned_disk, planned_host, planned_time
 from shoestring.plan.limits import Limit, binding, limits
 from shoestring.plan.phases import Phase, phases, plan_command
-from shoestring.plan.proposals import Proposal, proposals, smaller_files, smallest
+from shoestring.plan.proposals import Proposal, proposals, propose_smaller_files, smallest_change
 from shoestring.plan.reasons import calibration_reason, changes, reasons
 from shoestring.plan.search import search
 from shoestring.plan.sessions import PlannedSession, PlannedWeek, sessions, weeks
@@ -32,7 +32,7 @@ Verdict = Literal["fits", "fits with changes", "does not fit"]
 
 @dataclass(frozen=True, kw_only=True)
 class Plan:
-    """The answer to: can this run be made there, how, for how long, and why so."""
+    """Whether a recipe can be trained on a target, with which settings, for how long, and the reasons."""
 
     verdict: Verdict
     target: Target
@@ -48,17 +48,17 @@ class Plan:
     host: PlannedHost
     limits: tuple[Limit, ...]
     binding: Limit
-    """The limit that is exceeded most, or that is nearest."""
+    """The limit that is exceeded by the largest factor, or, when all limits hold, the one closest to being exceeded."""
     changes: tuple[str, ...]
-    """The smallest that would make it fit, of each limit that is exceeded; none where it fits."""
+    """For each exceeded limit, the smallest change that would make the run fit; empty when the run fits."""
     fallbacks: tuple[str, ...]
-    """What the engine does where memory runs out all the same."""
+    """The steps that the engine takes on out-of-memory, in order."""
     reasons: tuple[str, ...]
     advice: tuple[str, ...]
     proposals: tuple[Proposal, ...]
     phases: tuple[Phase, ...]
     price: Price | None
-    """Of one of the target's GPUs; None where nobody knows."""
+    """The price of one of the target's GPUs; None if it is unknown."""
     alternatives: tuple[Mapping[str, Any], ...]
     next_command: str
     """The command line to continue with: to train if the plan fits, to plan with the smallest changes that make it fit;
@@ -66,23 +66,23 @@ class Plan:
 
     @property
     def fits(self) -> bool:
-        """As it stands, without any change."""
+        """Whether the run fits without any change."""
         return self.verdict == "fits"
 
     @property
     def hours(self) -> float | None:
-        """Of all sessions; None where the time is unknown."""
+        """The duration of all sessions in hours; None if the time is unknown."""
         return sum(session.hours for session in self.sessions) if self.sessions else None
 
     @property
     def cost_usd(self) -> float | None:
-        """Of all of the target's GPUs for all sessions; None where hours or price are unknown."""
+        """The cost of all of the target's GPUs for all sessions; None if the hours or the price are unknown."""
         if self.price is None or self.hours is None:
             return None
         return self.price.usd_per_hour * self.target.gpus * self.hours
 
     def json(self) -> dict[str, Any]:
-        """The plan as JSON: bytes are integers, seconds numbers."""
+        """Return the plan as JSON: bytes are integers, seconds are numbers."""
         return {
             "verdict": self.verdict,
             "recipe": self.recipe,
@@ -124,7 +124,7 @@ class Plan:
         return display.text(self)
 
     def _repr_html_(self) -> str:
-        """What a notebook shows."""
+        """Return the HTML that a notebook displays."""
         return display.html(self)
 
     if not TYPE_CHECKING:
@@ -134,24 +134,24 @@ class Plan:
 def make_plan(
     loaded: LoadedRecipe,
     target: Target,
-    wanted: Settings,
+    requested: Settings,
     *,
     thorough: bool = False,
     usd_per_hour: float | None = None,
     calibration: Calibration | None = None,
 ) -> Plan:
-    """Plan `loaded` for `target`; what `wanted` fixes stays fixed.
+    """Plan `loaded` for `target`; the settings that `requested` fixes stay fixed.
 
-    A thorough plan has proposals and phases as well: what would change the learning or leave what was asked for, priced
-    as far as that does not take longer than the plan. `usd_per_hour` of one GPU counts instead of a list price, and
-    `calibration` is what a run on the same device measured.
+    A thorough plan also has phases and proposals: changes to the training result or to the requested settings, with
+    their costs as far as computing them does not take longer than the plan. `usd_per_hour` is the price of one GPU and
+    replaces the list price; `calibration` is the measurement of a run on the same device.
 
-    Raises TraceError when a training step of the model cannot be followed, UsageError when its data is bad or the
-    model cannot have what `wanted` fixes.
+    Raises TraceError if a training step of the model cannot be traced, and UsageError if the data is invalid or the
+    model does not support the requested settings.
     """
     with Tracer(loaded) as tracer:
         return plan_with(
-            tracer, loaded, target, wanted, thorough=thorough, usd_per_hour=usd_per_hour, calibration=calibration
+            tracer, loaded, target, requested, thorough=thorough, usd_per_hour=usd_per_hour, calibration=calibration
         )
 
 
@@ -159,17 +159,17 @@ def plan_with(
     tracer: Tracer,
     loaded: LoadedRecipe,
     target: Target,
-    wanted: Settings,
+    requested: Settings,
     *,
     thorough: bool,
     usd_per_hour: float | None,
     calibration: Calibration | None,
 ) -> Plan:
-    """`make_plan` with a tracer of `loaded` that may have answered for other targets: starting one takes seconds."""
+    """Do what `make_plan` does, with a tracer of `loaded` that can be shared by targets: starting one takes seconds."""
     with Candidates(tracer, loaded, target, calibration) as candidates:
         facts = tracer.facts
-        found = search(candidates, wanted)
-        chosen = found[0]
+        ranked = search(candidates, requested)
+        chosen = ranked[0]
         per_epoch = updates_per_epoch(facts.samples["train"], loaded.effective_batch) if facts.samples else None
         time = planned_time(
             chosen,
@@ -180,13 +180,13 @@ def plan_with(
         )
         adapters = bool(loaded.options.get("lora_r"))
         disk, host = planned_disk(chosen, target, adapters=adapters), planned_host(chosen, target)
-        planned = _sessions(target, time, disk, per_epoch, loaded.epochs)
-        evaluating = (time.evaluation_seconds or 0.0) / (per_epoch or 1)
-        bounds = limits(chosen, disk, host, target, evaluating)
+        planned_sessions = _sessions(target, time, disk, per_epoch, loaded.epochs)
+        evaluation_seconds = (time.evaluation_seconds or 0.0) / (per_epoch or 1)
+        bounds = limits(chosen, disk, host, target, evaluation_seconds)
         fits = all(limit.holds for limit in bounds)
-        proposed = proposals(candidates, chosen, wanted, fits=chosen.fits, facts=facts) if thorough else []
-        proposed += smaller_files(
-            chosen, lambda each: planned_disk(each, target, adapters=adapters).peak_bytes, disk.limit_bytes
+        proposed = proposals(candidates, chosen, requested, fits=chosen.fits, facts=facts) if thorough else []
+        proposed += propose_smaller_files(
+            chosen, lambda candidate: planned_disk(candidate, target, adapters=adapters).peak_bytes, disk.limit_bytes
         )
     platform = target.platform
     phases_to_run: tuple[Phase, ...] = ()
@@ -194,7 +194,7 @@ def plan_with(
         phases_to_run = tuple(
             phases(
                 loaded,
-                wanted,
+                requested,
                 target.name,
                 samples=(facts.samples or {}).get("train"),
                 update_seconds=time.predicted.update_seconds,
@@ -210,8 +210,8 @@ def plan_with(
         facts=facts,
         memory=chosen.memory,
         time=time,
-        sessions=tuple(planned or ()),
-        weeks=tuple(weeks(planned or (), platform.weekly_gpu_hours if platform else None)),
+        sessions=tuple(planned_sessions or ()),
+        weeks=tuple(weeks(planned_sessions or (), platform.weekly_gpu_hours if platform else None)),
         disk=disk,
         host=host,
         limits=tuple(bounds),
@@ -220,23 +220,23 @@ def plan_with(
         fallbacks=tuple(
             fallbacks.descriptions(chosen.settings, _fallback_limits(loaded, chosen.settings, facts, target))
         ),
-        reasons=(*reasons(found, loaded, target, wanted, facts, bounds), *calibration_reason(calibration, target)),
-        advice=tuple(advice(Seen(chosen=chosen, wanted=wanted, loaded=loaded, target=target))),
+        reasons=(*reasons(ranked, loaded, target, requested, facts, bounds), *calibration_reason(calibration, target)),
+        advice=tuple(advice(AdviceContext(chosen=chosen, requested=requested, loaded=loaded, target=target))),
         proposals=tuple(proposed),
         phases=phases_to_run,
         price=price(target, usd_per_hour),
-        alternatives=tuple(_alternative(other) for other in _alternatives(found[1:])),
-        next_command=_next_command(loaded, wanted, target.name, bounds, proposed, phases_to_run),
+        alternatives=tuple(_alternative_json(candidate) for candidate in _alternatives(ranked[1:])),
+        next_command=_next_command(loaded, requested, target.name, bounds, proposed, phases_to_run),
     )
 
 
 def _fallback_limits(loaded: LoadedRecipe, settings: Settings, facts: Facts, target: Target) -> fallbacks.Limits:
-    # Without a choice torch works on many tensors at once on a GPU, and on one after another on a CPU.
+    # By default torch's optimizers process many tensors at once on a GPU and one tensor at a time on a CPU.
     batched_by_default = settings.optimizer_kernel is None and target.device.kind == "cuda"
     return fallbacks.Limits(
         least_micro_batch=fallbacks.least_micro_batch(batch_norm=facts.batch_norm),
         blocks=facts.blocks,
-        # A library's trainer has an optimizer of its own.
+        # A library's trainer has its own optimizer.
         batched_step=loaded.parts.trainer is None
         and (batched_by_default or settings.optimizer_kernel in ("foreach", "fused")),
     )
@@ -244,31 +244,31 @@ def _fallback_limits(loaded: LoadedRecipe, settings: Settings, facts: Facts, tar
 
 def _next_command(
     loaded: LoadedRecipe,
-    wanted: Settings,
+    requested: Settings,
     on: str,
     bounds: Sequence[Limit],
     proposed: Sequence[Proposal],
     phases_to_run: Sequence[Phase],
 ) -> str:
-    """Return the command to continue with: the full run, or the plan with the smallest change for each broken limit."""
-    broken = [limit for limit in bounds if not limit.holds]
-    if not broken:
+    """Return the command to continue with: the full run, or a plan with the smallest change for each limit."""
+    exceeded = [limit for limit in bounds if not limit.holds]
+    if not exceeded:
         return phases_to_run[-1].command if phases_to_run else ""
     values: dict[str, Any] = {}
-    for limit in broken:
-        change = smallest(proposed, limit.kind)
+    for limit in exceeded:
+        change = smallest_change(proposed, limit.kind)
         if change is None:
             return ""
         values |= change.values
-    return plan_command(loaded, wanted, on, values)
+    return plan_command(loaded, requested, on, values)
 
 
 def _verdict(bounds: Sequence[Limit], proposed: Sequence[Proposal]) -> Verdict:
-    """Changes are those of options and settings: another machine is not this one."""
-    broken = [limit for limit in bounds if not limit.holds]
-    if not broken:
+    """Return the verdict; "fits with changes" means changes of options and settings, not of the target."""
+    exceeded = [limit for limit in bounds if not limit.holds]
+    if not exceeded:
         return "fits"
-    return "fits with changes" if all(smallest(proposed, limit.kind) for limit in broken) else "does not fit"
+    return "fits with changes" if all(smallest_change(proposed, limit.kind) for limit in exceeded) else "does not fit"
 
 
 def _sessions(
@@ -288,19 +288,19 @@ def _sessions(
     )
 
 
-def _alternatives(others: Sequence[Candidate]) -> list[Candidate]:
-    """Of those that differ in their microbatch alone the best."""
+def _alternatives(candidates: Sequence[Candidate]) -> list[Candidate]:
+    """Return the best of each group of candidates that differ only in their microbatch."""
     best: dict[Settings, Candidate] = {}
-    for other in others:
-        best.setdefault(other.settings.replace(micro_batch=None), other)
+    for candidate in candidates:
+        best.setdefault(candidate.settings.replace(micro_batch=None), candidate)
     return list(best.values())
 
 
-def _alternative(other: Candidate) -> dict[str, Any]:
+def _alternative_json(candidate: Candidate) -> dict[str, Any]:
     return {
-        "settings": other.settings.json(),
-        "fits": other.memory.fits,
-        "peak_bytes": other.memory.peak_bytes,
-        "high_bytes": other.memory.high_bytes,
-        "update_seconds": other.time.value if other.time else None,
+        "settings": candidate.settings.json(),
+        "fits": candidate.memory.fits,
+        "peak_bytes": candidate.memory.peak_bytes,
+        "high_bytes": candidate.memory.high_bytes,
+        "update_seconds": candidate.time.value if candidate.time else None,
     }

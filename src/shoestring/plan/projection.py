@@ -1,4 +1,4 @@
-"""What a trace would be in another precision or with another microbatch, without following that: fast, nearly right."""
+"""Projections of a trace to another precision or microbatch without tracing again: fast and approximate."""
 
 from dataclasses import replace
 
@@ -7,7 +7,7 @@ from shoestring.trace.record import Event, Op, Phase, Trace
 
 
 def in_precision(trace: Trace, precision: Precision) -> Trace:
-    """The trace with its arithmetic in `precision`: as many bytes, and none for changing types."""
+    """Return the trace with its arithmetic in `precision`: the same bytes, without casts between types."""
     events = (
         replace(event, precision=precision) if isinstance(event, Op) else event
         for event in trace.events
@@ -17,45 +17,45 @@ def in_precision(trace: Trace, precision: Precision) -> Trace:
 
 
 def scaled(trace: Trace, micro_batch: int) -> Trace:
-    """The trace with another microbatch, and all work of forward and backward in proportion."""
+    """Return the trace with another microbatch and the work of forward and backward in proportion."""
     ratio = micro_batch / trace.micro_batch
     events: list[Event] = []
-    in_passes = False
+    in_pass = False
     for event in trace.events:
         if isinstance(event, Phase):
-            in_passes = event.name in ("forward", "backward")
-        elif in_passes and isinstance(event, Op):
+            in_pass = event.name in ("forward", "backward")
+        elif in_pass and isinstance(event, Op):
             event = replace(event, flops=round(event.flops * ratio), bytes=round(event.bytes * ratio))
         events.append(event)
     return replace(trace, micro_batch=micro_batch, events=tuple(events))
 
 
 def interpolated(first: Trace, second: Trace, micro_batch: int) -> Trace | None:
-    """The trace with another microbatch, its work on a line through two; None where these do other operators."""
+    """Return the trace with another microbatch, interpolating linearly; None if the traces have different operators."""
     if len(first.events) != len(second.events):
         return None
     share = (micro_batch - first.micro_batch) / (second.micro_batch - first.micro_batch)
     events: list[Event] = []
-    for event, other in zip(first.events, second.events, strict=True):
-        if isinstance(event, Op) and isinstance(other, Op):
-            if (event.name, len(event.shape)) != (other.name, len(other.shape)):
+    for event, second_event in zip(first.events, second.events, strict=True):
+        if isinstance(event, Op) and isinstance(second_event, Op):
+            if (event.name, len(event.shape)) != (second_event.name, len(second_event.shape)):
                 return None
-            event = _operator_between(event, other, share)
-        elif type(event) is not type(other):
+            event = _interpolate_operator(event, second_event, share)
+        elif type(event) is not type(second_event):
             return None
         events.append(event)
     return replace(first, micro_batch=micro_batch, events=tuple(events))
 
 
-def _operator_between(first: Op, second: Op, share: float) -> Op:
-    """The operator so far on the way from the first to the second; 0 is the first, 1 the second."""
+def _interpolate_operator(first: Op, second: Op, share: float) -> Op:
+    """Interpolate between two operators: a `share` of 0 is the first, 1 the second."""
 
-    def between(start: int, end: int) -> int:
+    def interpolate(start: int, end: int) -> int:
         return round(start + share * (end - start))
 
     return replace(
         first,
-        flops=between(first.flops, second.flops),
-        bytes=between(first.bytes, second.bytes),
-        shape=tuple(between(start, end) for start, end in zip(first.shape, second.shape, strict=True)),
+        flops=interpolate(first.flops, second.flops),
+        bytes=interpolate(first.bytes, second.bytes),
+        shape=tuple(interpolate(start, end) for start, end in zip(first.shape, second.shape, strict=True)),
     )

@@ -1,4 +1,4 @@
-"""Why a plan is as it is, in words."""
+"""The reasons for a plan's choices, as sentences for the user."""
 
 from collections.abc import Iterator, Sequence
 
@@ -6,8 +6,8 @@ from shoestring.estimate.calibration import Calibration
 from shoestring.hardware.catalog import Target
 from shoestring.plan.candidates import Candidate
 from shoestring.plan.limits import Limit
-from shoestring.plan.proposals import Proposal, next_device, smallest
-from shoestring.plan.search import CLOSE
+from shoestring.plan.proposals import Proposal, smallest_change, smallest_sufficient_gpu
+from shoestring.plan.search import TIE_RATIO
 from shoestring.recipe.options import LoadedRecipe
 from shoestring.settings import Settings
 from shoestring.trace.record import Facts
@@ -18,126 +18,150 @@ def reasons(
     candidates: Sequence[Candidate],
     loaded: LoadedRecipe,
     target: Target,
-    wanted: Settings,
+    requested: Settings,
     facts: Facts,
     bounds: Sequence[Limit],
 ) -> list[str]:
-    """Why the first of the candidates was chosen, and everything a person should know before believing it."""
+    """Return the reasons for choosing the first candidate, and the caveats that the user should know."""
     chosen = candidates[0]
     settings = chosen.settings
-    said = [_memory_reason(chosen), _micro_batch_reason(candidates, loaded, wanted)]
-    said.append(_precision_reason(candidates, target, wanted))
-    if settings.checkpointing not in ("no", None) and wanted.checkpointing is None:
-        said.append(_checkpointing_reason(chosen, facts))
-    if settings.optimizer_kernel and not wanted.optimizer_kernel:
-        said.append(f"optimizer_kernel {settings.optimizer_kernel}: one launch for all weights, without copies of them")
+    sentences = [_memory_reason(chosen), _micro_batch_reason(candidates, loaded, requested)]
+    sentences.append(_precision_reason(candidates, target, requested))
+    if settings.checkpointing not in ("no", None) and requested.checkpointing is None:
+        sentences.append(_checkpointing_reason(chosen, facts))
+    if settings.optimizer_kernel and not requested.optimizer_kernel:
+        sentences.append(
+            f"optimizer_kernel {settings.optimizer_kernel}: a single kernel launch updates all weights, without "
+            "temporary copies of them"
+        )
     if settings.compile == "yes":
-        said.append("compile yes: memory and time are those without it; compiled blocks are not estimated")
+        sentences.append(
+            "compile yes: memory and time are predicted without compilation, because compiled blocks are not estimated"
+        )
     if settings.cuda_graphs:
-        said.append("compile graphs: time without the host's share of microbatches; memory as without graphs")
+        sentences.append(
+            "compile graphs: the time is predicted without kernel launches for microbatches, the memory as without "
+            "CUDA graphs"
+        )
     if facts.batch_norm and settings.micro_batch != loaded.effective_batch:
-        said.append(
-            f"BatchNorm takes its statistics from each microbatch of {settings.micro_batch}, so another microbatch "
-            "learns a little differently"
+        sentences.append(
+            f"BatchNorm computes its statistics from each microbatch of {settings.micro_batch}, so a different "
+            "microbatch changes the training result slightly"
         )
     if chosen.time is None:
-        said.append(f"no time: nobody knows the rates of {target.device.title}; the first updates will tell")
+        sentences.append(
+            f"no time is predicted, because no rates are known for {target.device.title}; the first updates of a run "
+            "will measure it"
+        )
     if facts.samples is None:
-        said.append("no epochs, sessions or total time: the recipe has no data()")
-    said += [
-        f"{limit.name}: {limit.text(limit.needs)} are more than the {limit.text(limit.has)} there are"
+        sentences.append("epochs, sessions and total time are unknown, because the recipe has no data()")
+    sentences += [
+        f"{limit.name}: the run needs {limit.text(limit.needs)}, but only {limit.text(limit.has)} are available"
         for limit in bounds[1:]
         if not limit.holds
     ]
     if target.gpus > 1:
-        said.append(f"one of the {target.gpus} GPUs is used: this version cannot train on several yet")
-    return said
+        sentences.append(
+            f"only one of the {target.gpus} GPUs is used, because this version cannot train on several GPUs yet"
+        )
+    return sentences
 
 
 def calibration_reason(calibration: Calibration | None, target: Target) -> Iterator[str]:
-    """What a measured run has changed, or why it has changed nothing."""
+    """Yield the effect of a measured run on the prediction, or the reason that it has none."""
     if calibration is None:
         return
     if calibration.device == target.device.title:
-        yield f"time: calibrated with {calibration.spread.source}"
+        yield f"time: the prediction is calibrated with {calibration.spread.source}"
     else:
-        here = target.device.title
-        yield f"time: not calibrated: that run was on {calibration.device}, which tells nothing of {here}"
+        yield (
+            f"time: the prediction is not calibrated, because the measured run was on {calibration.device}, not on "
+            f"{target.device.title}"
+        )
 
 
 def changes(bounds: Sequence[Limit], proposed: Sequence[Proposal], target: Target) -> Iterator[str]:
-    """For each limit that is exceeded the smallest change that would do."""
+    """Yield the smallest sufficient changes for each exceeded limit."""
     for limit in bounds:
         if limit.holds:
             continue
-        if change := smallest(proposed, limit.kind):
-            learning = "" if change.changes_learning else ", with the same learning"
-            yield f"{limit.name}: {change.command} ({change.name}{learning})"
-        larger = next_device(target, round(limit.needs)) if limit.kind == "memory" else ""
-        yield f"{limit.name}: {limit.enough}" + (f", as {larger}" if larger else "")
+        if change := smallest_change(proposed, limit.kind):
+            learning = "" if change.changes_learning else "; the training result stays the same"
+            yield f"{limit.name}: {change.command} would be enough ({change.name}{learning})"
+        gpu = smallest_sufficient_gpu(target, round(limit.needs)) if limit.kind == "memory" else ""
+        yield f"{limit.name}: {limit.enough} would be enough" + (f", for example {gpu}" if gpu else "")
 
 
 def _memory_reason(chosen: Candidate) -> str:
     memory = chosen.memory
     largest = max(memory.parts, key=lambda part: part.bytes)
+    comparison = "which fits into" if memory.fits else "more than"
     return (
-        f"memory: up to {bytes_text(memory.high_bytes)} of {bytes_text(memory.capacity_bytes)} "
-        f"{'fits' if memory.fits else 'is too much'}; the largest part is {largest.name} ({bytes_text(largest.bytes)})"
+        f"memory: the run needs up to {bytes_text(memory.high_bytes)}, {comparison} the "
+        f"{bytes_text(memory.capacity_bytes)} available; the largest part is {largest.name} "
+        f"({bytes_text(largest.bytes)})"
     )
 
 
-def _micro_batch_reason(candidates: Sequence[Candidate], loaded: LoadedRecipe, wanted: Settings) -> str:
+def _micro_batch_reason(candidates: Sequence[Candidate], loaded: LoadedRecipe, requested: Settings) -> str:
     chosen = candidates[0]
     size = chosen.settings.micro_batch
-    larger = [each for each in candidates[1:] if each.fits and (each.trace.micro_batch > chosen.trace.micro_batch)]
-    if wanted.micro_batch and wanted.micro_batch > chosen.trace.micro_batch:
-        why = f"as asked, but an update has {loaded.effective_batch}, in parts of {chosen.trace.micro_batch} at most"
-    elif wanted.micro_batch:
-        why = "as asked"
+    larger = [
+        candidate
+        for candidate in candidates[1:]
+        if candidate.fits and candidate.trace.micro_batch > chosen.trace.micro_batch
+    ]
+    if requested.micro_batch and requested.micro_batch > chosen.trace.micro_batch:
+        reason = (
+            f"{requested.micro_batch} was requested, but an update has {loaded.effective_batch} samples, which are "
+            f"divided into microbatches of at most {chosen.trace.micro_batch}"
+        )
+    elif requested.micro_batch:
+        reason = "this value was requested"
     elif not chosen.memory.fits:
-        why = "not even that fits"
+        reason = "no microbatch fits; this one needs the least memory"
     elif size == loaded.effective_batch:
-        why = "the whole effective batch fits, so nothing is accumulated"
+        reason = "the whole effective batch fits, so no gradients are accumulated"
     elif larger and larger[0].settings.precision == chosen.settings.precision:
         best = larger[0]
-        why = (
-            f"{best.settings.micro_batch} fits too and is predicted to take {best.seconds / chosen.seconds:.2f} times "
-            "as long: kernels waste less at some sizes"
+        reason = (
+            f"{best.settings.micro_batch} fits too, but is predicted to take {best.seconds / chosen.seconds:.2f} times "
+            "as long, because kernels are more efficient at some sizes"
         )
     else:
-        why = f"the fastest part of {loaded.effective_batch} that fits"
-    return f"micro_batch {size}: {why}"
+        reason = f"the fastest microbatch that fits, for an effective batch of {loaded.effective_batch}"
+    return f"micro_batch {size}: {reason}"
 
 
 def _checkpointing_reason(chosen: Candidate, facts: Facts) -> str:
     setting = chosen.settings.checkpointing
-    which = "all" if setting == "full" else setting
+    count = "all" if setting == "full" else setting
     return (
-        f"checkpointing {setting}: {which} of {facts.blocks} blocks keep their input alone, and are computed again in "
-        "backward; with fewer nothing that fits is as fast"
+        f"checkpointing {setting}: {count} of {facts.blocks} blocks save only their input and recompute their "
+        "activations in backward; nothing that fits with fewer blocks is as fast"
     )
 
 
-def _precision_reason(candidates: Sequence[Candidate], target: Target, wanted: Settings) -> str:
+def _precision_reason(candidates: Sequence[Candidate], target: Target, requested: Settings) -> str:
     chosen = candidates[0]
     name = chosen.settings.precision
-    if wanted.precision:
-        return f"precision {name}: as asked"
-    others = [other for other in candidates[1:] if other.settings.precision != name]
-    if not others and len(target.device.precisions) > 1:
-        return f"precision {name}: fp32 would take longer for its arithmetic alone"
-    if not others:
-        return f"precision {name}: what {target.device.title} has"
-    fitting = [other for other in others if other.memory.fits]
+    if requested.precision:
+        return f"precision {name}: this value was requested"
+    rivals = [candidate for candidate in candidates[1:] if candidate.settings.precision != name]
+    if not rivals and len(target.device.precisions) > 1:
+        return f"precision {name}: the arithmetic of fp32 alone would take longer"
+    if not rivals:
+        return f"precision {name}: the only one that {target.device.title} supports"
+    fitting = [candidate for candidate in rivals if candidate.memory.fits]
     if chosen.memory.fits and not fitting:
-        return f"precision {name}: {others[0].settings.precision} does not fit"
-    rival = min(fitting or others, key=lambda other: other.seconds)
+        return f"precision {name}: {rivals[0].settings.precision} does not fit"
+    rival = min(fitting or rivals, key=lambda candidate: candidate.seconds)
     if not chosen.seconds:
-        return f"precision {name}: nothing tells the types apart"
+        return f"precision {name}: without known rates for the device, the precisions cannot be ranked by time"
     faster = rival.seconds / chosen.seconds
-    if name != "fp32" and faster < CLOSE:
+    if name != "fp32" and faster < TIE_RATIO:
         return (
-            f"precision {name}: predicted {faster - 1:.0%} faster than {rival.settings.precision}, which is less than "
-            f"a prediction can tell; precision={rival.settings.precision} rounds less"
+            f"precision {name}: predicted to be {faster - 1:.0%} faster than {rival.settings.precision}, which is less "
+            f"than the error of the prediction; precision={rival.settings.precision} rounds less"
         )
-    return f"precision {name}: predicted {faster:.1f} times as fast as {rival.settings.precision}"
+    return f"precision {name}: predicted to be {faster:.1f} times as fast as {rival.settings.precision}"

@@ -1,8 +1,8 @@
-"""The fastest settings that fit, for a fixed effective batch.
+"""The search for the fastest settings that fit, for a fixed effective batch.
 
-What is chosen is the fastest of all that fit, wherever the search looks first; so more memory never makes it slower.
-Few questions are asked, because following an update of a large model takes seconds: memory is nearly linear in the
-microbatch and in the number of blocks that are computed again, which tells where to look next.
+The result is the fastest of all settings that fit, regardless of the order of the search, so more memory never makes it
+slower. The search traces few candidates, because tracing an update of a large model takes seconds: memory is nearly
+linear in the microbatch and in the number of checkpointed blocks, which predicts the next candidate to trace.
 """
 
 from collections.abc import Iterable, Sequence
@@ -10,61 +10,68 @@ from collections.abc import Iterable, Sequence
 from shoestring.errors import UsageError
 from shoestring.hardware.catalog import Device
 from shoestring.plan.candidates import Candidate, Candidates
-from shoestring.plan.micro_batch import LONG, Series, bytes_at, is_heavy, largest_that_fits, micro_batches
+from shoestring.plan.micro_batch import (
+    LONG_TRACE_EVENTS,
+    Series,
+    find_largest_that_fits,
+    is_heavy,
+    micro_batches,
+    predict_bytes,
+)
 from shoestring.plan.projection import in_precision, interpolated
 from shoestring.settings import Precision, Settings
 
-CLOSE = 1.1
-"""Predicted times nearer than this are a tie: no prediction without a measurement tells them apart."""
+TIE_RATIO = 1.1
+"""Predicted times whose ratio is smaller are a tie: a prediction without a measurement cannot rank them."""
 
 _EIGHTHS = 8
-"""Blocks are computed again in so many parts of all: finer steps change the time by less than it is known."""
+"""The number of checkpointed blocks changes in this many steps: finer steps change the time by less than its error."""
 
 
-def search(candidates: Candidates, wanted: Settings) -> list[Candidate]:
-    """All that were considered, the best first: those that fit by time, then those that do not by memory.
+def search(candidates: Candidates, requested: Settings) -> list[Candidate]:
+    """Return all traced candidates, the best first: those that fit by time, then those that do not fit by memory.
 
-    What `wanted` fixes stays fixed; what it leaves open is chosen: the precision, the microbatch, how many blocks
-    compute their activations again in backward, and whether the optimizer is one kernel.
+    Settings that `requested` fixes stay fixed. The search chooses the open ones of the precision, the microbatch, the
+    number of checkpointed blocks, and whether the optimizer is fused into one kernel.
 
-    Raises UsageError where the model, its optimizer or the device cannot have what is fixed.
+    Raises UsageError if the model, its optimizer or the device does not support the fixed settings.
     """
-    considered = consider(candidates, wanted) or [_as_asked(candidates, wanted)]
-    distinct = {candidate.settings: candidate for candidate in considered}
-    return sorted(distinct.values(), key=_rank)  # those of equal rank as they were considered
+    pool = collect_candidates(candidates, requested) or [_requested_candidate(candidates, requested)]
+    distinct = {candidate.settings: candidate for candidate in pool}
+    return sorted(distinct.values(), key=_rank)  # candidates of equal rank stay in the order of the search
 
 
-def consider(candidates: Candidates, wanted: Settings) -> list[Candidate]:
-    """What may be the fastest that fits, in the order of being considered; nothing where no settings are possible."""
-    wanted = _capturable(wanted, candidates.target.device)
-    sizes = _sizes(candidates, wanted)
+def collect_candidates(candidates: Candidates, requested: Settings) -> list[Candidate]:
+    """Trace every candidate that may be the fastest that fits, in order; return [] if no settings are possible."""
+    requested = _resolve_cuda_graphs(requested, candidates.target.device)
+    sizes = _micro_batch_sizes(candidates, requested)
 
-    considered: list[Candidate] = []
-    for precision in _precisions(wanted, candidates.target.device):
-        best = fastest(considered)
-        if best and _is_slower(candidates, precision, best, considered):
-            considered += _for_comparison(candidates, precision, best)
+    pool: list[Candidate] = []
+    for precision in _precisions(requested, candidates.target.device):
+        best = fastest(pool)
+        if best and _is_precision_slower(candidates, precision, best, pool):
+            pool += _candidates_for_comparison(candidates, precision, best)
         else:
-            considered += _of_precision(candidates, wanted.replace(precision=precision), sizes)
+            pool += _candidates_in_precision(candidates, requested.replace(precision=precision), sizes)
 
-    best = fastest(considered)
-    if best and wanted.micro_batch is None:
-        considered += _in_smaller_parts(candidates, best, sizes)
-        best = fastest(considered)
-    if best and wanted.optimizer_kernel is None:
-        considered += _in_one_kernel(candidates, best)
-    return considered
+    best = fastest(pool)
+    if best and requested.micro_batch is None:
+        pool += _candidates_with_smaller_micro_batch(candidates, best, sizes)
+        best = fastest(pool)
+    if best and requested.optimizer_kernel is None:
+        pool += _candidates_with_fused_optimizer(candidates, best)
+    return pool
 
 
 def fastest(candidates: Iterable[Candidate]) -> Candidate | None:
-    """The best of those that fit."""
-    return min((each for each in candidates if each.fits), key=_rank, default=None)
+    """Return the best of the candidates that fit."""
+    return min((candidate for candidate in candidates if candidate.fits), key=_rank, default=None)
 
 
 def _rank(candidate: Candidate) -> tuple[bool, float, float, bool]:
-    """What fits by time, then what does not by memory.
+    """Return a sort key: candidates that fit by time, then candidates that do not fit by memory.
 
-    Equals are ordered by what takes least (without times by the larger microbatch), then by fp32, which needs no loss
+    Ties are ordered by the least memory (without times by the larger microbatch), then fp32 first, which needs no loss
     scaling.
     """
     bytes_, rounded = candidate.memory.high_bytes, candidate.settings.precision != "fp32"
@@ -74,158 +81,166 @@ def _rank(candidate: Candidate) -> tuple[bool, float, float, bool]:
     return (False, candidate.seconds, bytes_ if candidate.time else -size, rounded)
 
 
-def _as_asked(candidates: Candidates, wanted: Settings) -> Candidate:
-    """What was asked for and nothing else. Where no settings are possible, following it raises why."""
-    wanted = _capturable(wanted, candidates.target.device)
-    precision = _precisions(wanted, candidates.target.device)[0]
-    return candidates.follow(wanted.replace(precision=precision, micro_batch=wanted.micro_batch or 1))
+def _requested_candidate(candidates: Candidates, requested: Settings) -> Candidate:
+    """Return the candidate of exactly the requested settings; raises the error of settings that are not possible."""
+    requested = _resolve_cuda_graphs(requested, candidates.target.device)
+    precision = _precisions(requested, candidates.target.device)[0]
+    return candidates.evaluate(requested.replace(precision=precision, micro_batch=requested.micro_batch or 1))
 
 
-def _capturable(wanted: Settings, device: Device) -> Settings:
-    """`wanted`, without checkpointing where CUDA graphs are asked for: what computes again cannot be captured."""
-    if not wanted.cuda_graphs:
-        return wanted
+def _resolve_cuda_graphs(requested: Settings, device: Device) -> Settings:
+    """Disable open checkpointing if CUDA graphs are requested, because recomputation cannot be captured in a graph."""
+    if not requested.cuda_graphs:
+        return requested
     if device.kind != "cuda":
-        raise UsageError(f"compile=graphs: CUDA graphs need a GPU, and {device.title} is none", hint="compile=yes")
-    return wanted.replace(checkpointing=wanted.checkpointing or "no")
+        raise UsageError(f"compile=graphs: CUDA graphs need a GPU, and {device.title} is not a GPU", hint="compile=yes")
+    return requested.replace(checkpointing=requested.checkpointing or "no")
 
 
-def _precisions(wanted: Settings, device: Device) -> Sequence[Precision]:
-    """Those with units of their own first; of the two 16-bit types the one that needs no loss scaling alone."""
-    if wanted.precision:
-        return (wanted.precision,)
+def _precisions(requested: Settings, device: Device) -> Sequence[Precision]:
+    """Return the precisions to try, faster ones first; of the 16-bit types only bf16, if available: it needs no loss
+    scaling."""
+    if requested.precision:
+        return (requested.precision,)
     if "bf16" in device.precisions:
         return ("bf16", "fp32")
     return tuple(reversed(device.precisions))
 
 
-def _sizes(candidates: Candidates, wanted: Settings) -> list[int]:
-    """The microbatches to choose from, in rising order; a lone sample has no batch statistics."""
+def _micro_batch_sizes(candidates: Candidates, requested: Settings) -> list[int]:
+    """Return the microbatches to choose from, in rising order; a single sample has no batch statistics."""
     effective_batch = candidates.loaded.effective_batch
-    if wanted.micro_batch:
-        return [min(wanted.micro_batch, effective_batch)]
+    if requested.micro_batch:
+        return [min(requested.micro_batch, effective_batch)]
     return micro_batches(effective_batch, least=2 if candidates.tracer.facts.batch_norm else 1)
 
 
-def _is_slower(candidates: Candidates, precision: Precision, best: Candidate, considered: Sequence[Candidate]) -> bool:
-    """Whether the arithmetic alone would take longer in `precision`, as far as the best one's precision tells."""
-    alike = [
-        each.trace
-        for each in considered
-        if each.settings.precision == best.settings.precision and each.settings.checkpointing == "no"
+def _is_precision_slower(
+    candidates: Candidates, precision: Precision, best: Candidate, pool: Sequence[Candidate]
+) -> bool:
+    """Return whether the arithmetic alone takes longer in `precision`, projected from a trace of the best precision."""
+    comparable_traces = [
+        candidate.trace
+        for candidate in pool
+        if candidate.settings.precision == best.settings.precision and candidate.settings.checkpointing == "no"
     ]
-    if not alike:
+    if not comparable_traces:
         return False
-    return candidates.seconds_of(in_precision(alike[-1], precision), best.settings) > best.seconds * CLOSE
+    projected = in_precision(comparable_traces[-1], precision)
+    return candidates.seconds_of(projected, best.settings) > best.seconds * TIE_RATIO
 
 
-def _for_comparison(candidates: Candidates, precision: Precision, best: Candidate) -> list[Candidate]:
-    """The best in a precision that cannot win, to tell by how much; nothing where following it takes long."""
-    if len(best.trace.events) >= LONG:
+def _candidates_for_comparison(candidates: Candidates, precision: Precision, best: Candidate) -> list[Candidate]:
+    """Trace the best settings in a precision that cannot win, to report the difference; skip it if tracing is slow."""
+    if len(best.trace.events) >= LONG_TRACE_EVENTS:
         return []
-    candidate = candidates.possible(best.settings.replace(precision=precision))
+    candidate = candidates.evaluate_if_possible(best.settings.replace(precision=precision))
     return [candidate] if candidate else []
 
 
-def _of_precision(candidates: Candidates, wanted: Settings, sizes: Sequence[int]) -> list[Candidate]:
-    """What may be the fastest that fits of one precision, and what was followed on the way.
+def _candidates_in_precision(candidates: Candidates, requested: Settings, sizes: Sequence[int]) -> list[Candidate]:
+    """Trace the candidates of one precision that may be the fastest that fits.
 
-    First without computing anything again, then every block, and between the two the fewest blocks that suffice.
+    The order is: no checkpointed block, every block, then the fewest checkpointed blocks that suffice.
     """
-    if wanted.checkpointing:
-        return [*largest_that_fits(candidates, wanted, sizes).followed]
-    no_block, every_block = wanted.replace(checkpointing="no"), wanted.replace(checkpointing="full")
+    if requested.checkpointing:
+        return [*find_largest_that_fits(candidates, requested, sizes).candidates]
+    no_block, every_block = requested.replace(checkpointing="no"), requested.replace(checkpointing="full")
     blocks = candidates.tracer.facts.blocks
     if blocks and is_heavy(candidates):
-        # It is likely to be asked for, and then begins with the smallest microbatch.
+        # The series with every block is likely to be needed, and starts with the smallest microbatch.
         candidates.prefetch(every_block.replace(micro_batch=sizes[0]))
 
-    plain = largest_that_fits(candidates, no_block, sizes)
-    if not blocks or (plain.largest and not _worth_computing_again(candidates, plain.largest, sizes[-1])):
-        return [*plain.followed]
-    full = largest_that_fits(candidates, every_block, sizes)
-    some = _with_some_blocks(candidates, plain, full, sizes)
-    return [*plain.followed, *full.followed, *some]
+    plain = find_largest_that_fits(candidates, no_block, sizes)
+    if not blocks or (plain.largest and not _is_recomputation_worthwhile(candidates, plain.largest, sizes[-1])):
+        return [*plain.candidates]
+    full = find_largest_that_fits(candidates, every_block, sizes)
+    partial = _candidates_with_some_blocks_checkpointed(candidates, plain, full, sizes)
+    return [*plain.candidates, *full.candidates, *partial]
 
 
-def _worth_computing_again(candidates: Candidates, candidate: Candidate, whole: int) -> bool:
-    """Whether the whole effective batch at once would save more than computing anything again costs."""
-    return candidate.seconds > candidates.seconds_at(candidate, whole) * CLOSE
+def _is_recomputation_worthwhile(candidates: Candidates, candidate: Candidate, effective_batch: int) -> bool:
+    """Return whether running the effective batch in one microbatch would save more time than recomputation costs."""
+    return candidate.seconds > candidates.seconds_at(candidate, effective_batch) * TIE_RATIO
 
 
-def _with_some_blocks(candidates: Candidates, plain: Series, full: Series, sizes: Sequence[int]) -> list[Candidate]:
-    """The fewest blocks to compute again that fit, at the microbatch where that is predicted to be fastest.
+def _candidates_with_some_blocks_checkpointed(
+    candidates: Candidates, plain: Series, full: Series, sizes: Sequence[int]
+) -> list[Candidate]:
+    """Trace the fewest checkpointed blocks that fit, at the microbatch that is predicted to be fastest.
 
-    More blocks are tried until something fits, as the first number is a prediction.
+    The first number of blocks is a prediction, so larger numbers are tried until a candidate fits.
     """
     blocks = candidates.tracer.facts.blocks
     counts = sorted({blocks * part // _EIGHTHS for part in range(1, _EIGHTHS)} - {0})
-    if not full.largest or not plain.followed or not counts:
+    if not full.largest or not plain.candidates or not counts:
         return []
     small_enough = [size for size in sizes if size <= (full.largest.settings.micro_batch or 0)]
-    predicted = _predicted_blocks(candidates, plain, full, small_enough, counts)
-    if predicted is None:
+    prediction = _predict_blocks(candidates, plain, full, small_enough, counts)
+    if prediction is None:
         return []
-    size, fewest = predicted
-    followed: list[Candidate] = []
+    size, fewest = prediction
+    partial: list[Candidate] = []
     for count in counts[counts.index(fewest) :]:
         settings = full.largest.settings.replace(micro_batch=size, checkpointing=str(count))
-        candidate = candidates.possible(settings)
+        candidate = candidates.evaluate_if_possible(settings)
         if candidate is None:
             break
-        followed.append(candidate)
+        partial.append(candidate)
         if candidate.fits:
             break
-    return followed
+    return partial
 
 
-def _predicted_blocks(
+def _predict_blocks(
     candidates: Candidates, plain: Series, full: Series, sizes: Sequence[int], counts: Sequence[int]
 ) -> tuple[int, int] | None:
-    """The microbatch and the number of blocks that should be fastest of those that should fit; None where none should.
+    """Predict the fastest microbatch and number of checkpointed blocks that fit; return None if no pair should fit.
 
-    Memory and time are on a line between those of no block and of every block.
+    Memory and time are interpolated linearly between no block and every block.
     """
     blocks, capacity = candidates.tracer.facts.blocks, candidates.target.device.memory_bytes
     seconds: dict[tuple[int, int], float] = {}
     for size in sizes:
-        most, least = bytes_at(size, plain.followed), bytes_at(size, full.followed)
-        fitting = [count for count in counts if most + (least - most) * count / blocks <= capacity]
+        plain_bytes, full_bytes = predict_bytes(size, plain.candidates), predict_bytes(size, full.candidates)
+        fitting = [count for count in counts if plain_bytes + (full_bytes - plain_bytes) * count / blocks <= capacity]
         if fitting:
-            short, long = (candidates.seconds_at(series.followed[0], size) for series in (plain, full))
+            short, long = (candidates.seconds_at(series.candidates[0], size) for series in (plain, full))
             seconds |= {(size, count): short + (long - short) * count / blocks for count in fitting}
-    return min(seconds, key=lambda each: (seconds[each], -each[0], each[1]), default=None)
+    return min(seconds, key=lambda pair: (seconds[pair], -pair[0], pair[1]), default=None)
 
 
-def _in_smaller_parts(candidates: Candidates, best: Candidate, sizes: Sequence[int]) -> list[Candidate]:
-    """The best in the microbatches that are predicted to be fastest: kernels waste least at some sizes.
+def _candidates_with_smaller_micro_batch(
+    candidates: Candidates, best: Candidate, sizes: Sequence[int]
+) -> list[Candidate]:
+    """Trace the best settings with the microbatch that is predicted to be fastest: some sizes suit the kernels better.
 
-    What is smaller than what fits fits too, so all that is looked for is the time: on lines through two traces.
+    A microbatch smaller than one that fits also fits, so only times are compared, on lines through two traces.
     """
     smaller = [
         size
         for size in sizes
         if size < best.trace.micro_batch or (size == best.trace.micro_batch and best.trace.microbatches > 1)
     ]
-    if len(smaller) < 2 or len(best.trace.events) > LONG or best.time is None:
+    if len(smaller) < 2 or len(best.trace.events) > LONG_TRACE_EVENTS or best.time is None:
         return []
-    ends = [candidates.follow(best.settings.replace(micro_batch=size)) for size in (smaller[0], smaller[-1])]
+    ends = [candidates.evaluate(best.settings.replace(micro_batch=size)) for size in (smaller[0], smaller[-1])]
     seconds = {
         size: candidates.seconds_of(trace, best.settings)
         for size in smaller
         if (trace := interpolated(ends[0].trace, ends[1].trace, size))
     }
-    size = min(seconds, key=lambda each: (seconds[each], -each), default=None)
+    size = min(seconds, key=lambda size: (seconds[size], -size), default=None)
     if size is None or seconds[size] >= best.seconds:
         return ends
-    return [*ends, candidates.follow(best.settings.replace(micro_batch=size))]
+    return [*ends, candidates.evaluate(best.settings.replace(micro_batch=size))]
 
 
-def _in_one_kernel(candidates: Candidates, best: Candidate) -> list[Candidate]:
-    """The best with its optimizer in one kernel, where its step takes long enough to matter."""
+def _candidates_with_fused_optimizer(candidates: Candidates, best: Candidate) -> list[Candidate]:
+    """Trace the best settings with a fused optimizer, if the optimizer step takes long enough to matter."""
     if candidates.target.device.kind == "cpu" or best.settings.offload != "no" or best.time is None:
         return []
-    if best.time.parts.get("optimizer", 0.0) <= best.seconds * (CLOSE - 1) / 2:
+    if best.time.parts.get("optimizer", 0.0) <= best.seconds * (TIE_RATIO - 1) / 2:
         return []
-    candidate = candidates.possible(best.settings.replace(optimizer_kernel="fused"))
+    candidate = candidates.evaluate_if_possible(best.settings.replace(optimizer_kernel="fused"))
     return [candidate] if candidate else []

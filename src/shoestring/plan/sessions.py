@@ -1,24 +1,24 @@
-"""From seconds to sessions and weeks: how many it takes, and what each of them does."""
+"""The sessions and weeks of a run, computed from its seconds."""
 
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
 START_SECONDS = 60.0
-"""Imports, the plan's check, loading data and checkpoint. An allowance, to be replaced by what a run measures."""
+"""An allowance for imports, the plan's check, and loading data and checkpoint, to be replaced by a measurement."""
 STOP_SECONDS = 60.0
-"""The last save and leaving: the deadline's margin on a long session (session/deadline.py)."""
+"""An allowance for the last save and stopping: the deadline's margin in a long session (session/deadline.py)."""
 SAVING_SHARE = 0.02
-"""Of the time goes into saving by default (train/saving.py)."""
+"""The share of the time that saving takes by default (train/saving.py)."""
 DISK_BYTES_PER_SECOND = 100e6
-"""At which a last save is written; an assumption, slow for a local disk and about right for a network's."""
+"""The assumed rate of writing the last save: slow for a local disk, about right for a network disk."""
 _SHORTEST = 1800.0
-"""Seconds of a week's quota that are left and worth a session of their own."""
+"""The shortest remainder of a week's quota, in seconds, that is used for a session."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class PlannedSession:
-    """One stretch of wall-clock of the run."""
+    """A session of the run."""
 
     hours: float
     updates: int
@@ -27,7 +27,7 @@ class PlannedSession:
 
 @dataclass(frozen=True, kw_only=True)
 class PlannedWeek:
-    """What of a platform's weekly quota the run takes; the first week is number 1."""
+    """The run's use of a platform's quota in one week; the first week is number 1."""
 
     week: int
     sessions: int
@@ -35,7 +35,7 @@ class PlannedWeek:
 
 
 def shortest_session_seconds(update_seconds: float, save_bytes: int = 0) -> float:
-    """Of a session that gets anything done: starting, one update, saving it and leaving."""
+    """Return the duration of the shortest useful session: starting, one update, saving it, and stopping."""
     return START_SECONDS + STOP_SECONDS + update_seconds / (1 - SAVING_SHARE) + save_bytes / DISK_BYTES_PER_SECOND
 
 
@@ -49,48 +49,50 @@ def sessions(
     evaluation_seconds: float = 0.0,
     save_bytes: int = 0,
 ) -> list[PlannedSession] | None:
-    """The sessions that `total_updates` take; None when a session is too short for a single update and its save.
+    """Return the sessions for `total_updates`; None if a session is too short for a single update and its save.
 
-    `session_hours` None is a machine without a limit: one session. Each session starts, trains, evaluates for
-    `evaluation_seconds` after each epoch, and keeps the time for a last save. A session ends where the week's quota
-    does; what is left of that and too short to be worth starting is left.
+    `session_hours` of None means no limit: one session. Each session starts, trains, evaluates for
+    `evaluation_seconds` after each epoch, and reserves the time for a last save. A session ends at the end of the
+    week's quota; a remainder of the quota that is too short for a useful session is not used.
     """
-    seconds_each = (update_seconds + evaluation_seconds / updates_per_epoch) / (1 - SAVING_SHARE)
-    around = START_SECONDS + STOP_SECONDS + save_bytes / DISK_BYTES_PER_SECOND
+    seconds_per_update = (update_seconds + evaluation_seconds / updates_per_epoch) / (1 - SAVING_SHARE)
+    overhead = START_SECONDS + STOP_SECONDS + save_bytes / DISK_BYTES_PER_SECOND
 
     def updates_in(seconds: float) -> int:
-        return math.floor((seconds - around) / seconds_each)
+        return math.floor((seconds - overhead) / seconds_per_update)
 
     limit = math.inf if session_hours is None else session_hours * 3600
     week = math.inf if weekly_hours is None else weekly_hours * 3600
     if not math.isinf(min(limit, week)) and updates_in(min(limit, week)) < 1:
         return None
     planned = []
-    left, left_of_week = total_updates, week
-    while left > 0:
-        if left_of_week < min(limit, week, _SHORTEST) or (left_of_week < limit and updates_in(left_of_week) < 1):
-            left_of_week = week
-        available = min(limit, left_of_week)
-        updates = left if math.isinf(available) else min(left, updates_in(available))
-        seconds = updates * seconds_each + around
+    remaining_updates, remaining_quota = total_updates, week
+    while remaining_updates > 0:
+        if remaining_quota < min(limit, week, _SHORTEST) or (
+            remaining_quota < limit and updates_in(remaining_quota) < 1
+        ):
+            remaining_quota = week
+        available = min(limit, remaining_quota)
+        updates = remaining_updates if math.isinf(available) else min(remaining_updates, updates_in(available))
+        seconds = updates * seconds_per_update + overhead
         planned.append(PlannedSession(hours=seconds / 3600, updates=updates, epochs=updates / updates_per_epoch))
-        left -= updates
-        left_of_week -= seconds
+        remaining_updates -= updates
+        remaining_quota -= seconds
     return planned
 
 
 def weeks(planned: Sequence[PlannedSession], weekly_hours: float | None) -> list[PlannedWeek]:
-    """The sessions by week of the quota; empty where there is none.
+    """Group the sessions by the weeks of the quota; return [] if there is no quota.
 
-    Sessions were cut to fit the weeks, so one belongs to the next week when it does not fit this one.
+    Sessions are cut to fit the weeks, so a session that does not fit into the current week belongs to the next one.
     """
     if weekly_hours is None:
         return []
-    found: list[PlannedWeek] = []
+    calendar: list[PlannedWeek] = []
     for session in planned:
-        week = found[-1] if found else None
+        week = calendar[-1] if calendar else None
         if week is None or week.hours + session.hours > weekly_hours * (1 + 1e-9):
-            found.append(PlannedWeek(week=len(found) + 1, sessions=1, hours=session.hours))
+            calendar.append(PlannedWeek(week=len(calendar) + 1, sessions=1, hours=session.hours))
         else:
-            found[-1] = PlannedWeek(week=week.week, sessions=week.sessions + 1, hours=week.hours + session.hours)
-    return found
+            calendar[-1] = PlannedWeek(week=week.week, sessions=week.sessions + 1, hours=week.hours + session.hours)
+    return calendar

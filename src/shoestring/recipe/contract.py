@@ -1,7 +1,7 @@
-"""The recipe: what is trained, in a few plain functions that know nothing of the engine; and what it is asked for.
+"""The recipe protocol: a model, its data and its training in a few plain functions, independent of the engine.
 
-Three methods are enough to estimate and plan; training also needs `data()`. Nothing is inherited. Everything optional
-is used where it is there and has a default where it is not.
+Three methods are enough to estimate and plan; training also needs `data()`. A recipe inherits from nothing. Every other
+part is optional and has a default.
 """
 
 from __future__ import annotations
@@ -22,64 +22,66 @@ if TYPE_CHECKING:
 
     from shoestring.settings import Settings
 
-Batch: TypeAlias = Any  # a tensor, or tuples, lists and dicts of them; first dimension of each: samples
+Batch: TypeAlias = Any  # a tensor, or tuples, lists and dicts of tensors whose first dimension is the samples
 
 
 @runtime_checkable
 class Recipe(Protocol):
-    """What is trained.
+    """A model with its data and training.
 
-    Optional parts, each used where the recipe has it:
+    Optional parts:
 
-    - `options`: a frozen dataclass whose fields are what may be chosen; `type(recipe)(options)` must make the recipe
-      with others. Without it `epochs`, `effective_batch` and `seed` may be chosen, and attributes of these names are
-      their defaults.
-    - `data()` -> a map-style dataset (`len` and `[index]`; `__getitems__(indices)` where a whole batch is cheaper),
-      or a dict of them: `train`, and as far as there are `validation` and `test`. Training needs it. A dataset with
-      `__getitems__`, `nbytes` and `to(device)` -> the same samples there lies on the GPU where it is small. What is
-      read from its beginning, in pieces of known counts, is a `shoestring.pieces.Shards`; docs/data.md has the rest.
+    - `options`: a frozen dataclass whose fields are the recipe's options; `type(recipe)(options)` must make the recipe
+      with other options. Without it the options are `epochs`, `effective_batch` and `seed`, and the recipe's attributes
+      of these names are their defaults.
+    - `data()` -> a map-style dataset (`len` and `[index]`; `__getitems__(indices)` if fetching a whole batch is
+      cheaper), or a dict of datasets: `train`, and optionally `validation` and `test`. Training needs it. A small
+      dataset with `__getitems__`, `nbytes` and `to(device)`, which returns the same samples on the device, is moved to
+      the GPU. For data that can only be read sequentially, in pieces with known sample counts, use
+      `shoestring.pieces.Shards`; see docs/data.md.
     - `collate(samples)` -> a batch; by default `torch.utils.data.default_collate`; for sequences of different lengths
-      `shoestring.pieces.pad_batch(samples, value)`. Random numbers are drawn in `[index]`, or in `collate` where the
-      dataset has no `__getitems__`: there they are the same whoever fetches.
-    - `length(dataset, index)` -> how long a sample is, without reading it: those of an update that are about as long
-      share a microbatch. What makes up the update stays as it is.
-    - `label(dataset, index)` -> what a subset of the training data keeps the shares of.
+      `shoestring.pieces.pad_batch(samples, value)`. Draw random numbers in `[index]`, or in `collate` if the dataset
+      has no `__getitems__`: there they are the same in every process that fetches.
+    - `length(dataset, index)` -> the length of a sample, without reading it: an update's samples of similar length
+      share a microbatch. The samples of an update do not change.
+    - `label(dataset, index)` -> the label of a sample; a subset of the training data preserves the labels' shares.
     - `optimizer(model)` -> a torch optimizer; by default AdamW with `learning_rate` (1e-3).
     - `schedule(update, updates_per_epoch, total_updates)` -> the factor on the optimizer's learning rates for update
-      number `update` (from 0); a pure function, so that a resumed run follows the same curve; by default 1.
-    - `stage(update, updates_per_epoch, total_updates)` -> what `loss` takes as `stage=` in update number `update` (a
-      curriculum's weights, say): a pure function, as `schedule` is. Where the loss is computed for no update of a run,
-      in an estimate for one, it is called without.
-    - `blocks(model)` -> the modules that activation checkpointing may compute again, the first to be so first; by
-      default the layers of transformers' models, or the modules that occur several times in a list.
-    - `first_batches(size)` -> how likely the first batch is which share of `batch(size)`, for planning: smaller ones
-      that come first cut up memory in which larger ones then find no place. Empty where all are of one shape; by
-      default an assumption for sequences of tokens.
-    - `clip_norm`: the gradient's largest norm; by default none.
-    - `rollout(model, batch)`: what the model does without gradients before an update's first forward, in evaluation
-      mode and over all of the update's samples (writing the completions that it then learns from); for planning. An
-      iterator that yields after each step what is kept for the next one (a cache of keys and values); of steps that
-      are alike the largest is enough.
-    - `notes()` -> what a person should know of the data and the model, in whole sentences: rows that were skipped,
-      data that are synthetic, weights that are random. Asked for once `data()` and `model()` were called.
-    - `evaluate(model, batches)` -> metrics by name, numbers (those to draw) or JSON; by default the mean `loss`.
-    - `best`: the metric on the validation data that decides, and whether `"min"` or `"max"` is better; by default
-      `("loss", "min")`. `patience`: epochs without a better one after which training stops; by default never.
+      number `update` (from 0); a pure function, so that a resumed run has the same schedule; by default 1.
+    - `stage(update, updates_per_epoch, total_updates)` -> the argument `stage=` of `loss` in update number `update`
+      (a curriculum's weights, for example); a pure function like `schedule`. When the loss is computed outside of a
+      run's updates, for example in an estimate, `stage` is not passed.
+    - `blocks(model)` -> the modules that activation checkpointing may recompute, in the order in which they are
+      checkpointed; by default the layers of transformers' models, or the modules that occur several times in a list.
+    - `first_batches(size)` -> the probability of each size of the first batch, as a share of `batch(size)`, for
+      planning: smaller first batches fragment memory, so that larger ones do not fit into it later. Empty if all
+      batches have one shape; by default an assumption for sequences of tokens.
+    - `clip_norm`: the maximum norm of the gradient; by default none.
+    - `rollout(model, batch)`: the model's work without gradients before an update's first forward, in evaluation mode
+      and over all of the update's samples (generating the completions that it then trains on), for planning. An
+      iterator that yields after each step the state saved for the next step (a cache of keys and values); of equal
+      steps the largest is enough.
+    - `notes()` -> full sentences about the data and the model for the user: skipped rows, synthetic data, random
+      weights. Called after `data()` and `model()`.
+    - `evaluate(model, batches)` -> metrics by name, numbers (which are plotted) or JSON; by default the mean `loss`.
+    - `best`: the metric on the validation data that selects the best weights, and whether `"min"` or `"max"` is better;
+      by default `("loss", "min")`. `patience`: training stops after this many epochs without improvement; by default
+      never.
 
-    A recipe whose updates a library's trainer makes is a `TrainerRecipe` as well.
+    A recipe that leaves its updates to a library's trainer is also a `TrainerRecipe`.
     """
 
     def model(self) -> nn.Module:
-        """The model on the CPU. Random initialisation draws from torch's generator, seeded by the engine."""
+        """Return the model on the CPU. Random initialisation uses torch's generator, which the engine seeds."""
 
     def batch(self, size: int) -> Batch:
-        """The largest batch of `size` samples that can occur, for planning; its values do not matter."""
+        """Return the largest possible batch of `size` samples, for planning; its values do not matter."""
 
     def loss(self, model: nn.Module, batch: Batch) -> Tensor | tuple[Tensor, Tensor | float]:
-        """A mean over the microbatch's samples (a scalar), or the pair (sum, weight).
+        """Return the mean over the microbatch's samples (a scalar), or the pair (sum, weight).
 
-        The pair is right where samples weigh differently (tokens that are not padding): an update's loss is the sum
-        over its microbatches divided by their total weight, however the update was split.
+        Return the pair if samples have different weights (tokens that are not padding): an update's loss is the sum
+        over its microbatches divided by their total weight, independent of how the update was split.
         """
 
 
@@ -90,30 +92,30 @@ class TrainerRecipe(Recipe, Protocol):
     """
 
     def trainer(self, settings: Settings, data: Any, surviving: Any, *, folder: Path, device: Any) -> Any:
-        """A trainer of the class `surviving(ITS_CLASS)`, for the training part `data`, on `device`.
+        """Return a trainer of the class `surviving(ITS_CLASS)`, for the training part `data`, on `device`.
 
-        Of the settings it should follow `micro_batch`, `precision` and `checkpointing`, which are smaller after
-        running out of memory; an update must have the recipe's effective batch all the same. Files of its own belong
-        in `folder`, which is removed afterwards.
+        It should follow the settings `micro_batch`, `precision` and `checkpointing`, which need less memory after an
+        out-of-memory; the effective batch of an update must still be the recipe's. The trainer's own files belong in
+        `folder`, which is removed afterwards.
         """
 
     def learner(self) -> nn.Module:
-        """The model as `trainer` trains it, without a trainer, to load saved weights into. Called after `data()`.
+        """Return the model that `trainer` trains, without a trainer, to load saved weights into.
 
-        A recipe without it is evaluated with `model()`.
+        It is called after `data()`. A recipe without it is evaluated with `model()`.
         """
 
     def measured(self, model: nn.Module, samples: Any, polled: Any, size: int = 1) -> dict[str, Any]:
-        """Metrics of the model on a part of the data, instead of `evaluate(model, batches)`.
+        """Return metrics of the model on a part of the data, instead of `evaluate(model, batches)`.
 
-        `polled(pieces, total)` passes on pairs of (anything, its number of samples), of `total` samples, and ends the
-        session when it is time to. `size` is how many samples to work on at once: the default first, less after
-        running out of memory. A recipe may leave that parameter out.
+        `polled(pieces, total)` passes on pairs of (any object, its number of samples), of `total` samples in total, and
+        ends the session at its deadline. `size` is the number of samples to process at once: first the default, and
+        less after an out-of-memory. A recipe may omit that parameter.
         """
 
 
 def require_data(recipe: object) -> None:
-    """Raises UsageError where the recipe has no `data()`: it can be planned, not trained."""
+    """Raise UsageError if the recipe has no `data()`: it can be planned, but not trained."""
     if Parts.of(recipe).data is None:
         raise UsageError(
             f"{type(recipe).__name__} cannot be trained: it has no data()",
@@ -122,9 +124,9 @@ def require_data(recipe: object) -> None:
 
 
 def datasets(recipe: Any) -> dict[str, Any]:
-    """The recipe's data by part, `train` always among them.
+    """Return the recipe's data by part, which always include `train`.
 
-    Raises UsageError where the recipe has no `data()`, or no training part in it.
+    Raises UsageError if the recipe has no `data()`, or the data have no training part.
     """
     require_data(recipe)
     parts = recipe.data()
@@ -133,7 +135,7 @@ def datasets(recipe: Any) -> dict[str, Any]:
     if "train" not in parts or unknown:
         raise UsageError(
             f"data() returned the parts {', '.join(map(str, parts))}",
-            hint="train is needed; validation and test are optional; there are no others",
+            hint="train is required, validation and test are optional, and no other parts are allowed",
         )
     for name, dataset in parts.items():
         _require_random_access(name, dataset)
@@ -143,19 +145,22 @@ def datasets(recipe: Any) -> dict[str, Any]:
 
 
 def _require_random_access(name: str, dataset: object) -> None:
-    """Raises UsageError for what can only be read from its beginning."""
+    """Raise UsageError if the dataset can only be read sequentially."""
     # torch's IterableDataset has a __getitem__ that raises, and may have a length.
     iterable = any(kind.__name__ == "IterableDataset" for kind in type(dataset).__mro__)
     if iterable or not (hasattr(dataset, "__len__") and hasattr(dataset, "__getitem__")):
         raise UsageError(
-            f"data() returned a {type(dataset).__name__} as {name}, which can only be read from its beginning",
-            hint="a resumed run would read it all again up to where it was: give its pieces with their counts, "
-            "shoestring.pieces.Shards(names, counts, read)",
+            f"data() returned a {type(dataset).__name__} as {name}, which can only be read sequentially: a resumed run "
+            "would have to read it again from its start",
+            hint="return its pieces with their sample counts: shoestring.pieces.Shards(names, counts, read)",
         )
 
 
 def length_of(recipe: object, dataset: Any) -> Callable[[int], float] | None:
-    """The recipe's `length` of a sample's number; None where it has none. It knows the whole of a subset's dataset."""
+    """Return the recipe's `length` as a function of a sample's index, or None if it has none.
+
+    For a subset, the recipe's `length` receives the whole dataset.
+    """
     length = Parts.of(recipe).length
     if length is None:
         return None
@@ -165,7 +170,7 @@ def length_of(recipe: object, dataset: Any) -> Callable[[int], float] | None:
 
 
 def build_optimizer(recipe: object, model: nn.Module) -> Optimizer:
-    """The recipe's optimizer over the model's trainable parameters."""
+    """Return the recipe's optimizer for the model's trainable parameters."""
     parts = Parts.of(recipe)
     if parts.optimizer is not None:
         return parts.optimizer(model)
@@ -176,7 +181,7 @@ def build_optimizer(recipe: object, model: nn.Module) -> Optimizer:
 
 
 def loss_at(recipe: Any, update: int, updates_per_epoch: int, total_updates: int) -> Callable[[nn.Module, Batch], Any]:
-    """The recipe's loss as it is in update number `update`: in its stage, where it has stages."""
+    """Return the recipe's loss for update number `update`, with its `stage` if the recipe has stages."""
     stage = Parts.of(recipe).stage
     if stage is None:
         plain: Callable[[nn.Module, Batch], Any] = recipe.loss
@@ -185,11 +190,11 @@ def loss_at(recipe: Any, update: int, updates_per_epoch: int, total_updates: int
 
 
 def updates_per_epoch(samples: int, effective_batch: int) -> int:
-    """How many updates pass over `samples` once.
+    """Return the number of updates in one pass over `samples`.
 
-    The last has the samples that are left. A single one left joins the update before it: a lone sample has no batch
-    statistics and a noisy gradient.
+    The last update has the remaining samples. A single remaining sample joins the previous update, because it has no
+    batch statistics and a noisy gradient.
     """
-    full, rest = divmod(samples, effective_batch)
-    joins = rest == 1 and full > 0 and effective_batch > 1
-    return full + (rest > 0 and not joins)
+    full, remainder = divmod(samples, effective_batch)
+    joins = remainder == 1 and full > 0 and effective_batch > 1
+    return full + (remainder > 0 and not joins)

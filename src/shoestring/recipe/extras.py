@@ -1,4 +1,4 @@
-"""One sentence for a package that an extra would have brought."""
+"""The check that an extra's packages are installed."""
 
 from importlib.util import find_spec
 
@@ -6,9 +6,9 @@ from shoestring.errors import UsageError
 
 
 def require(extra: str, *modules: str) -> None:
-    """Every one of `modules` can be imported, or a UsageError names those that cannot and the `extra` to install."""
+    """Raise UsageError naming the `modules` that cannot be imported and the `extra` that installs them."""
     missing = [module for module in modules if find_spec(module) is None]
     if missing:
         raise UsageError(
-            f"not installed: {', '.join(missing)}", hint=f"pip install 'shoestring[{extra}]'; then start anew"
+            f"not installed: {', '.join(missing)}", hint=f"pip install 'shoestring[{extra}]', then start again"
         )

@@ -1,4 +1,4 @@
-"""From a name, a path or an object to a recipe with the options it has."""
+"""Finding and loading recipes by a name, a path or an object."""
 
 from __future__ import annotations
 
@@ -24,64 +24,66 @@ BUILT_IN = {
 }
 
 HUGGING_FACE = "hf:"
-"""What begins the name of a recipe that a Hugging Face configuration makes."""
+"""The prefix of a recipe that is made from a Hugging Face configuration."""
 
 
 def find(reference: str | object) -> LoadedRecipe:
-    """The recipe a built-in name, `hf:PATH_OR_NAME`, `path/to/file.py` or `path/to/file.py:Class` stands for, or an
-    object of this process (of a notebook's class, say), with the options it has by default.
+    """Return a recipe with its default options.
 
-    Running a file runs its code: give only files you would run with Python.
+    `reference` is a built-in name, `hf:PATH_OR_NAME`, `path/to/file.py`, `path/to/file.py:Class`, or an object of this
+    process, for example of a class defined in a notebook.
 
-    Raises UsageError for an unknown name, an unreadable file, a file with no recipe or several, and an object that
-    is none.
+    Loading a file executes its code: use only files that you would run with Python.
+
+    Raises UsageError for an unknown name, an unreadable file, a file with no recipe or several, and an object that is
+    not a recipe.
     """
     if not isinstance(reference, str):
-        return _live(reference)
+        return _find_live(reference)
     if reference in BUILT_IN:
         module, _, cls = BUILT_IN[reference].partition(":")
         kind = getattr(importlib.import_module(module), cls)
         return with_defaults(kind, reference)
     if reference.startswith(HUGGING_FACE):
-        return _hugging_face(reference.removeprefix(HUGGING_FACE))
-    where, _, wanted = reference.partition(":")
-    if not where.endswith(".py"):
+        return _find_hugging_face(reference.removeprefix(HUGGING_FACE))
+    file, _, class_name = reference.partition(":")
+    if not file.endswith(".py"):
         raise UsageError(
             f"there is no recipe {reference!r}",
-            hint=f"{nearest(reference, BUILT_IN)}; a recipe of your own is path/to/file.py, "
-            f"a Hugging Face model {HUGGING_FACE}path/to/config.json",
+            hint=f"{nearest(reference, BUILT_IN)}; for your own recipe use path/to/file.py, "
+            f"for a Hugging Face model {HUGGING_FACE}path/to/config.json",
         )
-    path = Path(where).resolve()
-    kind = _recipe_class(path, wanted)
-    name = f"{path.name}:{wanted}" if wanted else path.name
+    path = Path(file).resolve()
+    kind = _load_recipe_class(path, class_name)
+    name = f"{path.name}:{class_name}" if class_name else path.name
     return with_defaults(kind, name, path=path, digest=hashlib.sha256(path.read_bytes()).hexdigest())
 
 
 def load(reference: str | object, options: Mapping[str, object]) -> LoadedRecipe:
-    """The recipe behind a name, a path or an object, with `options` chosen.
+    """Return the recipe of a name, a path or an object with the given `options`.
 
-    Raises UsageError, naming every unknown or unreadable option at once.
+    Raises UsageError that lists every unknown option and invalid value.
     """
-    found = find(reference)
-    return found.replace(**config.read(options, option_fields(found), f"options of {found.name}"))
+    loaded = find(reference)
+    return loaded.replace(**config.read(options, option_fields(loaded), f"options of {loaded.name}"))
 
 
 def choose(reference: str | object, values: Mapping[str, object]) -> tuple[LoadedRecipe, Settings]:
-    """A recipe and settings with `values` set, each in the one of the two that has its name.
+    """Return a recipe and settings with `values`, each of which is a recipe's option or a setting.
 
-    Raises UsageError naming every unknown name and wrong value at once.
+    Raises UsageError that lists every unknown name and invalid value.
     """
-    found = find(reference)
-    options, settings = option_fields(found), config.fields(Settings)
-    chosen = config.read(values, {**options, **settings}, f"options of {found.name} and settings")
-    loaded = found.replace(**{name: value for name, value in chosen.items() if name in options})
+    loaded = find(reference)
+    options, settings = option_fields(loaded), config.fields(Settings)
+    chosen = config.read(values, {**options, **settings}, f"options of {loaded.name} and settings")
+    loaded = loaded.replace(**{name: value for name, value in chosen.items() if name in options})
     return loaded, Settings(**{name: value for name, value in chosen.items() if name in settings})
 
 
 def built_in() -> list[dict[str, Any]]:
-    """The built-in recipes: name, what it is, and its options with defaults, choices and help.
+    """Return the built-in recipes: name, summary, and options with defaults, choices and help.
 
-    An option is its `own`, or one that any recipe has.
+    An option is the recipe's `own`, or one that every recipe has.
     """
     return [describe(find(name)) for name in BUILT_IN]
 
@@ -105,32 +107,34 @@ def describe(loaded: LoadedRecipe) -> dict[str, Any]:
     }
 
 
-def _live(recipe: object) -> LoadedRecipe:
-    missing = _missing(recipe)
+def _find_live(recipe: object) -> LoadedRecipe:
+    missing = _missing_methods(recipe)
     if missing:
         raise UsageError(
-            f"{type(recipe).__name__} is no recipe: it lacks {', '.join(missing)}",
+            f"{type(recipe).__name__} is not a recipe: it lacks {', '.join(missing)}",
             hint="a recipe has model(), batch(size) and loss(model, batch)",
         )
     return with_defaults(recipe, type(recipe).__name__, is_live=True)
 
 
-def _hugging_face(source: str) -> LoadedRecipe:
-    """The recipe of a configuration's file or folder, whose path is made absolute, or of a name on the hub."""
+def _find_hugging_face(source: str) -> LoadedRecipe:
+    """Return the recipe of a configuration's file or folder, whose path is made absolute, or of a name on the hub."""
     if not source:
-        raise UsageError("hf: names no model", hint="hf:path/to/config.json, or hf:owner/name on the hub")
+        raise UsageError("hf: names no model", hint="use hf:path/to/config.json, or hf:owner/name on the hub")
     path = Path(source).expanduser()
-    here = path.exists() or path.suffix == ".json"
-    if here and not path.exists():
-        raise UsageError(f"there is no file {path.resolve()}", hint="hf: takes a config.json, its folder or a name")
-    source = str(path.resolve()) if here else source
+    is_local = path.exists() or path.suffix == ".json"
+    if is_local and not path.exists():
+        raise UsageError(
+            f"there is no file {path.resolve()}", hint="use hf: with a config.json, its folder, or a name on the hub"
+        )
+    source = str(path.resolve()) if is_local else source
     kind = importlib.import_module("shoestring.recipes.huggingface").of(source)
     return with_defaults(kind, HUGGING_FACE + source)
 
 
-def _recipe_class(path: Path, wanted: str) -> type:
+def _load_recipe_class(path: Path, class_name: str) -> type:
     if not path.is_file():
-        raise UsageError(f"there is no file {path}", hint=f"built-in recipes: {', '.join(BUILT_IN)}")
+        raise UsageError(f"there is no file {path}", hint=f"the built-in recipes are {', '.join(BUILT_IN)}")
     name = f"shoestring_recipe_{hashlib.sha256(str(path).encode()).hexdigest()[:16]}"
     spec = importlib.util.spec_from_file_location(name, path)
     assert spec and spec.loader
@@ -140,23 +144,24 @@ def _recipe_class(path: Path, wanted: str) -> type:
         spec.loader.exec_module(module)
     except Exception as error:
         raise UsageError(f"{path} could not be run: {type(error).__name__}: {error}") from error
-    found: dict[str, type] = {
+    recipes: dict[str, type] = {
         key: value
         for key, value in vars(module).items()
-        if isinstance(value, type) and value.__module__ == name and not _missing(value)
+        if isinstance(value, type) and value.__module__ == name and not _missing_methods(value)
     }
-    if wanted:
-        if wanted not in found:
-            raise UsageError(f"{path} has no recipe {wanted!r}", hint=nearest(wanted, found))
-        return found[wanted]
-    if not found:
+    if class_name:
+        if class_name not in recipes:
+            raise UsageError(f"{path} has no recipe {class_name!r}", hint=nearest(class_name, recipes))
+        return recipes[class_name]
+    if not recipes:
         raise UsageError(f"{path} has no recipe", hint="write a class with model(), batch(size) and loss(model, batch)")
-    if len(found) > 1:
+    if len(recipes) > 1:
         raise UsageError(
-            f"{path} has {len(found)} recipes: {', '.join(found)}", hint=f"say which: {path}:{next(iter(found))}"
+            f"{path} has {len(recipes)} recipes: {', '.join(recipes)}",
+            hint=f"select one, for example {path}:{next(iter(recipes))}",
         )
-    return next(iter(found.values()))
+    return next(iter(recipes.values()))
 
 
-def _missing(recipe: object) -> list[str]:
+def _missing_methods(recipe: object) -> list[str]:
     return [name for name in ("model", "batch", "loss") if not callable(getattr(recipe, name, None))]

@@ -1,4 +1,4 @@
-"""The optional parts of a recipe, looked up once: each with its type and its default."""
+"""The optional parts of a recipe with their types and defaults."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ if TYPE_CHECKING:
 
 
 class Schedule(Protocol):
-    """A pure function of an update's number (from 0) and of how many there are."""
+    """A pure function of an update's number (from 0) and of the numbers of updates per epoch and in total."""
 
     def __call__(self, update: int, updates_per_epoch: int, total_updates: int, /) -> Any: ...
 
 
 @dataclass(frozen=True, kw_only=True)
 class Parts:
-    """What each is stands in the docstrings of `contract.Recipe` and `TrainerRecipe`; None for a missing one."""
+    """A recipe's optional parts, which `contract.Recipe` and `TrainerRecipe` describe; None for a missing part."""
 
     data: Callable[[], Any] | None = None
     collate: Callable[[Any], Any] | None = None
@@ -28,7 +28,7 @@ class Parts:
     label: Callable[[Any, int], Any] | None = None
     optimizer: Callable[[nn.Module], Optimizer] | None = None
     learning_rate: float = 1e-3
-    """Of the AdamW that is used without `optimizer`."""
+    """The learning rate of the AdamW that is used without `optimizer`."""
     schedule: Schedule | None = None
     stage: Schedule | None = None
     clip_norm: float | None = None
@@ -45,7 +45,7 @@ class Parts:
 
     @classmethod
     def of(cls, recipe: object) -> Parts:
-        """The parts of a recipe, which may be any object; parts are returned as they are."""
+        """Return the parts of a recipe, which may be any object; `Parts` are returned unchanged."""
         if isinstance(recipe, cls):
             return recipe
         names = [field.name for field in fields(cls) if hasattr(recipe, field.name)]
@@ -53,13 +53,13 @@ class Parts:
 
     @property
     def measured_at_once(self) -> int | None:
-        """The number of samples that `measured` takes at once by default: its parameter `size`.
+        """The number of samples that `measured` processes at once: the default of its parameter `size`.
 
-        None for one without that parameter, which cannot be asked for less when memory runs out.
+        None without that parameter: then the number cannot be reduced on out-of-memory.
         """
         size = inspect.signature(self.measured).parameters.get("size") if self.measured else None
         return size.default if size and isinstance(size.default, int) else None
 
     def evaluation_size(self, micro_batch: int) -> int:
-        """How many samples an evaluation works on at once, until memory runs out; 1 for one that cannot be asked."""
+        """Return how many samples an evaluation first processes at once; 1 if `measured` has no parameter `size`."""
         return self.measured_at_once or (1 if self.measured else micro_batch)

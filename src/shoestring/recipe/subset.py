@@ -1,4 +1,4 @@
-"""A part of a dataset that stands for the whole: the same for the same seed, with each label's share of it."""
+"""A stratified subset of a dataset, which is the same for the same seed and preserves each label's share."""
 
 from bisect import bisect_left
 from collections import defaultdict
@@ -9,32 +9,33 @@ from typing import Any
 from shoestring.errors import UsageError
 
 
-def chosen(samples: int, wanted: float, *, seed: int, label: Callable[[int], Hashable] | None = None) -> list[int]:
-    """The numbers of `wanted` of `samples`, in rising order: a share of at most 1, or else a count.
+def choose_subset(samples: int, size: float, *, seed: int, label: Callable[[int], Hashable] | None = None) -> list[int]:
+    """Choose the indices of a subset of `samples`, in rising order; `size` is a share of at most 1, or a count.
 
-    A smaller choice is part of every larger one. Of each label there are as many as its share, to within one.
+    A smaller subset is part of every larger one. Each label's count matches its share to within one.
 
-    Raises UsageError where that is none or more than there are.
+    Raises UsageError if the subset is empty or larger than `samples`.
     """
-    count = round(wanted * samples) if wanted <= 1 else round(wanted)
-    if not 0 < count <= samples or (wanted > 1 and count != wanted):
+    count = round(size * samples) if size <= 1 else round(size)
+    if not 0 < count <= samples or (size > 1 and count != size):
         raise UsageError(
-            f"subset={wanted:g} of {samples} samples", hint="a share of more than 0 and at most 1, or a whole number"
+            f"subset={size:g} of {samples} samples is not possible",
+            hint="use a share of more than 0 and at most 1, or a whole number of at most all samples",
         )
     import numpy as np
 
-    # The stream of RandomState never changes; that of newer generators may from one NumPy to the next.
+    # The stream of RandomState never changes; that of newer generators may change between versions of NumPy.
     order: list[int] = np.random.RandomState(seed & 0xFFFFFFFF).permutation(samples).tolist()
     groups: dict[Hashable, list[int]] = defaultdict(list)
     for index in order:
         groups[label(index) if label else None].append(index)
-    # Each label's samples stand at equal distances on a line from 0 to 1, and the first of all are taken.
-    place = {index: (rank + 0.5) / len(members) for members in groups.values() for rank, index in enumerate(members)}
-    return sorted(sorted(order, key=place.__getitem__)[:count])
+    # Each label's samples have equally spaced positions between 0 and 1; the subset has the lowest positions.
+    position = {index: (rank + 0.5) / len(members) for members in groups.values() for rank, index in enumerate(members)}
+    return sorted(sorted(order, key=position.__getitem__)[:count])
 
 
 class Subset:
-    """The samples `indices`, in rising order, of a map-style dataset, which stays where it is."""
+    """A view of the samples `indices`, in rising order, of a map-style dataset."""
 
     def __init__(self, dataset: Any, indices: Sequence[int]) -> None:
         self.dataset, self.indices = dataset, indices
@@ -46,10 +47,10 @@ class Subset:
         return self.dataset[self.indices[index]]
 
     def __getattr__(self, name: str) -> Any:
-        # Only a dataset that gives many samples at once, can move, or lies in shards makes a subset that does.
+        # A subset has these attributes only if its dataset has them.
         if name == "__getitems__":
-            many = self.dataset.__getitems__
-            return lambda indices: many([self.indices[index] for index in indices])
+            fetch = self.dataset.__getitems__
+            return lambda indices: fetch([self.indices[index] for index in indices])
         if name == "nbytes":
             return self.dataset.nbytes
         if name == "to":

@@ -1,1 +1,1 @@
-"""What saves memory, done to a model or an optimizer in the same way where it is estimated and where it is trained."""
+"""Memory-saving changes of a model or an optimizer, which estimates and training apply in the same way."""

@@ -1,5 +1,5 @@
-"""A recipe's model and optimizer after it has made them: weights in another type, in 4 bits, with adapters, fewer bytes
-of states. The same where it is estimated and where it is trained; each changes what is learnt.
+"""Adaptations of a recipe's model and optimizer: another type of weights, 4-bit weights, LoRA adapters, and optimizer
+states with fewer bytes. Estimates and training apply the same ones; each changes the training result.
 """
 
 from __future__ import annotations
@@ -17,67 +17,67 @@ from shoestring.techniques import eightbit, lora, nf4, norms, uncompiled
 _DTYPES = {"fp32": torch.float32, "fp16": torch.float16, "bf16": torch.bfloat16}
 
 
-def model(made: nn.Module, wanted: Adaptation) -> nn.Module:
-    """`made` as `wanted` has it, in place as far as that goes; 4-bit layers only show what bitsandbytes' would store.
+def model(base: nn.Module, adaptation: Adaptation) -> nn.Module:
+    """Adapt `base` for an estimate, in place as far as possible; 4-bit layers only have the memory of bitsandbytes'.
 
-    Types first, then 4 bits, then adapters, which are in fp32 whatever the base has. 4-bit weights compute in the type
-    of `weights`.
+    The order is: types, 4-bit weights, adapters. Adapters are in fp32 whatever the type of the base. 4-bit weights
+    compute in the type given by `weights`.
     """
-    return _adapted(made, wanted, nf4.pretended)
+    return _adapt(base, adaptation, nf4.pretended)
 
 
-def trained_model(made: nn.Module, wanted: Adaptation, settings: Settings) -> nn.Module:
-    """As `model`, to train with: 4-bit layers are bitsandbytes' own, and packed when they come to their device.
+def trained_model(base: nn.Module, adaptation: Adaptation, settings: Settings) -> nn.Module:
+    """Adapt `base` for training: 4-bit layers are those of bitsandbytes, which pack their weights on the device.
 
-    Raises UsageError where bitsandbytes is not installed, and for weights that 4 bits cannot be.
+    Raises UsageError if bitsandbytes is not installed, and for weights that cannot be quantized to 4 bits.
     """
-    if wanted.quantization != "none" and settings.offload == "parameters":
+    if adaptation.quantization != "none" and settings.offload == "parameters":
         raise UsageError(
-            "quantization=nf4: offload=parameters brings weights, not the scales that 4-bit ones have",
-            hint="offload=no: 4-bit weights take an eighth of their bytes",
+            "quantization=nf4: offload=parameters moves weights to the device, but not the scales of 4-bit weights",
+            hint="offload=no: 4-bit weights take an eighth of the bytes of fp32 weights",
         )
     uncompiled.spare_the_compiler()
-    return _adapted(made, wanted, nf4.real)
+    return _adapt(base, adaptation, nf4.real)
 
 
-def _adapted(made: nn.Module, wanted: Adaptation, layer: nf4.MakeLayer) -> nn.Module:
-    dtype = _DTYPES[wanted.weights]
+def _adapt(base: nn.Module, adaptation: Adaptation, make_layer: nf4.MakeLayer) -> nn.Module:
+    dtype = _DTYPES[adaptation.weights]
     if dtype != torch.float32:
-        _cast(made, dtype)
-    if wanted.quantization == "nf4":
-        nf4.quantize(made, layer, compute=dtype, double=wanted.double_quantization)
-    return made if wanted.lora_r is None else lora.with_adapters(made, wanted)
+        _cast(base, dtype)
+    if adaptation.quantization == "nf4":
+        nf4.quantize(base, make_layer, compute=dtype, double=adaptation.double_quantization)
+    return base if adaptation.lora_r is None else lora.with_adapters(base, adaptation)
 
 
-def optimizer(loaded: LoadedRecipe, made: nn.Module) -> Optimizer:
-    """The recipe's optimizer over the model, or one that only shows what bitsandbytes' would store in its place."""
-    own = build_optimizer(loaded.recipe, made)
+def optimizer(loaded: LoadedRecipe, model: nn.Module) -> Optimizer:
+    """Return the recipe's optimizer for an estimate, or a placeholder with the memory of bitsandbytes' optimizer."""
+    own = build_optimizer(loaded.recipe, model)
     states = loaded.adaptation.optimizer_states
-    return own if states == "own" else eightbit.pretended(own, states)
+    return own if states == "own" else eightbit.placeholder_optimizer(own, states)
 
 
-def trained_optimizer(loaded: LoadedRecipe, made: nn.Module, device: torch.device) -> Optimizer:
-    """The optimizer to train with.
+def trained_optimizer(loaded: LoadedRecipe, model: nn.Module, device: torch.device) -> Optimizer:
+    """Return the optimizer for training.
 
-    Raises UsageError for weights that cannot be trained in their type, and where bitsandbytes or the GPU that its
-    paged states need is not there.
+    Raises UsageError for trainable weights in fp16, if bitsandbytes is not installed, and for paged states without a
+    GPU.
     """
-    half = [name for name, weight in made.named_parameters() if weight.requires_grad and weight.dtype == torch.float16]
+    half = [name for name, weight in model.named_parameters() if weight.requires_grad and weight.dtype == torch.float16]
     if half:
         raise UsageError(
             f"weights that are trained are fp16: {half[0]} and {len(half) - 1} more",
-            problems=["AdamW's eps and small steps are 0 in fp16, and its loss scaler needs gradients in fp32"],
-            hint="weights=bf16, or weights=fp32 with precision=fp16, or lora.r=8, which leaves the weights as they are",
+            problems=["in fp16 AdamW's eps and small steps round to 0, and the loss scaler needs gradients in fp32"],
+            hint="weights=bf16, or weights=fp32 with precision=fp16, or lora.r=8, which does not train these weights",
         )
-    own = build_optimizer(loaded.recipe, made)
+    own = build_optimizer(loaded.recipe, model)
     eightbit.require_real(own)
     states = loaded.adaptation.optimizer_states
-    return own if states == "own" else eightbit.real(own, states, device)
+    return own if states == "own" else eightbit.real_optimizer(own, states, device)
 
 
-def _cast(made: nn.Module, dtype: torch.dtype) -> None:
-    """Parameters alone, and none of a norm with running statistics, which its kernels want in its own type."""
-    for module in made.modules():
+def _cast(model: nn.Module, dtype: torch.dtype) -> None:
+    """Cast the parameters, except those of norms with running statistics, whose kernels need their original type."""
+    for module in model.modules():
         for parameter in () if isinstance(module, norms.RUNNING) else module.parameters(recurse=False):
             if parameter.is_floating_point():
                 parameter.data = parameter.data.to(dtype)

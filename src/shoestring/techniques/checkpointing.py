@@ -1,4 +1,4 @@
-"""Activation checkpointing of any model: a block keeps what goes into it, the rest is computed again in backward."""
+"""Activation checkpointing of any model: a block saves only its inputs; its activations are recomputed in backward."""
 
 from __future__ import annotations
 
@@ -16,133 +16,135 @@ from shoestring.recipe.parts import Parts
 from shoestring.techniques import norms, trees
 from shoestring.techniques.slots import buffers, put
 
-_SWITCHED = "GradientCheckpointingLayer"
-"""transformers' class of layers that have a switch of their own (`modeling_layers.py`), known by its name."""
+_SWITCHABLE = "GradientCheckpointingLayer"
+"""The name of transformers' class of layers that implement gradient checkpointing (`modeling_layers.py`)."""
 
 
 def apply(model: nn.Module, recipe: object, setting: str | None) -> int:
-    """Have as many of the model's blocks as the setting says computed again; returns how many these are.
+    """Checkpoint as many of the model's blocks as the setting says; return their number.
 
-    Names in the `state_dict` stay. Raises UsageError as `chosen` does.
+    Names in the `state_dict` do not change. Raises UsageError as `choose_blocks` does.
     """
-    again = chosen(model, recipe, setting)
-    for block in again:
-        _compute_again(block)
-    return len(again)
+    chosen = choose_blocks(model, recipe, setting)
+    for block in chosen:
+        _checkpoint_block(block)
+    return len(chosen)
 
 
-def chosen(model: nn.Module, recipe: object, setting: str | None) -> list[nn.Module]:
-    """The blocks to compute again; `setting` is one of `Settings.checkpointing`.
+def choose_blocks(model: nn.Module, recipe: object, setting: str | None) -> list[nn.Module]:
+    """Return the blocks to checkpoint; `setting` is a value of `Settings.checkpointing`.
 
-    Raises UsageError where there are no blocks, or fewer than asked for.
+    Raises UsageError if the model has no blocks, or fewer than requested.
     """
     if setting in (None, "no", "0"):
         return []
-    found = blocks(model, recipe)
-    if not found:
+    available = blocks(model, recipe)
+    if not available:
         raise UsageError(
-            f"checkpointing={setting}: {type(model).__name__} has no blocks that could be computed again",
-            hint="checkpointing=no, or a recipe with blocks(model), a list of modules",
+            f"checkpointing={setting}: {type(model).__name__} has no blocks that could be recomputed",
+            hint="use checkpointing=no, or define blocks(model) in the recipe, which returns a list of modules",
         )
-    count = len(found) if setting == "full" else int(setting or 0)
-    if count > len(found):
+    count = len(available) if setting == "full" else int(setting or 0)
+    if count > len(available):
         raise UsageError(
-            f"checkpointing={setting}: {type(model).__name__} has {len(found)} blocks", hint="checkpointing=full"
+            f"checkpointing={setting}: {type(model).__name__} has {len(available)} blocks", hint="checkpointing=full"
         )
-    return found[:count]
+    return available[:count]
 
 
 def blocks(model: nn.Module, recipe: object) -> list[nn.Module]:
-    """What can be computed again, the first to be so first.
+    """Return the modules that can be checkpointed, in the order in which they are.
 
-    What the recipe's `blocks(model)` says; else transformers' layers with a switch of their own; else, of every list
-    that lies in no block itself, the modules that are built of others and have a brother of the same class.
+    These are the recipe's `blocks(model)`; else the layers of transformers that implement checkpointing; else, for
+    every list of modules outside of a block, the modules that have children and a sibling of the same class.
     """
     own = Parts.of(recipe).blocks
     if own is not None:
         return list(own(model))
-    return _outermost(model, lambda module: [module] if is_switched(module) else []) or _outermost(model, _brothers)
+    return _find_outermost(model, lambda module: [module] if is_switchable(module) else []) or _find_outermost(
+        model, _repeated_children
+    )
 
 
-def _outermost(module: nn.Module, choose: Callable[[nn.Module], list[nn.Module]]) -> list[nn.Module]:
-    """What `choose` finds from here down, without looking into what it found."""
-    found = choose(module)
-    if module in found:
-        return found
+def _find_outermost(module: nn.Module, select: Callable[[nn.Module], list[nn.Module]]) -> list[nn.Module]:
+    """Return the modules that `select` returns for `module` and its descendants, except inside of selected modules."""
+    selected = select(module)
+    if module in selected:
+        return selected
     for child in module.children():
-        found += [] if child in found else _outermost(child, choose)
-    return found
+        selected += [] if child in selected else _find_outermost(child, select)
+    return selected
 
 
-def _brothers(module: nn.Module) -> list[nn.Module]:
+def _repeated_children(module: nn.Module) -> list[nn.Module]:
     if not isinstance(module, nn.ModuleList | nn.Sequential):
         return []
-    built = [
+    composite = [
         child
         for child in module
-        if type(child).forward is not nn.Module.forward  # a list inside a list is no block
+        if type(child).forward is not nn.Module.forward  # a list inside a list is not a block
         and any(True for _ in child.children())
         and any(True for _ in child.parameters())
     ]
-    classes = Counter(map(type, built))
-    return [child for child in built if classes[type(child)] > 1]
+    classes = Counter(map(type, composite))
+    return [child for child in composite if classes[type(child)] > 1]
 
 
-def is_switched(module: nn.Module) -> bool:
-    """Whether it is a layer of transformers with a switch of its own for being computed again."""
-    return any(kind.__name__ == _SWITCHED for kind in type(module).__mro__)
+def is_switchable(module: nn.Module) -> bool:
+    """Return whether the module is a layer of transformers that implements checkpointing itself."""
+    return any(kind.__name__ == _SWITCHABLE for kind in type(module).__mro__)
 
 
-def _compute_again(block: nn.Module) -> None:
+def _checkpoint_block(block: nn.Module) -> None:
     changed: Any = block
-    if is_switched(block) and "forward" not in vars(block):
-        # Its own switch also leaves out the cache of keys and values, which would grow a second time.
+    if is_switchable(block) and "forward" not in vars(block):
+        # The layer's own implementation also disables the cache of keys and values, which recomputation would extend.
         changed.gradient_checkpointing = True
-        changed._gradient_checkpointing_func = functools.partial(_checkpointed, block)
+        changed._gradient_checkpointing_func = functools.partial(_run_checkpointed, block)
         return
     forward = block.forward
-    if is_computed_again(block):
-        return  # a run that meets its memory's end asks for all blocks when some are done
+    if is_recomputed(block):
+        return  # on out-of-memory all blocks are checkpointed, some of which may be already
 
     @functools.wraps(forward)
     def checkpointed(*args: Any, **kwargs: Any) -> Any:
-        return _checkpointed(block, functools.partial(_call, forward, args, kwargs), *trees.leaves((args, kwargs)))
+        return _run_checkpointed(block, functools.partial(_call, forward, args, kwargs), *trees.leaves((args, kwargs)))
 
-    checkpointed.computed_again = True  # type: ignore[attr-defined]
+    checkpointed.is_recomputed = True  # type: ignore[attr-defined]
     changed.forward = checkpointed
 
 
-def is_computed_again(block: nn.Module) -> bool:
-    """Whether the block's forward is one that backward runs again; not for a layer that uses a switch of its own."""
-    return hasattr(block.forward, "computed_again")
+def is_recomputed(block: nn.Module) -> bool:
+    """Return whether backward recomputes the block's forward; False for a layer that implements checkpointing."""
+    return hasattr(block.forward, "is_recomputed")
 
 
 def _call(forward: Callable[..., Any], args: Any, kwargs: Any, *_: Any) -> Any:
     return forward(*args, **kwargs)
 
 
-def _checkpointed(block: nn.Module, function: Callable[..., Any], *args: Any) -> Any:
-    """`function(*args)`, computed again in backward. From the tensors among `args` torch learns whose random state to
-    keep, which it does not look for anywhere else (`torch/utils/checkpoint.py: get_device_states`)."""
+def _run_checkpointed(block: nn.Module, function: Callable[..., Any], *args: Any) -> Any:
+    """Return `function(*args)`, recomputed in backward. torch saves the random state of the devices of the tensors in
+    `args`, and of no other tensors (`torch/utils/checkpoint.py: get_device_states`)."""
     return checkpoint(
         function,
         *args,
         use_reentrant=False,
-        context_fn=lambda: (contextlib.nullcontext(), _statistics_as_they_are(block)),
+        context_fn=lambda: (contextlib.nullcontext(), _preserve_running_statistics(block)),
     )
 
 
 @contextlib.contextmanager
-def _statistics_as_they_are(block: nn.Module) -> Iterator[None]:
-    """Running statistics count a batch once: the second forward changes copies that are dropped."""
-    kept: list[tuple[nn.Module, str, Tensor]] = []
+def _preserve_running_statistics(block: nn.Module) -> Iterator[None]:
+    """Replace running statistics by copies, so that recomputation does not update them a second time."""
+    statistics: list[tuple[nn.Module, str, Tensor]] = []
     for module in block.modules():
         if isinstance(module, norms.RUNNING) and module.training:
-            kept += [(module, name, buffer) for name, buffer in buffers(module).items() if buffer is not None]
-    for module, name, buffer in kept:
+            statistics += [(module, name, buffer) for name, buffer in buffers(module).items() if buffer is not None]
+    for module, name, buffer in statistics:
         put(module, name, buffer.clone())
     try:
         yield
     finally:
-        for module, name, buffer in kept:
+        for module, name, buffer in statistics:
             put(module, name, buffer)

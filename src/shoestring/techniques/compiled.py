@@ -1,9 +1,9 @@
-"""Blocks compiled by torch: Triton's kernels on a GPU, C++ on a CPU.
+"""Compilation of a model's blocks by torch: Triton kernels on a GPU, C++ on a CPU.
 
-Each block by itself, the whole model where it has none: equal blocks share what was compiled, which is then there in a
-fraction of the time, and activation checkpointing stays around a block, where a run that meets its memory's end may
-still put it. Every shape is compiled for itself: code for any size would depend on which size came first, and a run
-that was continued would end in other bits.
+Each block is compiled separately, or the whole model if it has no blocks: equal blocks share their compiled code, which
+takes a fraction of the time, and activation checkpointing remains outside of a block, where a run may still add it on
+out-of-memory. Every shape is compiled separately: code for dynamic shapes would depend on the order of the shapes, and
+a resumed run would not be bit-identical.
 """
 
 from __future__ import annotations
@@ -25,32 +25,33 @@ from shoestring.techniques import checkpointing, uncompiled
 from shoestring.techniques.recompiling import Limit
 
 SHAPES = 16
-"""That a block may be compiled for, training and evaluation together. Updates of equal microbatches have two, the last
-of an epoch two more, evaluation two; an out-of-memory adds as many. torch's own limit is 8, after which it goes on
-uncompiled and says so in its log only."""
+"""The maximum number of shapes that a block is compiled for, in training and evaluation. Updates of equal microbatches
+have two, the last update of an epoch two more, evaluation two; an out-of-memory adds as many. torch's default limit
+is 8, after which it continues uncompiled and reports that only in its log."""
 
 LEAST_CAPABILITY = (7, 0)
-"""Of a GPU that Triton compiles for (torch 2.13, `torch/utils/_triton.py` and `_inductor/scheduler.py`)."""
+"""The lowest capability of a GPU that Triton compiles for (torch 2.13, `torch/utils/_triton.py` and
+`_inductor/scheduler.py`)."""
 
 _NO_CACHE = {"use_cache": False, "past_key_values": None, "layer_past": None}
-"""Of keys and values, as transformers' layers know it."""
+"""Arguments that disable the cache of keys and values in transformers' layers."""
 
 
 def apply(model: nn.Module, recipe: object, settings: Settings, device: torch.device) -> int:
-    """Have what the setting says compiled when it first runs; returns how many modules these are.
+    """Have blocks compiled when they first run, if the settings say so; return the number of compiled modules.
 
-    To be done before checkpointing and after all else. Names in the `state_dict` stay.
+    Apply it before checkpointing and after everything else. Names in the `state_dict` do not change.
 
-    Raises UsageError for what the machine, or another setting, does not let be compiled.
+    Raises UsageError if the machine or another setting does not allow compilation.
     """
     if settings.compile != "yes":
         return 0
     require(settings, device)
-    uncompiled.tell_what_is_deterministic()
+    uncompiled.copy_determinism_to_compiler()
     parts = checkpointing.blocks(model, recipe) or [model]
     limit = Limit(SHAPES, kinds=len({_kind(part) for part in parts}))
     with warnings.catch_warnings():
-        # torch 2.13 imports parts of its own that it calls deprecated.
+        # torch 2.13 imports its own deprecated modules.
         warnings.simplefilter("ignore", DeprecationWarning)
         for part in parts:
             _compile(part, limit)
@@ -58,24 +59,24 @@ def apply(model: nn.Module, recipe: object, settings: Settings, device: torch.de
 
 
 def require(settings: Settings, device: torch.device) -> None:
-    """Raises UsageError where the machine lacks what compiling needs."""
+    """Raise UsageError if the machine lacks what compilation needs."""
     if settings.offload == "parameters":
         raise UsageError(
-            "compile=yes: offload=parameters moves weights while a block runs, which is not compiled",
+            "compile=yes: offload=parameters moves weights while a block runs, which cannot be compiled",
             hint="compile=no, or offload=optimizer",
         )
     if device.type != "cuda":
         if compiler() is None:
             raise UsageError(
-                f"compile=yes: there is no C++ compiler {_command()!r} here",
-                hint="apt install g++, or set CXX to the one there is, or compile=no",
+                f"compile=yes: there is no C++ compiler {_compiler_command()!r} on this machine",
+                hint="apt install g++, or set CXX to an installed compiler, or compile=no",
             )
         return
     capability = torch.cuda.get_device_capability(device)
     if capability < LEAST_CAPABILITY:
         raise UsageError(
-            f"compile=yes: Triton needs compute capability {_text(LEAST_CAPABILITY)}, "
-            f"{torch.cuda.get_device_name(device)} has {_text(capability)}",
+            f"compile=yes: Triton needs compute capability {_capability_text(LEAST_CAPABILITY)}, "
+            f"{torch.cuda.get_device_name(device)} has {_capability_text(capability)}",
             hint="compile=no",
         )
     if find_spec("triton") is None:
@@ -83,7 +84,7 @@ def require(settings: Settings, device: torch.device) -> None:
 
 
 def toolchain(settings: Settings, device: torch.device) -> str | None:
-    """What the bits of compiled code depend on besides torch; None where nothing is compiled."""
+    """Return the version of the compiler, which decides the bits of compiled code; None without compilation."""
     if settings.compile != "yes":
         return None
     if device.type != "cuda":
@@ -98,44 +99,44 @@ def toolchain(settings: Settings, device: torch.device) -> str | None:
 
 
 def compiler() -> str | None:
-    """The C++ compiler that torch would call (`torch/_inductor/config.py: cpp.cxx`), where there is one."""
-    return shutil.which(_command())
+    """Return the path of the C++ compiler that torch calls (`torch/_inductor/config.py: cpp.cxx`), or None."""
+    return shutil.which(_compiler_command())
 
 
-def _command() -> str:
+def _compiler_command() -> str:
     return os.environ.get("CXX", "g++")
 
 
 def _compile(part: nn.Module, limit: Limit) -> None:
-    # transformers' layers have their own switch for checkpointing around what they do, which torch cannot look into.
-    switched = checkpointing.is_switched(part)
-    plain = getattr(type(part).forward, "__wrapped__", None) if switched else None
-    forward = functools.partial(plain, part) if plain else part.forward
-    run = limit.on(torch.compile(forward, dynamic=False), (*_kind(part), part.training), _too_many)
+    # transformers' layers wrap their forward in checkpointing code, which torch cannot compile.
+    switchable = checkpointing.is_switchable(part)
+    unwrapped = getattr(type(part).forward, "__wrapped__", None) if switchable else None
+    forward = functools.partial(unwrapped, part) if unwrapped else part.forward
+    run = limit.guard(torch.compile(forward, dynamic=False), (*_kind(part), part.training), _too_many_shapes)
 
     @functools.wraps(part.forward)
     def compiled(*args: Any, **kwargs: Any) -> Any:
-        if switched and part.training and torch.is_grad_enabled():
-            # What the switch does: computed again, a layer would add to its cache a second time.
-            kwargs |= {name: without for name, without in _NO_CACHE.items() if name in kwargs}
+        if switchable and part.training and torch.is_grad_enabled():
+            # As in the wrapper: a recomputed layer would add to its cache a second time.
+            kwargs |= {name: value for name, value in _NO_CACHE.items() if name in kwargs}
         return run(*args, **kwargs)
 
     changed: Any = part
     changed.forward = compiled
 
 
-def _too_many(shapes: int) -> RunError:
+def _too_many_shapes(shapes: int) -> RunError:
     return RunError(
-        f"a block was compiled for {shapes} shapes and is asked for one more",
-        problems=["what would run uncompiled from here on depends on which shapes came first"],
-        hint="samples padded to a few lengths, or compile=no with --allow-inexact",
+        f"a block was compiled for {shapes} shapes, which is the limit, and needs one more",
+        problems=["the shapes that would run uncompiled depend on the order of the shapes"],
+        hint="pad samples to a few lengths, or use compile=no with --allow-inexact",
     )
 
 
 def _kind(part: nn.Module) -> tuple[Any, ...]:
-    """What equal blocks have in common."""
+    """Return a key that equal blocks share."""
     return type(part), tuple(parameter.shape for parameter in part.parameters())
 
 
-def _text(capability: tuple[int, ...]) -> str:
+def _capability_text(capability: tuple[int, ...]) -> str:
     return ".".join(map(str, capability))

@@ -1,8 +1,9 @@
-"""AdamW with bitsandbytes' states: its own to train with, and one that only stores what they take to estimate with.
+"""AdamW with the states of bitsandbytes: the real optimizer for training, and a placeholder for estimates.
 
-After bitsandbytes 0.45 (`bitsandbytes/optim/optimizer.py`: `Optimizer8bit`, `Optimizer2State`). A parameter of 4096
-values or more has two states of one byte a value, each with an fp32 scale for every 256 of them, and all share two
-fp32 tables of 256 entries; a smaller one has fp32 states. A step goes tensor by tensor, in place, without temporaries.
+The layout is that of bitsandbytes 0.45 (`bitsandbytes/optim/optimizer.py`: `Optimizer8bit`, `Optimizer2State`). A
+parameter of 4096 values or more has two states of one byte a value, each with an fp32 scale for every 256 values, and
+all states share two fp32 tables of 256 entries; a smaller parameter has fp32 states. A step updates one tensor at a
+time, in place, without temporaries.
 """
 
 from __future__ import annotations
@@ -20,30 +21,30 @@ from shoestring.recipe import extras
 EXTRA = "bitsandbytes"
 
 _STATES = {"8bit": (8, False), "paged": (32, True), "paged_8bit": (8, True)}
-"""Bits of each value of a state, and whether large states may be swapped out, by the option `optimizer_states`."""
+"""The bits of a state's values and whether large states are paged, by the value of the option `optimizer_states`."""
 
 SMALLEST = 4096
-"""Values from which on states have 8 bits (`min_8bit_size`)."""
+"""The minimum number of values of a parameter with 8-bit states (`min_8bit_size`)."""
 BLOCK = 256
-"""Values that share a scale (`blocksize` of `Optimizer2State.init_state`)."""
+"""The number of values that share a scale (`blocksize` of `Optimizer2State.init_state`)."""
 PAGED = 100_000
-"""Values from which on a paged state lives in CUDA's managed memory (`get_state_buffer`): no bytes of the device's own
-allocator, since the driver brings pages as they are touched and takes them away where memory is short."""
+"""The minimum number of values of a paged state in CUDA's managed memory (`get_state_buffer`). It takes no bytes of the
+device's own allocator: the driver moves pages to the device when they are accessed, and away when memory is short."""
 TABLE = 256
 
 
 class BlockwiseAdamW(Optimizer):
-    """States of AdamW as bitsandbytes lays them out. Its step changes no weight: there is nothing to train with."""
+    """AdamW's states in the layout of bitsandbytes, for estimates. Its step changes no weight, so it cannot train."""
 
     def __init__(self, params: Iterable[Any], lr: float = 1e-3, *, bits: int = 8, paged: bool = False) -> None:
-        """`bits`: 8 or 32 for each value of a state; `paged`: whether large states may be swapped out."""
+        """`bits`: 8 or 32 for each value of a state; `paged`: whether large states are paged."""
         super().__init__(params, {"lr": lr})
         self._bits, self._paged = bits, paged
         self._tables: tuple[Tensor, Tensor] | None = None
 
     @torch.no_grad()
     def step(self, closure: Callable[[], float] | None = None) -> None:  # type: ignore[override]
-        """Make the states that are not there yet, and go over the weights as one kernel for each does."""
+        """Create missing states, and write each weight once, as bitsandbytes' kernel does."""
         assert closure is None
         for group in self.param_groups:
             for parameter in group["params"]:
@@ -57,59 +58,59 @@ class BlockwiseAdamW(Optimizer):
         small = self._bits == 32 or parameter.numel() < SMALLEST
         dtype = torch.float32 if small else torch.uint8
         device = "cpu" if self._paged and parameter.numel() >= PAGED else parameter.device
-        made: dict[str, Any] = {
+        states: dict[str, Any] = {
             f"state{number}": torch.zeros_like(parameter, dtype=dtype, device=device) for number in (1, 2)
         }
         if not small:
             if self._tables is None:
                 self._tables = (_table(parameter), _table(parameter))
             for number, table in enumerate(self._tables, start=1):
-                made[f"qmap{number}"] = table
-                made[f"absmax{number}"] = torch.zeros(-(-parameter.numel() // BLOCK), device=parameter.device)
-        return made
+                states[f"qmap{number}"] = table
+                states[f"absmax{number}"] = torch.zeros(-(-parameter.numel() // BLOCK), device=parameter.device)
+        return states
 
 
-def pretended(own: Optimizer, states: str) -> Optimizer:
-    """What takes the place of the recipe's AdamW where memory is estimated. Raises UsageError for another one."""
+def placeholder_optimizer(own: Optimizer, states: str) -> Optimizer:
+    """Return the replacement of the recipe's AdamW for estimates. Raises UsageError for another optimizer."""
     bits, paged = _STATES[states]
     return BlockwiseAdamW(_groups(own, states), bits=bits, paged=paged)
 
 
-def real(own: Optimizer, states: str, device: torch.device) -> Optimizer:
-    """What takes the place of the recipe's AdamW where it is trained: bitsandbytes', with the same groups and rates.
+def real_optimizer(own: Optimizer, states: str, device: torch.device) -> Optimizer:
+    """Return bitsandbytes' replacement of the recipe's AdamW for training, with the same groups and rates.
 
-    Raises UsageError for another optimizer, without bitsandbytes, and for paged states on a CPU.
+    Raises UsageError for another optimizer, if bitsandbytes is not installed, and for paged states on a CPU.
     """
     groups, (bits, paged) = _groups(own, states), _STATES[states]
     if paged and device.type == "cpu":
         raise UsageError(
-            f"optimizer_states={states}: pages are moved between a GPU and its host, and there is no GPU here",
+            f"optimizer_states={states}: paged states move between GPU and host memory, but training runs on the CPU",
             hint="optimizer_states=8bit" if bits == 8 else "optimizer_states=own",
         )
     extras.require(EXTRA, "bitsandbytes")
     import bitsandbytes
 
-    made: Optimizer = bitsandbytes.optim.AdamW(groups, optim_bits=bits, is_paged=paged)
-    return made
+    optimizer: Optimizer = bitsandbytes.optim.AdamW(groups, optim_bits=bits, is_paged=paged)
+    return optimizer
 
 
 def is_bitsandbytes(optimizer: Optimizer) -> bool:
-    """Whether it is one of bitsandbytes', or stands for one."""
+    """Return whether the optimizer is one of bitsandbytes', or a placeholder for one."""
     return isinstance(optimizer, BlockwiseAdamW) or type(optimizer).__module__.startswith("bitsandbytes")
 
 
 def require_real(optimizer: Optimizer) -> None:
-    """Raises UsageError for an optimizer that only shows what another would take."""
+    """Raise UsageError for a placeholder, which cannot train."""
     if isinstance(optimizer, BlockwiseAdamW):
         raise UsageError(
-            "this optimizer can be estimated, not trained with",
-            hint="torch.optim.AdamW in the recipe's optimizer(), and optimizer_states=8bit",
+            "this optimizer can be estimated, but not used for training",
+            hint="return torch.optim.AdamW from the recipe's optimizer(), and set optimizer_states=8bit",
         )
 
 
 def share_tables(optimizer: Optimizer) -> None:
-    """Have states share the tables of their 8 bits again, which loading has made one of for each: a checkpoint has
-    what is shared once.
+    """Make equal quantization tables shared again after loading, which copies the table into each state: a checkpoint
+    stores a shared tensor once.
     """
     first: dict[tuple[str, torch.device], Tensor] = {}
     for state in optimizer.state.values():
@@ -121,16 +122,16 @@ def share_tables(optimizer: Optimizer) -> None:
 
 
 def _groups(own: Optimizer, states: str) -> list[dict[str, Any]]:
-    """The parameter groups of torch's AdamW, with what bitsandbytes' takes."""
+    """Return the parameter groups of torch's AdamW with the options that bitsandbytes' AdamW accepts."""
     if type(own) is not torch.optim.AdamW or any(group["amsgrad"] or group["maximize"] for group in own.param_groups):
         raise UsageError(
-            f"optimizer_states={states}: it is AdamW that bitsandbytes has them for, and the recipe has "
-            f"{type(own).__name__}",
+            f"optimizer_states={states}: bitsandbytes' states need AdamW without amsgrad or maximize, but the recipe "
+            f"has {type(own).__name__}",
             hint="optimizer_states=own",
         )
     names = ("params", "lr", "betas", "eps", "weight_decay")
     return [{name: group[name] for name in names} for group in own.param_groups]
 
 
-def _table(like: Tensor) -> Tensor:
-    return torch.zeros(TABLE, device=like.device)
+def _table(parameter: Tensor) -> Tensor:
+    return torch.zeros(TABLE, device=parameter.device)

@@ -1,5 +1,5 @@
-"""What a run makes smaller when it runs out of memory, and in which order: one table, which the engine follows and a
-plan prints. The effective batch never changes.
+"""The fallbacks on out-of-memory and their order: one table, which the engine executes and a plan prints. The effective
+batch never changes.
 """
 
 from __future__ import annotations
@@ -18,12 +18,12 @@ _SETTINGS = ("micro_batch", "checkpointing", "optimizer_kernel")
 
 @dataclass(frozen=True, kw_only=True)
 class Sizes:
-    """The settings that fallbacks change, as they are in force. They are stored in checkpoints, so that the next
-    session does not run out of memory again; they only shrink, and are reset when a person changes these settings.
+    """The current values of the settings that fallbacks change. Checkpoints store them, so that the next session does
+    not run out of memory again; they only shrink, and are reset when the user changes these settings.
     """
 
-    asked: str = ""
-    """The settings that they began from, as text."""
+    requested: str = ""
+    """The user's values of these settings, as text."""
     micro_batch: int = 1
     evaluation_batch: int | None = None
     """None until evaluation needs a smaller size than training."""
@@ -32,30 +32,34 @@ class Sizes:
 
     @classmethod
     def of(cls, settings: Settings) -> Sizes:
-        """The sizes that the settings ask for."""
+        """Return the sizes that the settings request."""
         return cls(
-            asked=" ".join(f"{name}={getattr(settings, name)}" for name in _SETTINGS),
+            requested=" ".join(f"{name}={getattr(settings, name)}" for name in _SETTINGS),
             micro_batch=settings.micro_batch or 1,
             checkpointing=settings.checkpointing,
             optimizer_kernel=settings.optimizer_kernel,
         )
 
     def json(self) -> dict[str, Any]:
-        return dataclasses.asdict(self)
+        """Return the sizes as JSON; checkpoints have `requested` under the key "asked"."""
+        values = dataclasses.asdict(self)
+        return {"asked": values.pop("requested"), **values}
 
     def resumed(self, saved: object) -> Sizes:
-        """The sizes of a checkpoint if it was saved under the same settings; never larger than these settings ask for.
+        """Return a checkpoint's sizes if it was saved under the same settings; they never exceed those of `self`.
 
-        Trainer runs of version 0.1.0 stored the microbatch alone, without the settings.
+        Trainer runs of version 0.1.0 stored only the microbatch, without the settings.
         """
-        if not isinstance(saved, Mapping) or saved.get("asked", self.asked) != self.asked:
+        if not isinstance(saved, Mapping) or saved.get("asked", self.requested) != self.requested:
             return self
-        training, evaluating = saved.get("micro_batch"), saved.get("evaluation_batch")
-        evaluation = (self.evaluation_batch, evaluating if isinstance(evaluating, int) and evaluating > 0 else None)
+        micro_batch, saved_evaluation = saved.get("micro_batch"), saved.get("evaluation_batch")
+        if not isinstance(saved_evaluation, int) or saved_evaluation <= 0:
+            saved_evaluation = None
+        evaluation_sizes = [size for size in (self.evaluation_batch, saved_evaluation) if size]
         return dataclasses.replace(
             self,
-            micro_batch=training if self._is_size(training) else self.micro_batch,
-            evaluation_batch=min(sizes) if (sizes := [each for each in evaluation if each]) else None,
+            micro_batch=micro_batch if self._is_size(micro_batch) else self.micro_batch,
+            evaluation_batch=min(evaluation_sizes) if evaluation_sizes else None,
             checkpointing="full" if saved.get("checkpointing") == "full" else self.checkpointing,
             optimizer_kernel="for-loop" if saved.get("optimizer_kernel") == "for-loop" else self.optimizer_kernel,
         )
@@ -66,65 +70,67 @@ class Sizes:
 
 @dataclass(frozen=True, kw_only=True)
 class Limits:
-    """What of a model and its optimizer decides which fallbacks there are."""
+    """The properties of a model and its optimizer that decide which fallbacks are possible."""
 
     least_micro_batch: int = 1
     blocks: int = 0
-    """That activation checkpointing can recompute."""
+    """The number of blocks that activation checkpointing can recompute."""
     batched_step: bool = False
-    """Whether the optimizer's step works on many tensors at once."""
+    """Whether the optimizer step updates many tensors at once."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Fallback:
-    """One way to need less memory."""
+    """A change that reduces memory."""
 
     shrink: Callable[[Sizes, Limits], Sizes | None]
-    """The smaller sizes; None if it cannot be applied (again)."""
+    """Returns the smaller sizes, or None if the fallback cannot be applied (again)."""
     describe: Callable[[Sizes, Limits], str]
-    """Given the smaller sizes."""
+    """Returns a description for the user, given the smaller sizes."""
 
 
 def least_micro_batch(*, batch_norm: bool) -> int:
-    """2 for a model that trains a BatchNorm, since a lone sample has no statistics; 1 for any other."""
+    """Return 2 for a model that trains a BatchNorm, because a single sample has no statistics, and 1 otherwise."""
     return 2 if batch_norm else 1
 
 
 def halved(micro_batch: int, least: int) -> int:
-    """The next smaller microbatch: half, rounded up, and not below `least`; the same if there is none."""
+    """Return half of the microbatch, rounded up and at least `least`; the same microbatch if it cannot be halved."""
     return max(-(-micro_batch // 2), least) if micro_batch > least else micro_batch
 
 
-def _halve(sizes: Sizes, limits: Limits) -> Sizes | None:
+def _halve_micro_batch(sizes: Sizes, limits: Limits) -> Sizes | None:
     smaller = halved(sizes.micro_batch, limits.least_micro_batch)
     return dataclasses.replace(sizes, micro_batch=smaller) if smaller < sizes.micro_batch else None
 
 
-def _recompute(sizes: Sizes, limits: Limits) -> Sizes | None:
+def _recompute_blocks(sizes: Sizes, limits: Limits) -> Sizes | None:
     if not limits.blocks or sizes.checkpointing == "full":
         return None
     return dataclasses.replace(sizes, checkpointing="full")
 
 
-def _go_one_by_one(sizes: Sizes, limits: Limits) -> Sizes | None:
+def _update_single_tensors(sizes: Sizes, limits: Limits) -> Sizes | None:
     if not limits.batched_step or sizes.optimizer_kernel == "for-loop":
         return None
     return dataclasses.replace(sizes, optimizer_kernel="for-loop")
 
 
-SMALLER_MICRO_BATCH = Fallback(shrink=_halve, describe=lambda sizes, _: f"microbatch {sizes.micro_batch}")
+SMALLER_MICRO_BATCH = Fallback(shrink=_halve_micro_batch, describe=lambda sizes, _: f"microbatch {sizes.micro_batch}")
 RECOMPUTE_BLOCKS = Fallback(
-    shrink=_recompute,
-    describe=lambda _, limits: f"activations of all {limits.blocks} blocks computed again in backward",
+    shrink=_recompute_blocks,
+    describe=lambda _, limits: f"the activations of all {limits.blocks} blocks are recomputed in backward",
 )
-ONE_TENSOR_AT_A_TIME = Fallback(shrink=_go_one_by_one, describe=lambda *_: "one tensor after another")
+ONE_TENSOR_AT_A_TIME = Fallback(
+    shrink=_update_single_tensors, describe=lambda *_: "the optimizer updates one tensor at a time"
+)
 
 FALLBACKS: Mapping[Phase, tuple[Fallback, ...]] = {
     "update": (SMALLER_MICRO_BATCH, RECOMPUTE_BLOCKS),
     "optimizer step": (ONE_TENSOR_AT_A_TIME, SMALLER_MICRO_BATCH, RECOMPUTE_BLOCKS),
     "evaluation": (SMALLER_MICRO_BATCH,),
 }
-"""By the phase that ran out of memory, the fallbacks in the order in which they are tried."""
+"""The fallbacks of each phase that can run out of memory, in the order in which they are tried."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -133,12 +139,12 @@ class Step:
 
     fallback: Fallback
     sizes: Sizes
-    """In force from now on."""
+    """The sizes after the step."""
     description: str
 
 
 def next_step(phase: Phase, sizes: Sizes, limits: Limits) -> Step | None:
-    """The first fallback of the phase that can still be applied; None if nothing is left to try."""
+    """Return the first fallback of the phase that can still be applied, or None."""
     for fallback in FALLBACKS[phase]:
         if smaller := fallback.shrink(sizes, limits):
             return Step(fallback=fallback, sizes=smaller, description=fallback.describe(smaller, limits))
@@ -146,19 +152,19 @@ def next_step(phase: Phase, sizes: Sizes, limits: Limits) -> Step | None:
 
 
 def descriptions(settings: Settings, limits: Limits) -> list[str]:
-    """What happens on out-of-memory, from `settings` on, as a plan prints it; each step stays in force."""
+    """Describe the steps on out-of-memory, starting from `settings`, for a plan; each step remains in effect."""
     sizes, steps = Sizes.of(settings), list[Step]()
     while step := next_step("update", sizes, limits):
         steps.append(step)
         sizes = step.sizes
     micro_batches = [str(step.sizes.micro_batch) for step in steps if step.fallback is SMALLER_MICRO_BATCH]
     return [
-        *([f"micro_batch {', '.join(micro_batches)}"] if micro_batches else []),
+        *([f"micro_batch is reduced to {', '.join(micro_batches)}"] if micro_batches else []),
         *(step.description for step in steps if step.fallback is not SMALLER_MICRO_BATCH),
         *(
-            f"in the optimizer's step: {step.description}"
+            f"if the optimizer step runs out of memory, {step.description}"
             for step in [next_step("optimizer step", Sizes.of(settings), limits)]
             if step and step.fallback is ONE_TENSOR_AT_A_TIME
         ),
-        "an error that says what takes the memory and what would fit",
+        "the run stops with an error that lists what takes the memory and which settings would fit",
     ]

@@ -1,4 +1,4 @@
-"""LoRA through peft: low-rank matrices beside frozen weights."""
+"""LoRA adapters by peft: low-rank matrices added to frozen weights."""
 
 from __future__ import annotations
 
@@ -14,47 +14,51 @@ from shoestring.recipe.options import Adaptation
 EXTRA = "huggingface"
 
 _ATTENTION = ("q_proj", "k_proj", "v_proj", "o_proj", "out_proj", "query", "key", "value", "q", "k", "v", "o")
-_ATTENTION_IN_ONE = ("c_attn", "query_key_value", "qkv_proj", "q_lin", "k_lin", "v_lin", "out_lin", "Wqkv")
-"""How transformers' models name the projections of attention; the second line where they are one layer."""
+_FUSED_ATTENTION = ("c_attn", "query_key_value", "qkv_proj", "q_lin", "k_lin", "v_lin", "out_lin", "Wqkv")
+"""Names of the attention projections in transformers' models; the second line if they are one layer."""
 
 
-def with_adapters(base: nn.Module, wanted: Adaptation) -> nn.Module:
-    """peft's model around `base`: only the adapters are trained, in fp32.
+def with_adapters(base: nn.Module, adaptation: Adaptation) -> nn.Module:
+    """Return peft's model around `base`, in which only the adapters are trained, in fp32.
 
-    Raises UsageError for targets that it has not or that adapters would have no effect on, and where peft is not
-    installed.
+    Raises UsageError for targets that the model does not have or on which adapters would have no effect, and if peft is
+    not installed.
     """
     extras.require(EXTRA, "peft")
-    targets = _targets(base, wanted.lora_targets)  # before peft, which takes seconds to import
+    targets = _find_targets(base, adaptation.lora_targets)  # before importing peft, which takes seconds
     from peft import LoraConfig, get_peft_model
 
-    assert wanted.lora_r is not None
-    adapters = LoraConfig(r=wanted.lora_r, lora_alpha=wanted.lora_alpha or 2 * wanted.lora_r, target_modules=targets)
+    assert adaptation.lora_r is not None
+    adapters = LoraConfig(
+        r=adaptation.lora_r, lora_alpha=adaptation.lora_alpha or 2 * adaptation.lora_r, target_modules=targets
+    )
     with warnings.catch_warnings():
-        # peft asks by a name that a newer transformers calls deprecated.
+        # peft uses a name that newer versions of transformers deprecate.
         warnings.simplefilter("ignore", FutureWarning)
-        anything: Any = base
-        adapted: nn.Module = get_peft_model(anything, adapters)
+        untyped_base: Any = base
+        adapted: nn.Module = get_peft_model(untyped_base, adapters)
     return adapted
 
 
-def _targets(base: nn.Module, wanted: str) -> list[str]:
-    ends = {name.rpartition(".")[2] for name, _ in base.named_modules()}
-    if wanted == "attention":
-        found = [name for name in (*_ATTENTION, *_ATTENTION_IN_ONE) if name in ends]
+def _find_targets(base: nn.Module, setting: str) -> list[str]:
+    endings = {name.rpartition(".")[2] for name, _ in base.named_modules()}
+    if setting == "attention":
+        targets = [name for name in (*_ATTENTION, *_FUSED_ATTENTION) if name in endings]
     else:
-        found = [name.strip() for name in wanted.split(",")]
-    problems = [f"the model has no module {name!r}" for name in found if name.rpartition(".")[2] not in ends]
-    # torch's own attention reads its output's weight past the layer, and an adapter would never be asked.
+        targets = [name.strip() for name in setting.split(",")]
+    problems = [f"the model has no module {name!r}" for name in targets if name.rpartition(".")[2] not in endings]
+    # torch's attention reads the weight of its output projection directly, so an adapter's forward would never run.
     problems += [
-        f"{name} is inside torch's MultiheadAttention, which passes adapters by"
+        f"{name} is inside torch's MultiheadAttention, which bypasses adapters"
         for name, module in base.named_modules()
         if isinstance(base.get_submodule(name.rpartition(".")[0]), nn.MultiheadAttention)
-        and name.rpartition(".")[2] in {end.rpartition(".")[2] for end in found}
+        and name.rpartition(".")[2] in {target.rpartition(".")[2] for target in targets}
         and module is not base
     ]
-    if problems or not found:
+    if problems or not targets:
         raise UsageError(
-            f"lora.targets={wanted} cannot be used", problems=problems, hint="for one, --set lora.targets=q_proj,v_proj"
+            f"lora.targets={setting} cannot be used",
+            problems=problems,
+            hint="for example --set lora.targets=q_proj,v_proj",
         )
-    return found
+    return targets

@@ -1,9 +1,10 @@
-"""Linear layers with 4-bit weights: bitsandbytes' own to train with, and ones that have their memory, to estimate with:
-what is stored and what is made on the way.
+"""Linear layers with 4-bit weights: bitsandbytes' layers for training, and for estimates placeholders with the same
+stored tensors and temporaries.
 
-After `Linear4bit` and `MatMul4Bit` of bitsandbytes 0.45 (`nn/modules.py`, `autograd/_functions.py`): a weight is one
-column of bytes with two values in each, one scale for each 64 of them, and the table of the 16 values that a scale
-multiplies. Forward and backward each unpack the weight for one product; nothing unpacked is kept between them.
+The layout is that of `Linear4bit` and `MatMul4Bit` of bitsandbytes 0.45 (`nn/modules.py`, `autograd/_functions.py`): a
+weight is one column of bytes with two values in each byte, one scale for every 64 values, and a table of the 16 values
+that are multiplied by the scale. Forward and backward each unpack the weight for one product; no unpacked weight is
+saved for backward.
 """
 
 from __future__ import annotations
@@ -22,27 +23,27 @@ from shoestring.recipe import extras
 EXTRA = "bitsandbytes"
 
 BLOCK = 64
-"""Values that share a scale (bitsandbytes' default `blocksize`)."""
+"""The number of values that share a scale (bitsandbytes' default `blocksize`)."""
 SCALES_BLOCK = 256
-"""Scales that share a scale of their own under double quantisation."""
+"""The number of scales that share a second-level scale under double quantization."""
 
 
 class Nf4Linear(nn.Linear):
-    """A frozen linear layer with packed weights; its values do not matter, there are none to load."""
+    """A frozen linear layer with packed weights, for estimates; its weights have no meaningful values."""
 
-    def __init__(self, like: Any, *, compute: torch.dtype, double: bool) -> None:
-        """In the place of `like`, an `nn.Linear` or GPT-2's transposed one: the same shape, and its bias."""
+    def __init__(self, original: Any, *, compute: torch.dtype, double: bool) -> None:
+        """Replace `original`, an `nn.Linear` or GPT-2's transposed layer, with the same shape and its bias."""
         nn.Module.__init__(self)
-        shape: tuple[int, int] = tuple(like.weight.shape)
-        self.out_features, self.in_features = shape[::-1] if _is_transposed(like) else shape
+        shape: tuple[int, int] = tuple(original.weight.shape)
+        self.out_features, self.in_features = shape[::-1] if _is_transposed(original) else shape
         self.compute = compute
-        device = like.weight.device
-        count = like.weight.numel()
+        device = original.weight.device
+        count = original.weight.numel()
         packed = nn.Parameter(torch.zeros(-(-count // 2), 1, dtype=torch.uint8, device=device), requires_grad=False)
-        unpacked: Any = packed
-        unpacked.unpacked_numel = count
+        untyped_parameter: Any = packed
+        untyped_parameter.unpacked_numel = count
         self.weight = packed
-        self.bias = like.bias
+        self.bias = original.bias
         blocks = -(-count // BLOCK)
         self.register_buffer("table", torch.zeros(16, device=device))
         self.register_buffer(
@@ -53,8 +54,8 @@ class Nf4Linear(nn.Linear):
             self.register_buffer("scales_table", torch.zeros(256, device=device))
             self.register_buffer("offset", torch.zeros((), device=device))
 
-    def forward(self, input: Tensor) -> Tensor:  # noqa: A002 - torch's own name for it
-        """The product in the compute type, returned in the type of `input`."""
+    def forward(self, input: Tensor) -> Tensor:  # noqa: A002 - torch's name of the argument
+        """Compute the product in the compute type and return it in the type of `input`."""
         bias = None if self.bias is None else self.bias.to(self.compute)
         scales = [self._buffers[name] for name in ("scales", "scales_of_scales") if name in self._buffers]
         product: Any = _Product.apply
@@ -65,48 +66,48 @@ class Nf4Linear(nn.Linear):
 
 
 MakeLayer = Callable[[Any, torch.dtype, bool], nn.Module]
-"""What takes the place of a layer, given the type to compute in and whether scales are in 8 bits."""
+"""Makes a layer's replacement, given the original layer, the compute type, and whether scales are in 8 bits."""
 
 
-def pretended(like: Any, compute: torch.dtype, double: bool) -> nn.Module:
-    """What takes the place of a linear layer where memory is estimated."""
-    return Nf4Linear(like, compute=compute, double=double)
+def pretended(original: Any, compute: torch.dtype, double: bool) -> nn.Module:
+    """Return the replacement of a linear layer for estimates."""
+    return Nf4Linear(original, compute=compute, double=double)
 
 
-def real(like: Any, compute: torch.dtype, double: bool) -> nn.Module:
-    """What takes its place where it is trained: bitsandbytes' layer, packed when it comes to its device.
+def real(original: Any, compute: torch.dtype, double: bool) -> nn.Module:
+    """Return the replacement of a linear layer for training: bitsandbytes' layer, which packs its weight on the device.
 
-    Its `state_dict` has tensors alone, each by its name, and it is loaded like any other module's. Raises UsageError
-    without bitsandbytes.
+    Its `state_dict` has only named tensors, and it is loaded like that of any other module. Raises UsageError if
+    bitsandbytes is not installed.
     """
     extras.require(EXTRA, "bitsandbytes")
     from bitsandbytes.nn import Linear4bit, Params4bit
 
-    weight = like.weight.detach()
-    weight = weight.T.contiguous() if _is_transposed(like) else weight
+    weight = original.weight.detach()
+    weight = weight.T.contiguous() if _is_transposed(original) else weight
     outputs, inputs = weight.shape
-    # On the meta device no random numbers are drawn for a weight that is not kept.
+    # On the meta device no random numbers are drawn for the initial weight, which is replaced.
     layer: Any = Linear4bit(inputs, outputs, bias=False, compute_dtype=compute, device="meta")
     layer.weight = Params4bit(
         weight, requires_grad=False, compress_statistics=double, quant_type="nf4", blocksize=BLOCK, module=layer
     )
-    if like.bias is not None:
-        # As its first forward would leave it; a checkpoint from before that would not fit one from after.
-        layer.bias = nn.Parameter(like.bias.detach().to(compute), requires_grad=False)
-    # Another packing, in the place of this one and for as long as nothing is saved, where a CPU evaluates.
+    if original.bias is not None:
+        # The first forward casts the bias; casting it here makes checkpoints from before and after that compatible.
+        layer.bias = nn.Parameter(original.bias.detach().to(compute), requires_grad=False)
+    # Disables another packing of the weight, which replaces this one when a CPU evaluates.
     layer.support_avx512bf16_for_cpu = False
     layer.register_state_dict_post_hook(_add_scales)
-    layer.register_load_state_dict_pre_hook(_take_scales)
-    made: nn.Module = layer
-    return made
+    layer.register_load_state_dict_pre_hook(_load_scales)
+    replacement: nn.Module = layer
+    return replacement
 
 
-def quantize(model: nn.Module, make: MakeLayer, *, compute: torch.dtype, double: bool) -> None:
-    """Put 4-bit layers in the place of all linear ones but the output's, and have fp32 in all that is left.
+def quantize(model: nn.Module, make_layer: MakeLayer, *, compute: torch.dtype, double: bool) -> None:
+    """Replace all linear layers except the output layer by 4-bit layers, and cast all other parameters to fp32.
 
-    The latter is peft's `prepare_model_for_kbit_training`: norms, embeddings and the output layer.
+    As in peft's `prepare_model_for_kbit_training`, the latter are norms, embeddings and the output layer.
     """
-    output = _output(model)
+    output = _output_layer(model)
     layers = [
         (parent, name, layer)
         for parent in model.modules()
@@ -114,42 +115,42 @@ def quantize(model: nn.Module, make: MakeLayer, *, compute: torch.dtype, double:
         if (type(layer) is nn.Linear or _is_transposed(layer)) and layer is not output
     ]
     if not layers:
-        raise UsageError("quantization=nf4: the model has no linear layers besides its output")
-    made: set[nn.Parameter] = set()
+        raise UsageError("quantization=nf4: the model has no linear layers besides its output layer")
+    packed_parameters: set[nn.Parameter] = set()
     for parent, name, layer in layers:
-        packed = make(layer, compute, double)
-        made |= set(packed.parameters())
+        packed = make_layer(layer, compute, double)
+        packed_parameters |= set(packed.parameters())
         setattr(parent, name, packed)
     for parameter in model.parameters():
         parameter.requires_grad_(False)
-        if parameter.is_floating_point() and parameter not in made:
+        if parameter.is_floating_point() and parameter not in packed_parameters:
             parameter.data = parameter.data.float()
 
 
-def _scales(layer: Any) -> dict[str, tuple[Any, str]]:
-    """Where a packed layer has what its weight is unpacked with, by the names that bitsandbytes saves it under."""
+def _scale_attributes(layer: Any) -> dict[str, tuple[Any, str]]:
+    """Return the owner and attribute of each tensor that unpacks the weight, by its name in bitsandbytes' state."""
     state = layer.weight.quant_state
     if state is None:
         return {}
-    found = {"absmax": (state, "absmax"), "quant_map": (state, "code")}
+    attributes = {"absmax": (state, "absmax"), "quant_map": (state, "code")}
     if state.nested:
-        found |= {
+        attributes |= {
             "nested_absmax": (state.state2, "absmax"),
             "nested_quant_map": (state.state2, "code"),
             "nested_offset": (state, "offset"),
         }
-    return found
+    return attributes
 
 
 def _add_scales(layer: Any, state: dict[str, Any], prefix: str, _metadata: Any) -> None:
-    """bitsandbytes saves numbers as JSON in a tensor of bytes, whose length depends on them. All but the offset follow
-    from the layer; that one is saved as what it is."""
+    """Replace the numbers that bitsandbytes saves as JSON in a byte tensor, whose length depends on their values. All
+    but the offset follow from the layer; the offset is saved as a tensor."""
     for name in [name for name in state if name.startswith(f"{prefix}weight.")]:
         del state[name]
-    state.update({f"{prefix}weight.{name}": getattr(*place) for name, place in _scales(layer).items()})
+    state.update({f"{prefix}weight.{name}": getattr(*owner) for name, owner in _scale_attributes(layer).items()})
 
 
-def _take_scales(
+def _load_scales(
     layer: Any,
     state: dict[str, Any],
     prefix: str,
@@ -159,26 +160,29 @@ def _take_scales(
     _unexpected: list[str],
     errors: list[str],
 ) -> None:
-    for name, (owner, attribute) in _scales(layer).items():
+    for name, (owner, attribute) in _scale_attributes(layer).items():
         key, own = f"{prefix}weight.{name}", getattr(owner, attribute)
         saved = state.pop(key, None)
         if saved is None:
             missing.append(key)
         elif saved.shape != own.shape or saved.dtype != own.dtype:
-            errors.append(f"{key}: {tuple(saved.shape)} of {saved.dtype}, here {tuple(own.shape)} of {own.dtype}")
+            errors.append(
+                f"{key}: the saved tensor is {tuple(saved.shape)} of {saved.dtype}, the layer's is {tuple(own.shape)} "
+                f"of {own.dtype}"
+            )
         else:
-            # Not into its place: layers share tables.
+            # Not copied in place, because layers share tables.
             setattr(owner, attribute, saved.to(own.device, copy=True))
 
 
 def _is_transposed(layer: nn.Module) -> bool:
-    """Whether it is GPT-2's layer; without transformers there is none."""
+    """Return whether the layer is GPT-2's `Conv1D`, which only exists if transformers is loaded."""
     loaded: Any = sys.modules.get("transformers.pytorch_utils")
     return loaded is not None and type(layer) is loaded.Conv1D
 
 
-def _output(model: nn.Module) -> nn.Module | None:
-    """The layer that transformers keeps as it is: the output embedding, or a head, which is the last linear layer."""
+def _output_layer(model: nn.Module) -> nn.Module | None:
+    """Return the layer that transformers does not quantize: the output embedding, or a head, the last linear layer."""
     find: Any = getattr(model, "get_output_embeddings", None)
     output: nn.Module | None = find() if find else None
     if output is None:
@@ -192,19 +196,19 @@ class _Product(torch.autograd.Function):
     def forward(ctx: Any, values: Tensor, packed: Tensor, bias: Tensor | None, shape: Any, scales: Any) -> Tensor:
         ctx.save_for_backward(packed)
         ctx.shape, ctx.scales = shape, scales
-        return functional.linear(values, _unpacked(packed, shape, scales, values.dtype), bias)
+        return functional.linear(values, _unpack(packed, shape, scales, values.dtype), bias)
 
     @staticmethod
     def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, ...]:
         (packed,) = ctx.saved_tensors
-        weight = _unpacked(packed, ctx.shape, ctx.scales, gradients[0].dtype)
+        weight = _unpack(packed, ctx.shape, ctx.scales, gradients[0].dtype)
         return gradients[0] @ weight, None, None, None, None
 
 
-def _unpacked(packed: Tensor, shape: tuple[int, int], scales: list[Tensor], dtype: torch.dtype) -> Tensor:
-    """The weight in `dtype`; scales in 8 bits are themselves unpacked to fp32 first and dropped after."""
-    plain = torch.empty_like(scales[0], dtype=torch.float32) if len(scales) > 1 else scales[0]
-    # In the place of the kernel that unpacks: an operator that writes the weight, and so takes its time.
+def _unpack(packed: Tensor, shape: tuple[int, int], scales: list[Tensor], dtype: torch.dtype) -> Tensor:
+    """Return the weight in `dtype`; 8-bit scales are unpacked to fp32 first and released afterwards."""
+    fp32_scales = torch.empty_like(scales[0], dtype=torch.float32) if len(scales) > 1 else scales[0]
+    # Stands for the kernel that unpacks: it writes the weight, and therefore takes the same time.
     weight = packed.new_empty(shape, dtype=dtype).zero_()
-    del plain
+    del fp32_scales
     return weight

@@ -1,4 +1,4 @@
-"""What the device has no room for, in host memory: an optimizer's states, and the weights of blocks not in use."""
+"""Offloading to host memory: an optimizer's states, and the weights of blocks that are not in use."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from shoestring.settings import Settings
 from shoestring.techniques import checkpointing, eightbit
 
 Arrived = Callable[[Tensor], None]
-"""Is told of every weight that has come to the device."""
+"""Called with every weight that has been copied to the device."""
 
 HOST = torch.device("cpu")
 
@@ -25,13 +25,14 @@ HOST = torch.device("cpu")
 class HostOptimizer:
     """An optimizer whose arithmetic and states are in host memory.
 
-    Gradients leave the device one after another, and weights come back into their places, so a step needs nothing
-    there. A parameter that is in host memory itself is updated in place. Whoever clips or unscales gradients finds
-    the parameters in `param_groups`, as in any optimizer; states belong to their copies in host memory.
+    Gradients are moved off the device one at a time, and updated weights are copied back in place, so a step needs no
+    device memory. A parameter that is in host memory itself is updated in place. For clipping and unscaling gradients,
+    `param_groups` has the parameters on the device, as in any optimizer; the states belong to their copies in host
+    memory.
     """
 
     def __init__(self, optimizer: Optimizer) -> None:
-        """Take over `optimizer`, before its first step, with its parameters on the device."""
+        """Wrap `optimizer`, before its first step, with its parameters on the device."""
         self._optimizer = optimizer
         self._copies: dict[nn.Parameter, nn.Parameter] = {}
         self._versions: dict[nn.Parameter, int] = {}
@@ -41,28 +42,28 @@ class HostOptimizer:
                     continue
                 self._copies[parameter] = copy = nn.Parameter(parameter.detach().to(HOST, copy=True))
                 self._versions[parameter] = parameter._version
-                if state := optimizer.state.pop(parameter, None):  # Adagrad makes its states at once
-                    optimizer.state[copy] = {name: _on_host(value) for name, value in state.items()}
+                if state := optimizer.state.pop(parameter, None):  # Adagrad creates its states in its constructor
+                    optimizer.state[copy] = {name: _to_host(value) for name, value in state.items()}
 
     @property
     def param_groups(self) -> list[dict[str, Any]]:
-        """The optimizer's own, with the parameters on the device."""
+        """The optimizer's parameter groups, with the parameters on the device."""
         return self._optimizer.param_groups
 
     @property
     def state(self) -> Mapping[Any, Any]:
-        """By parameter in host memory."""
+        """The states by parameter in host memory."""
         return self._optimizer.state
 
     @torch.no_grad()
     def step(self) -> None:
-        """Update every parameter that has a gradient; the gradients on the device are dropped on the way."""
+        """Update every parameter that has a gradient, and release the gradients on the device."""
         for parameter, copy in self._copies.items():
             if parameter._version != self._versions[parameter]:
-                copy.copy_(parameter)  # somebody else has changed it: a checkpoint was loaded
+                copy.copy_(parameter)  # the parameter has changed since the last step: a checkpoint was loaded
             if parameter.grad is not None:
                 copy.grad, parameter.grad = parameter.grad.to(HOST), None
-        with self._at_home():
+        with self._host_parameters():
             self._optimizer.step()
         for parameter, copy in self._copies.items():
             if copy.grad is not None:
@@ -71,141 +72,141 @@ class HostOptimizer:
             self._versions[parameter] = parameter._version
 
     def zero_grad(self, set_to_none: bool = True) -> None:
-        """Clear what an update without a step has left."""
+        """Clear the gradients of an update without a step."""
         self._optimizer.zero_grad(set_to_none)
 
     def state_dict(self) -> dict[str, Any]:
-        """As the optimizer itself would have it on the device: it goes on without offload, and the reverse."""
-        with self._at_home():
+        """Return the same state dict as without offload, so that training can resume with and without offload."""
+        with self._host_parameters():
             return self._optimizer.state_dict()
 
     def load_state_dict(self, saved: dict[str, Any]) -> None:
-        """Take over states, into host memory."""
-        with self._at_home():
+        """Load states into host memory."""
+        with self._host_parameters():
             self._optimizer.load_state_dict(saved)
 
     @contextlib.contextmanager
-    def _at_home(self) -> Iterator[None]:
-        """The optimizer with the copies as its parameters."""
+    def _host_parameters(self) -> Iterator[None]:
+        """Use the copies in host memory as the optimizer's parameters."""
         for group in self._optimizer.param_groups:
             group["params"] = [self._copies.get(parameter, parameter) for parameter in group["params"]]
         device = {copy: parameter for parameter, copy in self._copies.items()}
         try:
             yield
         finally:
-            # Not the groups from before: loading a state makes new ones.
+            # The groups are read again, because loading a state replaces them.
             for group in self._optimizer.param_groups:
                 group["params"] = [device.get(parameter, parameter) for parameter in group["params"]]
 
 
 def at_home(model: nn.Module, blocks: Sequence[nn.Module]) -> set[nn.Parameter]:
-    """The parameters of `blocks`: those that `bring` wants in host memory.
+    """Return the parameters of `blocks`, which `bring` needs in host memory.
 
-    Raises UsageError where there are no blocks, and where one shares a weight with what is outside of all of them:
-    that would be needed in both places.
+    Raises UsageError if there are no blocks, or if a block shares a weight with a module outside of all blocks, which
+    would need the weight both on the device and in host memory.
     """
     if not blocks:
         raise UsageError("offload=parameters: the model has no blocks", hint="offload=optimizer")
-    found = {parameter for block in blocks for parameter in block.parameters()}
-    inside = {module for block in blocks for module in block.modules()}
+    block_parameters = {parameter for block in blocks for parameter in block.parameters()}
+    block_modules = {module for block in blocks for module in block.modules()}
     shared = [
-        f"{name}.{own}"
-        for name, module in model.named_modules()
-        for own, parameter in module._parameters.items()
-        if module not in inside and parameter in found
+        f"{module_name}.{name}"
+        for module_name, module in model.named_modules()
+        for name, parameter in module._parameters.items()
+        if module not in block_modules and parameter in block_parameters
     ]
     if shared:
         raise UsageError(
-            "offload=parameters: a block's weights are used outside of it too",
+            "offload=parameters: a block's weights are also used outside of the block",
             problems=shared,
             hint="offload=optimizer",
         )
-    return found
+    return block_parameters
 
 
 def move(model: nn.Module, recipe: object, settings: Settings, device: torch.device) -> None:
-    """Move the model to `device`, but for the weights that `offload=parameters` has come there when they are needed.
+    """Move the model to `device`, except the weights that `offload=parameters` copies there when they are needed.
 
-    On a CPU host and device are one. To be done before checkpointing. Raises UsageError as `at_home` does.
+    For training on a CPU nothing is offloaded. Call it before checkpointing. Raises UsageError as `at_home` does.
     """
     if settings.offload != "parameters" or device == HOST:
         model.to(device)
         return
     blocks = checkpointing.blocks(model, recipe)
-    stay = {id(parameter) for parameter in at_home(model, blocks)}
-    model._apply(lambda tensor: tensor if id(tensor) in stay else tensor.to(device))
+    host_parameters = {id(parameter) for parameter in at_home(model, blocks)}
+    model._apply(lambda tensor: tensor if id(tensor) in host_parameters else tensor.to(device))
     bring(blocks, device, arrived=lambda _: None)
 
 
 def hosted(optimizer: Optimizer, settings: Settings) -> Optimizer:
-    """The optimizer as it takes its steps: it is as good as one, a `HostOptimizer` where something is offloaded.
+    """Return the optimizer that makes the steps: a `HostOptimizer` with the interface of one if something is offloaded.
 
-    Raises UsageError for bitsandbytes' states, whose kernels and pages are those of the device.
+    Raises UsageError for bitsandbytes' states, whose kernels and pages need the device.
     """
     if settings.offload == "no":
         return optimizer
     if eightbit.is_bitsandbytes(optimizer):
         raise UsageError(
-            f"offload={settings.offload}: bitsandbytes steps on the device",
+            f"offload={settings.offload}: bitsandbytes' optimizers step on the device",
             hint="offload=no with optimizer_states=paged_8bit, or optimizer_states=own",
         )
-    stepping: Any = HostOptimizer(optimizer)
-    return cast(Optimizer, stepping)
+    host_optimizer: Any = HostOptimizer(optimizer)
+    return cast(Optimizer, host_optimizer)
 
 
 def bring(blocks: Sequence[nn.Module], device: torch.device | str, *, arrived: Arrived) -> None:
-    """Have the weights of `blocks`, which are in host memory, come to `device` for each forward, and leave after it.
+    """Copy the weights of `blocks`, which are in host memory, to `device` for each forward, and release them after it.
 
-    For backward they come again: one by one as an operator needs them, or for the whole block where it is computed
-    again. Gradients go to host memory as they are made. To be done before checkpointing, which must include it.
-    Autocast's copies of weights are activations like any other: they stay from forward to backward.
+    For backward they are copied again: one at a time when an operator needs them, or the whole block if it is
+    recomputed. Gradients go to host memory as they are computed. Apply it before checkpointing, so that recomputation
+    includes the copies. Autocast's copies of weights are saved for backward like other activations.
     """
     for block in blocks:
         changed: Any = block
-        changed.forward = _brought(block, device, arrived)
+        changed.forward = _forward_with_copies(block, device, arrived)
 
 
-def _brought(block: nn.Module, device: torch.device | str, arrived: Arrived) -> Callable[..., Any]:
-    # transformers' layers have their own switch for checkpointing around what they do, which would be on the outside.
-    plain = getattr(type(block).forward, "__wrapped__", None)
-    forward = functools.partial(plain, block) if plain else block.forward
+def _forward_with_copies(block: nn.Module, device: torch.device | str, arrived: Arrived) -> Callable[..., Any]:
+    # transformers' layers wrap their forward in checkpointing code, which would not include the copies.
+    unwrapped = getattr(type(block).forward, "__wrapped__", None)
+    forward = functools.partial(unwrapped, block) if unwrapped else block.forward
 
     @functools.wraps(block.forward)
-    def brought(*args: Any, **kwargs: Any) -> Any:
-        with _weights_of(block, device, arrived) as home:
-            # Checkpointing keeps nothing of the inside, and only one can decide what is kept.
-            if checkpointing.is_computed_again(block):
+    def forward_with_copies(*args: Any, **kwargs: Any) -> Any:
+        with _copied_weights(block, device, arrived) as parameters:
+            # A checkpointed block saves none of its tensors, and its own hooks must not be replaced.
+            if checkpointing.is_recomputed(block):
                 return forward(*args, **kwargs)
-            with saved_tensors_hooks(_pack(home), _unpack(device, arrived)):
+            with saved_tensors_hooks(_make_pack_hook(parameters), _make_unpack_hook(device, arrived)):
                 return forward(*args, **kwargs)
 
-    return brought
+    return forward_with_copies
 
 
 @contextlib.contextmanager
-def _weights_of(block: nn.Module, device: torch.device | str, arrived: Arrived) -> Iterator[dict[int, Tensor]]:
-    """The block with its weights on the device; yields the parameter of each by the address of its storage there."""
-    moved: dict[nn.Parameter, Tensor] = {}
-    before: list[tuple[dict[str, Any], dict[str, nn.Parameter | None]]] = []
+def _copied_weights(block: nn.Module, device: torch.device | str, arrived: Arrived) -> Iterator[dict[int, Tensor]]:
+    """Put copies of the block's weights on the device; yield the parameters by the address of their copy's storage."""
+    copies: dict[nn.Parameter, Tensor] = {}
+    originals: list[tuple[dict[str, Any], dict[str, nn.Parameter | None]]] = []
     for module in block.modules():
         slots: dict[str, Any] = module._parameters
-        before.append((slots, dict(slots)))
+        originals.append((slots, dict(slots)))
         for name, parameter in module._parameters.items():
             if parameter is not None:
-                if parameter not in moved:
-                    moved[parameter] = parameter.to(device, copy=True)
-                    arrived(moved[parameter])
-                slots[name] = moved[parameter]
+                if parameter not in copies:
+                    copies[parameter] = parameter.to(device, copy=True)
+                    arrived(copies[parameter])
+                slots[name] = copies[parameter]
     try:
-        yield {tensor.untyped_storage()._cdata: parameter for parameter, tensor in moved.items()}
+        yield {tensor.untyped_storage()._cdata: parameter for parameter, tensor in copies.items()}
     finally:
-        for slots, own in before:
+        for slots, own in originals:
             slots.update(own)
 
 
-def _pack(home: dict[int, Tensor]) -> Callable[[Tensor], Any]:
+def _make_pack_hook(parameters: dict[int, Tensor]) -> Callable[[Tensor], Any]:
     def pack(saved: Tensor) -> Any:
-        parameter = home.get(saved.untyped_storage()._cdata)
+        parameter = parameters.get(saved.untyped_storage()._cdata)
         if parameter is None:
             return saved
         return parameter, saved.size(), saved.stride(), saved.storage_offset()
@@ -213,11 +214,11 @@ def _pack(home: dict[int, Tensor]) -> Callable[[Tensor], Any]:
     return pack
 
 
-def _unpack(device: torch.device | str, arrived: Arrived) -> Callable[[Any], Tensor]:
-    def unpack(kept: Any) -> Tensor:
-        if isinstance(kept, Tensor):
-            return kept
-        parameter, *view = kept
+def _make_unpack_hook(device: torch.device | str, arrived: Arrived) -> Callable[[Any], Tensor]:
+    def unpack(packed: Any) -> Tensor:
+        if isinstance(packed, Tensor):
+            return packed
+        parameter, *view = packed
         weight: Tensor = parameter.detach().to(device, copy=True)
         arrived(weight)
         return weight.as_strided(*view)
@@ -225,5 +226,5 @@ def _unpack(device: torch.device | str, arrived: Arrived) -> Callable[[Any], Ten
     return unpack
 
 
-def _on_host(value: Any) -> Any:
+def _to_host(value: Any) -> Any:
     return value.to(HOST) if isinstance(value, Tensor) else value

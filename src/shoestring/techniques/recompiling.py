@@ -1,9 +1,9 @@
-"""For how many shapes torch compiles a function, and an end there instead of going on uncompiled.
+"""A limit on the number of shapes that torch compiles a function for, which raises instead of continuing uncompiled.
 
-The limits have public names (`torch.compiler.config`) in torch 2.13; before that `torch._dynamo.config` has the same
-ones, from 2.6 on. The exception's name, `FailOnRecompileLimitHit`, stands in `torch.compile`'s documentation and where
-it is imported from does not, so it is known by its name. Where torch has no such limits to set, what is compiled is
-counted here, up to the eight that torch compiles by itself.
+The limits have public names (`torch.compiler.config`) in torch 2.13; `torch._dynamo.config` has the same ones since
+2.6. `torch.compile`'s documentation names the exception, `FailOnRecompileLimitHit`, but not the module to import it
+from, so it is recognized by its name. If torch has no such limits, compilations are counted here, up to torch's default
+of eight.
 """
 
 from __future__ import annotations
@@ -18,53 +18,55 @@ from torch import Tensor
 
 from shoestring.techniques import trees
 
-_PLACES = ("torch.compiler.config", "torch._dynamo.config")
+_MODULES = ("torch.compiler.config", "torch._dynamo.config")
 _NAMES = ("recompile_limit", "accumulated_recompile_limit", "fail_on_recompile_limit_hit")
 _ERROR = "FailOnRecompileLimitHit"
-_TORCHS_OWN = 8
+_DEFAULT_LIMIT = 8
 
 
 class Limit:
-    """On the shapes of all functions that are compiled for one model."""
+    """A limit on the shapes of all functions that are compiled for one model."""
 
     def __init__(self, shapes: int, *, kinds: int = 1) -> None:
-        """So many `shapes` of each of so many `kinds` of functions, where torch lets it be set."""
-        config, count = _config(), shapes * kinds
-        self._shapes = _TORCHS_OWN if config is None else shapes
-        self._seen: set[Hashable] | None = set() if config is None else None
+        """Allow this many `shapes` for each of this many `kinds` of functions, if torch has such a limit."""
+        config, count = _find_config(), shapes * kinds
+        self._shapes = _DEFAULT_LIMIT if config is None else shapes
+        self._compiled: set[Hashable] | None = set() if config is None else None
         if config is not None:
             config.recompile_limit = max(config.recompile_limit, count)
             config.accumulated_recompile_limit = max(config.accumulated_recompile_limit, count)
             config.fail_on_recompile_limit_hit = True
 
-    def on(self, run: Callable[..., Any], kind: Hashable, exceeded: Callable[[int], Exception]) -> Callable[..., Any]:
-        """`run`, a compiled function, that raises what `exceeded` makes of the limit for one shape too many.
+    def guard(
+        self, run: Callable[..., Any], kind: Hashable, make_error: Callable[[int], Exception]
+    ) -> Callable[..., Any]:
+        """Return the compiled function `run` with a check that raises `make_error(limit)` when the limit is exceeded.
 
-        What then ran uncompiled would depend on the order in which shapes came. Functions of one `kind` share what is
-        compiled.
+        Without the check, the shapes that run uncompiled would depend on the order of the shapes. Functions of one
+        `kind` share their compiled code.
         """
 
         @functools.wraps(run)
         def limited(*args: Any, **kwargs: Any) -> Any:
-            if self._seen is not None:
-                self._seen.add((kind, torch.is_grad_enabled(), *map(_described, trees.leaves((args, kwargs)))))
-                if len(self._seen) > self._shapes:
-                    raise exceeded(self._shapes)
+            if self._compiled is not None:
+                self._compiled.add((kind, torch.is_grad_enabled(), *map(_signature, trees.leaves((args, kwargs)))))
+                if len(self._compiled) > self._shapes:
+                    raise make_error(self._shapes)
             try:
                 return run(*args, **kwargs)
             except Exception as error:
                 if type(error).__name__ != _ERROR:
                     raise
-                raise exceeded(self._shapes) from error
+                raise make_error(self._shapes) from error
 
         return limited
 
 
-def _config() -> Any:
-    """Where torch has the limits; None where it has none by their names."""
-    for place in _PLACES:
+def _find_config() -> Any:
+    """Return torch's module that has the limits, or None."""
+    for module in _MODULES:
         try:
-            config = importlib.import_module(place)
+            config = importlib.import_module(module)
         except ImportError:
             continue
         if all(hasattr(config, name) for name in _NAMES):
@@ -72,5 +74,5 @@ def _config() -> Any:
     return None
 
 
-def _described(leaf: Any) -> Any:
+def _signature(leaf: Any) -> Any:
     return (leaf.shape, leaf.dtype, leaf.requires_grad) if isinstance(leaf, Tensor) else type(leaf)

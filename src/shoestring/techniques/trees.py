@@ -1,8 +1,8 @@
-"""What lies in lists, tuples and dictionaries, as torch looks into them.
+"""Functions on nested lists, tuples and dictionaries, with torch's definition of nesting.
 
-torch offers this under a private name only (`torch.utils._pytree`, the same from torch 2.6 to 2.13). It stays: other
-libraries register their own kinds of batches and outputs there, which nothing of ours could know, and their code keeps
-the names where they are.
+torch offers them only under a private name (`torch.utils._pytree`, the same from torch 2.6 to 2.13). They are used
+nevertheless: other libraries register their own types of batches and outputs there, which a reimplementation could not
+know, and that code depends on the same names.
 """
 
 from torch.utils._pytree import tree_flatten as flatten

@@ -1,14 +1,14 @@
-"""torch without its compiler, until somebody has a use for it.
+"""Deferred loading of torch's compiler until it is needed.
 
-Optimizers, activation checkpointing and fake tensors load `torch._dynamo` for a function that does nothing where
-nothing is compiled, for a setting, or for the name of a tensor: a second of processor time and 73 MB in every process
-that trains or traces. Here stand-ins have these few answers. Whoever asks them for anything else, `torch.compile` above
-all, loads the compiler and has it from then on, as has everybody.
+Optimizers, activation checkpointing and fake tensors import `torch._dynamo` for a function that does nothing without
+compilation, for a setting, or for the name of a tensor: this costs a second of processor time and 73 MB in every
+process that trains or traces. Stand-in modules provide these few attributes. Access to any other attribute, in
+particular by `torch.compile`, loads the compiler and replaces the stand-ins.
 
-Private parts, written for torch 2.6 to 2.13 and tested with 2.13: that `torch._dynamo` is loaded on first use; that
-its `disable` and `graph_break` change nothing outside of compiled code; that `torch/_dynamo/config.py` needs no other
-part of it; that without symbolic shapes a `ConstantSource` is only a name. Where the settings cannot be had alone, and
-for every other question, the compiler is loaded as before: slower to begin, all else alike.
+This relies on private parts of torch, was written for torch 2.6 to 2.13 and is tested with 2.13: `torch._dynamo` is
+loaded on first use; its `disable` and `graph_break` have no effect outside of compiled code; `torch/_dynamo/config.py`
+needs no other part of it; without symbolic shapes a `ConstantSource` is only a name. If the settings cannot be loaded
+separately, the compiler is loaded as without this module: the start is slower, and nothing else changes.
 """
 
 from __future__ import annotations
@@ -26,17 +26,17 @@ import torch
 COMPILER = "torch._dynamo"
 _CONFIG, _SOURCE = f"{COMPILER}.config", f"{COMPILER}.source"
 BYTES = 73_000_000
-"""Of host memory, that it takes with what it loads (torch 2.13 on x86-64, resident before and after)."""
+"""Host memory of the compiler and its dependencies (torch 2.13 on x86-64, resident memory before and after)."""
 
-_NOTE = "__dynamo_disable"
-"""Where `torch/_compile.py: _disable_dynamo` notes at a function what the compiler made of it."""
+_DISABLED_ATTRIBUTE = "__dynamo_disable"
+"""The attribute of a function in which `torch/_compile.py: _disable_dynamo` caches the result of `disable`."""
 
 
 def spare_the_compiler() -> None:
-    """Have torch go without it from now on, where nobody has loaded it."""
+    """Install the stand-ins, unless the compiler is already loaded."""
     if COMPILER in sys.modules:
         return
-    config = _config()
+    config = _load_config()
     if config is not None:
         stand_in = _Compiler(config)
         sys.modules |= {COMPILER: stand_in, _SOURCE: stand_in.source}
@@ -45,12 +45,12 @@ def spare_the_compiler() -> None:
 
 
 def loaded() -> bool:
-    """Whether the compiler itself is there."""
+    """Return whether the compiler itself is loaded."""
     return COMPILER in sys.modules and not isinstance(sys.modules[COMPILER], _Compiler)
 
 
-def _config() -> types.ModuleType | None:
-    """The compiler's settings by themselves; None where they are not to be had so."""
+def _load_config() -> types.ModuleType | None:
+    """Load the compiler's settings separately; return None if that is not possible."""
     path = Path(torch.__file__).parent / "_dynamo" / "config.py"
     spec = importlib.util.spec_from_file_location(_CONFIG, path)
     if not path.is_file() or spec is None or spec.loader is None:
@@ -59,71 +59,72 @@ def _config() -> types.ModuleType | None:
     sys.modules[_CONFIG] = module
     try:
         spec.loader.exec_module(module)
-    except Exception:  # noqa: BLE001 - whatever they lack, the compiler has it
+    except Exception:  # noqa: BLE001 - for any error the compiler is loaded instead
         del sys.modules[_CONFIG]
         return None
     return module
 
 
-class _Answering(types.ModuleType):
-    """A module with a few answers in place of the one of its name."""
+class _StandIn(types.ModuleType):
+    """A module with a few attributes that is replaced by the real module of its name on access to any other."""
 
     def __getattr__(self, name: str) -> Any:
-        # Whoever goes through all modules asks for such names, and wants nothing of this one. A package is asked for
-        # its path by who goes on to a module in it.
+        # Code that iterates over all modules reads such names, which must not load the compiler. The import of a
+        # submodule reads the path of its package.
         if name.startswith("__") and (name != "__path__" or self.__name__ != COMPILER):
             raise AttributeError(f"{self.__name__} is not loaded and has no {name}")
-        _load()
+        _load_compiler()
         return getattr(importlib.import_module(self.__name__), name)
 
 
-class _Compiler(_Answering):
+class _Compiler(_StandIn):
     def __init__(self, config: types.ModuleType) -> None:
         super().__init__(COMPILER)
         self.config, self.source = config, _Source(_SOURCE)
-        self._left_alone: weakref.WeakSet[types.FunctionType] = weakref.WeakSet()
+        self._unchanged_functions: weakref.WeakSet[types.FunctionType] = weakref.WeakSet()
 
     def graph_break(self, msg: str = "") -> None:
-        """Nothing is compiled that could break."""
+        """Do nothing, because nothing is compiled."""
 
     def disable(self, function: Any = None, *arguments: Any, **named: Any) -> Any:
-        """The function as it is. What is noted at it is forgotten when the compiler comes, which then is asked."""
+        """Return the function unchanged. `forget_functions` drops the cached result when the compiler is loaded."""
         if not isinstance(function, types.FunctionType):
-            return _load().disable(function, *arguments, **named)
-        self._left_alone.add(function)
+            return _load_compiler().disable(function, *arguments, **named)
+        self._unchanged_functions.add(function)
         return function
 
-    def leave(self) -> None:
-        for function in self._left_alone:
-            vars(function).pop(_NOTE, None)
+    def forget_functions(self) -> None:
+        """Drop the cached results of `disable`, so that torch calls the compiler's `disable` for these functions."""
+        for function in self._unchanged_functions:
+            vars(function).pop(_DISABLED_ATTRIBUTE, None)
 
 
-class _Source(_Answering):
-    """Where a tensor comes from, which matters to what compiles it."""
+class _Source(_StandIn):
+    """A stand-in for the module of tensors' sources, which only compilation uses."""
 
     class ConstantSource:
-        """A name that a fake tensor is given."""
+        """The name of a fake tensor."""
 
         def __init__(self, source_name: str) -> None:
             self.source_name = source_name
 
     class RandomValueSource:
-        """None is of this kind."""
+        """A class for `isinstance` checks, which is never instantiated."""
 
 
-def _load() -> Any:
-    """The compiler, in its own place."""
+def _load_compiler() -> Any:
+    """Replace the stand-ins by the compiler and return it."""
     stand_in = sys.modules.get(COMPILER)
     if isinstance(stand_in, _Compiler):
         del sys.modules[COMPILER], sys.modules[_SOURCE], torch._dynamo
-        stand_in.leave()
-        tell_what_is_deterministic()
+        stand_in.forget_functions()
+        copy_determinism_to_compiler()
     return importlib.import_module(COMPILER)
 
 
-def tell_what_is_deterministic() -> None:
-    """Have the compiler keep to deterministic kernels where torch does: it has a setting of its own for that, which
-    `torch.set_deterministic_debug_mode`, unlike `use_deterministic_algorithms`, does not load it to set.
+def copy_determinism_to_compiler() -> None:
+    """Set the compiler's own determinism setting to torch's: `torch.set_deterministic_debug_mode`, unlike
+    `use_deterministic_algorithms`, does not load the compiler to set it.
     """
     if torch.are_deterministic_algorithms_enabled():
         torch.use_deterministic_algorithms(True, warn_only=torch.is_deterministic_algorithms_warn_only_enabled())

@@ -1,4 +1,4 @@
-"""Candidates whose costs a test says, so that a search over them needs no traces."""
+"""Candidates with given costs, so that a search over them needs no traces."""
 
 from dataclasses import replace
 from types import SimpleNamespace
@@ -11,23 +11,23 @@ T4 = targets.find("t4")
 GIB = 2**30
 
 
-class Made(Candidates):
-    """Candidates of a cost that is said: bytes for each sample and precision, and seconds."""
+class FakeCandidates(Candidates):
+    """Candidates whose bytes and seconds are functions of their settings; `evaluated` has those that were evaluated."""
 
     def __init__(self, *, bytes_of, seconds=None, effective_batch=64, target=T4, blocks=0, weights=0, batch_norm=False):
-        self.bytes_of, self.seconds, self.target = bytes_of, seconds or usual, target
+        self.bytes_of, self.seconds, self.target = bytes_of, seconds or default_seconds, target
         self.loaded = SimpleNamespace(effective_batch=effective_batch)
         facts = SimpleNamespace(blocks=blocks, weight_bytes=weights, batch_norm=batch_norm)
         self.tracer = SimpleNamespace(facts=facts)
-        self.asked = {}
+        self.evaluated = {}
 
-    def follow(self, settings):
-        if settings not in self.asked:
+    def evaluate(self, settings):
+        if settings not in self.evaluated:
             high = self.bytes_of(settings)
             size = settings.micro_batch
             trace = update(forward=op(flops=10**9 * size), backward=op(flops=2 * 10**9 * size), optimizer=op(size=1000))
             seconds = self.seconds(settings)
-            self.asked[settings] = Candidate(
+            self.evaluated[settings] = Candidate(
                 settings=settings,
                 trace=replace(trace, micro_batch=size, precision=settings.precision),
                 memory=SimpleNamespace(
@@ -38,27 +38,29 @@ class Made(Candidates):
                 ),
                 time=None if seconds is None else SimpleNamespace(value=seconds, parts={"optimizer": 0.0}),
             )
-        return self.asked[settings]
+        return self.evaluated[settings]
 
     def prefetch(self, settings): ...
 
     def seconds_of(self, trace, settings):
         return 0.0 if trace.precision == "fp16" else 0.1
 
-    def seconds_at(self, followed, micro_batch):
-        return usual(followed.settings.replace(micro_batch=micro_batch))
+    def seconds_at(self, candidate, micro_batch):
+        return default_seconds(candidate.settings.replace(micro_batch=micro_batch))
 
 
-def usual(settings):
+def default_seconds(settings):
     """Arithmetic in proportion, twice as fast in 16 bits, a third more for all of 8 blocks, and a launch each."""
-    again = int({"no": 0, "full": 8}.get(settings.checkpointing, settings.checkpointing))
-    return (1.0 if settings.precision == "fp32" else 0.5) * (1 + again / 24) + 0.01 * -(-64 // settings.micro_batch)
+    recomputed = int({"no": 0, "full": 8}.get(settings.checkpointing, settings.checkpointing))
+    return (1.0 if settings.precision == "fp32" else 0.5) * (1 + recomputed / 24) + 0.01 * -(
+        -64 // settings.micro_batch
+    )
 
 
-def per_sample(gib, *, blocks=8, floor=0.0):
+def bytes_per_sample(gib, *, blocks=8, floor=0.0):
     def bytes_of(settings):
-        again = {"no": 0, "full": blocks}.get(settings.checkpointing, settings.checkpointing)
-        kept = 1 - 0.9 * int(again) / blocks
-        return round((floor + gib * settings.micro_batch * kept * (1.5 if settings.precision == "fp32" else 1)) * GIB)
+        recomputed = {"no": 0, "full": blocks}.get(settings.checkpointing, settings.checkpointing)
+        saved = 1 - 0.9 * int(recomputed) / blocks
+        return round((floor + gib * settings.micro_batch * saved * (1.5 if settings.precision == "fp32" else 1)) * GIB)
 
     return bytes_of
