@@ -1,7 +1,7 @@
 import torch
+from shoestring.recipes.legal.hierarchy import SIZES, HierarchicalBiLSTM
 
 from shoestring.recipes.legal.documents import Document
-from shoestring.recipes.legal.hierarchy import SIZES, HierarchicalBiLSTM
 from shoestring.recipes.legal.judgments import Judgments, collate, largest
 from shoestring.recipes.legal.tokens import HashedWords
 
