@@ -1,9 +1,9 @@
-"""A recipe on text that may be larger than memory: the next byte of every line of the files in a folder.
+"""A recipe on text that may be larger than memory: predict the next byte in each line of the files in a folder.
 
 shoestring train examples/lines.py --run runs/lines --set data=FOLDER --set stage=yes
 
-The files are shards, read one after the other; lines of about the same length share a microbatch and are padded to its
-longest; with `stage` the folder is first copied to the local disk.
+The files are shards, read sequentially. Lines of similar length share a microbatch and are padded to its longest line.
+With `stage`, the folder is first copied to the local disk.
 """
 
 import argparse
@@ -16,7 +16,7 @@ from torch import nn
 
 from shoestring.pieces import Shards, pad_batch
 
-LONGEST = 256  # bytes of a line that are learnt from
+MAX_LENGTH = 256  # bytes; longer lines are truncated
 PADDING = 0
 
 
@@ -26,7 +26,7 @@ class Options:
     epochs: Annotated[int, "passes over the lines"] = 1
     effective_batch: Annotated[int, "lines in one update"] = 64
     seed: int = 0
-    width: Annotated[int, "of the recurrent layer"] = 64
+    width: Annotated[int, "width of the recurrent layer"] = 64
 
 
 class Lines:
@@ -39,15 +39,15 @@ class Lines:
         return NextByte(self.options.width)
 
     def batch(self, size):
-        return torch.ones(size, LONGEST, dtype=torch.int64)
+        return torch.ones(size, MAX_LENGTH, dtype=torch.int64)
 
     def data(self):
         folder = self.options.data
         files = sorted(folder.glob("*.txt")) if folder.is_dir() else [folder]
-        # One pass to count; a large data set has its counts and lengths in a file beside it.
-        lengths = [[len(line) for line in lines(file)] for file in files]
-        self.lengths = [length for file in lengths for length in file]
-        return Shards(files, map(len, lengths), lines, decode=lambda line: torch.tensor(list(line)))
+        # This reads all files once to count the lines; a large data set would store counts and lengths in a file.
+        lengths = [[len(line) for line in read_lines(file)] for file in files]
+        self.lengths = [length for file_lengths in lengths for length in file_lengths]
+        return Shards(files, map(len, lengths), read_lines, decode=lambda line: torch.tensor(list(line)))
 
     def length(self, _dataset, index):
         return self.lengths[index]
@@ -57,8 +57,8 @@ class Lines:
 
     def loss(self, model, batch):
         losses = nn.functional.cross_entropy(model(batch[:, :-1]).transpose(1, 2), batch[:, 1:], reduction="none")
-        learnt = batch[:, 1:] != PADDING
-        return (losses * learnt).sum(), learnt.sum()
+        mask = batch[:, 1:] != PADDING
+        return (losses * mask).sum(), mask.sum()
 
 
 class NextByte(nn.Module):
@@ -70,9 +70,9 @@ class NextByte(nn.Module):
         return self.next(self.read(self.bytes(batch).transpose(0, 1))[0].transpose(0, 1))
 
 
-def lines(file):
-    """The lines of a file that have something in them, as bytes, one at a time."""
-    with file.open("rb") as text:
-        for line in text:
-            if len(line := line.strip()[:LONGEST]) > 1:
+def read_lines(file):
+    """Yield the lines of a file as bytes, without lines of less than two bytes."""
+    with file.open("rb") as stream:
+        for line in stream:
+            if len(line := line.strip()[:MAX_LENGTH]) > 1:
                 yield line

@@ -1,4 +1,4 @@
-"""A recipe of one's own: tell two spirals apart. Three methods are enough to plan, data() makes it train.
+"""A custom recipe that classifies the points of two spirals. Three methods suffice for a plan; training needs data().
 
 shoestring plan  examples/spiral.py --on kaggle-t4
 shoestring train examples/spiral.py --run runs/spiral

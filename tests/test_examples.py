@@ -13,10 +13,10 @@ from shoestring.runs.launch import LaunchRequest, launch
 from tests.sessions import session
 
 EXAMPLES = Path(__file__).parents[1] / "examples"
-UPDATES = 40  # of own_loop's 15 an epoch
+UPDATES = 40  # own_loop has 15 updates in an epoch
 
 
-def test_the_spirals_are_told_apart(tmp_path):
+def test_the_spirals_are_classified(tmp_path):
     example = EXAMPLES / "spiral.py"
     assert len(example.read_text().splitlines()) < 40
     outcome = launch(str(example), {}, LaunchRequest(run=tmp_path))
@@ -35,7 +35,7 @@ def test_lines_of_text_are_staged_streamed_and_padded(tmp_path, monkeypatch):
     assert launch(str(EXAMPLES / "lines.py"), values, LaunchRequest(run=tmp_path / "run")).status == "finished"
     events = list(read(tmp_path / "run" / "events.jsonl"))
     losses = [event["loss"] for event in events if event["event"] == "progress"]
-    assert losses[-1] < 5.5  # of 256 bytes that are alike it would be 5.55
+    assert losses[-1] < 5.5  # a uniform distribution over 256 bytes has 5.55
     assert any("data is read from" in event["message"] for event in events if event["event"] == "note")
     assert len(list((tmp_path / "local").glob("*/*/copy/slow/*.txt"))) == 3
 
@@ -49,8 +49,8 @@ def own_loop():
 
 
 @pytest.fixture
-def engine(own_loop, tmp_path):
-    """What the engine's run of the same model, loss and data ends with."""
+def engine_state(own_loop, tmp_path):
+    """Return the final state of an engine run with the same model, loss and data."""
 
     class Recipe:
         epochs, effective_batch, seed = 3, 64, 0
@@ -71,64 +71,64 @@ def engine(own_loop, tmp_path):
 
     outcome = session(Recipe(), tmp_path / "engine", {}, stop="SIGTERM", at=UPDATES)
     assert outcome.update == UPDATES
-    return state(tmp_path / "engine")
+    return load_state(tmp_path / "engine")
 
 
-def state(run):
-    """(update, the bits of model and optimizer) of a run's newest checkpoint."""
+def load_state(run):
+    """Return the update and the bits of model and optimizer from a run's newest checkpoint."""
     saved = Store(run / "checkpoints").load()
     adam = saved.state["optimizer"]["state"]
     bits = [*saved.state["model"].values(), *(value for slots in adam.values() for value in slots.values())]
     return saved.update, [tensor.numpy().tobytes() for tensor in bits]
 
 
-def test_a_loop_of_ones_own_is_bit_equal_to_the_engine(own_loop, engine, tmp_path):
+def test_own_loop_is_bit_equal_to_the_engine(own_loop, engine_state, tmp_path):
     assert len((EXAMPLES / "own_loop.py").read_text().splitlines()) <= 40
     own_loop.train(tmp_path / "own", updates=UPDATES)
-    assert state(tmp_path / "own") == engine
+    assert load_state(tmp_path / "own") == engine_state
     own_loop.train(tmp_path / "other", updates=UPDATES, seed=1)
-    assert state(tmp_path / "other")[1] != engine[1]
+    assert load_state(tmp_path / "other")[1] != engine_state[1]
 
 
-def test_also_stopped_and_continued_twice_in_an_epoch(own_loop, engine, tmp_path, monkeypatch):
-    reached, loss = [], own_loop.loss
+def test_own_loop_resumes_twice_in_an_epoch(own_loop, engine_state, tmp_path, monkeypatch):
+    saved_updates, loss = [], own_loop.loss
 
-    def interrupted(model, points):
-        interrupted.left -= 1
-        if not interrupted.left:
+    def interrupting_loss(model, points):
+        interrupting_loss.remaining_calls -= 1
+        if not interrupting_loss.remaining_calls:
             os.kill(os.getpid(), signal.SIGTERM)
         return loss(model, points)
 
-    monkeypatch.setattr(own_loop, "loss", interrupted)
-    for interrupted.left in (3, 5, 1000):
+    monkeypatch.setattr(own_loop, "loss", interrupting_loss)
+    for interrupting_loss.remaining_calls in (3, 5, 1000):
         own_loop.train(tmp_path / "own", updates=UPDATES)
-        reached.append(state(tmp_path / "own")[0])
-    assert reached == [3, 8, UPDATES]
-    assert state(tmp_path / "own") == engine
+        saved_updates.append(load_state(tmp_path / "own")[0])
+    assert saved_updates == [3, 8, UPDATES]
+    assert load_state(tmp_path / "own") == engine_state
 
 
-def test_also_under_a_limit(own_loop, engine, tmp_path):
-    """A limit that no session can keep: it saves after a single update."""
-    for done in range(1, 4):
+def test_own_loop_resumes_under_a_short_limit(own_loop, engine_state, tmp_path):
+    """The limit is shorter than an update, so every session saves after a single update."""
+    for update in range(1, 4):
         own_loop.train(tmp_path / "own", limit_seconds=0.001, updates=UPDATES)
-        assert state(tmp_path / "own")[0] == done
+        assert load_state(tmp_path / "own")[0] == update
     own_loop.train(tmp_path / "own", updates=UPDATES)
-    assert state(tmp_path / "own") == engine
+    assert load_state(tmp_path / "own") == engine_state
 
 
-def test_also_where_memory_runs_out(own_loop, tmp_path, monkeypatch):
-    """From the update that did not fit it is the run with microbatches of half the size, as learnt and kept."""
-    asked, loss = [], own_loop.loss
+def test_own_loop_recovers_from_out_of_memory(own_loop, tmp_path, monkeypatch):
+    """The failed update is repeated with half the microbatch size, which later updates and sessions keep."""
+    sizes, loss = [], own_loop.loss
 
-    def tight(model, points):
-        asked.append(len(points))
+    def limited_loss(model, points):
+        sizes.append(len(points))
         if len(points) > 32:
             raise torch.OutOfMemoryError("CUDA out of memory")
         return loss(model, points)
 
-    monkeypatch.setattr(own_loop, "loss", tight)
+    monkeypatch.setattr(own_loop, "loss", limited_loss)
     own_loop.train(tmp_path / "own", updates=5)
-    assert asked == [64, *[32, 32] * 5]
+    assert sizes == [64, *[32, 32] * 5]
     own_loop.train(tmp_path / "own", updates=6)
-    assert asked[11:] == [32, 32]
+    assert sizes[11:] == [32, 32]
     assert Store(tmp_path / "own" / "checkpoints").load().state["size"] == 32

@@ -1,4 +1,4 @@
-"""Small images in files as the satellites' are."""
+"""Small image files in the format of the satellites' images."""
 
 from pathlib import Path
 from typing import Any
@@ -11,28 +11,28 @@ tifffile = pytest.importorskip("tifffile")
 SIDE = 32
 
 
-def optical(seed: int = 0, bands: int = 13, side: int = SIDE) -> np.ndarray:
-    """(bands, side, side) counts."""
+def optical_image(seed: int = 0, bands: int = 13, side: int = SIDE) -> np.ndarray:
+    """Return (bands, side, side) counts."""
     return np.random.RandomState(seed).randint(0, 12_000, (bands, side, side)).astype(np.uint16)
 
 
-def radar(seed: int = 0, side: int = SIDE) -> np.ndarray:
-    """(2, side, side) decibels."""
+def radar_image(seed: int = 0, side: int = SIDE) -> np.ndarray:
+    """Return (2, side, side) decibels."""
     return np.random.RandomState(seed).uniform(-40, 5, (2, side, side)).astype(np.float32)
 
 
-def write(path: Path, image: np.ndarray, **how: Any) -> Path:
-    """Bands behind pixels, as GLF-CR's own files have them, or else `planarconfig="separate"`."""
+def write_image(path: Path, image: np.ndarray, **options: Any) -> Path:
+    """Write bands last, as in GLF-CR's files, or first with `planarconfig="separate"`; return the path."""
     path.parent.mkdir(parents=True, exist_ok=True)
-    planar = how.pop("planarconfig", "contig")
-    pixels = image if planar == "separate" else np.moveaxis(image, 0, -1)
-    tifffile.imwrite(path, pixels, photometric="minisblack", planarconfig=planar, **how)
+    planar_config = options.pop("planarconfig", "contig")
+    pixels = image if planar_config == "separate" else np.moveaxis(image, 0, -1)
+    tifffile.imwrite(path, pixels, photometric="minisblack", planarconfig=planar_config, **options)
     return path
 
 
-def triplet(root: Path, name: str, seed: int = 0, *, side: int = SIDE) -> str:
-    """The three images of a tile, as the published data.csv names them; returns its row without the split."""
-    write(root / "s1" / name, radar(seed, side))
-    write(root / "s2_cloudfree" / name, optical(seed, side=side))
-    write(root / "s2_cloudy" / name, optical(seed + 100, side=side))
+def write_triplet(root: Path, name: str, seed: int = 0, *, side: int = SIDE) -> str:
+    """Write the three images of a tile in the published folders; return its row of data.csv without the split."""
+    write_image(root / "s1" / name, radar_image(seed, side))
+    write_image(root / "s2_cloudfree" / name, optical_image(seed, side=side))
+    write_image(root / "s2_cloudy" / name, optical_image(seed + 100, side=side))
     return f"s1,s2_cloudfree,s2_cloudy,{name}"

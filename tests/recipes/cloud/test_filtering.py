@@ -9,8 +9,8 @@ LEAK = 0.1
 HIDDEN = 5
 
 
-def directly(features: Tensor, hidden: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
-    """The same by copies: every pixel's square, times its kernel."""
+def filter_by_copies(features: Tensor, hidden: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
+    """Compute the filter with a copy of every pixel's square, multiplied by its kernel."""
     count, channels, height, width = features.shape
     area = len(weight) // channels
     kernels = nn.functional.conv2d(hidden, weight[:, :, None, None], bias)
@@ -21,12 +21,12 @@ def directly(features: Tensor, hidden: Tensor, weight: Tensor, bias: Tensor) -> 
     return (squares * kernels).sum(dim=2)
 
 
-def ours(*inputs: Tensor) -> Tensor:
+def filter_by_blocks(*inputs: Tensor) -> Tensor:
     return dynamic_filter(*inputs, LEAK)
 
 
-def drawn(count: int, channels: int, side: int, height: int, width: int) -> list[Tensor]:
-    """Features, hidden, weight and bias."""
+def random_inputs(count: int, channels: int, side: int, height: int, width: int) -> list[Tensor]:
+    """Return features, hidden, weight and bias."""
     torch.manual_seed(0)
     area = channels * side**2
     shapes = ((count, channels, height, width), (count, HIDDEN, height, width), (area, HIDDEN), (area,))
@@ -34,43 +34,45 @@ def drawn(count: int, channels: int, side: int, height: int, width: int) -> list
 
 
 @pytest.mark.parametrize("rows", [1, 3, 7])
-def test_it_is_what_unfolding_gives_forward_and_backward(rows: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    """However many rows are filtered together: of 7, by 3 one is left over."""
-    monkeypatch.setitem(filtering.KERNELS, "cpu", rows * 3 * 25 * 6)
-    inputs = drawn(2, 3, 5, 7, 6)
-    found, expected = ours(*inputs), directly(*inputs)
-    torch.testing.assert_close(found, expected)
-    weights = torch.randn_like(found)
+def test_result_and_gradients_equal_those_of_unfolding(rows: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The number of rows per block does not matter; 7 rows in blocks of 3 leave a block of 1."""
+    monkeypatch.setitem(filtering.KERNEL_BUDGET, "cpu", rows * 3 * 25 * 6)
+    inputs = random_inputs(2, 3, 5, 7, 6)
+    result, expected = filter_by_blocks(*inputs), filter_by_copies(*inputs)
+    torch.testing.assert_close(result, expected)
+    weights = torch.randn_like(result)
     torch.testing.assert_close(
-        torch.autograd.grad(found, inputs, weights), torch.autograd.grad(expected, inputs, weights)
+        torch.autograd.grad(result, inputs, weights), torch.autograd.grad(expected, inputs, weights)
     )
 
 
-def test_its_gradient_is_that_of_small_differences() -> None:
-    assert torch.autograd.gradcheck(ours, drawn(1, 2, 3, 3, 4))
+def test_gradient_equals_finite_differences() -> None:
+    assert torch.autograd.gradcheck(filter_by_blocks, random_inputs(1, 2, 3, 3, 4))
 
 
-def test_it_keeps_no_kernels() -> None:
-    inputs = drawn(1, 4, 5, 8, 8)
-    kept = {}
+def test_kernels_are_not_saved_for_backward() -> None:
+    inputs = random_inputs(1, 4, 5, 8, 8)
+    saved_sizes = {}
 
-    def keep(tensor: Tensor) -> Tensor:
-        kept[tensor.untyped_storage().data_ptr()] = tensor.numel()
+    def record(tensor: Tensor) -> Tensor:
+        saved_sizes[tensor.untyped_storage().data_ptr()] = tensor.numel()
         return tensor
 
-    with torch.autograd.graph.saved_tensors_hooks(keep, lambda tensor: tensor):
-        result = ours(*inputs)
+    with torch.autograd.graph.saved_tensors_hooks(record, lambda tensor: tensor):
+        result = filter_by_blocks(*inputs)
     assert result.requires_grad
-    features = 4 * (8 * 8 + 12 * 12)  # as they are, and padded
-    assert sum(kept.values()) == features + HIDDEN * 8 * 8 + 4 * 25 * (HIDDEN + 1)
+    features = 4 * (8 * 8 + 12 * 12)  # without and with padding
+    assert sum(saved_sizes.values()) == features + HIDDEN * 8 * 8 + 4 * 25 * (HIDDEN + 1)
 
 
-def test_kernels_in_half_precision_are_summed_in_the_features_type() -> None:
-    features, hidden, weight, bias = (tensor.detach().float().requires_grad_() for tensor in drawn(1, 2, 3, 4, 4))
+def test_half_precision_kernels_are_summed_in_feature_dtype() -> None:
+    features, hidden, weight, bias = (
+        tensor.detach().float().requires_grad_() for tensor in random_inputs(1, 2, 3, 4, 4)
+    )
     half = hidden.detach().bfloat16().requires_grad_()
-    result = ours(features, half, weight, bias)
+    result = filter_by_blocks(features, half, weight, bias)
     assert result.dtype == torch.float32
-    torch.testing.assert_close(result, ours(features, hidden, weight, bias), rtol=0.05, atol=0.2)
+    torch.testing.assert_close(result, filter_by_blocks(features, hidden, weight, bias), rtol=0.05, atol=0.2)
     result.sum().backward()
     assert half.grad is not None and half.grad.dtype == torch.bfloat16
     assert features.grad is not None and features.grad.dtype == torch.float32

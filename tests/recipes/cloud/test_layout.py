@@ -8,18 +8,20 @@ from shoestring.recipes.cloud.triplets import Triplet
 from shoestring.recipes.rows import Rows
 
 
-def tile(root: Path, season: str, roi: int, patch: int, *, kinds: tuple[str, ...] = ("s1", "s2", "s2_cloudy")) -> None:
+def create_tile(
+    root: Path, season: str, roi: int, patch: int, *, kinds: tuple[str, ...] = ("s1", "s2", "s2_cloudy")
+) -> None:
     for kind in kinds:
         path = root / f"{season}_{kind}" / f"{kind}_{roi}" / f"{season}_{kind}_{roi}_p{patch}.tif"
         path.parent.mkdir(parents=True, exist_ok=True)
         path.touch()
 
 
-def names(found: list[Triplet]) -> list[str]:
-    return [Path(triplet.clear).name for triplet in found]
+def clear_names(triplets: list[Triplet]) -> list[str]:
+    return [Path(triplet.clear).name for triplet in triplets]
 
 
-def test_scenes_go_to_their_official_parts_in_order(tmp_path: Path) -> None:
+def test_scenes_are_sorted_into_their_official_parts(tmp_path: Path) -> None:
     for season, roi, patch in (
         ("ROIs2017_winter", 108, 5),
         ("ROIs1158_spring", 1, 100),
@@ -28,17 +30,17 @@ def test_scenes_go_to_their_official_parts_in_order(tmp_path: Path) -> None:
         ("ROIs1970_fall", 139, 7),
         ("ROIs1970_fall", 106, 7),
     ):
-        tile(tmp_path, season, roi, patch)
+        create_tile(tmp_path, season, roi, patch)
     (tmp_path / "ROIs1158_spring_s1" / "s1_1" / "notes.txt").touch()
-    found = read(tmp_path, Rows("refuse"))
-    assert names(found.parts["train"]) == [
+    listing = read(tmp_path, Rows("refuse"))
+    assert clear_names(listing.parts["train"]) == [
         "ROIs1158_spring_s2_1_p30.tif",
         "ROIs1158_spring_s2_1_p100.tif",
         "ROIs1970_fall_s2_106_p7.tif",
     ]
-    assert names(found.parts["validation"]) == ["ROIs1158_spring_s2_17_p2.tif"]
-    assert names(found.parts["test"]) == ["ROIs1970_fall_s2_139_p7.tif", "ROIs2017_winter_s2_108_p5.tif"]
-    assert found.parts["train"][0] == Triplet(
+    assert clear_names(listing.parts["validation"]) == ["ROIs1158_spring_s2_17_p2.tif"]
+    assert clear_names(listing.parts["test"]) == ["ROIs1970_fall_s2_139_p7.tif", "ROIs2017_winter_s2_108_p5.tif"]
+    assert listing.parts["train"][0] == Triplet(
         "ROIs1158_spring_s1/s1_1/ROIs1158_spring_s1_1_p30.tif",
         "ROIs1158_spring_s2/s2_1/ROIs1158_spring_s2_1_p30.tif",
         "ROIs1158_spring_s2_cloudy/s2_cloudy_1/ROIs1158_spring_s2_cloudy_1_p30.tif",
@@ -46,24 +48,24 @@ def test_scenes_go_to_their_official_parts_in_order(tmp_path: Path) -> None:
     )
 
 
-def test_folders_within_folders_are_found(tmp_path: Path) -> None:
-    tile(tmp_path / "deep" / "deeper", "ROIs2017_winter", 8, 1)
-    (found,) = read(tmp_path, Rows("refuse")).parts["train"]
-    assert found.radar == "deep/deeper/ROIs2017_winter_s1/s1_8/ROIs2017_winter_s1_8_p1.tif"
+def test_nested_season_folders_are_read(tmp_path: Path) -> None:
+    create_tile(tmp_path / "deep" / "deeper", "ROIs2017_winter", 8, 1)
+    (triplet,) = read(tmp_path, Rows("refuse")).parts["train"]
+    assert triplet.radar == "deep/deeper/ROIs2017_winter_s1/s1_8/ROIs2017_winter_s1_8_p1.tif"
 
 
-def test_a_tile_without_all_its_images_is_named(tmp_path: Path) -> None:
-    tile(tmp_path, "ROIs2017_winter", 8, 1)
-    tile(tmp_path, "ROIs2017_winter", 8, 2, kinds=("s2",))
+def test_a_tile_with_missing_images_is_reported(tmp_path: Path) -> None:
+    create_tile(tmp_path, "ROIs2017_winter", 8, 1)
+    create_tile(tmp_path, "ROIs2017_winter", 8, 2, kinds=("s2",))
     rows = Rows("refuse")
-    found = read(tmp_path, rows)
-    with pytest.raises(DataError, match="1 of 2 rows") as refused:
-        rows.settle(found.read)
-    (said,) = refused.value.problems
-    assert said.endswith("ROIs2017_winter_s2_8_p2.tif: there is no s1 and no s2_cloudy of this tile")
+    listing = read(tmp_path, rows)
+    with pytest.raises(DataError, match="1 of 2 rows") as error:
+        rows.settle(listing.row_count)
+    (problem,) = error.value.problems
+    assert problem.endswith("ROIs2017_winter_s2_8_p2.tif: this tile has no s1 and no s2_cloudy image")
 
 
-def test_the_official_parts_have_ten_scenes_each_and_none_in_common() -> None:
+def test_official_parts_have_ten_different_scenes_each() -> None:
     assert sum(map(len, TEST.values())) == 10
     assert sum(map(len, VALIDATION.values())) == 10
     assert not any(TEST[season] & VALIDATION[season] for season in TEST)

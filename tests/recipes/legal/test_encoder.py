@@ -1,4 +1,4 @@
-"""Pretrained weights and their tokenizer, from a folder of this machine."""
+"""Pretrained weights and their tokenizer, from a local folder."""
 
 from pathlib import Path
 from shutil import copyfile
@@ -27,53 +27,55 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return path
 
 
-def recipe(folder: Path | str, data: Path | None = None) -> Legal:
-    return Legal(Options(encoder=str(folder), data=data))
+def build_recipe(encoder: Path | str, data: Path | None = None) -> Legal:
+    return Legal(Options(encoder=str(encoder), data=data))
 
 
-def test_its_weights_are_what_training_begins_with(folder: Path) -> None:
-    model = recipe(folder).model()
+def test_pretrained_weights_are_loaded(folder: Path) -> None:
+    model = build_recipe(folder).model()
     expected = BertModel.from_pretrained(folder).state_dict()
-    found = model.encoder.state_dict()
-    assert found.keys() == expected.keys()
-    assert all(torch.equal(found[name], value) for name, value in expected.items())
+    state = model.encoder.state_dict()
+    assert state.keys() == expected.keys()
+    assert all(torch.equal(state[name], value) for name, value in expected.items())
 
 
-def test_its_tokenizer_reads_the_sentences(folder: Path, tmp_path: Path) -> None:
+def test_pretrained_tokenizer_is_used(folder: Path, tmp_path: Path) -> None:
     data = tmp_path / "a.txt"
     data.write_text("\n".join(["The appeal is dismissed.\tDecision\n"] * 3))
-    tokens, _, _ = recipe(folder, data).data()["train"][0]
+    tokens, _, _ = build_recipe(folder, data).data()["train"][0]
     assert [WORDS[token] for token in tokens] == [
         "[CLS]", "[SEP]", "the", "appeal", "is", "dismiss", "##ed", ".", "[SEP]"
     ]  # fmt: skip
 
 
-def test_it_is_estimated_without_its_weights(folder: Path, tmp_path: Path) -> None:
+def test_estimate_does_not_need_the_weights(folder: Path, tmp_path: Path) -> None:
     for file in folder.iterdir():
         if file.suffix != ".safetensors":
             copyfile(file, tmp_path / file.name)
-    found = estimate(recipe(tmp_path), on="t4", micro_batch=2, precision="fp32")
-    assert found.facts.parameters_total == sum(one.numel() for one in recipe(folder).model().parameters())
+    result = estimate(build_recipe(tmp_path), on="t4", micro_batch=2, precision="fp32")
+    assert result.facts.parameters_total == sum(
+        parameter.numel() for parameter in build_recipe(folder).model().parameters()
+    )
 
 
-def test_nothing_is_said_of_random_weights(folder: Path) -> None:
-    made = recipe(folder)
-    made.data()
-    assert not any("random" in note for note in made.notes())
+def test_notes_do_not_mention_random_weights(folder: Path) -> None:
+    recipe = build_recipe(folder)
+    recipe.data()
+    assert not any("random" in note for note in recipe.notes())
 
 
-def test_what_is_not_there_is_refused_and_never_replaced(tmp_path: Path, folder: Path) -> None:
-    with pytest.raises(UsageError, match="cannot be read") as refused:
-        recipe("nobody/has-this").model()
-    assert "download=true" in str(refused.value.hint)
-    with pytest.raises(UsageError, match="no tokenizer"):
-        recipe("nobody/has-this").data()
+def test_missing_files_of_the_encoder_are_errors(tmp_path: Path, folder: Path) -> None:
+    with pytest.raises(UsageError, match="cannot be read") as error:
+        build_recipe("nobody/has-this").model()
+    assert "download=true" in str(error.value.hint)
+    with pytest.raises(UsageError, match="tokenizer cannot be read"):
+        build_recipe("nobody/has-this").data()
     (tmp_path / "config.json").write_text((folder / "config.json").read_text())
     with pytest.raises(UsageError, match="cannot be read"):
-        recipe(tmp_path).model()
+        build_recipe(tmp_path).model()
 
 
-def test_a_folder_is_given_by_its_whole_path(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_folder_must_be_an_absolute_path(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(folder.parent)
-    with pytest.raises(UsageError, match="whole path"):
+    with pytest.raises(UsageError, match="absolute path"):
         Options(encoder=folder.name)

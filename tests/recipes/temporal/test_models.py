@@ -13,7 +13,7 @@ every_architecture = pytest.mark.parametrize("architecture", list(ARCHITECTURES)
 every_size = pytest.mark.parametrize("size", ["full", "tiny"])
 
 
-def parameters(model: nn.Module) -> int:
+def count_parameters(model: nn.Module) -> int:
     return sum(parameter.numel() for parameter in model.parameters())
 
 
@@ -27,18 +27,18 @@ def parameters(model: nn.Module) -> int:
     ],
 )
 def test_full_models_have_the_published_number_of_parameters(architecture: str, count: int) -> None:
-    assert parameters(Temporal(Options(architecture=architecture)).model()) == count
+    assert count_parameters(Temporal(Options(architecture=architecture)).model()) == count
 
 
-def test_a_transformer_of_four_layers_has_the_published_number_of_parameters() -> None:
+def test_four_layer_transformer_has_the_published_parameters() -> None:
     shape = {"seq_len": 20, "width": 128, "heads": 8, "feedforward": 512, "head": 64, "dropout": 0.1}
-    assert parameters(TemporalTransformer(29, 3, layers=4, **shape)) == 806_275
+    assert count_parameters(TemporalTransformer(29, 3, layers=4, **shape)) == 806_275
 
 
 @every_architecture
 def test_tiny_models_have_a_few_thousand_parameters(architecture: str) -> None:
-    most = 20_000 if architecture == "ensemble" else 10_000
-    assert 1000 < parameters(Temporal(Options(architecture=architecture, size="tiny")).model()) < most
+    limit = 20_000 if architecture == "ensemble" else 10_000
+    assert 1000 < count_parameters(Temporal(Options(architecture=architecture, size="tiny")).model()) < limit
 
 
 @every_architecture
@@ -51,7 +51,7 @@ def test_logits_of_three_classes(architecture: str, size: str, seq_len: int) -> 
 
 @every_architecture
 @every_size
-def test_a_step_can_be_followed_without_any_values(architecture: str, size: str) -> None:
+def test_a_step_runs_on_fake_and_meta_tensors(architecture: str, size: str) -> None:
     recipe = Temporal(Options(architecture=architecture, size=size))
     with FakeTensorMode():
         model = recipe.model()
@@ -77,17 +77,17 @@ def test_mixed_precision(architecture: str, precision: torch.dtype) -> None:
     torch.manual_seed(0)
     recipe = Temporal(Options(architecture=architecture, size="tiny", dropout=0.0))
     model, batch = recipe.model().train(), (torch.randn(64, 20, 29), torch.randint(3, (64,)))
-    exact = recipe.loss(model, batch)
+    fp32_loss = recipe.loss(model, batch)
     with torch.autocast("cpu", precision):
         loss = recipe.loss(model, batch)
     loss.backward()
     assert loss.dtype == torch.float32
-    assert float(loss.detach()) == pytest.approx(float(exact.detach()), rel=0.02)
+    assert float(loss.detach()) == pytest.approx(float(fp32_loss.detach()), rel=0.02)
     assert all(parameter.grad.isfinite().all() for parameter in model.parameters())
 
 
 @every_architecture
-def test_every_parameter_learns(architecture: str) -> None:
+def test_every_parameter_gets_a_gradient(architecture: str) -> None:
     torch.manual_seed(0)
     recipe = Temporal(Options(architecture=architecture, size="tiny"))
     model = recipe.model()
@@ -104,14 +104,14 @@ def test_the_same_seed_gives_the_same_model(architecture: str) -> None:
     assert all(map(torch.equal, state().values(), state().values()))
 
 
-def test_the_layers_of_the_transformer_start_differently() -> None:
+def test_transformer_layers_are_initialized_differently() -> None:
     first, second, third, _ = Temporal(Options(architecture="transformer")).model().encoder
     assert not torch.equal(first.linear1.weight, second.linear1.weight)
     assert not torch.equal(second.linear1.weight, third.linear1.weight)
 
 
 @pytest.mark.parametrize("architecture", ["lstm", "transformer"])
-def test_the_order_of_bars_matters_and_the_sample_beside_does_not(architecture: str) -> None:
+def test_output_depends_on_bar_order_not_on_other_samples(architecture: str) -> None:
     torch.manual_seed(0)
     model, inputs = Temporal(Options(architecture=architecture)).model().eval(), torch.randn(2, 20, 29)
     with torch.no_grad():
@@ -120,39 +120,41 @@ def test_the_order_of_bars_matters_and_the_sample_beside_does_not(architecture: 
         torch.testing.assert_close(model(inputs[:1]), logits[:1])
 
 
-def test_the_mlp_sees_the_last_bar_only() -> None:
+def test_the_mlp_uses_the_last_bar_only() -> None:
     model, inputs = Temporal(Options(architecture="mlp")).model().eval(), torch.randn(2, 20, 29)
-    other = torch.randn(2, 20, 29)
-    other[:, -1] = inputs[:, -1]
+    changed = torch.randn(2, 20, 29)
+    changed[:, -1] = inputs[:, -1]
     with torch.no_grad():
-        assert torch.equal(model(other), model(inputs))
+        assert torch.equal(model(changed), model(inputs))
 
 
 @every_architecture
-def test_dropout_is_the_architectures_own_or_the_chosen_one(architecture: str) -> None:
-    def probabilities(**chosen: float) -> set[float]:
-        modules = list(Temporal(Options(architecture=architecture, **chosen)).model().modules())
-        assert not any(module.dropout for module in modules if isinstance(module, nn.LSTM)), "no GPU repeats it"
+def test_dropout_is_the_default_or_the_option(architecture: str) -> None:
+    def probabilities(**options: float) -> set[float]:
+        modules = list(Temporal(Options(architecture=architecture, **options)).model().modules())
+        assert not any(module.dropout for module in modules if isinstance(module, nn.LSTM)), (
+            "dropout of nn.LSTM is not reproducible on a GPU"
+        )
         return {module.p for module in modules if isinstance(module, nn.Dropout)}
 
-    own = MEMBERS.values() if architecture == "ensemble" else [ARCHITECTURES[architecture]]
-    assert probabilities() == {one.dropout for one in own}
+    defaults = MEMBERS.values() if architecture == "ensemble" else [ARCHITECTURES[architecture]]
+    assert probabilities() == {default.dropout for default in defaults}
     assert probabilities(dropout=0.25) == {0.25}
 
 
-def test_lstm_layers_one_by_one_are_torchs_own_of_several() -> None:
+def test_stacked_lstm_layers_equal_a_multi_layer_lstm() -> None:
     torch.manual_seed(0)
-    ours = AttentiveLSTM(29, 3, hidden=8, head=4, dropout=0.4)
+    model = AttentiveLSTM(29, 3, hidden=8, head=4, dropout=0.4)
     torch.manual_seed(0)
-    whole = nn.LSTM(29, 8, 2, batch_first=True, dropout=0.4, bidirectional=True)
+    reference = nn.LSTM(29, 8, 2, batch_first=True, dropout=0.4, bidirectional=True)
     inputs = torch.randn(6, 20, 29)
     torch.manual_seed(1)
-    expected = whole(ours.norm(inputs))[0]
+    expected = reference(model.norm(inputs))[0]
     torch.manual_seed(1)
-    found = []
-    ours.lstm_norm.register_forward_pre_hook(lambda module, given: found.append(given[0]))
-    ours(inputs)
-    assert torch.equal(found[0], expected)
+    norm_inputs = []
+    model.lstm_norm.register_forward_pre_hook(lambda module, arguments: norm_inputs.append(arguments[0]))
+    model(inputs)
+    assert torch.equal(norm_inputs[0], expected)
 
 
 def test_sinusoids_by_hand() -> None:

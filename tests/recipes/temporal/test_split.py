@@ -3,7 +3,7 @@ import pytest
 from shoestring.recipes.temporal.split import borders, is_fold, shares
 
 
-def test_one_split_is_70_15_15() -> None:
+def test_default_split_is_70_15_15() -> None:
     assert borders(1000, None) == [(0, 700), (700, 850), (850, 1000)]
 
 
@@ -16,14 +16,14 @@ def test_folds_expand_and_test_every_later_block_once() -> None:
 
 @pytest.mark.parametrize("moments", [0, 1, 7, 996, 1013])
 @pytest.mark.parametrize("fold", [None, "1/1", "2/3", "7/7"])
-def test_parts_follow_each_other_without_a_gap(moments: int, fold: str | None) -> None:
+def test_parts_are_adjacent(moments: int, fold: str | None) -> None:
     train, validation, test = borders(moments, fold)
     assert 0 == train[0] <= train[1] == validation[0] <= validation[1] == test[0] <= test[1] <= moments
     assert sum(shares(fold)) <= 1 + 1e-9
 
 
 @pytest.mark.parametrize(
-    ("text", "right"),
+    ("text", "expected"),
     [
         ("3/5", True),
         ("1/1", True),
@@ -37,5 +37,5 @@ def test_parts_follow_each_other_without_a_gap(moments: int, fold: str | None) -
         ("-1/5", False),
     ],
 )
-def test_what_a_fold_looks_like(text: str, right: bool) -> None:
-    assert is_fold(text) is right
+def test_is_fold(text: str, expected: bool) -> None:
+    assert is_fold(text) is expected

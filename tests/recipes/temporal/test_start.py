@@ -1,4 +1,4 @@
-"""What nobody uses is not loaded before the first update: neither in training nor where the update is followed."""
+"""Unused modules are not imported before the first update, neither in training nor in the tracing process."""
 
 import json
 import subprocess
@@ -14,46 +14,46 @@ DRIVER = """
 import importlib, json, os, subprocess, sys
 from pathlib import Path
 
-place, shared = Path({place!r}), {shared}
-NOTING = '''
+folder, shared = Path({folder!r}), {shared}
+RECORDING = '''
 import json, runpy, sys
 from pathlib import Path
 from shoestring.trace import child
 
-answer = child._RequestHandler.answer
+original_answer = child._RequestHandler.answer
 
-def noted(session, question):
-    given = answer(session, question)
-    Path({place!r}, "following").write_text(json.dumps(sorted(sys.modules)))
-    return given
+def recorded_answer(session, question):
+    reply = original_answer(session, question)
+    Path({folder!r}, "tracing").write_text(json.dumps(sorted(sys.modules)))
+    return reply
 
-child._RequestHandler.answer = noted
+child._RequestHandler.answer = recorded_answer
 '''
-begin = subprocess.Popen
+original_popen = subprocess.Popen
 
-def popen(command, *arguments, **named):
+def popen(command, *args, **kwargs):
     if command[-2:] == ["-m", "shoestring.trace"]:
-        (place / "begun anew").touch()
-        command = [sys.executable, "-c", NOTING + "runpy.run_module('shoestring.trace', run_name='__main__')"]
-    return begin(command, *arguments, **named)
+        (folder / "new process").touch()
+        command = [sys.executable, "-c", RECORDING + "runpy.run_module('shoestring.trace', run_name='__main__')"]
+    return original_popen(command, *args, **kwargs)
 
 subprocess.Popen = popen
 if shared:
-    exec(NOTING)
+    exec(RECORDING)
 
-def note(*_):
-    if os.getpid() == here and not (place / "training").exists():
-        (place / "training").write_text(json.dumps(sorted(sys.modules)))
+def record(*_):
+    if os.getpid() == training_pid and not (folder / "training").exists():
+        (folder / "training").write_text(json.dumps(sorted(sys.modules)))
 
-class Watching:
-    # Torch is not imported here sooner than training does it.
+class ImportHook:
+    # Torch is not imported here before training imports it.
     def find_spec(self, name, path=None, target=None):
         if name == "shoestring.train.loop":
-            importlib.import_module("torch.optim.optimizer").register_optimizer_step_pre_hook(note)
+            importlib.import_module("torch.optim.optimizer").register_optimizer_step_pre_hook(record)
         return None
 
-here = os.getpid()
-sys.meta_path.insert(0, Watching())
+training_pid = os.getpid()
+sys.meta_path.insert(0, ImportHook())
 if shared:
     import torch
 import shoestring
@@ -61,17 +61,17 @@ from shoestring.trace import tracer
 
 tracer._torch_can_be_shared = lambda: shared
 
-shoestring.train("temporal", run=place / "run", size="tiny", epochs=1)
+shoestring.train("temporal", run=folder / "run", size="tiny", epochs=1)
 """
 
 
 @pytest.mark.parametrize("shared", [False, True])
 def test_nothing_unused_is_loaded_before_the_first_update(shared: bool, tmp_path: Path) -> None:
-    code = DRIVER.format(place=str(tmp_path), shared=shared)
-    done = subprocess.run([sys.executable, "-W", "ignore", "-c", code], capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stderr
-    assert (tmp_path / "begun anew").exists() is not shared
-    training, following = (set(json.loads((tmp_path / name).read_text())) for name in ("training", "following"))
-    assert "torch.optim" in training and "shoestring.trace.update" in following
+    code = DRIVER.format(folder=str(tmp_path), shared=shared)
+    result = subprocess.run([sys.executable, "-W", "ignore", "-c", code], capture_output=True, text=True, check=False)
+    assert result.returncode == 0, result.stderr
+    assert (tmp_path / "new process").exists() is not shared
+    training, tracing = (set(json.loads((tmp_path / name).read_text())) for name in ("training", "tracing"))
+    assert "torch.optim" in training and "shoestring.trace.update" in tracing
     assert not training & (UNUSED | COMPILER | {"sympy"})
-    assert not following & (UNUSED | COMPILER)
+    assert not tracing & (UNUSED | COMPILER)

@@ -1,53 +1,53 @@
 import numpy as np
 
-from shoestring.recipes.temporal.features import features
-from shoestring.recipes.temporal.table import CLIP, standardised, tabulate
+from shoestring.recipes.temporal.features import compute_features
+from shoestring.recipes.temporal.table import CLIP, standardise, tabulate
 
-from .market import candles, otherwise_from, several
+from .market import change_future, concatenate, random_bars
 
 
 def test_the_warm_up_is_dropped_for_every_symbol() -> None:
-    one, two = candles(300, symbol="A"), candles(200, symbol="B", seed=1)
-    table = tabulate(several(one, two))
-    warm = 3 * 24  # three days until a third has closed
-    assert np.bincount(table.symbol).tolist() == [300 - warm, 200 - warm]
+    first, second = random_bars(300, symbol="A"), random_bars(200, symbol="B", seed=1)
+    table = tabulate(concatenate(first, second))
+    warm_up = 3 * 24  # bars until the third day has closed
+    assert np.bincount(table.symbol).tolist() == [300 - warm_up, 200 - warm_up]
     assert np.isfinite(table.features).all()
-    assert (table.close == np.concatenate([one["close"][warm:], two["close"][warm:]])).all()
-    assert (table.features[228:] == features(two, "4 hours", "1 day")[warm:].to_numpy(np.float32)).all()
+    assert (table.close == np.concatenate([first["close"][warm_up:], second["close"][warm_up:]])).all()
+    assert (table.features[228:] == compute_features(second, "4 hours", "1 day")[warm_up:].to_numpy(np.float32)).all()
 
 
-def test_symbols_share_the_calendar_and_not_the_row_numbers() -> None:
-    late = candles(300, symbol="B").assign(time=lambda bars: bars["time"] + np.timedelta64(100, "h"))
-    table = tabulate(several(candles(300, symbol="A"), late))
+def test_moments_are_shared_by_all_symbols() -> None:
+    late = random_bars(300, symbol="B").assign(time=lambda bars: bars["time"] + np.timedelta64(100, "h"))
+    table = tabulate(concatenate(random_bars(300, symbol="A"), late))
     first, second = table.moment[table.symbol == 0], table.moment[table.symbol == 1]
     assert first[0] == 0 and (np.diff(first) == 1).all()
-    # B starts 100 hours later but not at midnight, so that its third day closes, for once, 4 hours sooner
+    # B starts 100 hours later and not at midnight, so its third day closes 4 hours sooner relative to its start.
     assert second[0] == 96 and second[-1] == table.moments - 1
 
 
-def test_the_training_part_is_standardised() -> None:
-    table = tabulate(candles(600))
-    scaled = standardised(table, before=300)[table.moment < 300]
-    inside = (np.abs(scaled) < CLIP).all(axis=0)
-    assert inside.sum() > 20
-    np.testing.assert_allclose(scaled[:, inside].mean(axis=0), 0, atol=1e-4)
-    np.testing.assert_allclose(scaled[:, inside].std(axis=0), 1, atol=1e-4)
+def test_the_training_part_is_standardise() -> None:
+    table = tabulate(random_bars(600))
+    scaled = standardise(table, before=300)[table.moment < 300]
+    unclipped = (np.abs(scaled) < CLIP).all(axis=0)
+    assert unclipped.sum() > 20
+    np.testing.assert_allclose(scaled[:, unclipped].mean(axis=0), 0, atol=1e-4)
+    np.testing.assert_allclose(scaled[:, unclipped].std(axis=0), 1, atol=1e-4)
 
 
 def test_the_standard_does_not_know_later_bars() -> None:
-    bars = candles(600)
-    warm = 72
-    table, other = tabulate(bars), tabulate(otherwise_from(bars, warm + 300))
-    assert (standardised(table, before=300)[:300] == standardised(other, before=300)[:300]).all()
-    assert (standardised(table, before=300)[300:] != standardised(other, before=300)[300:]).any()
+    bars = random_bars(600)
+    warm_up = 72
+    table, changed = tabulate(bars), tabulate(change_future(bars, warm_up + 300))
+    assert (standardise(table, before=300)[:300] == standardise(changed, before=300)[:300]).all()
+    assert (standardise(table, before=300)[300:] != standardise(changed, before=300)[300:]).any()
 
 
-def test_a_feature_that_never_changes_stays_small() -> None:
-    table = tabulate(candles(600).assign(volume=0.0))
-    assert (standardised(table, before=300)[:, 13] == 0).all()  # volume20
+def test_a_constant_feature_stays_zero() -> None:
+    table = tabulate(random_bars(600).assign(volume=0.0))
+    assert (standardise(table, before=300)[:, 13] == 0).all()  # volume20
 
 
 def test_an_outlier_is_clipped() -> None:
-    bars = candles(600)
+    bars = random_bars(600)
     bars.loc[500, "high"] = 1e6
-    assert np.abs(standardised(tabulate(bars), before=300)).max() == CLIP
+    assert np.abs(standardise(tabulate(bars), before=300)).max() == CLIP

@@ -12,32 +12,32 @@ from shoestring.recipe.finding import find, load
 from shoestring.recipe.options import option_fields
 from shoestring.recipes.temporal import ARCHITECTURES, Options, Temporal
 
-from .market import candles, written
+from .market import random_bars, write_csv
 
 every_architecture = pytest.mark.parametrize("architecture", list(ARCHITECTURES))
 
 
-def planted(count: int, seed: int = 0) -> tuple[torch.Tensor, torch.Tensor]:
-    """Samples whose class lies in one feature of the last bar."""
+def signal_batch(count: int, seed: int = 0) -> tuple[torch.Tensor, torch.Tensor]:
+    """Return samples whose class depends on one feature of the last bar."""
     torch.manual_seed(seed)
     inputs = torch.randn(count, 4, 29)
     return inputs, (inputs[:, -1, 0] > -0.4).long() + (inputs[:, -1, 0] > 0.4).long()
 
 
-def test_it_is_built_in_and_every_option_is_explained() -> None:
-    found = find("temporal")
-    assert isinstance(found.recipe, Temporal)
-    assert (found.epochs, found.effective_batch, found.seed) == (50, 256, 42)
-    assert all(field.help for field in option_fields(found).values())
+def test_recipe_is_built_in_and_documents_every_option() -> None:
+    loaded = find("temporal")
+    assert isinstance(loaded.recipe, Temporal)
+    assert (loaded.epochs, loaded.effective_batch, loaded.seed) == (50, 256, 42)
+    assert all(field.help for field in option_fields(loaded).values())
 
 
-def test_options_are_read_from_texts() -> None:
-    chosen = load("temporal", {"size": "tiny", "architecture": "mlp", "fold": "3/5", "learning_rate": "0.01"}).recipe
-    assert chosen.options == Options(size="tiny", architecture="mlp", fold="3/5", learning_rate=0.01)
+def test_options_are_parsed_from_text() -> None:
+    recipe = load("temporal", {"size": "tiny", "architecture": "mlp", "fold": "3/5", "learning_rate": "0.01"}).recipe
+    assert recipe.options == Options(size="tiny", architecture="mlp", fold="3/5", learning_rate=0.01)
 
 
-def test_every_bad_option_is_named_at_once() -> None:
-    bad = {
+def test_all_invalid_options_are_reported_at_once() -> None:
+    invalid = {
         "seq_len": 0,
         "horizon": 0,
         "patience": 0,
@@ -48,16 +48,16 @@ def test_every_bad_option_is_named_at_once() -> None:
         "learning_rate": 0.0,
         "fold": "6/5",
     }
-    with pytest.raises(UsageError) as refused:
-        Options(**bad)
-    assert {problem.split("=")[0] for problem in refused.value.problems} == set(bad)
+    with pytest.raises(UsageError) as error:
+        Options(**invalid)
+    assert {problem.split("=")[0] for problem in error.value.problems} == set(invalid)
 
 
-def test_the_edges_of_the_options_are_allowed() -> None:
+def test_limits_of_the_options_are_valid() -> None:
     Options(seq_len=1, horizon=1, patience=1, threshold=0.0, warmup_epochs=0, dropout=0.0, label_smoothing=0.0)
 
 
-def test_a_batch_is_like_those_of_the_data() -> None:
+def test_batch_has_the_shapes_of_real_batches() -> None:
     recipe = Temporal(Options(seq_len=7))
     inputs, labels = recipe.batch(5)
     data = datasets(recipe)["train"]
@@ -68,7 +68,7 @@ def test_a_batch_is_like_those_of_the_data() -> None:
 
 def test_the_loss_is_the_mean_over_the_microbatch() -> None:
     recipe = Temporal(Options(size="tiny", dropout=0.0))
-    model, (inputs, labels) = recipe.model(), planted(8)
+    model, (inputs, labels) = recipe.model(), signal_batch(8)
     parts = [recipe.loss(model, (inputs[start : start + 2], labels[start : start + 2])) for start in range(0, 8, 2)]
     torch.testing.assert_close(torch.stack(parts).mean(), recipe.loss(model, (inputs, labels)))
     smoothed = 0.9 * cross_entropy(model(inputs), labels) - 0.1 * model(inputs).log_softmax(1).mean()
@@ -76,10 +76,10 @@ def test_the_loss_is_the_mean_over_the_microbatch() -> None:
 
 
 @every_architecture
-def test_tiny_learns_a_planted_signal(architecture: str) -> None:
+def test_tiny_models_learn_a_signal(architecture: str) -> None:
     recipe = Temporal(Options(size="tiny", architecture=architecture, seq_len=4, dropout=0.0, learning_rate=2e-2))
     torch.manual_seed(0)
-    model, batch = recipe.model(), planted(128)
+    model, batch = recipe.model(), signal_batch(128)
     optimizer = build_optimizer(recipe, model)
     losses = []
     for update in range(40):
@@ -96,21 +96,21 @@ def test_tiny_learns_a_planted_signal(architecture: str) -> None:
 
 
 @every_architecture
-def test_the_optimizer_is_adamw_at_the_architectures_rate(architecture: str) -> None:
+def test_optimizer_is_adamw_with_the_default_rates(architecture: str) -> None:
     recipe = Temporal(Options(architecture=architecture))
     optimizer = recipe.optimizer(recipe.model())
     assert isinstance(optimizer, torch.optim.AdamW)
-    known = {"lstm": 5e-4, "transformer": 3e-4, "mlp": 1e-3}
-    rates = [*known.values(), 1e-3] if architecture == "ensemble" else [known[architecture]]
+    defaults = {"lstm": 5e-4, "transformer": 3e-4, "mlp": 1e-3}
+    rates = [*defaults.values(), 1e-3] if architecture == "ensemble" else [defaults[architecture]]
     assert [(group["lr"], group["weight_decay"]) for group in optimizer.param_groups] == [
         (rate, 5e-4) for rate in rates
     ]
     assert recipe.clip_norm == (1.0 if architecture == "mlp" else 0.5)
-    chosen = Temporal(Options(architecture=architecture, learning_rate=0.1))
-    assert chosen.optimizer(chosen.model()).param_groups[0]["lr"] == 0.1
+    recipe = Temporal(Options(architecture=architecture, learning_rate=0.1))
+    assert recipe.optimizer(recipe.model()).param_groups[0]["lr"] == 0.1
 
 
-def test_the_schedule_rises_for_the_warmup_and_falls_to_nothing() -> None:
+def test_schedule_warms_up_and_decays_to_zero() -> None:
     factors = [Temporal().schedule(update, 10, 500) for update in range(500)]
     assert factors[:50] == pytest.approx([(update + 1) / 50 for update in range(50)])
     assert factors[50] == 1
@@ -120,7 +120,7 @@ def test_the_schedule_rises_for_the_warmup_and_falls_to_nothing() -> None:
 
 
 @pytest.mark.parametrize(("updates_per_epoch", "total"), [(1, 1), (1, 2), (3, 6), (1, 50)])
-def test_the_schedule_of_a_short_run_still_reaches_the_peak(updates_per_epoch: int, total: int) -> None:
+def test_schedule_of_a_short_run_reaches_the_peak(updates_per_epoch: int, total: int) -> None:
     factors = [Temporal().schedule(update, updates_per_epoch, total) for update in range(total)]
     assert max(factors) == 1
     assert min(factors) > 0
@@ -137,30 +137,32 @@ def test_evaluate_by_hand() -> None:
     data = recipe.data()
     inputs, labels = data["validation"].__getitems__(list(range(50)))
     with torch.no_grad():
-        found = recipe.evaluate(model, [(inputs[:32], labels[:32]), (inputs[32:], labels[32:])])
+        metrics = recipe.evaluate(model, [(inputs[:32], labels[:32]), (inputs[32:], labels[32:])])
         logits = model(inputs).double()
-    picked = logits.log_softmax(1)
-    expected = -(0.9 * picked.gather(1, labels[:, None])[:, 0] + 0.1 * picked.mean(dim=1)).sum() / 50
-    assert found["loss"] == pytest.approx(float(expected), rel=1e-6)
-    assert found["accuracy"] == pytest.approx(float((logits.argmax(1) == labels).double().mean()))
+    log_probabilities = logits.log_softmax(1)
+    expected = (
+        -(0.9 * log_probabilities.gather(1, labels[:, None])[:, 0] + 0.1 * log_probabilities.mean(dim=1)).sum() / 50
+    )
+    assert metrics["loss"] == pytest.approx(float(expected), rel=1e-6)
+    assert metrics["accuracy"] == pytest.approx(float((logits.argmax(1) == labels).double().mean()))
     share = float(labels.bincount().max()) / 50
-    assert found["majority_accuracy"] == pytest.approx(share)
-    present = len(labels.unique())
-    assert found["majority_macro_f1"] == pytest.approx(2 * share / (1 + share) / present)
-    assert all(math.isfinite(value) for value in found.values() if isinstance(value, float))
+    assert metrics["majority_accuracy"] == pytest.approx(share)
+    class_count = len(labels.unique())
+    assert metrics["majority_macro_f1"] == pytest.approx(2 * share / (1 + share) / class_count)
+    assert all(math.isfinite(value) for value in metrics.values() if isinstance(value, float))
 
 
-def test_the_majority_is_that_of_what_is_evaluated() -> None:
+def test_the_majority_is_that_of_the_evaluated_data() -> None:
     recipe = Temporal(Options(size="tiny"))
     inputs, _ = recipe.batch(4)
     with torch.no_grad():
-        found = recipe.evaluate(recipe.model().eval(), [(inputs, torch.tensor([0, 0, 0, 2]))])
-    assert found["majority_accuracy"] == 0.75
+        metrics = recipe.evaluate(recipe.model().eval(), [(inputs, torch.tensor([0, 0, 0, 2]))])
+    assert metrics["majority_accuracy"] == 0.75
 
 
-def test_batches_of_different_sizes_weigh_as_many_samples_as_they_have() -> None:
+def test_batches_are_weighted_by_their_samples() -> None:
     recipe = Temporal(Options(size="tiny"))
-    model, (inputs, labels) = recipe.model().eval(), planted(33)
+    model, (inputs, labels) = recipe.model().eval(), signal_batch(33)
     with torch.no_grad():
         whole = recipe.evaluate(model, [(inputs, labels)])
         uneven = recipe.evaluate(model, [(inputs[:32], labels[:32]), (inputs[32:], labels[32:])])
@@ -168,23 +170,23 @@ def test_batches_of_different_sizes_weigh_as_many_samples_as_they_have() -> None
     assert uneven["macro_f1"] == whole["macro_f1"]
 
 
-def test_notes_say_what_the_data_are(tmp_path: Path) -> None:
+def test_notes_describe_the_data(tmp_path: Path) -> None:
     recipe = Temporal()
     recipe.data()
-    (said,) = recipe.notes()
-    assert "GOOG" in said and "1,047 real daily bars from 2004-08-19 to 2008-10-14" in said
-    assert said.endswith("samples: train 670, validation 123, test 122")
+    (note,) = recipe.notes()
+    assert "GOOG" in note and "1,047 real daily bars from 2004-08-19 to 2008-10-14" in note
+    assert note.endswith("samples: train 670, validation 123, test 122")
 
 
-def test_skipped_rows_are_noted_also_when_the_file_is_not_read_again(tmp_path: Path) -> None:
-    bars = candles(400)
+def test_skipped_rows_are_noted_for_cached_data_too(tmp_path: Path) -> None:
+    bars = random_bars(400)
     bars.loc[100, "close"] = -1.0
-    path = written(tmp_path / "bars.csv", bars)
+    path = write_csv(tmp_path / "bars.csv", bars)
     with pytest.raises(DataError, match="1 of 400 rows cannot be used"):
         Temporal(Options(data=path)).data()
     for _ in range(2):
         recipe = Temporal(Options(data=path, on_bad_rows="skip"))
         recipe.data()
-        what, skipped = recipe.notes()
-        assert what.startswith("data: 399 bars from 2024-01-01 to 2024-01-17")
-        assert "line 102: " in skipped and "close -1 is not positive" in skipped
+        data_note, skipped_note = recipe.notes()
+        assert data_note.startswith("data: 399 bars from 2024-01-01 to 2024-01-17")
+        assert "line 102: " in skipped_note and "close -1 is not positive" in skipped_note

@@ -4,11 +4,11 @@ import pytest
 
 from shoestring.recipes.temporal import timeframes
 
-from .market import candles, several
+from .market import concatenate, random_bars
 
 
 @pytest.mark.parametrize(
-    ("every", "expected"),
+    ("spacing", "expected"),
     [
         ("1min", ("15 minutes", "1 hour")),
         ("15min", ("1 hour", "4 hours")),
@@ -19,8 +19,13 @@ from .market import candles, several
         ("31D", ("1 quarter", "1 year")),
     ],
 )
-def test_the_coarser_timeframes_follow_the_spacing(every: str, expected: tuple[str, str]) -> None:
-    assert timeframes.choose(several(candles(50, every=every), candles(50, symbol="B", every=every))) == expected
+def test_timeframes_depend_on_the_spacing(spacing: str, expected: tuple[str, str]) -> None:
+    assert (
+        timeframes.choose_timeframes(
+            concatenate(random_bars(50, spacing=spacing), random_bars(50, symbol="B", spacing=spacing))
+        )
+        == expected
+    )
     assert set(expected) <= set(timeframes.PERIODS)
 
 
@@ -35,16 +40,16 @@ def test_the_coarser_timeframes_follow_the_spacing(every: str, expected: tuple[s
         ("1 hour", "h"),
     ],
 )
-def test_periods_are_those_of_the_calendar(period: str, alias: str) -> None:
-    bars = candles(3000, every="7h")
-    _, rows = timeframes.coarser(bars, period)
+def test_periods_follow_the_calendar(period: str, alias: str) -> None:
+    bars = random_bars(3000, spacing="7h")
+    _, rows = timeframes.resample(bars, period)
     calendar = bars["time"].dt.to_period(alias)
     assert (np.diff(rows) == (calendar != calendar.shift()).to_numpy()[1:]).all()
 
 
-def test_a_coarser_bar_is_made_of_its_bars() -> None:
-    bars = candles(10)  # hours from midnight on: 4, 4, and 2 of a third
-    coarser, rows = timeframes.coarser(bars, "4 hours")
+def test_a_coarser_bar_aggregates_its_bars() -> None:
+    bars = random_bars(10)  # hourly from midnight: periods of 4, 4 and 2 bars
+    coarser, rows = timeframes.resample(bars, "4 hours")
     assert list(rows) == [0, 0, 0, 0, 1, 1, 1, 1, 2, 2]
     second = bars[4:8]
     expected = [second["open"].iloc[0], second["high"].max(), second["low"].min(), second["close"].iloc[-1]]
@@ -52,22 +57,22 @@ def test_a_coarser_bar_is_made_of_its_bars() -> None:
     assert coarser.loc[1, "volume"] == second["volume"].sum()
 
 
-def test_a_coarser_bar_is_seen_only_from_the_next_period_on() -> None:
-    bars = candles(10)
-    coarser, rows = timeframes.coarser(bars, "4 hours")
-    seen = timeframes.closed(coarser[["close"]], rows)["close"]
-    assert seen[:4].isna().all()  # also not by the last of the four, at whose close it closes
-    assert (seen[4:8] == bars["close"][3]).all()
-    assert (seen[8:] == bars["close"][7]).all()
+def test_a_coarser_bar_is_used_from_the_next_period() -> None:
+    bars = random_bars(10)
+    coarser, rows = timeframes.resample(bars, "4 hours")
+    last_close = timeframes.last_closed(coarser[["close"]], rows)["close"]
+    assert last_close[:4].isna().all()  # including the fourth bar, which closes at the same time
+    assert (last_close[4:8] == bars["close"][3]).all()
+    assert (last_close[8:] == bars["close"][7]).all()
 
 
-def test_a_period_without_bars_does_not_open_the_one_before_it() -> None:
-    bars = candles(12).drop(index=[4, 5, 6, 7]).reset_index(drop=True)
-    coarser, rows = timeframes.coarser(bars, "4 hours")
-    assert list(timeframes.closed(coarser[["close"]], rows)["close"][4:]) == [bars["close"][3]] * 4
+def test_an_empty_period_is_skipped() -> None:
+    bars = random_bars(12).drop(index=[4, 5, 6, 7]).reset_index(drop=True)
+    coarser, rows = timeframes.resample(bars, "4 hours")
+    assert list(timeframes.last_closed(coarser[["close"]], rows)["close"][4:]) == [bars["close"][3]] * 4
 
 
-def test_times_before_1970_are_in_order_too() -> None:
-    bars = candles(60, every="1D").assign(time=pd.date_range("1969-12-01", periods=60, freq="1D"))
-    _, rows = timeframes.coarser(bars, "1 week")
+def test_times_before_1970_are_resampled() -> None:
+    bars = random_bars(60, spacing="1D").assign(time=pd.date_range("1969-12-01", periods=60, freq="1D"))
+    _, rows = timeframes.resample(bars, "1 week")
     assert (np.diff(rows) == (bars["time"].dt.day_of_week == 0).to_numpy()[1:]).all()

@@ -1,8 +1,8 @@
-"""`cloud`: what lies beneath the clouds of an optical satellite image, seen with the help of radar.
+"""The `cloud` recipe: reconstruct the ground beneath the clouds of an optical satellite image with the help of radar.
 
-GLF-CR (Xu et al., 2022): the radar image guides attention over the optical one and fills in what it cannot show.
-Images are those of SEN12MS-CR; without any, synthetic ones are made. What a network is worth shows against leaving the
-cloudy image as it is, so `evaluate` reports both.
+The model is GLF-CR (Xu et al., 2022): the radar image guides the attention over the optical image and fills in what
+the clouds hide. Images are those of SEN12MS-CR; without a data set, synthetic ones are generated. The baseline is the
+unchanged cloudy image, so `evaluate` reports the metrics of both.
 
 The model needs torch alone; images from files need `pip install 'shoestring[cloud]'`.
 """
@@ -24,59 +24,62 @@ if TYPE_CHECKING:
     from shoestring.recipes.cloud.network import Batch
     from shoestring.recipes.cloud.tiles import Crops, Tiles
 
-HALVED_EVERY = 5
-"""Epochs after which the learning rate is half of what it was, as published."""
+EPOCHS_PER_HALVING = 5
+"""Epochs after which the learning rate is halved, as published."""
 
 
 @dataclass(frozen=True, kw_only=True)
-class Size:
-    """What goes with a size where the options leave it open."""
+class SizeDefaults:
+    """Values that depend on the model's size, for options that are None."""
 
     crop: int
     learning_rate: float
 
 
-# Of the tiny one: what learns in seconds on a CPU.
-OWN = {"full": Size(crop=128, learning_rate=1e-4), "tiny": Size(crop=32, learning_rate=3e-3)}
+# The values of the tiny size let it learn within seconds on a CPU.
+DEFAULTS = {"full": SizeDefaults(crop=128, learning_rate=1e-4), "tiny": SizeDefaults(crop=32, learning_rate=3e-3)}
 
 
 @dataclass(frozen=True, kw_only=True)
 class Options:
-    """What may be chosen."""
+    """The options of the recipe."""
 
-    size: Annotated[Literal["full", "tiny"], "the published size, or some ten thousand parameters"] = "full"
+    size: Annotated[Literal["full", "tiny"], "the published model, or one of about ten thousand parameters"] = "full"
     data: Annotated[
         Path | None,
-        "folder of satellite images: SEN12MS-CR's, or one with a data.csv; none: synthetic tiles, made of a photograph "
-        "and a relief",
+        "folder of satellite images: SEN12MS-CR's, or one with a data.csv; none: synthetic tiles, generated from a "
+        "photograph and a relief",
     ] = None
-    table: Annotated[Path | None, "the data.csv where it is not in that folder; none: the one there, if any"] = None
+    table: Annotated[Path | None, "the data.csv if it is outside the data folder; none: the one inside, if any"] = None
     look: Annotated[
         Literal["names", "headers", "pixels"],
-        "how closely all images are looked at before training: whether they are there, their size and length, or every "
-        "pixel",
+        "how images are checked before training: names (the files exist), headers (also their bands, size and length) "
+        "or pixels (also every value)",
     ] = "headers"
-    on_bad_rows: Annotated[Literal["refuse", "skip"], "what to do about images that cannot be used"] = "refuse"
+    on_bad_rows: Annotated[Literal["refuse", "skip"], "stop on unusable images, or skip and count them"] = "refuse"
     weights_from: Annotated[
-        Path | None, "weights to begin with: a run's best or light, or the published ones; none: random"
+        Path | None, "initial weights: the folder best or light of a run, or a file of the published ones; none: random"
     ] = None
     epochs: Annotated[int, "passes over the training data"] = 30
     effective_batch: Annotated[int, "samples in one update"] = 4
-    seed: Annotated[int, "decides initialisation, sample order, crops and dropped paths"] = 42
+    seed: Annotated[int, "seed of the initialisation, sample order, crops and dropped paths"] = 42
     crop: Annotated[
-        int | None, "pixels on a side of what is cut out of a tile, a multiple of 16; none: full 128, tiny 32"
+        int | None, "side in pixels of the square cut from each tile, a multiple of 16; none: full 128, tiny 32"
     ] = None
-    learning_rate: Annotated[float | None, "at first; none: full 1e-4, tiny 3e-3"] = None
-    clip_norm: Annotated[float | None, "the gradient's largest norm; none: any, as published"] = None
+    learning_rate: Annotated[float | None, "initial learning rate; none: full 1e-4, tiny 3e-3"] = None
+    clip_norm: Annotated[float | None, "largest norm of the gradient; none: no clipping, as published"] = None
 
     def __post_init__(self) -> None:
         problems = []
         if self.crop is not None and (self.crop < 16 or self.crop % 16):
-            problems.append(f"crop={self.crop}: must be a multiple of 16, windows of 8 at half the resolution")
+            problems.append(
+                f"crop={self.crop}: must be a multiple of 16, because attention has windows of 8 pixels at half the "
+                "resolution"
+            )
         if self.data is None and self.crop is not None and self.crop > 256:
-            problems.append(f"crop={self.crop}: synthetic tiles have 256 pixels on a side")
+            problems.append(f"crop={self.crop}: synthetic tiles have only 256 pixels on a side")
         if self.table is not None and self.data is None:
-            problems.append(f"table={self.table}: names images below a folder; set data as well")
+            problems.append(f"table={self.table}: its paths are relative to the data folder; set data as well")
         if self.learning_rate is not None and self.learning_rate <= 0:
             problems.append(f"learning_rate={self.learning_rate}: must be more than 0")
         if self.clip_norm is not None and self.clip_norm <= 0:
@@ -92,23 +95,26 @@ class Cloud:
 
     def __init__(self, options: Options | None = None) -> None:
         self.options = options or Options()
-        self._notes: list[str] = []
+        self._data_notes: list[str] = []
 
     @property
     def clip_norm(self) -> float | None:
         return self.options.clip_norm
 
     def model(self) -> nn.Module:
-        from shoestring.recipes.cloud import weights
         from shoestring.recipes.cloud.network import SIZES, CloudRemoval
+        from shoestring.recipes.cloud.weights import load_weights
 
         model = CloudRemoval(SIZES[self.options.size], crop=self._crop)
         if self.options.weights_from is not None:
-            weights.load(self.options.weights_from, model)
+            load_weights(self.options.weights_from, model)
         return model
 
     def batch(self, size: int) -> Batch:
-        """Cloudy (size, 13, crop, crop), radar (size, 2, crop, crop) and clear (size, 13, crop, crop), float32."""
+        """Return cloudy (size, 13, crop, crop), radar (size, 2, crop, crop) and clear (size, 13, crop, crop), float32.
+
+        All values are zero.
+        """
         import torch
 
         from shoestring.recipes.cloud.scale import OPTICAL, RADAR
@@ -117,68 +123,72 @@ class Cloud:
         return cloudy, radar, clear
 
     def loss(self, model: nn.Module, batch: Batch) -> Tensor:
-        """Mean absolute error over all samples, bands and pixels."""
+        """Return the mean absolute error over all samples, bands and pixels."""
         from torch.nn.functional import l1_loss
 
         cloudy, radar, clear = batch
         return l1_loss(model(cloudy, radar), clear)
 
     def data(self) -> dict[str, Crops]:
-        """`train`, `validation` and `test`, as far as there are triplets of them.
+        """Return the datasets `train`, `validation` and `test`; a part without triplets is missing.
 
-        Raises UsageError where the extra is not installed, DataError for images that cannot be trained on.
+        Raises UsageError if the extra is not installed, DataError for unusable images.
         """
         from shoestring.recipes.cloud.tiles import Crops
 
-        tiles, self._notes = self._tiles()
-        return {part: Crops(found, self._crop, anywhere=part == "train") for part, found in tiles.items()}
+        tiles_by_part, self._data_notes = self._load_tiles()
+        return {
+            part: Crops(tiles, self._crop, random_position=part == "train") for part, tiles in tiles_by_part.items()
+        }
 
     def notes(self) -> list[str]:
-        """What is to be known of the data and of the weights that training begins with."""
+        """Return sentences about the data and about the initial weights."""
         source = self.options.weights_from
-        return [*self._notes, f"weights are those of {source}" if source else "weights are random at first"]
+        weights_note = f"training starts from the weights in {source}" if source else "initial weights are random"
+        return [*self._data_notes, weights_note]
 
     def optimizer(self, model: nn.Module) -> Optimizer:
         import torch
 
         learning_rate = self.options.learning_rate
         return torch.optim.Adam(
-            model.parameters(), lr=OWN[self.options.size].learning_rate if learning_rate is None else learning_rate
+            model.parameters(), lr=DEFAULTS[self.options.size].learning_rate if learning_rate is None else learning_rate
         )
 
     def schedule(self, update: int, updates_per_epoch: int, total_updates: int) -> float:  # noqa: ARG002
-        """Half as much every fifth epoch."""
-        return float(0.5 ** (update // updates_per_epoch // HALVED_EVERY))
+        """Return a factor that is halved every fifth epoch."""
+        return float(0.5 ** (update // updates_per_epoch // EPOCHS_PER_HALVING))
 
     def evaluate(self, model: nn.Module, batches: Iterable[Batch]) -> dict[str, Any]:
-        """`psnr` (dB), `ssim`, `sam` (degrees) and `mae`, the mean over all images; the same of the cloudy images as
-        they are, `copy_psnr` and so on; `loss`, which is `mae` by another name.
+        """Return `psnr` (dB), `ssim`, `sam` (degrees) and `mae`, each the mean over all images.
+
+        `copy_psnr` and so on are the same metrics of the unchanged cloudy images; `loss` equals `mae`.
         """
         import torch
 
         from shoestring.recipes.cloud.metrics import scores
 
-        found: dict[str, list[Tensor]] = {}
+        values_by_name: dict[str, list[Tensor]] = {}
         for cloudy, radar, clear in batches:
             for prefix, image in (("", model(cloudy, radar)), ("copy_", cloudy)):
                 for name, values in scores(image, clear).items():
-                    found.setdefault(prefix + name, []).append(values)
-        means = {name: float(torch.cat(values).nanmean()) for name, values in found.items()}
+                    values_by_name.setdefault(prefix + name, []).append(values)
+        means = {name: float(torch.cat(values).nanmean()) for name, values in values_by_name.items()}
         return {"loss": means.get("mae", float("nan")), **means}
 
-    def _tiles(self) -> tuple[Mapping[str, Tiles], list[str]]:
-        """What samples are cut out of, by part, and what a person should know of it."""
+    def _load_tiles(self) -> tuple[Mapping[str, Tiles], list[str]]:
+        """Return the tiles of each part, and notes about them for the user."""
         if self.options.data is None:
             from shoestring.recipes.cloud import synthetic
 
-            return synthetic.parts(), [synthetic.NOTE]
+            return synthetic.load_parts(), [synthetic.NOTE]
         require("cloud", "tifffile")
         from shoestring.recipes.cloud import measured
         from shoestring.recipes.rows import Rows
 
         rows = Rows(self.options.on_bad_rows)
-        return measured.parts(self.options.data, self.options.table, self.options.look, self._crop, rows)
+        return measured.load_parts(self.options.data, self.options.table, self.options.look, self._crop, rows)
 
     @property
     def _crop(self) -> int:
-        return OWN[self.options.size].crop if self.options.crop is None else self.options.crop
+        return DEFAULTS[self.options.size].crop if self.options.crop is None else self.options.crop

@@ -1,7 +1,7 @@
-"""Reading the pixels of a GeoTIFF, and what is wrong with one.
+"""Reading and validating the pixels of a GeoTIFF.
 
-tifffile reads what lies in the file plainly or by deflate; LZW and the predictor of floating-point numbers need
-imagecodecs beside it. Neither looks anywhere but into the file it is given.
+tifffile reads uncompressed and deflate-compressed data by itself; LZW and the floating-point predictor need imagecodecs
+as well. Neither library reads anything but the given file.
 """
 
 import struct
@@ -13,68 +13,71 @@ import numpy as np
 import tifffile
 from numpy.typing import NDArray
 
-LARGEST = 4096
-"""Pixels on a side: a header that claims more would have memory taken for what the file cannot hold."""
+MAX_SIDE = 4096
+"""Largest side in pixels: a header that claims more would allocate memory for pixels that the file cannot contain."""
 TYPES = ("uint8", "uint16", "int16", "uint32", "int32", "float32", "float64")
 
-# What tifffile and its codecs raise for files that are cut off or no TIFF at all.
+# Exceptions of tifffile and its codecs for files that are truncated or not TIFF at all.
 _UNREADABLE = (OSError, ValueError, TypeError, LookupError, ArithmeticError, RuntimeError, struct.error, zlib.error)
 
 
 class UnusableImageError(Exception):
-    """Why an image cannot be used; whoever knows in which row of which file it stands says so."""
+    """The reason why an image cannot be used; the caller adds the file and row that name the image."""
 
 
-def look(path: Path, bands: int) -> tuple[int, int]:
-    """(height, width) by the file's header, without reading its pixels.
+def read_size(path: Path, bands: int) -> tuple[int, int]:
+    """Return (height, width) from the file's header, without reading its pixels.
 
-    Raises UnusableImageError where it has not so many bands, or its pixels are not all there.
+    Raises UnusableImageError if the number of bands differs from `bands` or the file is shorter than its pixels.
     """
-    with _opened(path) as file:
+    with _open(path) as file:
         try:
-            return _checked(file, bands)
+            return _validated_size(file, bands)
         except _UNREADABLE as error:
             raise UnusableImageError(f"cannot be read: {error}") from error
 
 
-def read(path: Path, bands: int) -> NDArray[np.generic]:
-    """The pixels (bands, height, width) of the file's first image, as they stand in it.
+def read_pixels(path: Path, bands: int) -> NDArray[np.generic]:
+    """Return the pixels (bands, height, width) of the file's first image in the file's own dtype.
 
-    Raises UnusableImageError as `look` does, and where a pixel is no finite number.
+    Raises UnusableImageError as `read_size` does, and if a value is not finite.
     """
-    with _opened(path) as file:
+    with _open(path) as file:
         try:
-            _checked(file, bands)
+            _validated_size(file, bands)
             page: Any = file.pages[0]
             pixels: NDArray[np.generic] = page.asarray()
         except _UNREADABLE as error:
             raise UnusableImageError(f"cannot be read: {error}") from error
-        by_pixel = page.axes == "YXS"
-    if by_pixel:
+        bands_last = page.axes == "YXS"
+    if bands_last:
         pixels = np.moveaxis(pixels, -1, 0)
-    if pixels.dtype.kind == "f" and (lost := int(np.count_nonzero(~np.isfinite(pixels)))):
-        raise UnusableImageError(f"{lost:,} of {pixels.size:,} values are no finite numbers")
+    if pixels.dtype.kind == "f" and (invalid_count := int(np.count_nonzero(~np.isfinite(pixels)))):
+        raise UnusableImageError(f"{invalid_count:,} of {pixels.size:,} values are not finite")
     return pixels
 
 
-def _opened(path: Path) -> tifffile.TiffFile:
+def _open(path: Path) -> tifffile.TiffFile:
     try:
         return tifffile.TiffFile(path)
     except _UNREADABLE as error:
-        said = error.strerror if isinstance(error, OSError) and error.strerror else error
-        raise UnusableImageError(f"cannot be read: {said}") from error
+        reason = error.strerror if isinstance(error, OSError) and error.strerror else error
+        raise UnusableImageError(f"cannot be read: {reason}") from error
 
 
-def _checked(file: Any, bands: int) -> tuple[int, int]:
+def _validated_size(file: Any, bands: int) -> tuple[int, int]:
+    """Return (height, width), or raise UnusableImageError if the header describes an unusable image."""
     page = file.pages[0]
-    height, width, found = page.imagelength, page.imagewidth, page.samplesperpixel
-    if found != bands:
-        raise UnusableImageError(f"has {found} bands, not {bands}")
-    if page.axes not in ("YXS", "SYX") or not (0 < height <= LARGEST and 0 < width <= LARGEST):
-        raise UnusableImageError(f"is of {page.shape}, not an image of at most {LARGEST} pixels on a side")
+    height, width, actual_bands = page.imagelength, page.imagewidth, page.samplesperpixel
+    if actual_bands != bands:
+        raise UnusableImageError(f"has {actual_bands} bands, not {bands}")
+    if page.axes not in ("YXS", "SYX") or not (0 < height <= MAX_SIDE and 0 < width <= MAX_SIDE):
+        raise UnusableImageError(
+            f"has the shape {page.shape}, not that of an image of at most {MAX_SIDE} pixels a side"
+        )
     if str(page.dtype) not in TYPES:
         raise UnusableImageError(f"has values of type {page.dtype}, not one of {', '.join(TYPES)}")
-    ends = max(map(sum, zip(page.dataoffsets, page.databytecounts, strict=True)), default=0)
-    if ends > file.filehandle.size:
-        raise UnusableImageError(f"ends {ends - file.filehandle.size:,} bytes before its pixels do")
+    required_bytes = max(map(sum, zip(page.dataoffsets, page.databytecounts, strict=True)), default=0)
+    if required_bytes > file.filehandle.size:
+        raise UnusableImageError(f"is truncated: {required_bytes - file.filehandle.size:,} bytes of pixels are missing")
     return height, width

@@ -1,4 +1,4 @@
-"""Tiles that satellites took, from their files."""
+"""Tiles from the image files of satellites."""
 
 from collections.abc import Sequence
 from dataclasses import replace
@@ -9,49 +9,53 @@ from numpy.typing import NDArray
 
 from shoestring.errors import DataError, UsageError
 from shoestring.recipes.cloud import geotiff, layout, scale, table
-from shoestring.recipes.cloud.looking import Look, bands_of, unfit, usable
+from shoestring.recipes.cloud.inspection import InspectionLevel, image_bands, size_problem, usable_triplets
 from shoestring.recipes.cloud.scale import Image
-from shoestring.recipes.cloud.tiles import Place
-from shoestring.recipes.cloud.triplets import Listing, Triplet, shared_scenes
+from shoestring.recipes.cloud.tiles import PlaceWindow
+from shoestring.recipes.cloud.triplets import Listing, Triplet, shared_scenes_notes
 from shoestring.recipes.rows import Rows
 
 
-def parts(
-    data: Path, listing: Path | None, look: Look, crop: int, rows: Rows
-) -> "tuple[dict[str, Measured], list[str]]":
-    """The tiles in the folder `data`, as a `data.csv` lists them or else in SEN12MS-CR's layout, by part as far as
-    there are usable ones, and what a person should know of them. `listing` is a `data.csv` that is elsewhere.
+def load_parts(
+    data: Path, table_path: Path | None, level: InspectionLevel, crop: int, rows: Rows
+) -> "tuple[dict[str, MeasuredTiles], list[str]]":
+    """Return the usable tiles in the folder `data` by part, and notes about them for the user.
 
-    Raises UsageError where there is no such folder, and DataError for what cannot be used unless it is to be
-    skipped.
+    The triplets are those of a `data.csv`, at `table_path` or in the folder, or else of SEN12MS-CR's layout. A part
+    without tiles is missing.
+
+    Raises UsageError if the folder does not exist, and DataError for unusable images unless they are to be skipped.
     """
     if not data.is_dir():
         raise UsageError(
-            f"data={data}: there is no such folder", hint="give the images' folder; table=FILE is a data.csv elsewhere"
+            f"data={data}: the folder does not exist",
+            hint="set data to the folder of the images; table=FILE names a data.csv outside of it",
         )
-    file = data / "data.csv" if listing is None else listing
-    found = table.read(file, data, rows) if listing or file.is_file() else layout.read(data, rows)
-    used = replace(found, parts=usable(found, look, crop, rows))
-    rows.settle(used.read)
-    if not used.parts["train"]:
-        raise _nothing_to_train(data, used)
-    tiles = {part: Measured(used, triplets) for part, triplets in used.parts.items() if triplets}
-    return tiles, [*rows.notes, *shared_scenes(used)]
+    file = data / "data.csv" if table_path is None else table_path
+    listing = table.read(file, data, rows) if table_path or file.is_file() else layout.read(data, rows)
+    usable = replace(listing, parts=usable_triplets(listing, level, crop, rows))
+    rows.settle(usable.row_count)
+    if not usable.parts["train"]:
+        raise _no_training_tiles(data, usable)
+    tiles = {part: MeasuredTiles(usable, triplets) for part, triplets in usable.parts.items() if triplets}
+    return tiles, [*rows.notes, *shared_scenes_notes(usable)]
 
 
-def _nothing_to_train(data: Path, listing: Listing) -> UsageError:
+def _no_training_tiles(data: Path, listing: Listing) -> UsageError:
     if listing.file:
-        there = ", ".join(f"{len(found)} of {part}" for part, found in listing.parts.items())
-        return DataError(f"{listing.file} has no triplets to train on: {there}", hint="their rows begin with 1")
+        counts = ", ".join(f"{part} {len(triplets)}" for part, triplets in listing.parts.items())
+        return DataError(
+            f"{listing.file} has no triplets to train on: {counts}", hint="rows of the training part begin with 1"
+        )
     return DataError(
         f"{data} has no tiles to train on",
-        hint="expected are data.csv, or folders like ROIs1158_spring_s1/s1_1 with ROIs1158_spring_s1_1_p30.tif, "
-        "with …_s2/s2_1 and …_s2_cloudy/s2_cloudy_1 beside",
+        hint="add a data.csv, or folders like ROIs1158_spring_s1/s1_1 with ROIs1158_spring_s1_1_p30.tif, next to "
+        "…_s2/s2_1 and …_s2_cloudy/s2_cloudy_1",
     )
 
 
-class Measured:
-    """The triplets of one part, as `tiles.Tiles`."""
+class MeasuredTiles:
+    """The triplets of one part; implements `tiles.Tiles`."""
 
     def __init__(self, listing: Listing, triplets: Sequence[Triplet]) -> None:
         self._listing, self._triplets = listing, triplets
@@ -59,28 +63,28 @@ class Measured:
     def __len__(self) -> int:
         return len(self._triplets)
 
-    def cut(self, index: int, place: Place) -> tuple[Image, Image, Image]:
-        """As `Tiles.cut`. Raises DataError where an image cannot be read, or has a value that is no number."""
+    def cut(self, index: int, place: PlaceWindow) -> tuple[Image, Image, Image]:
+        """Cut a window as `Tiles.cut` does. Raises DataError if an image is unreadable or has a non-finite value."""
         triplet = self._triplets[index]
-        radar, clear, cloudy = (self._read(triplet, path, bands) for path, bands in bands_of(triplet))
+        radar, clear, cloudy = (self._read(triplet, path, bands) for path, bands in image_bands(triplet))
         window = place(*radar.shape[1:])
-        if problem := unfit({(image.shape[1], image.shape[2]) for image in (radar, clear, cloudy)}, window.side):
+        if problem := size_problem({(image.shape[1], image.shape[2]) for image in (radar, clear, cloudy)}, window.side):
             raise self._unusable(triplet, problem)
         return (
-            scale.reflectance(window.cut(cloudy)),
-            scale.backscatter(window.cut(radar)),
-            scale.reflectance(window.cut(clear)),
+            scale.to_reflectance(window.cut(cloudy)),
+            scale.to_backscatter(window.cut(radar)),
+            scale.to_reflectance(window.cut(clear)),
         )
 
     def _read(self, triplet: Triplet, path: str, bands: int) -> NDArray[np.generic]:
         try:
-            return geotiff.read(self._listing.root / path, bands)
+            return geotiff.read_pixels(self._listing.root / path, bands)
         except geotiff.UnusableImageError as error:
             raise self._unusable(triplet, f"{path} {error}") from error
 
-    def _unusable(self, triplet: Triplet, why: str) -> DataError:
+    def _unusable(self, triplet: Triplet, reason: str) -> DataError:
         line = "" if triplet.line is None else f", line {triplet.line}"
         return DataError(
-            f"{self._listing.whose(triplet)}{line}: {why}",
+            f"{self._listing.source_of(triplet)}{line}: {reason}",
             hint="look=pixels finds all such images before training, and on_bad_rows=skip leaves them out",
         )

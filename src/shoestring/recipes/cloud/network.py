@@ -1,4 +1,4 @@
-"""GLF-CR: two branches of dense blocks that fuse after each, over images at half the resolution."""
+"""GLF-CR: two branches of dense blocks, fused after each block, at half the resolution of the images."""
 
 from __future__ import annotations
 
@@ -9,16 +9,16 @@ from typing import Any, TypeAlias
 import torch
 from torch import Tensor, nn
 
-from shoestring.recipes.cloud.attention import Both, Pair, WindowAttention
+from shoestring.recipes.cloud.attention import Pair, PairModule, WindowAttention
 from shoestring.recipes.cloud.filtering import dynamic_filter
 from shoestring.recipes.cloud.scale import OPTICAL, RADAR
 
 LEAK = 0.1
-"""What of a negative number passes where the kernels of the filters are made."""
+"""Negative slope of the LeakyReLU in the computation of the filter kernels."""
 KERNEL = 5
-"""Side of the filter that each pixel and channel gets."""
+"""Side of the filter of each pixel and channel."""
 STRIDE = 2
-"""Pixels on the side of the square that becomes one pixel with four times the bands."""
+"""Side in pixels of the square that becomes one pixel with four times the bands."""
 
 Batch: TypeAlias = tuple[Tensor, Tensor, Tensor]
 """Cloudy (n, 13, crop, crop), radar (n, 2, crop, crop), clear (n, 13, crop, crop), float32."""
@@ -26,7 +26,7 @@ Batch: TypeAlias = tuple[Tensor, Tensor, Tensor]
 
 @dataclass(frozen=True, kw_only=True)
 class Shape:
-    """How deep and wide; the defaults are the published ones."""
+    """Depth and widths of the network; the defaults are the published values."""
 
     blocks: int = 6
     layers: int = 5
@@ -35,7 +35,7 @@ class Shape:
     heads: int = 8
     upscaled: int = 256
     drop_path: float = 0.2
-    """Of the last layer; it rises from 0 at the first."""
+    """Drop rate of the last layer; it increases linearly from 0 at the first."""
 
 
 SIZES = {
@@ -45,7 +45,7 @@ SIZES = {
 
 
 class CloudRemoval(nn.Module):
-    """Cloudy (n, 13, crop, crop) and radar (n, 2, crop, crop) -> clear (n, 13, crop, crop)."""
+    """GLF-CR: maps cloudy (n, 13, crop, crop) and radar (n, 2, crop, crop) to clear (n, 13, crop, crop)."""
 
     def __init__(self, shape: Shape, *, crop: int) -> None:
         super().__init__()
@@ -53,8 +53,8 @@ class CloudRemoval(nn.Module):
         layers = shape.blocks * shape.layers
         rates = [shape.drop_path * layer / (layers - 1) for layer in range(layers)]
         self.shrink = nn.PixelUnshuffle(STRIDE)
-        self.shallow = Both(nn.Conv2d(bands * STRIDE**2, channels, 5, padding=2) for bands in (OPTICAL, RADAR))
-        self.deeper = Both(_convolution(channels, channels) for _ in Pair._fields)
+        self.shallow = PairModule(nn.Conv2d(bands * STRIDE**2, channels, 5, padding=2) for bands in (OPTICAL, RADAR))
+        self.deeper = PairModule(_convolution(channels, channels) for _ in Pair._fields)
         self.blocks = nn.ModuleList(
             DenseBlock(shape, pixels=pixels, drop_paths=rates[number * shape.layers : (number + 1) * shape.layers])
             for number in range(shape.blocks)
@@ -68,46 +68,49 @@ class CloudRemoval(nn.Module):
         )
 
     def forward(self, cloudy: Tensor, radar: Tensor) -> Tensor:
-        # Convolutions are faster where a pixel's channels lie together, and attention needs no copies there.
+        # Convolutions are faster in channels-last layout, and attention needs no copies in it.
         shrunk = Pair(*(self.shrink(image).contiguous(memory_format=torch.channels_last) for image in (cloudy, radar)))
         first = self.shallow(shrunk)
         images = self.deeper(first)
         optical = []
         for block, fuse in zip(self.blocks, self.fusions, strict=True):
-            # What the last fusion makes of the radar is read by nobody, and its gate learns nothing; so published.
+            # As published, the radar output of the last fusion is unused, so its gate gets no gradient.
             images = fuse(block(images))
             optical.append(images.optical)
-        gathered = self.gather(torch.cat(optical, dim=1)) + first.optical
-        clear: Tensor = self.enlarge(gathered) + cloudy
+        residual = self.gather(torch.cat(optical, dim=1)) + first.optical
+        clear: Tensor = self.enlarge(residual) + cloudy
         return clear
 
 
 class DenseBlock(nn.Module):
-    """A residual dense block (Zhang et al., 2018) on both images, whose every layer ends in attention over both."""
+    """A residual dense block (Zhang et al., 2018) on both images, with attention over both after every layer."""
 
     def __init__(self, shape: Shape, *, pixels: int, drop_paths: list[float]) -> None:
         super().__init__()
         widths = [shape.channels + layer * shape.growth for layer in range(shape.layers + 1)]
         self.layers = nn.ModuleList(
-            Both(nn.Sequential(_convolution(width, shape.growth), nn.ReLU()) for _ in Pair._fields)
+            PairModule(nn.Sequential(_convolution(width, shape.growth), nn.ReLU()) for _ in Pair._fields)
             for width, _ in pairwise(widths)
         )
         self.attention = nn.ModuleList(
             WindowAttention(shape.growth, shape.heads, pixels=pixels, shift=4 * (layer % 2), drop_path=rate)
             for layer, rate in enumerate(drop_paths)
         )
-        self.merge = Both(_convolution(widths[-1], shape.channels) for _ in Pair._fields)
+        self.merge = PairModule(_convolution(widths[-1], shape.channels) for _ in Pair._fields)
 
     def forward(self, images: Pair) -> Pair:
-        seen = images
+        features = images
         for layer, attend in zip(self.layers, self.attention, strict=True):
-            new = attend(layer(seen))
-            seen = Pair(*(torch.cat(both, dim=1) for both in zip(seen, new, strict=True)))
-        return Pair(*map(torch.add, self.merge(seen), images))
+            new = attend(layer(features))
+            features = Pair(*(torch.cat(maps, dim=1) for maps in zip(features, new, strict=True)))
+        return Pair(*map(torch.add, self.merge(features), images))
 
 
 class Fusion(nn.Module):
-    """The radar, filtered for each pixel as both images suggest, fills in the optical features and is corrected."""
+    """Fusion of both images: radar features, filtered by kernels computed from both, complete the optical features.
+
+    The radar features are then corrected towards the optical ones.
+    """
 
     def __init__(self, channels: int) -> None:
         super().__init__()
@@ -119,25 +122,25 @@ class Fusion(nn.Module):
             nn.Conv2d(channels, channels * KERNEL**2, 1),
             nn.LeakyReLU(LEAK, inplace=True),
         )
-        self.gates = Both(nn.Conv2d(channels, channels, 1) for _ in Pair._fields)
+        self.gates = PairModule(nn.Conv2d(channels, channels, 1) for _ in Pair._fields)
 
     def forward(self, images: Pair) -> Pair:
-        *before, last, _ = self.kernels
+        *layers, last, _ = self.kernels
         hidden = torch.cat(images, dim=1)
-        for module in before:
+        for module in layers:
             hidden = module(hidden)
-        # As large as 25 images, kernels are made where they are used.
+        # The kernels are as large as 25 images, so `dynamic_filter` computes them when it uses them.
         kernels: Any = last
         filtered = dynamic_filter(images.radar, hidden, kernels.weight.flatten(1), kernels.bias, LEAK)
         missing = filtered - images.optical
-        of_optical, of_radar = self.gates
-        optical = images.optical + torch.sigmoid(of_optical(missing)) * missing
-        unlike = optical - filtered
-        return Pair(optical, images.radar + torch.sigmoid(of_radar(unlike)) * unlike)
+        optical_gate, radar_gate = self.gates
+        optical = images.optical + torch.sigmoid(optical_gate(missing)) * missing
+        correction = optical - filtered
+        return Pair(optical, images.radar + torch.sigmoid(radar_gate(correction)) * correction)
 
 
 class ResidualBlock(nn.Module):
-    """Two convolutions beside the identity."""
+    """Two convolutions with a skip connection."""
 
     def __init__(self, channels: int) -> None:
         super().__init__()
@@ -146,8 +149,8 @@ class ResidualBlock(nn.Module):
         )
 
     def forward(self, features: Tensor) -> Tensor:
-        changed: Tensor = features + self.convolutions(features)
-        return changed
+        output: Tensor = features + self.convolutions(features)
+        return output
 
 
 def _convolution(inputs: int, outputs: int) -> nn.Conv2d:

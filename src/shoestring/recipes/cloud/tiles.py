@@ -1,4 +1,4 @@
-"""Samples cut out of tiles: anywhere while training, from the middle otherwise."""
+"""Samples cut from tiles: at random positions in training, from the center otherwise."""
 
 from collections.abc import Callable
 from typing import NamedTuple, Protocol, TypeAlias
@@ -19,48 +19,48 @@ class Window(NamedTuple):
     side: int
 
     def cut(self, image: np.ndarray) -> np.ndarray:
-        """What of (..., height, width) lies in it."""
+        """Return this square of an image (..., height, width)."""
         return image[..., self.top : self.top + self.side, self.left : self.left + self.side]
 
 
-Place: TypeAlias = Callable[[int, int], Window]
-"""Which window to cut out of a tile of so many rows and columns."""
+PlaceWindow: TypeAlias = Callable[[int, int], Window]
+"""Chooses the window for a tile of the given height and width."""
 
 
 class Tiles(Protocol):
-    """Where samples are cut out of."""
+    """A collection of tiles to cut samples from."""
 
     def __len__(self) -> int: ...
 
-    def cut(self, index: int, place: Place) -> tuple[Image, Image, Image]:
-        """Cloudy (13, side, side), radar (2, side, side) and clear (13, side, side), from 0 to 1."""
+    def cut(self, index: int, place: PlaceWindow) -> tuple[Image, Image, Image]:
+        """Return cloudy (13, side, side), radar (2, side, side) and clear (13, side, side), from 0 to 1."""
 
 
 class Crops(Dataset[tuple[Tensor, Tensor, Tensor]]):
-    """One square of each tile, read when it is asked for: there may be more tiles than fit into memory."""
+    """One square of each tile, read on access, because all tiles together may exceed the memory."""
 
-    def __init__(self, tiles: Tiles, crop: int, *, anywhere: bool) -> None:
-        self._tiles, self._crop, self._anywhere = tiles, crop, anywhere
+    def __init__(self, tiles: Tiles, crop: int, *, random_position: bool) -> None:
+        self._tiles, self._crop, self._random_position = tiles, crop, random_position
 
     def __len__(self) -> int:
         return len(self._tiles)
 
     def __getitem__(self, index: int) -> tuple[Tensor, Tensor, Tensor]:
-        """Cloudy (13, crop, crop), radar (2, crop, crop) and clear (13, crop, crop), float32.
+        """Return cloudy (13, crop, crop), radar (2, crop, crop) and clear (13, crop, crop), float32.
 
-        Raises DataError where an image cannot be read.
+        Raises DataError if an image cannot be read.
         """
-        cloudy, radar, clear = map(_tensor, self._tiles.cut(index, self._place))
+        cloudy, radar, clear = map(_to_tensor, self._tiles.cut(index, self._place_window))
         return cloudy, radar, clear
 
-    def _place(self, height: int, width: int) -> Window:
-        top, left = map(self._begin, (height, width))
+    def _place_window(self, height: int, width: int) -> Window:
+        top, left = map(self._choose_start, (height, width))
         return Window(top, left, self._crop)
 
-    def _begin(self, pixels: int) -> int:
-        room = pixels - self._crop
-        return int(torch.randint(room + 1, ())) if self._anywhere else room // 2
+    def _choose_start(self, pixels: int) -> int:
+        max_start = pixels - self._crop
+        return int(torch.randint(max_start + 1, ())) if self._random_position else max_start // 2
 
 
-def _tensor(image: Image) -> Tensor:
+def _to_tensor(image: Image) -> Tensor:
     return torch.from_numpy(np.ascontiguousarray(image))

@@ -1,4 +1,4 @@
-"""Weights to begin with, from where there are some."""
+"""Loading of initial weights."""
 
 from pathlib import Path
 
@@ -6,22 +6,24 @@ from torch import nn
 
 from shoestring.checkpoint.light import load_light
 from shoestring.errors import UsageError
-from shoestring.recipes.cloud import published
+from shoestring.recipes.cloud.published_weights import CONVERSION_HINT, load_published
 
 
-def load(source: Path, model: nn.Module) -> None:
-    """Take the model's weights from `source`: the folder `best` or `light` of a run, or a .safetensors file with the
-    names that GLF-CR's authors publish theirs under. A model without memory, only looked at, stays as it is.
+def load_weights(source: Path, model: nn.Module) -> None:
+    """Load the model's weights from `source`: the folder `best` or `light` of a run, or a published .safetensors file.
 
-    Raises UsageError where there is nothing, CheckpointError for weights of another model.
+    A file has the tensor names of the authors of GLF-CR. A model on the meta device, which has no memory, is unchanged.
+
+    Raises UsageError if `source` does not exist, CheckpointError for weights of another model.
     """
     if not source.exists():
         raise UsageError(
-            f"weights_from={source}: there is nothing", hint=f"give a run's best or light, or a file; {published.HOW}"
+            f"weights_from={source} does not exist",
+            hint=f"use the folder best or light of a run, or a .safetensors file; {CONVERSION_HINT}",
         )
     if any(parameter.is_meta for parameter in model.parameters()):
         return
     if source.is_dir():
         load_light(source, model)
     else:
-        published.load(source, model)
+        load_published(source, model)

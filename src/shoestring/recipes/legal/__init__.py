@@ -1,10 +1,10 @@
-"""`legal`: which part does each sentence play in a judgment?
+"""The `legal` recipe: classify the rhetorical role of each sentence of a court judgment.
 
-Two networks. The classifier is BERT over a sentence and those around it; pretrained weights are `encoder`'s, for one
-law-ai/InLegalBERT. The hierarchical BiLSTM-CRF reads a judgment as a whole and names all of its roles at once; there a
-sample is a judgment, and so the effective batch counts judgments.
+There are two networks. The classifier is BERT over a sentence and its context; pretrained weights come from the option
+`encoder`, for example law-ai/InLegalBERT. The hierarchical BiLSTM-CRF labels all sentences of a judgment at once; its
+samples are judgments, so the effective batch counts judgments.
 
-What either is worth shows against always naming the most frequent role, so `evaluate` reports both. Needs
+The baseline always predicts the most frequent role, so `evaluate` reports the metrics of both. Needs
 `pip install 'shoestring[legal]'`.
 """
 
@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 from shoestring.errors import UsageError
 from shoestring.recipe.extras import require
 from shoestring.recipes.legal import roles
-from shoestring.recipes.legal.split import divided, is_fold
+from shoestring.recipes.legal.split import is_fold, split_documents
 from shoestring.recipes.rows import OnBadRows, Rows
 from shoestring.units import count_text
 
@@ -37,7 +37,7 @@ LEARNING_RATES = {
 }
 WEIGHT_DECAY = 0.01
 WARM_UP = 500
-"""Updates; of a run of less than 5,000 a tenth."""
+"""Updates of warm-up; a run of less than 5,000 updates has a tenth of its updates instead."""
 
 RULES: tuple[tuple[tuple[str, ...], str, Callable[[Any], bool]], ...] = (
     (("patience", "max_sentences", "vectors"), "at least 1", lambda value: value >= 1),
@@ -49,74 +49,82 @@ RULES: tuple[tuple[tuple[str, ...], str, Callable[[Any], bool]], ...] = (
 
 @dataclass(frozen=True, kw_only=True)
 class Options:
-    """What may be chosen."""
+    """The options of the recipe."""
 
     architecture: Annotated[
         Literal["classifier", "hier_bilstm_crf"], "BERT over each sentence, or LSTMs and a CRF over whole judgments"
     ] = "classifier"
-    size: Annotated[Literal["full", "tiny"], "the published size, or a small one to try things with"] = "full"
+    size: Annotated[Literal["full", "tiny"], "the published size, or a small one for experiments"] = "full"
     encoder: Annotated[
-        str | None, "BERT weights to begin with: a folder, or a name on the hub (law-ai/InLegalBERT); none: random ones"
+        str | None, "pretrained BERT: a folder, or a name on the hub (law-ai/InLegalBERT); none: random weights"
     ] = None
-    download: Annotated[bool, "whether an encoder that is not on this machine may be fetched from the hub"] = False
+    download: Annotated[bool, "allow downloading the encoder from the hub if it is not on this machine"] = False
     data: Annotated[
         Path | None,
-        "sentence<TAB>role lines, a blank one between judgments: a file, a folder of files, or one with train, "
+        "sentence<TAB>role lines, a blank line between judgments: a file, a folder of files, or a folder with train, "
         "validation and test; none: synthetic judgments",
     ] = None
-    roles: Annotated[str, "what roles there are: legalseg, law-ai, build, or their names with commas between"] = (
-        "legalseg"
-    )
-    on_bad_rows: Annotated[OnBadRows, "refuse data with rows that cannot be used, or skip and count them"] = "refuse"
+    roles: Annotated[str, "the set of roles: legalseg, law-ai, build, or their names separated by commas"] = "legalseg"
+    on_bad_rows: Annotated[OnBadRows, "stop on unusable rows, or skip and count them"] = "refuse"
     fold: Annotated[
-        str | None, "3/5: test on the third of five shares of the judgments; all: hold none out; none: 80/10/10 %"
+        str | None,
+        "3/5: test on the third of five folds of the judgments; all: train on all judgments; none: 80/10/10 %",
     ] = None
     context: Annotated[
         Literal["single", "previous", "two_previous", "surrounding"],
-        "the sentences that the classifier reads before, or also after, the one to classify",
+        "context of the classifier: sentences before, or before and after, the one to classify",
     ] = "previous"
     class_weights: Annotated[
-        Literal["none", "inverse"], "sentences alike in the classifier's loss, or by how rare their role is"
+        Literal["none", "inverse"], "equal weights in the classifier's loss, or the inverse frequency of each role"
     ] = "none"
     epochs: Annotated[int, "passes over the training data"] = 5
-    effective_batch: Annotated[int, "samples in one update: sentences, or judgments of hier_bilstm_crf"] = 16
-    seed: Annotated[int, "decides initialisation, sample order and dropout"] = 42
+    effective_batch: Annotated[int, "samples in one update: sentences, or judgments for hier_bilstm_crf"] = 16
+    seed: Annotated[int, "seed of the initialisation, sample order and dropout"] = 42
     seq_len: Annotated[
-        int | None, "tokens of a sentence with its context at most; none: 512, for hier_bilstm_crf 128 words a sentence"
+        int | None,
+        "largest number of tokens of a sentence with its context; none: 512, for hier_bilstm_crf 128 words a sentence",
     ] = None
-    max_sentences: Annotated[int, "hier_bilstm_crf reads longer judgments in parts"] = 512
+    max_sentences: Annotated[int, "largest number of sentences of a judgment; hier_bilstm_crf splits longer ones"] = 512
     vectors: Annotated[
-        int | None, "hier_bilstm_crf reads sentences as so many numbers each: f1 f2 ...<TAB>role; none: as words"
+        int | None,
+        "hier_bilstm_crf reads precomputed vectors of this width, f1 f2 ...<TAB>role; none: words",
     ] = None
-    learning_rate: Annotated[float | None, "peak; none: 2e-5 for BERT, and what suits the others"] = None
-    patience: Annotated[int | None, "epochs without a better weighted F1 after which training stops"] = None
+    learning_rate: Annotated[
+        float | None,
+        "peak learning rate; none: 2e-5 for BERT at full size, and a default for each other network and size",
+    ] = None
+    patience: Annotated[int | None, "stop after this many epochs without a better weighted F1; none: never"] = None
 
     def __post_init__(self) -> None:
         problems = [
             f"{name}={value}: must be {rule}"
-            for names, rule, holds in RULES
+            for names, rule, is_valid in RULES
             for name in names
-            if (value := getattr(self, name)) is not None and not holds(value)
+            if (value := getattr(self, name)) is not None and not is_valid(value)
         ]
-        if wrong := roles.problem(self.roles):
-            problems.append(wrong)
+        if problem := roles.roles_problem(self.roles):
+            problems.append(problem)
         if self.architecture == "hier_bilstm_crf":
             if self.encoder is not None:
-                problems.append(f"encoder={self.encoder}: hier_bilstm_crf reads words, not an encoder's")
+                problems.append(f"encoder={self.encoder}: hier_bilstm_crf has no pretrained encoder")
             if self.class_weights != "none":
-                problems.append(f"class_weights={self.class_weights}: a CRF's loss is of a judgment, not of a sentence")
+                problems.append(
+                    f"class_weights={self.class_weights}: the loss of a CRF is that of a judgment, not of a sentence"
+                )
             if self.vectors is not None and self.data is None:
-                problems.append(f"vectors={self.vectors}: the synthetic judgments are words; set data as well")
+                problems.append(f"vectors={self.vectors}: the synthetic judgments have no vectors; set data as well")
         elif self.vectors is not None:
-            problems.append(f"vectors={self.vectors}: the classifier reads words; set architecture=hier_bilstm_crf")
+            problems.append(f"vectors={self.vectors}: the classifier takes words; set architecture=hier_bilstm_crf")
         elif self.encoder is not None and Path(self.encoder).is_dir() and not Path(self.encoder).is_absolute():
-            problems.append(f"encoder={self.encoder}: write the folder's whole path; sessions begin in other places")
+            problems.append(
+                f"encoder={self.encoder}: must be an absolute path, because sessions may start in other folders"
+            )
         if problems:
             raise UsageError("options of legal cannot be used", problems=problems)
 
 
 class Legal:
-    """The rhetorical roles of the sentences of judgments."""
+    """Classification of the rhetorical roles of the sentences of judgments."""
 
     best = ("weighted_f1", "max")
     clip_norm = 1.0
@@ -124,42 +132,44 @@ class Legal:
     def __init__(self, options: Options | None = None) -> None:
         self.options = options or Options()
         self._frequencies: list[int] = []
-        self._said: list[str] = []
+        self._data_notes: list[str] = []
 
     def model(self) -> nn.Module:
-        """Raises UsageError where the extra is not installed, or the encoder cannot be read."""
+        """Return the network. Raises UsageError if the extra is not installed or the encoder cannot be read."""
         count, size = len(self._roles), self.options.size
         if self._hierarchical:
-            from shoestring.recipes.legal.hierarchy import SIZES, HierarchicalBiLSTM
+            from shoestring.recipes.legal.hierarchical import SIZES, HierarchicalBiLSTM
 
-            return HierarchicalBiLSTM(roles=count, given=self.options.vectors, **SIZES[size])
+            return HierarchicalBiLSTM(roles=count, vector_width=self.options.vectors, **SIZES[size])
         require("legal", "transformers")
-        from shoestring.recipes.legal.classifier import classifier
+        from shoestring.recipes.legal.classifier import build_classifier
 
-        return classifier(size, count, self.options.encoder, download=self.options.download)
+        return build_classifier(size, count, self.options.encoder, download=self.options.download)
 
     def batch(self, size: int) -> Any:
-        """Of the classifier (size, seq_len) int64 token ids, their mask (size, seq_len) int64 and roles (size,) int64;
-        of the other what `judgments.largest` or `vectors.largest` gives.
+        """Return the largest batch of the network.
+
+        For the classifier: token ids (size, seq_len) int64, their mask (size, seq_len) int64 and roles (size,) int64.
+        For the other network: see `judgments.largest_batch` and `vectors.largest_batch`.
         """
         import torch
 
         if self.options.vectors is not None:
             from shoestring.recipes.legal import vectors
 
-            return vectors.largest(size, width=self.options.vectors, sentences=self.options.max_sentences)
+            return vectors.largest_batch(size, width=self.options.vectors, sentences=self.options.max_sentences)
         if self._hierarchical:
-            from shoestring.recipes.legal.judgments import largest
+            from shoestring.recipes.legal.judgments import largest_batch
 
-            return largest(size, words=self._longest, sentences=self.options.max_sentences)
-        tokens = torch.ones(size, self._longest, dtype=torch.int64)
+            return largest_batch(size, words=self._max_tokens, sentences=self.options.max_sentences)
+        tokens = torch.ones(size, self._max_tokens, dtype=torch.int64)
         mask = tokens.clone()
-        # Sentences differ in length, and without any padding attention would take a path that no real batch takes.
+        # Real batches have padding; without any, attention would choose a kernel that training never uses.
         mask[0, -1] = 0
         return tokens, mask, torch.zeros(size, dtype=torch.int64)
 
     def loss(self, model: Any, batch: Any) -> Tensor | tuple[Tensor, Tensor]:
-        """Mean cross-entropy over the sentences; with weights for the roles, or of a CRF, a sum and its weight."""
+        """Return the mean cross-entropy over the sentences; with class weights, or for a CRF, a sum and its weight."""
         from torch.nn.functional import cross_entropy
 
         if self._hierarchical:
@@ -168,40 +178,43 @@ class Legal:
         logits = model(tokens, mask)
         if self.options.class_weights == "none":
             return cross_entropy(logits, truth)
-        weights = logits.new_tensor(self._weights)
+        weights = logits.new_tensor(self._class_weights)
         return cross_entropy(logits, truth, weights, reduction="sum"), weights[truth].sum()
 
     def data(self) -> dict[str, Any]:
-        """`train`, `validation` and `test` by judgments, as `split.divided` says.
+        """Return the datasets `train`, `validation` and `test`, split by judgments (`split.split_documents`).
 
-        Raises DataError for what is wrong with the files, all at once, UsageError where the extra is not installed.
+        Raises DataError with all problems of the files, UsageError if the extra is not installed.
         """
-        parts = divided(self._documents(), self.options.fold)
+        parts = split_documents(self._load_documents(), self.options.fold)
         self._frequencies = [0] * len(self._roles)
         for document in parts["train"]:
             for role in document.roles:
                 self._frequencies[role] += 1
-        counts = [f"{name} {len(each)} ({count_text(_sentences(each))} sentences)" for name, each in parts.items()]
-        self._said.append(f"judgments: {', '.join(counts)}")
+        counts = [
+            f"{name} {len(documents)} ({count_text(_count_sentences(documents))} sentences)"
+            for name, documents in parts.items()
+        ]
+        self._data_notes.append(f"judgments: {', '.join(counts)}")
         if self.options.vectors is not None:
             from shoestring.recipes.legal.vectors import Vectors
 
-            return {name: Vectors(each, sentences=self.options.max_sentences) for name, each in parts.items()}
-        tokenizer = self._tokenizer()
-        return {name: self._samples(documents, tokenizer) for name, documents in parts.items()}
+            return {name: Vectors(documents, sentences=self.options.max_sentences) for name, documents in parts.items()}
+        tokenizer = self._build_tokenizer()
+        return {name: self._build_dataset(documents, tokenizer) for name, documents in parts.items()}
 
     def notes(self) -> list[str]:
-        """What the data are, rows that were skipped, and weights that are random."""
+        """Return sentences about the data, skipped rows and random weights."""
         if self.options.encoder is None and not self._hierarchical and self.options.size == "full":
             return [
-                *self._said,
-                "BERT's weights are random and words are read by their hash; --set encoder=law-ai/InLegalBERT (or a "
-                "folder) begins with pretrained ones and their tokenizer",
+                *self._data_notes,
+                "BERT's initial weights are random and its tokens are hashed words; --set encoder=law-ai/InLegalBERT "
+                "(or a folder) uses pretrained weights and their tokenizer",
             ]
-        return self._said
+        return self._data_notes
 
     def collate(self, samples: Sequence[Any]) -> Any:
-        """Padded to the longest of them; for the other network `judgments.collate`."""
+        """Return a batch padded to its longest sample; for the other network see `judgments.collate`."""
         if self.options.vectors is not None:
             from shoestring.recipes.legal import vectors
 
@@ -215,22 +228,23 @@ class Legal:
         return pad_batch(samples, (0, 0, None))
 
     def length(self, dataset: Any, index: int) -> int:
-        """Tokens of a sentence with its context, or sentences of a judgment."""
+        """Return the number of tokens of a sentence with its context, or of sentences of a judgment."""
         return int(dataset.length(index))
 
     def label(self, dataset: Any, index: int) -> int:
-        """The role of a sentence; a judgment has none."""
+        """Return the role of a sentence, or 0 for a judgment."""
         return 0 if self._hierarchical else int(dataset.roles[index])
 
     def optimizer(self, model: nn.Module) -> Optimizer:
         import torch
 
-        own = self.options.learning_rate
-        rate = LEARNING_RATES[self.options.architecture, self.options.size] if own is None else own
+        rate = self.options.learning_rate
+        if rate is None:
+            rate = LEARNING_RATES[self.options.architecture, self.options.size]
         return torch.optim.AdamW(model.parameters(), lr=rate, weight_decay=WEIGHT_DECAY)
 
     def schedule(self, update: int, _updates_per_epoch: int, total_updates: int) -> float:
-        """A rise over the first updates, then straight down to almost 0."""
+        """Return a factor that rises linearly during the warm-up and then falls linearly to almost 0."""
         warm_up = min(WARM_UP, max(1, total_updates // 10))
         if update < warm_up:
             return (update + 1) / warm_up
@@ -241,7 +255,7 @@ class Legal:
         return self.options.patience
 
     def evaluate(self, model: Any, batches: Iterable[Any]) -> dict[str, Any]:
-        """`loss` without weights for the roles, and what `metrics.scores` says of all sentences."""
+        """Return `loss` without class weights, and `metrics.scores` over all sentences."""
         import torch
         from torch.nn.functional import cross_entropy
 
@@ -252,7 +266,7 @@ class Legal:
             if self._hierarchical:
                 emissions, truth, mask = model(batch), batch["roles"], batch["mask"]
                 losses.append(model.crf(emissions, truth, mask).sum())
-                predicted.append(model.crf.best(emissions, mask)[mask])
+                predicted.append(model.crf.decode(emissions, mask)[mask])
                 labels.append(truth[mask])
             else:
                 tokens, mask, truth = batch
@@ -270,70 +284,71 @@ class Legal:
 
     @property
     def _roles(self) -> tuple[str, ...]:
-        return roles.names(self.options.roles)
+        return roles.role_names(self.options.roles)
 
     @property
-    def _longest(self) -> int:
-        """Tokens of a text at most."""
+    def _max_tokens(self) -> int:
+        """Largest number of tokens of a text."""
         return self.options.seq_len or (128 if self._hierarchical else 512)
 
     @property
-    def _weights(self) -> list[float]:
-        """Of each role: the mean frequency in the training data by its own. Without data, for planning, all alike."""
-        known = self._frequencies or [1] * len(self._roles)
-        return [sum(known) / (len(known) * max(1, count)) for count in known]
+    def _class_weights(self) -> list[float]:
+        """Mean role frequency in the training data divided by that of each role; equal without data, for planning."""
+        frequencies = self._frequencies or [1] * len(self._roles)
+        return [sum(frequencies) / (len(frequencies) * max(1, count)) for count in frequencies]
 
-    def _documents(self) -> dict[str, list[Document]]:
-        """The judgments, by part where their files say so."""
+    def _load_documents(self) -> dict[str, list[Document]]:
+        """Return the judgments, by part if the files define parts."""
         if self.options.data is not None:
             from shoestring.recipes.legal.documents import read
 
             rows = Rows(self.options.on_bad_rows)
-            found = read(self.options.data, roles.numbers(self._roles), rows, self._wrong)
-            self._said = list(rows.notes)
-            return found
+            documents = read(self.options.data, roles.class_numbers(self._roles), rows, self._sentence_problem)
+            self._data_notes = list(rows.notes)
+            return documents
         from shoestring.recipes.legal import synthetic
 
         if self.options.roles != "legalseg":
             raise UsageError(
-                f"roles={self.options.roles}: the synthetic judgments have those of legalseg", hint="--set data=PATH"
+                f"roles={self.options.roles}: the synthetic judgments have the roles of legalseg",
+                hint="--set data=PATH",
             )
-        made = synthetic.judgments()
-        self._said = [synthetic.NOTE.format(judgments=len(made))]
-        return {"all": made}
+        judgments = synthetic.generate_judgments()
+        self._data_notes = [synthetic.NOTE.format(judgments=len(judgments))]
+        return {"all": judgments}
 
-    def _wrong(self, sentence: str) -> str | None:
-        """Why a sentence of a file cannot be used."""
+    def _sentence_problem(self, sentence: str) -> str | None:
+        """Return why a sentence of a file cannot be used; None if it can."""
         if self.options.vectors is None:
             return None
-        from shoestring.recipes.legal.vectors import wrong
+        from shoestring.recipes.legal.vectors import vector_problem
 
-        return wrong(sentence, self.options.vectors)
+        return vector_problem(sentence, self.options.vectors)
 
-    def _tokenizer(self) -> Tokenizer:
-        from shoestring.recipes.legal.tokens import HashedWords, Pieces
+    def _build_tokenizer(self) -> Tokenizer:
+        from shoestring.recipes.legal.tokens import HashedWords, PretrainedTokenizer
 
         if self._hierarchical:
-            from shoestring.recipes.legal.hierarchy import SIZES
+            from shoestring.recipes.legal.hierarchical import SIZES
 
             return HashedWords(SIZES[self.options.size]["vocabulary"])
         require("legal", "transformers")
         if self.options.encoder is not None:
-            return Pieces(self.options.encoder, download=self.options.download)
-        from shoestring.recipes.legal.classifier import vocabulary
+            return PretrainedTokenizer(self.options.encoder, download=self.options.download)
+        from shoestring.recipes.legal.classifier import vocabulary_size
 
-        return HashedWords(vocabulary(self.options.size))
+        return HashedWords(vocabulary_size(self.options.size))
 
-    def _samples(self, documents: list[Document], tokenizer: Tokenizer) -> Any:
-        """The dataset of one part."""
+    def _build_dataset(self, documents: list[Document], tokenizer: Tokenizer) -> Any:
+        """Return the dataset of one part."""
         if self._hierarchical:
             from shoestring.recipes.legal.judgments import Judgments
 
-            return Judgments(documents, tokenizer, words=self._longest, sentences=self.options.max_sentences)
+            return Judgments(documents, tokenizer, words=self._max_tokens, sentences=self.options.max_sentences)
         from shoestring.recipes.legal.sentences import Sentences
 
-        return Sentences(documents, tokenizer, self.options.context, self._longest)
+        return Sentences(documents, tokenizer, self.options.context, self._max_tokens)
 
 
-def _sentences(documents: Sequence[Document]) -> int:
+def _count_sentences(documents: Sequence[Document]) -> int:
     return sum(len(document.sentences) for document in documents)

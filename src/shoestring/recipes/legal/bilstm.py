@@ -1,14 +1,14 @@
-"""An LSTM in both directions over sequences of different lengths, which does not see their padding."""
+"""A bidirectional LSTM over padded sequences whose output does not depend on the padding."""
 
 import torch
 from torch import Tensor, nn
 
 
 class BiLSTM(nn.Module):
-    """(n, steps, inputs) -> (n, steps, outputs), half of the outputs from each direction.
+    """Maps (n, steps, inputs) to (n, steps, outputs), half of the outputs from each direction.
 
-    torch's own reads a padded sequence backwards from its padding, unless it is packed, which needs the lengths as
-    numbers on the CPU. Here a sequence is turned around within its own length, by one gather.
+    nn.LSTM reads a padded sequence backwards from its padding unless it is packed, which needs the lengths on the CPU.
+    Here a sequence is reversed within its own length by one gather.
     """
 
     def __init__(self, inputs: int, outputs: int, *, layers: int = 1, dropout: float = 0.0) -> None:
@@ -19,23 +19,23 @@ class BiLSTM(nn.Module):
         self.dropout = nn.Dropout(dropout)
 
     def forward(self, inputs: Tensor, lengths: Tensor) -> Tensor:
-        """`lengths` (n,) int64; what comes out beyond them means nothing."""
-        order = _turned(lengths, inputs.shape[1])
+        """Return the outputs; those beyond `lengths` (n,) int64 are undefined."""
+        order = _reversed_order(lengths, inputs.shape[1])
         for number, (forwards, backwards) in enumerate(zip(self.forwards, self.backwards, strict=True)):
             if number:
                 inputs = self.dropout(inputs)
-            there, _ = forwards(inputs)
-            back, _ = backwards(_reordered(inputs, order))
-            inputs = torch.cat([there, _reordered(back, order)], dim=-1)
+            forward_states, _ = forwards(inputs)
+            backward_states, _ = backwards(_reorder(inputs, order))
+            inputs = torch.cat([forward_states, _reorder(backward_states, order)], dim=-1)
         return inputs
 
 
-def _turned(lengths: Tensor, steps: int) -> Tensor:
-    """For each sequence which step comes in which place when it is turned around, padding last, (n, steps) int64."""
-    place = torch.arange(steps, device=lengths.device)
-    turned = lengths[:, None] - 1 - place
-    return torch.where(turned >= 0, turned, place)
+def _reversed_order(lengths: Tensor, steps: int) -> Tensor:
+    """Return the steps of each sequence in reverse order, padding unmoved at the end, (n, steps) int64."""
+    positions = torch.arange(steps, device=lengths.device)
+    reverse = lengths[:, None] - 1 - positions
+    return torch.where(reverse >= 0, reverse, positions)
 
 
-def _reordered(values: Tensor, order: Tensor) -> Tensor:
+def _reorder(values: Tensor, order: Tensor) -> Tensor:
     return values.gather(1, order[..., None].expand(-1, -1, values.shape[-1]))

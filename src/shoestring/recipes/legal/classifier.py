@@ -1,4 +1,4 @@
-"""BERT with a linear head on its pooled first token: tokens and mask (n, length) -> logits of the roles (n, roles)."""
+"""BERT with a linear head on its pooled first token."""
 
 from typing import Any, TypeAlias
 
@@ -11,7 +11,7 @@ Batch: TypeAlias = tuple[Tensor, Tensor, Tensor]
 """Token ids and mask (n, length) int64, roles (n,) int64."""
 
 SIZES: dict[str, dict[str, Any]] = {
-    # BertConfig's defaults are BERT-base (Devlin et al., 2019), which InLegalBERT goes on training.
+    # The defaults of BertConfig are BERT-base (Devlin et al., 2019), from which InLegalBERT was trained further.
     "full": {},
     "tiny": {
         "vocab_size": 4096,
@@ -24,7 +24,7 @@ SIZES: dict[str, dict[str, Any]] = {
 
 
 class RoleClassifier(nn.Module):
-    """BERT as `config` has it, with random weights."""
+    """BERT of shape `config` with random weights; maps tokens and mask (n, length) to logits (n, roles)."""
 
     def __init__(self, config: BertConfig, *, roles: int, dropout: float = 0.1) -> None:
         super().__init__()
@@ -38,17 +38,17 @@ class RoleClassifier(nn.Module):
         return logits
 
 
-def classifier(size: str, roles: int, encoder: str | None, *, download: bool) -> RoleClassifier:
-    """One of `SIZES` with random weights, or with the shape and the weights of `encoder`, a folder or a hub's name.
+def build_classifier(size: str, roles: int, encoder: str | None, *, download: bool) -> RoleClassifier:
+    """Return one of `SIZES` with random weights, or the shape and weights of `encoder`, a folder or a name on the hub.
 
-    Raises UsageError where those cannot be had as safetensors.
+    Raises UsageError if the encoder cannot be read or has no weights in safetensors.
     """
     if encoder is None:
         return RoleClassifier(BertConfig(**SIZES[size]), roles=roles)
     try:
         config = BertConfig.from_pretrained(encoder, local_files_only=not download)
         model = RoleClassifier(config, roles=roles)
-        # An estimate asks for the shape alone: its tensors have no memory to put weights in.
+        # An estimate needs the shape alone; its tensors have no memory for weights.
         if not model.head.weight.is_meta:
             source = BertModel.from_pretrained(
                 encoder, config=config, use_safetensors=True, local_files_only=not download
@@ -57,12 +57,12 @@ def classifier(size: str, roles: int, encoder: str | None, *, download: bool) ->
     except (OSError, ValueError) as error:
         raise UsageError(
             f"encoder={encoder} cannot be read: {str(error).splitlines()[0]}",
-            hint="give a folder with config.json and model.safetensors, or the name of such a model on the hub with "
+            hint="use a folder with config.json and model.safetensors, or the name of such a model on the hub with "
             "download=true",
         ) from error
     return model
 
 
-def vocabulary(size: str) -> int:
-    """How many tokens one of `SIZES` tells apart."""
+def vocabulary_size(size: str) -> int:
+    """Return the number of tokens in the vocabulary of one of `SIZES`."""
     return int(BertConfig(**SIZES[size]).vocab_size)

@@ -1,18 +1,18 @@
-"""A linear-chain conditional random field: how likely a whole sequence of labels is, and which is the likeliest.
+"""A linear-chain conditional random field: likelihood and decoding of sequences of labels.
 
-Lafferty, McCallum and Pereira, ICML 2001. The sum over all sequences is a product of matrices in log space, taken in
-pairs: its depth is the logarithm of the length, where the usual recursion launches its kernels for every single step.
+Lafferty, McCallum and Pereira, ICML 2001. The sum over all sequences is a product of matrices in log space, reduced in
+pairs: its depth is the logarithm of the length, while the usual recursion launches kernels for every single step.
 """
 
 import torch
 from torch import Tensor, nn
 
-_NEVER = -1e9
-"""The logarithm of as good as nothing. An infinity would make gradients of 0 * inf."""
+_LOG_ZERO = -1e9
+"""Finite stand-in for the logarithm of 0; -inf would cause gradients of 0 * inf."""
 
 
 class CRF(nn.Module):
-    """Scores of the first label, of the last one, and of each label after each other one (from, to)."""
+    """Learned scores of the first label, of the last label and of each transition (from, to)."""
 
     def __init__(self, labels: int) -> None:
         super().__init__()
@@ -21,55 +21,55 @@ class CRF(nn.Module):
         self.transitions = nn.Parameter(torch.empty(labels, labels).uniform_(-0.1, 0.1))
 
     def forward(self, emissions: Tensor, labels: Tensor, mask: Tensor) -> Tensor:
-        """The negative log-likelihood of each sequence, (n,).
+        """Return the negative log-likelihood of each sequence, (n,).
 
-        `emissions` (n, steps, labels), `labels` (n, steps) int64 and `mask` (n, steps) bool, which begins with True and
-        stays False from its first False on.
+        `emissions` is (n, steps, labels), `labels` (n, steps) int64 and `mask` (n, steps) bool, which starts with True
+        and has no True after a False.
         """
-        # Sums over a judgment's length do not fit 16 bits.
+        # Sums over the length of a judgment exceed the precision of 16 bits.
         emissions = emissions.to(self.transitions.dtype)
-        return self.normaliser(emissions, mask) - self.score(emissions, labels, mask)
+        return self.log_partition(emissions, mask) - self.score(emissions, labels, mask)
 
     def score(self, emissions: Tensor, labels: Tensor, mask: Tensor) -> Tensor:
-        """Of the sequences `labels`, (n,)."""
-        own = emissions.gather(2, labels[..., None])[..., 0] * mask
-        steps = self.transitions[labels[:, :-1], labels[:, 1:]] * mask[:, 1:]
-        end = labels.gather(1, mask.sum(1, keepdim=True) - 1)[:, 0]
-        return own.sum(1) + steps.sum(1) + self.first[labels[:, 0]] + self.last[end]
+        """Return the unnormalised log-score of the sequences `labels`, (n,)."""
+        emission_scores = emissions.gather(2, labels[..., None])[..., 0] * mask
+        transition_scores = self.transitions[labels[:, :-1], labels[:, 1:]] * mask[:, 1:]
+        last_labels = labels.gather(1, mask.sum(1, keepdim=True) - 1)[:, 0]
+        return emission_scores.sum(1) + transition_scores.sum(1) + self.first[labels[:, 0]] + self.last[last_labels]
 
-    def normaliser(self, emissions: Tensor, mask: Tensor) -> Tensor:
-        """The logarithm of the sum over all sequences, (n,)."""
-        begin = (self.first + emissions[:, 0])[:, None, :]
-        nothing = torch.full_like(self.transitions, _NEVER).fill_diagonal_(0.0)
+    def log_partition(self, emissions: Tensor, mask: Tensor) -> Tensor:
+        """Return the log-sum-exp of the scores of all sequences, (n,)."""
+        start = (self.first + emissions[:, 0])[:, None, :]
+        identity = torch.full_like(self.transitions, _LOG_ZERO).fill_diagonal_(0.0)
         steps = self.transitions + emissions[:, 1:, None, :]
-        # A step of padding changes nothing.
-        steps = torch.where(mask[:, 1:, None, None], steps, nothing)
+        # A step of padding is the identity matrix.
+        steps = torch.where(mask[:, 1:, None, None], steps, identity)
         while steps.shape[1] > 1:
             odd = steps[:, -1:] if steps.shape[1] % 2 else steps[:, :0]
-            steps = torch.cat([_product(steps[:, :-1:2], steps[:, 1::2]), odd], dim=1)
-        total = _product(begin, steps[:, 0]) if steps.shape[1] else begin
+            steps = torch.cat([_log_matmul(steps[:, :-1:2], steps[:, 1::2]), odd], dim=1)
+        total = _log_matmul(start, steps[:, 0]) if steps.shape[1] else start
         return torch.logsumexp(total[:, 0] + self.last, dim=1)
 
     @torch.no_grad()
-    def best(self, emissions: Tensor, mask: Tensor) -> Tensor:
-        """The likeliest sequences (Viterbi), (n, steps) int64; 0 where `mask` is False."""
+    def decode(self, emissions: Tensor, mask: Tensor) -> Tensor:
+        """Return the most likely sequences (Viterbi), (n, steps) int64; 0 where `mask` is False."""
         emissions = emissions.to(self.transitions.dtype)
         score = self.first + emissions[:, 0]
-        came_from = []
+        backpointers = []
         for step in range(1, emissions.shape[1]):
-            reached, before = (score[:, :, None] + self.transitions).max(dim=1)
+            best_scores, previous = (score[:, :, None] + self.transitions).max(dim=1)
             inside = mask[:, step, None]
-            score = torch.where(inside, reached + emissions[:, step], score)
-            # Within padding a label came from itself.
-            came_from.append(torch.where(inside, before, torch.arange(score.shape[1], device=score.device)))
+            score = torch.where(inside, best_scores + emissions[:, step], score)
+            # Within padding the backpointer of a label is the label itself.
+            backpointers.append(torch.where(inside, previous, torch.arange(score.shape[1], device=score.device)))
         label = (score + self.last).argmax(dim=1, keepdim=True)
-        found = [label]
-        for before in reversed(came_from):
-            label = before.gather(1, label)
-            found.append(label)
-        return torch.cat(found[::-1], dim=1) * mask
+        labels = [label]
+        for previous in reversed(backpointers):
+            label = previous.gather(1, label)
+            labels.append(label)
+        return torch.cat(labels[::-1], dim=1) * mask
 
 
-def _product(left: Tensor, right: Tensor) -> Tensor:
-    """Matrices (..., a, b) and (..., b, c) whose entries are logarithms."""
+def _log_matmul(left: Tensor, right: Tensor) -> Tensor:
+    """Multiply matrices (..., a, b) and (..., b, c) in log space."""
     return torch.logsumexp(left[..., :, :, None] + right[..., None, :, :], dim=-2)

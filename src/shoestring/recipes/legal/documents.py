@@ -1,15 +1,15 @@
-"""Judgments as files have them: `sentence<TAB>role` on each line, a blank line between two judgments."""
+"""Reading judgments from files: `sentence<TAB>role` on each line, a blank line between two judgments."""
 
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
 from shoestring.errors import DataError
-from shoestring.recipes.legal.roles import unknown
+from shoestring.recipes.legal.roles import unknown_role_problem
 from shoestring.recipes.rows import Rows
 
-NAMES = {"train": ("train", "training"), "validation": ("validation", "valid", "val", "dev"), "test": ("test",)}
-"""How files and folders are called that are a part of the data by themselves."""
+PART_NAMES = {"train": ("train", "training"), "validation": ("validation", "valid", "val", "dev"), "test": ("test",)}
+"""Names of files and folders that are a part of the data."""
 
 _SUFFIXES = (".txt", ".tsv")
 
@@ -24,77 +24,80 @@ class Document:
 
 
 def read(
-    path: Path, roles: Mapping[str, int], rows: Rows, wrong: Callable[[str], str | None] = lambda _: None
+    path: Path, roles: Mapping[str, int], rows: Rows, find_problem: Callable[[str], str | None] = lambda _: None
 ) -> dict[str, list[Document]]:
-    """The judgments in a file, or in a folder's files in the order of their names, as the part `all`.
+    """Return the judgments of a file, or of a folder's files sorted by name, as the part `all`.
 
-    Where a folder has files or folders called as `NAMES` has them, they are its parts. `wrong` says of a sentence why
-    it cannot be used.
-    Raises DataError where nothing can be read, and for bad rows unless `rows` skips them.
+    A folder that contains `PART_NAMES` has these parts instead. `find_problem` returns why a sentence cannot be used.
+
+    Raises DataError if nothing can be read, and for unusable rows unless `rows` skips them.
     """
-    found: dict[str, list[Document]] = {}
-    read_rows = 0
-    for part, file in _files(path):
-        documents, lines = _parse(file, roles, rows, wrong)
-        found.setdefault(part, []).extend(documents)
-        read_rows += lines
-    rows.settle(read_rows)
-    return found
+    parts: dict[str, list[Document]] = {}
+    row_count = 0
+    for part, file in _list_files(path):
+        documents, line_count = _parse(file, roles, rows, find_problem)
+        parts.setdefault(part, []).extend(documents)
+        row_count += line_count
+    rows.settle(row_count)
+    return parts
 
 
-def _files(path: Path) -> Iterator[tuple[str, Path]]:
-    """The files to read, each with the part of the data that it is of."""
+def _list_files(path: Path) -> Iterator[tuple[str, Path]]:
+    """Yield the files to read, each with its part of the data."""
     if path.is_file():
         yield "all", path
         return
     if not path.is_dir():
         raise DataError(
-            f"there is no file or folder {path}", hint="give a file of sentence<TAB>role lines, or a folder"
+            f"the file or folder {path} does not exist", hint="use a file of sentence<TAB>role lines, or a folder"
         )
     entries = sorted(entry for entry in path.iterdir() if entry.is_dir() or entry.suffix in _SUFFIXES)
-    parts = {part: [one for one in entries if one.stem.casefold() in names] for part, names in NAMES.items()}
+    parts = {part: [entry for entry in entries if entry.stem.casefold() in names] for part, names in PART_NAMES.items()}
     if not parts["train"]:
         parts = {"all": [entry for entry in entries if entry.is_file()]}
         if not parts["all"]:
-            raise DataError(f"{path} has no file *{' or *'.join(_SUFFIXES)}", hint="one judgment a file is usual")
+            raise DataError(
+                f"{path} has no file *{' or *'.join(_SUFFIXES)}",
+                hint="add files of sentence<TAB>role lines, usually one for each judgment",
+            )
     for part, members in parts.items():
         for member in members:
-            inside = [member] if member.is_file() else sorted(member.iterdir())
-            yield from ((part, file) for file in inside if file.is_file() and file.suffix in _SUFFIXES)
+            files = [member] if member.is_file() else sorted(member.iterdir())
+            yield from ((part, file) for file in files if file.is_file() and file.suffix in _SUFFIXES)
 
 
 def _parse(
-    path: Path, roles: Mapping[str, int], rows: Rows, wrong: Callable[[str], str | None]
+    path: Path, roles: Mapping[str, int], rows: Rows, find_problem: Callable[[str], str | None]
 ) -> tuple[list[Document], int]:
-    """The judgments of one file, and how many lines with text it has."""
+    """Return the judgments of one file, and its number of lines that are not blank."""
     try:
         lines = path.read_bytes().removeprefix(b"\xef\xbb\xbf").splitlines()
     except OSError as error:
         raise DataError(f"{path} cannot be read: {error.strerror}") from error
     documents: list[Document] = []
     sentences: list[tuple[str, int]] = []
-    filled = 0
+    filled_lines = 0
     for number, line in enumerate([*lines, b""], start=1):
         if line.strip():
-            filled += 1
-            if (row := _row(path, number, line, roles, rows, wrong)) is not None:
+            filled_lines += 1
+            if (row := _parse_row(path, number, line, roles, rows, find_problem)) is not None:
                 sentences.append(row)
         elif sentences:
             texts, classes = zip(*sentences, strict=True)
             documents.append(Document(sentences=texts, roles=classes))
             sentences = []
-    return documents, filled
+    return documents, filled_lines
 
 
-def _row(
+def _parse_row(
     path: Path,
     number: int,
     line: bytes,
     roles: Mapping[str, int],
     rows: Rows,
-    wrong: Callable[[str], str | None],
+    find_problem: Callable[[str], str | None],
 ) -> tuple[str, int] | None:
-    """Sentence and class of one line; None where it is bad."""
+    """Return sentence and class of one line; None, and a report to `rows`, if it is unusable."""
     try:
         text = line.decode()
     except UnicodeDecodeError as error:
@@ -106,9 +109,9 @@ def _row(
     elif not sentence.strip():
         rows.bad(path, number, "has no sentence")
     elif label.casefold() not in roles:
-        rows.bad(path, number, unknown(label, roles))
-    elif why := wrong(sentence):
-        rows.bad(path, number, why)
+        rows.bad(path, number, unknown_role_problem(label, roles))
+    elif problem := find_problem(sentence):
+        rows.bad(path, number, problem)
     else:
         return sentence.strip(), roles[label.casefold()]
     return None

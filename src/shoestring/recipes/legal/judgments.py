@@ -1,4 +1,4 @@
-"""Samples of the hierarchical network: whole judgments, or as much of one as it is given at once."""
+"""Samples of the hierarchical network: whole judgments, or parts of long ones."""
 
 from collections.abc import Sequence
 from typing import Any, TypeAlias
@@ -10,27 +10,33 @@ from torch.utils.data import Dataset
 from shoestring.data.order import split
 from shoestring.data.padding import pad_batch
 from shoestring.recipes.legal.documents import Document
-from shoestring.recipes.legal.tokens import Tokenizer, encoded
+from shoestring.recipes.legal.tokens import Tokenizer, encode_sentences
 
 Sample: TypeAlias = tuple[list[Tensor], Tensor]
 """The words of each sentence, (words,) int64, and the sentences' roles (sentences,) int64."""
 
 Batch: TypeAlias = dict[str, Any]
-"""Of n judgments with at most s sentences: `roles` (n, s) int64 and `mask` (n, s) bool; and all their sentences in
-groups of about the same length: of each group `words` (sentences, words) int64, 0 is padding, `lengths` (sentences,)
-int64 and `places` (sentences,) int64, which count the judgments' rows one after the other, padding too.
+"""A batch of n judgments with at most s sentences: `roles` (n, s) int64, `mask` (n, s) bool, and the sentences.
+
+The sentences are in groups of similar length. Each group has `words` (sentences, words) int64, padded with 0, `lengths`
+(sentences,) int64 and `places` (sentences,) int64, the index of each sentence in the flattened `mask`.
 """
 
-_WIDTHS = (8, 16, 32, 64, 128, 256, 512)
-"""Words that the sentences of a group have at most. Padding all to the longest of a judgment would be most of the work:
-half of the sentences have less than 25 words, and there is one of 200 in almost every judgment."""
+_GROUP_WIDTHS = (8, 16, 32, 64, 128, 256, 512)
+"""Largest number of words of a sentence in each group. If all sentences were padded to the longest of a judgment, most
+of the work would be padding: half of them have less than 25 words, and almost every judgment has one of 200."""
 
 
 class Judgments(Dataset[Sample]):
-    """Sentences are cut after `words` words; a judgment of more than `sentences` comes in parts about equally long."""
+    """Judgments as samples.
+
+    Sentences are truncated to `words` words; a judgment of more than `sentences` is split into parts of similar length.
+    """
 
     def __init__(self, documents: Sequence[Document], tokenizer: Tokenizer, *, words: int, sentences: int) -> None:
-        self._tokens = encoded(tokenizer, [one for document in documents for one in document.sentences])
+        self._tokens = encode_sentences(
+            tokenizer, [sentence for document in documents for sentence in document.sentences]
+        )
         self._words = words
         self.roles = torch.tensor([role for document in documents for role in document.roles])
         self._parts: list[Sequence[int]] = []
@@ -50,18 +56,19 @@ class Judgments(Dataset[Sample]):
         )
 
     def length(self, index: int) -> int:
-        """Sentences of a sample."""
+        """Return the number of sentences of a sample."""
         return len(self._parts[index])
 
 
 def collate(samples: Sequence[Sample]) -> Batch:
-    longest = max(len(roles) for _, roles in samples)
+    """Return the samples as a padded batch."""
+    row_length = max(len(roles) for _, roles in samples)
     sentences = [
-        (words, row * longest + place) for row, (texts, _) in enumerate(samples) for place, words in enumerate(texts)
+        (words, row * row_length + place) for row, (texts, _) in enumerate(samples) for place, words in enumerate(texts)
     ]
     groups = [
-        [one for one in sentences if narrower < len(one[0]) <= width]
-        for narrower, width in zip((0, *_WIDTHS), _WIDTHS, strict=False)
+        [(words, place) for words, place in sentences if narrower < len(words) <= width]
+        for narrower, width in zip((0, *_GROUP_WIDTHS), _GROUP_WIDTHS, strict=False)
     ]
     groups = [group for group in groups if group]
     return {
@@ -73,13 +80,13 @@ def collate(samples: Sequence[Sample]) -> Batch:
     }
 
 
-def largest(size: int, *, words: int, sentences: int) -> Batch:
-    """A batch of `size` samples, each as long as it can be."""
-    ones = torch.ones(size * sentences, dtype=torch.int64)
+def largest_batch(size: int, *, words: int, sentences: int) -> Batch:
+    """Return a batch of `size` samples of the largest length."""
+    all_ones = torch.ones(size * sentences, dtype=torch.int64)
     return {
         "roles": torch.zeros(size, sentences, dtype=torch.int64),
         "mask": torch.ones(size, sentences, dtype=torch.bool),
-        "words": (ones[:, None].expand(-1, words).contiguous(),),
-        "lengths": (ones * words,),
+        "words": (all_ones[:, None].expand(-1, words).contiguous(),),
+        "lengths": (all_ones * words,),
         "places": (torch.arange(size * sentences),),
     }

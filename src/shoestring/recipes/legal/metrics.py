@@ -1,4 +1,4 @@
-"""How good predicted roles are, role by role and over all, next to always naming the most frequent one."""
+"""Metrics of predicted roles, for each role and overall, next to the baseline of the most frequent role."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -8,36 +8,37 @@ from torch import Tensor
 
 
 def scores(predicted: Tensor, truth: Tensor, roles: Sequence[str]) -> dict[str, Any]:
-    """Of `predicted` and `truth`, (sentences,) int64: `accuracy`, `weighted_f1` (each role by how often it is there),
-    `macro_f1` (all alike), the same of the majority, and `classes` by name.
+    """Return metrics of `predicted` against `truth`, both (sentences,) int64.
 
-    A role that is neither there nor predicted does not count in macro-F1, and 0/0 is 0 (so it is in scikit-learn).
+    `accuracy`, `weighted_f1` (roles weighted by frequency) and `macro_f1` (equal weights); the same prefixed with
+    `majority_` for always predicting the most frequent role of `truth`; and `classes` by name. A role that is neither
+    true nor predicted is left out of macro-F1, and 0/0 is 0, as in scikit-learn.
     """
-    always = torch.full_like(truth, int(truth.bincount(minlength=len(roles)).argmax()))
-    means, own = _scores(predicted, truth, roles)
+    majority = torch.full_like(truth, int(truth.bincount(minlength=len(roles)).argmax()))
+    means, classes = _compute_scores(predicted, truth, roles)
     return {
         **means,
-        **{f"majority_{name}": value for name, value in _scores(always, truth, roles)[0].items()},
-        "classes": own,
+        **{f"majority_{name}": value for name, value in _compute_scores(majority, truth, roles)[0].items()},
+        "classes": classes,
     }
 
 
-def _scores(
+def _compute_scores(
     predicted: Tensor, truth: Tensor, roles: Sequence[str]
 ) -> tuple[dict[str, float], dict[str, dict[str, Any]]]:
     count = len(roles)
     table = (truth * count + predicted).bincount(minlength=count * count).view(count, count).double()
-    right, there, named = table.diagonal(), table.sum(1), table.sum(0)
-    precision, recall = right / named.clamp(min=1), right / there.clamp(min=1)
-    f1 = 2 * right / (there + named).clamp(min=1)
+    correct, true, named = table.diagonal(), table.sum(1), table.sum(0)
+    precision, recall = correct / named.clamp(min=1), correct / true.clamp(min=1)
+    f1 = 2 * correct / (true + named).clamp(min=1)
     means = {
-        "accuracy": float(right.sum() / there.sum()),
-        "weighted_f1": float((f1 * there).sum() / there.sum()),
-        "macro_f1": float(f1[(there + named) > 0].mean()),
+        "accuracy": float(correct.sum() / true.sum()),
+        "weighted_f1": float((f1 * true).sum() / true.sum()),
+        "macro_f1": float(f1[(true + named) > 0].mean()),
     }
-    own = {
+    classes = {
         name: {
-            "true": int(there[number]),
+            "true": int(true[number]),
             "predicted": int(named[number]),
             "precision": float(precision[number]),
             "recall": float(recall[number]),
@@ -45,4 +46,4 @@ def _scores(
         }
         for number, name in enumerate(roles)
     }
-    return means, own
+    return means, classes

@@ -1,4 +1,4 @@
-"""The roles that a sentence of a judgment may have, by the data sets that use them."""
+"""Sets of rhetorical roles, by the data sets that use them."""
 
 from collections.abc import Mapping, Sequence
 
@@ -21,36 +21,36 @@ SETS: dict[str, tuple[str, ...]] = {
     ),
 }  # fmt: skip
 
-_ALSO = {"aop": "arguments of petitioner", "aor": "arguments of respondent"}
+_ABBREVIATIONS = {"aop": "arguments of petitioner", "aor": "arguments of respondent"}
 
 
-def names(chosen: str) -> tuple[str, ...]:
-    """The roles of one of `SETS`, or those that a text lists with commas between; the order is that of the classes.
+def role_names(chosen: str) -> tuple[str, ...]:
+    """Return the roles of one of `SETS`, or of a comma-separated list, in the order of the classes.
 
-    What is listed may be wrong: see `problem`.
+    The list is not validated; see `roles_problem`.
     """
     return SETS.get(chosen) or tuple(name.strip() for name in chosen.split(","))
 
 
-def problem(chosen: str) -> str | None:
-    """What is wrong with an option `roles`."""
-    found = names(chosen)
-    if len(found) < 2:
-        return f"roles={chosen}: {nearest(chosen, SETS)}; or two names and more with commas between"
-    if not all(found) or len(numbers(found)) < len(found):
-        return f"roles={chosen}: a name is empty or there twice"
+def roles_problem(chosen: str) -> str | None:
+    """Return why a value of the option `roles` is invalid; None if it is valid."""
+    names = role_names(chosen)
+    if len(names) < 2:
+        return f"roles={chosen}: {nearest(chosen, SETS)}; or list two or more names, separated by commas"
+    if not all(names) or len(class_numbers(names)) < len(names):
+        return f"roles={chosen}: a name is empty or occurs twice"
     return None
 
 
-def numbers(roles: Sequence[str]) -> dict[str, int]:
-    """The class of each role by its name in lower case, common short forms among them."""
-    found = {name.casefold(): number for number, name in enumerate(roles)}
-    return found | {short: found[name] for short, name in _ALSO.items() if name in found}
+def class_numbers(roles: Sequence[str]) -> dict[str, int]:
+    """Return the class of each role by its name in lower case, including common abbreviations."""
+    numbers = {name.casefold(): number for number, name in enumerate(roles)}
+    return numbers | {short: numbers[name] for short, name in _ABBREVIATIONS.items() if name in numbers}
 
 
-def unknown(label: str, known: Mapping[str, int]) -> str:
-    """Why a row with this `label` cannot be used."""
-    others = [name for name, roles in SETS.items() if label.casefold() in numbers(roles)]
-    if others:
-        return f"role {label!r} is one of {others[0]}: --set roles={others[0]}"
+def unknown_role_problem(label: str, known: Mapping[str, int]) -> str:
+    """Return why a row with the unknown role `label` cannot be used."""
+    matching_sets = [name for name, roles in SETS.items() if label.casefold() in class_numbers(roles)]
+    if matching_sets:
+        return f"role {label!r} belongs to {matching_sets[0]}: --set roles={matching_sets[0]}"
     return f"role {label!r} is unknown; {nearest(label.casefold(), known)}"

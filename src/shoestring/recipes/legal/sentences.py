@@ -1,4 +1,4 @@
-"""Samples of the classifier: a sentence, those around it, and its role."""
+"""Samples of the classifier: a sentence with its context, and its role."""
 
 from collections.abc import Sequence
 
@@ -7,7 +7,7 @@ from torch import Tensor
 from torch.utils.data import Dataset
 
 from shoestring.recipes.legal.documents import Document
-from shoestring.recipes.legal.tokens import Tokenizer, encoded
+from shoestring.recipes.legal.tokens import Tokenizer, encode_sentences
 
 CONTEXTS: dict[str, tuple[int, ...]] = {
     "single": (0,),
@@ -15,50 +15,55 @@ CONTEXTS: dict[str, tuple[int, ...]] = {
     "two_previous": (-2, -1, 0),
     "surrounding": (-1, 0, 1),
 }
-"""Which sentences are joined, by their places from the one that is classified."""
+"""Offsets of the joined sentences from the sentence to classify."""
 
 
 class Sentences(Dataset[tuple[Tensor, Tensor, Tensor]]):
-    """Every sentence of some judgments. Each sample is tokens (length,) int64, their mask (length,) and a class ().
+    """All sentences of some judgments. Each sample is tokens (length,) int64, their mask (length,) and a class ().
 
-    A text is [first] and for each of its sentences the tokens and [separator]; beyond a judgment's ends a sentence is
-    empty, so that the place of the one to classify never changes. Where `longest` tokens are too few the context is cut
-    and not the sentence: what lies farthest from it goes first.
+    A text is the token `first`, then for each sentence its tokens and `separator`. Sentences beyond the ends of a
+    judgment are empty, so the position of the sentence to classify is fixed. A text longer than `max_tokens` is
+    truncated in the context before the sentence, farthest tokens first.
     """
 
-    def __init__(self, documents: Sequence[Document], tokenizer: Tokenizer, context: str, longest: int) -> None:
-        self._tokens = encoded(tokenizer, [one for document in documents for one in document.sentences])
+    def __init__(self, documents: Sequence[Document], tokenizer: Tokenizer, context: str, max_tokens: int) -> None:
+        self._tokens = encode_sentences(
+            tokenizer, [sentence for document in documents for sentence in document.sentences]
+        )
         self.roles = torch.tensor([role for document in documents for role in document.roles])
-        # The place of each sentence in its judgment, and how many come after it.
-        self._before = [place for one in documents for place in range(len(one.roles))]
-        self._after = [len(one.roles) - 1 - place for one in documents for place in range(len(one.roles))]
-        self._context, self._longest = CONTEXTS[context], longest
+        # The number of sentences before and after each sentence in its judgment.
+        self._before = [place for document in documents for place in range(len(document.roles))]
+        self._after = [
+            len(document.roles) - 1 - place for document in documents for place in range(len(document.roles))
+        ]
+        self._context, self._max_tokens = CONTEXTS[context], max_tokens
         self._first, self._separator = torch.tensor([tokenizer.first]), torch.tensor([tokenizer.separator])
 
     def __len__(self) -> int:
         return len(self.roles)
 
     def __getitem__(self, index: int) -> tuple[Tensor, Tensor, Tensor]:
-        kept = self._kept(index)
+        token_counts = self._token_counts(index)
         pieces = [self._first]
         for offset in self._context:
-            if offset in kept:
+            if offset in token_counts:
                 sentence = self._tokens[index + offset]
-                # Of what comes before, the end is nearer.
-                pieces.append(sentence[len(sentence) - kept[offset] :] if offset < 0 else sentence[: kept[offset]])
+                count = token_counts[offset]
+                # The end of a preceding sentence is nearest to the sentence to classify.
+                pieces.append(sentence[len(sentence) - count :] if offset < 0 else sentence[:count])
             pieces.append(self._separator)
         tokens = torch.cat([piece.to(torch.int64) for piece in pieces])
         return tokens, torch.ones_like(tokens), self.roles[index]
 
     def length(self, index: int) -> int:
-        """Tokens of a sample."""
-        return 1 + len(self._context) + sum(self._kept(index).values())
+        """Return the number of tokens of a sample."""
+        return 1 + len(self._context) + sum(self._token_counts(index).values())
 
-    def _kept(self, index: int) -> dict[int, int]:
-        """How many tokens of each sentence there is room for, by its place from this one."""
-        room, kept = self._longest - 1 - len(self._context), {}
+    def _token_counts(self, index: int) -> dict[int, int]:
+        """Return the number of tokens of each sentence that fit into the text, by the offset of the sentence."""
+        free_tokens, token_counts = self._max_tokens - 1 - len(self._context), {}
         for offset in sorted(self._context, key=abs):
             if -self._before[index] <= offset <= self._after[index]:
-                kept[offset] = min(room, self._tokens.length(index + offset))
-                room -= kept[offset]
-        return kept
+                token_counts[offset] = min(free_tokens, self._tokens.length(index + offset))
+                free_tokens -= token_counts[offset]
+        return token_counts

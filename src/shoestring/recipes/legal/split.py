@@ -1,4 +1,4 @@
-"""Parts of the judgments: never sentences of one in two parts, and the same parts whatever the run's seed."""
+"""Splitting judgments into parts: all sentences of a judgment in one part, independently of the run's seed."""
 
 from collections.abc import Mapping, Sequence
 
@@ -6,60 +6,66 @@ import numpy as np
 
 from shoestring.errors import DataError
 from shoestring.recipes.legal.documents import Document
-from shoestring.recipes.temporal import split as by_time
+from shoestring.recipes.temporal import split as temporal_split
 
 HELD_OUT = 0.1
-"""Of the judgments, for validation and again for the test; without a file's own parts or folds."""
+"""Share of the judgments for validation, and again for the test, unless files or folds define the parts."""
 
 
-def divided(found: Mapping[str, Sequence[Document]], fold: str | None) -> dict[str, list[Document]]:
-    """`train`, `validation` and `test`, as far as there are: as the files have them, by `fold`, or 80/10/10 %.
+def split_documents(documents_by_part: Mapping[str, Sequence[Document]], fold: str | None) -> dict[str, list[Document]]:
+    """Return `train`, `validation` and `test`: the parts of the files, those of `fold`, or 80/10/10 %.
 
-    Fold k/n tests on the k-th of n equal shares of the judgments; of the others a tenth validates. `all` holds nothing
-    out: everything is `train`.
-    Raises DataError where there are too few judgments, or folds of data that has its parts already.
+    Fold k/n tests on the k-th of n equal shares of the judgments and validates on a tenth of the others. With `all`,
+    all judgments are in `train` and there is no other part.
+
+    Raises DataError for too few judgments, or for a fold of data with its own parts.
     """
     if fold == "all":
-        return {"train": [one for documents in found.values() for one in documents]}
-    if "all" not in found:
-        parts = {name: list(documents) for name, documents in found.items() if documents}
+        return {"train": [document for documents in documents_by_part.values() for document in documents]}
+    if "all" not in documents_by_part:
+        parts = {name: list(documents) for name, documents in documents_by_part.items() if documents}
         if fold is not None:
-            raise DataError(f"fold={fold}: the files are train, validation and test already", hint="fold=none")
+            raise DataError(f"fold={fold}: the files already define train, validation and test", hint="--set fold=none")
         if "validation" not in parts:
-            parts["train"], parts["validation"] = _apart(parts.get("train", []), _tenth(len(parts.get("train", []))))
+            train = parts.get("train", [])
+            parts["train"], parts["validation"] = _split_off(train, _held_out_count(len(train)))
         return parts
-    documents = _shuffled(found["all"])
+    documents = _shuffle(documents_by_part["all"])
     if fold is None:
-        rest, test = _apart(documents, _tenth(len(documents)))
+        remaining, test = _split_off(documents, _held_out_count(len(documents)))
     else:
         k, n = map(int, fold.split("/"))
         if n < 2 or n > len(documents):
-            raise DataError(f"fold={fold}: there are {len(documents)} judgments", hint="from 2 to as many folds")
+            raise DataError(
+                f"fold={fold}: there are {len(documents)} judgments",
+                hint="use 2 folds or more, and no more than judgments",
+            )
         test = documents[k - 1 :: n]
-        rest = [one for number, one in enumerate(documents) if number % n != k - 1]
-    train, validation = _apart(rest, _tenth(len(documents)) if fold is None else _tenth(len(rest)))
+        remaining = [document for number, document in enumerate(documents) if number % n != k - 1]
+    validation_count = _held_out_count(len(documents) if fold is None else len(remaining))
+    train, validation = _split_off(remaining, validation_count)
     return {"train": train, "validation": validation, "test": test}
 
 
 def is_fold(text: str) -> bool:
-    """Whether `text` is like `3/5`, the third of five folds, or `all`."""
-    return text == "all" or by_time.is_fold(text)
+    """Return whether `text` is `all` or like `3/5`, the third of five folds."""
+    return text == "all" or temporal_split.is_fold(text)
 
 
-def _shuffled(documents: Sequence[Document]) -> list[Document]:
-    """In an order that depends on their number alone; that stream of NumPy never changes."""
+def _shuffle(documents: Sequence[Document]) -> list[Document]:
+    """Return the documents in an order that depends on their number alone; this stream of NumPy is frozen."""
     return [documents[index] for index in np.random.RandomState(0).permutation(len(documents))]
 
 
-def _tenth(count: int) -> int:
+def _held_out_count(count: int) -> int:
     return max(1, round(HELD_OUT * count))
 
 
-def _apart(documents: Sequence[Document], count: int) -> tuple[list[Document], list[Document]]:
-    """All but the last `count`, and these."""
+def _split_off(documents: Sequence[Document], count: int) -> tuple[list[Document], list[Document]]:
+    """Return all but the last `count` documents, and the last `count`."""
     if len(documents) <= count:
         raise DataError(
             f"{len(documents)} judgments are too few to train, validate and test on",
-            hint="a blank line ends a judgment; or give folders train, validation and test",
+            hint="separate judgments by blank lines, or use folders train, validation and test",
         )
     return list(documents[:-count]), list(documents[-count:])

@@ -1,7 +1,7 @@
-"""Made-up judgments: sentences from patterns, in the order in which a judgment has its parts.
+"""Synthetic judgments: sentences generated from patterns, in the usual order of the parts of a judgment.
 
-Nothing of them is real. A fifth of the sentences could stand in any part and have the role of the one before them, so
-that who reads the context knows more than who does not.
+A fifth of the sentences are neutral: they fit any part and have the role of the sentence before, so a model with
+context can do better than one without.
 """
 
 from collections.abc import Callable
@@ -10,14 +10,14 @@ from functools import partial
 import numpy as np
 
 from shoestring.recipes.legal.documents import Document
-from shoestring.recipes.legal.roles import SETS, numbers
+from shoestring.recipes.legal.roles import SETS, class_numbers
 
 NOTE = (
-    "the data are synthetic: {judgments} judgments made up from patterns, nothing of them is real; --set data=PATH "
-    "reads yours, sentence<TAB>role on each line"
+    "the data are synthetic: {judgments} judgments generated from patterns; --set data=PATH reads real ones, with "
+    "sentence<TAB>role on each line"
 )
 
-# Of each role its sentences in a judgment, at least and at most, in their order, and the patterns.
+# The parts of a judgment in order: role, smallest and largest number of sentences, and patterns.
 _PARTS: tuple[tuple[str, tuple[int, int], tuple[str, ...]], ...] = (
     ("None", (1, 3), (
         "In the High Court of {place} .", "Appeal No. {number} of {year} .", "Before the bench at {place} :"
@@ -50,13 +50,13 @@ _PARTS: tuple[tuple[str, tuple[int, int], tuple[str, ...]], ...] = (
     ("None", (0, 2), ("Order accordingly .", "Certified copy to the parties .")),
 )  # fmt: skip
 
-_ANYWHERE = (
+_NEUTRAL_PATTERNS = (
     "This was so in {year} as well .",
     "The same holds of the {thing} at {place} .",
     "Much was said about the {person} in this regard .",
     "Nothing more needs to be said of it .",
 )
-_SHARE_ANYWHERE = 0.2
+_NEUTRAL_SHARE = 0.2
 
 _WORDS = {
     "place": ("Madras", "Delhi", "Bombay", "Calcutta", "Patna", "Lucknow"),
@@ -70,31 +70,33 @@ _WORDS = {
 }
 
 
-def judgments(count: int = 80, *, seed: int = 0) -> list[Document]:
-    """`count` judgments with the roles of LegalSeg; the same ones for the same seed."""
-    # The stream of RandomState never changes; that of newer generators may from one NumPy to the next.
-    draw = np.random.RandomState(seed)
-    return [_judgment(draw) for _ in range(count)]
+def generate_judgments(count: int = 80, *, seed: int = 0) -> list[Document]:
+    """Return `count` judgments with the roles of LegalSeg; the same seed gives the same judgments."""
+    # The stream of RandomState is frozen; that of newer generators may change between NumPy versions.
+    random = np.random.RandomState(seed)
+    return [_generate_judgment(random) for _ in range(count)]
 
 
-def _judgment(draw: np.random.RandomState) -> Document:
-    known = numbers(SETS["legalseg"])
+def _generate_judgment(random: np.random.RandomState) -> Document:
+    class_by_role = class_numbers(SETS["legalseg"])
     sentences, roles = [], []
-    for role, (least, most), patterns in _PARTS:
-        for place in range(draw.randint(least, most + 1)):
-            anywhere = place > 0 and draw.random_sample() < _SHARE_ANYWHERE
-            sentences.append(_filled(_one(draw, _ANYWHERE if anywhere else patterns), partial(_word, draw)))
-            roles.append(known[role.casefold()])
+    for role, (min_count, max_count), patterns in _PARTS:
+        for place in range(random.randint(min_count, max_count + 1)):
+            neutral = place > 0 and random.random_sample() < _NEUTRAL_SHARE
+            sentences.append(
+                _fill(_choose(random, _NEUTRAL_PATTERNS if neutral else patterns), partial(_choose_word, random))
+            )
+            roles.append(class_by_role[role.casefold()])
     return Document(sentences=tuple(sentences), roles=tuple(roles))
 
 
-def _filled(pattern: str, word: Callable[[str], str]) -> str:
-    return " ".join(word(part[1:-1]) if part.startswith("{") else part for part in pattern.split())
+def _fill(pattern: str, choose_word: Callable[[str], str]) -> str:
+    return " ".join(choose_word(part[1:-1]) if part.startswith("{") else part for part in pattern.split())
 
 
-def _word(draw: np.random.RandomState, kind: str) -> str:
-    return _one(draw, _WORDS[kind])
+def _choose_word(random: np.random.RandomState, kind: str) -> str:
+    return _choose(random, _WORDS[kind])
 
 
-def _one(draw: np.random.RandomState, choices: tuple[str, ...]) -> str:
-    return choices[draw.randint(len(choices))]
+def _choose(random: np.random.RandomState, choices: tuple[str, ...]) -> str:
+    return choices[random.randint(len(choices))]

@@ -1,4 +1,4 @@
-"""Sentences as numbers: words by their hash, or the pieces of a tokenizer that pretrained weights came with."""
+"""Tokenizers: hashed words, or the tokenizer of pretrained weights."""
 
 import re
 from array import array
@@ -18,70 +18,76 @@ _DIGIT = re.compile(r"\d")
 
 
 class Tokenizer(Protocol):
-    """What makes numbers of sentences."""
+    """Converts sentences to token ids."""
 
     first: int
-    """The token that a text begins with."""
+    """The token at the start of a text."""
     separator: int
-    """The one that ends each sentence of it."""
+    """The token after each sentence of a text."""
 
     def encode(self, sentences: Sequence[str]) -> Iterable[Sequence[int]]:
-        """The tokens of each sentence, without any of these."""
+        """Return the tokens of each sentence, without `first` and `separator`."""
 
 
 class HashedWords:
-    """A word's number is its CRC-32 within `vocabulary`; 0 is padding.
+    """The id of a word is its CRC-32, reduced to the size of the vocabulary; 0 is padding.
 
-    Two rare words may share a number (Weinberger et al., ICML 2009). In return there is no vocabulary to build, to keep
-    beside the weights or to lose: any data reads the same in any run. A trained one would have to be kept, for the
-    WordPiece and BPE trainers of `tokenizers` break ties by the order of a hash map, differently in every process
-    (huggingface/tokenizers#1794).
+    Two rare words may share an id (Weinberger et al., ICML 2009). In return there is no vocabulary to build and store
+    with the weights, and all runs tokenize all data in the same way. A trained vocabulary would have to be stored,
+    because the WordPiece and BPE trainers of `tokenizers` break ties by the order of a hash map, which differs between
+    processes (huggingface/tokenizers#1794).
     """
 
     first, separator, _special = 1, 2, 3
 
     def __init__(self, vocabulary: int) -> None:
-        self._numbers = vocabulary - self._special
-        self._number = lru_cache(maxsize=1_000_000)(self._hashed)
+        self._word_ids = vocabulary - self._special
+        self._word_id = lru_cache(maxsize=1_000_000)(self._hash)
 
     def encode(self, sentences: Sequence[str]) -> Iterable[list[int]]:
-        return ([self._number(word) for word in _WORD.findall(one.casefold())] for one in sentences)
+        return ([self._word_id(word) for word in _WORD.findall(sentence.casefold())] for sentence in sentences)
 
-    def _hashed(self, word: str) -> int:
-        # 1953 and 1954 say the same of a sentence: that there is a year in it.
-        return self._special + crc32(_DIGIT.sub("0", word).encode()) % self._numbers
+    def _hash(self, word: str) -> int:
+        # Digits are replaced because 1953 and 1954 carry the same information: the sentence has a year.
+        return self._special + crc32(_DIGIT.sub("0", word).encode()) % self._word_ids
 
 
-class Pieces:
-    """The tokenizer in a folder or of a name on the hub, read without running any code of theirs."""
+class PretrainedTokenizer:
+    """The tokenizer of a folder or of a name on the hub, loaded without running code from there."""
 
     def __init__(self, source: str, *, download: bool) -> None:
-        """Raises UsageError where there is none."""
+        """Raises UsageError if there is no tokenizer."""
         from transformers import AutoTokenizer
 
         try:
-            made: Any = AutoTokenizer.from_pretrained(source, local_files_only=not download, trust_remote_code=False)
+            tokenizer: Any = AutoTokenizer.from_pretrained(
+                source, local_files_only=not download, trust_remote_code=False
+            )
         except (OSError, ValueError) as error:
             raise UsageError(
-                f"encoder={source} has no tokenizer that can be read: {str(error).splitlines()[0]}",
-                hint="give a folder with tokenizer.json or vocab.txt; a name on the hub needs download=true once",
+                f"encoder={source}: the tokenizer cannot be read: {str(error).splitlines()[0]}",
+                hint="use a folder with tokenizer.json or vocab.txt; a name on the hub needs download=true once",
             ) from error
-        self._made, self.first, self.separator = made, int(made.cls_token_id), int(made.sep_token_id)
+        self._tokenizer, self.first, self.separator = (
+            tokenizer,
+            int(tokenizer.cls_token_id),
+            int(tokenizer.sep_token_id),
+        )
 
     def encode(self, sentences: Sequence[str]) -> list[list[int]]:
-        # It warns of sentences longer than the model takes; they are cut where their context is known.
-        found: list[list[int]] = self._made(list(sentences), add_special_tokens=False, verbose=False)["input_ids"]
-        return found
+        # verbose=False silences warnings about sentences longer than the model takes; `Sentences` truncates them.
+        tokens: list[list[int]] = self._tokenizer(list(sentences), add_special_tokens=False, verbose=False)["input_ids"]
+        return tokens
 
 
 @dataclass(frozen=True, kw_only=True)
-class Encoded:
-    """Sentences one after the other in one tensor."""
+class EncodedSentences:
+    """The tokens of all sentences, concatenated in one tensor."""
 
     tokens: Tensor
-    """(all of them,) int32."""
+    """(total tokens,) int32."""
     starts: Sequence[int]
-    """Where each sentence begins, and where the last one ends."""
+    """Index of the first token of each sentence, and the end of the last one."""
 
     def __getitem__(self, index: int) -> Tensor:
         return self.tokens[self.starts[index] : self.starts[index + 1]]
@@ -90,10 +96,10 @@ class Encoded:
         return self.starts[index + 1] - self.starts[index]
 
 
-def encoded(tokenizer: Tokenizer, sentences: Sequence[str]) -> Encoded:
-    """Each of them as at least one token."""
+def encode_sentences(tokenizer: Tokenizer, sentences: Sequence[str]) -> EncodedSentences:
+    """Return the tokens of each sentence; a sentence without tokens is one `separator`."""
     tokens, starts = array("i"), [0]
-    for one in tokenizer.encode(sentences):
-        tokens.extend(one or [tokenizer.separator])
+    for sentence in tokenizer.encode(sentences):
+        tokens.extend(sentence or [tokenizer.separator])
         starts.append(len(tokens))
-    return Encoded(tokens=torch.frombuffer(tokens, dtype=torch.int32), starts=starts)
+    return EncodedSentences(tokens=torch.frombuffer(tokens, dtype=torch.int32), starts=starts)

@@ -1,4 +1,4 @@
-"""Sentences that are given as numbers: `f1 f2 ... fn<TAB>role`, as Law-AI writes what sent2vec made of them."""
+"""Precomputed sentence vectors: `f1 f2 ... fn<TAB>role` lines, the format of Law-AI's sent2vec vectors."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -12,25 +12,28 @@ from shoestring.data.padding import pad_batch
 from shoestring.recipes.legal.documents import Document
 
 
-def wrong(text: str, width: int) -> str | None:
-    """Why `text` is not `width` finite numbers."""
+def vector_problem(text: str, width: int) -> str | None:
+    """Return why `text` is not a vector of `width` finite numbers; None if it is."""
     try:
-        found = torch.tensor([float(one) for one in text.split()])
+        vector = torch.tensor([float(number) for number in text.split()])
     except ValueError as error:
         return str(error)
-    if len(found) != width:
-        return f"has {len(found)} numbers, not {width}"
-    return None if found.isfinite().all() else "has a number that is not finite"
+    if len(vector) != width:
+        return f"has {len(vector)} numbers, not {width}"
+    return None if vector.isfinite().all() else "has a number that is not finite"
 
 
 class Vectors(Dataset[tuple[Tensor, Tensor]]):
-    """As `Judgments`: a sample is (sentences, width) float32 and roles (sentences,) int64."""
+    """Judgments as samples: vectors (sentences, width) float32 and roles (sentences,) int64.
+
+    A judgment of more than `sentences` is split as by `judgments.Judgments`.
+    """
 
     def __init__(self, documents: Sequence[Document], *, sentences: int) -> None:
         self._parts = []
-        for one in documents:
-            numbers = torch.tensor([[float(number) for number in text.split()] for text in one.sentences])
-            roles = torch.tensor(one.roles)
+        for document in documents:
+            numbers = torch.tensor([[float(number) for number in text.split()] for text in document.sentences])
+            roles = torch.tensor(document.roles)
             for part in split(range(len(roles)), sentences):
                 self._parts.append((numbers[part[0] : part[-1] + 1], roles[part[0] : part[-1] + 1]))
 
@@ -41,12 +44,12 @@ class Vectors(Dataset[tuple[Tensor, Tensor]]):
         return self._parts[index]
 
     def length(self, index: int) -> int:
-        """Sentences of a sample."""
+        """Return the number of sentences of a sample."""
         return len(self._parts[index][1])
 
 
 def collate(samples: Sequence[tuple[Tensor, Tensor]]) -> dict[str, Any]:
-    """`vectors` (n, sentences, width) float32, `roles` and `mask` as of `judgments.collate`."""
+    """Return `vectors` (n, sentences, width) float32, and `roles` and `mask` as `judgments.collate` does."""
     return {
         "vectors": pad_batch([numbers for numbers, _ in samples], 0.0, multiple=1),
         "roles": pad_batch([roles for _, roles in samples], 0, multiple=1),
@@ -54,8 +57,8 @@ def collate(samples: Sequence[tuple[Tensor, Tensor]]) -> dict[str, Any]:
     }
 
 
-def largest(size: int, *, width: int, sentences: int) -> dict[str, Any]:
-    """A batch of `size` samples, each as long as it can be."""
+def largest_batch(size: int, *, width: int, sentences: int) -> dict[str, Any]:
+    """Return a batch of `size` samples of the largest length."""
     return {
         "vectors": torch.zeros(size, sentences, width),
         "roles": torch.zeros(size, sentences, dtype=torch.int64),

@@ -1,8 +1,8 @@
-"""`temporal`: will a price be higher, lower or about the same some bars ahead?
+"""The `temporal` recipe: predict whether a price rises, falls or stays about the same over the next bars.
 
-An LSTM, a Transformer, an MLP, or all three with learned weights, over 29 features of OHLCV bars in three timeframes.
-Every input is from the past and the present bar, and every part of the data is later than the one before. What such a
-model is worth shows against always naming the most frequent class, so `evaluate` reports both.
+The networks are an LSTM, a Transformer, an MLP, and an ensemble of all three with learned weights, over 29 features of
+OHLCV bars in three timeframes. Inputs come from the present bar and the past alone, and every part of the data is later
+than the one before. The baseline always predicts the most frequent class, so `evaluate` reports the metrics of both.
 
 The models need torch alone; data and metrics need `pip install 'shoestring[temporal]'`.
 """
@@ -18,7 +18,13 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, cast
 from shoestring.errors import UsageError
 from shoestring.recipe.extras import require
 from shoestring.recipes.rows import OnBadRows
-from shoestring.recipes.temporal.architectures import ARCHITECTURES, MEMBERS, WEIGHT_DECAY, network, rates
+from shoestring.recipes.temporal.architectures import (
+    ARCHITECTURES,
+    MEMBERS,
+    WEIGHT_DECAY,
+    build_network,
+    parameter_groups,
+)
 from shoestring.recipes.temporal.features import FEATURES
 from shoestring.recipes.temporal.split import is_fold
 
@@ -40,36 +46,38 @@ RULES: tuple[tuple[tuple[str, ...], str, Callable[[Any], bool]], ...] = (
 
 @dataclass(frozen=True, kw_only=True)
 class Options:
-    """What may be chosen."""
+    """The options of the recipe."""
 
-    size: Annotated[Literal["full", "tiny"], "the published size, or a few thousand parameters to try things with"] = (
+    size: Annotated[Literal["full", "tiny"], "the published size, or a few thousand parameters for experiments"] = (
         "full"
     )
     architecture: Annotated[
         Literal["lstm", "transformer", "mlp", "ensemble"],
-        "the network; the MLP sees the last bar only; ensemble: the three together, with learned weights",
+        "the network; mlp reads the last bar only; ensemble combines the three with learned weights",
     ] = "lstm"
-    data: Annotated[Path | None, "CSV of OHLCV bars; none: 1,047 real daily bars that matplotlib brings along"] = None
-    on_bad_rows: Annotated[OnBadRows, "of the CSV: refuse them all, or skip and count them"] = "refuse"
+    data: Annotated[
+        Path | None, "CSV file of OHLCV bars; none: 1,047 real daily bars from matplotlib's sample data"
+    ] = None
+    on_bad_rows: Annotated[OnBadRows, "stop on unusable rows of the CSV file, or skip and count them"] = "refuse"
     epochs: Annotated[int, "passes over the training data"] = 50
     effective_batch: Annotated[int, "samples in one update"] = 256
-    seed: Annotated[int, "decides initialisation, sample order and dropout"] = 42
-    learning_rate: Annotated[float | None, "peak; none: lstm 5e-4, transformer 3e-4, mlp 1e-3, each its own"] = None
-    dropout: Annotated[float | None, "none: lstm 0.4, transformer 0.1, mlp 0.3, each its own"] = None
-    patience: Annotated[int, "epochs without a better validation loss after which training stops"] = 15
+    seed: Annotated[int, "seed of the initialisation, sample order and dropout"] = 42
+    learning_rate: Annotated[float | None, "peak learning rate; none: lstm 5e-4, transformer 3e-4, mlp 1e-3"] = None
+    dropout: Annotated[float | None, "dropout rate; none: lstm 0.4, transformer 0.1, mlp 0.3"] = None
+    patience: Annotated[int, "stop after this many epochs without a better validation loss"] = 15
     seq_len: Annotated[int, "bars in one sample"] = 20
-    horizon: Annotated[int, "bars ahead whose close decides the class"] = 8
-    threshold: Annotated[float, "change of the close beyond which it is up or down, else flat"] = 0.006
-    label_smoothing: Annotated[float, "share of each label that is spread over all classes"] = 0.1
-    warmup_epochs: Annotated[int, "epochs over which the learning rate rises"] = 5
+    horizon: Annotated[int, "number of bars ahead at which the close is compared"] = 8
+    threshold: Annotated[float, "relative change of the close beyond which the class is up or down, else flat"] = 0.006
+    label_smoothing: Annotated[float, "share of each label that is spread evenly over all classes"] = 0.1
+    warmup_epochs: Annotated[int, "epochs of linear warmup of the learning rate"] = 5
     fold: Annotated[str | None, "3/5: the third of five expanding walk-forward folds; none: 70/15/15 % by time"] = None
 
     def __post_init__(self) -> None:
         problems = [
             f"{name}={value}: must be {rule}"
-            for names, rule, holds in RULES
+            for names, rule, is_valid in RULES
             for name in names
-            if (value := getattr(self, name)) is not None and not holds(value)
+            if (value := getattr(self, name)) is not None and not is_valid(value)
         ]
         if problems:
             raise UsageError("options of temporal cannot be used", problems=problems)
@@ -82,33 +90,33 @@ class Temporal:
 
     def __init__(self, options: Options | None = None) -> None:
         self.options = options or Options()
-        self._said: tuple[str, ...] = ()
+        self._data_notes: tuple[str, ...] = ()
 
     def model(self) -> nn.Module:
         options = self.options
-        return network(options.architecture, options.size, seq_len=options.seq_len, dropout=options.dropout)
+        return build_network(options.architecture, options.size, seq_len=options.seq_len, dropout=options.dropout)
 
     def batch(self, size: int) -> Batch:
-        """(size, seq_len, 29) float32 and (size,) int64; all samples are of one length."""
+        """Return features (size, seq_len, 29) float32 and classes (size,) int64; all samples have the same length."""
         import torch
 
         return torch.zeros(size, self.options.seq_len, len(FEATURES)), torch.zeros(size, dtype=torch.int64)
 
     def loss(self, model: nn.Module, batch: Batch) -> Tensor:
-        """Mean cross-entropy with label smoothing."""
+        """Return the mean cross-entropy with label smoothing."""
         inputs, labels = batch
         return self._cross_entropy(model(inputs), labels, "mean")
 
     def data(self) -> dict[str, Windows]:
-        """`train`, `validation` and `test`, one after the other in time; see `split.shares` for how much is in each.
+        """Return the datasets `train`, `validation` and `test`, in order of time, with the shares of `split.shares`.
 
-        Raises UsageError where the extra is not installed, DataError for bars that cannot be trained on.
+        Raises UsageError if the extra is not installed, DataError for unusable bars.
         """
-        # The metrics' package too: after the first epoch would be late to miss it.
+        # torchmetrics is required here too, so that a missing package is reported before the first epoch.
         require("temporal", "pandas", "torchmetrics")
-        from shoestring.recipes.temporal.dataset import parts
+        from shoestring.recipes.temporal.dataset import load_parts
 
-        found, self._said = parts(
+        datasets, self._data_notes = load_parts(
             self.options.data,
             seq_len=self.options.seq_len,
             horizon=self.options.horizon,
@@ -116,11 +124,11 @@ class Temporal:
             fold=self.options.fold,
             on_bad_rows=self.options.on_bad_rows,
         )
-        return found
+        return datasets
 
     def notes(self) -> list[str]:
-        """What the data are, how many samples they make, and rows that were skipped."""
-        return list(self._said)
+        """Return sentences about the data, its number of samples and skipped rows."""
+        return list(self._data_notes)
 
     def collate(self, samples: Batch | list[Batch]) -> Batch:
         from shoestring.recipes.temporal.windows import collate
@@ -130,13 +138,13 @@ class Temporal:
     def optimizer(self, model: nn.Module) -> Optimizer:
         import torch
 
-        chosen = self.options.learning_rate
-        if chosen is not None:
-            return torch.optim.AdamW(model.parameters(), lr=chosen, weight_decay=WEIGHT_DECAY)
-        return torch.optim.AdamW(rates(self.options.architecture, model), weight_decay=WEIGHT_DECAY)
+        learning_rate = self.options.learning_rate
+        if learning_rate is not None:
+            return torch.optim.AdamW(model.parameters(), lr=learning_rate, weight_decay=WEIGHT_DECAY)
+        return torch.optim.AdamW(parameter_groups(self.options.architecture, model), weight_decay=WEIGHT_DECAY)
 
     def schedule(self, update: int, updates_per_epoch: int, total_updates: int) -> float:
-        """Linear warmup, then a cosine to almost 0. The warmup never takes more than half of a short run."""
+        """Return a factor with linear warmup, for at most half of the run, then cosine decay to almost 0."""
         warmup = min(self.options.warmup_epochs * updates_per_epoch, total_updates // 2)
         if update < warmup:
             return (update + 1) / warmup
@@ -151,11 +159,11 @@ class Temporal:
         return ARCHITECTURES[self.options.architecture].clip_norm
 
     def evaluate(self, model: nn.Module, batches: Iterable[Batch]) -> dict[str, Any]:
-        """`loss`, `accuracy`, `macro_f1`, and the last two of always naming these data's most frequent class.
+        """Return `loss`, `accuracy` and `macro_f1`, and both metrics of always predicting the most frequent class.
 
-        `accuracy_error` and `macro_f1_error` are standard errors that know how neighbouring labels overlap.
-        `classes` has for each class how often it was there and how often it was predicted; `weights`, of an ensemble,
-        how much each member counted on average.
+        `accuracy_error` and `macro_f1_error` are standard errors that account for the overlap of neighbouring labels.
+        `classes` has the true and the predicted count of each class; `weights`, for an ensemble, the mean weight of
+        each member.
         """
         require("temporal", "pandas", "torchmetrics")
         import torch

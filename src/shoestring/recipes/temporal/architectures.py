@@ -1,4 +1,4 @@
-"""The networks that may be chosen, with what goes with each where the options leave it open."""
+"""The selectable networks, with their default hyperparameters."""
 
 from __future__ import annotations
 
@@ -16,7 +16,10 @@ WEIGHT_DECAY = 5e-4
 
 @dataclass(frozen=True, kw_only=True)
 class Architecture:
-    """What goes with one of the networks. Of an ensemble rate and dropout are the gate's: members have their own."""
+    """Default hyperparameters of a network.
+
+    For the ensemble, learning rate and dropout apply to the gate alone, because its members have their own.
+    """
 
     learning_rate: float
     dropout: float
@@ -25,7 +28,7 @@ class Architecture:
     tiny: dict[str, Any]
 
 
-# The published values.
+# Published values.
 MEMBERS = {
     "lstm": Architecture(
         learning_rate=5e-4,
@@ -50,7 +53,7 @@ MEMBERS = {
     ),
 }
 
-# Of the ensemble the classifier's widths are published. It learns at the rate of the MLP, which it is like.
+# For the ensemble, the widths of the classifier are published; its learning rate is that of the MLP, a similar network.
 ARCHITECTURES = {
     **MEMBERS,
     "ensemble": Architecture(
@@ -59,21 +62,24 @@ ARCHITECTURES = {
 }
 
 
-def network(name: str, size: Literal["full", "tiny"], *, seq_len: int, dropout: float | None) -> nn.Module:
-    """(n, seq_len, 29) -> (n, 3) logits; `dropout` of all its parts, or of each its own."""
+def build_network(name: str, size: Literal["full", "tiny"], *, seq_len: int, dropout: float | None) -> nn.Module:
+    """Return a network that maps (n, seq_len, 29) to logits (n, 3).
+
+    `dropout` applies to all networks of an ensemble; None selects the default of each.
+    """
     from shoestring.recipes.temporal import models
     from shoestring.recipes.temporal.ensemble import Ensemble
     from shoestring.recipes.temporal.windows import CLASSES
 
-    own = ARCHITECTURES[name]
-    widths: dict[str, Any] = getattr(own, size)
+    architecture = ARCHITECTURES[name]
+    widths: dict[str, Any] = getattr(architecture, size)
     if name == "ensemble":
-        members = {member: network(member, size, seq_len=seq_len, dropout=dropout) for member in MEMBERS}
+        members = {member: build_network(member, size, seq_len=seq_len, dropout=dropout) for member in MEMBERS}
         return Ensemble(members, len(FEATURES), **widths)
     shape = {
         "features": len(FEATURES),
         "classes": len(CLASSES),
-        "dropout": own.dropout if dropout is None else dropout,
+        "dropout": architecture.dropout if dropout is None else dropout,
         **widths,
     }
     match name:
@@ -85,10 +91,10 @@ def network(name: str, size: Literal["full", "tiny"], *, seq_len: int, dropout: 
             return models.GatedMLP(**shape)
 
 
-def rates(name: str, model: nn.Module) -> Iterator[dict[str, Any]]:
-    """The optimizer's parameter groups with their learning rates: in an ensemble each member keeps its own."""
+def parameter_groups(name: str, model: nn.Module) -> Iterator[dict[str, Any]]:
+    """Yield the optimizer's parameter groups with their learning rates; members of an ensemble keep their own rates."""
     parameters = dict(model.named_parameters())
     for member in MEMBERS if name == "ensemble" else ():
-        own = [parameters.pop(key) for key in list(parameters) if f"members.{member}." in key]
-        yield {"params": own, "lr": MEMBERS[member].learning_rate}
+        member_parameters = [parameters.pop(key) for key in list(parameters) if f"members.{member}." in key]
+        yield {"params": member_parameters, "lr": MEMBERS[member].learning_rate}
     yield {"params": list(parameters.values()), "lr": ARCHITECTURES[name].learning_rate}

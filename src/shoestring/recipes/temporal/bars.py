@@ -1,4 +1,4 @@
-"""OHLCV bars: read from a CSV file and checked, every problem at once with its line."""
+"""Reading OHLCV bars from a CSV file, with validation that reports all problems at once with their lines."""
 
 import csv
 from collections.abc import Callable, Collection, Iterator
@@ -16,193 +16,204 @@ from shoestring.recipes.rows import SHOWN, Rows
 
 PRICES = ("open", "high", "low", "close")
 NUMBERS = (*PRICES, "volume")
-NEEDED = ("time", *NUMBERS)
-NAMES_OF_TIME = ("time", "date", "datetime", "timestamp")
+REQUIRED = ("time", *NUMBERS)
+TIME_COLUMNS = ("time", "date", "datetime", "timestamp")
 
-SAMPLE = "GOOG as matplotlib brings it along"
+SAMPLE = "GOOG from matplotlib's sample data"
 
 Problem: TypeAlias = "tuple[pd.Series[bool], Callable[[int], str]]"
-"""In which rows it is, and what to say of one of them."""
+"""The rows that have the problem, and a function that describes the problem in a given row."""
 
 
-def sample_bars() -> pd.DataFrame:
-    """1,047 real daily bars of GOOG, 2004-08-19 to 2008-10-14, from matplotlib's sample data; as of `read_bars`.
+def load_sample_bars() -> pd.DataFrame:
+    """Return 1,047 real daily bars of GOOG, 2004-08-19 to 2008-10-14, from matplotlib's sample data.
 
-    Raises UsageError where matplotlib was packaged without its sample data.
+    The format is that of `read_bars`. Raises UsageError if matplotlib was packaged without its sample data.
     """
     try:
-        with np.load(_sample_file(), allow_pickle=False) as file:
+        with np.load(_find_sample_file(), allow_pickle=False) as file:
             rows = file["price_data"]
     except OSError as error:
         raise UsageError(
-            f"the sample bars cannot be read: {error}",
-            hint="this matplotlib came without its sample data; give a CSV file of bars instead",
+            f"the sample bars of matplotlib cannot be read: {error}",
+            hint="this matplotlib came without its sample data; use a CSV file of bars instead: --set data=PATH",
         ) from error
     numbers = {name: rows[name].astype("float64") for name in NUMBERS}
-    return _sorted(pd.DataFrame({"symbol": "GOOG", "time": rows["date"].astype("datetime64[us]"), **numbers}))
+    return _sort(pd.DataFrame({"symbol": "GOOG", "time": rows["date"].astype("datetime64[us]"), **numbers}))
 
 
-def _sample_file() -> Path:
-    """Beside matplotlib's code, where it is found without loading that; or elsewhere, which only matplotlib knows."""
-    inside = Path("sample_data", "goog.npz")
-    found = find_spec("matplotlib")
-    beside = Path(found.origin).parent / "mpl-data" / inside if found and found.origin else None
-    if beside and beside.is_file():
-        return beside
+def _find_sample_file() -> Path:
+    """Return the path of the sample data, if possible without importing matplotlib."""
+    relative_path = Path("sample_data", "goog.npz")
+    spec = find_spec("matplotlib")
+    default_path = Path(spec.origin).parent / "mpl-data" / relative_path if spec and spec.origin else None
+    if default_path and default_path.is_file():
+        return default_path
     import matplotlib
 
-    return Path(matplotlib.get_data_path()) / inside
+    return Path(matplotlib.get_data_path()) / relative_path
 
 
 def read_bars(path: Path, rows: Rows) -> pd.DataFrame:
-    """The bars of a CSV file: `symbol`, `time` (UTC, without zone), `open high low close volume` (float64).
+    """Return the bars of a CSV file: `symbol`, `time` (UTC, without zone), `open high low close volume` (float64).
 
-    The file has a header with these names in any case and order; `time` may be called date, datetime or timestamp,
-    `symbol` may be absent, other columns are left alone. Times are ISO 8601; one with an offset is taken to UTC, one
-    without is taken as it stands. Each symbol's rows ascend in time. The result is sorted by symbol, then time.
+    The file has a header with these names in any case and order; `time` may be named date, datetime or timestamp,
+    `symbol` may be absent, and other columns are ignored. Times are ISO 8601; one with an offset is converted to UTC,
+    one without is taken as UTC. The rows of each symbol ascend in time. The result is sorted by symbol, then time.
 
-    Rows that cannot be used go to `rows`, each with all that is wrong with it and its line in the file (the header is
-    line 1). Where they are skipped the bars beside them become neighbours, as they are around a holiday.
+    Unusable rows are reported to `rows`, each with all its problems and its line in the file (the header is line 1). If
+    they are skipped, the bars before and after them become neighbours, as they are around a holiday.
 
-    Raises DataError with every problem found.
+    Raises DataError with all problems.
     """
-    header = _header(path)
-    general = [f"there is no column {name}" for name in NEEDED if name not in header]
-    general += [f"{name}: more than one column has this name" for name in _repeated(header)]
-    if general:
-        _refuse(path, general, hint=f"{', '.join(NEEDED)} are needed; this file has {', '.join(header) or 'nothing'}")
-    raw, ragged = _raw(path, header)
-    if raw.empty and not ragged:
-        _refuse(path, ["there are no rows"])
-    bars = _parsed(raw)
-    good = _judged(path, rows, raw, bars, ragged)
-    rows.settle(len(raw) + len(ragged))
-    return _sorted(bars[good])
+    header = _read_header(path)
+    column_problems = [f"there is no column {name}" for name in REQUIRED if name not in header]
+    column_problems += [f"{name}: more than one column has this name" for name in _repeated_columns(header)]
+    if column_problems:
+        hint = f"the columns {', '.join(REQUIRED)} are required; this file has {', '.join(header) or 'no columns'}"
+        _raise_data_error(path, column_problems, hint=hint)
+    raw, ragged_lines = _read_raw(path, header)
+    if raw.empty and not ragged_lines:
+        _raise_data_error(path, ["there are no rows"])
+    bars = _parse(raw)
+    usable = _validate(path, rows, raw, bars, ragged_lines)
+    rows.settle(len(raw) + len(ragged_lines))
+    return _sort(bars[usable])
 
 
-def _judged(path: Path, rows: Rows, raw: pd.DataFrame, bars: pd.DataFrame, ragged: dict[int, str]) -> NDArray[np.bool_]:
-    """Which rows can be used; the others are told of in the order of the file."""
-    problems = [(found.to_numpy(), describe) for found, describe in _problems(raw, bars) if found.any()]
+def _validate(
+    path: Path, rows: Rows, raw: pd.DataFrame, bars: pd.DataFrame, ragged_lines: dict[int, str]
+) -> NDArray[np.bool_]:
+    """Return which rows are usable, and report the others to `rows` in the order of the file."""
+    problems = [(mask.to_numpy(), describe) for mask, describe in _find_problems(raw, bars) if mask.any()]
     bad = np.zeros(len(raw), dtype=np.bool_)
-    for found, _ in problems:
-        bad |= found
-    if not ragged and not problems:
+    for mask, _ in problems:
+        bad |= mask
+    if not ragged_lines and not problems:
         return ~bad
-    lines = _lines(path, ragged)
-    wrong = sorted([*((line, -1) for line in ragged), *((lines[row], row) for row in np.flatnonzero(bad).tolist())])
-    for number, (line, row) in enumerate(wrong):
-        # A file of a million bad rows need not have them all described.
-        says = [describe(row) for found, describe in problems if found[row]] if row >= 0 and number < SHOWN else []
-        rows.bad(path, line, "; ".join(says) or ragged.get(line, ""))
+    lines = _row_lines(path, ragged_lines)
+    # Ragged lines are no rows of `raw`, so their row is -1.
+    bad_lines = sorted(
+        [*((line, -1) for line in ragged_lines), *((lines[row], row) for row in np.flatnonzero(bad).tolist())]
+    )
+    for number, (line, row) in enumerate(bad_lines):
+        descriptions = []
+        # Only the first problems are displayed, so a file of a million bad rows is not described in full.
+        if row >= 0 and number < SHOWN:
+            descriptions = [describe(row) for mask, describe in problems if mask[row]]
+        rows.bad(path, line, "; ".join(descriptions) or ragged_lines.get(line, ""))
     return ~bad
 
 
-def _lines(path: Path, ragged: Collection[int]) -> list[int]:
-    """The line of each row: pandas passes over blank ones, so a row's number is not its line."""
+def _row_lines(path: Path, ragged_lines: Collection[int]) -> list[int]:
+    """Return the line of each row; it differs from the row's number because pandas skips blank lines."""
     with path.open(encoding="utf-8-sig") as file:
-        filled = [number for number, line in enumerate(file, start=1) if line.strip() and number not in ragged]
-    return filled[1:]
+        lines = [number for number, line in enumerate(file, start=1) if line.strip() and number not in ragged_lines]
+    return lines[1:]
 
 
-def _refuse(path: Path, problems: list[str], *, hint: str | None = None) -> NoReturn:
+def _raise_data_error(path: Path, problems: list[str], *, hint: str | None = None) -> NoReturn:
     count = len(problems)
     raise DataError(f"{path} has {count:,} {'problem' if count == 1 else 'problems'}", problems=problems, hint=hint)
 
 
-def _sorted(bars: pd.DataFrame) -> pd.DataFrame:
-    # Categories are compared by their codes, which keeps a million rows quick; their own order is alphabetical.
+def _sort(bars: pd.DataFrame) -> pd.DataFrame:
+    # Categories are sorted by their codes, which is fast for a million rows; codes are in alphabetical order.
     bars["symbol"] = bars["symbol"].astype("category")
     return bars.sort_values(["symbol", "time"], ignore_index=True)
 
 
-def _header(path: Path) -> list[str]:
-    """The file's columns, those that are needed under their own name whatever their case."""
+def _read_header(path: Path) -> list[str]:
+    """Return the names of the file's columns, with the required ones in their canonical form."""
     try:
         with path.open(encoding="utf-8-sig", newline="") as file:
             names = next(filter(None, csv.reader(file)), [])
     except (OSError, UnicodeDecodeError, csv.Error) as error:
-        raise DataError(f"{path} cannot be read: {error}", hint="give a CSV file in UTF-8") from error
+        raise DataError(f"{path} cannot be read: {error}", hint="use a CSV file in UTF-8") from error
     lowered = {name: name.strip().lower() for name in names}
-    known = {**dict.fromkeys(NAMES_OF_TIME, "time"), **{name: name for name in (*NUMBERS, "symbol")}}
-    return [known.get(lowered[name], name) for name in names]
+    canonical = {**dict.fromkeys(TIME_COLUMNS, "time"), **{name: name for name in (*NUMBERS, "symbol")}}
+    return [canonical.get(lowered[name], name) for name in names]
 
 
-def _repeated(header: list[str]) -> list[str]:
-    return [name for name in ("symbol", *NEEDED) if header.count(name) > 1]
+def _repeated_columns(header: list[str]) -> list[str]:
+    return [name for name in ("symbol", *REQUIRED) if header.count(name) > 1]
 
 
-def _raw(path: Path, header: list[str]) -> tuple[pd.DataFrame, dict[int, str]]:
-    """The needed columns as they stand in the file, and lines that have more fields than there are names."""
-    # Where every row has a field too many, pandas takes the first for an index and says nothing.
+def _read_raw(path: Path, header: list[str]) -> tuple[pd.DataFrame, dict[int, str]]:
+    """Return the required columns unparsed, and a problem for each line with more fields than the header."""
+    # If every row has one field too many, pandas silently uses the first as the index.
     with suppress(pd.errors.ParserError):
-        rows = _columns(path, header, ())
+        rows = _read_columns(path, header, ())
         if isinstance(rows.index, pd.RangeIndex):
             return rows, {}
-    ragged = _ragged(path, len(header))
+    ragged_lines = _find_ragged_lines(path, len(header))
     try:
-        return _columns(path, header, ragged), ragged
+        return _read_columns(path, header, ragged_lines), ragged_lines
     except pd.errors.ParserError as error:
-        hint = "write numbers without separators of thousands, and close every quote"
-        _refuse(path, [str(error).strip()], hint=hint)
+        hint = "write numbers without thousands separators, and close every quote"
+        _raise_data_error(path, [str(error).strip()], hint=hint)
 
 
-def _ragged(path: Path, columns: int) -> dict[int, str]:
-    """What to say of each line with more fields than names; pandas stops at the first."""
-    found = {}
-    # A quote that never ends is one for pandas to name.
+def _find_ragged_lines(path: Path, columns: int) -> dict[int, str]:
+    """Return a problem for each line with more fields than the header; pandas would report the first alone."""
+    problems = {}
+    # An unclosed quote is reported by pandas.
     with path.open(encoding="utf-8-sig", newline="") as file, suppress(csv.Error):
         reader = csv.reader(file)
         for row in reader:
             if len(row) > columns:
-                found[reader.line_num] = f"{len(row)} fields under {columns} names"
-    return found
+                problems[reader.line_num] = f"has {len(row)} fields, but the header has {columns}"
+    return problems
 
 
-def _columns(path: Path, header: list[str], without: Collection[int]) -> pd.DataFrame:
-    """The needed columns but for some lines: texts where a column is not all numbers."""
-    # Names that repeat or are empty would be refused or renamed; only the needed ones matter, and they are unique.
-    names = [name if name in (*NEEDED, "symbol") else f"{name} in column {i}" for i, name in enumerate(header)]
+def _read_columns(path: Path, header: list[str], skipped_lines: Collection[int]) -> pd.DataFrame:
+    """Return the required columns without `skipped_lines`; columns that are not all numbers are text."""
+    # pandas refuses or renames repeated and empty names; only the required columns matter, and their names are unique.
+    names = [name if name in (*REQUIRED, "symbol") else f"{name} in column {i}" for i, name in enumerate(header)]
     try:
         rows = pd.read_csv(
             path,
             header=0,
             names=names,
-            skiprows=[line - 1 for line in without],
+            skiprows=[line - 1 for line in skipped_lines],
             dtype={"time": "str", "symbol": "str"},
-            # A symbol may be called NA; a number that is missing fails to parse below.
+            # NA is a valid symbol; a missing number fails to parse later.
             keep_default_na=False,
             encoding="utf-8-sig",
             skipinitialspace=True,
             low_memory=False,
         )
     except UnicodeDecodeError as error:
-        raise DataError(f"{path} cannot be read: {error}", hint="give a CSV file in UTF-8") from error
+        raise DataError(f"{path} cannot be read: {error}", hint="use a CSV file in UTF-8") from error
     if "symbol" not in header:
         rows["symbol"] = "the only one"
-    return rows[["symbol", *NEEDED]]
+    return rows[["symbol", *REQUIRED]]
 
 
-def _parsed(raw: pd.DataFrame) -> pd.DataFrame:
-    """The rows with NaN and NaT where a text does not parse."""
+def _parse(raw: pd.DataFrame) -> pd.DataFrame:
+    """Return the rows with NaN or NaT for values that cannot be parsed."""
     times = pd.to_datetime(raw["time"], format="ISO8601", utc=True, errors="coerce").dt.tz_localize(None)
     numbers = {name: pd.to_numeric(raw[name], errors="coerce").astype("float64") for name in NUMBERS}
     return pd.DataFrame({"symbol": raw["symbol"], "time": times.astype("datetime64[us]"), **numbers})
 
 
-def _problems(raw: pd.DataFrame, bars: pd.DataFrame) -> Iterator[Problem]:
-    """Everything that may be wrong with a row."""
+def _find_problems(raw: pd.DataFrame, bars: pd.DataFrame) -> Iterator[Problem]:
+    """Yield all kinds of problems that a row may have."""
     yield raw["symbol"] == "", lambda _: "symbol is empty"
-    yield bars["time"].isna(), lambda row: f"time {raw['time'][row]!r} is no time; write 2024-01-31 or 2024-01-31 09:30"
-    before = bars.groupby("symbol", observed=True)["time"].shift()
     yield (
-        bars["time"] < before,
-        lambda row: f"time {bars['time'][row]} comes before {before[row]} above it ({raw['symbol'][row]})",
+        bars["time"].isna(),
+        lambda row: f"time {raw['time'][row]!r} is not a time; write 2024-01-31 or 2024-01-31 09:30",
+    )
+    previous = bars.groupby("symbol", observed=True)["time"].shift()
+    yield (
+        bars["time"] < previous,
+        lambda row: f"time {bars['time'][row]} is before {previous[row]} in the row above ({raw['symbol'][row]})",
     )
     repeated = bars.duplicated(["symbol", "time"]) & bars["time"].notna()
-    yield repeated, lambda row: f"time {bars['time'][row]} is there already ({raw['symbol'][row]})"
+    yield repeated, lambda row: f"time {bars['time'][row]} occurs twice ({raw['symbol'][row]})"
     for name in NUMBERS:
-        yield from _wrong_numbers(name, raw[name], bars[name])
-    # A high below the low is one of these two, whichever way the body lies.
+        yield from _find_number_problems(name, raw[name], bars[name])
+    # If high is below low, at least one of these two problems exists.
     body = bars[["open", "close"]]
     yield (
         bars["high"] < body.max(axis=1, skipna=False),
@@ -214,8 +225,8 @@ def _problems(raw: pd.DataFrame, bars: pd.DataFrame) -> Iterator[Problem]:
     )
 
 
-def _wrong_numbers(name: str, text: "pd.Series[str]", values: "pd.Series[float]") -> Iterator[Problem]:
-    yield ~pd.Series(np.isfinite(values)), lambda row: f"{name} {str(text[row])!r} is no finite number"
+def _find_number_problems(name: str, text: "pd.Series[str]", values: "pd.Series[float]") -> Iterator[Problem]:
+    yield ~pd.Series(np.isfinite(values)), lambda row: f"{name} {str(text[row])!r} is not a finite number"
     if name in PRICES:
         yield values <= 0, lambda row: f"{name} {values[row]:g} is not positive"
     else:

@@ -1,4 +1,4 @@
-"""From a file of bars to the three parts that are trained, validated and tested on."""
+"""Loading bars as datasets for training, validation and test."""
 
 from collections.abc import Mapping
 from functools import lru_cache
@@ -10,15 +10,15 @@ import torch
 
 from shoestring.errors import DataError
 from shoestring.recipes.rows import OnBadRows, Rows
-from shoestring.recipes.temporal.bars import SAMPLE, read_bars, sample_bars
+from shoestring.recipes.temporal.bars import SAMPLE, load_sample_bars, read_bars
 from shoestring.recipes.temporal.features import LOOK_BACK
 from shoestring.recipes.temporal.split import PARTS, borders, shares
-from shoestring.recipes.temporal.table import standardised, tabulate
-from shoestring.recipes.temporal.timeframes import choose
-from shoestring.recipes.temporal.windows import Windows, classes, last_bars
+from shoestring.recipes.temporal.table import standardise, tabulate
+from shoestring.recipes.temporal.timeframes import choose_timeframes
+from shoestring.recipes.temporal.windows import Windows, classify, last_bars
 
 
-def parts(
+def load_parts(
     path: Path | None,
     *,
     seq_len: int,
@@ -27,10 +27,11 @@ def parts(
     fold: str | None,
     on_bad_rows: OnBadRows = "refuse",
 ) -> tuple[dict[str, Windows], tuple[str, ...]]:
-    """The `PARTS` of the bars in the CSV file `path`, or of the sample bars, and what a person should know of them.
-    Read once while the file stays as it is.
+    """Return the `PARTS` of the bars in the CSV file `path`, or of the sample bars, and notes about them for the user.
 
-    Raises DataError for what is wrong with the file, and where a part is too short for a single sample.
+    The result is cached until the file changes.
+
+    Raises DataError for problems of the file, and if a part is too short for a single sample.
     """
     file, version = None, (0, 0)
     if path is not None:
@@ -38,15 +39,15 @@ def parts(
         try:
             stat = file.stat()
         except OSError as error:
-            raise DataError(f"{file} cannot be read: {error.strerror}", hint="give a CSV file of bars") from error
+            raise DataError(f"{file} cannot be read: {error.strerror}", hint="use a CSV file of bars") from error
         version = stat.st_mtime_ns, stat.st_size
-    found, notes = _parts(file, version, seq_len, horizon, threshold, fold, on_bad_rows)
-    return dict(found), notes
+    datasets, notes = _load_cached(file, version, seq_len, horizon, threshold, fold, on_bad_rows)
+    return dict(datasets), notes
 
 
-# One at a time: a large table should not stay behind when another is asked for.
+# The cache has one entry, so that a large table is freed when another one is loaded.
 @lru_cache(maxsize=1)
-def _parts(
+def _load_cached(
     file: Path | None,
     _version: tuple[int, int],
     seq_len: int,
@@ -56,47 +57,49 @@ def _parts(
     on_bad_rows: OnBadRows,
 ) -> tuple[dict[str, Windows], tuple[str, ...]]:
     rows = Rows(on_bad_rows)
-    bars = read_bars(file, rows) if file else sample_bars()
+    bars = read_bars(file, rows) if file else load_sample_bars()
     table = tabulate(bars)
-    where = dict(zip(PARTS, borders(table.moments, fold), strict=True))
-    found = {part: last_bars(table, seq_len, horizon, *border) for part, border in where.items()}
-    empty = [part for part in PARTS if not len(found[part])]
-    if empty:
-        raise _too_few(bars, str(file or "the sample data"), table.moments, empty, seq_len, horizon, fold)
-    features = torch.from_numpy(standardised(table, before=where["train"][1])).contiguous()
+    ranges = dict(zip(PARTS, borders(table.moments, fold), strict=True))
+    ends_by_part = {part: last_bars(table, seq_len, horizon, *limits) for part, limits in ranges.items()}
+    empty_parts = [part for part in PARTS if not len(ends_by_part[part])]
+    if empty_parts:
+        raise _too_few_bars(bars, str(file or "the sample data"), table.moments, empty_parts, seq_len, horizon, fold)
+    features = torch.from_numpy(standardise(table, before=ranges["train"][1])).contiguous()
     samples = {
         part: Windows(
             features,
-            torch.from_numpy(last),
-            torch.from_numpy(classes(table.close, last, horizon, threshold)),
+            torch.from_numpy(ends),
+            torch.from_numpy(classify(table.close, ends, horizon, threshold)),
             seq_len,
         )
-        for part, last in found.items()
+        for part, ends in ends_by_part.items()
     }
-    return samples, (_described(bars, file, samples), *rows.notes)
+    return samples, (_describe(bars, file, samples), *rows.notes)
 
 
-def _described(bars: pd.DataFrame, file: Path | None, samples: Mapping[str, Windows]) -> str:
-    """What the data are, in a sentence."""
-    said = f"{len(bars):,} bars" if file else f"{SAMPLE}, {len(bars):,} real daily bars"
+def _describe(bars: pd.DataFrame, file: Path | None, samples: Mapping[str, Windows]) -> str:
+    """Return a sentence that describes the data."""
+    source = f"{len(bars):,} bars" if file else f"{SAMPLE}, {len(bars):,} real daily bars"
     symbols = bars["symbol"].nunique()
-    of = f" of {symbols:,} symbols" if symbols > 1 else ""
+    symbols_text = f" of {symbols:,} symbols" if symbols > 1 else ""
     counts = ", ".join(f"{part} {len(data):,}" for part, data in samples.items())
-    return f"data: {said}{of} from {bars['time'].min():%Y-%m-%d} to {bars['time'].max():%Y-%m-%d}; samples: {counts}"
+    first, last = bars["time"].min(), bars["time"].max()
+    return f"data: {source}{symbols_text} from {first:%Y-%m-%d} to {last:%Y-%m-%d}; samples: {counts}"
 
 
-def _too_few(
-    bars: pd.DataFrame, name: str, moments: int, empty: list[str], seq_len: int, horizon: int, fold: str | None
+def _too_few_bars(
+    bars: pd.DataFrame, name: str, moments: int, empty_parts: list[str], seq_len: int, horizon: int, fold: str | None
 ) -> DataError:
-    base, of_middle, of_coarse = LOOK_BACK
-    middle, coarse = choose(bars)
+    base_count, middle_count, coarse_count = LOOK_BACK
+    middle, coarse = choose_timeframes(bars)
     span = seq_len + horizon
     return DataError(
-        f"{name} has too few rows: {len(bars):,}, and {moments:,} bars in time after the warm-up",
+        f"{name} has too few rows: {len(bars):,}, with {moments:,} points in time after the warm-up",
         problems=[
-            f"a bar counts from the {base}th on, after {of_middle} closed bars of {middle} and {of_coarse} of {coarse}",
-            f"a sample takes {span} bars of one part: {seq_len} in its sequence and {horizon} to its label",
-            f"without any sample: {', '.join(empty)}",
+            f"the warm-up ends with the {base_count}th bar and after {middle_count} closed bars of {middle} and "
+            f"{coarse_count} of {coarse}",
+            f"a sample needs {span} bars of one part: {seq_len} in its sequence and {horizon} up to its label",
+            f"parts without any sample: {', '.join(empty_parts)}",
         ],
-        hint=f"after the warm-up {ceil(span / min(shares(fold))):,} bars are needed; or lower seq_len or horizon",
+        hint=f"provide {ceil(span / min(shares(fold))):,} bars after the warm-up, or lower seq_len or horizon",
     )

@@ -1,7 +1,7 @@
-"""All three networks as one model, trained together: what each is worth is learnt, and may differ from bar to bar.
+"""An ensemble of the three networks, trained jointly, with learned weights that depend on the bar.
 
-A classifier says which of as many regimes as there are members the market is in; each regime has weights of its own
-over the members. Nothing says what a regime is: they are whatever tells best whom to believe.
+A classifier predicts probabilities of market regimes, as many as there are members; each regime has its own weights
+over the members. Regimes are not defined in advance: they are learned as the ones that give the best weights.
 """
 
 from collections.abc import Mapping
@@ -13,7 +13,7 @@ from torch import Tensor, nn
 class Ensemble(nn.Module):
     """A mixture of the members' probabilities (Jacobs et al., 1991), with weights that are never negative and sum to 1.
 
-    (n, seq_len, features) -> log-probabilities (n, classes), of which cross-entropy is as of logits.
+    Maps (n, seq_len, features) to log-probabilities (n, classes); cross-entropy accepts them as logits.
     """
 
     def __init__(self, members: Mapping[str, nn.Module], features: int, *, widths: tuple[int, int]) -> None:
@@ -23,14 +23,14 @@ class Ensemble(nn.Module):
         self.regime = nn.Sequential(
             nn.Linear(features, first), nn.ReLU(), nn.Linear(first, second), nn.ReLU(), nn.Linear(second, len(members))
         )
-        # A row for each regime. Were they equal, no regime would differ from another and none would ever be learnt.
+        # One row for each regime. If they were equal, all regimes would get the same gradient and never differ.
         self.believed = nn.Parameter(torch.eye(len(members)))
 
     def forward(self, x: Tensor) -> Tensor:
-        said = torch.stack([member(x).log_softmax(dim=-1) for member in self.members.values()], dim=1)
-        return torch.logsumexp(self.log_weights(x)[..., None] + said, dim=1)
+        log_probabilities = torch.stack([member(x).log_softmax(dim=-1) for member in self.members.values()], dim=1)
+        return torch.logsumexp(self.log_weights(x)[..., None] + log_probabilities, dim=1)
 
     def log_weights(self, x: Tensor) -> Tensor:
-        """The logarithm of how much each member counts, (n, members), by the regime of the last bar."""
+        """Return the logarithms of the members' weights, (n, members), from the regime of the last bar."""
         regimes = self.regime(x[:, -1]).log_softmax(dim=-1)
         return torch.logsumexp(regimes[..., None] + self.believed.log_softmax(dim=-1), dim=1)

@@ -1,7 +1,7 @@
-"""What a model sees of a bar: 29 numbers from the bar itself and the past, of three timeframes.
+"""The 29 input features of a bar, computed from the bar itself and the past in three timeframes.
 
-All are ratios or bounded, so that symbols and years at different prices are alike. Where a division has no answer
-(no range, no movement) the feature is 0; where the past does not reach back far enough it is NaN.
+All are ratios or bounded, so that they are comparable across symbols and years at different prices. A feature is 0 if
+its denominator is 0 (no range, no movement), and NaN if the history is too short.
 """
 
 from __future__ import annotations
@@ -54,35 +54,40 @@ FEATURES = (
 )
 
 LOOK_BACK = (26, 5, 3)
-"""A bar has all its features from so many bars, closed middle and closed coarse bars on."""
+"""Number of bars, closed middle bars and closed coarse bars after which all features are defined."""
 
-FARTHEST = 10.0
-"""An order block farther away than this many average true ranges is only "far away"."""
+MAX_DISTANCE = 10.0
+"""Largest distance of an order block in average true ranges; larger ones are clipped."""
 
 
-def features(bars: pd.DataFrame, middle: str, coarse: str) -> pd.DataFrame:
-    """The `FEATURES` of one symbol's bars (ascending in time), one row each, float64.
+def compute_features(bars: pd.DataFrame, middle: str, coarse: str) -> pd.DataFrame:
+    """Return the `FEATURES` of one symbol's bars (ascending in time), one row each, float64.
 
     `middle` and `coarse` are periods of `timeframes.PERIODS`.
     """
     bars = bars.reset_index(drop=True)
-    found = _base(bars) | _coarser(bars, middle, "middle", 5) | _coarser(bars, coarse, "coarse", 3)
-    found |= {
-        "agree_return": _agreement(found["return_1"], found["middle_return"], found["coarse_return"]),
-        "agree_trend": _agreement(found["sma20_ratio"], found["middle_sma5_ratio"], found["coarse_sma3_ratio"]),
-        "agree_structure": found["structure"] * _side(found["coarse_sma3_ratio"]),
+    features = _base_features(bars)
+    features |= _coarser_features(bars, middle, "middle", 5) | _coarser_features(bars, coarse, "coarse", 3)
+    features |= {
+        "agree_return": _agreement(features["return_1"], features["middle_return"], features["coarse_return"]),
+        "agree_trend": _agreement(
+            features["sma20_ratio"], features["middle_sma5_ratio"], features["coarse_sma3_ratio"]
+        ),
+        "agree_structure": features["structure"] * _side(features["coarse_sma3_ratio"]),
     }
-    return bars[[]].assign(**found)[list(FEATURES)]
+    return bars[[]].assign(**features)[list(FEATURES)]
 
 
-def _base(bars: pd.DataFrame) -> dict[str, Series]:
-    opened, high, low, close = bars["open"], bars["high"], bars["low"], bars["close"]
-    body = close - opened
-    top, bottom = opened.where(body < 0, close), opened.where(body > 0, close)
+def _base_features(bars: pd.DataFrame) -> dict[str, Series]:
+    open_, high, low, close = bars["open"], bars["high"], bars["low"], bars["close"]
+    body = close - open_
+    top, bottom = open_.where(body < 0, close), open_.where(body > 0, close)
     gain = close.diff()
-    up, down = _wilder(gain.clip(lower=0)), _wilder(-gain.clip(upper=0))
-    before = close.shift()
-    atr = _wilder(high.mask(before > high, before) - low.mask(before < low, before))
+    up, down = _wilder_mean(gain.clip(lower=0)), _wilder_mean(-gain.clip(upper=0))
+    previous_close = close.shift()
+    atr = _wilder_mean(
+        high.mask(previous_close > high, previous_close) - low.mask(previous_close < low, previous_close)
+    )
     volume = np.log1p(bars["volume"])
     change = close.pct_change()
     broken = _side(close, low.rolling(20).min().shift(), high.rolling(20).max().shift())
@@ -91,7 +96,7 @@ def _base(bars: pd.DataFrame) -> dict[str, Series]:
         "return_5": close.pct_change(5),
         "return_15": close.pct_change(15),
         "sma20_ratio": close / close.rolling(20).mean() - 1,
-        "macd": (_exponential(close, 12) - _exponential(close, 26)) / close,
+        "macd": (_exponential_mean(close, 12) - _exponential_mean(close, 26)) / close,
         "rsi14": _ratio(up - down, up + down),
         "atr14": atr / close,
         "volatility20": change.rolling(20).std(),
@@ -109,10 +114,10 @@ def _base(bars: pd.DataFrame) -> dict[str, Series]:
     }
 
 
-def _coarser(bars: pd.DataFrame, period: str, name: str, span: int) -> dict[str, Series]:
-    coarser, rows = timeframes.coarser(bars, period)
+def _coarser_features(bars: pd.DataFrame, period: str, name: str, span: int) -> dict[str, Series]:
+    coarser, rows = timeframes.resample(bars, period)
     close = coarser["close"]
-    shape = coarser[[]].assign(
+    features = coarser[[]].assign(
         **{
             f"{name}_return": close.pct_change(),
             f"{name}_sma{span}_ratio": close / close.rolling(span).mean() - 1,
@@ -120,42 +125,42 @@ def _coarser(bars: pd.DataFrame, period: str, name: str, span: int) -> dict[str,
             f"{name}_channel{span}": _channel(coarser, span),
         }
     )
-    return {str(column): values for column, values in timeframes.closed(shape, rows).items()}
+    return {str(column): values for column, values in timeframes.last_closed(features, rows).items()}
 
 
 def _ratio(part: Series, whole: Series) -> Series:
-    """`part / whole`, 0 where `whole` is 0."""
+    """Return `part / whole`, or 0 if `whole` is 0."""
     return (part / whole.where(whole != 0)).mask(whole == 0, 0.0)
 
 
-def _wilder(values: Series, span: int = 14) -> Series:
+def _wilder_mean(values: Series, span: int = 14) -> Series:
     return values.ewm(alpha=1 / span, adjust=False, min_periods=span).mean()
 
 
-def _exponential(values: Series, span: int) -> Series:
+def _exponential_mean(values: Series, span: int) -> Series:
     return values.ewm(span=span, adjust=False, min_periods=span).mean()
 
 
 def _channel(bars: pd.DataFrame, span: int) -> Series:
-    """Where the close lies between the lowest low (-1) and the highest high (1) of `span` bars."""
+    """Return the position of the close between the lowest low (-1) and the highest high (1) of `span` bars."""
     low, high = bars["low"].rolling(span).min(), bars["high"].rolling(span).max()
     return _ratio(2 * bars["close"] - low - high, high - low)
 
 
 def _order_block(bars: pd.DataFrame, atr: Series, direction: int) -> Series:
-    """How far the close is above the middle of the last order block, 0 while there was none.
+    """Return the distance of the close above the middle of the last order block, 0 before the first block.
 
-    A block is a bar against the `direction` followed by a body along it of more than one average true range. It is
-    known when that second bar closes, so it is dated there and not at the block itself.
+    A block is a bar against the `direction`, followed by a body of more than one average true range in the direction.
+    It is only known when that second bar closes, so it takes effect there and not at the block itself.
     """
     body = direction * (bars["close"] - bars["open"])
     confirmed = (body > atr.shift()) & (body.shift() < 0)
     middle = ((bars["high"] + bars["low"]) / 2).shift().where(confirmed).ffill()
-    return _ratio(bars["close"] - middle, atr).clip(-FARTHEST, FARTHEST).fillna(0.0)
+    return _ratio(bars["close"] - middle, atr).clip(-MAX_DISTANCE, MAX_DISTANCE).fillna(0.0)
 
 
 def _side(values: Series, low: Series | float = 0.0, high: Series | float = 0.0) -> Series:
-    """1 above `high`, -1 below `low`, else 0."""
+    """Return 1 above `high`, -1 below `low`, else 0."""
     return (values > high).astype("float64") - (values < low).astype("float64")
 
 

@@ -1,4 +1,4 @@
-"""How good predictions of the three classes are, next to always saying the same."""
+"""Metrics of predictions of the three classes, next to the baseline of the most frequent class."""
 
 from typing import Any
 
@@ -8,23 +8,23 @@ from torchmetrics.functional.classification import multiclass_accuracy, multicla
 
 from shoestring.recipes.temporal.windows import CLASSES
 
-_GROUPS = 50
-"""At most; more would make the jackknife slower, not its answer better."""
+_MAX_GROUPS = 50
+"""Largest number of groups of the jackknife; more would make it slower but not more accurate."""
 
 
 def scores(predicted: Tensor, labels: Tensor, horizon: int) -> dict[str, Any]:
-    """Accuracy and macro-F1 of `predicted` with their standard errors, and of always predicting the class that is most
-    frequent in `labels`; counts by class. Which class that is only hindsight knows, so it is a hard one to beat.
+    """Return accuracy and macro-F1 of `predicted` with their standard errors, a baseline, and counts by class.
 
-    `predicted` and `labels` are classes in order of time, (n,) int64. Labels of neighbours share the bars of their
-    `horizon`, so that 122 of them may be worth 15; the errors know that. A class that is neither predicted nor there
-    does not count in macro-F1 (so it is in torchmetrics).
+    The baseline always predicts the most frequent class of `labels`; it is hard to beat, because that class is known
+    only in hindsight. `predicted` and `labels` are classes in order of time, (n,) int64. Neighbouring labels share the
+    bars of their `horizon`, so 122 of them may carry the information of 15; the errors account for that. A class that
+    is neither predicted nor true is left out of macro-F1, as in torchmetrics.
     """
-    always = torch.full_like(labels, int(labels.bincount(minlength=len(CLASSES)).argmax()))
+    majority = torch.full_like(labels, int(labels.bincount(minlength=len(CLASSES)).argmax()))
     return {
-        **_scores("", predicted, labels),
-        **_errors(predicted, labels, horizon),
-        **_scores("majority_", always, labels),
+        **_compute_scores("", predicted, labels),
+        **_standard_errors(predicted, labels, horizon),
+        **_compute_scores("majority_", majority, labels),
         "classes": {
             name: {"true": int((labels == number).sum()), "predicted": int((predicted == number).sum())}
             for number, name in enumerate(CLASSES)
@@ -32,26 +32,27 @@ def scores(predicted: Tensor, labels: Tensor, horizon: int) -> dict[str, Any]:
     }
 
 
-def _errors(predicted: Tensor, labels: Tensor, horizon: int) -> dict[str, float]:
-    """Standard errors by the delete-a-group jackknife, each group at least `horizon` neighbours; none for few samples.
+def _standard_errors(predicted: Tensor, labels: Tensor, horizon: int) -> dict[str, float]:
+    """Return standard errors from the delete-a-group jackknife; empty for too few samples.
 
+    Each group has at least `horizon` neighbours.
     Source: Efron and Tibshirani, An Introduction to the Bootstrap (1993), chapter 11.
     """
-    count = min(len(labels) // horizon, _GROUPS)
+    count = min(len(labels) // horizon, _MAX_GROUPS)
     if count < 2:
         return {}
     groups = torch.arange(len(labels)).tensor_split(count)
-    left_out = []
+    scores_without_group = []
     for group in groups:
-        kept = torch.ones(len(labels), dtype=torch.bool, device=labels.device)
-        kept[group[0] : group[-1] + 1] = False
-        left_out.append(list(_scores("", predicted[kept], labels[kept]).values()))
-    spread = torch.tensor(left_out, dtype=torch.float64).var(dim=0, correction=0)
-    accuracy, macro_f1 = ((count - 1) * spread).sqrt().tolist()
+        remaining = torch.ones(len(labels), dtype=torch.bool, device=labels.device)
+        remaining[group[0] : group[-1] + 1] = False
+        scores_without_group.append(list(_compute_scores("", predicted[remaining], labels[remaining]).values()))
+    variance = torch.tensor(scores_without_group, dtype=torch.float64).var(dim=0, correction=0)
+    accuracy, macro_f1 = ((count - 1) * variance).sqrt().tolist()
     return {"accuracy_error": accuracy, "macro_f1_error": macro_f1}
 
 
-def _scores(prefix: str, predicted: Tensor, labels: Tensor) -> dict[str, float]:
+def _compute_scores(prefix: str, predicted: Tensor, labels: Tensor) -> dict[str, float]:
     count = len(CLASSES)
     return {
         f"{prefix}accuracy": float(multiclass_accuracy(predicted, labels, count, average="micro")),

@@ -1,4 +1,4 @@
-"""Three small networks over the same features: (n, seq_len, 29) -> logits of the three classes (n, 3)."""
+"""Three small networks over the same features; each maps (n, seq_len, 29) to logits of the three classes (n, 3)."""
 
 import math
 from collections.abc import Sequence
@@ -8,23 +8,23 @@ from torch import Tensor, nn
 
 
 class AttentiveLSTM(nn.Module):
-    """Bidirectional LSTM; additive attention (Bahdanau et al., 2015) weighs its outputs over time."""
+    """A bidirectional LSTM with additive attention (Bahdanau et al., 2015) over its outputs in time."""
 
     def __init__(self, features: int, classes: int, *, hidden: int, head: int, layers: int = 2, dropout: float) -> None:
         super().__init__()
-        both = 2 * hidden
+        width = 2 * hidden
         self.norm = nn.LayerNorm(features)
-        # Not one nn.LSTM of several layers: on a GPU its dropout has random numbers of its own, which torch starts anew
-        # after each seed, waiting for the GPU, so that no CUDA graph can hold it (aten/native/cudnn/RNN.cpp).
+        # A multi-layer nn.LSTM would prevent CUDA graphs: on a GPU its dropout has a separate random state, which torch
+        # reinitializes after each seed while synchronizing with the GPU (aten/native/cudnn/RNN.cpp).
         self.layers = nn.ModuleList(
             nn.LSTM(inputs, hidden, batch_first=True, bidirectional=True)
-            for inputs in (features, *[both] * (layers - 1))
+            for inputs in (features, *[width] * (layers - 1))
         )
         self.dropout = nn.Dropout(dropout)
-        self.lstm_norm = nn.LayerNorm(both)
-        self.score = nn.Sequential(nn.Linear(both, head), nn.Tanh(), nn.Linear(head, 1))
+        self.lstm_norm = nn.LayerNorm(width)
+        self.score = nn.Sequential(nn.Linear(width, head), nn.Tanh(), nn.Linear(head, 1))
         self.head = nn.Sequential(
-            nn.LayerNorm(both), nn.Linear(both, head), nn.ReLU(), nn.LayerNorm(head), nn.Linear(head, classes)
+            nn.LayerNorm(width), nn.Linear(width, head), nn.ReLU(), nn.LayerNorm(head), nn.Linear(head, classes)
         )
 
     def forward(self, x: Tensor) -> Tensor:
@@ -38,7 +38,7 @@ class AttentiveLSTM(nn.Module):
 
 
 class TemporalTransformer(nn.Module):
-    """Pre-norm Transformer encoder with sinusoidal positions (Vaswani et al., 2017), averaged over time."""
+    """A pre-norm Transformer encoder with sinusoidal positions (Vaswani et al., 2017), averaged over time."""
 
     def __init__(
         self,
@@ -57,7 +57,7 @@ class TemporalTransformer(nn.Module):
         self.embed = nn.Sequential(nn.Linear(features, width), nn.LayerNorm(width))
         self.register_buffer("positions", sinusoids(seq_len, width), persistent=False)
         self.encoder = nn.Sequential(
-            # Not nn.TransformerEncoder: it copies one layer, so that all would start with the same weights.
+            # nn.TransformerEncoder copies one layer, so all of its layers would start with the same weights.
             *(
                 nn.TransformerEncoderLayer(
                     width, heads, feedforward, dropout, activation="gelu", batch_first=True, norm_first=True
@@ -76,13 +76,13 @@ class TemporalTransformer(nn.Module):
 
 
 class GatedMLP(nn.Module):
-    """The last bar alone: layers with batch normalisation, their output weighed by a gate of its own."""
+    """An MLP with batch normalisation over the last bar alone, whose output is multiplied by a learned gate."""
 
     def __init__(self, features: int, classes: int, *, widths: Sequence[int], dropout: float) -> None:
         super().__init__()
         pairs = zip((features, *widths), widths, strict=False)
         self.norm = nn.BatchNorm1d(features)
-        self.layers = nn.Sequential(*(_dense(inputs, outputs, dropout) for inputs, outputs in pairs))
+        self.layers = nn.Sequential(*(_dense_layer(inputs, outputs, dropout) for inputs, outputs in pairs))
         last = widths[-1]
         self.gate = nn.Sequential(nn.Linear(last, last // 2), nn.ReLU(), nn.Linear(last // 2, last), nn.Sigmoid())
         self.head = nn.Linear(last, classes)
@@ -94,11 +94,11 @@ class GatedMLP(nn.Module):
 
 
 def sinusoids(length: int, width: int) -> Tensor:
-    """(length, width): sines in the even columns and cosines in the odd ones, from fast to slow."""
-    steps = torch.arange(0, width, 2) * (-math.log(10_000.0) / width)
-    angles = torch.arange(length)[:, None] * steps.exp()
+    """Return (length, width): sines in the even columns and cosines in the odd ones, from fast to slow."""
+    log_frequencies = torch.arange(0, width, 2) * (-math.log(10_000.0) / width)
+    angles = torch.arange(length)[:, None] * log_frequencies.exp()
     return torch.stack((angles.sin(), angles.cos()), dim=-1).flatten(1)
 
 
-def _dense(inputs: int, outputs: int, dropout: float) -> nn.Sequential:
+def _dense_layer(inputs: int, outputs: int, dropout: float) -> nn.Sequential:
     return nn.Sequential(nn.Linear(inputs, outputs), nn.BatchNorm1d(outputs), nn.ReLU(), nn.Dropout(dropout))

@@ -1,4 +1,4 @@
-"""Parts of the data in time: train, then validation, then test."""
+"""Splitting the data by time: train, then validation, then test."""
 
 import re
 from itertools import pairwise
@@ -10,18 +10,18 @@ SHARES = (0.70, 0.15, 0.15)
 
 
 def is_fold(text: str) -> bool:
-    """Whether `text` is like `3/5`, the third of five folds."""
-    found = re.fullmatch(r"([1-9]\d*)/([1-9]\d*)", text)
-    return found is not None and int(found[1]) <= int(found[2])
+    """Return whether `text` is like `3/5`, the third of five folds."""
+    match = re.fullmatch(r"([1-9]\d*)/([1-9]\d*)", text)
+    return match is not None and int(match[1]) <= int(match[2])
 
 
 def shares(fold: str | None) -> tuple[float, ...]:
-    """The share of the time that each of `PARTS` has, from the beginning on.
+    """Return the share of the time in each of `PARTS`, in order.
 
-    Without `fold`, 70 % train, 15 % validation, 15 % test. Fold k/n is a step of a walk forward with an expanding
-    window: of n + 2 equal blocks, the first k train, the next validates, the one after tests. So every test block
-    lies after all that its model has seen, and no two folds test the same block. `windows.last_bars` purges what would
-    reach across a border with its sequence or its label.
+    Without `fold`, 70 % train, 15 % validation, 15 % test. Fold k/n is a step of a walk-forward validation with an
+    expanding window: of n + 2 equal blocks, the first k are for training, the next for validation, the one after for
+    testing. Every test block is later than all training data of its model, and no two folds share a test block.
+    `windows.last_bars` removes samples whose sequence or label would cross a border.
     """
     if fold is None:
         return SHARES
@@ -30,6 +30,6 @@ def shares(fold: str | None) -> tuple[float, ...]:
 
 
 def borders(moments: int, fold: str | None) -> list[tuple[int, int]]:
-    """For each of `PARTS`, the first of so many `moments` in time that belongs to it and the first that does not."""
+    """Return for each of `PARTS` its first of the `moments` in time, and the first one after its end."""
     edges = [round(share * moments) for share in np.cumsum((0.0, *shares(fold)))]
     return list(pairwise(edges))

@@ -1,4 +1,4 @@
-"""All bars of all symbols as one table of features, and how it is standardised."""
+"""One table with the features of all bars of all symbols, and its standardisation."""
 
 from __future__ import annotations
 
@@ -8,62 +8,64 @@ from typing import TYPE_CHECKING
 import numpy as np
 from numpy.typing import NDArray
 
-from shoestring.recipes.temporal.features import features
-from shoestring.recipes.temporal.timeframes import choose
+from shoestring.recipes.temporal.features import compute_features
+from shoestring.recipes.temporal.timeframes import choose_timeframes
 
 if TYPE_CHECKING:
     import pandas as pd
 
 CONSTANT = 1e-6
-"""A feature that deviates less than this is constant but for rounding."""
+"""Standard deviation below which a feature is constant except for rounding."""
 
 CLIP = 10.0
-"""Deviations from the mean at most; a crash is far out, not a hundred times as loud as everything else."""
+"""Largest absolute standardised value, so that a crash does not dominate all other inputs."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Table:
-    """Bars with all their features, one symbol after the other, each ascending in time."""
+    """Bars with all their features, grouped by symbol, each symbol ascending in time."""
 
     features: NDArray[np.float32]
-    """(bars, 29), none of them NaN."""
+    """(bars, 29), without NaN."""
     close: NDArray[np.float64]
     symbol: NDArray[np.int64]
-    """The number of each bar's symbol."""
+    """Index of each bar's symbol."""
     moment: NDArray[np.int64]
-    """The number of each bar's time among all times of the table: the same time, the same number in all symbols."""
+    """Index of each bar's time among all times of the table; equal times have equal indices in all symbols."""
 
     @property
     def moments(self) -> int:
+        """Number of different times in the table."""
         return int(self.moment.max(initial=-1)) + 1
 
 
 def tabulate(bars: pd.DataFrame) -> Table:
-    """The bars (as of `read_bars`) whose past reaches back far enough for every feature."""
-    middle, coarse = choose(bars)
+    """Return the features of `bars` (see `read_bars`), without bars whose history is too short for a feature."""
+    middle, coarse = choose_timeframes(bars)
     rows, values = [], []
-    for _, own in bars.groupby("symbol", observed=True):
-        found = features(own, middle, coarse).to_numpy()
-        warm = int(np.isnan(found).any(axis=1).sum())  # they all lie at the beginning
-        rows.append(own.index.to_numpy()[warm:])
-        values.append(found[warm:].astype(np.float32))
-    kept = bars.iloc[np.concatenate(rows)]
-    _, moment = np.unique(kept["time"].to_numpy(), return_inverse=True)
+    for _, symbol_bars in bars.groupby("symbol", observed=True):
+        features = compute_features(symbol_bars, middle, coarse).to_numpy()
+        warm_up = int(np.isnan(features).any(axis=1).sum())  # all at the beginning
+        rows.append(symbol_bars.index.to_numpy()[warm_up:])
+        values.append(features[warm_up:].astype(np.float32))
+    remaining = bars.iloc[np.concatenate(rows)]
+    _, moment = np.unique(remaining["time"].to_numpy(), return_inverse=True)
     return Table(
         features=np.concatenate(values),
-        close=kept["close"].to_numpy(dtype=np.float64),
-        symbol=kept["symbol"].cat.codes.to_numpy().astype(np.int64),
+        close=remaining["close"].to_numpy(dtype=np.float64),
+        symbol=remaining["symbol"].cat.codes.to_numpy().astype(np.int64),
         moment=moment.astype(np.int64),
     )
 
 
-def standardised(table: Table, before: int) -> NDArray[np.float32]:
-    """The features with mean 0 and deviation 1 over the bars of the moments `before`: the training part.
+def standardise(table: Table, before: int) -> NDArray[np.float32]:
+    """Return the features with mean 0 and deviation 1 over the moments below `before`, which are the training part.
 
-    Nothing of later bars enters. A feature that is constant there (no volume in the file, say) keeps its scale.
+    Later bars do not influence mean and deviation. A feature that is constant in the training part (for example without
+    volume in the file) is only centered.
     """
-    seen = table.features[table.moment < before]
-    mean, deviation = seen.mean(axis=0, dtype=np.float64), seen.std(axis=0, dtype=np.float64)
+    training = table.features[table.moment < before]
+    mean, deviation = training.mean(axis=0, dtype=np.float64), training.std(axis=0, dtype=np.float64)
     deviation[deviation < CONSTANT] = 1.0
     scaled: NDArray[np.float32] = table.features - mean.astype(np.float32)
     scaled /= deviation.astype(np.float32)

@@ -1,4 +1,4 @@
-"""Coarser timeframes, built from the bars themselves by the calendar and seen only once they have closed."""
+"""Coarser timeframes, aggregated from the bars by the calendar and used only after they have closed."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 MINUTE, HOUR, DAY = 60, 3600, 86400
 
 PERIODS = {
-    # name: (unit of the calendar, how many, how many after 1970-01-01 one begins)
+    # name: (unit of the calendar, units per period, offset of a period from 1970-01-01 in units)
     "15 minutes": ("s", 15 * MINUTE, 0),
     "1 hour": ("s", HOUR, 0),
     "4 hours": ("s", 4 * HOUR, 0),
@@ -25,7 +25,7 @@ PERIODS = {
 }
 
 TIMEFRAMES = (
-    # seconds between bars up to which it holds, the middle timeframe, the coarse one
+    # largest number of seconds between bars, middle timeframe, coarse timeframe
     (2 * MINUTE, "15 minutes", "1 hour"),
     (15 * MINUTE, "1 hour", "4 hours"),
     (1 * HOUR, "4 hours", "1 day"),
@@ -36,31 +36,31 @@ TIMEFRAMES = (
 )
 
 
-def choose(bars: pd.DataFrame) -> tuple[str, str]:
-    """The middle and the coarse timeframe for bars as far apart as these usually are."""
+def choose_timeframes(bars: pd.DataFrame) -> tuple[str, str]:
+    """Return the middle and the coarse timeframe for the median spacing of the bars."""
     spacing = bars.groupby("symbol", observed=True)["time"].diff().dt.total_seconds().median()
-    # NaN, where no symbol has two bars, is no smaller than anything: the coarsest, and too few bars for it.
+    # The median is NaN if no symbol has two bars; the first entry is selected then, and the bars are too few for it.
     return next((middle, coarse) for limit, middle, coarse in TIMEFRAMES if not spacing > limit)
 
 
-def coarser(bars: pd.DataFrame, period: str) -> tuple[pd.DataFrame, NDArray[np.int64]]:
-    """One symbol's bars in the coarser `period`, and for each of `bars` the row of the one it belongs to."""
+def resample(bars: pd.DataFrame, period: str) -> tuple[pd.DataFrame, NDArray[np.int64]]:
+    """Return one symbol's bars in the coarser `period`, and for each of `bars` the row of its coarser bar."""
     unit, count, start = PERIODS[period]
     numbers = (bars["time"].to_numpy().astype(f"datetime64[{unit}]").astype("int64") - start) // count
     first = np.flatnonzero(np.diff(numbers, prepend=numbers[0] - 1))
     last = np.append(first[1:], len(numbers)) - 1
-    found = bars.iloc[last].assign(
+    coarser = bars.iloc[last].assign(
         open=bars["open"].to_numpy()[first],
         high=np.maximum.reduceat(bars["high"].to_numpy(), first),
         low=np.minimum.reduceat(bars["low"].to_numpy(), first),
         volume=np.add.reduceat(bars["volume"].to_numpy(), first),
     )
-    return found.reset_index(drop=True), np.repeat(np.arange(len(first)), last - first + 1)
+    return coarser.reset_index(drop=True), np.repeat(np.arange(len(first)), last - first + 1)
 
 
-def closed(coarser: pd.DataFrame, rows: NDArray[np.int64]) -> pd.DataFrame:
-    """What each bar may know of the rows of `coarser`: the last one that had closed when its own period began.
+def last_closed(coarser: pd.DataFrame, rows: NDArray[np.int64]) -> pd.DataFrame:
+    """Return for each bar the last row of `coarser` that had closed when the bar's own period began.
 
-    Its own row (`rows`) closes in the future, so it sees the one before; NaN where there is none.
+    The bar's own row (`rows`) closes in the future, so the row before is used; NaN if there is none.
     """
     return coarser.shift(1).iloc[rows].reset_index(drop=True)

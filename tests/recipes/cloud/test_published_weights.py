@@ -6,7 +6,7 @@ import torch
 
 from shoestring.errors import CheckpointError
 from shoestring.recipes.cloud import Cloud, Options
-from shoestring.recipes.cloud.published import ours
+from shoestring.recipes.cloud.published_weights import translate_name
 
 LAYER = "RDBs.1.convs.0."
 RENAMED = {
@@ -33,35 +33,35 @@ RENAMED = {
 }
 
 
-@pytest.mark.parametrize(("theirs", "renamed"), RENAMED.items())
-def test_a_published_tensor_finds_its_place(theirs: str, renamed: str) -> None:
-    assert ours(theirs) == renamed
+@pytest.mark.parametrize(("published", "renamed"), RENAMED.items())
+def test_published_tensor_names_are_translated(published: str, renamed: str) -> None:
+    assert translate_name(published) == renamed
     assert renamed in Cloud(Options(size="tiny")).model().state_dict()
 
 
-def theirs(name: str) -> str:
-    """`ours` undone, for the tiny network."""
-    for one, renamed in RENAMED.items():
-        if ours(one) == name == renamed:
-            return one
+def published_name(name: str) -> str:
+    """Return the inverse of `translate_name` for the tiny network."""
+    for published, renamed in RENAMED.items():
+        if translate_name(published) == name == renamed:
+            return published
     return name
 
 
-def test_all_weights_of_a_file_are_taken_and_what_follows_from_the_shape_is_not(tmp_path: Path) -> None:
+def test_all_weights_but_derived_tensors_are_loaded(tmp_path: Path) -> None:
     trained = Cloud(Options(size="tiny")).model().state_dict()
     file = tmp_path / "CR_net.safetensors"
-    computed = {LAYER + "attn.relative_position_index": torch.zeros(64, 64)}
-    safetensors.torch.save_file({theirs(name): value for name, value in trained.items()} | computed, file)
-    begun = Cloud(Options(size="tiny", weights_from=file)).model().state_dict()
-    assert all(torch.equal(begun[name], value) for name, value in trained.items())
+    derived = {LAYER + "attn.relative_position_index": torch.zeros(64, 64)}
+    safetensors.torch.save_file({published_name(name): value for name, value in trained.items()} | derived, file)
+    loaded = Cloud(Options(size="tiny", weights_from=file)).model().state_dict()
+    assert all(torch.equal(loaded[name], value) for name, value in trained.items())
 
 
-def test_a_file_of_another_model_or_none_is_an_error(tmp_path: Path) -> None:
+def test_unreadable_or_mismatched_files_are_errors(tmp_path: Path) -> None:
     file = tmp_path / "CR_net.safetensors"
     safetensors.torch.save_file({"SFENet1.weight": torch.zeros(2)}, file)
     with pytest.raises(CheckpointError, match="another model"):
         Cloud(Options(size="tiny", weights_from=file)).model()
     file.write_bytes(b"pickled")
-    with pytest.raises(CheckpointError, match="cannot be loaded") as refused:
+    with pytest.raises(CheckpointError, match="cannot be loaded") as error:
         Cloud(Options(size="tiny", weights_from=file)).model()
-    assert refused.value.hint and "docs/data.md" in refused.value.hint
+    assert error.value.hint and "docs/data.md" in error.value.hint
