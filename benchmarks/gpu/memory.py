@@ -28,7 +28,7 @@ from benchmarks.gpu.cases import Case
 from benchmarks.gpu.harness import LEAST_SECONDS, T4
 
 from shoestring.errors import ShoestringError
-from shoestring.estimate import memory
+from shoestring.estimate.memory import memory
 from shoestring.hardware.catalog import Device
 from shoestring.trace import Tracer
 

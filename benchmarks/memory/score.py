@@ -25,8 +25,7 @@ from benchmarks.memory import lora, train, xmem
 from benchmarks.memory.cases import Case, Row, Rows, number
 
 from shoestring.errors import ShoestringError
-from shoestring.estimate import memory
-from shoestring.estimate.memory import Range
+from shoestring.estimate.memory import Range, memory
 from shoestring.recipe.finding import find
 from shoestring.trace.record import Trace
 from shoestring.trace.tracer import Tracer

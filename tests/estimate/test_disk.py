@@ -1,6 +1,6 @@
 """A light checkpoint holds the weights; a full one also holds the optimizer states alive at the end."""
 
-from shoestring.estimate import checkpoint_bytes
+from shoestring.estimate.disk import checkpoint_bytes
 from shoestring.trace.record import Alloc, Free
 from tests.estimate.handmade_traces import TRAINING, trace
 

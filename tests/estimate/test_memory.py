@@ -6,8 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from shoestring.estimate import Breakdown, memory
-from shoestring.estimate.memory import Range
+from shoestring.estimate.memory import Breakdown, Range, memory
 from shoestring.hardware.catalog import DEVICES, Device
 from shoestring.hardware.probe import local_cpu
 from shoestring.trace.record import PARTS, Alloc, Event, Free, Part, Phase

@@ -4,12 +4,11 @@ import dataclasses
 
 import pytest
 
-from shoestring.estimate import update_seconds
 from shoestring.estimate.calibration import Calibration
 from shoestring.estimate.exchange import LINKS, exchange_seconds
 from shoestring.estimate.rates import MEASURED_RATES
 from shoestring.estimate.spread import SCORED, Spread
-from shoestring.estimate.time import Seconds
+from shoestring.estimate.time import Seconds, update_seconds
 from shoestring.hardware.catalog import DEVICES, Device
 from shoestring.hardware.probe import local_cpu
 from shoestring.trace.record import Trace
