@@ -224,7 +224,7 @@ def drawn_whole(run: Path, *, status: str) -> None:
     text, state, happened = page.read_text(), read(run / "state.json"), events(run)
     assert f">{status}</span>" in text
     assert f"{state['update']} of {state['total_updates']}" in text
-    assert f"From plan.json, state.json and {len(happened)} events" in text
+    assert f"Sources: plan.json, state.json and {len(happened)} events" in text
     # All that is remarked are the run's own notes, and where its memory ran out.
     expected = [event.get("message", "out of memory") for event in happened if event["event"] in ("note", "oom")]
     assert len(remarks(page)) == len(expected)

@@ -43,7 +43,7 @@ def bad() -> Facts:
     ("found", "status", "ends"),
     [
         (facts(on="l4", driver=driver(L4), platform=None), 0, "passes"),
-        (facts(), 0, "passes; mind: bf16, attention"),
+        (facts(), 0, "passes with warnings: bf16, attention"),
         (bad(), 1, "fails: disk"),
     ],
 )
