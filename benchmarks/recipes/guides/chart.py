@@ -1,8 +1,8 @@
 """The guide's GRPO: the trainer of TRL as its fork configures it, with one completion per microbatch.
 
-Activation checkpointing and generating all completions of an update at once are defaults of TRL. Precision is bf16 where
-the GPU supports it (fp16 where it only emulates bf16), and fp32 on a CPU. The checkpoint is that of the trainer of
-transformers, saved after an epoch: adapters, AdamW states, schedule, random number states and the processor.
+Activation checkpointing and generating all completions of an update at once are defaults of TRL. Precision is bf16
+where the GPU supports it (fp16 where it only emulates bf16), and fp32 on a CPU. The checkpoint is that of the trainer
+of transformers, saved after an epoch: adapters, AdamW states, schedule, random number states and the processor.
 """
 
 from __future__ import annotations

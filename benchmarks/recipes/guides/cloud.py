@@ -1,8 +1,8 @@
 """The guide's GLF-CR: whole batches in fp32, filters as published, and Adam states in the checkpoint.
 
-Without its CUDA operator, a filter copies the neighborhood of every pixel beside its kernel; features are stored channel
-by channel. The rest is the network of the recipe. Gradients are clipped, as in the guide's loop. Its error handling
-(skipping the batch) and its validation after each epoch are left out.
+Without its CUDA operator, a filter copies the neighborhood of every pixel beside its kernel; features are stored
+channel by channel. The rest is the network of the recipe. Gradients are clipped, as in the guide's loop. Its error
+handling (skipping the batch) and its validation after each epoch are left out.
 """
 
 from __future__ import annotations

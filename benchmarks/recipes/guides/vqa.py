@@ -1,7 +1,7 @@
 """The guide's student: full forwards for each of the three texts, with questions and texts padded to their maximum.
 
-Microbatches of 3 are accumulated to 9, the decoder layers are recomputed in backward, two processes fetch data, and every
-image is opened and resized each time; fp16 with a scaler on a GPU, fp32 elsewhere. BLIP has no fused attention in
+Microbatches of 3 are accumulated to 9, the decoder layers are recomputed in backward, two processes fetch data, and
+every image is opened and resized each time; fp16 with a scaler on a GPU, fp32 elsewhere. BLIP has no fused attention in
 transformers. Only the weights are saved, so that a run continues without AdamW states.
 
 Left out, because they change the training result: padding within the loss and higher weights of format tokens.
