@@ -57,8 +57,8 @@ def test_no_bottleneck_before_the_first_update():
 def test_description_in_one_line():
     line = told(breakdown_with(input=30.0))
     assert line.startswith("bottleneck: input (input 75.0%, launches 0.0%, arithmetic 25.0%, saving 0.0%")
-    assert "including launches" not in line and ADVICE["input"] in line
-    assert "including launches" in told(breakdown_with(launches=None))
+    assert "includes launches" not in line and ADVICE["input"] in line
+    assert "includes launches" in told(breakdown_with(launches=None))
 
 
 def test_invalid_numbers_count_as_zero():

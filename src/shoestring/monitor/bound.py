@@ -115,7 +115,9 @@ def told(breakdown: TimeBreakdown) -> str:
     if largest is None:
         return "no bottleneck known: no update was completed"
     shares = ", ".join(f"{cause} {breakdown.share(cause):.1%}" for cause, _ in breakdown.items())
-    unmeasured = "" if breakdown.launches is not None else " (including launches, which a CPU cannot measure apart)"
+    unmeasured = (
+        "" if breakdown.launches is not None else " (arithmetic includes launches, which are measured only on a GPU)"
+    )
     return f"bottleneck: {largest} ({shares}){unmeasured}; to speed up: {ADVICE[largest]}"
 
 

@@ -81,7 +81,9 @@ def time_breakdown(run: Run) -> Markup:
     if not (largest := bottleneck(breakdown)):
         return EMPTY
     rows = [[cause, duration(seconds), share(seconds, breakdown.total)] for cause, seconds in breakdown.items()]
-    unmeasured = "" if breakdown.launches is not None else " On a CPU, arithmetic includes launches."
+    unmeasured = (
+        "" if breakdown.launches is not None else " Arithmetic includes launches, which are measured only on a GPU."
+    )
     return join(
         [
             element("h2", "Time by cause"),
