@@ -115,10 +115,8 @@ def told(breakdown: TimeBreakdown) -> str:
     if largest is None:
         return "no bottleneck known: no update was completed"
     shares = ", ".join(f"{cause} {breakdown.share(cause):.1%}" for cause, _ in breakdown.items())
-    unmeasured = (
-        "" if breakdown.launches is not None else " (arithmetic includes launches, which are measured only on a GPU)"
-    )
-    return f"bottleneck: {largest} ({shares}){unmeasured}; to speed up: {ADVICE[largest]}"
+    note = "" if breakdown.launches is not None else "; arithmetic includes launches, which are measured only on a GPU"
+    return f"bottleneck: {largest} ({shares}{note}); to speed up: {ADVICE[largest]}"
 
 
 def _idle_seconds(progress: list[Mapping[str, Any]], updating: float, waiting: float) -> float | None:
