@@ -163,7 +163,7 @@ INVALID = {
     "unreadable data": (["plan", "temporal", "--set", "data=nope.csv"], "nope.csv"),
     "invalid duration": (["train", "temporal", "--run", "x", "--limit", "soon"], "write 90s, 20m or 1.5h"),
     "invalid size": (["train", "temporal", "--run", "x", "--disk", "much"], "write 15GB, 500MB or 1.5GiB"),
-    "no run": (["report", "."], "is no run"),
+    "no run": (["report", "."], "is not a run directory"),
 } | {
     f"an argument of {verb[0]}": (
         [*verb, "--set", "epochs=3", "--set", "on=t4"],

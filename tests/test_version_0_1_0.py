@@ -230,7 +230,7 @@ def assert_complete_report(run: Path, *, status: str) -> None:
     text, state, run_events = page.read_text(), read_json(run / "state.json"), read_events(run)
     assert f">{status}</span>" in text
     assert f"{state['update']} of {state['total_updates']}" in text
-    assert f"From plan.json, state.json and {len(run_events)} events" in text
+    assert f"Sources: plan.json, state.json and {len(run_events)} events" in text
     # The remarks are only the run's own notes and its out-of-memory events.
     expected = [event.get("message", "out of memory") for event in run_events if event["event"] in ("note", "oom")]
     assert len(remarks(page)) == len(expected)

@@ -1,8 +1,8 @@
-"""The same training four times: a hand-written loop, Shoestring, Hugging Face Trainer, Lightning Trainer.
+"""The contenders: the same training with a hand-written loop, Shoestring, Hugging Face Trainer and Lightning Trainer.
 
-Each runs in a process of its own. The model itself keeps the time, at the beginning of every forward: from one to the
-next lies one whole update, whoever's loop it is. `python -m benchmarks.engine.contenders QUESTION` is one such process;
-compare.py asks.
+Each runs in its own process. The model records the time at the start of every forward, so that the interval between two
+forwards is one complete update in any loop. compare.py starts the processes as
+`python -m benchmarks.engine.contenders QUESTION`.
 """
 
 from __future__ import annotations
@@ -22,63 +22,63 @@ from torch.utils.data import DataLoader, TensorDataset
 
 BATCH, SAMPLES = 64, 4096
 SMALL, LARGE = (4, 1024), (10, 2048)
-"""Layers and their width: states of 48 MiB and 480 MiB with AdamW."""
+"""Number of layers and their width: states of 48 MiB and 480 MiB with AdamW."""
 RATE = 1e-4
 NEVER = 10**6
-"""Updates; the clock ends the process long before."""
+"""A number of updates that is never reached: the clock ends the process long before."""
 KEEP = 2
 
 
 class Clock:
-    """Counts updates and ends the process when it has seen enough: `run` says what that is."""
+    """Counts updates, sends its measurements, and ends the process as the mode in `question` requires."""
 
     def __init__(self, question: dict[str, Any]) -> None:
         self._question = question
         self.layers, self.width = question["shape"]
-        self._to = os.fdopen(question["to"], "w")
-        self._from = os.fdopen(question["from"])
-        self._stamps: list[float] = []
-        self._worked = 0.0
+        self._answers = os.fdopen(question["to"], "w")
+        self._requests = os.fdopen(question["from"])
+        self._start_times: list[float] = []
+        self._cpu_start = 0.0
 
     def tick(self) -> None:
-        """An update begins."""
-        self._stamps.append(time.monotonic())
-        ended = getattr(self, f"_{self._question['mode']}")()
-        if ended:
+        """Record the start of an update."""
+        self._start_times.append(time.monotonic())
+        is_finished = getattr(self, f"_{self._question['mode']}")()
+        if is_finished:
             os._exit(0)
 
     def _rounds(self) -> bool:
-        """Blocks of updates, each when it is asked for; the first are to warm up."""
-        if len(self._stamps) <= self._question["updates"]:
+        """Run requested blocks of updates; the first block is warm-up."""
+        if len(self._start_times) <= self._question["updates"]:
             return False
-        self._say([self._stamps[-1] - self._stamps[0], time.process_time() - self._worked])
-        answer = self._from.readline()
+        self._send([self._start_times[-1] - self._start_times[0], time.process_time() - self._cpu_start])
+        answer = self._requests.readline()
         if not answer.strip():
             return True
         self._question["updates"] = int(answer)
-        self._stamps, self._worked = [time.monotonic()], time.process_time()
+        self._start_times, self._cpu_start = [time.monotonic()], time.process_time()
         return False
 
     def _saves(self) -> bool:
-        """So many updates, with saves among them."""
-        if len(self._stamps) <= self._question["updates"]:
+        """Run a number of updates with saves."""
+        if len(self._start_times) <= self._question["updates"]:
             return False
-        self._say(self._stamps)
+        self._send(self._start_times)
         return True
 
     def _first(self) -> bool:
-        """The first update alone."""
-        if len(self._stamps) < 2:
+        """Run only the first update."""
+        if len(self._start_times) < 2:
             return False
-        self._say(self._stamps[1])
+        self._send(self._start_times[1])
         return True
 
-    def _say(self, value: object) -> None:
-        print(json.dumps(value), file=self._to, flush=True)
+    def _send(self, value: object) -> None:
+        print(json.dumps(value), file=self._answers, flush=True)
 
 
-class Timed(nn.Module):
-    """A perceptron that tells the clock of each forward in training."""
+class TimedModel(nn.Module):
+    """A perceptron that reports every training forward to the clock."""
 
     def __init__(self, clock: Clock) -> None:
         super().__init__()
@@ -94,43 +94,46 @@ class Timed(nn.Module):
 
 
 def data(clock: Clock) -> TensorDataset:
-    """Pairs of vectors in memory, fetched one at a time: it has no `__getitems__`."""
+    """Create pairs of vectors in memory, fetched one at a time because there is no `__getitems__`."""
     generator = torch.Generator().manual_seed(0)
     return TensorDataset(*(torch.randn(SAMPLES, clock.width, generator=generator) for _ in range(2)))
 
 
 def plain(clock: Clock, folder: Path, *, save_every: int | None, resume: bool) -> None:
-    """What one writes by hand, with a blocking torch.save."""
+    """Train with a hand-written loop and a blocking torch.save."""
     torch.manual_seed(0)
-    model = Timed(clock).train()
+    model = TimedModel(clock).train()
     optimizer = torch.optim.AdamW(model.parameters(), lr=RATE)
-    file, done = folder / "checkpoint.pt", 0
+    file, update = folder / "checkpoint.pt", 0
     if resume:
-        saved = torch.load(file, weights_only=True)
-        model.load_state_dict(saved["model"])
-        optimizer.load_state_dict(saved["optimizer"])
-        done = saved["done"]
+        checkpoint = torch.load(file, weights_only=True)
+        model.load_state_dict(checkpoint["model"])
+        optimizer.load_state_dict(checkpoint["optimizer"])
+        update = checkpoint["done"]
     loader = DataLoader(data(clock), batch_size=BATCH, shuffle=True)
-    while done < NEVER:
+    while update < NEVER:
         for x, y in loader:
             optimizer.zero_grad(set_to_none=True)
             loss = model(x, y)["loss"]
             loss.backward()
             optimizer.step()
-            done += 1
-            if save_every and done % save_every == 0:
-                torch.save({"model": model.state_dict(), "optimizer": optimizer.state_dict(), "done": done}, file)
+            update += 1
+            if save_every and update % save_every == 0:
+                torch.save({"model": model.state_dict(), "optimizer": optimizer.state_dict(), "done": update}, file)
 
 
 def shoestring(clock: Clock, folder: Path, *, save_every: int | None, **_: Any) -> None:
-    """The engine as `shoestring train` runs it: lock, record, deadline, deterministic kernels. Resumes by itself."""
+    """Train with the engine as `shoestring train` runs it: lock, record, deadline, deterministic kernels.
+
+    It resumes automatically.
+    """
     import shoestring as shoestring_package
 
     class Recipe:
         epochs, effective_batch, seed = NEVER * BATCH // SAMPLES, BATCH, 0
 
         def model(self) -> nn.Module:
-            return Timed(clock)
+            return TimedModel(clock)
 
         def batch(self, size: int) -> Any:
             return torch.zeros(size, clock.width), torch.zeros(size, clock.width)
@@ -147,12 +150,12 @@ def shoestring(clock: Clock, folder: Path, *, save_every: int | None, **_: Any) 
     saving: dict[str, object] = {"save_every_seconds": 1e6, "keep_checkpoints": KEEP}
     if save_every:
         saving["save_every_updates"] = save_every
-    begin(Recipe(), folder, saving)
+    store_plan(Recipe(), folder, saving)
     shoestring_package.train(Recipe(), run=folder, limit_seconds=12 * 3600, allow_inexact=True, **saving)
 
 
-def begin(recipe: Any, folder: Path, saving: dict[str, object]) -> None:
-    """Decide on a run without a trace, in which the model would tell the clock of forwards that train nothing."""
+def store_plan(recipe: Any, folder: Path, saving: dict[str, object]) -> None:
+    """Store a plan without tracing, during which the model would report forwards that are not training to the clock."""
     from shoestring.recipe.finding import choose
     from shoestring.session.directory import RunDirectory
     from shoestring.session.stored import StoredPlan
@@ -166,7 +169,7 @@ def begin(recipe: Any, folder: Path, saving: dict[str, object]) -> None:
 
 
 def hugging_face(clock: Clock, folder: Path, *, save_every: int | None, resume: bool) -> None:
-    """transformers' Trainer, silent."""
+    """Train with the Trainer of transformers, without output."""
     from transformers import Trainer, TrainingArguments
 
     arguments = TrainingArguments(
@@ -181,19 +184,19 @@ def hugging_face(clock: Clock, folder: Path, *, save_every: int | None, resume: 
         return {"x": torch.stack(x), "y": torch.stack(y)}
 
     torch.manual_seed(0)
-    trainer = Trainer(model=Timed(clock), args=arguments, train_dataset=data(clock), data_collator=collate)
+    trainer = Trainer(model=TimedModel(clock), args=arguments, train_dataset=data(clock), data_collator=collate)
     trainer.train(resume_from_checkpoint=resume or None)
 
 
 def lightning(clock: Clock, folder: Path, *, save_every: int | None, resume: bool) -> None:
-    """Lightning's Trainer, silent."""
+    """Train with the Trainer of Lightning, without output."""
     from lightning.pytorch import LightningModule, Trainer, seed_everything
     from lightning.pytorch.callbacks import ModelCheckpoint
 
     class Module(LightningModule):
         def __init__(self) -> None:
             super().__init__()
-            self.timed = Timed(clock)
+            self.timed = TimedModel(clock)
 
         def training_step(self, batch: Any, _: int) -> Any:
             return self.timed(*batch)["loss"]
@@ -223,16 +226,19 @@ CHECKPOINTS = {
     "Hugging Face Trainer": "checkpoint-*",
     "Lightning Trainer": "*.ckpt",
 }
-"""Where each puts its checkpoints, in its folder."""
+"""The path pattern of each contender's checkpoints in its folder."""
 
 
 if __name__ == "__main__":
     warnings.simplefilter("ignore")
     torch.set_num_threads(1)
-    # For all, as the engine has it for itself; here they are the same kernels.
+    # For all contenders, as in the engine; in this benchmark these are the same kernels.
     torch.use_deterministic_algorithms(True, warn_only=True)
     torch.utils.deterministic.fill_uninitialized_memory = False
-    asked = json.loads(sys.argv[1])
-    CONTENDERS[asked["name"]](
-        Clock(asked), Path(asked["folder"]), save_every=asked.get("save_every"), resume=asked.get("resume", False)
+    question = json.loads(sys.argv[1])
+    CONTENDERS[question["name"]](
+        Clock(question),
+        Path(question["folder"]),
+        save_every=question.get("save_every"),
+        resume=question.get("resume", False),
     )

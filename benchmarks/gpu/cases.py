@@ -1,4 +1,4 @@
-"""What is measured: recipes and Hugging Face configurations under settings, the most informative first. Data only."""
+"""The measured cases: recipes and Hugging Face configurations with settings, the most informative first. Data only."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from shoestring.settings import Settings
 
 @dataclass(frozen=True, kw_only=True)
 class Case:
-    """An update of two equal microbatches, as `settings` have them."""
+    """An update of two equal microbatches with these settings."""
 
     model: str
     """A built-in recipe, or a name in `CONFIGURATIONS`."""
@@ -25,23 +25,23 @@ class Case:
 
     @property
     def id(self) -> str:
-        chosen = self.settings
+        settings = self.settings
         words = [self.model, *(f"{name}={value}" for name, value in self.options.items())]
-        words += [f"{chosen.micro_batch}x2", str(chosen.precision)]
-        words += [f"checkpointing={chosen.checkpointing}"] if chosen.checkpointing != "no" else []
-        words += [chosen.optimizer_kernel] if chosen.optimizer_kernel else []
+        words += [f"{settings.micro_batch}x2", str(settings.precision)]
+        words += [f"checkpointing={settings.checkpointing}"] if settings.checkpointing != "no" else []
+        words += [settings.optimizer_kernel] if settings.optimizer_kernel else []
         return " ".join(words)
 
     @property
     def missing(self) -> str:
-        """The module that the case needs and that is not installed; empty where it can run."""
-        needs = [] if self.model in ("temporal", "cloud") else ["transformers"]
-        needs += ["peft"] if self.model == "chart" or "lora.r" in self.options else []
-        needs += ["pandas"] if self.model == "temporal" else []
-        return next((name for name in needs if importlib.util.find_spec(name) is None), "")
+        """The name of a required module that is not installed; empty if the case can run."""
+        required = [] if self.model in ("temporal", "cloud") else ["transformers"]
+        required += ["peft"] if self.model == "chart" or "lora.r" in self.options else []
+        required += ["pandas"] if self.model == "temporal" else []
+        return next((name for name in required if importlib.util.find_spec(name) is None), "")
 
-    def loaded(self, folder: Path) -> LoadedRecipe:
-        """The recipe, whose configuration, if it has one, is written into `folder`."""
+    def load(self, folder: Path) -> LoadedRecipe:
+        """Load the recipe; its configuration, if it has one, is written into `folder`."""
         reference = self.model
         if self.model in CONFIGURATIONS:
             file = folder / f"{self.model}.json"
@@ -67,7 +67,7 @@ def _model(kind: str, head: str, **values: Any) -> dict[str, Any]:
 _LLAMA = {"hidden_act": "silu", "rms_norm_eps": 1e-6, "tie_word_embeddings": True, "max_position_embeddings": 32768}
 
 CONFIGURATIONS: dict[str, dict[str, Any]] = {
-    # The defaults of these are the published models: BERT-base, GPT-2, RoBERTa-base, DistilBERT, ViT-base, ModernBERT.
+    # The defaults of these are published models: BERT-base, GPT-2, RoBERTa-base, DistilBERT, ViT-base, ModernBERT.
     "bert-base": _model("bert", "BertForSequenceClassification"),
     "gpt2": _model("gpt2", "GPT2LMHeadModel"),
     "gpt2-tiny": _model("gpt2", "GPT2LMHeadModel", vocab_size=512, n_embd=16, n_layer=2, n_head=2),
@@ -88,7 +88,7 @@ CONFIGURATIONS: dict[str, dict[str, Any]] = {
         num_hidden_layers=16, num_attention_heads=32, num_key_value_heads=8, head_dim=64, **_LLAMA,
     ),
 }  # fmt: skip
-"""As their authors publish them, without weights; the tiny one is for dry runs."""
+"""The configurations published by the authors, without weights; the tiny one is for dry runs."""
 
 _BASE = (
     ("legal", 16, {}), ("vqa", 8, {}), ("cloud", 2, {}), ("chart", 1, {}), ("temporal", 256, {}),
@@ -97,12 +97,12 @@ _BASE = (
     ("vit-base", 32, {}), ("modernbert", 8, {"seq_len": 512}), ("roberta-base", 8, {"seq_len": 256}),
     ("distilbert", 16, {"seq_len": 256}),
 )  # fmt: skip
-"""Each model with a microbatch of a small GPU."""
+"""Each model with a microbatch for a small GPU."""
 
 _LORA = {"lora.r": 8}
 
 _GRID: tuple[tuple[dict[str, Any], dict[str, Any], tuple[str, ...] | None], ...] = (
-    # Settings, further options, and the models they are for (None: all).
+    # Settings, additional options, and the models they apply to (None: all).
     ({"precision": "fp16", "checkpointing": "no"}, {}, None),
     ({"precision": "fp32", "checkpointing": "no"}, {}, None),
     ({"precision": "fp16", "checkpointing": "full"}, {}, ("gpt2", "qwen2.5-0.5b", "llama-1b", "legal", "bert-base")),
@@ -120,21 +120,21 @@ _GRID: tuple[tuple[dict[str, Any], dict[str, Any], tuple[str, ...] | None], ...]
     ({"precision": "bf16", "checkpointing": "no"}, {}, None),
     ({"precision": "fp32", "checkpointing": "full"}, {}, ("gpt2", "qwen2.5-0.5b", "bert-base", "vit-base")),
 )
-"""The most informative first: what comes after the deadline is left out."""
+"""The most informative first, because cases after the deadline are left out."""
 
 _TINY = (("legal", 2, {"size": "tiny"}), ("vqa", 2, {"size": "tiny"}), ("gpt2-tiny", 2, {"seq_len": 16}))
 
 
 def cases(precisions: tuple[str, ...]) -> list[Case]:
-    """All of the grid in a GPU's precisions, then the first of each model in other sizes."""
+    """Return the grid in the precisions of a GPU, followed by the first settings of each model in other sizes."""
     grid = [
         Case(
             model=model,
-            settings=Settings(micro_batch=size * factor, **chosen),
-            options={**options, **more},
+            settings=Settings(micro_batch=size * factor, **settings),
+            options={**options, **extra_options},
         )
         for factor in (1, 4, 2)
-        for chosen, more, models in (_GRID if factor == 1 else _GRID[:1])
+        for settings, extra_options, models in (_GRID if factor == 1 else _GRID[:1])
         for model, size, options in _BASE
         if models is None or model in models
     ]
@@ -142,7 +142,7 @@ def cases(precisions: tuple[str, ...]) -> list[Case]:
 
 
 def tiny() -> Iterator[Case]:
-    """Small enough for a dry run on any CPU."""
+    """Yield cases small enough for a dry run on any CPU."""
     for model, size, options in _TINY:
         yield Case(
             model=model, settings=Settings(micro_batch=size, precision="fp32", checkpointing="no"), options=options

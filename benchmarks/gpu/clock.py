@@ -1,9 +1,9 @@
-"""One case in a process of its own: how long the engine's updates take, or what the GPU's kernels sustain.
+"""Time the engine's updates of one case, or the kernels of the GPU, in a separate process.
 
     python benchmarks/gpu/clock.py < QUESTION > ANSWER
 
-QUESTION is JSON: `case` (null: the kernels), `device` (`cuda` or `cpu`). ANSWER: `seconds` of each update once warm,
-`fits`; for the kernels `rates`, by the names of `estimate/rates.py`; or `error`.
+QUESTION is JSON: `case` (null: the kernels), `device` (`cuda` or `cpu`). ANSWER contains the `seconds` of each update
+after warm-up and `fits`; for the kernels `rates`, with the names of `estimate/rates.py`; or `error`.
 """
 
 from __future__ import annotations
@@ -30,62 +30,62 @@ from shoestring.engine.update import update
 from shoestring.recipe.options import LoadedRecipe
 from shoestring.recipe.parts import Parts
 
-WARM = 3
-"""Updates before the first that counts: the optimizer's states, the allocator's segments, cuDNN's choices."""
+WARM_UP = 3
+"""Updates before the measurement: they create optimizer states and allocator segments, and cuDNN selects kernels."""
 
-LEAST, SECONDS = 5, 4.0
-"""Updates that count: at least so many, and until so long has passed."""
+MIN_UPDATES, MIN_SECONDS = 5, 4.0
+"""The minimum number of measured updates, and their minimum total time."""
 
 SIZES = (256, 512, 1024, 2048, 4096, 8192)
-"""Rows, columns and depth of the products timed."""
+"""Rows, columns and depth of the timed matrix products."""
 
-MANY = 1 << 26
-"""Values of the tensors whose bytes are timed."""
+MANY_VALUES = 1 << 26
+"""Size of the tensors for measuring bandwidth."""
 
 
-def clocked(case: Case, device: torch.device) -> dict[str, Any]:
-    """Seconds of each update. Raises what the model raises, but for want of memory."""
+def time_updates(case: Case, device: torch.device) -> dict[str, Any]:
+    """Time each update. Raises what the model raises, except out-of-memory errors."""
     with tempfile.TemporaryDirectory() as folder:
         try:
-            return {"seconds": list(_updates(case.loaded(Path(folder)), case, device)), "fits": True}
+            return {"seconds": list(_run_updates(case.load(Path(folder)), case, device)), "fits": True}
         except torch.cuda.OutOfMemoryError:
             return {"seconds": [], "fits": False}
 
 
-def kernels(device: torch.device) -> dict[str, Any]:
-    """FLOP/s by size and type, bytes/s by kind, and the seconds of the smallest operator, on this device."""
+def time_kernels(device: torch.device) -> dict[str, Any]:
+    """Measure FLOP/s by size and type, bytes/s by kind, and the seconds of the smallest operator on this device."""
     half = torch.float16 if device.type == "cuda" else torch.bfloat16
     sizes = SIZES if device.type == "cuda" else SIZES[:2]
     rates: dict[str, Any] = {}
     for name, dtype in (("products", torch.float32), ("half", half)):
         rates[name] = []
         for size in sizes:
-            one = torch.randn(size, size, device=device, dtype=dtype)
-            rates[name].append([size, 2 * size**3 / _each(partial(torch.mm, one, one), device)])
-    values = torch.randn(MANY // 4096 if device.type == "cpu" else MANY // 1024, 1024, device=device)
-    moved = 2 * values.numel() * values.element_size()
+            matrix = torch.randn(size, size, device=device, dtype=dtype)
+            rates[name].append([size, 2 * size**3 / _time_call(partial(torch.mm, matrix, matrix), device)])
+    values = torch.randn(MANY_VALUES // 4096 if device.type == "cpu" else MANY_VALUES // 1024, 1024, device=device)
+    transferred_bytes = 2 * values.numel() * values.element_size()
     norm = torch.nn.LayerNorm(1024, device=device)
     with torch.no_grad():
         rates["bandwidth"] = {
-            "elementwise": moved / _each(lambda: values.mul(2.0), device),
-            "softmax": moved / _each(lambda: values.softmax(-1), device),
-            "norm": moved / _each(lambda: norm(values), device),
+            "elementwise": transferred_bytes / _time_call(lambda: values.mul(2.0), device),
+            "softmax": transferred_bytes / _time_call(lambda: values.softmax(-1), device),
+            "norm": transferred_bytes / _time_call(lambda: norm(values), device),
         }
         small = torch.zeros(8, device=device)
-        rates["call_seconds"] = _each(lambda: small.add(1.0), device)
+        rates["call_seconds"] = _time_call(lambda: small.add(1.0), device)
     return {"rates": rates}
 
 
-def _updates(loaded: LoadedRecipe, case: Case, device: torch.device) -> Iterator[float]:
+def _run_updates(loaded: LoadedRecipe, case: Case, device: torch.device) -> Iterator[float]:
     recipe, settings = loaded.recipe, case.settings
     assert settings.micro_batch
     state = build(loaded, settings, device)
     batch = to_device(recipe.batch(settings.micro_batch), device)
-    began = time.perf_counter()
-    for number in range(WARM + 10_000):
-        if number == WARM:
-            began = time.perf_counter()
-        if number >= WARM + LEAST and time.perf_counter() - began > SECONDS:
+    measurement_start = time.perf_counter()
+    for number in range(WARM_UP + 10_000):
+        if number == WARM_UP:
+            measurement_start = time.perf_counter()
+        if number >= WARM_UP + MIN_UPDATES and time.perf_counter() - measurement_start > MIN_SECONDS:
             return
         start = time.perf_counter()
         update(
@@ -98,22 +98,22 @@ def _updates(loaded: LoadedRecipe, case: Case, device: torch.device) -> Iterator
             clip_norm=Parts.of(recipe).clip_norm,
         )
         _wait(device)
-        if number >= WARM:
+        if number >= WARM_UP:
             yield time.perf_counter() - start
 
 
-def _each(run: Callable[[], Any], device: torch.device) -> float:
-    """Seconds of one of many in a row, after as many that do not count."""
-    took, times = 0.0, 1
-    while took < 0.2:
+def _time_call(call: Callable[[], Any], device: torch.device) -> float:
+    """Return the seconds of one of many consecutive calls, after a warm-up."""
+    duration, times = 0.0, 1
+    while duration < 0.2:
         times *= 2
         _wait(device)
         start = time.perf_counter()
         for _ in range(times):
-            run()
+            call()
         _wait(device)
-        took = time.perf_counter() - start
-    return took / times
+        duration = time.perf_counter() - start
+    return duration / times
 
 
 def _wait(device: torch.device) -> None:
@@ -124,11 +124,11 @@ def _wait(device: torch.device) -> None:
 def main() -> int:
     question = json.load(sys.stdin)
     answers = os.fdopen(os.dup(1), "w", encoding="utf-8")
-    os.dup2(2, 1)  # what a library prints is no answer
+    os.dup2(2, 1)  # output of libraries must not mix with the answer
     device, case = torch.device(question["device"]), question["case"]
     try:
-        answer = clocked(Case.from_json(case), device) if case else kernels(device)
-    except Exception as error:  # noqa: BLE001 - one case that fails is a row of the table
+        answer = time_updates(Case.from_json(case), device) if case else time_kernels(device)
+    except Exception as error:  # noqa: BLE001 - a failed case is a row of the table
         answer = {"error": f"{type(error).__name__}: {str(error)[:400]}"}
     json.dump(answer, answers)
     answers.close()

@@ -1,4 +1,4 @@
-"""A measurement on this machine's NVIDIA GPU, whatever is measured: cases, a process for each, their errors, a file."""
+"""Shared parts of the measurements on an NVIDIA GPU: command line, cases, processes, error figures and output file."""
 
 from __future__ import annotations
 
@@ -22,53 +22,55 @@ from shoestring.hardware.catalog import DEVICES, Device
 RESULTS = Path(__file__).parents[1] / "results"
 T4 = DEVICES["t4"]
 
-LEAST_SECONDS = 45
-"""No case is begun with less time left: about the slowest one's."""
+MIN_CASE_SECONDS = 45
+"""No case is started with less remaining time: about the duration of the slowest case."""
 
 HEADER = f"{'':<12}{'n':>4}{'median':>9}{'p90':>8}{'worst':>8}{'under':>8}"
 
 
-def parser(about: str | None, *, file: str, seconds: float) -> argparse.ArgumentParser:
-    """What both command lines have; `file` and `seconds` are defaults."""
-    made = argparse.ArgumentParser(description=(about or "").partition("\n")[0])
-    made.add_argument("--json", type=Path, default=RESULTS / file, help="where the rows are written")
-    made.add_argument("--seconds", type=float, default=seconds, help="no case is begun that would end later")
-    made.add_argument("--dry-run", action="store_true", help="tiny cases on the CPU")
-    return made
+def build_parser(description: str | None, *, file: str, seconds: float) -> argparse.ArgumentParser:
+    """Build the common command line; `file` and `seconds` are defaults."""
+    parser = argparse.ArgumentParser(description=(description or "").partition("\n")[0])
+    parser.add_argument("--json", type=Path, default=RESULTS / file, help="output file")
+    parser.add_argument("--seconds", type=float, default=seconds, help="no case is started that would end later")
+    parser.add_argument("--dry-run", action="store_true", help="run tiny cases on the CPU")
+    return parser
 
 
-def asked(*, dry_run: bool) -> tuple[list[Case], Device, str] | None:
-    """The cases, the device of their estimates, and what torch calls that of their runs; without a GPU none, and why is
-    told."""
+def select_cases(*, dry_run: bool) -> tuple[list[Case], Device, str] | None:
+    """Return the cases, the device of the estimates, and the torch device of the runs.
+
+    Without a GPU, print an error and return None.
+    """
     if dry_run:
         return list(tiny()), T4, "cpu"
-    if found := probe.gpus():
-        return cases(found[0].precisions), found[0], "cuda"
+    if gpus := probe.gpus():
+        return cases(gpus[0].precisions), gpus[0], "cuda"
     print(
-        "error: there is no NVIDIA GPU here to measure\nhint: --dry-run tries everything but the measuring",
+        "error: there is no NVIDIA GPU to measure on this machine\nhint: pass --dry-run to test all but the measuring",
         file=sys.stderr,
     )
     return None
 
 
-def answered(script: str, question: Mapping[str, Any], seconds: float) -> dict[str, Any]:
-    """What a fresh process of the script beside this file says; `error` where it says nothing."""
-    # -P: not the script's own folder, where time.py would be the standard library's `time`.
+def run_script(script: str, question: Mapping[str, Any], seconds: float) -> dict[str, Any]:
+    """Run a script of this folder in a new process and return its answer, or `error` if there is none."""
+    # -P leaves the script's folder out of the module path, where time.py would shadow the standard library's `time`.
     command = [sys.executable, "-P", str(Path(__file__).with_name(script))]
     try:
-        done = subprocess.run(
+        process = subprocess.run(
             command, input=json.dumps(question), capture_output=True, text=True, timeout=max(1.0, seconds), check=False
         )
     except subprocess.TimeoutExpired:
-        return {"error": "the time was over"}
-    if done.returncode != 0:
-        return {"error": f"status {done.returncode}: {done.stderr.strip()[-400:]}"}
-    answer: dict[str, Any] = json.loads(done.stdout)
+        return {"error": "the time limit was exceeded"}
+    if process.returncode != 0:
+        return {"error": f"status {process.returncode}: {process.stderr.strip()[-400:]}"}
+    answer: dict[str, Any] = json.loads(process.stdout)
     return answer
 
 
-def figures(name: str, errors: Sequence[float]) -> str:
-    """A line of the table under `HEADER`: relative errors of estimates."""
+def format_errors(name: str, errors: Sequence[float]) -> str:
+    """Format a line of the table below `HEADER` with the relative errors of estimates."""
     if not errors:
         return f"{name:<12}{0:>4}  not measured"
     sizes = sorted(map(abs, errors))
@@ -76,15 +78,15 @@ def figures(name: str, errors: Sequence[float]) -> str:
     return f"{name:<12}{len(errors):>4}{median(sizes):>9.1%}{p90:>8.1%}{sizes[-1]:>8.1%}{under:>8.1%}"
 
 
-def write(out: Path, device: Device, content: Mapping[str, Any]) -> None:
-    """The file of a measurement: where it was made, and `content`."""
+def write_results(out: Path, device: Device, content: Mapping[str, Any]) -> None:
+    """Write the file of a measurement with its environment and `content`."""
     out.parent.mkdir(parents=True, exist_ok=True)
     text = json.dumps({"environment": environment(device), **content}, indent=1)
     out.write_text(text + "\n", encoding="utf-8")
 
 
 def environment(device: Device) -> dict[str, Any]:
-    """Versions and the machine."""
+    """Return versions and a description of the machine."""
     names = ("torch", "transformers", "peft", "numpy")
     versions = {name: metadata.version(name) for name in names if importlib.util.find_spec(name)}
     return {"python": platform.python_version(), **versions, "device": device.title, **probe.machine()}

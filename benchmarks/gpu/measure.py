@@ -1,9 +1,9 @@
-"""One case in a process of its own: the engine's update, and the memory it took.
+"""Measure the memory of the engine's updates of one case in a separate process.
 
     python benchmarks/gpu/measure.py < QUESTION > ANSWER
 
-QUESTION is JSON: `case`, `device` (`cuda` or `cpu`), `limit_bytes` (what the allocator may reserve; null: all).
-ANSWER: `allocated`, `reserved`, `process` in bytes (null where it could not be had), `fits`; or `error`.
+QUESTION is JSON: `case`, `device` (`cuda` or `cpu`), `limit_bytes` (the limit of the allocator; null: none). ANSWER
+contains `allocated`, `reserved` and `process` in bytes (null if unavailable) and `fits`; or `error`.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-# The workspaces of cuBLAS as on any card: a Hopper would take 32 MiB of its own accord. Before CUDA starts.
+# Workspaces of cuBLAS as on other GPUs: the default on a Hopper is 32 MiB. This must be set before CUDA starts.
 os.environ["CUBLAS_WORKSPACE_CONFIG"] = ":4096:2:16:8"
 
 if __package__ in (None, ""):
@@ -32,13 +32,13 @@ from shoestring.recipe.options import LoadedRecipe
 from shoestring.recipe.parts import Parts
 
 UPDATES = 4
-"""The first makes the optimizer's states, the second has its peak beside them, two more show that it stays so."""
+"""The first creates the optimizer states, the second has its peak beside them, and two more confirm that peak."""
 
 
 def measure(case: Case, device: torch.device, limit_bytes: int | None) -> dict[str, Any]:
-    """The memory of `UPDATES` updates. Raises what the model raises, but for want of memory.
+    """Measure the memory of `UPDATES` updates. Raises what the model raises, except out-of-memory errors.
 
-    Without the deterministic kernels of a training run: they ask for other workspaces than those set here.
+    Deterministic kernels, which a training run uses, are off because they need other workspaces than those set here.
     """
     cuda = device.type == "cuda"
     if cuda and limit_bytes is not None:
@@ -47,7 +47,7 @@ def measure(case: Case, device: torch.device, limit_bytes: int | None) -> dict[s
     fits = True
     with tempfile.TemporaryDirectory() as folder:
         try:
-            _run(case.loaded(Path(folder)), case, device)
+            _run(case.load(Path(folder)), case, device)
         except torch.cuda.OutOfMemoryError:
             fits = False
     if not cuda:
@@ -84,26 +84,27 @@ def _run(loaded: LoadedRecipe, case: Case, device: torch.device) -> None:
 
 
 def _process_bytes() -> int | None:
-    """What the driver counts for this process; None where it does not tell, as in many containers."""
+    """Return the memory that the driver reports for this process; None if unavailable, as in many containers."""
     import pynvml
 
     try:
         pynvml.nvmlInit()
         uuid = str(torch.cuda.get_device_properties(0).uuid)
         handle = pynvml.nvmlDeviceGetHandleByUUID(uuid if uuid.startswith("GPU-") else f"GPU-{uuid}")
-        running = pynvml.nvmlDeviceGetComputeRunningProcesses(handle)
+        processes = pynvml.nvmlDeviceGetComputeRunningProcesses(handle)
     except pynvml.NVMLError:
         return None
-    return next((int(each.usedGpuMemory) for each in running if each.pid == os.getpid() and each.usedGpuMemory), None)
+    own_bytes = (int(entry.usedGpuMemory) for entry in processes if entry.pid == os.getpid() and entry.usedGpuMemory)
+    return next(own_bytes, None)
 
 
 def main() -> int:
     question = json.load(sys.stdin)
     answers = os.fdopen(os.dup(1), "w", encoding="utf-8")
-    os.dup2(2, 1)  # what a library prints is no answer
+    os.dup2(2, 1)  # output of libraries must not mix with the answer
     try:
         answer = measure(Case.from_json(question["case"]), torch.device(question["device"]), question["limit_bytes"])
-    except Exception as error:  # noqa: BLE001 - one case that fails is a row of the table
+    except Exception as error:  # noqa: BLE001 - a failed case is a row of the table
         answer = {"error": f"{type(error).__name__}: {str(error)[:400]}"}
     json.dump(answer, answers)
     answers.close()

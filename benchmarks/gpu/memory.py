@@ -1,10 +1,10 @@
-"""Hold the estimates of memory against what this machine's NVIDIA GPU takes.
+"""Compare the estimates of memory with measurements on this machine's NVIDIA GPU.
 
     python benchmarks/gpu/memory.py [--json OUT] [--seconds 450] [--jobs N] [--dry-run]
 
-Each case runs the engine's own updates in a fresh process, and again with the allocator limited to what a T4 has.
-Cases come in order of what they teach until the time is over. `--dry-run` runs tiny cases on the CPU and measures
-nothing. Status 2 where there is no GPU.
+Each case runs the engine's updates in a new process, and again with the allocator limited to the memory of a T4. The
+most informative cases run first, until the time limit. `--dry-run` runs tiny cases on the CPU and measures nothing. The
+exit status is 2 without a GPU.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ if __package__ in (None, ""):
 
 from benchmarks.gpu import harness
 from benchmarks.gpu.cases import Case
-from benchmarks.gpu.harness import LEAST_SECONDS, T4
+from benchmarks.gpu.harness import MIN_CASE_SECONDS, T4
 
 from shoestring.errors import ShoestringError
 from shoestring.estimate.memory import memory
@@ -33,136 +33,145 @@ from shoestring.hardware.catalog import Device
 from shoestring.trace import Tracer
 
 LIMIT_BYTES = T4.memory_bytes - T4.context_bytes[1]
-"""What the allocator has on a T4: its memory (14.56 GiB) less a typical context."""
+"""The limit of the allocator on a T4: its memory (14.56 GiB) minus a typical context."""
 
-WORTH_LIMITING = 0.4
-"""The share of a T4 from which on a case is run again with its memory."""
+MIN_LIMITED_SHARE = 0.4
+"""The minimum share of a T4's memory for which a case runs again with that memory."""
 
 Measure = Callable[[Case, str, int | None, float], dict[str, Any]]
-"""(case, `cuda` or `cpu`, limit of the allocator in bytes, seconds it may take) -> `measure.py`'s answer."""
+"""(case, `cuda` or `cpu`, limit of the allocator in bytes, time limit in seconds) -> answer of `measure.py`."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Row:
-    """A case, its estimate on this GPU, and what was measured; bytes without the CUDA context except `process`."""
+    """A case, its estimate for this GPU and the measurement; bytes exclude the CUDA context except in `process`."""
 
     case: Case
     estimate: dict[str, Any]
     measured: dict[str, Any]
     limited: dict[str, Any] | None = None
-    """Whether a T4's memory was said to suffice and whether it did; None where it was not tried."""
+    """Whether the case was estimated to fit a T4 and whether it did; None if that was not measured."""
     skipped: str = ""
 
     def json(self) -> dict[str, Any]:
-        about = {"id": self.case.id, **self.case.json()}
+        description = {"id": self.case.id, **self.case.json()}
         if self.skipped:
-            return {**about, "skipped": self.skipped}
+            return {**description, "skipped": self.skipped}
         measured = {f"measured_{name}": self.measured[name] for name in ("allocated", "reserved", "process")}
-        return {**about, **self.estimate, **measured, "limited": self.limited}
+        return {**description, **self.estimate, **measured, "limited": self.limited}
 
 
 def main(arguments: Sequence[str] | None = None, measure: Measure | None = None) -> int:
-    parser = harness.parser(__doc__, file="gpu_memory.json", seconds=450)
+    parser = harness.build_parser(__doc__, file="gpu_memory.json", seconds=450)
     jobs = min(4, max(1, (os.cpu_count() or 1) // 3))
-    parser.add_argument("--jobs", type=int, default=jobs, help="cases at once")
+    parser.add_argument("--jobs", type=int, default=jobs, help="number of cases that run in parallel")
     options = parser.parse_args(arguments)
-    asked = harness.asked(dry_run=options.dry_run)
-    if asked is None:
+    selection = harness.select_cases(dry_run=options.dry_run)
+    if selection is None:
         return 2
-    chosen, device, on = asked
-    rows = run(chosen, device, on, measure or in_a_process, seconds=options.seconds, jobs=options.jobs)
-    harness.write(options.json, device, {"rows": [row.json() for row in rows]})
+    cases, device, torch_device = selection
+    rows = run(cases, device, torch_device, measure or measure_in_process, seconds=options.seconds, jobs=options.jobs)
+    harness.write_results(options.json, device, {"rows": [row.json() for row in rows]})
     print(table(rows))
     return 0
 
 
-def run(chosen: Sequence[Case], device: Device, on: str, measure: Measure, *, seconds: float, jobs: int) -> list[Row]:
-    """The rows of the cases that the time suffices for, several at once: a process's peaks are its own."""
+def run(
+    cases: Sequence[Case], device: Device, torch_device: str, measure: Measure, *, seconds: float, jobs: int
+) -> list[Row]:
+    """Measure the cases within the time limit, several in parallel: peaks are measured per process."""
     end = time.monotonic() + seconds
 
-    def one(case: Case) -> Row | None:
-        left = end - time.monotonic()
-        if left < LEAST_SECONDS and on == "cuda":
+    def measure_row(case: Case) -> Row | None:
+        seconds_left = end - time.monotonic()
+        if seconds_left < MIN_CASE_SECONDS and torch_device == "cuda":
             return None
-        row = _row(case, device, on, measure, end)
-        print(f"{end - time.monotonic():4.0f} s left  {_line(row)}", file=sys.stderr, flush=True)
+        row = _measure_row(case, device, torch_device, measure, end)
+        print(f"{end - time.monotonic():4.0f} s left  {_format_row(row)}", file=sys.stderr, flush=True)
         return row
 
     with ThreadPoolExecutor(jobs) as pool:
-        return [row for row in pool.map(one, chosen) if row is not None]
+        return [row for row in pool.map(measure_row, cases) if row is not None]
 
 
-def in_a_process(case: Case, on: str, limit_bytes: int | None, seconds: float) -> dict[str, Any]:
-    """Ask a fresh `measure.py`."""
-    question = {"case": case.json(), "device": on, "limit_bytes": limit_bytes}
-    return harness.answered("measure.py", question, seconds)
+def measure_in_process(case: Case, torch_device: str, limit_bytes: int | None, seconds: float) -> dict[str, Any]:
+    """Run `measure.py` in a new process."""
+    question = {"case": case.json(), "device": torch_device, "limit_bytes": limit_bytes}
+    return harness.run_script("measure.py", question, seconds)
 
 
 def table(rows: Sequence[Row]) -> str:
-    """Relative errors of the estimates over all rows that were measured."""
+    """Format the relative errors of the estimates over all measured rows."""
     measured = [row for row in rows if not row.skipped and row.measured["reserved"]]
     lines = [harness.HEADER]
     for name in ("allocated", "reserved", "process"):
         errors = [row.estimate[name] / row.measured[name] - 1 for row in measured if row.measured[name]]
-        lines.append(harness.figures(name, errors))
+        lines.append(harness.format_errors(name, errors))
     if measured:
-        held = sum(row.estimate["low"] <= row.measured["reserved"] <= row.estimate["high"] for row in measured)
-        lines.append(f"range holds what was reserved in {held} of {len(measured)}")
+        in_range = sum(row.estimate["low"] <= row.measured["reserved"] <= row.estimate["high"] for row in measured)
+        lines.append(f"the range contains the reserved memory in {in_range} of {len(measured)} cases")
     limited = [row.limited for row in rows if row.limited]
-    wrong = sum(each["said"] and not each["fits"] for each in limited)
-    shy = sum(each["fits"] and not each["said"] for each in limited)
-    lines.append(f"with a T4's memory: {len(limited)} tried, {wrong} said to fit that did not, {shy} the other way")
+    false_fits = sum(result["said"] and not result["fits"] for result in limited)
+    missed_fits = sum(result["fits"] and not result["said"] for result in limited)
+    lines.append(
+        f"with the memory of a T4: {len(limited)} measured, {false_fits} estimated to fit but did not, "
+        f"{missed_fits} fit but were not estimated to"
+    )
     lines += [f"skipped {row.case.id}: {row.skipped}" for row in rows if row.skipped]
     return "\n".join(lines)
 
 
-def _row(case: Case, device: Device, on: str, measure: Measure, end: float) -> Row:
-    def left() -> float:
+def _measure_row(case: Case, device: Device, torch_device: str, measure: Measure, end: float) -> Row:
+    def seconds_left() -> float:
         return end - time.monotonic()
 
-    def skipped(why: str) -> Row:
-        return Row(case=case, estimate={}, measured={}, skipped=why)
+    def skipped_row(reason: str) -> Row:
+        return Row(case=case, estimate={}, measured={}, skipped=reason)
 
     if case.missing:
-        return skipped(f"{case.missing} is not installed")
+        return skipped_row(f"{case.missing} is not installed")
     try:
-        estimate, on_a_t4 = _estimates(case, device)
+        estimate, fits_a_t4 = _estimates(case, device)
     except ShoestringError as error:
-        return skipped(f"no estimate: {error.message}")
-    answer = measure(case, on, None, left())
+        return skipped_row(f"no estimate: {error.message}")
+    answer = measure(case, torch_device, None, seconds_left())
     if "error" in answer:
-        return skipped(answer["error"])
+        return skipped_row(answer["error"])
     if not answer["fits"]:
-        return skipped("more than this GPU has")
+        return skipped_row("more memory than this GPU has")
     limited = None
-    if (answer["reserved"] or 0) > WORTH_LIMITING * LIMIT_BYTES and left() > LEAST_SECONDS:
-        again = measure(case, on, LIMIT_BYTES, left())
-        if "error" not in again:
-            limited = {"said": on_a_t4, "fits": again["fits"], "reserved": again["reserved"]}
+    if (answer["reserved"] or 0) > MIN_LIMITED_SHARE * LIMIT_BYTES and seconds_left() > MIN_CASE_SECONDS:
+        limited_answer = measure(case, torch_device, LIMIT_BYTES, seconds_left())
+        if "error" not in limited_answer:
+            limited = {
+                "said": fits_a_t4,
+                "fits": limited_answer["fits"],
+                "reserved": limited_answer["reserved"],
+            }
     return Row(case=case, estimate=estimate, measured=answer, limited=limited)
 
 
 def _estimates(case: Case, device: Device) -> tuple[dict[str, Any], bool]:
-    """The estimate for this GPU in bytes, and whether a T4's memory is said to suffice for the same kernels."""
+    """Return the estimate for this GPU in bytes, and whether the same kernels are estimated to fit a T4's memory."""
     if device.compute_capability == (9, 0):
-        # The workspaces of cuBLAS are set to those of other cards; kernels of attention are chosen alike from 8.0 on.
+        # cuBLAS workspaces are set to those of other GPUs; attention kernels are selected the same way from 8.0 on.
         device = dataclasses.replace(device, compute_capability=(8, 9))
-    with tempfile.TemporaryDirectory() as folder, Tracer(case.loaded(Path(folder))) as tracer:
+    with tempfile.TemporaryDirectory() as folder, Tracer(case.load(Path(folder))) as tracer:
         trace = tracer.trace(case.settings, accumulate=2, device=device)
-    found = memory(trace, device)
-    outside = device.context_bytes
-    small = dataclasses.replace(device, memory_bytes=T4.memory_bytes, context_bytes=(T4.context_bytes[1],) * 3)
+    breakdown = memory(trace, device)
+    context = device.context_bytes
+    t4_like = dataclasses.replace(device, memory_bytes=T4.memory_bytes, context_bytes=(T4.context_bytes[1],) * 3)
     estimate = {
-        "allocated": found.allocated.value,
-        "reserved": found.reserved.value,
-        "process": found.peak_bytes,
-        "low": found.low_bytes - outside[0],
-        "high": found.high_bytes - outside[2],
+        "allocated": breakdown.allocated.value,
+        "reserved": breakdown.reserved.value,
+        "process": breakdown.peak_bytes,
+        "low": breakdown.low_bytes - context[0],
+        "high": breakdown.high_bytes - context[2],
     }
-    return estimate, memory(trace, small).fits
+    return estimate, memory(trace, t4_like).fits
 
 
-def _line(row: Row) -> str:
+def _format_row(row: Row) -> str:
     if row.skipped:
         return f"{row.case.id}: skipped, {row.skipped}"
     reserved = row.measured["reserved"]

@@ -1,10 +1,10 @@
-"""Hold the estimates of time against what this machine's NVIDIA GPU takes.
+"""Compare the estimates of time with measurements on this machine's NVIDIA GPU.
 
     python benchmarks/gpu/time.py [--json OUT] [--seconds 480] [--dry-run]
 
-Kernels are timed first, which gives the GPU's line of `estimate/rates.py`; then each case runs the engine's own updates
-in a fresh process, one after the other, in order of what they teach until the time is over. `--dry-run` runs tiny cases
-on the CPU, whose times say nothing. Status 2 where there is no GPU.
+Kernels are timed first, which gives the GPU's line of `estimate/rates.py`. Then each case runs the engine's updates in
+a new process, one after the other, the most informative first, until the time limit. `--dry-run` runs tiny cases on the
+CPU, whose times are meaningless. The exit status is 2 without a GPU.
 """
 
 from __future__ import annotations
@@ -19,12 +19,12 @@ from statistics import median
 from typing import Any
 
 if __package__ in (None, ""):
-    sys.path.remove(str(Path(__file__).parent))  # where this file would be the standard library's `time`
+    sys.path.remove(str(Path(__file__).parent))  # there this file would shadow the standard library's `time`
     sys.path.insert(0, str(Path(__file__).parents[2]))
 
 from benchmarks.gpu import harness
 from benchmarks.gpu.cases import Case
-from benchmarks.gpu.harness import LEAST_SECONDS
+from benchmarks.gpu.harness import MIN_CASE_SECONDS
 
 from shoestring.errors import ShoestringError
 from shoestring.estimate.time import Seconds, update_seconds
@@ -32,15 +32,15 @@ from shoestring.hardware.catalog import Device
 from shoestring.trace import Tracer
 
 MICROBATCHES = 2
-"""Of each update."""
+"""Per update."""
 
 Measure = Callable[[Case | None, str, float], dict[str, Any]]
-"""(case or the kernels, `cuda` or `cpu`, seconds it may take) -> `clock.py`'s answer."""
+"""(case or None for the kernels, `cuda` or `cpu`, time limit in seconds) -> answer of `clock.py`."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Row:
-    """A case, its estimate on this GPU, and the median of its measured updates, in seconds."""
+    """A case, its estimate for this GPU, and the median of its measured updates, in seconds."""
 
     case: Case
     estimate: Seconds | None = None
@@ -55,63 +55,64 @@ class Row:
         return self.estimate.value / self.measured - 1
 
     def json(self) -> dict[str, Any]:
-        about = {"id": self.case.id, **self.case.json()}
+        description = {"id": self.case.id, **self.case.json()}
         if self.skipped or not self.estimate:
-            return {**about, "skipped": self.skipped}
-        said = {"estimate": self.estimate.value, "low": self.estimate.low, "high": self.estimate.high}
+            return {**description, "skipped": self.skipped}
+        estimate = {"estimate": self.estimate.value, "low": self.estimate.low, "high": self.estimate.high}
         parts = dict(self.estimate.parts)
-        return {**about, **said, "parts": parts, "measured": self.measured, "measured_spread": self.spread}
+        return {**description, **estimate, "parts": parts, "measured": self.measured, "measured_spread": self.spread}
 
 
 def main(arguments: Sequence[str] | None = None, measure: Measure | None = None) -> int:
-    options = harness.parser(__doc__, file="gpu_time.json", seconds=480).parse_args(arguments)
-    asked = harness.asked(dry_run=options.dry_run)
-    if asked is None:
+    options = harness.build_parser(__doc__, file="gpu_time.json", seconds=480).parse_args(arguments)
+    selection = harness.select_cases(dry_run=options.dry_run)
+    if selection is None:
         return 2
-    chosen, device, on = asked
-    ask = measure or in_a_process
+    cases, device, torch_device = selection
+    measure = measure or measure_in_process
     end = time.monotonic() + options.seconds
-    kernels = ask(None, on, options.seconds)
-    rows = run(chosen, device, on, ask, end)
-    harness.write(options.json, device, {"kernels": kernels, "rows": [row.json() for row in rows]})
+    kernels = measure(None, torch_device, options.seconds)
+    rows = run(cases, device, torch_device, measure, end)
+    harness.write_results(options.json, device, {"kernels": kernels, "rows": [row.json() for row in rows]})
     print(table(rows))
     return 0
 
 
-def run(chosen: Sequence[Case], device: Device, on: str, measure: Measure, end: float) -> list[Row]:
-    """The rows of the cases that the time until `end` suffices for; one at a time, for they share the GPU's clock."""
+def run(cases: Sequence[Case], device: Device, torch_device: str, measure: Measure, end: float) -> list[Row]:
+    """Measure the cases until the time `end`, one at a time, because parallel cases would slow each other down."""
     rows = []
-    for case in chosen:
-        left = end - time.monotonic()
-        if left < LEAST_SECONDS and on == "cuda":
+    for case in cases:
+        seconds_left = end - time.monotonic()
+        if seconds_left < MIN_CASE_SECONDS and torch_device == "cuda":
             break
-        rows.append(_row(case, device, on, measure, left))
+        rows.append(_measure_row(case, device, torch_device, measure, seconds_left))
         row = rows[-1]
-        said = f"skipped, {row.skipped}" if row.skipped else f"{row.measured * 1e3:.1f} ms, {row.error:+.1%}"
-        print(f"{end - time.monotonic():4.0f} s left  {case.id}: {said}", file=sys.stderr, flush=True)
+        result = f"skipped, {row.skipped}" if row.skipped else f"{row.measured * 1e3:.1f} ms, {row.error:+.1%}"
+        print(f"{end - time.monotonic():4.0f} s left  {case.id}: {result}", file=sys.stderr, flush=True)
     return rows
 
 
-def in_a_process(case: Case | None, on: str, seconds: float) -> dict[str, Any]:
-    """Ask a fresh `clock.py`."""
-    return harness.answered("clock.py", {"case": case.json() if case else None, "device": on}, seconds)
+def measure_in_process(case: Case | None, torch_device: str, seconds: float) -> dict[str, Any]:
+    """Run `clock.py` in a new process."""
+    question = {"case": case.json() if case else None, "device": torch_device}
+    return harness.run_script("clock.py", question, seconds)
 
 
 def table(rows: Sequence[Row]) -> str:
-    """Relative errors of the estimates over all rows that were measured, by precision."""
+    """Format the relative errors of the estimates over all measured rows, by precision."""
     measured = [row for row in rows if not row.skipped]
     lines = [harness.HEADER]
     for name in dict.fromkeys([*(str(row.case.settings.precision) for row in measured), "all"]):
         errors = [row.error for row in measured if name in (str(row.case.settings.precision), "all")]
-        lines.append(harness.figures(name, errors))
+        lines.append(harness.format_errors(name, errors))
     if measured:
-        held = sum(row.estimate.low <= row.measured <= row.estimate.high for row in measured if row.estimate)
-        lines.append(f"range holds what was measured in {held} of {len(measured)}")
+        in_range = sum(row.estimate.low <= row.measured <= row.estimate.high for row in measured if row.estimate)
+        lines.append(f"the range contains the measured time in {in_range} of {len(measured)} cases")
     lines += [f"skipped {row.case.id}: {row.skipped}" for row in rows if row.skipped]
     return "\n".join(lines)
 
 
-def _row(case: Case, device: Device, on: str, measure: Measure, seconds: float) -> Row:
+def _measure_row(case: Case, device: Device, torch_device: str, measure: Measure, seconds: float) -> Row:
     if case.missing:
         return Row(case=case, skipped=f"{case.missing} is not installed")
     try:
@@ -119,18 +120,19 @@ def _row(case: Case, device: Device, on: str, measure: Measure, seconds: float) 
     except ShoestringError as error:
         return Row(case=case, skipped=f"no estimate: {error.message}")
     if estimate is None:
-        return Row(case=case, skipped="no estimate: the rates of this GPU are not known")
-    answer = measure(case, on, seconds)
+        return Row(case=case, skipped="no estimate: the rates of this GPU are unknown")
+    answer = measure(case, torch_device, seconds)
     if "error" in answer:
         return Row(case=case, skipped=answer["error"])
     if not answer["fits"]:
-        return Row(case=case, skipped="more than this GPU has")
-    each = sorted(answer["seconds"])
-    return Row(case=case, estimate=estimate, measured=median(each), spread=(each[0], each[-1]))
+        return Row(case=case, skipped="more memory than this GPU has")
+    seconds_list = sorted(answer["seconds"])
+    spread = (seconds_list[0], seconds_list[-1])
+    return Row(case=case, estimate=estimate, measured=median(seconds_list), spread=spread)
 
 
 def _estimate(case: Case, device: Device) -> Seconds | None:
-    with tempfile.TemporaryDirectory() as folder, Tracer(case.loaded(Path(folder))) as tracer:
+    with tempfile.TemporaryDirectory() as folder, Tracer(case.load(Path(folder))) as tracer:
         trace = tracer.trace(case.settings, accumulate=MICROBATCHES, device=device)
     return update_seconds(trace, device, MICROBATCHES)
 

@@ -1,10 +1,10 @@
-"""The small hierarchical BiLSTM-CRF on real judgments: macro-F1 over five folds, none of them split.
+"""Macro-F1 of the small hierarchical BiLSTM-CRF on real judgments, over five folds of whole judgments.
 
     python -m benchmarks.legal.law_ai DATA_DIR [--folds 5] [--epochs 20] [--json OUT]
 
-DATA_DIR has the judgments of Law-AI/semantic-segmentation (MIT), a file each. Every fold is a run of the engine; some
-two minutes of one core in all. What is reported is of the judgments of the fold, by the weights that were best on
-others.
+DATA_DIR contains the judgments of Law-AI/semantic-segmentation (MIT), one file each. Every fold is a run of the engine;
+the total is about two minutes of one core. The results are those of the judgments of the fold, with the weights that
+were best on other judgments.
 """
 
 from __future__ import annotations
@@ -59,36 +59,36 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--folds", type=int, default=5)
     parser.add_argument("--epochs", type=int, default=20)
     parser.add_argument("--json", type=Path)
-    chosen = parser.parse_args(arguments)
-    options = {**OPTIONS, "data": chosen.data, "epochs": chosen.epochs}
-    plan = shoestring.plan("legal", on="cpu", **options)
-    found = []
-    for fold in range(1, chosen.folds + 1):
-        began, cpu = time.monotonic(), time.process_time()
+    options = parser.parse_args(arguments)
+    recipe_options = {**OPTIONS, "data": options.data, "epochs": options.epochs}
+    plan = shoestring.plan("legal", on="cpu", **recipe_options)
+    folds = []
+    for number in range(1, options.folds + 1):
+        start, cpu_start = time.monotonic(), time.process_time()
         with tempfile.TemporaryDirectory() as run:
             outcome = shoestring.train(
-                "legal", plan, run=Path(run) / "run", on="cpu", **options, fold=f"{fold}/{chosen.folds}"
+                "legal", plan, run=Path(run) / "run", on="cpu", **recipe_options, fold=f"{number}/{options.folds}"
             )
-        seconds = {"seconds": time.monotonic() - began, "cpu_seconds": time.process_time() - cpu}
-        found.append({"fold": fold, "updates": outcome.update, **seconds, "test": outcome.metrics["test"]})
-        print(json.dumps({name: found[-1]["test"][name] for name in MEANS}), flush=True)
+        seconds = {"seconds": time.monotonic() - start, "cpu_seconds": time.process_time() - cpu_start}
+        folds.append({"fold": number, "updates": outcome.update, **seconds, "test": outcome.metrics["test"]})
+        print(json.dumps({name: folds[-1]["test"][name] for name in MEANS}), flush=True)
     answer = {
-        "options": {name: str(value) if isinstance(value, Path) else value for name, value in options.items()
+        "options": {name: str(value) if isinstance(value, Path) else value for name, value in recipe_options.items()
                     if name != "data"},
-        "mean": summary([one["test"] for one in found]),
-        "together": together([one["test"]["classes"] for one in found]),
+        "mean": summary([fold["test"] for fold in folds]),
+        "together": pooled_scores([fold["test"]["classes"] for fold in folds]),
         "published": PUBLISHED,
         "differs": DIFFERS,
-        "folds": found,
+        "folds": folds,
     }  # fmt: skip
     text = json.dumps(answer, indent=1)
-    if chosen.json:
-        chosen.json.write_text(text + "\n")
+    if options.json:
+        options.json.write_text(text + "\n")
     print(text)
 
 
 def summary(tests: Sequence[Mapping[str, Any]]) -> dict[str, dict[str, float]]:
-    """Mean and standard deviation over the folds, and the mean of always naming a fold's most frequent role."""
+    """Return mean and standard deviation over the folds, and the mean of always predicting the most frequent role."""
     return {
         name: {
             "mean": mean(test[name] for test in tests),
@@ -99,13 +99,13 @@ def summary(tests: Sequence[Mapping[str, Any]]) -> dict[str, dict[str, float]]:
     }
 
 
-def together(folds: Sequence[Mapping[str, Mapping[str, float]]]) -> dict[str, Any]:
-    """F1 of each role, and their mean, over the sentences of all folds: every judgment once."""
+def pooled_scores(folds: Sequence[Mapping[str, Mapping[str, float]]]) -> dict[str, Any]:
+    """Return the F1 of each role and their mean over the sentences of all folds, which contain every judgment once."""
     f1 = {}
     for role in folds[0]:
-        there = sum(fold[role]["true"] + fold[role]["predicted"] for fold in folds)
-        right = sum(fold[role]["recall"] * fold[role]["true"] for fold in folds)
-        f1[role] = 2 * right / there if there else 0.0
+        labels = sum(fold[role]["true"] + fold[role]["predicted"] for fold in folds)
+        correct = sum(fold[role]["recall"] * fold[role]["true"] for fold in folds)
+        f1[role] = 2 * correct / labels if labels else 0.0
     return {"macro_f1": mean(f1.values()), "f1": f1}
 
 

@@ -1,4 +1,4 @@
-"""What a row of measurements was of: a recipe, settings and a device, and where its numbers stand."""
+"""The case of a row of measurements (recipe, settings and device), and the columns of its numbers."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ Row = Mapping[str, str]
 
 @dataclass(frozen=True, kw_only=True)
 class Case:
-    """One row's run, as an estimate is asked for."""
+    """The run of one row, in the form that an estimate needs."""
 
     recipe: Callable[[], object]
     same: tuple[object, ...]
-    """What the recipe depends on: rows for which it is equal share one."""
+    """The inputs of the recipe: rows with equal inputs share one recipe."""
     settings: Settings
     device: Device
     gpus: int = 1
@@ -27,34 +27,36 @@ class Case:
 
 @dataclass(frozen=True, kw_only=True)
 class Rows:
-    """A set of measurements: how its rows are read."""
+    """A set of measurements: the functions that read its rows."""
 
     case: Callable[[Row, Path], Case]
-    """From a row and the folder of configurations. Raises UsageError for what is not known."""
+    """Builds the case from a row and the folder of configurations. Raises UsageError for unknown properties."""
     measured: Callable[[Row], float | None]
-    """The bytes or seconds that judge; None where nothing was measured."""
-    judged: str
-    """What they are held against: a breakdown's range, `allocated` or `reserved`, or `seconds`."""
+    """Returns the measured bytes or seconds; None if there is no measurement."""
+    quantity: str
+    """The estimate to compare with: the `allocated` or `reserved` range of a breakdown, or `seconds`."""
     group: Callable[[Row], str]
-    """The line of the table that the row belongs to."""
+    """Returns the group of the row in the table."""
     fitted: Callable[[Row], bool] = lambda _: True
-    """Whether the measured run did; one that did not was measured where it died."""
+    """Returns whether the measured run fitted; otherwise the measurement ends at its out-of-memory error."""
     rivals: tuple[str, ...] = field(default=())
-    """Other estimators: their columns are `NAME_bytes`."""
+    """Names of other estimators, with columns `NAME_bytes`."""
 
 
 def configuration(name: str, configs: Path) -> Path:
-    """The file of a Hub name, `org--name.json`; a name without an owner may lie under any. Raises UsageError."""
+    """Return the file of a Hub name, `org--name.json`; a name without an owner matches any. Raises UsageError."""
     exact = configs / f"{name.replace('/', '--')}.json"
     if exact.is_file():
         return exact
-    others = sorted(configs.glob(f"*--{name}.json")) if "/" not in name else []
-    if len(others) != 1:
-        raise UsageError(f"there is no configuration {exact}", hint="--configs DIR says where they lie")
-    return others[0]
+    candidates = sorted(configs.glob(f"*--{name}.json")) if "/" not in name else []
+    if len(candidates) != 1:
+        raise UsageError(
+            f"there is no configuration {exact}", hint="pass the folder of configurations as --configs DIR"
+        )
+    return candidates[0]
 
 
 def number(row: Row, column: str) -> int | None:
-    """A whole number of the row; None where the column is empty or not there."""
+    """Return an integer of the row; None if the column is empty or missing."""
     text = row.get(column) or ""
     return int(float(text)) if text else None

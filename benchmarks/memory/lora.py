@@ -1,7 +1,7 @@
 """LoRA and QLoRA steps that others measured on Tesla T4s, as recipes.
 
-One step to warm up and one that is measured, of random tokens of one length, without autocast or clipping; the base in
-fp16, or NF4 by way of peft's `prepare_model_for_kbit_training`; AdamW over fp32 adapters.
+One warm-up step and one measured step on random tokens of one length, without autocast or clipping; the base model in
+fp16, or in NF4 through `prepare_model_for_kbit_training` of peft; AdamW on fp32 adapters.
 """
 
 from __future__ import annotations
@@ -22,8 +22,8 @@ if TYPE_CHECKING:
     from torch import Tensor, nn
 
 
-class KeptOutputs(HuggingFace):
-    """The measured loop keeps the model's outputs, logits among them, until the step has ended."""
+class OutputsRetained(HuggingFace):
+    """A recipe that keeps the model's outputs, including logits, until the end of the step, as in the measured loop."""
 
     adaptation: ClassVar[Adaptation]
 
@@ -37,12 +37,12 @@ class KeptOutputs(HuggingFace):
         return loss
 
     def first_batches(self, _size: int) -> Mapping[float, float]:
-        """All are of one length."""
+        """Return nothing, because all batches have one length."""
         return {}
 
 
 def case(row: Row, configs: Path) -> Case:
-    """The row's step. Raises UsageError."""
+    """Build the case of a row. Raises UsageError."""
     source = configuration(row["model"], configs)
     size = int(row["micro_batch"])
     options = Options(
@@ -56,7 +56,7 @@ def case(row: Row, configs: Path) -> Case:
         quantization="nf4" if row["quantization"] == "nf4" else "none",
         weights="fp16",
     )
-    kind = type("KeptOutputs", (KeptOutputs,), {"source": str(source), "adaptation": adaptation})
+    kind = type("OutputsRetained", (OutputsRetained,), {"source": str(source), "adaptation": adaptation})
     return Case(
         recipe=lambda: kind(options),
         same=(source, options, adaptation),
@@ -70,6 +70,6 @@ def case(row: Row, configs: Path) -> Case:
 ROWS = Rows(
     case=case,
     measured=lambda row: number(row, "allocated_bytes"),
-    judged="allocated",
+    quantity="allocated",
     group=lambda row: f"{row['quantization']} {row['attention']}",
 )

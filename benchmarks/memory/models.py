@@ -1,4 +1,4 @@
-"""Small models that public timings and measurements are of, written anew from their descriptions."""
+"""Small models of public timings and measurements, reimplemented from their descriptions."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ class WordLSTM(nn.Module):
         self.decoder = nn.Linear(width, self.VOCABULARY)
 
     def forward(self, tokens: Tensor, targets: Tensor) -> Tensor:
-        """The loss of tokens and targets, both (time, samples)."""
+        """Return the loss of tokens and targets, both (time, samples)."""
         output, _ = self.rnn(self.drop(self.encoder(tokens)))
         logits = self.decoder(self.drop(output)).view(-1, self.VOCABULARY)
         return functional.nll_loss(functional.log_softmax(logits, dim=1), targets.view(-1))
@@ -62,14 +62,14 @@ class CifarResNet18(nn.Module):
         self.linear = nn.Linear(512, classes)
 
     def forward(self, images: Tensor, labels: Tensor) -> Tensor:
-        """The loss of images (samples, 3, 32, 32) and labels (samples,)."""
+        """Return the loss of images (samples, 3, 32, 32) and labels (samples,)."""
         values = self.layers(functional.relu(self.bn1(self.conv1(images))))
         return functional.cross_entropy(self.linear(functional.avg_pool2d(values, 4).flatten(1)), labels)
 
 
 @dataclass(frozen=True)
 class GPTShape:
-    """Layers, heads, width and the longest sequence."""
+    """Layers, heads, width and maximum sequence length of a GPT."""
 
     layers: int
     heads: int
@@ -109,7 +109,7 @@ class GPT(nn.Module):
         self.lm = nn.Linear(shape.width, shape.vocabulary, bias=False)
 
     def forward(self, tokens: Tensor, targets: Tensor) -> Tensor:
-        """The loss of tokens and targets, both (samples, positions)."""
+        """Return the loss of tokens and targets, both (samples, positions)."""
         values = self.tok(tokens) + self.pos(torch.arange(tokens.shape[1], device=tokens.device))
         for block in self.blocks:
             values = block(values)

@@ -1,9 +1,10 @@
-"""Hold the estimates of memory against what was measured: one table, ours beside the other estimators'.
+"""Compare the estimates of memory with measurements: one table, with the errors of other estimators.
 
     python benchmarks/memory/score.py xmem|lora|train ROWS.csv --json OUT [--configs DIR] [--only ID,ID]
 
-Nothing is measured and nothing is fetched here. OUT has for each row the bytes measured and estimated with the range,
-or why it was skipped. xMem's rows are judged as reserved memory, the others as allocated, with reserved told apart.
+This script measures and downloads nothing. For each row, OUT contains the measured and estimated bytes with the range,
+or the reason why it was skipped. The rows of xMem are compared as reserved memory, the others as allocated memory, with
+reserved memory listed separately.
 """
 
 from __future__ import annotations
@@ -38,7 +39,7 @@ NOTHING = Range(0, 0, 0)
 
 
 class Estimate(Protocol):
-    """A number with its ends: a range of bytes, or seconds."""
+    """An estimate with its range, in bytes or seconds."""
 
     @property
     def low(self) -> float: ...
@@ -50,13 +51,13 @@ class Estimate(Protocol):
 
 @dataclass(frozen=True, kw_only=True)
 class Score:
-    """One row: bytes (without the CUDA context) or seconds measured and estimated; or why there is no estimate."""
+    """The score of a row: measured and estimated bytes (without the CUDA context) or seconds, or a skip reason."""
 
     row: Row
     measured: float = 0
     estimate: Estimate = NOTHING
     reserved: int = 0
-    """The estimate of reserved memory, where the row is judged by another."""
+    """The estimate of reserved memory, if the row is compared by another quantity."""
     fits: bool = False
     fitted: bool = True
     group: str = ""
@@ -65,7 +66,7 @@ class Score:
 
     @property
     def error(self) -> float:
-        """Above (positive) or below what was measured, relative to it."""
+        """The relative error, positive for overestimates."""
         return self.estimate.value / self.measured - 1
 
     def json(self) -> dict[str, Any]:
@@ -83,27 +84,27 @@ class Score:
         return answer
 
 
-Judge = Callable[[Row, Rows, Case, Trace], Score]
-"""What is estimated from a row's trace, held against what the row measured."""
+Scorer = Callable[[Row, Rows, Case, Trace], Score]
+"""Compares the estimate from a row's trace with the row's measurement."""
 
 
-def of_memory(row: Row, kind: Rows, case: Case, trace: Trace) -> Score:
-    """The bytes of the row's run."""
-    found = memory(trace, case.device, gpus=case.gpus)
+def score_memory(row: Row, kind: Rows, case: Case, trace: Trace) -> Score:
+    """Score the estimated bytes of a row."""
+    breakdown = memory(trace, case.device, gpus=case.gpus)
     return Score(
         row=row,
         measured=kind.measured(row) or 0,
-        estimate=getattr(found, kind.judged),
-        reserved=0 if kind.judged == "reserved" else found.reserved.value,
-        fits=found.fits,
+        estimate=getattr(breakdown, kind.quantity),
+        reserved=0 if kind.quantity == "reserved" else breakdown.reserved.value,
+        fits=breakdown.fits,
         fitted=kind.fitted(row),
         group=kind.group(row),
         capacity=case.device.memory_bytes,
     )
 
 
-def scores(rows: Iterable[Row], kind: Rows, configs: Path, judge: Judge = of_memory) -> Iterator[Score]:
-    """Every row's score; rows of one recipe follow each other and share the process that follows it."""
+def score_rows(rows: Iterable[Row], kind: Rows, configs: Path, scorer: Scorer = score_memory) -> Iterator[Score]:
+    """Yield the score of every row; rows of one recipe are consecutive and share a tracing process."""
     groups: dict[tuple[object, ...], list[tuple[Row, Case]]] = {}
     for row in rows:
         if kind.measured(row) is None:
@@ -112,33 +113,33 @@ def scores(rows: Iterable[Row], kind: Rows, configs: Path, judge: Judge = of_mem
         try:
             case = kind.case(row, configs)
         except ShoestringError as error:
-            yield Score(row=row, skipped=_words(error))
+            yield Score(row=row, skipped=_error_text(error))
             continue
         groups.setdefault(case.same, []).append((row, case))
     for group in groups.values():
-        yield from _of_one_recipe(group, kind, judge)
+        yield from _score_group(group, kind, scorer)
 
 
-def table(found: Sequence[Score], kind: Rows) -> str:
-    """Of each group and of all: relative errors of the rows that fitted, and how often `fits` was wrong."""
-    known = [scored for scored in found if not scored.skipped]
-    width = max([10, *(len(scored.group) for scored in known)]) + 2
+def table(scores: Sequence[Score], kind: Rows) -> str:
+    """Format the relative errors of fitting rows and the share of wrong `fits`, by group and in total."""
+    estimated = [score for score in scores if not score.skipped]
+    width = max([10, *(len(score.group) for score in estimated)]) + 2
     lines = [f"{'rows':<{width}}{'':<12}{'n':>4}{'median':>9}{'p90':>9}{'worst':>9}{'under':>8}{'wrong fit':>11}"]
-    # Nothing fits into time, or everything does.
-    cut = -11 if kind.judged == "seconds" else None
-    lines[0] = lines[0][:cut]
-    for name in dict.fromkeys([*(scored.group for scored in known), "all"]):
-        group = [scored for scored in known if name in (scored.group, "all")]
-        lines.append(f"{name:<{width}}{'shoestring':<12}" + _figures(group)[:cut])
+    # Time estimates have no column "wrong fit".
+    end = -11 if kind.quantity == "seconds" else None
+    lines[0] = lines[0][:end]
+    for name in dict.fromkeys([*(score.group for score in estimated), "all"]):
+        group = [score for score in estimated if name in (score.group, "all")]
+        lines.append(f"{name:<{width}}{'shoestring':<12}" + _format_errors(group)[:end])
         for rival in kind.rivals:
-            lines.append(f"{name:<{width}}{rival:<12}" + _figures(list(_of_rival(group, rival))))
-    ours = [scored for scored in known if scored.fitted]
-    if ours:
-        held = sum(scored.estimate.low <= scored.measured <= scored.estimate.high for scored in ours) / len(ours)
-        under = sum(scored.measured <= scored.estimate.high for scored in ours) / len(ours)
-        excess = median(scored.estimate.high / scored.measured - 1 for scored in ours)
-        lines.append(f"range: holds {held:.0%}, high end holds {under:.1%} and is {excess:+.1%} off at the median")
-    pairs = [(scored.reserved, number(scored.row, "reserved_bytes")) for scored in ours if scored.reserved]
+            lines.append(f"{name:<{width}}{rival:<12}" + _format_errors(list(_rival_scores(group, rival))))
+    fitting = [score for score in estimated if score.fitted]
+    if fitting:
+        in_range = sum(score.estimate.low <= score.measured <= score.estimate.high for score in fitting) / len(fitting)
+        under = sum(score.measured <= score.estimate.high for score in fitting) / len(fitting)
+        excess = median(score.estimate.high / score.measured - 1 for score in fitting)
+        lines.append(f"range: contains {in_range:.0%}; high end: above {under:.1%}, median excess {excess:+.1%}")
+    pairs = [(score.reserved, number(score.row, "reserved_bytes")) for score in fitting if score.reserved]
     if errors := [estimate / measured - 1 for estimate, measured in pairs if measured]:
         lines.append(
             f"reserved: median {median(map(abs, errors)):.1%}, from {min(errors):+.1%} to {max(errors):+.1%}, "
@@ -148,83 +149,83 @@ def table(found: Sequence[Score], kind: Rows) -> str:
 
 
 def percentile(values: Sequence[float], share: float) -> float:
-    """The smallest value that at least `share` of them do not exceed."""
+    """Return the smallest value that at least `share` of the values do not exceed."""
     ordered = sorted(values)
     return ordered[max(0, -int(-len(ordered) * share // 1) - 1)]
 
 
-def _figures(said: Sequence[Score]) -> str:
-    errors = [scored.error for scored in said if scored.fitted]
+def _format_errors(scores: Sequence[Score]) -> str:
+    errors = [score.error for score in scores if score.fitted]
     if not errors:
         return f"{0:>4}"
     sizes = [abs(error) for error in errors]
     under = sum(error < 0 for error in errors) / len(errors)
-    fits = [scored for scored in said if scored.fits]
-    wrong = sum(not scored.fitted for scored in fits) / len(fits) if fits else 0.0
+    fits = [score for score in scores if score.fits]
+    wrong = sum(not score.fitted for score in fits) / len(fits) if fits else 0.0
     shares = (f"{value:>9.2%}" for value in (median(sizes), percentile(sizes, 0.9), max(sizes)))
     return f"{len(errors):>4}{''.join(shares)}{under:>8.0%}{wrong:>11.1%}"
 
 
-def _of_rival(group: Sequence[Score], name: str) -> Iterator[Score]:
-    """What another estimator said of the same rows; it said `fits` where that lies below the device's memory."""
-    for scored in group:
-        said = number(scored.row, f"{name}_bytes")
-        if said is not None:
-            yield replace(scored, estimate=Range(said, said, said), fits=said <= scored.capacity)
+def _rival_scores(group: Sequence[Score], name: str) -> Iterator[Score]:
+    """Yield the scores of another estimator; its `fits` means an estimate up to the device's memory."""
+    for score in group:
+        estimate = number(score.row, f"{name}_bytes")
+        if estimate is not None:
+            yield replace(score, estimate=Range(estimate, estimate, estimate), fits=estimate <= score.capacity)
 
 
-def _of_one_recipe(group: Sequence[tuple[Row, Case]], kind: Rows, judge: Judge) -> Iterator[Score]:
+def _score_group(group: Sequence[tuple[Row, Case]], kind: Rows, scorer: Scorer) -> Iterator[Score]:
     try:
         tracer = Tracer(find(group[0][1].recipe()))
     except ShoestringError as error:
-        yield from (Score(row=row, skipped=_words(error)) for row, _ in group)
+        yield from (Score(row=row, skipped=_error_text(error)) for row, _ in group)
         return
     with tracer:
         for row, case in group:
             try:
                 trace = tracer.trace(case.settings, accumulate=1, device=case.device, gpus=case.gpus)
-                yield judge(row, kind, case, trace)
+                yield scorer(row, kind, case, trace)
             except ShoestringError as error:
-                yield Score(row=row, skipped=_words(error))
+                yield Score(row=row, skipped=_error_text(error))
 
 
-def _words(error: ShoestringError) -> str:
+def _error_text(error: ShoestringError) -> str:
     return "; ".join([error.message, *error.problems, *([error.hint] if error.hint else [])])
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    ordered, kind = run(arguments, SETS, of_memory, __doc__)
-    print(table(ordered, kind))
+    scores, kind = run(arguments, SETS, score_memory, __doc__)
+    print(table(scores, kind))
     return 0
 
 
 def run(
-    arguments: Sequence[str] | None, sets: Mapping[str, Rows], judge: Judge, about: str | None
+    arguments: Sequence[str] | None, sets: Mapping[str, Rows], scorer: Scorer, description: str | None
 ) -> tuple[list[Score], Rows]:
-    """Read the command line and the rows, score them, write the file of scores; they come back in the rows' order."""
-    parser = argparse.ArgumentParser(description=about, formatter_class=argparse.RawDescriptionHelpFormatter)
+    """Parse the command line, score the rows, write the file of scores, and return them in the order of the rows."""
+    parser = argparse.ArgumentParser(description=description, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("set", choices=list(sets))
     parser.add_argument("rows", type=Path)
     parser.add_argument("--configs", type=Path, default=CONFIGS)
     parser.add_argument("--json", type=Path, required=True)
-    parser.add_argument("--only", help="ids with commas between")
-    asked = parser.parse_args(arguments)
+    parser.add_argument("--only", help="comma-separated ids")
+    options = parser.parse_args(arguments)
     _import_once()
-    kind = sets[asked.set]
-    with asked.rows.open(newline="", encoding="utf-8") as file:
-        rows = [row for row in csv.DictReader(file) if not asked.only or row["id"] in asked.only.split(",")]
-    found = {}
-    for scored in scores(rows, kind, asked.configs, judge):
-        found[scored.row["id"]] = scored
-        said = f"skipped, {scored.skipped}" if scored.skipped else f"{scored.error:+.2%}"
-        print(f"{len(found)}/{len(rows)} {scored.row['id']}: {said}", file=sys.stderr)
-    ordered = [found[row["id"]] for row in rows]
-    asked.json.write_text(json.dumps({"rows": [scored.json() for scored in ordered]}, indent=1) + "\n", "utf-8")
+    kind = sets[options.set]
+    with options.rows.open(newline="", encoding="utf-8") as file:
+        rows = [row for row in csv.DictReader(file) if not options.only or row["id"] in options.only.split(",")]
+    scores_by_id = {}
+    for score in score_rows(rows, kind, options.configs, scorer):
+        scores_by_id[score.row["id"]] = score
+        result = f"skipped, {score.skipped}" if score.skipped else f"{score.error:+.2%}"
+        print(f"{len(scores_by_id)}/{len(rows)} {score.row['id']}: {result}", file=sys.stderr)
+    ordered = [scores_by_id[row["id"]] for row in rows]
+    options.json.write_text(json.dumps({"rows": [score.json() for score in ordered]}, indent=1) + "\n", "utf-8")
     return ordered, kind
 
 
 def _import_once() -> None:
-    """Here, so that the process of each recipe has them already; what is not there is missed by its rows alone."""
+    """Import slow libraries before the tracing processes are forked; if one is missing, only its rows fail."""
     try:
         import peft
         import transformers

@@ -1,8 +1,8 @@
 """Full training steps that others measured on Tesla T4s and P100s, as recipes.
 
-A row names a model of `models.py`, a torchvision classification model with a size of images, or a Hub name with a
-length of sequences: there an encoder has the head of extractive question answering, as the measured ones had, and a
-decoder its own. `torch.compile`, which some rows used, is not followed: its memory is that of other operators.
+A row names a model of `models.py`, a torchvision classification model with an image size, or a Hub name with a sequence
+length. Hub encoders have a head for extractive question answering, as in the measurements, and decoders their own head.
+`torch.compile`, which some rows used, is not traced: it runs other operators with other memory.
 """
 
 from __future__ import annotations
@@ -34,88 +34,88 @@ Kind = Literal["sgd", "adam", "adamw", "adamw8bit", "adafactor", "rmsprop", "ada
 
 
 @dataclass(frozen=True, kw_only=True)
-class Wanted:
-    """The optimizer, as the row's words say it."""
+class OptimizerSpec:
+    """The optimizer that a row describes."""
 
     kind: Kind
     momentum: float = 0.0
     foreach: bool | None = None
 
     @classmethod
-    def read(cls, words: str) -> Wanted:
-        """From `SGD m0.9`, `bnb AdamW8bit`, `torch AdamW lr3e-4 foreach=False`. Raises UsageError."""
-        found = re.search(r"adamw8bit|adamw|adam|sgd|adafactor|rmsprop|adagrad", words.lower())
-        if not found:
-            raise UsageError(f"no optimizer is known in {words!r}")
-        kind: Any = found[0]
-        momentum = re.search(r"\bm(?:omentum)?=?(0?\.\d+)", words)
-        foreach = False if "foreach=false" in words.lower() else None
+    def parse(cls, text: str) -> OptimizerSpec:
+        """Parse `SGD m0.9`, `bnb AdamW8bit`, `torch AdamW lr3e-4 foreach=False`. Raises UsageError."""
+        match = re.search(r"adamw8bit|adamw|adam|sgd|adafactor|rmsprop|adagrad", text.lower())
+        if not match:
+            raise UsageError(f"no known optimizer in {text!r}")
+        kind: Any = match[0]
+        momentum = re.search(r"\bm(?:omentum)?=?(0?\.\d+)", text)
+        foreach = False if "foreach=false" in text.lower() else None
         return cls(kind=kind, momentum=float(momentum[1]) if momentum else 0.0, foreach=foreach)
 
-    def make(self, model: nn.Module) -> Optimizer:
+    def build(self, model: nn.Module) -> Optimizer:
         import torch
 
         from shoestring.techniques.eightbit import BlockwiseAdamW
 
-        trained = [parameter for parameter in model.parameters() if parameter.requires_grad]
+        parameters = [parameter for parameter in model.parameters() if parameter.requires_grad]
         if self.kind == "adamw8bit":
-            return BlockwiseAdamW(trained)
+            return BlockwiseAdamW(parameters)
         names = {name.lower(): name for name in ("SGD", "Adam", "AdamW", "Adafactor", "RMSprop", "Adagrad")}
         options: dict[str, Any] = {"momentum": self.momentum} if self.momentum else {}
-        make: Any = getattr(torch.optim, names[self.kind])
-        made: Optimizer = make(trained, lr=1e-3, foreach=self.foreach, **options)
-        return made
+        optimizer_class: Any = getattr(torch.optim, names[self.kind])
+        optimizer: Optimizer = optimizer_class(parameters, lr=1e-3, foreach=self.foreach, **options)
+        return optimizer
 
 
 @dataclass(kw_only=True)
 class Step:
-    """A model whose forward is its loss, and what it reads."""
+    """A model whose forward returns its loss, with its batches and its optimizer."""
 
-    build: Callable[[], nn.Module]
-    read: Callable[[int], Any]
-    wanted: Wanted
+    build_model: Callable[[], nn.Module]
+    build_batch: Callable[[int], Any]
+    optimizer_spec: OptimizerSpec
     keeps_outputs: bool = False
-    """Whether the loop still holds a step's outputs while it makes the next ones."""
+    """Whether the outputs of a step stay alive during the next forward."""
 
     effective_batch = 8
     epochs = 1
     seed = 0
 
     def model(self) -> nn.Module:
-        return self.build()
+        return self.build_model()
 
     def batch(self, size: int) -> Any:
-        return self.read(size)
+        return self.build_batch(size)
 
     def first_batches(self, _size: int) -> Mapping[float, float]:
-        """All are of one shape."""
+        """Return nothing, because all batches have one shape."""
         return {}
 
     def optimizer(self, model: nn.Module) -> Optimizer:
-        return self.wanted.make(model)
+        return self.optimizer_spec.build(model)
 
     def loss(self, model: nn.Module, batch: Any) -> Tensor:
         outputs: Any = model(**batch) if isinstance(batch, dict) else model(*batch)
         if self.keeps_outputs:
-            self._last = outputs
+            self._last_outputs = outputs
         loss: Tensor = getattr(outputs, "loss", outputs)
         return loss
 
 
 def case(row: Row, configs: Path) -> Case:
-    """The row's step. Raises UsageError for a GPU, a model or an optimizer that is not known."""
-    gpus, precision = number(row, "num_gpus") or 1, row["precision"].lower()
+    """Build the case of a row. Raises UsageError for an unknown GPU, model or optimizer."""
+    gpus, precision_text = number(row, "num_gpus") or 1, row["precision"].lower()
     if row["gpu"] not in _GPUS:
-        raise UsageError(f"no GPU {row['gpu']} is known")
-    wanted = Wanted.read(row["optimizer"])
+        raise UsageError(f"unknown GPU {row['gpu']}")
+    optimizer_spec = OptimizerSpec.parse(row["optimizer"])
     shape = row["seq_len_or_image"]
-    chosen: Precision = "fp16" if "fp16" in precision else "bf16" if "bf16" in precision else "fp32"
+    precision: Precision = "fp16" if "fp16" in precision_text else "bf16" if "bf16" in precision_text else "fp32"
     return Case(
-        recipe=lambda: _step(row["model"], shape, wanted, configs),
-        same=(row["model"], shape, wanted),
+        recipe=lambda: _build_step(row["model"], shape, optimizer_spec, configs),
+        same=(row["model"], shape, optimizer_spec),
         settings=Settings(
             micro_batch=int(row["micro_batch"]),
-            precision=chosen,
+            precision=precision,
             checkpointing="full" if row["checkpointing"] == "1" else "no",
         ),
         device=DEVICES[_GPUS[row["gpu"]]],
@@ -126,61 +126,82 @@ def case(row: Row, configs: Path) -> Case:
 ROWS = Rows(
     case=case,
     measured=lambda row: number(row, "allocated_bytes"),
-    judged="allocated",
+    quantity="allocated",
     group=lambda row: row["model"],
 )
 
 
-def _step(model: str, shape: str, wanted: Wanted, configs: Path) -> Step:
+def _build_step(model: str, shape: str, optimizer_spec: OptimizerSpec, configs: Path) -> Step:
     from benchmarks.memory import models
 
     if model == "lstm-lm":
-        return Step(build=models.WordLSTM, read=lambda size: _tokens(int(shape), size), wanted=wanted)
+        return Step(
+            build_model=models.WordLSTM,
+            build_batch=lambda size: _token_batch(int(shape), size),
+            optimizer_spec=optimizer_spec,
+        )
     if model == "resnet18-cifar":
-        return Step(build=models.CifarResNet18, read=lambda size: _images(shape, size), wanted=wanted)
+        return Step(
+            build_model=models.CifarResNet18,
+            build_batch=lambda size: _image_batch(shape, size),
+            optimizer_spec=optimizer_spec,
+        )
     if model in _GPTS:
         gpt = models.GPTShape(*_GPTS[model], positions=int(shape))
-        return Step(build=lambda: models.GPT(gpt), read=lambda size: _tokens(size, int(shape)), wanted=wanted)
+        return Step(
+            build_model=lambda: models.GPT(gpt),
+            build_batch=lambda size: _token_batch(size, int(shape)),
+            optimizer_spec=optimizer_spec,
+        )
     if "x" in shape:
-        classifier = _with_loss(xmem.torchvision_model(model))
-        return Step(build=lambda: classifier, read=lambda size: _images(shape, size), wanted=wanted)
-    return _hub(configuration(model, configs), int(shape), wanted)
+        classifier = _add_loss(xmem.torchvision_model(model))
+        return Step(
+            build_model=lambda: classifier,
+            build_batch=lambda size: _image_batch(shape, size),
+            optimizer_spec=optimizer_spec,
+        )
+    return _build_hub_step(configuration(model, configs), int(shape), optimizer_spec)
 
 
-def _hub(source: Path, length: int, wanted: Wanted) -> Step:
+def _build_hub_step(source: Path, length: int, optimizer_spec: OptimizerSpec) -> Step:
     import transformers
 
     settings = read(str(source))
-    declared = " ".join(settings.architectures or ())
-    answers = "MaskedLM" in declared or "QuestionAnswering" in declared
-    auto = transformers.AutoModelForQuestionAnswering if answers else transformers.AutoModelForCausalLM
+    architectures = " ".join(settings.architectures or ())
+    has_answer_head = "MaskedLM" in architectures or "QuestionAnswering" in architectures
+    auto = transformers.AutoModelForQuestionAnswering if has_answer_head else transformers.AutoModelForCausalLM
     if settings.is_encoder_decoder:
         auto = transformers.AutoModelForSeq2SeqLM
 
     def batch(size: int) -> dict[str, Tensor]:
         import torch
 
-        tokens, places = torch.ones(size, length, dtype=torch.int64), torch.ones(size, dtype=torch.int64)
-        labels = {"start_positions": places, "end_positions": places} if answers else {"labels": tokens}
+        tokens, positions = torch.ones(size, length, dtype=torch.int64), torch.ones(size, dtype=torch.int64)
+        labels = {"start_positions": positions, "end_positions": positions} if has_answer_head else {"labels": tokens}
         return {"input_ids": tokens, "attention_mask": tokens, **labels}
 
-    return Step(build=lambda: auto.from_config(settings), read=batch, wanted=wanted, keeps_outputs=True)
+    return Step(
+        build_model=lambda: auto.from_config(settings),
+        build_batch=batch,
+        optimizer_spec=optimizer_spec,
+        keeps_outputs=True,
+    )
 
 
-def _tokens(*shape: int) -> tuple[Tensor, Tensor]:
+def _token_batch(*shape: int) -> tuple[Tensor, Tensor]:
     import torch
 
     return torch.zeros(shape, dtype=torch.int64), torch.zeros(shape, dtype=torch.int64)
 
 
-def _images(shape: str, size: int) -> tuple[Tensor, Tensor]:
+def _image_batch(shape: str, size: int) -> tuple[Tensor, Tensor]:
     import torch
 
     height, width = map(int, shape.split("x"))
     return torch.zeros(size, 3, height, width, device="meta"), torch.zeros(size, dtype=torch.int64)
 
 
-def _with_loss(classifier: nn.Module) -> nn.Module:
+def _add_loss(classifier: nn.Module) -> nn.Module:
     from torch import nn
     from torch.nn.functional import cross_entropy
 

@@ -1,10 +1,10 @@
-"""The five full-size models under their guides' own settings, beside the guides' numbers: a Markdown table and the
-commands behind it.
+"""Memory of the five full-size models with the settings of their guides, beside the guides' numbers: a Markdown table
+and its commands.
 
     python benchmarks/memory/workloads.py [RECIPE ...]
 
-Every row is an answer of `shoestring estimate ... --json`. Why the numbers differ is said in docs/workloads.md. Needs
-no GPU; a few minutes.
+Every row is a result of `shoestring estimate ... --json`. docs/workloads.md explains the differences. It needs no GPU
+and takes a few minutes.
 """
 
 from __future__ import annotations
@@ -17,12 +17,12 @@ from dataclasses import dataclass
 from typing import Any
 
 STATES = ("weights", "gradients", "optimizer states", "gathered weights")
-KEPT = ("activations", "reserve space", "KV cache")
+ACTIVATIONS = ("activations", "reserve space", "KV cache")
 
 
 @dataclass(frozen=True, kw_only=True)
 class Row:
-    """Settings of a guide, in words and for the command line, and its number for the memory of one GPU."""
+    """Settings of a guide as a description and for the command line, and its number for the memory of one GPU."""
 
     recipe: str
     setting: str
@@ -32,8 +32,8 @@ class Row:
 
     @property
     def command(self) -> str:
-        chosen = " ".join(f"--set {option}" for option in self.options.split())
-        return f"shoestring estimate {self.recipe} --on {self.target} {chosen}"
+        options = " ".join(f"--set {option}" for option in self.options.split())
+        return f"shoestring estimate {self.recipe} --on {self.target} {options}"
 
 
 ROWS = (
@@ -132,34 +132,34 @@ ROWS = (
 
 
 def main(recipes: Iterable[str]) -> None:
-    wanted = [row for row in ROWS if not recipes or row.recipe in recipes]
-    print(table((row, asked(row)) for row in wanted))
-    print("\n```", *(row.command for row in wanted), "```", sep="\n")
+    rows = [row for row in ROWS if not recipes or row.recipe in recipes]
+    print(table((row, run_estimate(row)) for row in rows))
+    print("\n```", *(row.command for row in rows), "```", sep="\n")
 
 
-def asked(row: Row) -> dict[str, Any]:
-    """What the command answers. Raises CalledProcessError where it fails; what it says is on standard error."""
+def run_estimate(row: Row) -> dict[str, Any]:
+    """Run the command of a row and return its result. Raises CalledProcessError if it fails; errors go to stderr."""
     command = [sys.executable, "-m", *row.command.split(), "--json"]
     answer: dict[str, Any] = json.loads(subprocess.run(command, stdout=subprocess.PIPE, check=True).stdout)
     return answer
 
 
 def table(answers: Iterable[tuple[Row, Mapping[str, Any]]]) -> str:
-    """Markdown; GB are 10^9 bytes, on one GPU."""
+    """Format a Markdown table; GB are 10^9 bytes, on one GPU."""
     lines = [
         "| recipe | setting | guide | estimate | range | states | activations | rest | fits a T4 |",
         "|---|---|---|---|---|---|---|---|---|",
     ]
     for row, answer in answers:
         parts = {part["name"]: part["bytes"] for part in answer["parts"]}
-        states, kept = (sum(parts.get(name, 0) for name in group) for group in (STATES, KEPT))
+        states, activations = (sum(parts.get(name, 0) for name in group) for group in (STATES, ACTIVATIONS))
         cells = [
             row.recipe,
             row.setting,
             row.guide,
             f"{gigabytes(answer['peak_bytes'])} GB",
             f"{gigabytes(answer['low_bytes'])}-{gigabytes(answer['high_bytes'])}",
-            *map(gigabytes, (states, kept, answer["peak_bytes"] - states - kept)),
+            *map(gigabytes, (states, activations, answer["peak_bytes"] - states - activations)),
             "yes" if answer["fits"] else "no",
         ]
         lines.append(f"| {' | '.join(cells)} |")

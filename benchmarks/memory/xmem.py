@@ -1,8 +1,8 @@
 """The runs that the authors of xMem measured (arXiv 2510.21048, code and data under MIT), as recipes.
 
-What their loops do is in `exp/trainer/` of Stone-ResearchLife/xMem: float32, four steps, the last step's outputs, loss
-and batch alive until the next ones take their names, gradients cleared at one of three places, lines in random order.
-torchvision is no dependency of the project; where it is installed in a folder of its own, only these models see it.
+Their loops are in `exp/trainer/` of Stone-ResearchLife/xMem: float32 and four steps; outputs, loss and batch of a step
+stay alive until the next step overwrites them; gradients are cleared at one of three places; lines have random order.
+torchvision is not a dependency of the project; if it is installed in a separate folder, only these models use it.
 """
 
 from __future__ import annotations
@@ -29,37 +29,38 @@ if TYPE_CHECKING:
 STEPS = 4
 IMAGE = (3, 86, 86)
 TOKENS = 128
-"""Lines are cut here and padded to the longest of the batch, which is as long in almost every batch of five or more."""
+"""Lines are truncated to this length and padded to the longest line of the batch; almost every batch of five or more
+contains a line of this length."""
 
 LONG_LINES = 0.22
 """The share of lines with 128 tokens or more: of wikitext-2-raw's 36,718 training lines 12,951 are empty and about
-6,000 are headings; the others have 2.4 million of GPT-2's tokens, 137 each, and of lengths that are spread about as
-widely as their mean, something less than half reach 128. An assumption, since nobody here has counted them."""
+6,000 are headings; the others have 2.4 million GPT-2 tokens, 137 per line, and if their lengths vary about as much as
+their mean, slightly less than half reach 128. This is an assumption: the lines were not counted."""
 
 _GPUS = {"RTX 4060 8GB": "rtx4060", "RTX 3060 12GB": "rtx3060", "A100 40GB": "a100-40"}
 
 _TOTAL_BYTES = {"RTX 3060 12GB": 12_622_168_064}
-"""As the records' notes give it; where they do not, the catalogue's figure."""
+"""The memory given in the notes of the records; for other GPUs the catalog has the memory."""
 
 _CLASSES = {"MnasNet": ("mnasnet1_0", 10), "MobeNetV3Large": ("mobilenet_v3_large", 10)}
 _CLASSES |= {"MobeNetV3Small": ("mobilenet_v3_small", 10)}
-"""Their names for torchvision's models, where the classes are not ImageNet's 1000."""
+"""torchvision models without the 1000 ImageNet classes, by the names in the records."""
 
 _EAGER = {"bloom", "codegen", "ctrl", "gpt_neo", "gptj", "longt5", "mpt", "mt5", "t5", "umt5", "xlnet"}
-"""Model types without SDPA in transformers 4.51, with which the runs were made."""
+"""Model types without SDPA in transformers 4.51, the version of the runs."""
 
 _SHARED_SDPA = {"cohere", "gemma", "gemma2", "gpt2", "gpt_neox", "granite", "llama", "mistral", "mixtral", "olmo"}
 _SHARED_SDPA |= {"olmo2", "phi", "phi3", "qwen2", "qwen2_moe", "qwen3", "qwen3_moe", "starcoder2"}
-"""Model types that called the library's common SDPA function there; others, OPT and BERT among them, had their own."""
+"""Model types that used the common SDPA function of that version; others, such as OPT and BERT, had their own."""
 
 FORWARD_FIRST = 1
 AFTER_STEP = 2
-"""`zero_grad`: 0 clears before the batch is moved, these two between forward and backward and after the step."""
+"""`zero_grad`: 0 clears before the batch is moved, 1 between forward and backward, 2 after the step."""
 
 
 @dataclass(kw_only=True)
 class Run:
-    """One setting of theirs; a subclass says what the model is and what it reads."""
+    """A run of the authors; a subclass defines the model and its batches."""
 
     name: str
     optimizer_name: str
@@ -70,31 +71,31 @@ class Run:
     seed = 0
 
     def __post_init__(self) -> None:
-        self._last: tuple[Any, ...] = ()
+        self._last_step: tuple[Any, ...] = ()
         self._optimizer: Optimizer | None = None
 
     def optimizer(self, model: nn.Module) -> Optimizer:
-        """As the loop makes it; clearing is left to `loss`, save where it follows the step."""
+        """Build the optimizer of the loop; `loss` clears gradients unless they are cleared after the step."""
         import torch
 
         kind = getattr(torch.optim, self.optimizer_name, None)
         if kind is None:
             raise UsageError(f"torch.optim has no {self.optimizer_name}")
-        made: Any = kind(model.parameters(), lr=1e-3)
-        self._clear = made.zero_grad
+        optimizer: Any = kind(model.parameters(), lr=1e-3)
+        self._clear_gradients = optimizer.zero_grad
         if self.zero_grad != AFTER_STEP:
-            made.zero_grad = _leave
-        self._last = ()
-        return made  # type: ignore[no-any-return]
+            optimizer.zero_grad = _keep_gradients
+        self._last_step = ()
+        return optimizer  # type: ignore[no-any-return]
 
     def loss(self, model: nn.Module, batch: Any) -> Tensor:
         if self.zero_grad not in (FORWARD_FIRST, AFTER_STEP):
-            self._clear()
+            self._clear_gradients()
         outputs, loss = self.forward(model, batch)
-        # Until here the last step's lived.
-        self._last = (outputs, loss, batch)
+        # The objects of the last step stay alive until here.
+        self._last_step = (outputs, loss, batch)
         if self.zero_grad == FORWARD_FIRST:
-            self._clear()
+            self._clear_gradients()
         return loss
 
     def forward(self, model: nn.Module, batch: Any) -> tuple[Any, Tensor]:
@@ -113,7 +114,7 @@ class Images(Run):
         return torch.empty(size, *IMAGE, device="meta"), torch.empty(size, dtype=torch.int64, device="meta")
 
     def first_batches(self, _size: int) -> Mapping[float, float]:
-        """All are of one shape."""
+        """Return nothing, because all batches have one shape."""
         return {}
 
     def forward(self, model: nn.Module, batch: Any) -> tuple[Any, Tensor]:
@@ -148,13 +149,13 @@ class Text(Run):
             auto = transformers.AutoModelForMaskedLM
         else:
             auto = transformers.AutoModelForCausalLM
-        _keep_first_keys_as_they_are()
+        _store_first_keys_without_copy()
         if kind in _SHARED_SDPA:
-            _copy_before_sdpa()
-        made: nn.Module = auto.from_config(
+            _make_contiguous_before_sdpa()
+        model: nn.Module = auto.from_config(
             config, attn_implementation="eager" if kind in _EAGER else "sdpa", dtype=torch.float32
         )
-        return made
+        return model
 
     def batch(self, size: int) -> dict[str, Tensor]:
         import torch
@@ -163,7 +164,7 @@ class Text(Run):
         return {name: torch.ones(shape, dtype=torch.int64) for name in ("input_ids", "attention_mask", "labels")}
 
     def first_batches(self, size: int) -> Mapping[float, float]:
-        """How likely one of the batches before the last has no long line; by how much it is shorter is a guess."""
+        """Return the probability that a batch before the last has no long line; its assumed lengths are guesses."""
         short = 1 - (1 - (1 - LONG_LINES) ** size) ** (STEPS - 1)
         return {15 / 16: short / 2, 7 / 8: short / 2}
 
@@ -173,11 +174,11 @@ class Text(Run):
 
 
 def case(row: Row, configs: Path) -> Case:
-    """The row's run. Raises UsageError for a GPU that is not known."""
+    """Build the case of a row. Raises UsageError for an unknown GPU."""
     if row["gpu"] not in _GPUS:
-        raise UsageError(f"no GPU {row['gpu']} is known")
+        raise UsageError(f"unknown GPU {row['gpu']}")
     return Case(
-        recipe=lambda: run(row, configs),
+        recipe=lambda: build_run(row, configs),
         same=tuple(row[name] for name in ("model", "optimizer", "zero_grad")),
         settings=Settings(micro_batch=int(row["batch_size"]), precision="fp32"),
         device=device(row["gpu"]),
@@ -185,23 +186,23 @@ def case(row: Row, configs: Path) -> Case:
 
 
 def device(gpu: str) -> Device:
-    """The catalogue's entry for the name of a GPU in the records."""
-    found = DEVICES[_GPUS[gpu]]
-    return dataclasses.replace(found, memory_bytes=_TOTAL_BYTES.get(gpu, found.memory_bytes))
+    """Return the catalog's device for the name of a GPU in the records."""
+    entry = DEVICES[_GPUS[gpu]]
+    return dataclasses.replace(entry, memory_bytes=_TOTAL_BYTES.get(gpu, entry.memory_bytes))
 
 
 ROWS = Rows(
     case=case,
     measured=lambda row: number(row, "measured_bytes"),
-    judged="reserved",
+    quantity="reserved",
     group=lambda row: row["family"],
     fitted=lambda row: row["oom"] != "1",
     rivals=("xmem", "dnnmem", "schedtune", "llmem"),
 )
 
 
-def run(row: Row, configs: Path) -> Run:
-    """The recipe of a row of the records. Raises UsageError where its model's configuration is missing."""
+def build_run(row: Row, configs: Path) -> Run:
+    """Build the recipe of a row of the records. Raises UsageError if the configuration of its model is missing."""
     common: dict[str, Any] = {
         "name": row["model"],
         "optimizer_name": row["optimizer"],
@@ -210,22 +211,22 @@ def run(row: Row, configs: Path) -> Run:
     return Images(**common) if row["family"] == "cnn" else Text(**common, configs=configs)
 
 
-def _leave(set_to_none: bool = True) -> None:
-    """Gradients stay until the loop clears them elsewhere."""
+def _keep_gradients(set_to_none: bool = True) -> None:
+    """Do nothing, because the loop clears gradients elsewhere."""
 
 
-def _keep_first_keys_as_they_are() -> None:
-    """A cache that takes the first keys and values without a copy, as in transformers 4.51 (`DynamicCache.update`).
+def _store_first_keys_without_copy() -> None:
+    """Make the cache store the first keys and values without a copy, as in transformers 4.51 (`DynamicCache.update`).
 
-    Models fill one while they train, too; later versions concatenate to an empty tensor, which copies.
+    Models also fill a cache during training; later versions concatenate to an empty tensor, which copies.
     """
     from transformers.cache_utils import DynamicLayer
 
-    later = DynamicLayer.update
+    original_update = DynamicLayer.update
 
-    def update(layer: Any, keys: Tensor, values: Tensor, *rest: Any, **options: Any) -> Any:
+    def update(layer: Any, keys: Tensor, values: Tensor, *arguments: Any, **options: Any) -> Any:
         if layer.is_initialized and layer.keys.numel():
-            return later(layer, keys, values, *rest, **options)
+            return original_update(layer, keys, values, *arguments, **options)
         layer.lazy_initialization(keys, values)
         layer.keys, layer.values = keys, values
         return keys, values
@@ -233,38 +234,39 @@ def _keep_first_keys_as_they_are() -> None:
     DynamicLayer.update = update
 
 
-def _copy_before_sdpa() -> None:
-    """Query, key and value made contiguous first, as transformers 4.51 does (`sdpa_attention_forward`)."""
+def _make_contiguous_before_sdpa() -> None:
+    """Make query, key and value contiguous before attention, as transformers 4.51 does (`sdpa_attention_forward`)."""
     from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
 
-    later: Any = ALL_ATTENTION_FUNCTIONS["sdpa"]
+    original_attention: Any = ALL_ATTENTION_FUNCTIONS["sdpa"]
 
-    def attend(module: Any, query: Tensor, key: Tensor, value: Tensor, *rest: Any, **options: Any) -> Any:
-        return later(module, query.contiguous(), key.contiguous(), value.contiguous(), *rest, **options)
+    def attend(module: Any, query: Tensor, key: Tensor, value: Tensor, *arguments: Any, **options: Any) -> Any:
+        tensors = (tensor.contiguous() for tensor in (query, key, value))
+        return original_attention(module, *tensors, *arguments, **options)
 
     ALL_ATTENTION_FUNCTIONS["sdpa"] = attend
 
 
 def torchvision_model(name: str) -> nn.Module:
-    """torchvision's classification model of that name, with the classes of the measured runs. Raises UsageError."""
+    """Build the torchvision classification model `name` with the classes of the measured runs. Raises UsageError."""
     models = _torchvision_models()
     name, classes = _CLASSES.get(name) or (_torchvision_name(name, models.list_models()), 1000)
-    made: nn.Module = models.get_model(name, weights=None, num_classes=classes)
-    return made
+    model: nn.Module = models.get_model(name, weights=None, num_classes=classes)
+    return model
 
 
 def _torchvision_name(name: str, known: list[str]) -> str:
-    plain = {entry.replace("_", ""): entry for entry in known}
+    names = {entry.replace("_", ""): entry for entry in known}
     try:
-        return plain[name.replace("_", "").lower()]
+        return names[name.replace("_", "").lower()]
     except KeyError:
         raise UsageError(f"torchvision has no model {name}") from None
 
 
 def _torchvision_models() -> Any:
-    """Its models, by way of the folder in SHOESTRING_TORCHVISION where that is set.
+    """Import `torchvision.models`, from the folder in SHOESTRING_TORCHVISION if that is set.
 
-    Without its compiled operators, which a CPU build of torch cannot load, it still needs the schemas of two.
+    Its compiled operators, which a CPU build of torch cannot load, are missing, but it needs the schemas of two.
     """
     import torch
 
@@ -272,7 +274,7 @@ def _torchvision_models() -> Any:
         library = torch.library.Library("torchvision", "DEF")
         for operator in ("nms", "qnms"):
             library.define(f"{operator}(Tensor dets, Tensor scores, float iou_threshold) -> Tensor")
-        _kept.append(library)
+        _libraries.append(library)
     folder = os.environ.get("SHOESTRING_TORCHVISION")
     if folder:
         sys.path.insert(0, folder)
@@ -289,5 +291,5 @@ def _torchvision_models() -> Any:
     return torchvision.models
 
 
-_kept: list[Any] = []
-"""Libraries of operators live as long as somebody holds them."""
+_libraries: list[Any] = []
+"""Libraries of operators are unregistered when the last reference is gone."""

@@ -1,12 +1,12 @@
-"""The five full-size workloads planned for Kaggle, with as much data as their guides have: a Markdown table and the
-commands behind it, for docs/claims.md.
+"""Plans of the five full-size workloads for Kaggle with the amount of data of their guides: a Markdown table and its
+commands, for docs/claims.md.
 
     python benchmarks/plan/claims.py [RECIPE ...]
 
-A plan counts the epochs of the data that are there, by default small ones. Here its seconds of an update are taken as
-often as the guide's data ask for, and its own function cuts that into sessions. Runs are planned on one GPU, so a plan
-for two T4s is the one for one; the rows "both GPUs" are predictions for two, which nothing here can train on yet. Needs
-no GPU; six minutes.
+A plan counts the epochs of the available data, by default small data sets. Here its seconds per update are multiplied
+by the number of updates of the guide's data, and the plan's own function divides the total into sessions. Plans are for
+one GPU, so a plan for two T4s equals that for one; the rows "both T4s" are predictions for two GPUs, on which
+Shoestring cannot train yet. It needs no GPU and takes six minutes.
 """
 
 from __future__ import annotations
@@ -26,30 +26,30 @@ from shoestring.recipe.finding import choose
 from shoestring.trace import Tracer
 from shoestring.units import seconds_text
 
-ONE, TWO = "kaggle-t4", "kaggle-t4x2"
+ONE_GPU, TWO_GPUS = "kaggle-t4", "kaggle-t4x2"
 
 
 @dataclass(frozen=True, kw_only=True)
 class Row:
-    """Settings, in words and for the command line, and how many updates the guide's data make."""
+    """Settings as a description and for the command line, and the number of updates of the guide's data."""
 
     recipe: str
     setting: str
     options: str = ""
     updates: int | None = None
-    """Of an epoch; None where the guide's number of samples is not known."""
+    """Per epoch; None if the number of samples of the guide is unknown."""
     epochs: int = 1
     both: str | None = None
-    """Settings on each of two GPUs, where that is asked as well."""
+    """Settings on each of two GPUs, if these are also predicted."""
 
     @property
     def command(self) -> str:
-        chosen = "".join(f" --set {option}" for option in self.options.split())
-        return f"shoestring plan {self.recipe} --on {ONE} --on {TWO}{chosen}"
+        options = "".join(f" --set {option}" for option in self.options.split())
+        return f"shoestring plan {self.recipe} --on {ONE_GPU} --on {TWO_GPUS}{options}"
 
 
 VQA, LEGAL, CHART, CLOUD = 1100, 70157, 5000, 30555
-"""Updates of an epoch: 9,900 of 11,000 samples by 9; 1,122,507 sentences by 16; 10,000 prompts by 2; 122,218 patches by
+"""Updates per epoch: 9,900 of 11,000 samples by 9; 1,122,507 sentences by 16; 10,000 prompts by 2; 122,218 patches by
 4."""
 
 ROWS = (
@@ -119,61 +119,61 @@ ROWS = (
 
 
 def main(recipes: Sequence[str]) -> None:
-    wanted = [row for row in ROWS if not recipes or row.recipe in recipes]
+    rows = [row for row in ROWS if not recipes or row.recipe in recipes]
     print(
         "| recipe | settings | on | micro_batch, precision, checkpointing | memory at most | seconds an update"
         " | epoch | all | sessions | weeks | disk | verdict |"
     )
     print("|---|---|---|---|---|---|---|---|---|---|---|---|", flush=True)
-    for row in wanted:
-        for line in lines(row):
+    for row in rows:
+        for line in plan_lines(row):
             print(f"| {' | '.join(line)} |", flush=True)
-    print("\n```", *(row.command for row in wanted), "```", sep="\n")
+    print("\n```", *(row.command for row in rows), "```", sep="\n")
 
 
-def lines(row: Row) -> Iterator[list[str]]:
-    """One for one GPU, and one for both where that is asked."""
+def plan_lines(row: Row) -> Iterator[list[str]]:
+    """Yield a line for one GPU, and a line for both GPUs if the row has settings for them."""
     loaded, settings = choose(row.recipe, parse_pairs(row.options.split()))
-    yield planned(row, make_plan(loaded, find(ONE), settings))
+    yield one_gpu_line(row, make_plan(loaded, find(ONE_GPU), settings))
     if row.both:
         loaded, settings = choose(row.recipe, parse_pairs(row.both.split()))
-        target = find(TWO)
+        target = find(TWO_GPUS)
         with Tracer(loaded) as tracer:
-            yield on_both(row, candidate(tracer, loaded, target, settings, gpus=target.gpus), target)
+            yield two_gpus_line(row, candidate(tracer, loaded, target, settings, gpus=target.gpus), target)
 
 
-def planned(row: Row, plan: Plan) -> list[str]:
+def one_gpu_line(row: Row, plan: Plan) -> list[str]:
     time, verdict = plan.time, plan.verdict if plan.fits else f"{plan.verdict}: {plan.binding.name}"
     seconds = (time.predicted.update_seconds, time.low.update_seconds, time.high.update_seconds)
     disk = f"{plan.disk.peak_bytes / 1e9:.1f} GB"
     cost = costs(row, plan.target, seconds, plan.disk.full_checkpoint_bytes)
-    return [row.recipe, row.setting, "one T4", *shown(plan), *cost, disk, verdict]
+    return [row.recipe, row.setting, "one T4", *settings_cells(plan), *cost, disk, verdict]
 
 
-def on_both(row: Row, found: Candidate, target: Target) -> list[str]:
-    assert found.time is not None
-    seconds = (found.time.value, found.time.low, found.time.high)
-    cost = costs(row, target, seconds, checkpoint_bytes(found.trace).full)
-    verdict = "would fit" if found.fits else "would not fit"
-    return [row.recipe, row.setting, "both T4s", *shown(found), *cost, "-", verdict]
+def two_gpus_line(row: Row, prediction: Candidate, target: Target) -> list[str]:
+    assert prediction.time is not None
+    seconds = (prediction.time.value, prediction.time.low, prediction.time.high)
+    cost = costs(row, target, seconds, checkpoint_bytes(prediction.trace).full)
+    verdict = "would fit" if prediction.fits else "would not fit"
+    return [row.recipe, row.setting, "both T4s", *settings_cells(prediction), *cost, "-", verdict]
 
 
-def shown(found: Plan | Candidate) -> list[str]:
-    chosen = found.settings
+def settings_cells(prediction: Plan | Candidate) -> list[str]:
+    settings = prediction.settings
     return [
-        f"{chosen.micro_batch}, {chosen.precision}, {chosen.checkpointing}",
-        f"{found.memory.high_bytes / 1e9:.2f} GB",
+        f"{settings.micro_batch}, {settings.precision}, {settings.checkpointing}",
+        f"{prediction.memory.high_bytes / 1e9:.2f} GB",
     ]
 
 
 def costs(row: Row, target: Target, seconds: Sequence[float | None], save_bytes: int) -> list[str]:
-    """Update, epoch, total, sessions and weeks of the guide's data; '-' where nobody knows how many those are."""
+    """Format update, epoch, total, sessions and weeks for the guide's data; '-' if its number of samples is unknown."""
     value, low, high = seconds
     assert value and low and high and target.platform
     update = f"{value:.3g} ({low:.3g} to {high:.3g})"
     if row.updates is None:
         return [update, "-", "-", "-", "-"]
-    cut = sessions(
+    session_list = sessions(
         total_updates=row.updates * row.epochs,
         updates_per_epoch=row.updates,
         update_seconds=value,
@@ -181,10 +181,10 @@ def costs(row: Row, target: Target, seconds: Sequence[float | None], save_bytes:
         weekly_hours=target.platform.weekly_gpu_hours,
         save_bytes=save_bytes,
     )
-    assert cut and target.platform.weekly_gpu_hours
+    assert session_list and target.platform.weekly_gpu_hours
     total = value * row.updates * row.epochs
-    weeks = sum(session.hours for session in cut) / target.platform.weekly_gpu_hours
-    return [update, seconds_text(value * row.updates), seconds_text(total), str(len(cut)), f"{weeks:.1f}"]
+    weeks = sum(session.hours for session in session_list) / target.platform.weekly_gpu_hours
+    return [update, seconds_text(value * row.updates), seconds_text(total), str(len(session_list)), f"{weeks:.1f}"]
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""What is trained in both ways: a recipe, its options, and how much."""
+"""The cases of the recipe benchmark: a recipe, its options, and the amount of training."""
 
 from __future__ import annotations
 
@@ -10,18 +10,18 @@ from typing import Any
 
 @dataclass(frozen=True, kw_only=True)
 class Case:
-    """One training, in both ways with the same `options`."""
+    """A training that runs as the guide does and with Shoestring, with the same `options`."""
 
     name: str
-    """Begins with the recipe's."""
+    """Starts with the name of the recipe."""
     options: Mapping[str, Any]
     half_on_cpu: bool = False
-    """Whether ours is trained in bf16 as well where a processor computes in it, as a GPU's plan chooses fp16."""
+    """Whether Shoestring also trains in bf16 on CPUs that support it, as the plan for a GPU chooses fp16."""
     devices: tuple[str, ...] = ("cpu", "cuda")
     held_out: int = 256
-    """Validation samples at most that the model is judged by after training."""
+    """The maximum number of validation samples that evaluate the model after training."""
     drawn: bool = False
-    """Whether samples are drawn when they are first asked for, which the guide has as files."""
+    """Whether samples are drawn at their first access, which are files in the guide."""
 
     @property
     def recipe(self) -> str:
@@ -29,13 +29,13 @@ class Case:
 
 
 def cases(law_ai: Path | None) -> dict[str, Case]:
-    """By name, with real judgments where their directory is given."""
+    """Return the cases by name, with real judgments if their directory is given."""
     judgments: dict[str, Any] = {} if law_ai is None else {"data": law_ai, "roles": "law-ai"}
-    every = [
-        # How BERT is learnt from random weights in so few samples says little: size=tiny shows that, full what it costs
+    all_cases = [
+        # BERT learns little from random weights with so few samples: size=tiny compares the learning, full the cost
         Case(name="legal, tiny", options={**judgments, "size": "tiny", "subset": 1600, "epochs": 3}),
         Case(name="legal, full", options={**judgments, "size": "full", "subset": 80, "epochs": 1}, half_on_cpu=True),
-        # Two updates an epoch of what matplotlib brings along, of which the second is timed
+        # Two updates per epoch on the data included in matplotlib; the second is timed
         *(
             Case(
                 name=f"temporal, {architecture}",
@@ -47,9 +47,9 @@ def cases(law_ai: Path | None) -> dict[str, Case]:
         Case(name="cloud, tiny", options={"size": "tiny", "epochs": 8}),
         Case(name="cloud, full", options={"size": "full", "subset": 12, "epochs": 1}, held_out=8, half_on_cpu=True),
         Case(name="vqa, tiny", options={"size": "tiny", "subset": 900, "epochs": 2}),
-        # A minute an update in the guide's way: the second is timed, and nothing is learnt in two
+        # The guide takes a minute per update: the second is timed, and two updates do not improve the model
         Case(name="vqa, full", options={"size": "full", "subset": 18, "epochs": 1}, held_out=18, half_on_cpu=True),
-        # At 1e-5 nothing is learnt in so few updates
+        # With 1e-5 the model does not improve in so few updates
         Case(
             name="chart, tiny",
             options={
@@ -63,7 +63,7 @@ def cases(law_ai: Path | None) -> dict[str, Case]:
             held_out=16,
             drawn=True,
         ),
-        # Three updates of random weights: what they cost. A CPU would take minutes for a text
+        # Three updates of random weights measure the cost. A CPU would take minutes per text
         Case(
             name="chart, full",
             options={"size": "full", "weights": "bf16", "completion_len": 128, "subset": 3, "epochs": 1},
@@ -72,4 +72,4 @@ def cases(law_ai: Path | None) -> dict[str, Case]:
             drawn=True,
         ),
     ]
-    return {case.name: case for case in every}
+    return {case.name: case for case in all_cases}

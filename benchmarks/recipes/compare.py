@@ -1,12 +1,12 @@
-"""Each recipe in its guide's way and in ours: same model, first weights, data and samples, on the same machine.
+"""Compare each recipe with its guide: same model, initial weights, data and samples, on the same machine.
 
     python -m benchmarks.recipes.compare [CASE ...] [--law-ai DIR] [--device cuda] [--rounds 1] [--json OUT]
 
-A guide's way (`guides/`) is written anew after what its code does: its padding, its loader, its forwards, its
-precision, its checkpoints; one GPU, where it has two that share a batch. Ours is `shoestring.train` with the recipe's
-options, weights for use kept in fp16, and all else as the plan has it. Neither is evaluated while it trains. Each
-training is a process of its own, one at a time. Rows of cases that are not asked for stay in OUT. DIR has real
-judgments, as benchmarks/legal says.
+A guide's training (`guides/`) is a new implementation of what the guide's code does: its padding, data loading,
+forwards, precision and checkpoints, on one GPU where the guide splits a batch between two. The other side is
+`shoestring.train` with the recipe's options, light weights in fp16, and all other settings from the plan. Neither is
+evaluated during training. Each training runs in its own process, one at a time. Rows of cases that are not requested
+stay in OUT. DIR contains real judgments; see benchmarks/legal.
 """
 
 from __future__ import annotations
@@ -24,88 +24,92 @@ from statistics import median
 from typing import Any
 
 import torch
-from benchmarks.engine.compare import KEEPING
+from benchmarks.engine.compare import MALLOC_SETTINGS
 from benchmarks.recipes.cases import Case, cases
-from benchmarks.recipes.contender import WAYS
+from benchmarks.recipes.contender import CONTENDERS
 
 RESULTS = Path(__file__).parents[1] / "results"
 GOALS = {"legal": 5, "temporal": 5, "cloud": 1.5, "vqa": 2.5, "chart": 1.5}
-"""How many times as fast ours should be."""
+"""The intended speedup over the guide."""
 MEMORY_GOAL, CHECKPOINT_GOAL = 0.5, 0.25
 
 
-def trained(case: Case, way: str, device: str, law_ai: Path | None) -> dict[str, Any]:
-    """What contender.py found."""
-    answers, to = os.pipe()
+def run_contender(case: Case, contender: str, device: str, law_ai: Path | None) -> dict[str, Any]:
+    """Run contender.py and return its measurements."""
+    read_end, write_end = os.pipe()
     with tempfile.TemporaryDirectory() as folder:
         question = {
-            "case": case.name, "way": way, "device": device, "folder": folder, "to": to,
+            "case": case.name, "way": contender, "device": device, "folder": folder, "to": write_end,
             "law_ai": None if law_ai is None else str(law_ai),
         }  # fmt: skip
         process = subprocess.Popen(
             [sys.executable, "-m", "benchmarks.recipes.contender", json.dumps(question)],
             stdout=subprocess.DEVNULL,
             stderr=subprocess.PIPE,
-            pass_fds=(to,),
-            env={**os.environ, **KEEPING},
+            pass_fds=(write_end,),
+            env={**os.environ, **MALLOC_SETTINGS},
         )
-        os.close(to)
-        # An answer is shorter than what a pipe holds, so it can wait there.
-        said = process.communicate()[1].decode()
-        with os.fdopen(answers) as file:
+        os.close(write_end)
+        # The answer is smaller than the buffer of a pipe, so the process does not wait for a reader.
+        stderr = process.communicate()[1].decode()
+        with os.fdopen(read_end) as file:
             answer = file.read()
     if process.returncode or not answer:
-        raise SystemExit(f"{case.name}, {way}: status {process.returncode}\n{said[-3000:]}")
-    found: dict[str, Any] = json.loads(answer)
-    return found
+        raise SystemExit(f"{case.name}, {contender}: status {process.returncode}\n{stderr[-3000:]}")
+    measurements: dict[str, Any] = json.loads(answer)
+    return measurements
 
 
-def compared(case: Case, device: str, law_ai: Path | None, rounds: int) -> list[dict[str, Any]]:
-    """Every way in turn; the medians of each over the rounds, and of the ratios of ours to the guide's speed."""
-    ways = [way for way in WAYS if "bf16" not in way or (case.half_on_cpu and device == "cpu" and has_bf16())]
-    found: dict[str, list[dict[str, Any]]] = {way: [] for way in ways}
+def compare(case: Case, device: str, law_ai: Path | None, rounds: int) -> list[dict[str, Any]]:
+    """Run all contenders in turn; return medians over the rounds, and the median speedup over the guide."""
+    contenders = [
+        contender
+        for contender in CONTENDERS
+        if "bf16" not in contender or (case.half_on_cpu and device == "cpu" and has_bf16())
+    ]
+    results: dict[str, list[dict[str, Any]]] = {contender: [] for contender in contenders}
     for _ in range(rounds):
-        for way, of_way in found.items():
-            of_way.append(trained(case, way, device, law_ai))
-    guide = over_rounds(found["guide"])
+        for contender, measurements in results.items():
+            measurements.append(run_contender(case, contender, device, law_ai))
+    guide = medians(results["guide"])
     return [
         {
             "case": case.name,
-            "way": way,
+            "way": contender,
             "goal": GOALS[case.recipe],
-            **against(found["guide"], of_way),
+            **speedup(results["guide"], measurements),
             "memory": ours["peak_bytes"] / guide["peak_bytes"],
             "checkpoint": ours["checkpoint_bytes"] / guide["checkpoint_bytes"],
             "guide": guide,
             "shoestring": ours,
         }
-        for way, of_way in found.items()
-        if way != "guide" and (ours := over_rounds(of_way))
+        for contender, measurements in results.items()
+        if contender != "guide" and (ours := medians(measurements))
     ]
 
 
 def has_bf16() -> bool:
-    """Whether this processor has units for it."""
+    """Return whether this CPU has bf16 units."""
     return bool(torch.backends.mkldnn.is_available() and torch.ops.mkldnn._is_mkldnn_bf16_supported())
 
 
-def against(guide: list[dict[str, Any]], ours: list[dict[str, Any]]) -> dict[str, Any]:
-    """How many times as fast ours is, pair by pair."""
+def speedup(guide: list[dict[str, Any]], ours: list[dict[str, Any]]) -> dict[str, Any]:
+    """Return the median and the range of the speedup, computed for each pair of runs."""
     pairs = zip(guide, ours, strict=True)
-    ratios = [mine["samples_per_second"] / theirs["samples_per_second"] for theirs, mine in pairs]
+    ratios = [our_run["samples_per_second"] / guide_run["samples_per_second"] for guide_run, our_run in pairs]
     return {"faster": median(ratios), "faster_range": [min(ratios), max(ratios)]}
 
 
-def over_rounds(found: list[dict[str, Any]]) -> dict[str, Any]:
-    """The median of each number; of what is no number the last."""
+def medians(measurements: list[dict[str, Any]]) -> dict[str, Any]:
+    """Return the median of every numeric value, and the last of every other value."""
     return {
-        name: median(each[name] for each in found) if isinstance(value, (int, float)) else value
-        for name, value in found[-1].items()
+        name: median(measurement[name] for measurement in measurements) if isinstance(value, (int, float)) else value
+        for name, value in measurements[-1].items()
     }
 
 
 def table(rows: list[dict[str, Any]]) -> str:
-    """For a person, as Markdown: the guide's way / ours, and ours as a share of the guide's."""
+    """Format a Markdown table: the guide / Shoestring, and Shoestring as a share of the guide."""
     lines = [
         "| case | samples a second | faster | peak memory | share | checkpoint | share | loss | ours |",
         "|---|---|---|---|---|---|---|---|---|",
@@ -138,18 +142,21 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=1)
     parser.add_argument("--json", type=Path)
     arguments = parser.parse_args()
-    every = cases(arguments.law_ai)
-    if unknown := [name for name in arguments.cases if name not in every]:
-        parser.error(f"no case {', '.join(unknown)}; there are: {', '.join(every)}")
-    asked = [every[name] for name in arguments.cases or every if arguments.device in every[name].devices]
+    all_cases = cases(arguments.law_ai)
+    if unknown := [name for name in arguments.cases if name not in all_cases]:
+        parser.error(f"unknown case {', '.join(unknown)}; the cases are: {', '.join(all_cases)}")
+    requested_names = arguments.cases or all_cases
+    requested = [all_cases[name] for name in requested_names if arguments.device in all_cases[name].devices]
     out = arguments.json or RESULTS / f"recipes_{arguments.device}.json"
     rows = json.loads(out.read_text())["rows"] if out.exists() else []
-    for case in asked:
-        busy = os.getloadavg()[0]
-        found = compared(case, arguments.device, arguments.law_ai, arguments.rounds)
-        print("\n".join(table(found).splitlines()[2:]), flush=True)
-        rows = [row for row in rows if row["case"] != case.name] + [{**row, "load before": busy} for row in found]
-        # After each: what was measured is not lost with what comes later.
+    for case in requested:
+        load_before = os.getloadavg()[0]
+        case_rows = compare(case, arguments.device, arguments.law_ai, arguments.rounds)
+        print("\n".join(table(case_rows).splitlines()[2:]), flush=True)
+        rows = [row for row in rows if row["case"] != case.name] + [
+            {**row, "load before": load_before} for row in case_rows
+        ]
+        # Written after each case, so that a later failure does not lose its measurements.
         out.write_text(json.dumps({"environment": environment(arguments.device), "rows": rows}, indent=1) + "\n")
     print(table(rows))
 

@@ -1,9 +1,9 @@
-"""How long `shoestring estimate` and `shoestring plan` take, and how much memory their processes.
+"""Time and memory of the processes of `shoestring estimate` and `shoestring plan`.
 
     python benchmarks/speed/estimate.py [--verb plan] [--times 3] [--json OUT] [NAME ...]
 
-Imports are timed in the same run, for the goals are beyond them. Of an estimate: 4 s for `legal` (110M parameters),
-20 s for `chart` (Qwen2.5-VL-3B with LoRA), 2 GiB for both. Of a plan: 10 s and 60 s.
+Imports are timed in the same run, because the goals exclude them. The goals of an estimate are 4 s for `legal` (110M
+parameters), 20 s for `chart` (Qwen2.5-VL-3B with LoRA) and 2 GiB for both; those of a plan are 10 s and 60 s.
 """
 
 from __future__ import annotations
@@ -32,17 +32,17 @@ COMMANDS: dict[str, tuple[list[str], str]] = {
     "cloud": (["--set", "micro_batch=4", "--set", "precision=fp16"], "torch"),
     "temporal": (["--set", "precision=fp16"], "torch, pandas"),
 }
-"""What follows `shoestring estimate NAME --on t4`, and what the trace of it imports. A plan is asked for nothing."""
+"""Further arguments of `shoestring estimate NAME --on t4`, and the imports of its trace. Plans have no arguments."""
 
 GOALS = {"estimate": {"legal": 4.0, "chart": 20.0}, "plan": {"legal": 10.0, "chart": 60.0}}
-"""Seconds beyond imports, by verb."""
+"""Seconds without imports, by verb."""
 
 GOAL_BYTES = 2 * 2**30
 
 
 @dataclass(frozen=True, kw_only=True)
 class Timing:
-    """Medians in seconds; the most resident bytes of all processes together."""
+    """Medians in seconds, and the peak resident bytes of all processes in total."""
 
     name: str
     verb: str
@@ -63,32 +63,32 @@ class Timing:
 
 
 def measure(name: str, times: int, verb: str = "estimate") -> Timing:
-    """The median of so many runs of the command and of its imports. Raises CalledProcessError where one fails."""
+    """Time `times` runs of the command and of its imports. Raises CalledProcessError if one fails."""
     options, imports = COMMANDS[name]
-    on, options = ("kaggle-t4", []) if verb == "plan" else ("t4", options)
-    command = [sys.executable, "-m", "shoestring", verb, name, "--on", on, "--json", *options]
-    runs = [timed(command) for _ in range(times)]
-    importing = [timed([sys.executable, "-c", f"import {imports}"])[0] for _ in range(times)]
+    target, options = ("kaggle-t4", []) if verb == "plan" else ("t4", options)
+    command = [sys.executable, "-m", "shoestring", verb, name, "--on", target, "--json", *options]
+    runs = [run_timed(command) for _ in range(times)]
+    import_seconds = [run_timed([sys.executable, "-c", f"import {imports}"])[0] for _ in range(times)]
     return Timing(
         name=name,
         verb=verb,
         seconds=median(seconds for seconds, _ in runs),
-        imports=median(importing),
+        imports=median(import_seconds),
         peak_bytes=max(peak for _, peak in runs),
     )
 
 
-def timed(command: Sequence[str]) -> tuple[float, int]:
-    """Seconds, and the most resident bytes of the process and its children, looked at every 50 ms."""
-    began = time.perf_counter()
+def run_timed(command: Sequence[str]) -> tuple[float, int]:
+    """Run `command`; return its seconds, and the peak resident bytes of its processes, sampled every 50 ms."""
+    start = time.perf_counter()
     process = subprocess.Popen(command, stdout=subprocess.DEVNULL)
     peak = 0
     while process.poll() is None:
-        peak = max(peak, _resident(psutil.Process(process.pid)))
+        peak = max(peak, _resident_bytes(psutil.Process(process.pid)))
         time.sleep(0.05)
     if process.returncode:
         raise subprocess.CalledProcessError(process.returncode, list(command))
-    return time.perf_counter() - began, peak
+    return time.perf_counter() - start, peak
 
 
 def table(timings: Sequence[Timing]) -> str:
@@ -104,14 +104,14 @@ def table(timings: Sequence[Timing]) -> str:
 
 def main(arguments: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
-    parser.add_argument("names", nargs="*", metavar="NAME", help=f"of {', '.join(COMMANDS)}; all where none is given")
-    parser.add_argument("--verb", choices=tuple(GOALS), default="estimate", help="what is timed")
-    parser.add_argument("--times", type=int, default=3, help="runs of which the median counts")
-    parser.add_argument("--json", type=Path, help="where the result is written")
+    parser.add_argument("names", nargs="*", metavar="NAME", help=f"any of {', '.join(COMMANDS)}; the default is all")
+    parser.add_argument("--verb", choices=tuple(GOALS), default="estimate", help="the command to time")
+    parser.add_argument("--times", type=int, default=3, help="number of runs, of which the median is reported")
+    parser.add_argument("--json", type=Path, help="output file")
     options = parser.parse_args(arguments)
     unknown = [name for name in options.names if name not in COMMANDS]
     if unknown:
-        parser.error(f"not timed here: {', '.join(unknown)}; known: {', '.join(COMMANDS)}")
+        parser.error(f"unknown names: {', '.join(unknown)}; the names are: {', '.join(COMMANDS)}")
     timings = [measure(name, options.times, options.verb) for name in options.names or COMMANDS]
     environment = {
         "python": platform.python_version(),
@@ -126,11 +126,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
     return 0
 
 
-def _resident(process: psutil.Process) -> int:
+def _resident_bytes(process: psutil.Process) -> int:
     total = 0
     try:
-        for each in [process, *process.children(recursive=True)]:
-            total += each.memory_info().rss
+        for member in [process, *process.children(recursive=True)]:
+            total += member.memory_info().rss
     except psutil.NoSuchProcess:
         return total
     return total

@@ -1,11 +1,11 @@
-"""How long `shoestring train temporal` takes from nothing to the end of its first update.
+"""Time of `shoestring train temporal` from the start of the process to the end of its first update.
 
     python benchmarks/speed/start.py [--times 5] [--compare OTHER/src] [--set size=tiny ...] [--json OUT]
 
-Each time a fresh process with a run's directory of its own, which ends when it has told of its first update. Importing
-torch is timed in the same rounds, for what counts is beyond it. With `--compare` the other version of the package has
-its turn in every round, so that whatever else the machine does meets both. Processor seconds, of the process and the
-one that follows the update for its plan, say what is done; seconds also how much of it at the same time.
+Every measurement is a new process with its own run directory, which is killed once it has reported its first update.
+Importing torch is timed in the same rounds and subtracted. With `--compare`, the other version of the package also runs
+in every round, so that other load on the machine affects both. CPU seconds cover the process and the tracing process
+of its plan and measure the work; wall-clock seconds also depend on how much of it runs in parallel.
 """
 
 from __future__ import annotations
@@ -28,14 +28,14 @@ from typing import Any
 import psutil
 
 RESULTS = Path(__file__).parents[1] / "results"
-HERE = Path(__file__).parents[2] / "src"
+SOURCE = Path(__file__).parents[2] / "src"
 
-PATIENCE_SECONDS = 300
+TIMEOUT_SECONDS = 300
 
 
 @dataclass(frozen=True, kw_only=True)
 class Start:
-    """One process, from its beginning on."""
+    """The time of one process since its start."""
 
     seconds: float
     processor_seconds: float
@@ -43,14 +43,14 @@ class Start:
 
 @dataclass(frozen=True, kw_only=True)
 class Starts:
-    """Those of one version of the package, and of importing torch in the same rounds."""
+    """The measurements of one version of the package, and of importing torch in the same rounds."""
 
     name: str
     starts: Sequence[Start]
     imports: Sequence[Start]
 
     def json(self) -> dict[str, Any]:
-        """Medians."""
+        """Return the medians as JSON."""
         seconds, processor = _medians(self.starts)
         import_seconds, import_processor = _medians(self.imports)
         return {
@@ -68,59 +68,59 @@ class Starts:
 
 
 def measure(sources: dict[str, Path], options: Sequence[str], times: int) -> list[Starts]:
-    """So many rounds, in each of which every version has its turn. Raises RuntimeError where one fails."""
+    """Measure every version in each of `times` rounds. Raises RuntimeError if one fails."""
     starts: dict[str, list[Start]] = {name: [] for name in sources}
     imports = []
     for _ in range(times):
-        imports.append(imported())
+        imports.append(time_import())
         for name, source in sources.items():
-            starts[name].append(started(source, options))
-    return [Starts(name=name, starts=each, imports=imports) for name, each in starts.items()]
+            starts[name].append(time_start(source, options))
+    return [Starts(name=name, starts=version_starts, imports=imports) for name, version_starts in starts.items()]
 
 
-def imported() -> Start:
-    """A process that imports torch and no more."""
-    began = time.time()
-    words = subprocess.check_output([sys.executable, "-c", "import torch, os; print(*os.times()[:2])"], text=True)
-    return Start(seconds=time.time() - began, processor_seconds=sum(map(float, words.split())))
+def time_import() -> Start:
+    """Time a process that only imports torch."""
+    start = time.time()
+    output = subprocess.check_output([sys.executable, "-c", "import torch, os; print(*os.times()[:2])"], text=True)
+    return Start(seconds=time.time() - start, processor_seconds=sum(map(float, output.split())))
 
 
-def started(source: Path, options: Sequence[str]) -> Start:
-    """A run of the package in `source` up to its first update."""
-    with tempfile.TemporaryDirectory() as place:
-        run, talk = Path(place) / "run", Path(place) / "talk"
+def time_start(source: Path, options: Sequence[str]) -> Start:
+    """Time a run of the package in `source` up to its first update."""
+    with tempfile.TemporaryDirectory() as folder:
+        run, log = Path(folder) / "run", Path(folder) / "log"
         command = [sys.executable, "-m", "shoestring", "train", "temporal", "--run", str(run), *options]
-        with talk.open("w") as written:
-            began = time.time()
+        with log.open("w") as log_file:
+            start = time.time()
             process = subprocess.Popen(
-                command, stdout=written, stderr=written, env={**os.environ, "PYTHONPATH": str(source)}
+                command, stdout=log_file, stderr=log_file, env={**os.environ, "PYTHONPATH": str(source)}
             )
             try:
-                told = _told(process, run / "events.jsonl", began + PATIENCE_SECONDS)
-                spent = psutil.Process(process.pid).cpu_times() if told else None
+                update_time = _wait_for_update(process, run / "events.jsonl", start + TIMEOUT_SECONDS)
+                cpu_times = psutil.Process(process.pid).cpu_times() if update_time else None
             finally:
                 process.kill()
                 process.wait()
-        if told is None or spent is None:
-            raise RuntimeError(f"{source} has made no update:\n{talk.read_text()}")
+        if update_time is None or cpu_times is None:
+            raise RuntimeError(f"{source} has completed no update:\n{log.read_text()}")
         return Start(
-            seconds=told - began,
-            processor_seconds=spent.user + spent.system + spent.children_user + spent.children_system,
+            seconds=update_time - start,
+            processor_seconds=cpu_times.user + cpu_times.system + cpu_times.children_user + cpu_times.children_system,
         )
 
 
-def _told(process: subprocess.Popen[bytes], events: Path, end: float) -> float | None:
-    """When the first update was done; None where there was none."""
+def _wait_for_update(process: subprocess.Popen[bytes], events: Path, end: float) -> float | None:
+    """Return the time at which the first update was completed, or None if there was none."""
     while process.poll() is None and time.time() < end:
         for line in events.read_text().splitlines() if events.exists() else ():
-            if '"progress"' in line and (event := _parsed(line)) and event["event"] == "progress":
+            if '"progress"' in line and (event := _parse(line)) and event["event"] == "progress":
                 return float(event["time"])
         time.sleep(0.02)
     return None
 
 
-def _parsed(line: str) -> dict[str, Any] | None:
-    """None for one that is being written."""
+def _parse(line: str) -> dict[str, Any] | None:
+    """Parse an event; return None if the line is incomplete."""
     try:
         event: dict[str, Any] = json.loads(line)
     except ValueError:
@@ -129,12 +129,12 @@ def _parsed(line: str) -> dict[str, Any] | None:
 
 
 def _medians(starts: Sequence[Start]) -> tuple[float, float]:
-    return median(each.seconds for each in starts), median(each.processor_seconds for each in starts)
+    return median(start.seconds for start in starts), median(start.processor_seconds for start in starts)
 
 
 def table(rows: Sequence[Starts]) -> str:
     lines = [f"{'':<12}{'seconds':>9}{'imports':>9}{'beyond':>9}{'processor':>11}{'beyond':>9}"]
-    for row in (each.json() for each in rows):
+    for row in (starts.json() for starts in rows):
         lines.append(
             f"{row['name']:<12}{row['seconds']:>9.2f}{row['imports']:>9.2f}{row['beyond']:>9.2f}"
             f"{row['processor_seconds']:>11.2f}{row['processor_beyond']:>9.2f}"
@@ -144,14 +144,14 @@ def table(rows: Sequence[Starts]) -> str:
 
 def main(arguments: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
-    parser.add_argument("--times", type=int, default=5, help="rounds, of which the median counts")
-    parser.add_argument("--compare", type=Path, metavar="SRC", help="another version's src")
-    parser.add_argument("--set", action="append", default=[], metavar="KEY=VALUE", help="as of shoestring train")
-    parser.add_argument("--json", type=Path, default=RESULTS / "start.json", help="where the result is written")
+    parser.add_argument("--times", type=int, default=5, help="number of rounds, of which the median is reported")
+    parser.add_argument("--compare", type=Path, metavar="SRC", help="the src folder of another version")
+    parser.add_argument("--set", action="append", default=[], metavar="KEY=VALUE", help="as in shoestring train")
+    parser.add_argument("--json", type=Path, default=RESULTS / "start.json", help="output file")
     options = parser.parse_args(arguments)
     if options.compare and not (options.compare / "shoestring").is_dir():
         parser.error(f"there is no package shoestring in {options.compare}")
-    sources = {"before": options.compare, "here": HERE} if options.compare else {"here": HERE}
+    sources = {"before": options.compare, "here": SOURCE} if options.compare else {"here": SOURCE}
     rows = measure(sources, [word for value in options.set for word in ("--set", value)], options.times)
     environment = {
         "python": platform.python_version(),

@@ -1,10 +1,10 @@
-"""What `compile` does to an update of the temporal networks here: each of its settings side by side, in one run.
+"""The effect of `compile` on an update of the temporal networks: all of its settings in one run.
 
     python -m benchmarks.temporal.compiled [--size full] [--batch 256] [--rounds 15] [--json OUT] [ARCHITECTURE...]
 
-An update is the engine's own. Contenders take turns round by round, so that whatever else the machine does meets both;
-on a CPU they have one thread and are timed by its seconds of work. On a GPU `graphs` is the third: not compiled, but
-captured once as a CUDA graph and launched whole.
+The updates are those of the engine. The settings take turns in every round, so that other load on the machine affects
+all of them; on a CPU they use one thread and CPU time is measured. On a GPU `graphs` is the third setting: not
+compiled, but captured once as a CUDA graph and launched as a whole.
 """
 
 from __future__ import annotations
@@ -29,39 +29,39 @@ from shoestring.recipes.temporal.architectures import ARCHITECTURES
 
 def main(arguments: Sequence[str] | None = None) -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("architectures", nargs="*", metavar="ARCHITECTURE", help="by default all")
+    parser.add_argument("architectures", nargs="*", metavar="ARCHITECTURE", help="the default is all")
     parser.add_argument("--size", choices=("full", "tiny"), default="full")
     parser.add_argument("--batch", type=int, default=Options().effective_batch)
     parser.add_argument("--rounds", type=int, default=15)
     parser.add_argument("--json", type=Path)
-    chosen = parser.parse_args(arguments)
-    # torch's own compiler uses what torch calls deprecated.
+    options = parser.parse_args(arguments)
+    # The compiler of torch uses functions that torch has deprecated.
     warnings.simplefilter("ignore")
     torch.set_num_threads(1)
-    names = chosen.architectures or list(ARCHITECTURES)
-    rows = [compared(name, chosen.size, chosen.batch, chosen.rounds) for name in names]
-    if chosen.json:
-        said = {"device": str(device()), "torch": torch.__version__, "rows": rows}
-        chosen.json.write_text(json.dumps(said, indent=1) + "\n")
+    names = options.architectures or list(ARCHITECTURES)
+    rows = [compare(name, options.size, options.batch, options.rounds) for name in names]
+    if options.json:
+        content = {"device": str(device()), "torch": torch.__version__, "rows": rows}
+        options.json.write_text(json.dumps(content, indent=1) + "\n")
 
 
-def compared(architecture: str, size: str, batch: int, rounds: int) -> dict[str, Any]:
-    """Updates per second of each setting of `compile`, the time its first update took, and how far the first loss is
-    from the plain one, without dropout (compiled code draws other masks).
+def compare(architecture: str, size: str, batch: int, rounds: int) -> dict[str, Any]:
+    """Measure, for each setting of `compile`, the updates per second, the time of the first update, and the difference
+    of the first loss from the plain one, without dropout (compiled code draws other masks).
     """
     settings = ["no", "yes", *(["graphs"] if device().type == "cuda" else [])]
     updates, first = {}, {}
     for setting in settings:
-        updates[setting] = update_of(architecture, size, batch, setting)
-        first[setting] = timed(updates[setting])
+        updates[setting] = build_update(architecture, size, batch, setting)
+        first[setting] = time_update(updates[setting])
     seconds: dict[str, list[float]] = {setting: [] for setting in settings}
     for number in range(rounds + 2):
-        for setting, once in updates.items():
-            took, _ = timed(once)
+        for setting, run_update in updates.items():
+            duration, _ = time_update(run_update)
             if number >= 2:
-                seconds[setting].append(took)
+                seconds[setting].append(duration)
     plain = median(seconds["no"])
-    found = {
+    results = {
         setting: {
             "updates_per_second": 1 / median(seconds[setting]),
             "against_plain": plain / median(seconds[setting]),
@@ -70,13 +70,13 @@ def compared(architecture: str, size: str, batch: int, rounds: int) -> dict[str,
         }
         for setting in settings
     }
-    row = {"architecture": architecture, "size": size, "batch": batch, **found}
+    row = {"architecture": architecture, "size": size, "batch": batch, **results}
     print(json.dumps(row), flush=True)
     return row
 
 
-def update_of(architecture: str, size: str, batch: int, setting: str) -> Callable[[], float]:
-    """An update on batches that stay the same, on the device; gives its loss."""
+def build_update(architecture: str, size: str, batch: int, setting: str) -> Callable[[], float]:
+    """Return a function that runs an update on a constant batch on the device and returns its loss."""
     loaded, settings = choose(
         "temporal",
         {"architecture": architecture, "size": size, "dropout": 0.0, "effective_batch": batch, "compile": setting,
@@ -86,7 +86,7 @@ def update_of(architecture: str, size: str, batch: int, setting: str) -> Callabl
     inputs = torch.randn(batch, recipe.options.seq_len, 29, device=device())
     labels = torch.randint(3, (batch,), device=device())
 
-    def once() -> float:
+    def run_update() -> float:
         result = update(
             state.model,
             state.optimizer,
@@ -99,14 +99,15 @@ def update_of(architecture: str, size: str, batch: int, setting: str) -> Callabl
         )
         return float(result.loss)
 
-    return once
+    return run_update
 
 
-def timed(once: Callable[[], float]) -> tuple[float, float]:
+def time_update(run_update: Callable[[], float]) -> tuple[float, float]:
+    """Run an update and return its seconds (CPU time on a CPU) and its loss."""
     clock = time.perf_counter if device().type == "cuda" else time.process_time
-    began = clock()
-    loss = once()
-    return clock() - began, loss
+    start = clock()
+    loss = run_update()
+    return clock() - start, loss
 
 
 def device() -> torch.device:

@@ -1,8 +1,9 @@
-"""What AdaptDL does to a training loop in order to watch the gradients' noise, operator by operator.
+"""The operators that AdaptDL adds to a training loop to monitor the gradient noise.
 
-After `adaptdl/torch/gradient_noise_scale.py` of petuum/adaptdl: as each gradient becomes ready its preconditioned
-square is summed in fp64, and before the step all of that once more; alone, a process compares with the update before.
-Its DistributedDataParallel copies gradients into buckets and back also where it is alone.
+This follows `adaptdl/torch/gradient_noise_scale.py` of petuum/adaptdl: when a gradient becomes ready, its
+preconditioned square is summed in fp64, and before the step all squares are summed again. A single process
+compares with the gradients of the previous update. Its DistributedDataParallel copies gradients into buckets and back
+even in a single process.
 """
 
 from __future__ import annotations
@@ -14,38 +15,41 @@ if TYPE_CHECKING:
     from torch.optim import Optimizer
 
 
-def watch(model: nn.Module, optimizer: Optimizer, *, alone: bool) -> None:
-    """Have backward and the optimizer's step do the work of watching."""
+def monitor(model: nn.Module, optimizer: Optimizer, *, single_process: bool) -> None:
+    """Add the monitoring operators to backward and to the optimizer's step."""
     parameters = [parameter for parameter in model.parameters() if parameter.requires_grad]
-    before: list[Tensor] = []
+    previous_gradients: list[Tensor] = []
 
-    def ready(parameter: Tensor) -> Any:
+    def make_hook(parameter: Tensor) -> Any:
         def hook(gradient: Tensor) -> None:
-            _squared(gradient.detach(), _preconditioner(optimizer, parameter))
+            _sum_squares(gradient.detach(), _preconditioner(optimizer, parameter))
 
         return hook
 
     def step(*_: Any) -> None:
-        graded = [(parameter, parameter.grad) for parameter in parameters if parameter.grad is not None]
-        if alone:
-            for _, gradient in graded:
+        parameters_with_gradients = [
+            (parameter, parameter.grad) for parameter in parameters if parameter.grad is not None
+        ]
+        if single_process:
+            for _, gradient in parameters_with_gradients:
                 gradient.copy_(gradient.clone())
-        gradients = [gradient.div_(1).float() / 1.0 for _, gradient in graded]
-        scales = [_preconditioner(optimizer, parameter) for parameter, _ in graded]
-        _sums(gradients, scales)
-        if alone:
-            if before:
-                _sums(before, scales)
-                _sums([(one + two) / 2 for one, two in zip(gradients, before, strict=True)], scales)
-            before[:] = [gradient.clone() for gradient in gradients]
+        gradients = [gradient.div_(1).float() / 1.0 for _, gradient in parameters_with_gradients]
+        scales = [_preconditioner(optimizer, parameter) for parameter, _ in parameters_with_gradients]
+        _sum_all_squares(gradients, scales)
+        if single_process:
+            if previous_gradients:
+                _sum_all_squares(previous_gradients, scales)
+                pairs = zip(gradients, previous_gradients, strict=True)
+                _sum_all_squares([(current + previous) / 2 for current, previous in pairs], scales)
+            previous_gradients[:] = [gradient.clone() for gradient in gradients]
 
-    for trained in parameters:
-        trained.register_hook(ready(trained))
+    for parameter in parameters:
+        parameter.register_hook(make_hook(parameter))
     optimizer.register_step_pre_hook(step)
 
 
 def _preconditioner(optimizer: Optimizer, parameter: Tensor) -> Tensor:
-    """Of Adam the root of its second moment; of the others ones."""
+    """Return the root of the second moment for Adam, and ones for other optimizers."""
     import torch
 
     squares = optimizer.state[parameter].get("exp_avg_sq")
@@ -55,12 +59,12 @@ def _preconditioner(optimizer: Optimizer, parameter: Tensor) -> Tensor:
     return root.add_(1e-8)
 
 
-def _sums(gradients: list[Tensor], scales: list[Tensor]) -> None:
+def _sum_all_squares(gradients: list[Tensor], scales: list[Tensor]) -> None:
     for gradient, scale in zip(gradients, scales, strict=True):
-        _squared(gradient, scale)
+        _sum_squares(gradient, scale)
 
 
-def _squared(gradient: Tensor, scale: Tensor) -> Tensor:
+def _sum_squares(gradient: Tensor, scale: Tensor) -> Tensor:
     import torch
 
     return (gradient / scale).pow(2).sum(dtype=torch.float64)

@@ -1,9 +1,9 @@
-"""The table of what a T4 sustains, derived from NeuSight's timings of single kernels (sitar-lab/NeuSight, MIT).
+"""Derive the rates of a T4 from NeuSight's timings of single kernels (sitar-lab/NeuSight, MIT).
 
     python benchmarks/time/derive.py FOLDER
 
-FOLDER has their files of one operator each (`linear.csv.gz`, `bmm.csv.gz`, `conv.csv.gz`, `add.csv.gz`, ...): `Latency`
-in milliseconds, fp32, torch 2.1. What is printed is what `src/shoestring/estimate/rates.py` has for `t4`.
+FOLDER contains a file for each operator (`linear.csv.gz`, `bmm.csv.gz`, `conv.csv.gz`, `add.csv.gz`, ...): `Latency` in
+milliseconds, fp32, torch 2.1. The output is the entry for `t4` in `src/shoestring/estimate/rates.py`.
 """
 
 from __future__ import annotations
@@ -22,26 +22,26 @@ if __package__ in (None, ""):
 from shoestring.estimate.kernels import padded_flops, tiled_flops
 
 Row = dict[str, str]
-Timed = tuple[float, float]
+Timing = tuple[float, float]
 """Work (FLOPs or bytes) and seconds."""
 
 ELEMENTWISE = ("add", "mul", "div", "pow", "gelu", "relu", "tanh")
 _OPERANDS = {"add": 3, "mul": 3, "div": 3, "pow": 3}
-"""Tensors read or written; two by default."""
+"""Number of tensors read or written; the default is two."""
 
 LARGE = 1e8
-"""Bytes from which on a memory-bound kernel's time is its bytes alone."""
+"""Bytes from which on the time of a memory-bound kernel depends only on its bytes."""
 
 TINY = 1e5
-"""Bytes below which it is the launch alone."""
+"""Bytes below which the time is only that of the launch."""
 
 PRODUCTS = tuple(exponent / 2 for exponent in range(14, 25))
 CONVOLUTIONS = tuple(exponent / 2 for exponent in range(16, 23))
-"""log10 of FLOPs at which a rate is given: up to where at least a hundred timings stand."""
+"""log10 of the FLOPs for which rates are given, up to the largest with at least a hundred timings."""
 
 
 def rows(folder: Path, operator: str) -> list[Row]:
-    """The timings of one operator."""
+    """Read the timings of one operator."""
     with gzip.open(folder / f"{operator}.csv.gz", "rt", encoding="utf-8", newline="") as file:
         return list(csv.DictReader(file))
 
@@ -50,72 +50,79 @@ def seconds(row: Row) -> float:
     return float(row["Latency"]) * 1e-3
 
 
-def curve(timed: Iterable[Timed], points: Sequence[float], floor: float) -> Iterator[tuple[float, float]]:
-    """At each log10 of work the rate (per second, without the launch): the median of what lies within a quarter of it,
-    and of all the neighbours together where it would fall from one to the next.
+def rate_curve(timings: Iterable[Timing], points: Sequence[float], floor: float) -> Iterator[tuple[float, float]]:
+    """Yield the rate (per second, without the launch) at each log10 of work.
 
-    That is the isotonic regression of the medians. A long kernel is slower than a short one on its own, because the
-    card clocks down; in training both run one after another, at one clock.
+    A rate is the median of the timings within a quarter of the log10; points at which the rate would decrease are
+    pooled with their neighbours, which is an isotonic regression of the medians. Measured alone, a long kernel is
+    slower than a short one because the GPU lowers its clock; in training both run in sequence at the same clock.
     """
-    found = [(math.log10(work), work / (taken - floor)) for work, taken in timed if taken > floor]
+    measured_rates = [(math.log10(work), work / (duration - floor)) for work, duration in timings if duration > floor]
     pools: list[tuple[list[float], list[float]]] = []
     for point in points:
-        near = [rate for size, rate in found if abs(size - point) < 0.25]
+        near = [rate for size, rate in measured_rates if abs(size - point) < 0.25]
         if len(near) < 20:
             continue
         pools.append(([point], near))
         while len(pools) > 1 and median(pools[-2][1]) > median(pools[-1][1]):
-            places, rates = pools.pop()
-            pools[-1] = (pools[-1][0] + places, pools[-1][1] + rates)
-    for places, rates in pools:
-        yield from ((place, median(rates)) for place in places)
+            pooled_points, rates = pools.pop()
+            pools[-1] = (pools[-1][0] + pooled_points, pools[-1][1] + rates)
+    for pooled_points, rates in pools:
+        yield from ((point, median(rates)) for point in pooled_points)
 
 
-def products(folder: Path) -> Iterator[Timed]:
-    """Padded FLOPs and seconds of the matrix products whose operands alone would not take most of the time."""
+def products(folder: Path) -> Iterator[Timing]:
+    """Yield padded FLOPs and seconds of the matrix products that are not bound by reading their operands."""
     for operator in ("linear", "bmm"):
         for row in rows(folder, operator):
-            many, m, n, k = (int(row[name]) for name in ("B", "M", "N", "K"))
-            moved = 4 * many * (m * k + k * n + m * n)
-            if moved / 240e9 < 0.7 * seconds(row):
-                yield padded_flops((many, m, n, k)), seconds(row)
+            batch, m, n, k = (int(row[name]) for name in ("B", "M", "N", "K"))
+            transferred_bytes = 4 * batch * (m * k + k * n + m * n)
+            if transferred_bytes / 240e9 < 0.7 * seconds(row):
+                yield padded_flops((batch, m, n, k)), seconds(row)
 
 
-def convolutions(folder: Path) -> Iterator[Timed]:
-    """FLOPs of the sum as written, of whole tiles, and seconds, of 3x3 convolutions with a stride of one."""
+def convolutions(folder: Path) -> Iterator[Timing]:
+    """Yield FLOPs in whole tiles and seconds of the 3x3 convolutions with a stride of one."""
     for row in rows(folder, "conv"):
         size, kernel, stride = (int(row[name]) for name in ("Input_Size", "Kernel_Szie", "Stride"))
         out = (size + 2 * int(row["Padding"]) - kernel) // stride + 1
-        inputs, outputs, many = (int(row[name]) for name in ("Input_Channel", "Output_Channel", "B"))
+        inputs, outputs, batch = (int(row[name]) for name in ("Input_Channel", "Output_Channel", "B"))
         if (kernel, stride) == (3, 1):
-            yield tiled_flops((1, many * out**2, outputs, inputs * 9, 3, 3, out, out)), seconds(row)
+            yield tiled_flops((1, batch * out**2, outputs, inputs * 9, 3, 3, out, out)), seconds(row)
 
 
-def memory_bound(folder: Path, operator: str) -> Iterator[Timed]:
-    """Bytes and seconds of an operator on rows of fp32 values."""
+def memory_bound(folder: Path, operator: str) -> Iterator[Timing]:
+    """Yield bytes and seconds of an operator on rows of fp32 values."""
     for row in rows(folder, operator):
         yield 4 * _OPERANDS.get(operator, 2) * int(row["B"]) * int(row["H"]), seconds(row)
 
 
-def middle(timed: Iterable[Timed], chosen: Callable[[float], bool], of: Callable[[Timed], float]) -> float:
-    """The median of `of` over the timings whose work is `chosen`."""
-    return median(of(each) for each in timed if chosen(each[0]))
+def median_value(
+    timings: Iterable[Timing], is_selected: Callable[[float], bool], value: Callable[[Timing], float]
+) -> float:
+    """Return the median of `value` over the timings whose work `is_selected`."""
+    return median(value(timing) for timing in timings if is_selected(timing[0]))
 
 
 def main(arguments: Sequence[str]) -> int:
     folder = Path(arguments[0])
-    tiny = [middle(memory_bound(folder, name), lambda size: size < TINY, lambda each: each[1]) for name in ELEMENTWISE]
+    tiny = [
+        median_value(memory_bound(folder, name), lambda size: size < TINY, lambda timing: timing[1])
+        for name in ELEMENTWISE
+    ]
     floor = min(tiny)
-    print(f"least seconds of an operator: {floor * 1e6:.1f} us, median {median(tiny) * 1e6:.1f} us")
+    print(f"minimum seconds of an operator: {floor * 1e6:.1f} us, median {median(tiny) * 1e6:.1f} us")
     for name in (*ELEMENTWISE, "softmax", "ln"):
-        large = middle(memory_bound(folder, name), lambda size: size >= LARGE, lambda each: each[0] / each[1])
+        large = median_value(
+            memory_bound(folder, name), lambda size: size >= LARGE, lambda timing: timing[0] / timing[1]
+        )
         print(f"{name}: {large / 1e9:.0f} GB/s")
-    for title, timed, points in (
+    for title, timings, points in (
         ("matrix products", products(folder), PRODUCTS),
         ("3x3 convolutions", convolutions(folder), CONVOLUTIONS),
     ):
-        found = curve(timed, points, floor)
-        print(f"{title}: " + ", ".join(f"({size}, {rate / 1e12:.2f}e12)" for size, rate in found))
+        rates = rate_curve(timings, points, floor)
+        print(f"{title}: " + ", ".join(f"({size}, {rate / 1e12:.2f}e12)" for size, rate in rates))
     return 0
 
 

@@ -1,10 +1,9 @@
-"""Hold the estimates of time against updates that were measured on real GPUs.
+"""Compare the estimates of time with updates that others measured on real GPUs.
 
     python benchmarks/time/score.py lora|train ROWS.csv --json OUT [--configs DIR] [--only ID,ID]
 
-Nothing is measured and nothing is fetched here. OUT is that of the memory scores, in seconds of a step. What a row's
-own source measured is left out of its estimate; at the end stands what each source shows, as `estimate/spread.py` has
-it.
+This script measures and downloads nothing. OUT has the form of the memory scores, in seconds per step. The estimate of
+a row excludes the measurements of its own source. The last lines are the spreads by source for `estimate/spread.py`.
 """
 
 from __future__ import annotations
@@ -27,56 +26,56 @@ from shoestring.estimate.time import update_seconds
 from shoestring.trace.record import Trace
 
 ARCHIVE = "FitCheck-LLM"
-"""Where the LoRA rows are from, which do not say it themselves."""
+"""The source of the LoRA rows, which do not name it."""
 
 
 def measured(row: Row) -> float | None:
-    """Seconds of a step; None where they were not taken."""
+    """Return the seconds of a step, or None if they were not measured."""
     text = row.get("seconds_per_step") or ""
     return float(text) if text else None
 
 
 SETS: Mapping[str, Rows] = {
-    "lora": replace(lora.ROWS, measured=measured, judged="seconds"),
+    "lora": replace(lora.ROWS, measured=measured, quantity="seconds"),
     "train": Rows(
         case=train.case,
         measured=measured,
-        judged="seconds",
+        quantity="seconds",
         group=lambda row: f"{row['gpu']} {row['model']} {row['precision'].split()[0]}",
     ),
 }
 
 
 def source(row: Row) -> str:
-    """The repository that a row was read from."""
+    """Return the repository of a row."""
     return (row.get("source") or ARCHIVE).partition("#")[0]
 
 
-def of_time(row: Row, kind: Rows, case: Case, trace: Trace) -> Score:
-    """The seconds of the row's step, from what others measured. Raises UsageError where there is no estimate."""
-    found = update_seconds(trace, case.device, 1, gpus=case.gpus, without=source(row))
-    if found is None:
-        raise UsageError(f"no rate of {case.device.title} is known")
-    if source(row) in found.source:
-        raise UsageError(f"the estimate is made of what the row's own source measured: {found.source}")
-    return Score(row=row, measured=kind.measured(row) or 0.0, estimate=found, group=kind.group(row))
+def score_time(row: Row, kind: Rows, case: Case, trace: Trace) -> Score:
+    """Score the estimated seconds of a row. Raises UsageError if there is no estimate."""
+    estimate = update_seconds(trace, case.device, 1, gpus=case.gpus, without=source(row))
+    if estimate is None:
+        raise UsageError(f"the rates of {case.device.title} are unknown")
+    if source(row) in estimate.source:
+        raise UsageError(f"the estimate is based on measurements of the row's own source: {estimate.source}")
+    return Score(row=row, measured=kind.measured(row) or 0.0, estimate=estimate, group=kind.group(row))
 
 
-def shown(found: Iterable[Score]) -> Iterator[str]:
-    """For each GPU and source the 5th and the 95th percentile of measured over predicted."""
+def spread_lines(scores: Iterable[Score]) -> Iterator[str]:
+    """Yield for each GPU and source the 5th and the 95th percentile of measured over predicted."""
     ratios: dict[tuple[str, str], list[float]] = {}
-    for scored in found:
-        if not scored.skipped:
-            key = (scored.row.get("gpu") or "T4", source(scored.row))
-            ratios.setdefault(key, []).append(scored.measured / scored.estimate.value)
-    for (gpu, name), each in ratios.items():
-        yield f"{gpu}, {name}: {percentile(each, 0.05):.2f} to {percentile(each, 0.95):.2f}, {len(each)} rows"
+    for row_score in scores:
+        if not row_score.skipped:
+            key = (row_score.row.get("gpu") or "T4", source(row_score.row))
+            ratios.setdefault(key, []).append(row_score.measured / row_score.estimate.value)
+    for (gpu, name), values in ratios.items():
+        yield f"{gpu}, {name}: {percentile(values, 0.05):.2f} to {percentile(values, 0.95):.2f}, {len(values)} rows"
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    found, kind = score.run(arguments, SETS, of_time, __doc__)
-    print(score.table(found, kind))
-    print("measured over predicted:", *shown(found), sep="\n")
+    scores, kind = score.run(arguments, SETS, score_time, __doc__)
+    print(score.table(scores, kind))
+    print("measured over predicted:", *spread_lines(scores), sep="\n")
     return 0
 
 

@@ -1,4 +1,4 @@
-"""The full training steps of `benchmarks/memory/train.py`, with what else of the measured loops takes time."""
+"""The full training steps of `benchmarks/memory/train.py`, with other time-consuming parts of the measured loops."""
 
 from __future__ import annotations
 
@@ -21,34 +21,34 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, kw_only=True)
 class Loop:
-    """What a row's loop did beside its step."""
+    """The operations of a row's loop beside its step."""
 
     clip_norm: float | None = None
     frozen: int = 0
-    """The first layers of the encoder that were not trained."""
-    old: bool = False
-    """Before fused attention and before optimizers of many tensors at once: NVIDIA's containers of 2020."""
-    watched: bool = False
-    """Whether AdaptDL watched the gradients, and whether it was alone."""
-    alone: bool = True
+    """The number of first encoder layers that were not trained."""
+    legacy: bool = False
+    """Whether the software predates fused attention and multi-tensor optimizers: NVIDIA's containers of 2020."""
+    monitored: bool = False
+    """Whether AdaptDL monitored the gradients."""
+    single_process: bool = True
 
     @classmethod
-    def of(cls, row: Row) -> Loop:
-        """From the row's notes and where it comes from."""
+    def from_row(cls, row: Row) -> Loop:
+        """Read the operations from the notes and the source of a row."""
         notes = row["notes"]
         frozen = re.search(r"Freeze (\d+) encoder layers", notes)
         return cls(
             # The default of transformers' Trainer, `max_grad_norm`.
             clip_norm=1.0 if "Trainer" in notes else None,
             frozen=int(frozen[1]) if frozen else 0,
-            old="NGC PyTorch 20." in notes,
-            watched="petuum/adaptdl" in row["source"],
-            alone=row["num_gpus"] == "1",
+            legacy="NGC PyTorch 20." in notes,
+            monitored="petuum/adaptdl" in row["source"],
+            single_process=row["num_gpus"] == "1",
         )
 
 
-class Measured:
-    """The row's step, as its loop runs it."""
+class LoopStep:
+    """The step of a row with the operations of its loop."""
 
     def __init__(self, step: train.Step, loop: Loop) -> None:
         self._step, self._loop = step, loop
@@ -58,36 +58,36 @@ class Measured:
 
     def model(self) -> nn.Module:
         model: Any = self._step.model()
-        if self._loop.old and hasattr(model, "set_attn_implementation"):
+        if self._loop.legacy and hasattr(model, "set_attn_implementation"):
             model.set_attn_implementation("eager")
         for layer in _layers(model)[: self._loop.frozen]:
             layer.requires_grad_(False)
-        made: nn.Module = model
-        return made
+        result: nn.Module = model
+        return result
 
     def optimizer(self, model: nn.Module) -> Optimizer:
-        made = self._step.optimizer(model)
-        if self._loop.watched:
-            adaptdl.watch(model, made, alone=self._loop.alone)
-        return made
+        optimizer = self._step.optimizer(model)
+        if self._loop.monitored:
+            adaptdl.monitor(model, optimizer, single_process=self._loop.single_process)
+        return optimizer
 
 
 def case(row: Row, configs: Path) -> Case:
-    """The row's step and what surrounds it. Raises UsageError for what is not known."""
+    """Build the case of a row with its loop. Raises UsageError for unknown properties."""
     if "nodes x" in row["notes"]:
         raise UsageError("several machines: nothing is known of the network between them")
-    found, loop = train.case(row, configs), Loop.of(row)
-    kernel: Any = {"optimizer_kernel": "for-loop"} if loop.old else {}
+    step_case, loop = train.case(row, configs), Loop.from_row(row)
+    kernel: Any = {"optimizer_kernel": "for-loop"} if loop.legacy else {}
     return replace(
-        found,
-        recipe=lambda: Measured(_step(found), loop),
-        same=(*found.same, loop),
-        settings=found.settings.replace(**kernel),
+        step_case,
+        recipe=lambda: LoopStep(_build_step(step_case), loop),
+        same=(*step_case.same, loop),
+        settings=step_case.settings.replace(**kernel),
     )
 
 
-def _step(found: Case) -> train.Step:
-    step = found.recipe()
+def _build_step(step_case: Case) -> train.Step:
+    step = step_case.recipe()
     assert isinstance(step, train.Step)
     return step
 

@@ -1,11 +1,11 @@
-"""The comparison's arithmetic, and the hand-written loop beside the engine in a few updates."""
+"""The calculations of the engine comparison, and a short comparison of the hand-written loop with the engine."""
 
 import pytest
 from benchmarks.engine import compare
 
 
-def row(name, update, **more):
-    values = {
+def make_row(name, update_seconds, **values):
+    defaults = {
         "against_plain": 0.0,
         "against_plain_range": (0.0, 0.0),
         "work_against_plain": 0.0,
@@ -17,28 +17,28 @@ def row(name, update, **more):
         "checkpoint_bytes": 2**20,
         "resume_seconds": 1.0,
     }
-    return compare.Row(name=name, update_seconds=update, **(values | more))
+    return compare.Row(name=name, update_seconds=update_seconds, **(defaults | values))
 
 
-def test_a_stall_is_what_the_update_with_a_save_takes_longer():
-    took = [1.0] * 46
-    took[0] = 9.0  # what happens once
+def test_stall_is_the_extra_time_of_an_update():
+    durations = [1.0] * 46
+    durations[0] = 9.0  # one-time work
     for number in (15, 30, 45):
-        took[number - 1] = 3.0
-        took[number] = 1.5
-    stamps = [sum(took[:number]) for number in range(len(took) + 1)]
-    assert compare.stalls(stamps, [15, 30, 45]) == pytest.approx((2.0, 2.5))
+        durations[number - 1] = 3.0
+        durations[number] = 1.5
+    start_times = [sum(durations[:number]) for number in range(len(durations) + 1)]
+    assert compare.stalls(start_times, [15, 30, 45]) == pytest.approx((2.0, 2.5))
 
 
-def test_goals_are_held_or_not():
-    plain, other = row("plain", 0.020), row("Lightning Trainer", 0.025)
-    good = row("shoestring", 0.0201, against_plain=0.005, stall_seconds=0.1, large_stall_seconds=0.1)
-    assert all(compare.held([plain, good, other]).values())
-    bad = row("shoestring", 0.03, against_plain=0.5, stall_seconds=0.2, large_stall_seconds=0.2)
-    assert not any(compare.held([plain, bad, other]).values())
+def test_goals_are_reached_or_not():
+    plain, trainer = make_row("plain", 0.020), make_row("Lightning Trainer", 0.025)
+    good = make_row("shoestring", 0.0201, against_plain=0.005, stall_seconds=0.1, large_stall_seconds=0.1)
+    assert all(compare.goal_results([plain, good, trainer]).values())
+    bad = make_row("shoestring", 0.03, against_plain=0.5, stall_seconds=0.2, large_stall_seconds=0.2)
+    assert not any(compare.goal_results([plain, bad, trainer]).values())
 
 
-def test_two_contenders_side_by_side(tmp_path, monkeypatch):
+def test_comparison_of_two_contenders(tmp_path, monkeypatch):
     monkeypatch.setattr(compare, "WARM_UP", 1)
     monkeypatch.setattr(compare, "BLOCK", 1)
     monkeypatch.setattr(compare, "SETS", 1)

@@ -1,4 +1,4 @@
-"""The measurement on a GPU, all but the measuring."""
+"""The measurement of memory on a GPU, with a fake measuring function."""
 
 import json
 from pathlib import Path
@@ -21,96 +21,96 @@ LAYER = Case(
 )
 
 
-class Measured:
-    """In the measuring function's place: what it was asked, and answers of a GPU that takes `reserved` bytes."""
+class FakeMeasure:
+    """Records its arguments and returns the measurement of a GPU on which `reserved` bytes are reserved."""
 
     def __init__(self, reserved: int, *, fits_a_t4: bool = True) -> None:
         self.limits: list[int | None] = []
         self.devices: list[str] = []
         self._reserved, self._fits = reserved, fits_a_t4
 
-    def __call__(self, case: Case, on: str, limit_bytes: int | None, seconds: float) -> dict[str, Any]:
+    def __call__(self, case: Case, torch_device: str, limit_bytes: int | None, seconds: float) -> dict[str, Any]:
         self.limits.append(limit_bytes)
-        self.devices.append(on)
+        self.devices.append(torch_device)
         fits = self._fits or limit_bytes is None
         return {"allocated": MIB, "reserved": self._reserved, "process": None, "fits": fits}
 
 
 @pytest.fixture
-def on_a_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
+def fake_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
     pytest.importorskip("transformers")
     monkeypatch.setattr(harness.probe, "gpus", lambda: (DEVICES["h200"],))
     monkeypatch.setattr(harness, "cases", lambda _: [LAYER])
 
 
 @pytest.fixture
-def estimated(on_a_gpu: None, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Without the trace, whose process takes seconds to begin."""
-    said = {"allocated": MIB, "reserved": 2 * MIB, "process": 3 * MIB, "low": MIB, "high": 3 * MIB}
-    monkeypatch.setattr(memory, "_estimates", lambda *_: (said, True))
+def fake_estimate(fake_gpu: None, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Replace the trace, whose process takes seconds to start."""
+    estimate = {"allocated": MIB, "reserved": 2 * MIB, "process": 3 * MIB, "low": MIB, "high": 3 * MIB}
+    monkeypatch.setattr(memory, "_estimates", lambda *_: (estimate, True))
 
 
-def run(folder: Path, measured: Any, *arguments: str) -> tuple[int, dict[str, Any]]:
+def run(folder: Path, measure: Any, *arguments: str) -> tuple[int, dict[str, Any]]:
     out = folder / "deep" / "out.json"
-    status = memory.main(["--json", str(out), "--jobs", "1", *arguments], measured)
+    status = memory.main(["--json", str(out), "--jobs", "1", *arguments], measure)
     return status, json.loads(out.read_text("utf-8"))
 
 
-def test_a_row_has_estimate_and_measurement(on_a_gpu: None, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    measured = Measured(reserved=40 * MIB)
-    status, content = run(tmp_path, measured)
-    assert status == 0 and measured.devices == ["cuda"]
+def test_row_has_estimate_and_measurement(fake_gpu: None, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    measure = FakeMeasure(reserved=40 * MIB)
+    status, content = run(tmp_path, measure)
+    assert status == 0 and measure.devices == ["cuda"]
     (row,) = content["rows"]
     assert row["id"] == LAYER.id and row["measured_reserved"] == 40 * MIB and row["measured_process"] is None
-    # cuBLAS's workspaces are the two that were set for the GPU, not Hopper's own, which are of 32 MiB.
+    # The two cuBLAS workspaces are those set for the GPU, not the 32 MiB default of a Hopper.
     assert 16 * MIB < row["allocated"] < 32 * MIB
     assert row["low"] <= row["reserved"] <= row["high"] < row["process"]
     assert content["environment"]["torch"] == torch.__version__
     assert content["environment"]["device"] == DEVICES["h200"].title
-    said = capsys.readouterr()
+    output = capsys.readouterr()
     error = abs(row["reserved"] / (40 * MIB) - 1)
-    assert f"{error:.1%}" in next(line for line in said.out.splitlines() if line.startswith("reserved"))
-    assert "s left" in said.err
+    assert f"{error:.1%}" in next(line for line in output.out.splitlines() if line.startswith("reserved"))
+    assert "s left" in output.err
 
 
-@pytest.mark.parametrize(("fits", "wrong"), [(True, 0), (False, 1)])
-def test_a_large_case_is_run_again_with_the_memory_of_a_t4(
-    estimated: None, tmp_path: Path, capsys: pytest.CaptureFixture[str], fits: bool, wrong: int
+@pytest.mark.parametrize(("fits", "false_fits"), [(True, 0), (False, 1)])
+def test_large_case_runs_again_with_memory_of_a_t4(
+    fake_estimate: None, tmp_path: Path, capsys: pytest.CaptureFixture[str], fits: bool, false_fits: int
 ) -> None:
-    measured = Measured(reserved=10_000 * MIB, fits_a_t4=fits)
-    _, content = run(tmp_path, measured)
-    assert measured.limits == [None, memory.LIMIT_BYTES]
+    measure = FakeMeasure(reserved=10_000 * MIB, fits_a_t4=fits)
+    _, content = run(tmp_path, measure)
+    assert measure.limits == [None, memory.LIMIT_BYTES]
     assert 14.2 < memory.LIMIT_BYTES / 2**30 < 14.56
     assert content["rows"][0]["limited"] == {"said": True, "fits": fits, "reserved": 10_000 * MIB}
-    assert f"1 tried, {wrong} said to fit that did not" in capsys.readouterr().out
+    assert f"1 measured, {false_fits} estimated to fit but did not" in capsys.readouterr().out
 
 
-def test_nothing_is_begun_when_the_time_is_over(estimated: None, tmp_path: Path) -> None:
-    measured = Measured(reserved=MIB)
-    _, content = run(tmp_path, measured, "--seconds", "10")
-    assert content["rows"] == [] and measured.limits == []
+def test_no_case_starts_after_the_time_limit(fake_estimate: None, tmp_path: Path) -> None:
+    measure = FakeMeasure(reserved=MIB)
+    _, content = run(tmp_path, measure, "--seconds", "10")
+    assert content["rows"] == [] and measure.limits == []
 
 
-def test_a_case_that_fails_says_why(estimated: None, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    def failing(*_: Any) -> dict[str, Any]:
+def test_failed_case_is_skipped_with_its_reason(
+    fake_estimate: None, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def failing_measure(*_: Any) -> dict[str, Any]:
         return {"error": "RuntimeError: no kernel image"}
 
-    _, content = run(tmp_path, failing)
+    _, content = run(tmp_path, failing_measure)
     assert content["rows"][0]["skipped"] == "RuntimeError: no kernel image"
     assert f"skipped {LAYER.id}: RuntimeError: no kernel image" in capsys.readouterr().out
 
 
-def test_without_a_gpu_it_is_a_wrong_question(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_missing_gpu_is_invalid_usage(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     monkeypatch.setattr(harness.probe, "gpus", lambda: ())
     assert memory.main([]) == 2
-    said = capsys.readouterr()
-    assert "no NVIDIA GPU" in said.err and "--dry-run" in said.err and not said.out
+    output = capsys.readouterr()
+    assert "no NVIDIA GPU" in output.err and "--dry-run" in output.err and not output.out
 
 
-def test_a_dry_run_runs_the_engine_and_measures_nothing(
-    estimated: None, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+def test_dry_run_runs_the_engine_without_measuring(
+    fake_estimate: None, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr(harness, "tiny", lambda: [LAYER])
     status, content = run(tmp_path, None, "--dry-run")
@@ -118,36 +118,36 @@ def test_a_dry_run_runs_the_engine_and_measures_nothing(
     assert "not measured" in capsys.readouterr().out
 
 
-def test_the_measured_step_is_the_engines(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_measured_update_is_that_of_the_engine(monkeypatch: pytest.MonkeyPatch) -> None:
     pytest.importorskip("transformers")
-    seen: list[int] = []
+    observed_samples: list[int] = []
 
-    def update(model: Any, optimizer: Any, loss: Any, microbatches: Any, **named: Any) -> None:
-        seen.append(named["samples"])
+    def update(model: Any, optimizer: Any, loss: Any, microbatches: Any, **options: Any) -> None:
+        observed_samples.append(options["samples"])
         assert [size for _, size in microbatches] == [2, 2]
 
     monkeypatch.setattr(measure, "update", update)
     assert measure.measure(LAYER, torch.device("cpu"), None)["fits"]
-    assert seen == [4] * measure.UPDATES
+    assert observed_samples == [4] * measure.UPDATES
 
 
-def test_a_missing_library_is_a_reason(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_missing_library_is_reported(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("importlib.util.find_spec", lambda name: None if name == "transformers" else name)
     assert LAYER.missing == "transformers"
     assert Case(model="cloud", settings=LAYER.settings).missing == ""
 
 
 def test_the_grid_has_all_recipes_and_ten_configurations() -> None:
-    every = cases(("fp32", "fp16", "bf16"))
-    first = {case.model for case in every[: len(BUILT_IN) + 10]}
+    all_cases = cases(("fp32", "fp16", "bf16"))
+    first = {case.model for case in all_cases[: len(BUILT_IN) + 10]}
     assert first == {*BUILT_IN, *CONFIGURATIONS} - {"gpt2-tiny"} and len(first) == len(BUILT_IN) + 10
     for name, values in (
         ("precision", {"fp32", "fp16", "bf16"}),
         ("checkpointing", {"no", "full"}),
         ("optimizer_kernel", {None, "for-loop", "foreach", "fused"} - {"foreach"}),
     ):
-        assert {getattr(case.settings, name) for case in every} == values
-    assert any("lora.r" in case.options for case in every)
-    assert len({case.id for case in [*every, *tiny()]}) == len(every) + 3
+        assert {getattr(case.settings, name) for case in all_cases} == values
+    assert any("lora.r" in case.options for case in all_cases)
+    assert len({case.id for case in [*all_cases, *tiny()]}) == len(all_cases) + 3
     assert {case.settings.precision for case in cases(("fp32",))} == {"fp32"}
-    assert all(Case.from_json(case.json()) == case for case in every)
+    assert all(Case.from_json(case.json()) == case for case in all_cases)

@@ -1,6 +1,6 @@
 import pytest
 import torch
-from benchmarks.legal.law_ai import DIFFERS, OPTIONS, PUBLISHED, summary, together
+from benchmarks.legal.law_ai import DIFFERS, OPTIONS, PUBLISHED, pooled_scores, summary
 
 from shoestring.recipe.finding import choose
 from shoestring.recipes.legal.metrics import scores
@@ -8,19 +8,19 @@ from shoestring.recipes.legal.metrics import scores
 ROLES = ("Facts", "Argument", "Statute")
 
 
-def test_roles_are_counted_over_all_folds_as_if_they_were_one() -> None:
+def test_pooled_scores_equal_scores_of_all_folds() -> None:
     torch.manual_seed(0)
-    truth, named = torch.randint(3, (200,)), torch.randint(3, (200,))
-    folds = [scores(named[part], truth[part], ROLES) for part in (slice(0, 70), slice(70, 200))]
-    whole = scores(named, truth, ROLES)
-    found = together([fold["classes"] for fold in folds])
-    assert found["macro_f1"] == pytest.approx(whole["macro_f1"])
-    assert found["f1"] == pytest.approx({role: whole["classes"][role]["f1"] for role in ROLES})
+    labels, predictions = torch.randint(3, (200,)), torch.randint(3, (200,))
+    folds = [scores(predictions[part], labels[part], ROLES) for part in (slice(0, 70), slice(70, 200))]
+    overall = scores(predictions, labels, ROLES)
+    pooled = pooled_scores([fold["classes"] for fold in folds])
+    assert pooled["macro_f1"] == pytest.approx(overall["macro_f1"])
+    assert pooled["f1"] == pytest.approx({role: overall["classes"][role]["f1"] for role in ROLES})
     means = summary(folds)["macro_f1"]
     assert means["mean"] == pytest.approx((folds[0]["macro_f1"] + folds[1]["macro_f1"]) / 2)
     assert means["majority"] == pytest.approx(sum(fold["majority_macro_f1"] for fold in folds) / 2)
 
 
-def test_its_options_are_understood_and_what_differs_is_said() -> None:
+def test_options_are_valid_and_differences_are_listed() -> None:
     choose("legal", OPTIONS)
     assert PUBLISHED and DIFFERS

@@ -1,4 +1,4 @@
-"""Scoring memory estimates: rows to scores, the table, and the loops whose runs were measured."""
+"""Scoring of memory estimates: rows to scores, the table, and the measured loops."""
 
 import csv
 import json
@@ -36,7 +36,7 @@ def configs(tmp_path: Path) -> Path:
     return tmp_path
 
 
-def scored(measured: int, estimate: int, *, oom: bool = False, fits: bool = True, high: int = 0) -> score.Score:
+def make_score(measured: int, estimate: int, *, oom: bool = False, fits: bool = True, high: int = 0) -> score.Score:
     return score.Score(
         row=ROW | {"xmem_bytes": str(2 * measured)},
         measured=measured,
@@ -48,95 +48,96 @@ def scored(measured: int, estimate: int, *, oom: bool = False, fits: bool = True
     )
 
 
-def figures(table: str, family: str, name: str) -> list[str]:
+def table_cells(table: str, family: str, name: str) -> list[str]:
     return next(line.split()[2:] for line in table.splitlines() if line.split()[:2] == [family, name])
 
 
-def scores_of(which: str, rows: list[dict[str, str]], configs: Path) -> list[dict[str, Any]]:
+def scores_of(set_name: str, rows: list[dict[str, str]], configs: Path) -> list[dict[str, Any]]:
     file = configs / "rows.csv"
-    with file.open("w", newline="", encoding="utf-8") as opened:
-        writer = csv.DictWriter(opened, rows[0])
+    with file.open("w", newline="", encoding="utf-8") as rows_file:
+        writer = csv.DictWriter(rows_file, rows[0])
         writer.writeheader()
         writer.writerows(rows)
     out = configs / "out.json"
-    assert score.main([which, str(file), "--configs", str(configs), "--json", str(out)]) == 0
-    found: list[dict[str, Any]] = json.loads(out.read_text("utf-8"))["rows"]
-    return found
+    assert score.main([set_name, str(file), "--configs", str(configs), "--json", str(out)]) == 0
+    scores: list[dict[str, Any]] = json.loads(out.read_text("utf-8"))["rows"]
+    return scores
 
 
-def test_a_file_of_rows_becomes_a_file_of_scores(configs: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_file_of_rows_becomes_file_of_scores(configs: Path, capsys: pytest.CaptureFixture[str]) -> None:
     pytest.importorskip("transformers")
     rows = [ROW, ROW | {"id": "X2", "model": "org/other"}, ROW | {"id": "X3", "gpu": "RTX 1"}]
     first, second, third = scores_of("xmem", rows, configs)
     assert first["id"] == "X1" and first["measured"] == 100_000_000
-    # At least the workspaces of cuBLAS, twice 8.125 MiB.
+    # At least the two workspaces of cuBLAS of 8.125 MiB each.
     assert 16 * 2**20 < first["low"] <= first["estimate"] <= first["high"] < 200 * 2**20
     assert "org--other.json" in second["skipped"]
-    assert third == {"id": "X3", "skipped": "no GPU RTX 1 is known"}
-    said = capsys.readouterr()
-    assert figures(said.out, "transformer", "xmem")[:2] == ["1", "20.00%"]
-    assert "X2: skipped" in said.err
+    assert third == {"id": "X3", "skipped": "unknown GPU RTX 1"}
+    output = capsys.readouterr()
+    assert table_cells(output.out, "transformer", "xmem")[:2] == ["1", "20.00%"]
+    assert "X2: skipped" in output.err
 
 
-def test_lora_rows_are_judged_as_allocated_with_reserved_told_apart(configs: Path) -> None:
+def test_lora_rows_compare_allocated_and_list_reserved(configs: Path) -> None:
     pytest.importorskip("peft")
     row = {"id": "L1", "model": "org/tiny", "micro_batch": "2", "seq_len": "16", "attention": "sdpa"}
     row |= {"checkpointing": "1", "lora_r": "2", "lora_alpha": "4", "quantization": "nf4"}
     row |= {"allocated_bytes": "100000000", "reserved_bytes": "200000000"}
-    found, unmeasured = scores_of("lora", [row, row | {"id": "L2", "allocated_bytes": ""}], configs)
-    assert found["measured"] == 100_000_000
-    assert found["reserved"] == {"measured": 200_000_000, "estimate": found["reserved"]["estimate"]}
-    assert found["reserved"]["estimate"] > found["estimate"] > found["low"]
+    row_score, unmeasured = scores_of("lora", [row, row | {"id": "L2", "allocated_bytes": ""}], configs)
+    assert row_score["measured"] == 100_000_000
+    assert row_score["reserved"] == {"measured": 200_000_000, "estimate": row_score["reserved"]["estimate"]}
+    assert row_score["reserved"]["estimate"] > row_score["estimate"] > row_score["low"]
     assert unmeasured == {"id": "L2", "skipped": "nothing was measured"}
 
 
-def test_full_trainings_are_of_models_written_here_and_of_the_hub(configs: Path) -> None:
+def test_training_rows_use_local_and_hub_models(configs: Path) -> None:
     pytest.importorskip("transformers")
     row = {"id": "T1", "gpu": "T4", "num_gpus": "1", "model": "gpt-11m", "precision": "fp32"}
     row |= {"optimizer": "torch AdamW lr3e-4 foreach=False", "micro_batch": "1", "seq_len_or_image": "8"}
     row |= {"checkpointing": "0", "allocated_bytes": "200000000"}
-    twice = row | {"id": "T2", "num_gpus": "2"}
-    hub = row | {"id": "T3", "model": "tiny", "precision": "fp16 AMP", "optimizer": "bnb AdamW8bit"}
-    image = row | {"id": "T4", "model": "resnet18-cifar", "seq_len_or_image": "32x32", "optimizer": "SGD m0.9"}
-    words = row | {"id": "T5", "model": "lstm-lm", "optimizer": "SGD", "gpu": "P100"}
-    wrong = row | {"id": "T6", "optimizer": "Lion"}
-    one, two, small, resnet, lstm, lion = scores_of("train", [row, twice, hub, image, words, wrong], configs)
-    # 10.9 million parameters, three times more as gradients and states, all in fp32.
-    assert one["estimate"] > 4 * 4 * 10_900_000
+    two_gpu_row = row | {"id": "T2", "num_gpus": "2"}
+    hub_row = row | {"id": "T3", "model": "tiny", "precision": "fp16 AMP", "optimizer": "bnb AdamW8bit"}
+    image_row = row | {"id": "T4", "model": "resnet18-cifar", "seq_len_or_image": "32x32", "optimizer": "SGD m0.9"}
+    text_row = row | {"id": "T5", "model": "lstm-lm", "optimizer": "SGD", "gpu": "P100"}
+    unknown_row = row | {"id": "T6", "optimizer": "Lion"}
+    rows = [row, two_gpu_row, hub_row, image_row, text_row, unknown_row]
+    one_gpu, two_gpus, hub, resnet, lstm, lion = scores_of("train", rows, configs)
+    # 10.9 million parameters, with gradients and two states each, all in fp32.
+    assert one_gpu["estimate"] > 4 * 4 * 10_900_000
     # The buckets of DistributedDataParallel are as large as all gradients.
-    assert two["estimate"] - one["estimate"] == pytest.approx(4 * 10_900_000, rel=0.05)
-    assert 0 < small["estimate"] < one["estimate"]
+    assert two_gpus["estimate"] - one_gpu["estimate"] == pytest.approx(4 * 10_900_000, rel=0.05)
+    assert 0 < hub["estimate"] < one_gpu["estimate"]
     assert resnet["estimate"] > 3 * 4 * 11_173_962
     assert lstm["estimate"] > 0
     assert "Lion" in lion["skipped"]
 
 
-def test_the_table_counts_errors_of_rows_that_fitted() -> None:
-    rows = [scored(100, 110), scored(100, 96), scored(100, 70), scored(100, 500, oom=True)]
-    table = score.table(rows, xmem.ROWS)
-    assert figures(table, "all", "shoestring") == ["3", "10.00%", "30.00%", "30.00%", "67%", "25.0%"]
-    assert figures(table, "all", "xmem")[:2] == ["3", "100.00%"]
-    assert "high end holds 33.3%" in table
+def test_table_counts_errors_of_fitting_rows() -> None:
+    scores = [make_score(100, 110), make_score(100, 96), make_score(100, 70), make_score(100, 500, oom=True)]
+    table = score.table(scores, xmem.ROWS)
+    assert table_cells(table, "all", "shoestring") == ["3", "10.00%", "30.00%", "30.00%", "67%", "25.0%"]
+    assert table_cells(table, "all", "xmem")[:2] == ["3", "100.00%"]
+    assert "high end: above 33.3%" in table
 
 
-def test_fits_is_wrong_only_where_it_was_said() -> None:
-    rows = [scored(100, 100), scored(100, 500, oom=True, fits=False)]
-    assert figures(score.table(rows, xmem.ROWS), "all", "shoestring")[-1] == "0.0%"
+def test_wrong_fits_are_counted_among_estimated_fits() -> None:
+    scores = [make_score(100, 100), make_score(100, 500, oom=True, fits=False)]
+    assert table_cells(score.table(scores, xmem.ROWS), "all", "shoestring")[-1] == "0.0%"
 
 
 @pytest.mark.parametrize(("share", "value"), [(0.5, 5), (0.9, 9), (0.91, 10), (1.0, 10)])
-def test_percentiles_are_values_of_the_list(share: float, value: int) -> None:
+def test_percentiles_are_elements_of_the_list(share: float, value: int) -> None:
     assert score.percentile(range(1, 11), share) == value
 
 
-def test_a_long_line_is_all_but_certain_in_a_large_batch(configs: Path) -> None:
+def test_large_batches_almost_certainly_contain_a_long_line(configs: Path) -> None:
     text = xmem.Text(name="org/tiny", optimizer_name="SGD", zero_grad=0, configs=configs)
-    shorter = [sum(text.first_batches(size).values()) for size in (1, 5, 10, 40)]
-    assert shorter == sorted(shorter, reverse=True)
-    assert shorter[0] > 0.9 and shorter[1] > 0.5 and shorter[-1] < 0.001
+    probabilities = [sum(text.first_batches(size).values()) for size in (1, 5, 10, 40)]
+    assert probabilities == sorted(probabilities, reverse=True)
+    assert probabilities[0] > 0.9 and probabilities[1] > 0.5 and probabilities[-1] < 0.001
 
 
-class Line(xmem.Run):
+class LinearRun(xmem.Run):
     def forward(self, model: torch.nn.Module, batch: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
         outputs = model(batch)
         return outputs, outputs.sum()
@@ -146,10 +147,10 @@ class Line(xmem.Run):
     ("zero_grad", "at_forward", "at_backward", "after_step"),
     [(0, False, False, True), (1, True, False, True), (2, False, False, False)],
 )
-def test_gradients_are_cleared_where_the_row_says(
+def test_gradients_are_cleared_at_the_rows_place(
     zero_grad: int, at_forward: bool, at_backward: bool, after_step: bool
 ) -> None:
-    run = Line(name="line", optimizer_name="SGD", zero_grad=zero_grad)
+    run = LinearRun(name="line", optimizer_name="SGD", zero_grad=zero_grad)
     model = torch.nn.Linear(2, 2)
     optimizer = run.optimizer(model)
     alive: list[bool] = []
@@ -164,14 +165,14 @@ def test_gradients_are_cleared_where_the_row_says(
     assert alive[3:] == [at_forward, at_backward, after_step]
 
 
-def test_outputs_live_until_the_next_have_their_name() -> None:
-    run = Line(name="line", optimizer_name="SGD", zero_grad=0)
+def test_outputs_live_until_the_next_step() -> None:
+    run = LinearRun(name="line", optimizer_name="SGD", zero_grad=0)
     model = torch.nn.Linear(2, 2)
     run.optimizer(model)
     run.loss(model, torch.zeros(1, 2))
-    assert sum(tensor.numel() for tensor in tensors(list(run._last))) == 2 + 1 + 2
+    assert sum(tensor.numel() for tensor in tensors(list(run._last_step))) == 2 + 1 + 2
 
 
-def test_an_unknown_optimizer_is_named() -> None:
+def test_unknown_optimizer_is_named() -> None:
     with pytest.raises(UsageError, match="has no Lamb"):
-        Line(name="line", optimizer_name="Lamb", zero_grad=0).optimizer(torch.nn.Linear(1, 1))
+        LinearRun(name="line", optimizer_name="Lamb", zero_grad=0).optimizer(torch.nn.Linear(1, 1))

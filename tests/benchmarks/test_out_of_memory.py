@@ -1,4 +1,4 @@
-"""The exhaustion of a GPU, all but the GPU."""
+"""The out-of-memory benchmark, as a dry run on the CPU."""
 
 import json
 
@@ -9,13 +9,13 @@ from benchmarks.gpu import out_of_memory
 from shoestring.units import GIB
 
 
-def test_without_a_gpu_it_is_refused(monkeypatch, capsys):
+def test_missing_gpu_is_refused(monkeypatch, capsys):
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
     assert out_of_memory.main([]) == 2
     assert "no NVIDIA GPU" in capsys.readouterr().err
 
 
-def test_a_dry_run_goes_through_every_phase(tmp_path, capsys):
+def test_dry_run_covers_every_phase(tmp_path, capsys):
     out = tmp_path / "deep" / "out.json"
     assert out_of_memory.main(["--dry-run", "--json", str(out)]) == 0
     rows = json.loads(out.read_text())["rows"]
@@ -31,11 +31,11 @@ def test_a_dry_run_goes_through_every_phase(tmp_path, capsys):
 @pytest.mark.parametrize(
     "change", [{"same_bits": False}, {"after_bytes": [5, 6]}, {"failures": []}, {"after_bytes": []}]
 )
-def test_memory_that_is_not_back_and_other_bits_are_no_success(change):
+def test_leaked_memory_and_other_bits_are_failures(change):
     row = {"phase": "forward", "precision": "fp32", "failures": ["x"], "before_bytes": 5, "after_bytes": [5, 5]}
     assert out_of_memory.Row(**row, same_bits=True).good
     assert not out_of_memory.Row(**{**row, "same_bits": True, **change}).good
 
 
-def test_the_limit_is_a_t4s():
+def test_limit_is_the_memory_of_a_t4():
     assert 14.55 < out_of_memory.LIMIT_BYTES / GIB < 14.57

@@ -43,7 +43,7 @@ def read_only_disk_facts() -> Facts:
     ("facts", "status", "last_line"),
     [
         (make_facts(on="l4", driver=make_driver(L4), platform=None), 0, "passes"),
-        (make_facts(), 0, "passes; mind: bf16, attention"),
+        (make_facts(), 0, "passes with warnings: bf16, attention"),
         (read_only_disk_facts(), 1, "fails: disk"),
     ],
 )

@@ -1,64 +1,65 @@
 import pytest
 
-from shoestring.monitor.bound import HELP, Spent, bound, helps, spent, told
+from shoestring.monitor.bound import ADVICE, TimeBreakdown, advice, bottleneck, spent, told
 
 WINDOW = {"event": "progress", "seconds": 10.0, "waiting_seconds": 1.0}
 
 
-def session(*more, windows=10, **fields):
-    return [*[{**WINDOW, **fields}] * windows, *more, {"event": "stop", "seconds": 150.0}]
+def session(*extra_events, windows=10, **fields):
+    return [*[{**WINDOW, **fields}] * windows, *extra_events, {"event": "stop", "seconds": 150.0}]
 
 
 def test_every_second_of_a_session_has_one_cause():
-    saved = {"event": "save", "seconds": 9.0, "stall_seconds": 2.0}
-    where = spent(session(saved, saved, {"event": "evaluation", "seconds": 16.0}))
-    assert where == Spent(input=10, launches=None, arithmetic=90, saving=4, evaluating=16, starting=30)
-    assert where.total == 150 and where.share("arithmetic") == pytest.approx(0.6)
+    save = {"event": "save", "seconds": 9.0, "stall_seconds": 2.0}
+    breakdown = spent(session(save, save, {"event": "evaluation", "seconds": 16.0}))
+    assert breakdown == TimeBreakdown(input=10, launches=None, arithmetic=90, saving=4, evaluating=16, starting=30)
+    assert breakdown.total == 150 and breakdown.share("arithmetic") == pytest.approx(0.6)
 
 
-def test_what_a_gpu_is_idle_for_and_not_for_data_is_launches():
+def test_gpu_idle_time_without_data_waits_is_launches():
     assert spent(session(gpu_utilisation=0.6)).launches == pytest.approx(100 * 0.4 - 10)
     assert spent(session(gpu_utilisation=0.95)).launches == 0.0
-    half = [*session(gpu_utilisation=0.5, windows=5), *session(gpu_utilisation=None, windows=5)]
-    assert spent(half, 150).launches == pytest.approx(100 * 0.5 - 10)  # the samples there are stand for the rest
+    half_sampled = [*session(gpu_utilisation=0.5, windows=5), *session(gpu_utilisation=None, windows=5)]
+    # Events without a sample count with the mean of the others.
+    assert spent(half_sampled, 150).launches == pytest.approx(100 * 0.5 - 10)
 
 
-def test_a_session_that_was_killed_has_no_stop_event_and_no_time_to_start():
-    where = spent(session()[:-1])
-    assert (where.total, where.starting) == (100, 0)
+def test_killed_session_without_stop_event_has_no_starting_time():
+    breakdown = spent(session()[:-1])
+    assert (breakdown.total, breakdown.starting) == (100, 0)
 
 
-def test_a_save_that_does_not_say_how_long_it_stood_in_the_way_did_so_all_the_time():
+def test_save_without_stall_seconds_counts_all_its_seconds():
     assert spent(session({"event": "save", "seconds": 9.0})).saving == 9
 
 
-def of(**seconds):
-    return Spent(**{**dict.fromkeys(HELP, 0.0), "arithmetic": 10.0, **seconds})
+def breakdown_with(**seconds):
+    return TimeBreakdown(**{**dict.fromkeys(ADVICE, 0.0), "arithmetic": 10.0, **seconds})
 
 
 @pytest.mark.parametrize("cause", ["input", "launches", "saving", "evaluating", "starting"])
-def test_the_bound_is_what_takes_the_most(cause):
-    assert bound(of(**{cause: 11.0})) == cause
-    assert bound(of(**{cause: 9.0})) == "arithmetic"
+def test_bottleneck_is_the_largest_cause(cause):
+    assert bottleneck(breakdown_with(**{cause: 11.0})) == cause
+    assert bottleneck(breakdown_with(**{cause: 9.0})) == "arithmetic"
 
 
-def test_help_is_for_the_bound_and_for_what_takes_more_than_is_tolerated():
-    assert helps(of()) == [("arithmetic", HELP["arithmetic"])]
-    assert [cause for cause, _ in helps(of(input=2.0, saving=0.5, launches=20.0))] == ["launches", "input"]
+def test_advice_covers_bottleneck_and_causes_above_threshold():
+    assert advice(breakdown_with()) == [("arithmetic", ADVICE["arithmetic"])]
+    assert [cause for cause, _ in advice(breakdown_with(input=2.0, saving=0.5, launches=20.0))] == ["launches", "input"]
 
 
-def test_before_any_update_there_is_no_bound():
-    where = spent([{"event": "stop", "seconds": 3.0}])
-    assert bound(where) is None and helps(where) == []
-    assert told(where) == "bound by nothing yet: no update was made"
+def test_no_bottleneck_before_the_first_update():
+    breakdown = spent([{"event": "stop", "seconds": 3.0}])
+    assert bottleneck(breakdown) is None and advice(breakdown) == []
+    assert told(breakdown) == "no bottleneck known: no update was completed"
 
 
-def test_in_a_line():
-    said = told(of(input=30.0))
-    assert said.startswith("bound by input: input 75.0%, launches 0.0%, arithmetic 25.0%, saving 0.0%")
-    assert "launches among it" not in said and HELP["input"] in said
-    assert "launches among it" in told(of(launches=None))
+def test_description_in_one_line():
+    line = told(breakdown_with(input=30.0))
+    assert line.startswith("bottleneck: input (input 75.0%, launches 0.0%, arithmetic 25.0%, saving 0.0%")
+    assert "includes launches" not in line and ADVICE["input"] in line
+    assert "includes launches" in told(breakdown_with(launches=None))
 
 
-def test_numbers_that_are_none_count_nothing():
+def test_invalid_numbers_count_as_zero():
     assert spent([{"event": "progress", "seconds": "nan", "waiting_seconds": None}, {"event": "save"}]).total == 0

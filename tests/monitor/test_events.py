@@ -34,7 +34,7 @@ def test_sessions_are_counted_from_the_record(tmp_path):
             record.emit("session", update=0)
 
 
-def test_a_torn_line_is_skipped_and_does_not_swallow_the_next(tmp_path):
+def test_incomplete_line_is_skipped_and_next_line_survives(tmp_path):
     path = tmp_path / "events.jsonl"
     with events.Events(path) as record:
         record.emit("session", update=0)
@@ -43,19 +43,19 @@ def test_a_torn_line_is_skipped_and_does_not_swallow_the_next(tmp_path):
     assert [event["event"] for event in events.read(path)] == ["session"]
     with events.Events(path) as record:
         record.emit("session", update=7)
-        record.emit("note", message="on we go")
+        record.emit("note", message="continued")
     assert [event["event"] for event in events.read(path)] == ["session", "session", "note"]
 
 
-def test_a_line_cut_short_by_a_full_disk_is_lost_and_counted_in_the_next(tmp_path, monkeypatch):
+def test_next_event_counts_lines_lost_on_full_disk(tmp_path, monkeypatch):
     path = tmp_path / "events.jsonl"
     write = os.write
     with events.Events(path) as record:
         monkeypatch.setattr(os, "write", lambda file, data: write(file, data[:5]))
         record.emit("note", message="lost")
         monkeypatch.setattr(os, "write", write)
-        record.emit("note", message="kept")
-    assert [(event["message"], event["lost"]) for event in events.read(path)] == [("kept", 1)]
+        record.emit("note", message="written")
+    assert [(event["message"], event["lost"]) for event in events.read(path)] == [("written", 1)]
 
 
 def test_numbers_that_are_not_finite_stay_readable_json(tmp_path):
@@ -63,40 +63,39 @@ def test_numbers_that_are_not_finite_stay_readable_json(tmp_path):
     with events.Events(path) as record:
         record.emit("evaluation", metrics={"loss": math.nan, "bounds": (-math.inf, math.inf)})
 
-    def refuse(name):
+    def reject_constant(name):
         raise AssertionError(f"{name} is not JSON")
 
-    metrics = json.loads(path.read_bytes(), parse_constant=refuse)["metrics"]
+    metrics = json.loads(path.read_bytes(), parse_constant=reject_constant)["metrics"]
     assert metrics == {"loss": "nan", "bounds": ["-inf", "inf"]}
 
 
-def test_reading_leaves_out_what_is_no_event(tmp_path):
+def test_reading_skips_lines_that_are_not_events(tmp_path):
     path = tmp_path / "events.jsonl"
     assert list(events.read(path)) == []
     path.write_text('[1]\n{"event": "note"}\n{"event": "note", "session": "1", "time": 0}\n\n')
     assert list(events.read(path)) == []
 
 
-def happened(event, update, session=1, **fields):
+def make_event(event, update, session=1, **fields):
     return {"event": event, "update": update, "session": session, "time": 0.0, **fields}
 
 
-def test_work_done_again_counts_once():
+def test_repeated_work_counts_once():
     killed = [
-        happened("session", 0),
-        happened("progress", 10),
-        happened("save", 10),
-        happened("progress", 20),
-        happened("evaluation", 20, part="validation"),
+        make_event("session", 0),
+        make_event("progress", 10),
+        make_event("save", 10),
+        make_event("progress", 20),
+        make_event("evaluation", 20, part="validation"),
         {"event": "note", "message": "stays", "session": 1, "time": 0.0},
     ]
-    again = [happened("session", 10, 2), happened("progress", 20, 2)]
-    kept = events.current([*killed, *again])
-    assert kept == [*killed[:3], killed[5], *again]
+    repeated = [make_event("session", 10, 2), make_event("progress", 20, 2)]
+    assert events.current([*killed, *repeated]) == [*killed[:3], killed[5], *repeated]
 
 
-def test_two_evaluations_of_one_update_count_once_for_each_part():
-    first = happened("evaluation", 20, part="validation")
-    test = happened("evaluation", 20, part="test")
-    again = happened("evaluation", 20, session=2, part="validation")
-    assert events.current([first, test, again]) == [test, again]
+def test_repeated_evaluations_count_once_per_part():
+    first = make_event("evaluation", 20, part="validation")
+    test = make_event("evaluation", 20, part="test")
+    repeated = make_event("evaluation", 20, session=2, part="validation")
+    assert events.current([first, test, repeated]) == [test, repeated]

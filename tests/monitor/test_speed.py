@@ -13,14 +13,14 @@ def test_unknown_until_a_second_measurement():
     assert speed.seconds_for(10) == pytest.approx(20)
 
 
-def test_the_past_fades():
+def test_old_measurements_lose_weight():
     speed = Speed(memory_seconds=10)
     for seconds in (1.0, *[1.0] * 100, *[2.0] * 50):
         speed.add(updates=1, samples=10, seconds=seconds)
     assert speed.samples_per_second() == pytest.approx(5, rel=0.01)
 
 
-def test_how_finely_it_is_measured_does_not_matter_much():
+def test_speed_does_not_depend_on_measurement_length():
     coarse, fine = Speed(), Speed()
     for _ in range(40):
         coarse.add(updates=10, samples=100, seconds=5.0)
@@ -29,10 +29,10 @@ def test_how_finely_it_is_measured_does_not_matter_much():
     assert coarse.seconds_for(100) == pytest.approx(fine.seconds_for(100))
 
 
-def test_what_is_left_includes_saves_and_evaluations_as_before():
+def test_remaining_time_includes_saves_and_evaluations():
     speed = Speed()
-    speed.add(updates=1, samples=1, seconds=1.0, beside=100.0)
+    speed.add(updates=1, samples=1, seconds=1.0, other_seconds=100.0)
     for number in range(10):
-        speed.add(updates=1, samples=1, seconds=1.0, beside=5.0 if number == 3 else 0.0)
+        speed.add(updates=1, samples=1, seconds=1.0, other_seconds=5.0 if number == 3 else 0.0)
     assert speed.seconds_for(20) == pytest.approx(30)
     assert speed.samples_per_second() == pytest.approx(1)

@@ -1,4 +1,4 @@
-"""A made-up run that has seen everything: a pause, a kill, an out-of-memory, a damaged checkpoint, a finish."""
+"""Synthetic runs: one with a pause, a kill, an out-of-memory, a damaged checkpoint and a finish, and two short ones."""
 
 import json
 import math
@@ -63,14 +63,14 @@ BEGIN = 1_760_000_000.0
 
 
 class Writer:
-    """Appends events, with a clock of its own."""
+    """Appends events with a simulated clock."""
 
     def __init__(self, path):
-        self.path, self.now, self.session = path, BEGIN, 0
+        self.path, self.time, self.session = path, BEGIN, 0
 
     def emit(self, event, **fields):
         with self.path.open("a") as file:
-            file.write(json.dumps({"time": self.now, "session": self.session, "event": event, **fields}) + "\n")
+            file.write(json.dumps({"time": self.time, "session": self.session, "event": event, **fields}) + "\n")
 
     def begin(self, update):
         self.session += 1
@@ -88,46 +88,46 @@ class Writer:
 
 
 def train(writer, first, last, noise):
-    """Progress from `first` to `last`, an evaluation after each 300 updates."""
+    """Write progress from `first` to `last`, with an evaluation every 300 updates."""
     for update in range(first + 5, last + 1, 5):
-        done = update / 3000
+        progress = update / 3000
         seconds = 2.4 + 0.25 * noise.random() + (6 if update == first + 5 else 0)
-        writer.now += seconds
+        writer.time += seconds
         writer.emit(
             "progress",
             update=update,
             epoch=update // 300,
             updates=5,
-            loss=0.35 + 0.6 * math.exp(-5 * done) + 0.03 * noise.gauss(0, 1),
-            learning_rate=1e-3 * min(1, update / 150) * 0.5 * (1 + math.cos(math.pi * done)),
-            gradient_norm=0.6 + 1.5 * math.exp(-8 * done) + 0.15 * noise.random(),
+            loss=0.35 + 0.6 * math.exp(-5 * progress) + 0.03 * noise.gauss(0, 1),
+            learning_rate=1e-3 * min(1, update / 150) * 0.5 * (1 + math.cos(math.pi * progress)),
+            gradient_norm=0.6 + 1.5 * math.exp(-8 * progress) + 0.15 * noise.random(),
             seconds=seconds,
             samples=1280,
             memory_bytes=(5400 + min(update, 400) // 2) * MIB,
             skipped=int(update == first + 5),
         )
         if update % 300 == 0:
-            writer.now += 8
+            writer.time += 8
             writer.emit(
                 "evaluation",
                 update=update,
                 epoch=update // 300,
                 part="validation",
-                metrics=metrics(done, noise),
+                metrics=metrics(progress, noise),
                 seconds=8.0,
-                best=done <= 0.8,
+                best=progress <= 0.8,
             )
         if update % 250 == 0:
-            writer.now += 1.5
+            writer.time += 1.5
             writer.emit("save", update=update, bytes=476 * MIB, seconds=1.5, kind="full")
 
 
-def metrics(done, noise):
+def metrics(progress, noise):
     return {
-        "loss": 0.42 + 0.5 * math.exp(-5 * done) + (0.15 * (done - 0.8) if done > 0.8 else 0),
-        "accuracy": 0.84 - 0.35 * math.exp(-4 * done) + 0.01 * noise.random(),
+        "loss": 0.42 + 0.5 * math.exp(-5 * progress) + (0.15 * (progress - 0.8) if progress > 0.8 else 0),
+        "accuracy": 0.84 - 0.35 * math.exp(-4 * progress) + 0.01 * noise.random(),
         "majority_accuracy": 0.612,
-        "macro_f1": 0.71 - 0.45 * math.exp(-3 * done) + 0.01 * noise.random(),
+        "macro_f1": 0.71 - 0.45 * math.exp(-3 * progress) + 0.01 * noise.random(),
         "majority_macro_f1": 0.253,
         "confusion": [[410, 32, 8], [51, 260, 20], [12, 31, 76]],
     }
@@ -143,33 +143,33 @@ def write_state(path, **fields):
 
 
 def finished(path):
-    """Four sessions: out of memory once and paused, killed by the platform, paused, finished."""
+    """Write four sessions: out of memory once and paused, killed by the platform, paused, finished."""
     path.mkdir(parents=True, exist_ok=True)
     (path / "plan.json").write_text(json.dumps(PLAN))
     writer, noise = Writer(path / "events.jsonl"), random.Random(0)
     writer.begin(0)
     writer.emit("oom", update=3, micro_batch=128, retried_with=64, message="asked for 1.20 GiB, 0.70 GiB were free")
     train(writer, 0, 1100, noise)
-    stop(writer, 1100, "paused", "the session's limit of 12 h is near", writer.now - BEGIN, 1100)
-    writer.now += 1500
+    stop(writer, 1100, "paused", "the session's limit of 12 h is near", writer.time - BEGIN, 1100)
+    writer.time += 1500
     writer.begin(1100)
     train(writer, 1100, 1640, noise)
     with writer.path.open("a") as file:
         file.write('{"time": 1760002000.0, "session": 2, "event": "prog\n')
-    writer.now += 400
+    writer.time += 400
     writer.begin(1500)
     writer.emit("damaged", path="checkpoints/update-00001640", file="model.safetensors", why="sha256 differs")
-    began = writer.now
+    session_start = writer.time
     train(writer, 1500, 2400, noise)
-    stop(writer, 2400, "paused", "stopped by SIGTERM", writer.now - began, 900)
-    writer.now += 900
+    stop(writer, 2400, "paused", "stopped by SIGTERM", writer.time - session_start, 900)
+    writer.time += 900
     writer.begin(2400)
-    began = writer.now
+    session_start = writer.time
     train(writer, 2400, 3000, noise)
     test = metrics(1, noise)
     writer.emit("evaluation", update=3000, epoch=10, part="test", metrics=test, seconds=9.0, best=False)
     writer.emit("save", update=3000, bytes=159 * MIB, seconds=0.4, kind="light")
-    stop(writer, 3000, "finished", "all updates are done", writer.now - began, 600)
+    stop(writer, 3000, "finished", "all updates are done", writer.time - session_start, 600)
     write_state(
         path,
         status="finished",
@@ -184,7 +184,7 @@ def finished(path):
 
 
 def just_started(path):
-    """A first session that has not made an update yet."""
+    """Write a first session without a completed update."""
     path.mkdir(parents=True, exist_ok=True)
     (path / "plan.json").write_text(json.dumps(PLAN))
     Writer(path / "events.jsonl").begin(0)
@@ -193,13 +193,13 @@ def just_started(path):
 
 
 def failed(path):
-    """One session that ended in an error, of a recipe without validation data."""
+    """Write one failed session of a recipe without validation data."""
     path.mkdir(parents=True, exist_ok=True)
     (path / "plan.json").write_text(json.dumps(PLAN))
     writer = Writer(path / "events.jsonl")
     writer.begin(0)
     train(writer, 0, 200, random.Random(1))
     stop(writer, 200, "failed", "loss is nan\nat update 201", 100.0, 200)
-    again = "shoestring train temporal --run runs/temporal"
-    write_state(path, status="failed", update=200, total_updates=3000, epoch=0, reason="loss is nan", next=again)
+    command = "shoestring train temporal --run runs/temporal"
+    write_state(path, status="failed", update=200, total_updates=3000, epoch=0, reason="loss is nan", next=command)
     return path

@@ -17,5 +17,5 @@ def test_joining_markup_with_text_escapes_the_text():
     assert isinstance(join(["a"]), Markup)
 
 
-def test_numbers_stand_on_the_right():
+def test_numeric_columns_are_right_aligned():
     assert '<td>a</td><td class="number">1</td>' in table(["x", "y"], [["a", "1"]], numeric=(1,))

@@ -1,4 +1,4 @@
-"""What a notebook shows; of a plan: tests/plan/test_plan.py."""
+"""The notebook display of estimates and comparisons; that of plans is tested in tests/plan/test_plan.py."""
 
 import re
 from html.parser import HTMLParser
@@ -10,15 +10,15 @@ from shoestring.units import bytes_text
 from tests.mine import Mine
 
 
-class Odd(Mine):
+class OddlyNamedRecipe(Mine):
     pass
 
 
-Odd.__name__ = "<odd> & 'co'"
+OddlyNamedRecipe.__name__ = "<odd> & 'co'"
 
 
 class Reader(HTMLParser):
-    """Holds every tag against the one that closes it, and gathers the text."""
+    """Checks that every tag is closed, and collects the text."""
 
     def __init__(self):
         super().__init__()
@@ -45,11 +45,11 @@ def read(html):
 
 @pytest.fixture(scope="module")
 def comparison():
-    return shoestring.compare(Odd(), ["kaggle-t4", "t4"])
+    return shoestring.compare(OddlyNamedRecipe(), ["kaggle-t4", "t4"])
 
 
-def test_an_estimate_is_its_verdict_and_its_parts():
-    estimate = shoestring.estimate(Odd(), on="t4")
+def test_estimate_shows_verdict_and_memory_parts():
+    estimate = shoestring.estimate(OddlyNamedRecipe(), on="t4")
     html = estimate._repr_html_()
     texts = read(html)
     assert texts[0] == "<odd> & 'co' on t4"
@@ -61,14 +61,14 @@ def test_an_estimate_is_its_verdict_and_its_parts():
     assert any(text.startswith(f"{bytes_text(estimate.peak_bytes)} at the peak") for text in texts)
 
 
-def test_a_comparison_is_a_line_for_each_target_and_every_plan(comparison):
+def test_comparison_shows_each_target_and_every_plan(comparison):
     html = comparison._repr_html_()
     texts = read(html)
     assert texts.index("target") < texts.index("kaggle-t4") < texts.index("t4") < texts.index("<odd> & 'co' on t4")
     assert html.endswith("".join(plan._repr_html_() for plan in comparison.plans))
 
 
-def test_a_plan_lists_its_reasons_each_on_a_line(comparison):
+def test_plan_shows_each_reason_on_its_own_line(comparison):
     plan = comparison.plans[0]
     html = plan._repr_html_()
     assert set(plan.reasons) <= set(read(html))

@@ -1,8 +1,8 @@
-"""The guide's GRPO: TRL's own trainer as its fork configures it, one completion in a microbatch.
+"""The guide's GRPO: the trainer of TRL as its fork configures it, with one completion per microbatch.
 
-Its activations are checkpointed, which is TRL's default; all completions of an update are written at once, which is
-TRL's default as well. bf16 where the GPU has it (fp16 where it only emulates it), fp32 on a CPU. Its checkpoint is what
-transformers' trainer saves: adapters, AdamW's states, schedule, random numbers, the processor. Here after an epoch.
+Activation checkpointing and generating all completions of an update at once are defaults of TRL. Precision is bf16
+where the GPU supports it (fp16 where it only emulates bf16), and fp32 on a CPU. The checkpoint is that of the trainer
+of transformers, saved after an epoch: adapters, AdamW states, schedule, random number states and the processor.
 """
 
 from __future__ import annotations
@@ -28,20 +28,20 @@ if TYPE_CHECKING:
 
 
 def digits(completion: str, _: Mapping[str, Any]) -> float:
-    """The share of a completion that is digits: random weights can earn it, and none of the seven rewards."""
+    """Return the share of digits in a completion, a reward that random weights can earn, unlike the seven rewards."""
     return sum(map(str.isdigit, completion)) / max(len(completion), 1)
 
 
 class Digits(Chart):
-    """The recipe, rewarded for digits and judged by them: the loss GRPO holds near 0, whatever is learnt."""
+    """The recipe with digits as reward and metric, because the loss of GRPO stays near 0 whatever the model learns."""
 
     def rewards(self) -> dict[str, Reward]:
         return {"digits": digits}
 
     def measured(self, model: Any, charts: Any, _: object) -> dict[str, float]:
-        """The mean reward of completions, drawn as in training."""
-        reading = read_by(self)
-        given = reading.apply_chat_template(
+        """Return the mean reward of completions, sampled as in training."""
+        processor = build_processor(self)
+        inputs = processor.apply_chat_template(
             conversation=[training._conversation(charts[index]) for index in range(len(charts))],
             add_generation_prompt=True, tokenize=True, return_dict=True, return_tensors="pt",
             processor_kwargs={"padding": True},
@@ -49,22 +49,22 @@ class Digits(Chart):
         seed_all(derive(self.options.seed, "held out"))
         model.eval()
         with torch.no_grad():
-            tokens = model.generate(**given, max_new_tokens=self.options.completion_len, do_sample=True, top_k=0)
-        texts = reading.tokenizer.batch_decode(tokens[:, given["input_ids"].shape[1] :], skip_special_tokens=True)
+            tokens = model.generate(**inputs, max_new_tokens=self.options.completion_len, do_sample=True, top_k=0)
+        texts = processor.tokenizer.batch_decode(tokens[:, inputs["input_ids"].shape[1] :], skip_special_tokens=True)
         return {"reward": sum(digits(text, {}) for text in texts) / len(texts)}
 
 
 RECIPE = Digits
 
 
-def read_by(recipe: Chart) -> Any:
-    """The processor of its texts and images, once `data()` was called."""
+def build_processor(recipe: Chart) -> Any:
+    """Build the processor of texts and images; `data()` must have been called before."""
     assert recipe._whole is not None
     return training.reader(recipe.options, recipe._whole)
 
 
 def train(loaded: LoadedRecipe, model: nn.Module, folder: Path, device: torch.device) -> None:
-    """Train `model` in place; the checkpoint lies in `folder`."""
+    """Train `model` in place and save the checkpoint in `folder`."""
     options = loaded.recipe.options
     half = device.type == "cuda"
     bf16 = half and torch.cuda.is_bf16_supported(including_emulation=False)
@@ -94,6 +94,6 @@ def train(loaded: LoadedRecipe, model: nn.Module, folder: Path, device: torch.de
         reward_funcs=[training._for_trl(name, reward) for name, reward in loaded.recipe.rewards().items()],
         args=arguments,
         train_dataset=training.as_dataset(loaded.data()["train"]),
-        processing_class=read_by(loaded.recipe),
+        processing_class=build_processor(loaded.recipe),
     )
     trainer.train()

@@ -1,8 +1,8 @@
-"""The guide's GLF-CR: whole batches in fp32, filters as published, Adam's states in its checkpoint.
+"""The guide's GLF-CR: whole batches in fp32, filters as published, and Adam states in the checkpoint.
 
-Without its CUDA operator a filter copies every pixel's square and its kernel next to each other; features lie channel
-by channel. The rest is the recipe's own network. Beside the recipe, gradients are clipped, as its loop does. What its
-loop does after errors (goes on without the batch) and at the end of an epoch (validates) is left out.
+Without its CUDA operator, a filter copies the neighborhood of every pixel beside its kernel; features are stored
+channel by channel. The rest is the network of the recipe. Gradients are clipped, as in the guide's loop. Its error
+handling (skipping the batch) and its validation after each epoch are left out.
 """
 
 from __future__ import annotations
@@ -23,11 +23,11 @@ from shoestring.recipes.cloud.network import KERNEL, CloudRemoval, Fusion
 
 CLIP_NORM = 1.0
 WORKERS = 4
-"""Fewer where there are not as many cores; two batches each are fetched ahead."""
+"""At most the number of CPU cores; each worker prefetches two batches."""
 
 
 def train(loaded: LoadedRecipe, model: nn.Module, folder: Path, device: torch.device) -> None:
-    """Train `model` in place; the checkpoint lies in `folder`."""
+    """Train `model` in place and save the checkpoint in `folder`."""
     on_gpu, before = device.type == "cuda", torch.backends.cudnn.benchmark
     torch.backends.cudnn.benchmark = True
     loader = DataLoader(
@@ -43,31 +43,31 @@ def train(loaded: LoadedRecipe, model: nn.Module, folder: Path, device: torch.de
     optimizer = recipe.optimizer(model)
     total = loaded.epochs * len(loader)
     schedule = torch.optim.lr_scheduler.LambdaLR(optimizer, lambda update: recipe.schedule(update, len(loader), total))
-    as_published(model)
+    use_published_forwards(model)
     model.to(device).train()
     for _ in range(loaded.epochs):
         for batch in loader:
-            loss = recipe.loss(model, tuple(each.to(device) for each in batch))
+            loss = recipe.loss(model, tuple(tensor.to(device) for tensor in batch))
             optimizer.zero_grad()
             loss.backward()
             nn.utils.clip_grad_norm_(model.parameters(), CLIP_NORM)
             optimizer.step()
             schedule.step()
-            loss.item()  # for the epoch's mean
+            loss.item()  # for the mean of the epoch
     states = {"model": model, "optimizer": optimizer, "scheduler": schedule}
-    torch.save({name: each.state_dict() for name, each in states.items()}, folder / "checkpoint.pt")
+    torch.save({name: part.state_dict() for name, part in states.items()}, folder / "checkpoint.pt")
     torch.backends.cudnn.benchmark = before
 
 
-def as_published(model: nn.Module) -> None:
-    """Have the modules of `model` do what they do in the published way."""
-    ways: dict[type, Callable[..., Any]] = {CloudRemoval: removed, Fusion: fused}
+def use_published_forwards(model: nn.Module) -> None:
+    """Replace forwards of the modules of `model` with the published implementation."""
+    forwards: dict[type, Callable[..., Any]] = {CloudRemoval: removal_forward, Fusion: fusion_forward}
     for module in model.modules():
-        if type(module) in ways:
-            module.forward = partial(ways[type(module)], module)
+        if type(module) in forwards:
+            module.forward = partial(forwards[type(module)], module)
 
 
-def removed(model: CloudRemoval, cloudy: Tensor, radar: Tensor) -> Tensor:
+def removal_forward(model: CloudRemoval, cloudy: Tensor, radar: Tensor) -> Tensor:
     first = Pair(*(shallow(model.shrink(image)) for shallow, image in zip(model.shallow, (cloudy, radar), strict=True)))
     images = Pair(*(deeper(image) for deeper, image in zip(model.deeper, first, strict=True)))
     optical = []
@@ -77,21 +77,21 @@ def removed(model: CloudRemoval, cloudy: Tensor, radar: Tensor) -> Tensor:
     return model.enlarge(model.gather(torch.cat(optical, dim=1)) + first.optical) + cloudy
 
 
-def fused(fusion: Fusion, images: Pair) -> Pair:
-    of_optical, of_radar = fusion.gates
-    filtered = filtered_by_squares(images.radar, fusion.kernels(torch.cat(images, dim=1)))
+def fusion_forward(fusion: Fusion, images: Pair) -> Pair:
+    optical_gate, radar_gate = fusion.gates
+    filtered = filter_neighborhoods(images.radar, fusion.kernels(torch.cat(images, dim=1)))
     missing = filtered - images.optical
-    optical = images.optical + torch.sigmoid(of_optical(missing)) * missing
-    unlike = optical - filtered
-    return Pair(optical, images.radar + torch.sigmoid(of_radar(unlike)) * unlike)
+    optical = images.optical + torch.sigmoid(optical_gate(missing)) * missing
+    difference = optical - filtered
+    return Pair(optical, images.radar + torch.sigmoid(radar_gate(difference)) * difference)
 
 
-def filtered_by_squares(features: Tensor, kernels: Tensor) -> Tensor:
-    """(n, c, h, w) of `features` (n, c, h, w) and `kernels` (n, c*25, h, w), by copies of (n, h, w, c, 25) of both."""
+def filter_neighborhoods(features: Tensor, kernels: Tensor) -> Tensor:
+    """Filter `features` (n, c, h, w) with `kernels` (n, c*25, h, w) through copies of both as (n, h, w, c, 25)."""
     count, channels, height, width = features.shape
     padded = nn.functional.pad(features, (KERNEL // 2,) * 4, mode="replicate")
-    squares = padded.unfold(2, KERNEL, 1).unfold(3, KERNEL, 1).permute(0, 2, 3, 1, 4, 5).reshape(
+    neighborhoods = padded.unfold(2, KERNEL, 1).unfold(3, KERNEL, 1).permute(0, 2, 3, 1, 4, 5).reshape(
         count, height, width, channels, KERNEL**2
     )  # fmt: skip
-    beside = kernels.permute(0, 2, 3, 1).reshape(count, height, width, channels, KERNEL**2)
-    return (squares * beside).sum(dim=-1).permute(0, 3, 1, 2).contiguous()
+    aligned_kernels = kernels.permute(0, 2, 3, 1).reshape(count, height, width, channels, KERNEL**2)
+    return (neighborhoods * aligned_kernels).sum(dim=-1).permute(0, 3, 1, 2).contiguous()

@@ -1,7 +1,7 @@
-"""The guide's forecasters: every sequence a copy of its bars, gathered one by one in two processes; fp16 on a GPU.
+"""The guide's forecasters: every sequence copies its bars, two processes fetch the samples, fp16 on a GPU.
 
-Its MLP has the last bars on the device instead and shuffles them there. Loss and accuracy are asked for after each
-step. What it keeps are the weights alone, so nothing of it can be resumed.
+The MLP keeps the last bars on the device instead and shuffles them there. Loss and accuracy are read after each step.
+Only the weights are saved, so that a run cannot be resumed.
 """
 
 from __future__ import annotations
@@ -19,14 +19,14 @@ WORKERS = 2
 
 
 def train(loaded: LoadedRecipe, model: nn.Module, folder: Path, device: torch.device) -> None:
-    """Train `model` in place; its weights lie in `folder`."""
+    """Train `model` in place and save its weights in `folder`."""
     recipe, data = loaded.recipe, loaded.data()["train"]
-    # A recipe's samples are views of one table; the guide copies all of them before it begins.
+    # The samples of the recipe are views of one table; the guide copies all of them before training.
     sequences, labels = (torch.stack(column) for column in zip(*(data[i] for i in range(len(data))), strict=True))
     batches: Iterable[tuple[Tensor, Tensor]]
     if recipe.options.architecture == "mlp":
-        # The network sees the last bar alone, and so does the guide's table.
-        batches = Shuffled(sequences[:, -1:].contiguous().to(device), labels.to(device), loaded.effective_batch)
+        # The network uses only the last bar, so the guide's table contains only that.
+        batches = ShuffledBatches(sequences[:, -1:].contiguous().to(device), labels.to(device), loaded.effective_batch)
     else:
         batches = DataLoader(
             TensorDataset(sequences, labels),
@@ -62,8 +62,8 @@ def train(loaded: LoadedRecipe, model: nn.Module, folder: Path, device: torch.de
     torch.save(model.state_dict(), folder / "model.pth")
 
 
-class Shuffled:
-    """Batches of tables that lie on the device, all of them shuffled there for each epoch."""
+class ShuffledBatches:
+    """Batches of tables that are stored on the device and shuffled there for each epoch."""
 
     def __init__(self, inputs: Tensor, labels: Tensor, size: int) -> None:
         self._inputs, self._labels, self._size = inputs, labels, size

@@ -1,1 +1,1 @@
-"""What is happening: events for the record, samples of memory, progress for the person who waits."""
+"""Monitoring of a run: its event record, samples of memory and GPU load, and the progress display."""

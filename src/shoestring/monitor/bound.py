@@ -1,4 +1,4 @@
-"""Where a session's time went, and what training was bound by. Pure functions of its events."""
+"""The time of a run's sessions by cause, and the bottleneck of training, as pure functions of the run's events."""
 
 import math
 from collections.abc import Iterable, Mapping
@@ -7,45 +7,45 @@ from typing import Any, Literal
 
 Cause = Literal["input", "launches", "arithmetic", "saving", "evaluating", "starting"]
 
-TOLERATED = 0.05
-"""Share of the time below which nothing is worth doing about a cause."""
+NEGLIGIBLE_SHARE = 0.05
+"""A cause with a smaller share of the time gets no advice."""
 
-HELP: Mapping[Cause, str] = {
-    "input": "more processes that fetch (workers=), a machine with more cores, or data that is cheaper to read: "
-    "decoded once, staged on the local disk, or small enough to lie on the GPU",
-    "launches": "a larger microbatch, an optimizer kernel for many tensors at once (optimizer_kernel=foreach or "
-    "fused): the GPU waits for the next kernel to be asked for",
-    "arithmetic": "half precision where the GPU has it, less activation checkpointing where memory allows, "
-    "a smaller model or shorter inputs: the hardware does what it can",
-    "saving": "more time between saves (save_every_seconds=), or a faster disk",
-    "evaluating": "fewer validation samples, or fewer epochs of more updates",
-    "starting": "longer sessions: starting, restoring and leaving cost the same in each",
+ADVICE: Mapping[Cause, str] = {
+    "input": "more data-loading processes (workers=), a machine with more CPU cores, or data that is cheaper to read: "
+    "decoded once, staged on the local disk, or small enough to stay in GPU memory",
+    "launches": "a larger microbatch, or an optimizer kernel that updates many tensors at once "
+    "(optimizer_kernel=foreach or fused): the GPU is idle until the next kernel is launched",
+    "arithmetic": "half precision where the GPU supports it, less activation checkpointing where memory allows, "
+    "a smaller model or shorter inputs: the hardware is busy computing",
+    "saving": "a longer interval between saves (save_every_seconds=), or a faster disk",
+    "evaluating": "fewer validation samples, or fewer epochs with more updates each",
+    "starting": "longer sessions: every session spends the same time on starting, restoring and stopping",
 }
 
 
 @dataclass(frozen=True, kw_only=True)
-class Spent:
-    """Seconds of wall clock by cause; together they are the whole."""
+class TimeBreakdown:
+    """Seconds of wall clock by cause; their sum is the total time."""
 
     input: float
-    """Training stood still for data."""
+    """Training waited for data."""
     launches: float | None
-    """The GPU was idle though the data was there; None where nothing measures it, as on a CPU."""
+    """The GPU was idle although data was available; None where that is not measured, as on a CPU."""
     arithmetic: float
-    """Forward, backward and optimizer: what is left of the time of updates."""
+    """Forward, backward and optimizer: the time of updates not due to another cause."""
     saving: float
-    """Training stood still for a save."""
+    """Training waited for a save."""
     evaluating: float
     starting: float
-    """Starting, restoring, leaving."""
+    """Starting, restoring and stopping."""
 
     @property
     def total(self) -> float:
         return sum(seconds for _, seconds in self.items())
 
     def items(self) -> list[tuple[Cause, float]]:
-        """What is known, in the order of the fields."""
-        found: list[tuple[Cause, float | None]] = [
+        """Return the measured causes with their seconds, in the order of the fields."""
+        causes: list[tuple[Cause, float | None]] = [
             ("input", self.input),
             ("launches", self.launches),
             ("arithmetic", self.arithmetic),
@@ -53,77 +53,83 @@ class Spent:
             ("evaluating", self.evaluating),
             ("starting", self.starting),
         ]
-        return [(cause, seconds) for cause, seconds in found if seconds is not None]
+        return [(cause, seconds) for cause, seconds in causes if seconds is not None]
 
     def share(self, cause: Cause) -> float:
-        """Of the whole, 0 to 1."""
+        """Return the share of `cause` in the total time, 0 to 1."""
         return dict(self.items()).get(cause, 0.0) / self.total if self.total else 0.0
 
 
-def spent(events: Iterable[Mapping[str, Any]], seconds: float | None = None) -> Spent:
-    """Where the time of the sessions in `events` went; `seconds` is all of it, by default what their events name.
+def spent(events: Iterable[Mapping[str, Any]], seconds: float | None = None) -> TimeBreakdown:
+    """Return the time of the sessions in `events` by cause.
 
-    A GPU's idle share is that of its samples (one to each line of progress), weighed by the seconds of the line.
+    `seconds` is the total time, by default the sum over the stop events. The idle share of a GPU is the mean of its
+    samples (one per progress event), weighted by the seconds of each event.
     """
-    found = list(events)
-    progress = [event for event in found if event["event"] == "progress"]
+    events = list(events)
+    progress = [event for event in events if event["event"] == "progress"]
     updating = _sum(progress, "seconds")
-    waited = min(updating, _sum(progress, "waiting_seconds"))
+    waiting = min(updating, _sum(progress, "waiting_seconds"))
     saving = sum(
-        _number(event.get("stall_seconds", event.get("seconds"))) for event in found if event["event"] == "save"
+        _number(event.get("stall_seconds", event.get("seconds"))) for event in events if event["event"] == "save"
     )
-    evaluating = sum(_number(event.get("seconds")) for event in found if event["event"] == "evaluation")
-    launches = _idle(progress, updating, waited)
-    whole = seconds if seconds is not None else sum(_number(e.get("seconds")) for e in found if e["event"] == "stop")
-    return Spent(
-        input=waited,
+    evaluating = sum(_number(event.get("seconds")) for event in events if event["event"] == "evaluation")
+    launches = _idle_seconds(progress, updating, waiting)
+    total = seconds if seconds is not None else sum(_number(e.get("seconds")) for e in events if e["event"] == "stop")
+    return TimeBreakdown(
+        input=waiting,
         launches=launches,
-        arithmetic=updating - waited - (launches or 0.0),
+        arithmetic=updating - waiting - (launches or 0.0),
         saving=saving,
         evaluating=evaluating,
-        starting=max(0.0, whole - updating - saving - evaluating),
+        starting=max(0.0, total - updating - saving - evaluating),
     )
 
 
-def bound(where: Spent) -> Cause | None:
-    """What took the most of the time; None before any update."""
-    if where.arithmetic <= 0:
+def bottleneck(breakdown: TimeBreakdown) -> Cause | None:
+    """Return the cause with the most time, or None before the first update."""
+    if breakdown.arithmetic <= 0:
         return None
-    return max(where.items(), key=lambda item: item[1])[0]
+    return max(breakdown.items(), key=lambda item: item[1])[0]
 
 
-def helps(where: Spent) -> list[tuple[Cause, str]]:
-    """What to do about the bound and about every other cause that takes more than is tolerated, the largest first.
+def advice(breakdown: TimeBreakdown) -> list[tuple[Cause, str]]:
+    """Return advice on the bottleneck and on every other cause that is not negligible, the largest first.
 
-    Arithmetic is what training is for: there is something to say about it only where it is the bound.
+    Arithmetic is the purpose of training, so there is advice on it only when it is the bottleneck.
     """
-    most = bound(where)
-    largest_first = sorted(where.items(), key=lambda item: -item[1])
-    worth = [cause for cause, _ in largest_first if cause != "arithmetic" and where.share(cause) > TOLERATED]
-    return [(cause, HELP[cause]) for cause, _ in largest_first if most and (cause == most or cause in worth)]
+    largest = bottleneck(breakdown)
+    if largest is None:
+        return []
+    largest_first = sorted(breakdown.items(), key=lambda item: -item[1])
+    return [
+        (cause, ADVICE[cause])
+        for cause, _ in largest_first
+        if cause == largest or (cause != "arithmetic" and breakdown.share(cause) > NEGLIGIBLE_SHARE)
+    ]
 
 
-def told(where: Spent) -> str:
-    """All of it in a line: the bound, the shares, and what would help most."""
-    most = bound(where)
-    if most is None:
-        return "bound by nothing yet: no update was made"
-    shares = ", ".join(f"{cause} {where.share(cause):.1%}" for cause, _ in where.items())
-    unknown = "" if where.launches is not None else " (launches among it: on a CPU nothing tells them apart)"
-    return f"bound by {most}: {shares}{unknown}; what would help: {HELP[most]}"
+def told(breakdown: TimeBreakdown) -> str:
+    """Describe the breakdown in one line: the bottleneck, the shares, and the advice on the bottleneck."""
+    largest = bottleneck(breakdown)
+    if largest is None:
+        return "no bottleneck known: no update was completed"
+    shares = ", ".join(f"{cause} {breakdown.share(cause):.1%}" for cause, _ in breakdown.items())
+    note = "" if breakdown.launches is not None else "; arithmetic includes launches, which are measured only on a GPU"
+    return f"bottleneck: {largest} ({shares}{note}); to speed up: {ADVICE[largest]}"
 
 
-def _idle(progress: list[Mapping[str, Any]], updating: float, waited: float) -> float | None:
-    sampled = [
+def _idle_seconds(progress: list[Mapping[str, Any]], updating: float, waiting: float) -> float | None:
+    samples = [
         (_number(event.get("seconds")), _number(event["gpu_utilisation"]))
         for event in progress
         if event.get("gpu_utilisation") is not None
     ]
-    seconds = sum(length for length, _ in sampled)
+    seconds = sum(duration for duration, _ in samples)
     if not seconds:
         return None
-    idle = sum(length * (1.0 - share) for length, share in sampled) / seconds
-    return max(0.0, idle * updating - waited)
+    idle_share = sum(duration * (1.0 - utilisation) for duration, utilisation in samples) / seconds
+    return max(0.0, idle_share * updating - waiting)
 
 
 def _sum(events: Iterable[Mapping[str, Any]], key: str) -> float:

@@ -1,25 +1,25 @@
-"""A run's record: one JSON line for each thing that happened, only ever appended.
+"""A run's event record: an append-only file with one JSON line per event.
 
-Every event has `time` (unix seconds), `session` (from 1) and `event`, which says what else it has:
+Every event has `time` (unix seconds), `session` (from 1) and `event`, its kind, which determines the other fields:
 
-    session     update, limit_seconds, startup_seconds (since its process began), target, device, micro_batch,
-                precision, versions {name: version}, machine {what hardware.probe tells}, pid
+    session     update, limit_seconds, startup_seconds (since its process started), target, device, micro_batch,
+                precision, versions {name: version}, machine {result of hardware.probe}, pid
     progress    update, epoch, updates, samples, seconds, loss, learning_rate, gradient_norm, memory_bytes,
-                skipped (optimizer steps left out because fp16 overflowed), waiting_seconds (of them, training stood
-                still for data), workers (processes that fetch); on a GPU gpu_utilisation (0 to 1), gpu_watts,
+                skipped (optimizer steps skipped on fp16 overflow), waiting_seconds (the part of `seconds` spent
+                waiting for data), workers (data-loading processes); on a GPU gpu_utilisation (0 to 1), gpu_watts,
                 gpu_allocated_bytes
     evaluation  update, epoch, part (validation or test), metrics {name: number or JSON}, seconds, best
-    save        update, bytes, seconds, stall_seconds (of them, training stood still), kind (full, light or best)
-    unsaved     update, what (checkpoint, light or best), why: it could not be written, training goes on
+    save        update, bytes, seconds, stall_seconds (the part that blocked training), kind (full, light or best)
+    unsaved     update, what (checkpoint, light or best), why: writing failed and training continues
     damaged     path, file, why
     note        message
-    oom         update, during (update, optimizer step or evaluation), failure (what was said), micro_batch (tried),
-                done (what was made smaller), back_to (the update of the checkpoint gone back to, where one was)
-    (any)       lost: so many events before it found no room on the disk
+    oom         update, during (update, optimizer step or evaluation), failure (error message), micro_batch,
+                done (the reduction made), back_to (the update of the restored checkpoint, if any)
+    (any)       lost: the number of preceding events lost because the disk was full
     stop        update, status (paused, finished or failed), reason, updates, seconds, saving_seconds,
                 evaluating_seconds
 
-`update` is the number of updates done so far; `updates` and `samples` are those of this line alone.
+`update` is the number of updates completed so far; `updates` and `samples` count this line alone.
 """
 
 import json
@@ -35,15 +35,15 @@ from shoestring.checkpoint.files import is_full
 
 Event = dict[str, Any]
 
-_COUNTED = ("progress", "evaluation", "save")
+_REPEATABLE = ("progress", "evaluation", "save")
 
 
 class Events:
-    """The open record at `path`, written by one process; `session` is one more than the last one found in it.
+    """The open record at `path`, written by one process; `session` is the last recorded session plus one.
 
-    Every event goes out in one `write` of the operating system, so that a kill leaves at most a torn last
-    line; that line is ended before the next one begins. What the system had not yet brought to the disk is
-    lost with the machine, not with the process.
+    Every event is one `write` system call, so that a kill leaves at most one incomplete last line; the next
+    event starts on a new line. Data that the system has not yet flushed to the disk is lost when the machine
+    fails, but not when the process does.
     """
 
     def __init__(self, path: Path) -> None:
@@ -51,21 +51,21 @@ class Events:
         self._file = os.open(path, os.O_RDWR | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o644)
         size = os.fstat(self._file).st_size
         self.lost = 0
-        self._torn = size > 0 and os.pread(self._file, 1, size - 1) != b"\n"
+        self._incomplete_line = size > 0 and os.pread(self._file, 1, size - 1) != b"\n"
 
     def emit(self, event: str, **fields: Any) -> None:
-        """Append one line; `fields` are JSON, a number that is not finite is written as its name (`"nan"`).
+        """Append one line; `fields` are JSON, and a number that is not finite is written as its name (`"nan"`).
 
-        On a full disk the line is lost, and the next that finds room says how many were. Raises OSError where it
-        cannot be written for another reason.
+        On a full disk the line is lost, and the next line that can be written records how many were lost. Raises
+        OSError when the line cannot be written for another reason.
         """
         values = {"time": time.time(), "session": self.session, "event": event, **fields}
         if self.lost:
             values["lost"] = self.lost
         line = json.dumps(_finite(values), allow_nan=False, ensure_ascii=False).encode() + b"\n"
-        if self._torn:
+        if self._incomplete_line:
             line = b"\n" + line
-        self._torn = True
+        self._incomplete_line = True
         try:
             written = os.write(self._file, line)
         except OSError as error:
@@ -75,7 +75,7 @@ class Events:
         if written < len(line):
             self.lost += 1
             return
-        self._torn, self.lost = False, 0
+        self._incomplete_line, self.lost = False, 0
 
     def close(self) -> None:
         os.close(self._file)
@@ -90,9 +90,9 @@ class Events:
 
 
 def read(path: Path, offset: int = 0) -> Iterator[Event]:
-    """The events at `path` as they happened, without lines that a kill tore; none if there is no file.
+    """Yield the events at `path` in order, skipping incomplete lines; none if there is no file.
 
-    The first `offset` bytes are left out.
+    The first `offset` bytes are skipped.
     """
     if not path.exists():
         return
@@ -108,20 +108,22 @@ def read(path: Path, offset: int = 0) -> Iterator[Event]:
 
 
 def current(events: Iterable[Event]) -> list[Event]:
-    """The events of the updates that count.
+    """Return the events without superseded work.
 
-    A session that starts at update u does again what a kill had taken: earlier progress, evaluations and
-    saves beyond u are left out, and of two evaluations of the same part at the same update the first.
+    A session that starts at update u repeats the work after u: earlier progress, evaluations and saves beyond u
+    are left out. Of two evaluations of the same part at the same update, the first is left out.
     """
-    kept: list[Event] = []
+    current_events: list[Event] = []
     for event in events:
         if event["event"] == "session" or "back_to" in event:
             start = event.get("back_to", event.get("update", 0))
-            kept = [old for old in kept if old["event"] not in _COUNTED or old.get("update", 0) <= start]
+            current_events = [
+                old for old in current_events if old["event"] not in _REPEATABLE or old.get("update", 0) <= start
+            ]
         elif event["event"] == "evaluation":
-            kept = [old for old in kept if not _same_evaluation(old, event)]
-        kept.append(event)
-    return kept
+            current_events = [old for old in current_events if not _same_evaluation(old, event)]
+        current_events.append(event)
+    return current_events
 
 
 def _is_event(value: object) -> bool:
@@ -138,7 +140,7 @@ def _same_evaluation(old: Event, new: Event) -> bool:
 
 
 def _finite(value: Any) -> Any:
-    """`value` with every number that JSON cannot write replaced by its name."""
+    """Replace every number in `value` that JSON cannot represent by its name."""
     if isinstance(value, float) and not math.isfinite(value):
         return str(float(value))
     if isinstance(value, Mapping):

@@ -1,6 +1,6 @@
-"""Progress for the person who waits: a live bar on a terminal, a plain line now and then anywhere else.
+"""The progress display: a live bar on a terminal, periodic plain lines everywhere else.
 
-Everything goes to stderr; stdout belongs to data.
+Everything is written to stderr; stdout is reserved for data.
 """
 
 import math
@@ -21,10 +21,10 @@ _UNKNOWN = "\N{EN DASH}"
 
 
 class Progress:
-    """How far a run of `total_updates` has come.
+    """Displays the progress of a run of `total_updates`.
 
-    On a terminal a bar and a line of facts, drawn anew at every `update`; elsewhere (a log, a notebook) one
-    plain line, at most every `plain_seconds` and once more at the end.
+    On a terminal it is a bar and a line of facts, redrawn at every `update`. Elsewhere (a log, a notebook) it is
+    one plain line at most every `plain_seconds`, and one at the end.
     """
 
     def __init__(
@@ -42,14 +42,14 @@ class Progress:
         self._stream = stream or sys.stderr
         self._clock = clock
         self._speed = Speed()
-        self._began = self._told_at = clock()
+        self._start_time = self._last_update_time = clock()
         self._facts = "starting"
         self._printed_at: float | None = None
         self._printed = ""
         self._live: Live | None = None
 
     def expect(self, total_updates: int) -> None:
-        """The run is to have this many updates."""
+        """Set the total number of updates of the run."""
         self._total_updates = total_updates
 
     def __enter__(self) -> Self:
@@ -81,12 +81,11 @@ class Progress:
         memory_bytes: int | None = None,
         session_seconds_left: float | None = None,
     ) -> None:
-        """The run has reached `update`; the last `updates` of them took `seconds` for so many `samples`."""
-        now = self._clock()
-        self._speed.add(
-            updates=updates, samples=samples, seconds=seconds, beside=max(0.0, now - self._told_at - seconds)
-        )
-        self._told_at = now
+        """Show that the run has reached `update`; the last `updates` took `seconds` for `samples` samples."""
+        current_time = self._clock()
+        other_seconds = max(0.0, current_time - self._last_update_time - seconds)
+        self._speed.add(updates=updates, samples=samples, seconds=seconds, other_seconds=other_seconds)
+        self._last_update_time = current_time
         self._update = update
         run_seconds_left = self._speed.seconds_for(max(0, self._total_updates - update))
         rate = self._speed.samples_per_second()
@@ -96,8 +95,8 @@ class Progress:
                 f"loss {loss:.4g}",
                 f"{_UNKNOWN if rate is None else _rate_text(rate)} samples/s",
                 _UNKNOWN if memory_bytes is None else bytes_text(memory_bytes),
-                f"left: session {_left_text(session_seconds_left)}, run {_left_text(run_seconds_left)}"
-                + _sessions_text(run_seconds_left, session_seconds_left, now - self._began),
+                f"time left: session {_left_text(session_seconds_left)}, run {_left_text(run_seconds_left)}"
+                + _sessions_text(run_seconds_left, session_seconds_left, current_time - self._start_time),
             )
         )
         if self._live:
@@ -106,7 +105,7 @@ class Progress:
             self._print_line()
 
     def message(self, text: str) -> None:
-        """A line that stays: above the bar, or among the plain lines."""
+        """Print a permanent line, above the bar or among the plain lines."""
         if self._live:
             self._live.console.print(text, markup=False, highlight=False, soft_wrap=True)
         else:
@@ -135,19 +134,19 @@ def _left_text(seconds: float | None) -> str:
     return _UNKNOWN if seconds is None else seconds_text(max(0.0, seconds))
 
 
-def _sessions_text(run_left: float | None, session_left: float | None, so_far: float) -> str:
-    """In how many more sessions of this one's length a run will be done that this one does not finish."""
+def _sessions_text(run_left: float | None, session_left: float | None, session_elapsed: float) -> str:
+    """Describe how many sessions of this length the run needs; empty when this session finishes it."""
     if run_left is None or session_left is None or run_left <= session_left or session_left <= 0:
         return ""
-    return f" in {1 + math.ceil((run_left - session_left) / (session_left + so_far))} sessions"
+    return f" in {1 + math.ceil((run_left - session_left) / (session_left + session_elapsed))} sessions"
 
 
 def _live_area(stream: TextIO) -> "Live":
     from rich.console import Console
     from rich.live import Live
 
-    # No thread that redraws and no redirected streams: workers are forked from this process, and one that
-    # inherits a console's lock while it is held would hang at its first warning.
+    # No redrawing thread and no redirected streams: workers are forked from this process, and a worker that
+    # inherits a locked console lock would hang at its first warning.
     return Live(
         console=Console(file=stream, force_jupyter=False),
         auto_refresh=False,

@@ -1,4 +1,4 @@
-"""What this process holds right now in memory, on the machine and on the GPU, and how busy the GPU is."""
+"""The current memory use of this process, on the host and on the GPU, and the load of the GPU."""
 
 import os
 import sys
@@ -9,25 +9,25 @@ from typing import Any
 
 @dataclass(frozen=True, kw_only=True)
 class Sample:
-    """Bytes held by this process. What is the GPU's is `None` as long as the process has not used one."""
+    """The memory use of this process in bytes. GPU fields are `None` until the process has used a GPU."""
 
     rss_bytes: int
-    """Resident in the machine's memory, without data-loading workers (they are processes of their own)."""
+    """Resident set size in host memory, without data-loading workers (they are separate processes)."""
     gpu_allocated_bytes: int | None = None
-    """In live tensors on the current GPU."""
+    """Bytes of live tensors on the current GPU."""
     gpu_reserved_bytes: int | None = None
-    """Held by PyTorch's caching allocator, live tensors and its cache; the CUDA context comes on top."""
+    """Bytes reserved by PyTorch's caching allocator: live tensors and its cache, without the CUDA context."""
     gpu_peak_allocated_bytes: int | None = None
-    """The most that was allocated since the process started or the peaks were last reset."""
+    """The maximum of allocated bytes since the process started or the peaks were last reset."""
     gpu_peak_reserved_bytes: int | None = None
-    """The most that was reserved since then: what had to fit."""
+    """The maximum of reserved bytes over the same period, which is the amount that had to fit."""
     gpu_utilisation: float | None = None
     """Share of the driver's last sampling period (a sixth of a second to a second) in which some kernel ran."""
     gpu_watts: float | None = None
-    """Power drawn by the board; some boards do not tell."""
+    """Power drawn by the board; some boards do not report it."""
 
     def gpu_facts(self) -> dict[str, float | None]:
-        """What an event has of the GPU; nothing where there is none."""
+        """Return the GPU fields of an event; empty when no GPU is in use."""
         if self.gpu_allocated_bytes is None:
             return {}
         return {
@@ -38,12 +38,13 @@ class Sample:
 
 
 def sample() -> Sample:
-    """What this process holds now. Neither imports PyTorch nor starts CUDA."""
+    """Measure the memory use and GPU load now, without importing PyTorch or initializing CUDA."""
     rss = _rss_bytes()
     torch = sys.modules.get("torch")
     if torch is None or not torch.cuda.is_initialized():
         return Sample(rss_bytes=rss)
-    utilisation, watts = busy(_board(str(torch.cuda.get_device_properties(torch.cuda.current_device()).uuid)))
+    uuid = str(torch.cuda.get_device_properties(torch.cuda.current_device()).uuid)
+    utilisation, watts = read_load(_nvml_device(uuid))
     return Sample(
         rss_bytes=rss,
         gpu_allocated_bytes=torch.cuda.memory_allocated(),
@@ -55,26 +56,29 @@ def sample() -> Sample:
     )
 
 
-def busy(board: Any) -> tuple[float | None, float | None]:
-    """Utilisation (0 to 1) and power in watts of an NVML device; `None` for what it does not tell."""
-    if board is None:
+def read_load(device: Any) -> tuple[float | None, float | None]:
+    """Return the utilisation (0 to 1) and the power in watts of an NVML device; `None` for values it lacks."""
+    if device is None:
         return None, None
     import pynvml
 
-    def told(read: Any) -> Any:
+    def read_or_none(read: Any) -> Any:
         try:
             return read()
         except pynvml.NVMLError:
             return None
 
-    percent = told(lambda: pynvml.nvmlDeviceGetUtilizationRates(board).gpu)
-    milliwatts = told(lambda: pynvml.nvmlDeviceGetPowerUsage(board))
+    percent = read_or_none(lambda: pynvml.nvmlDeviceGetUtilizationRates(device).gpu)
+    milliwatts = read_or_none(lambda: pynvml.nvmlDeviceGetPowerUsage(device))
     return None if percent is None else percent / 100, None if milliwatts is None else milliwatts / 1000
 
 
 @lru_cache(maxsize=4)
-def _board(uuid: str) -> Any:
-    """The NVML device of a GPU, by its UUID: NVML does not know CUDA_VISIBLE_DEVICES. `None` without a driver."""
+def _nvml_device(uuid: str) -> Any:
+    """Return the NVML device of a GPU, or `None` without a driver.
+
+    It is looked up by UUID because NVML ignores CUDA_VISIBLE_DEVICES.
+    """
     import pynvml
 
     try:

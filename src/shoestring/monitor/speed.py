@@ -1,28 +1,28 @@
-"""How fast training goes now: an average in which the past fades, and what it says about the time left."""
+"""The current training speed, as an exponentially weighted average, and the remaining time it predicts."""
 
 import math
 
 
 class Speed:
-    """Updates and samples per second over about the last `memory_seconds`; `None` until it is known.
+    """Updates and samples per second over about the last `memory_seconds`; `None` until two measurements exist.
 
-    The average is one of sums, not of rates, so that measurements of any length weigh by their time. The
-    first is left out: it holds what happens once (kernels chosen, workers started).
+    Sums are averaged instead of rates, so that every measurement is weighted by its duration. The first
+    measurement is left out because it includes one-time work (kernel selection, starting workers).
     """
 
     def __init__(self, memory_seconds: float = 60.0) -> None:
         self._memory_seconds = memory_seconds
         self._started = False
         self._seconds = self._updates = self._samples = 0.0
-        self._measured = self._beside = 0.0
+        self._measured_seconds = self._other_seconds = 0.0
 
-    def add(self, *, updates: int, samples: int, seconds: float, beside: float = 0.0) -> None:
-        """`updates` took `seconds`; before them `beside` went into something else, saves and evaluations."""
+    def add(self, *, updates: int, samples: int, seconds: float, other_seconds: float = 0.0) -> None:
+        """Add a measurement: `updates` took `seconds`, and saves and evaluations before them `other_seconds`."""
         if not self._started:
             self._started = True
             return
-        self._measured += seconds
-        self._beside += beside
+        self._measured_seconds += seconds
+        self._other_seconds += other_seconds
         fade = math.exp(-seconds / self._memory_seconds)
         self._seconds = self._seconds * fade + seconds
         self._updates = self._updates * fade + updates
@@ -32,7 +32,7 @@ class Speed:
         return self._samples / self._seconds if self._seconds else None
 
     def seconds_for(self, updates: int) -> float | None:
-        """The time that so many more updates take at this speed, with as large a share beside them as so far."""
+        """Predict the seconds of `updates` more updates, including the same share of other work as so far."""
         if not self._updates:
             return None
-        return updates * self._seconds / self._updates * (1 + self._beside / self._measured)
+        return updates * self._seconds / self._updates * (1 + self._other_seconds / self._measured_seconds)

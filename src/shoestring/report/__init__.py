@@ -1,1 +1,1 @@
-"""Whatever a person is shown: answers in a terminal and in a notebook, a run as a page."""
+"""Presentation: results in a terminal and in a notebook, and the HTML report of a run."""

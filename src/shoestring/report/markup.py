@@ -1,11 +1,11 @@
-"""HTML in which escaping is the rule: text becomes markup only through here."""
+"""HTML generation that escapes by default: text becomes markup only through this module."""
 
 from collections.abc import Iterable
 from typing import TypeAlias
 
 
 class Markup(str):
-    """HTML that is finished. Every other string is text, and is escaped where it becomes content."""
+    """Escaped HTML. Every other string is text, and is escaped when it becomes content."""
 
     __slots__ = ()
 
@@ -16,31 +16,31 @@ EMPTY = Markup()
 
 
 def element(tag: str, *content: Content, **attributes: str) -> Markup:
-    """`<tag>` around `content`; `class_="x"` is written `class="x"`, `aria_label` is `aria-label`."""
-    written = "".join(
-        f' {name.rstrip("_").replace("_", "-")}="{_escaped(value)}"' for name, value in attributes.items()
+    """Wrap `content` in `<tag>`; `class_="x"` is written as `class="x"`, and `aria_label` as `aria-label`."""
+    attribute_text = "".join(
+        f' {name.rstrip("_").replace("_", "-")}="{_escape(value)}"' for name, value in attributes.items()
     )
-    return Markup(f"<{tag}{written}>{join(content)}</{tag}>")
+    return Markup(f"<{tag}{attribute_text}>{join(content)}</{tag}>")
 
 
 def join(content: Content) -> Markup:
-    """All of `content` in a row."""
+    """Concatenate `content`, escaping its text."""
     if isinstance(content, Markup):
         return content
     if isinstance(content, str):
-        return Markup(_escaped(content))
+        return Markup(_escape(content))
     return Markup("".join(map(join, content)))
 
 
 def table(head: Iterable[Content], rows: Iterable[Iterable[Content]], *, numeric: Iterable[int] = ()) -> Markup:
-    """A table that scrolls where it is too wide; the columns in `numeric` are set flush right."""
-    right = set(numeric)
+    """Return a table that scrolls when it is too wide; the columns in `numeric` are right-aligned."""
+    right_aligned = set(numeric)
 
     def row(tag: str, cells: Iterable[Content]) -> Markup:
         return element(
             "tr",
             [
-                element(tag, cell, class_="number") if column in right else element(tag, cell)
+                element(tag, cell, class_="number") if column in right_aligned else element(tag, cell)
                 for column, cell in enumerate(cells)
             ],
         )
@@ -50,12 +50,12 @@ def table(head: Iterable[Content], rows: Iterable[Iterable[Content]], *, numeric
 
 
 def facts(pairs: Iterable[tuple[Content, Content]]) -> Markup:
-    """Names and their values, one pair a line."""
+    """Return a definition list with one name and value per line."""
     lines = [element("div", element("dt", name), element("dd", value)) for name, value in pairs]
     return element("dl", lines, class_="facts")
 
 
-def _escaped(text: str) -> str:
-    from html import escape  # its table of entities would be a part of every `import shoestring`
+def _escape(text: str) -> str:
+    from html import escape  # a late import: `import shoestring` would load its table of entities
 
     return escape(text)

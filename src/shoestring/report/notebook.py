@@ -1,4 +1,4 @@
-"""A plan, an estimate and a comparison as a notebook shows them: one self-contained piece of HTML, without scripts."""
+"""The notebook display of plans, estimates and comparisons: self-contained HTML without scripts."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
@@ -23,8 +23,8 @@ _GOOD, _BAD = "color:#1a7f37;font-weight:bold", "color:#b3261e;font-weight:bold"
 
 
 @display.html.register
-def plan(plan: Plan) -> Markup:
-    """The verdict first, then what it rests on."""
+def render_plan(plan: Plan) -> Markup:
+    """Render the verdict of a plan, followed by the facts that support it."""
     sessions, weeks = plan.sessions, plan.weeks
     return _box(
         f"{plan.recipe} on {plan.target.name}",
@@ -34,23 +34,23 @@ def plan(plan: Plan) -> Markup:
             "settings": _settings(plan.settings),
             "memory": _memory(plan.memory),
             "time": _time(plan.time),
-            "sessions": f"{len(sessions)}, {len(weeks) or '–'} weeks of the quota" if sessions else "–",
-            "disk": f"{bytes_text(plan.disk.peak_bytes)} at its fullest",
+            "sessions": f"{len(sessions)}, over {len(weeks) or '–'} weeks of the quota" if sessions else "–",
+            "disk": f"{bytes_text(plan.disk.peak_bytes)} at its peak",
             "limits": _lines(map(_limit, plan.limits)),
-            "because": _lines(plan.reasons),
+            "reasons": _lines(plan.reasons),
             "notes": _lines(plan.facts.notes),
-            "would do": _lines(plan.changes),
+            "changes that would make it fit": _lines(plan.changes),
             "advice": _lines(plan.advice),
-            "if memory ends": " → ".join(plan.fallbacks),
+            "on out-of-memory": " → ".join(plan.fallbacks),
             "proposals": _lines(map(_proposal, plan.proposals)),
-            "run it": _lines((f"{phase.name}: {phase.command}" for phase in plan.phases), tag="code"),
+            "commands": _lines((f"{phase.name}: {phase.command}" for phase in plan.phases), tag="code"),
         },
     )
 
 
 @display.html.register
-def estimate(estimate: Estimate) -> Markup:
-    """The memory of given settings as its parts."""
+def render_estimate(estimate: Estimate) -> Markup:
+    """Render the parts of the memory estimated for specific settings."""
     return _box(
         f"{estimate.recipe} on {estimate.target.name}",
         estimate.facts.parameters_total,
@@ -60,29 +60,29 @@ def estimate(estimate: Estimate) -> Markup:
 
 
 @display.html.register
-def comparison(comparison: Comparison) -> Markup:
-    """A line for each target, then every plan in full."""
-    columns = ("target", "verdict", "an update", "in all", "sessions", "weeks", "US$")
+def render_comparison(comparison: Comparison) -> Markup:
+    """Render a row for each target, followed by every plan in full."""
+    columns = ("target", "verdict", "time per update", "total time", "sessions", "weeks", "US$")
     rows = [
         element("tr", [element("th", column, style=_CELL) for column in columns]),
         *(element("tr", [element("td", cell, style=_CELL) for cell in _cells(row)]) for row in comparison.rows()),
     ]
-    return join([element("div", element("table", rows), style=_BOX), *map(plan, comparison.plans)])
+    return join([element("div", element("table", rows), style=_BOX), *map(render_plan, comparison.plans)])
 
 
 def _cells(row: Mapping[str, Any]) -> Sequence[str]:
-    seconds = (row["update_seconds"], row["total_seconds"])
+    durations = (row["update_seconds"], row["total_seconds"])
     return (
         row["target"],
         row["verdict"],
-        *("unknown" if each is None else seconds_text(each) for each in seconds),
+        *("unknown" if duration is None else seconds_text(duration) for duration in durations),
         *("–" if row[name] is None else str(row[name]) for name in ("sessions", "weeks")),
         "unknown" if row["usd"] is None else f"{row['usd']:.2f}",
     )
 
 
 def _box(title: str, parameters: int, verdict: str, facts: Mapping[str, Content]) -> Markup:
-    """A headline, and below it the facts that there are."""
+    """Render a headline, and below it the facts that are not empty."""
     style = _GOOD if verdict == "fits" else _BAD
     headline = element(
         "div",
@@ -124,16 +124,16 @@ def _time(time: PlannedTime) -> str:
     predicted, low, high = time.predicted, time.low, time.high
     if predicted.update_seconds is None:
         return "unknown"
-    text = f"{seconds_text(predicted.update_seconds)} an update"
+    text = f"{seconds_text(predicted.update_seconds)} per update"
     if predicted.total_seconds is None:
         return text
     assert low.total_seconds is not None and high.total_seconds is not None
-    between = f"between {seconds_text(low.total_seconds)} and {seconds_text(high.total_seconds)}"
-    return f"{text} · {seconds_text(predicted.total_seconds)} in all ({between})"
+    total_range = f"between {seconds_text(low.total_seconds)} and {seconds_text(high.total_seconds)}"
+    return f"{text} · {seconds_text(predicted.total_seconds)} total ({total_range})"
 
 
 def _limit(limit: Limit) -> str:
-    return f"{limit.name} {limit_text(limit)}{'' if limit.holds else ', too much'}"
+    return f"{limit.name} {limit_text(limit)}{'' if limit.holds else ', exceeded'}"
 
 
 def _proposal(proposal: Proposal) -> str:
@@ -142,5 +142,5 @@ def _proposal(proposal: Proposal) -> str:
 
 
 def _lines(texts: Iterable[str], tag: str = "span") -> Markup:
-    """Each text on a line of its own."""
+    """Put each text on its own line."""
     return Markup("<br>".join(element(tag, text) for text in texts))

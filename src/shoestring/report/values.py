@@ -1,4 +1,4 @@
-"""Values from files that may lack them: found, checked, and said as a person says them."""
+"""Lookup, validation and formatting of values from files that may lack them."""
 
 import json
 import math
@@ -10,8 +10,8 @@ from shoestring.units import bytes_text, count_text, seconds_text
 UNKNOWN = "\N{EN DASH}"
 
 
-def dig(data: object, *keys: str) -> Any:
-    """What lies under `keys` in nested JSON objects; `None` where the way there ends."""
+def lookup(data: object, *keys: str) -> Any:
+    """Return the value under `keys` in nested JSON objects; `None` if a key is missing."""
     for key in keys:
         if not isinstance(data, dict):
             return None
@@ -20,39 +20,39 @@ def dig(data: object, *keys: str) -> Any:
 
 
 def number(value: object) -> float | None:
-    """`value` if it can be drawn: a number, finite, no truth value."""
+    """Return `value` as a float if it is a finite number and not a bool, and `None` otherwise."""
     if isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value):
         return float(value)
     return None
 
 
 def numbers(data: object) -> dict[str, float]:
-    """Those entries of a JSON object that are numbers."""
+    """Return the entries of a JSON object that are finite numbers."""
     if not isinstance(data, dict):
         return {}
-    return {name: found for name, value in data.items() if (found := number(value)) is not None}
+    return {name: parsed for name, value in data.items() if (parsed := number(value)) is not None}
 
 
 def words(name: str) -> str:
-    """A key as words: `macro_f1` is `macro f1`."""
+    """Replace the underscores of a key: `macro_f1` becomes `macro f1`."""
     return name.replace("_", " ")
 
 
 def label(name: str) -> str:
-    """A key as words without its unit, which `named` writes with the value."""
+    """Format a key without its unit, which `value_text` adds to the value."""
     return words(name.removesuffix("_bytes").removesuffix("_seconds"))
 
 
 def metric_text(value: object) -> str:
-    found = number(value)
-    if found is None:
+    parsed = number(value)
+    if parsed is None:
         return UNKNOWN if value is None else str(value)
-    return f"{found:.4g}" if abs(found) < 1e4 else f"{found:,.0f}"
+    return f"{parsed:.4g}" if abs(parsed) < 1e4 else f"{parsed:,.0f}"
 
 
 def count(value: object) -> str:
-    found = number(value)
-    return UNKNOWN if found is None else count_text(round(found))
+    parsed = number(value)
+    return UNKNOWN if parsed is None else count_text(round(parsed))
 
 
 def plural(amount: int, word: str) -> str:
@@ -60,35 +60,35 @@ def plural(amount: int, word: str) -> str:
 
 
 def size(value: object) -> str:
-    found = number(value)
-    return UNKNOWN if found is None else bytes_text(found)
+    parsed = number(value)
+    return UNKNOWN if parsed is None else bytes_text(parsed)
 
 
 def duration(value: object) -> str:
-    found = number(value)
-    return UNKNOWN if found is None else seconds_text(found)
+    parsed = number(value)
+    return UNKNOWN if parsed is None else seconds_text(parsed)
 
 
 def share(part: object, whole: object) -> str:
-    """`part` of `whole` in percent."""
-    some, all_of_it = number(part), number(whole)
-    return UNKNOWN if some is None or not all_of_it else f"{some / all_of_it:.1%}"
+    """Format `part` as a percentage of `whole`."""
+    numerator, denominator = number(part), number(whole)
+    return UNKNOWN if numerator is None or not denominator else f"{numerator / denominator:.1%}"
 
 
-def moment(value: object) -> str:
-    """A time (unix seconds) in UTC, to the minute."""
-    found = number(value)
-    return UNKNOWN if found is None else datetime.fromtimestamp(found, UTC).strftime("%Y-%m-%d %H:%M UTC")
+def timestamp(value: object) -> str:
+    """Format a time (unix seconds) in UTC, to the minute."""
+    parsed = number(value)
+    return UNKNOWN if parsed is None else datetime.fromtimestamp(parsed, UTC).strftime("%Y-%m-%d %H:%M UTC")
 
 
-def named(name: str, value: object) -> str:
-    """The value of a JSON key, in the unit that the key's name ends with."""
+def value_text(name: str, value: object) -> str:
+    """Format the value of a JSON key in the unit that the key's name ends with."""
     if isinstance(value, bool):
         return "yes" if value else "no"
     if isinstance(value, dict):
-        return ", ".join(f"{label(key)} {named(key, part)}" for key, part in value.items())
+        return ", ".join(f"{label(key)} {value_text(key, part)}" for key, part in value.items())
     if isinstance(value, list):
-        return ", ".join(named(name, part) for part in value)
+        return ", ".join(value_text(name, part) for part in value)
     if name.endswith("bytes"):
         return size(value)
     if name.endswith("seconds"):

@@ -1,4 +1,4 @@
-"""What a terminal and a notebook say in the same words."""
+"""Texts shared by the terminal and the notebook."""
 
 from shoestring.estimate.memory import Breakdown
 from shoestring.plan.limits import Limit
@@ -6,7 +6,7 @@ from shoestring.units import bytes_text
 
 
 def memory_text(memory: Breakdown) -> str:
-    """The peak, its range and what there is."""
+    """Describe the predicted peak, its range and the capacity."""
     return (
         f"{bytes_text(memory.peak_bytes)} at the peak, between {bytes_text(memory.low_bytes)} and "
         f"{bytes_text(memory.high_bytes)}, of {bytes_text(memory.capacity_bytes)}"
@@ -14,5 +14,5 @@ def memory_text(memory: Breakdown) -> str:
 
 
 def limit_text(limit: Limit) -> str:
-    """What the run needs, of what there is."""
+    """Describe what the run needs and what is available."""
     return f"{limit.text(limit.needs)} of {limit.text(limit.has)}"

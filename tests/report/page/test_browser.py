@@ -1,4 +1,4 @@
-"""The page in a real browser: nothing is fetched, nothing complains, every figure is really there."""
+"""The page in a real browser: no requests, no console messages, and every figure is visible."""
 
 import json
 import re
@@ -22,7 +22,7 @@ document.body.dataset.figures = JSON.stringify([...document.querySelectorAll("sv
 document.body.dataset.overflow = document.documentElement.scrollWidth > innerWidth;
 </script>"""
 
-pytestmark = pytest.mark.skipif(BROWSER is None, reason="there is no chromium or chrome on this machine")
+pytestmark = pytest.mark.skipif(BROWSER is None, reason="Chromium or Chrome is not installed")
 
 
 @pytest.fixture(scope="module")
@@ -31,22 +31,22 @@ def page(tmp_path_factory):
 
 
 def browse(page, tmp_path, *arguments, size=SIZE):
-    """What the browser writes to stdout and stderr about `page`."""
-    quiet = (
+    """Load `page` in a headless browser and return the completed process."""
+    flags = (
         "no-first-run",
         "disable-background-networking",
         "disable-component-update",
         "disable-sync",
         "disable-quic",
     )
-    done = subprocess.run(
+    process = subprocess.run(
         [
             BROWSER,
             "--headless",
             "--no-sandbox",
             "--disable-gpu",
             "--disable-dev-shm-usage",
-            *(f"--{name}" for name in quiet),
+            *(f"--{name}" for name in flags),
             f"--user-data-dir={tmp_path / 'profile'}",
             f"--window-size={size[0]},{size[1]}",
             "--timeout=20000",
@@ -57,14 +57,14 @@ def browse(page, tmp_path, *arguments, size=SIZE):
         text=True,
         timeout=60,
     )
-    assert done.returncode == 0, done.stderr
-    return done
+    assert process.returncode == 0, process.stderr
+    return process
 
 
-def measured(page, tmp_path, size=SIZE):
-    """Boxes of the figures by label, and whether the page is wider than the window.
+def measure_figures(page, tmp_path, size=SIZE):
+    """Return the boxes of the figures by label, and whether the page is wider than the window.
 
-    The page itself runs no script: this measures a copy that may.
+    The page forbids scripts, so this measures a copy without its Content-Security-Policy.
     """
     text = page.read_text()
     copy = tmp_path / "measured.html"
@@ -74,28 +74,28 @@ def measured(page, tmp_path, size=SIZE):
     return {label: box for label, *box in figures}, 'data-overflow="true"' in dom
 
 
-def console(page, tmp_path):
-    """What the page made the browser complain about."""
-    seen = browse(page, tmp_path, "--dump-dom", "--enable-logging=stderr")
-    assert "<h1>temporal</h1>" in seen.stdout
-    return [line for line in seen.stderr.splitlines() if "CONSOLE" in line]
+def console_messages(page, tmp_path):
+    """Return the messages that the browser logs while loading the page."""
+    process = browse(page, tmp_path, "--dump-dom", "--enable-logging=stderr")
+    assert "<h1>temporal</h1>" in process.stdout
+    return [line for line in process.stderr.splitlines() if "CONSOLE" in line]
 
 
-def test_nothing_is_fetched_and_nothing_complains(page, tmp_path):
-    assert console(page, tmp_path) == []
+def test_page_causes_no_console_messages(page, tmp_path):
+    assert console_messages(page, tmp_path) == []
 
 
-def test_whatever_would_be_fetched_or_run_is_refused_aloud(page, tmp_path):
-    """The browser's own proof of the test above: one attempt each, and it complains."""
+def test_fetching_and_scripts_are_refused_with_messages(page, tmp_path):
+    """Show that the previous test would detect a violation: each attempt logs a message."""
     attempts = ('<img src="http://localhost:9/">', "<script>1</script>")
     for index, attempt in enumerate(attempts):
         copy = tmp_path / f"{index}.html"
         copy.write_text(page.read_text().replace("</body>", f"{attempt}</body>"))
-        assert any("Content Security Policy" in line for line in console(copy, tmp_path)), attempt
+        assert any("Content Security Policy" in line for line in console_messages(copy, tmp_path)), attempt
 
 
 def test_every_figure_is_drawn(page, tmp_path):
-    boxes, overflows = measured(page, tmp_path)
+    boxes, overflows = measure_figures(page, tmp_path)
     assert list(boxes) == [
         "Loss of temporal over its updates",
         "accuracy on validation data",
@@ -112,23 +112,23 @@ def test_every_figure_is_drawn(page, tmp_path):
     pixels = imread(tmp_path / "page.png")[..., :3]
     for label, (left, top, width, height) in boxes.items():
         assert width > 300 and height > 80, label
-        drawn = pixels[round(top) : round(top + height), round(left) : round(left + width)]
-        colourful = np.ptp(drawn, axis=-1) > 0.3
-        assert colourful.sum() > 100, label
+        region = pixels[round(top) : round(top + height), round(left) : round(left + width)]
+        colored = np.ptp(region, axis=-1) > 0.3
+        assert colored.sum() > 100, label
 
 
-def test_a_phone_scrolls_figures_and_not_the_page(page, tmp_path):
-    boxes, overflows = measured(page, tmp_path, size=(500, 900))
+def test_narrow_screen_scrolls_figures_not_the_page(page, tmp_path):
+    boxes, overflows = measure_figures(page, tmp_path, size=(500, 900))
     assert not overflows
     assert boxes["Loss of temporal over its updates"][2] > 500
     assert boxes["accuracy on validation data"][2] < 500
 
 
 @pytest.mark.parametrize(("scheme", "dark"), [(0, True), (1, False)])
-def test_the_page_follows_the_readers_colour_scheme(page, tmp_path, scheme, dark):
-    picture = tmp_path / "page.png"
+def test_page_follows_the_preferred_color_scheme(page, tmp_path, scheme, dark):
+    screenshot = tmp_path / "page.png"
     setting = f"--blink-settings=preferredColorScheme={scheme}"
-    browse(page, tmp_path, f"--screenshot={picture}", setting, size=(1200, 1200))
-    pixels = imread(picture)[..., :3]
+    browse(page, tmp_path, f"--screenshot={screenshot}", setting, size=(1200, 1200))
+    pixels = imread(screenshot)[..., :3]
     assert (pixels.mean() < 0.5) == dark
     assert len(np.unique(pixels.reshape(-1, 3), axis=0)) > 50

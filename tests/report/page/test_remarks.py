@@ -1,17 +1,17 @@
-"""What happened besides, in words."""
+"""The remarks section of the report page."""
 
 from shoestring.monitor.events import Events
 from shoestring.report.page.run import read
 from shoestring.report.page.sections import remarks
 
 
-def test_out_of_memory_and_overflows_are_told_in_words(tmp_path):
+def test_out_of_memory_and_overflows_are_described(tmp_path):
     with Events(tmp_path / "events.jsonl") as writer:
         writer.emit("session", update=0)
         writer.emit("progress", update=2, skipped=2)
         writer.emit("oom", update=4, during="optimizer step", failure="", micro_batch=8, done="microbatch 4", back_to=3)
         writer.emit("progress", update=3, skipped=1)
     text = str(remarks(read(tmp_path)))
-    assert "out of memory in optimizer step at update 4 with microbatch 8: microbatch 4 from then on" in text
-    assert "back to update 3" in text
-    assert "3 optimizer steps left out" in text
+    assert "out of memory in optimizer step at update 4 with microbatch 8: continued with microbatch 4" in text
+    assert "resumed from the checkpoint of update 3" in text
+    assert "3 optimizer steps skipped" in text

@@ -3,7 +3,7 @@ import re
 from shoestring.report.page import svg
 
 
-def test_a_drawing_is_the_same_each_time_and_labelled():
+def test_drawing_is_deterministic_and_labeled():
     def paint(axes):
         axes.plot([1, 2, 3], [3, 1, 2], color=svg.BLUE, marker="o", label="<b>$x$ 字</b>")
         axes.legend()
@@ -14,13 +14,13 @@ def test_a_drawing_is_the_same_each_time_and_labelled():
     assert ">&lt;b&gt;$x$ 字&lt;/b&gt;</text>" in first
 
 
-def test_every_colour_comes_from_the_page():
+def test_every_color_is_a_css_property():
     def paint(axes):
         axes.plot([1, 2], color=svg.VERMILLION)
         axes.bar([1], [1], color=svg.GREEN, edgecolor=svg.CARD)
         axes.text(1, 1, "text")
 
-    drawing = svg.draw("colours", paint, width=300, height=200)
+    drawing = svg.draw("colors", paint, width=300, height=200)
     assert re.findall(r"#[0-9a-f]{6}\b", drawing) == []
     assert {"vermillion", "green", "card", "ink", "muted", "line"} <= set(re.findall(r"var\(--(\w+)\)", drawing))
 
@@ -33,7 +33,7 @@ def test_two_drawings_share_no_id():
     assert ids[0] and not ids[0] & ids[1]
 
 
-def test_settings_of_matplotlib_are_left_as_they_were():
+def test_matplotlib_settings_are_unchanged():
     import matplotlib
 
     before = dict(matplotlib.rcParams)

@@ -1,1 +1,1 @@
-"""A run as a page: one self-contained HTML file of what was planned, what happened and what came out."""
+"""The report of a run: one self-contained HTML file with its plan, its history and its results."""

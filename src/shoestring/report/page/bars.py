@@ -1,21 +1,21 @@
-"""Two things drawn as bars: the parts of the planned memory, and the sessions on the wall clock."""
+"""Bar figures: the parts of the planned memory, and the timeline of the sessions."""
 
 from typing import TYPE_CHECKING
 
 from shoestring.report.markup import EMPTY, Markup
 from shoestring.report.page import svg
 from shoestring.report.page.run import Run
-from shoestring.report.values import dig, number, numbers
+from shoestring.report.values import lookup, number, numbers
 from shoestring.session.ledger import SessionRecord, pauses
 from shoestring.units import GIB, MIB, bytes_text, seconds_text
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
-PART_COLOURS = (svg.BLUE, svg.ORANGE, svg.GREEN, svg.PURPLE, svg.SKY, svg.VERMILLION, svg.YELLOW, svg.MUTED)
+PART_COLORS = (svg.BLUE, svg.ORANGE, svg.GREEN, svg.PURPLE, svg.SKY, svg.VERMILLION, svg.YELLOW, svg.MUTED)
 DAY = 86400
 """Seconds; matplotlib counts dates in days since 1970."""
-ENDINGS = {
+STATUS_COLORS = {
     "finished": svg.GREEN,
     "paused": svg.BLUE,
     "failed": svg.VERMILLION,
@@ -25,13 +25,13 @@ ENDINGS = {
 
 
 def memory_parts(run: Run) -> Markup:
-    """The plan's peak as one bar of parts, with its range, what was measured and what the GPU has."""
-    memory = numbers(dig(run.plan, "plan", "memory"))
-    listed = dig(run.plan, "plan", "memory", "parts")
+    """Draw the planned peak as one bar of parts, with its range, the measured peak and the capacity."""
+    memory = numbers(lookup(run.plan, "plan", "memory"))
+    part_list = lookup(run.plan, "plan", "memory", "parts")
     parts = [
-        (str(dig(part, "name")), value)
-        for part in (listed if isinstance(listed, list) else [])
-        if (value := number(dig(part, "bytes")))
+        (str(lookup(part, "name")), value)
+        for part in (part_list if isinstance(part_list, list) else [])
+        if (value := number(lookup(part, "bytes")))
     ]
     if not parts:
         return EMPTY
@@ -44,9 +44,9 @@ def memory_parts(run: Run) -> Markup:
     def paint(axes: "Axes") -> None:
         left = 0.0
         for index, (name, value) in enumerate(parts):
-            colour = PART_COLOURS[index % len(PART_COLOURS)]
+            color = PART_COLORS[index % len(PART_COLORS)]
             label = f"{name}  {bytes_text(value)}"
-            axes.barh(0, value / unit, left=left / unit, color=colour, edgecolor=svg.CARD, linewidth=0.8, label=label)
+            axes.barh(0, value / unit, left=left / unit, color=color, edgecolor=svg.CARD, linewidth=0.8, label=label)
             left += value
         low = memory.get("low_bytes", total)
         axes.plot([low / unit, high / unit], [0.62, 0.62], color=svg.INK, linewidth=1, marker="|", markersize=6)
@@ -60,7 +60,7 @@ def memory_parts(run: Run) -> Markup:
             axes.axvline(capacity / unit, color=svg.VERMILLION, linewidth=1.4, linestyle="--")
             _caption(axes, capacity / unit, 1.1, f"capacity {bytes_text(capacity)}", align="right")
         elif capacity:
-            note = f"capacity {bytes_text(capacity)}, far to the right \N{RIGHTWARDS ARROW}"
+            note = f"capacity {bytes_text(capacity)}, beyond the axis \N{RIGHTWARDS ARROW}"
             _caption(axes, right / unit, 1.1, note, align="right")
         axes.set(xlim=(0, right / unit), ylim=(-1.2, 1.5), yticks=[], xlabel=unit_name)
         axes.grid(False)
@@ -70,51 +70,51 @@ def memory_parts(run: Run) -> Markup:
     return svg.draw("Parts of the planned memory", paint, width=720, height=150 + 14 * rows)
 
 
-def timeline(found: list[SessionRecord]) -> Markup:
-    """The sessions on the wall clock, coloured by how they ended."""
-    if not found:
+def timeline(session_records: list[SessionRecord]) -> Markup:
+    """Draw the sessions over wall-clock time, colored by their final status."""
+    if not session_records:
         return EMPTY
 
     def paint(axes: "Axes") -> None:
-        begin = found[0].start
-        end = max(begin + 60, *(session.end for session in found))
-        # A session that only just began is still to be seen.
-        shortest = max((end - begin) / 400, 1.0)
-        shown = set()
-        for session in found:
+        start = session_records[0].start
+        end = max(start + 60, *(session.end for session in session_records))
+        # The bar of a session that just started stays visible.
+        shortest = max((end - start) / 400, 1.0)
+        labeled_statuses = set()
+        for session in session_records:
             length = max(session.end - session.start, shortest) / DAY
             axes.barh(
                 0,
                 length,
                 left=session.start / DAY,
                 height=0.8,
-                color=ENDINGS.get(session.ended, svg.MUTED),
+                color=STATUS_COLORS.get(session.ended, svg.MUTED),
                 alpha=0.9,
-                label="" if session.ended in shown else session.ended,
+                label="" if session.ended in labeled_statuses else session.ended,
             )
-            shown.add(session.ended)
+            labeled_statuses.add(session.ended)
             axes.text(
                 session.start / DAY + length / 2, 0.55, str(session.number), ha="center", color=svg.MUTED, fontsize=8
             )
-        killed = [session.end / DAY for session in found if session.ended == "killed"]
+        killed = [session.end / DAY for session in session_records if session.ended == "killed"]
         if killed:
             axes.plot(
-                killed, [0] * len(killed), color=svg.INK, marker="x", linestyle="none", label="cut off here", zorder=3
+                killed, [0] * len(killed), color=svg.INK, marker="x", linestyle="none", label="killed here", zorder=3
             )
-        saves = [save / DAY for session in found for save in session.saves]
+        saves = [save / DAY for session in session_records for save in session.saves]
         if saves:
             axes.plot(
                 saves, [-0.56] * len(saves), color=svg.INK, marker="|", linestyle="none", markersize=5, label="save"
             )
-        for rest_begin, rest_end in pauses(found):
-            if rest_end - rest_begin > 0.1 * (end - begin):
-                middle = (rest_begin / DAY + rest_end / DAY) / 2
-                text = seconds_text(rest_end - rest_begin)
+        for pause_start, pause_end in pauses(session_records):
+            if pause_end - pause_start > 0.1 * (end - start):
+                middle = (pause_start / DAY + pause_end / DAY) / 2
+                text = seconds_text(pause_end - pause_start)
                 axes.text(middle, 0, text, ha="center", va="center", color=svg.MUTED, fontsize=8)
         axes.xaxis_date("UTC")
-        margin = max((end - begin) * 0.02, shortest) / DAY
+        margin = max((end - start) * 0.02, shortest) / DAY
         axes.set(
-            xlim=(begin / DAY - margin, end / DAY + margin), ylim=(-0.9, 0.95), yticks=[], xlabel="wall clock (UTC)"
+            xlim=(start / DAY - margin, end / DAY + margin), ylim=(-0.9, 0.95), yticks=[], xlabel="wall clock (UTC)"
         )
         axes.grid(False)
         axes.legend(loc="lower right", bbox_to_anchor=(1, 1), ncols=7, handlelength=0.9, handleheight=0.9)
@@ -123,5 +123,5 @@ def timeline(found: list[SessionRecord]) -> Markup:
 
 
 def _caption(axes: "Axes", x: float, y: float, text: str, *, align: str = "center") -> None:
-    beside = (-4 if align == "right" else 0, 0)
-    axes.annotate(text, (x, y), xytext=beside, textcoords="offset points", ha=align, color=svg.MUTED, fontsize=8)
+    offset = (-4 if align == "right" else 0, 0)
+    axes.annotate(text, (x, y), xytext=offset, textcoords="offset points", ha=align, color=svg.MUTED, fontsize=8)

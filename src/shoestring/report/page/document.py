@@ -1,4 +1,4 @@
-"""The page: one HTML file that needs nothing beside it, neither a script nor a network."""
+"""The report page: one self-contained HTML file without scripts or network access."""
 
 from importlib.resources import files
 from pathlib import Path
@@ -11,24 +11,24 @@ from shoestring.report.page.run import Run, read
 from shoestring.session.directory import RunDirectory
 from shoestring.session.ledger import sessions
 
-# The browser itself refuses whatever would be fetched or run.
+# The browser itself refuses to fetch resources and to run scripts.
 _POLICY = "default-src 'none'; style-src 'unsafe-inline'; img-src data:"
 
 
 def write(path: Path) -> Path:
-    """Write `report.html` into the run's directory `path`, from its plan, state and events, and return where it is.
+    """Write `report.html` into the run's directory `path`, from its plan, state and events, and return its path.
 
-    The same files give the same page. Raises UsageError where `path` is no run's directory.
+    The same files give the same page. Raises UsageError when `path` is not the directory of a run.
     """
-    # Whoever has the page open never reloads half of one.
+    # The replacement is atomic: reloading the page never shows half of it.
     draft = path / "report.html.part"
-    draft.write_text(html(read(path)), encoding="utf-8")
+    draft.write_text(render(read(path)), encoding="utf-8")
     return draft.replace(RunDirectory(path).report_file)
 
 
-def html(run: Run) -> Markup:
-    """The page of `run`."""
-    found = sessions(run.events, run.status)
+def render(run: Run) -> Markup:
+    """Render the page of `run`."""
+    session_records = sessions(run.events, run.status)
     style = files("shoestring.report.page").joinpath("page.css").read_text(encoding="utf-8")
     head = join(
         [
@@ -42,12 +42,12 @@ def html(run: Run) -> Markup:
     )
     body = element(
         "main",
-        headline(run, found),
+        headline(run, session_records),
         results(run),
         sections.training(run),
-        sections.history(found),
-        sections.bound(run),
-        sections.plan(run, found),
+        sections.history(session_records),
+        sections.time_breakdown(run),
+        sections.plan(run, session_records),
         sections.remarks(run),
         sections.colophon(run),
     )

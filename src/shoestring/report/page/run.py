@@ -1,4 +1,4 @@
-"""What a run's directory holds, read with patience: a run that just began, was copied or was killed is still a run."""
+"""Tolerant reading of a run's directory: files may be missing or incomplete after a start, a copy or a kill."""
 
 import json
 from dataclasses import dataclass
@@ -8,67 +8,70 @@ from typing import Any
 from shoestring.errors import UsageError
 from shoestring.monitor import events as record
 from shoestring.monitor.events import Event
-from shoestring.report.values import dig, number
+from shoestring.report.values import lookup, number
 from shoestring.session.directory import RunDirectory
 
 
 @dataclass(frozen=True, kw_only=True)
 class Run:
-    """A run as far as its files tell."""
+    """The contents of a run's files, as far as they can be read."""
 
     path: Path
     plan: dict[str, Any]
-    """plan.json: recipe, options and the plan itself; empty where there is none."""
+    """plan.json: recipe, options and the plan itself; empty if it cannot be read."""
     state: dict[str, Any]
-    """state.json: status, update reached, what to do next; empty where there is none."""
+    """state.json: status, current update, next command; empty if it cannot be read."""
     events: list[Event]
-    """Everything that happened."""
+    """All recorded events."""
     current: list[Event]
-    """The same without work that was lost and done again."""
+    """The events without work that was lost and repeated."""
     problems: tuple[str, ...]
-    """Files that are missing or cannot be read."""
+    """Messages about files that are missing or cannot be read."""
 
     @property
     def name(self) -> str:
-        return str(dig(self.plan, "recipe") or self.path.name)
+        return str(lookup(self.plan, "recipe") or self.path.name)
 
     @property
     def status(self) -> str:
-        """`finished`, `paused`, `failed` or `running`; `unknown` where nothing says so."""
+        """`finished`, `paused`, `failed` or `running`; `unknown` if state.json has none."""
         return str(self.state.get("status", "unknown"))
 
     @property
     def measured_bytes(self) -> float | None:
-        """The most memory that any progress reported."""
-        return max((used for event in self.of("progress") if (used := number(event.get("memory_bytes")))), default=None)
+        """The maximum memory of all progress events."""
+        return max(
+            (value for event in self.events_of("progress") if (value := number(event.get("memory_bytes")))),
+            default=None,
+        )
 
-    def of(self, kind: str) -> list[Event]:
-        """The events of one kind that count."""
+    def events_of(self, kind: str) -> list[Event]:
+        """Return the current events of one kind."""
         return [event for event in self.current if event["event"] == kind]
 
 
 def read(path: Path) -> Run:
-    """The run in the directory `path`.
+    """Read the run in the directory `path`.
 
-    Raises UsageError where that is no run's directory.
+    Raises UsageError when `path` is not the directory of a run.
     """
     run = RunDirectory(path)
-    marks = (run.plan_file, run.state_file, run.events_file)
-    if not any(mark.is_file() for mark in marks):
+    run_files = (run.plan_file, run.state_file, run.events_file)
+    if not any(file.is_file() for file in run_files):
         raise UsageError(
-            f"{path} is no run: it has none of {', '.join(mark.name for mark in marks)}",
-            hint="give the directory of a run, one that `shoestring train RECIPE --run DIR` made",
+            f"{path} is not a run directory: it contains none of {', '.join(file.name for file in run_files)}",
+            hint="pass the directory of a run, as created by `shoestring train RECIPE --run DIR`",
         )
     problems: list[str] = []
     if not run.events_file.is_file():
-        problems.append(f"{run.events_file.name} is missing: nothing of what happened can be shown")
-    happened = list(record.read(run.events_file))
+        problems.append(f"{run.events_file.name} is missing: the history of the run cannot be shown")
+    all_events = list(record.read(run.events_file))
     return Run(
         path=path,
         plan=_read_object(run.plan_file, problems),
         state=_read_object(run.state_file, problems),
-        events=happened,
-        current=record.current(happened),
+        events=all_events,
+        current=record.current(all_events),
         problems=tuple(problems),
     )
 
@@ -83,6 +86,6 @@ def _read_object(path: Path, problems: list[str]) -> dict[str, Any]:
         problems.append(f"{path.name} cannot be read: {error}")
         return {}
     if not isinstance(value, dict):
-        problems.append(f"{path.name} is no JSON object")
+        problems.append(f"{path.name} is not a JSON object")
         return {}
     return value

@@ -1,9 +1,8 @@
-"""How it went and how it was meant to go: the curves, the sessions, the plan, remarks."""
+"""The sections of the page: training curves, sessions, time by cause, the plan, remarks and sources."""
 
 from statistics import median
 
-from shoestring.monitor import bound as monitor
-from shoestring.monitor.bound import spent
+from shoestring.monitor.bound import advice, bottleneck, spent
 from shoestring.monitor.events import Event
 from shoestring.report.markup import EMPTY, Content, Markup, element, facts, join, table
 from shoestring.report.page import bars, curves
@@ -11,15 +10,15 @@ from shoestring.report.page.run import Run
 from shoestring.report.values import (
     UNKNOWN,
     count,
-    dig,
     duration,
     label,
-    moment,
-    named,
+    lookup,
     number,
     plural,
     share,
     size,
+    timestamp,
+    value_text,
     words,
 )
 from shoestring.session.ledger import SessionRecord
@@ -28,34 +27,34 @@ _METRIC_FIGURES = 8
 
 
 def training(run: Run) -> Markup:
-    """The curves."""
-    if not run.of("progress") and not run.of("evaluation"):
+    """Render the curves of the loss, the metrics and the resources."""
+    if not run.events_of("progress") and not run.events_of("evaluation"):
         return join([element("h2", "Training"), element("p", "No progress has been recorded yet.", class_="muted")])
     names = curves.metric_names(run)
     narrow = [
-        *[_figure(words(name), "on validation data", curves.metric(run, name)) for name in names[:_METRIC_FIGURES]],
-        _figure("Throughput", "training alone, without saving and evaluating", curves.throughput(run)),
-        _figure("Memory", "reserved on the GPU; without one, resident", curves.memory(run)),
+        *[_figure(words(name), "On validation data", curves.metric(run, name)) for name in names[:_METRIC_FIGURES]],
+        _figure("Throughput", "Training only, without saving and evaluating", curves.throughput(run)),
+        _figure("Memory", "Reserved GPU memory, or resident memory on a CPU", curves.memory(run)),
         _figure("Learning rate", "", curves.learning_rate(run)),
-        _figure("Gradient norm", "before clipping", curves.gradient_norm(run)),
+        _figure("Gradient norm", "Before clipping", curves.gradient_norm(run)),
     ]
     return join(
         [
             element("h2", "Training"),
-            _figure("Loss", "shaded: lowest to highest; dotted: a session begins", curves.loss(run), class_="wide"),
+            _figure("Loss", "Shaded: minimum to maximum. Dotted: session start.", curves.loss(run), class_="wide"),
             element("div", narrow, class_="figures"),
         ]
     )
 
 
-def history(found: list[SessionRecord]) -> Markup:
-    """The sessions, drawn and listed."""
-    if not found:
+def history(session_records: list[SessionRecord]) -> Markup:
+    """Render the sessions as a timeline and as a table."""
+    if not session_records:
         return EMPTY
     rows = [
         [
             str(session.number),
-            moment(session.start),
+            timestamp(session.start),
             session.device or UNKNOWN,
             f"{count(session.start_update)} to {count(session.reached_update)}" if session.updates else "none",
             duration(session.seconds),
@@ -64,70 +63,75 @@ def history(found: list[SessionRecord]) -> Markup:
             share(session.waiting_seconds, session.seconds),
             _ending(session),
         ]
-        for session in found
+        for session in session_records
     ]
-    head = ["", "began", "device", "updates", "time", "saving", "evaluating", "waiting", "how it ended"]
+    head = ["session", "start", "device", "updates", "time", "saving", "evaluating", "waiting for data", "end"]
     return join(
         [
             element("h2", "Sessions"),
-            _figure("Timeline", "numbers are sessions", bars.timeline(found), class_="wide"),
+            _figure("Timeline", "Numbers identify the sessions.", bars.timeline(session_records), class_="wide"),
             table(head, rows, numeric=(3, 4, 5, 6, 7)),
         ]
     )
 
 
-def bound(run: Run) -> Markup:
-    """Where the time of all sessions went, and what would help."""
-    where = spent(run.events)
-    if not (most := monitor.bound(where)):
+def time_breakdown(run: Run) -> Markup:
+    """Render the time of all sessions by cause, and advice on the largest causes."""
+    breakdown = spent(run.events)
+    if not (largest := bottleneck(breakdown)):
         return EMPTY
-    rows = [[cause, duration(seconds), share(seconds, where.total)] for cause, seconds in where.items()]
-    unknown = "" if where.launches is not None else " A CPU does not tell launches from arithmetic."
+    rows = [[cause, duration(seconds), share(seconds, breakdown.total)] for cause, seconds in breakdown.items()]
+    unmeasured = (
+        "" if breakdown.launches is not None else " Arithmetic includes launches, which are measured only on a GPU."
+    )
     return join(
         [
-            element("h2", "Where the time went"),
-            element("p", f"Training was bound by {most}.{unknown}"),
+            element("h2", "Time by cause"),
+            element("p", f"The bottleneck of training was {largest}.{unmeasured}"),
             table(["cause", "time", "share"], rows, numeric=(1, 2)),
-            element("ul", [element("li", f"{cause}: {what}") for cause, what in monitor.helps(where)]),
+            element("h3", "Ways to speed up training"),
+            element("ul", [element("li", f"{cause}: {text}") for cause, text in advice(breakdown)]),
         ]
     )
 
 
-def plan(run: Run, found: list[SessionRecord]) -> Markup:
-    """What was decided before, why, and how it compares with what came."""
-    decided = dig(run.plan, "plan")
-    if not isinstance(decided, dict):
+def plan(run: Run, session_records: list[SessionRecord]) -> Markup:
+    """Render the plan, its reasons, and its predictions beside the measurements."""
+    plan_values = lookup(run.plan, "plan")
+    if not isinstance(plan_values, dict):
         return join([element("h2", "Plan"), element("p", "There is no plan in this run's directory.", class_="muted")])
-    parameters = dig(decided, "memory", "parameters", "total")
-    target, verdict = (str(dig(decided, key) or UNKNOWN) for key in ("target", "verdict"))
+    parameters = lookup(plan_values, "memory", "parameters", "total")
+    target, verdict = (str(lookup(plan_values, key) or UNKNOWN) for key in ("target", "verdict"))
     return join(
         [
             element("h2", "Plan"),
             element("p", f"For {target}: {verdict}. Parameters: {count(parameters)}."),
-            _figure("Planned memory", "at its peak, in parts", bars.memory_parts(run), class_="wide"),
-            _planned_and_measured(run, found),
+            _figure("Planned memory", "At its peak, by part", bars.memory_parts(run), class_="wide"),
+            _planned_and_measured(run, session_records),
             element(
                 "div",
-                _settings("Settings", dig(decided, "settings")),
-                _settings("Options", dig(run.plan, "options")),
-                _settings("Disk", dig(decided, "disk")),
+                _settings("Settings", lookup(plan_values, "settings")),
+                _settings("Options", lookup(run.plan, "options")),
+                _settings("Disk", lookup(plan_values, "disk")),
                 class_="columns",
             ),
-            _list("Reasons", dig(decided, "reasons")),
-            _list("Alternatives", dig(decided, "alternatives")),
+            _list("Reasons", lookup(plan_values, "reasons")),
+            _list("Alternatives", lookup(plan_values, "alternatives")),
         ]
     )
 
 
 def remarks(run: Run) -> Markup:
-    """What else happened, and what could not be read."""
+    """Render notes, out-of-memory events, damaged checkpoints, and files that cannot be read."""
     lines: list[Content] = [
-        [element("span", f"{moment(event['time'])}, session {event['session']}: ", class_="muted"), _remark(event)]
+        [element("span", f"{timestamp(event['time'])}, session {event['session']}: ", class_="muted"), _remark(event)]
         for event in run.events
         if event["event"] in ("note", "oom", "damaged")
     ]
-    if skipped := sum(int(number(event.get("skipped")) or 0) for event in run.of("progress")):
-        lines.append(f"fp16 overflowed: {plural(skipped, 'optimizer step')} left out, each made again at a lower scale")
+    if skipped := sum(int(number(event.get("skipped")) or 0) for event in run.events_of("progress")):
+        lines.append(
+            f"{plural(skipped, 'optimizer step')} skipped on fp16 overflow and repeated with a lower loss scale"
+        )
     lines += run.problems
     if not lines:
         return EMPTY
@@ -135,37 +139,40 @@ def remarks(run: Run) -> Markup:
 
 
 def colophon(run: Run) -> Markup:
-    """Where the numbers are from."""
-    versions = [dig(event, "versions") for event in run.of("session")]
-    newest = named("versions", versions[-1]) if versions and versions[-1] else f"versions {UNKNOWN}"
-    last = moment(run.events[-1]["time"]) if run.events else UNKNOWN
+    """Render the sources of the numbers and the versions of the last session."""
+    versions = [lookup(event, "versions") for event in run.events_of("session")]
+    newest = value_text("versions", versions[-1]) if versions and versions[-1] else UNKNOWN
+    last_event = timestamp(run.events[-1]["time"]) if run.events else UNKNOWN
     events = plural(len(run.events), "event")
-    return element("footer", f"From plan.json, state.json and {events}, the last of {last}. Last session: {newest}.")
+    return element(
+        "footer",
+        f"Sources: plan.json, state.json and {events} (last: {last_event}). Versions of the last session: {newest}.",
+    )
 
 
-def _planned_and_measured(run: Run, found: list[SessionRecord]) -> Markup:
-    time, memory = dig(run.plan, "plan", "time"), dig(run.plan, "plan", "memory")
+def _planned_and_measured(run: Run, session_records: list[SessionRecord]) -> Markup:
+    time, memory = lookup(run.plan, "plan", "time"), lookup(run.plan, "plan", "memory")
     update_seconds = [
         seconds / updates
-        for event in run.of("progress")
+        for event in run.events_of("progress")
         if (seconds := number(event.get("seconds"))) is not None and (updates := number(event.get("updates")))
     ]
-    one_update = f"{duration(median(update_seconds))} (median)" if update_seconds else UNKNOWN
+    per_update = f"{duration(median(update_seconds))} (median)" if update_seconds else UNKNOWN
     so_far = "" if run.status == "finished" else " so far"
-    spent = duration(sum(session.seconds for session in found)) + so_far
+    total = duration(sum(session.seconds for session in session_records)) + so_far
     rows = [
-        ["memory at its peak", *_expected(memory, "peak_bytes", "low_bytes", "high_bytes"), size(run.measured_bytes)],
-        ["one update", *_expected(time, "update_seconds", "low_update_seconds", "high_update_seconds"), one_update],
-        ["the whole training", *_expected(time, "total_seconds", "low_total_seconds", "high_total_seconds"), spent],
+        ["peak memory", *_expected(memory, "peak_bytes", "low_bytes", "high_bytes"), size(run.measured_bytes)],
+        ["one update", *_expected(time, "update_seconds", "low_update_seconds", "high_update_seconds"), per_update],
+        ["total training", *_expected(time, "total_seconds", "low_total_seconds", "high_total_seconds"), total],
     ]
     return table(["", "planned", "range", "measured"], rows, numeric=(1, 2, 3))
 
 
 def _expected(values: object, likely: str, low: str, high: str) -> tuple[str, str]:
-    """What the plan says, and between what."""
-    between = [named(key, found) for key in (low, high) if (found := dig(values, key)) is not None]
-    found = dig(values, likely)
-    return UNKNOWN if found is None else named(likely, found), " to ".join(between) or UNKNOWN
+    """Format the predicted value and its range."""
+    limits = [value_text(key, limit) for key in (low, high) if (limit := lookup(values, key)) is not None]
+    predicted = lookup(values, likely)
+    return UNKNOWN if predicted is None else value_text(likely, predicted), " to ".join(limits) or UNKNOWN
 
 
 def _figure(title: str, caption: str, drawing: Markup, *, class_: str = "") -> Markup:
@@ -179,7 +186,8 @@ def _settings(title: str, values: object) -> Markup:
     if not isinstance(values, dict) or not values:
         return EMPTY
     pairs = [
-        (words(name), UNKNOWN) if value is None else (label(name), named(name, value)) for name, value in values.items()
+        (words(name), UNKNOWN) if value is None else (label(name), value_text(name, value))
+        for name, value in values.items()
     ]
     return element("section", element("h3", title), facts(pairs))
 
@@ -187,16 +195,16 @@ def _settings(title: str, values: object) -> Markup:
 def _list(title: str, values: object) -> Markup:
     if not isinstance(values, list) or not values:
         return EMPTY
-    return join([element("h3", title), element("ul", [element("li", named("", value)) for value in values])])
+    return join([element("h3", title), element("ul", [element("li", value_text("", value)) for value in values])])
 
 
 def _ending(session: SessionRecord) -> Markup:
-    again = f"; {plural(session.redone_updates, 'update')} done again" if session.redone_updates else ""
+    repeated = f"; {plural(session.redone_updates, 'update')} repeated" if session.redone_updates else ""
     return join(
         [
             element("span", session.ended, class_=f"ending {session.ended}"),
             f": {session.reason}" if session.reason else "",
-            again,
+            repeated,
         ]
     )
 
@@ -207,10 +215,10 @@ def _remark(event: Event) -> Content:
     if event["event"] == "damaged":
         return f"{event.get('path', '')} is damaged: {event.get('file', '')}: {event.get('why', '')}"
     if "done" in event and "during" in event:
-        back = f"; back to update {count(event['back_to'])}" if "back_to" in event else ""
+        resumed = f"; resumed from the checkpoint of update {count(event['back_to'])}" if "back_to" in event else ""
         return (
             f"out of memory in {event['during']} at update {count(event.get('update'))} with microbatch "
-            f"{count(event.get('micro_batch'))}: {event['done']} from then on{back}"
+            f"{count(event.get('micro_batch'))}: continued with {event['done']}{resumed}"
         )
-    rest = {key: value for key, value in event.items() if key not in ("time", "session", "event")}
-    return f"out of memory: {named('', rest)}"
+    details = {key: value for key, value in event.items() if key not in ("time", "session", "event")}
+    return f"out of memory: {value_text('', details)}"

@@ -1,4 +1,4 @@
-"""Figures as inline SVG: drawn by matplotlib, coloured and set in type by the page around them."""
+"""Figures as inline SVG: drawn by matplotlib, with the colors and fonts of the page."""
 
 import io
 import re
@@ -11,9 +11,9 @@ from shoestring.report.markup import Markup, element
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
-# Okabe and Ito's palette, which every kind of colour vision tells apart (https://jfly.uni-koeln.de/color/), and four
-# tones of the page. A figure is drawn in these; in the page each becomes the custom property of its name, so that
-# one drawing suits light and dark.
+# The palette of Okabe and Ito, which is distinguishable with any kind of color vision
+# (https://jfly.uni-koeln.de/color/), and four tones of the page. In the page, each color is replaced by the CSS custom
+# property of its name, so that one drawing suits the light and the dark color scheme.
 BLUE, ORANGE, GREEN, VERMILLION, PURPLE, SKY, YELLOW = (
     "#0072b2",
     "#e69f00",
@@ -61,9 +61,9 @@ _STYLE = {
     "legend.handlelength": 1.4,
     "lines.linewidth": 1.4,
     "savefig.facecolor": "none",
-    # Real text: it can be searched, is read aloud, and takes the page's font.
+    # Real text can be searched and read by screen readers, and uses the font of the page.
     "svg.fonttype": "none",
-    # Metric names come from recipes; a dollar sign in one is no formula.
+    # Metric names come from recipes; a dollar sign in a name does not start a formula.
     "text.parse_math": False,
     "text.color": INK,
     "xtick.color": LINE,
@@ -75,32 +75,30 @@ _STYLE = {
 
 
 def draw(label: str, paint: Callable[["Axes"], None], *, width: float, height: float) -> Markup:
-    """What `paint` draws on one pair of axes, `width` by `height` points, as SVG that says `label` to a reader.
+    """Return the drawing of `paint` on axes of `width` by `height` points as SVG with the accessible name `label`.
 
-    The same drawing gives the same text, byte for byte.
+    Equal drawings give equal text, byte for byte.
     """
     import matplotlib
     from matplotlib.figure import Figure
 
     style: Any = {**_STYLE, "svg.hashsalt": label}
     with matplotlib.rc_context(style), warnings.catch_warnings():
-        # Text is drawn by the browser: what matplotlib's own font lacks does not matter.
+        # The browser renders the text, so glyphs that matplotlib's own font lacks do not matter.
         warnings.filterwarnings("ignore", message="Glyph .* missing from font")
         figure = Figure(figsize=(width / 72, height / 72), layout="constrained")
         paint(figure.subplots())
-        written = io.StringIO()
-        nothing = dict.fromkeys(("Date", "Creator", "Format", "Type"))
-        figure.savefig(written, format="svg", metadata=nothing)
-    return element(
-        "svg", _inline(written.getvalue()), viewBox=f"0 0 {width:g} {height:g}", role="img", aria_label=label
-    )
+        buffer = io.StringIO()
+        no_metadata = dict.fromkeys(("Date", "Creator", "Format", "Type"))
+        figure.savefig(buffer, format="svg", metadata=no_metadata)
+    return element("svg", _inline(buffer.getvalue()), viewBox=f"0 0 {width:g} {height:g}", role="img", aria_label=label)
 
 
 def _inline(document: str) -> Markup:
-    """The drawing inside an SVG document, fit to stand in a page beside others."""
+    """Extract the drawing of an SVG document for use in a page with other drawings."""
     drawing = document[document.index("</defs>") + len("</defs>") : document.rindex("</svg>")]
-    # Names of groups repeat from figure to figure; nothing refers to them.
+    # The ids of groups repeat between figures, and nothing refers to them.
     drawing = re.sub(r'<g id="[^"]*"', "<g", drawing)
-    for colour, name in _PROPERTIES.items():
-        drawing = drawing.replace(colour, f"var(--{name})")
+    for color, name in _PROPERTIES.items():
+        drawing = drawing.replace(color, f"var(--{name})")
     return Markup(drawing)

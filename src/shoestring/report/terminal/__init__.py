@@ -1,1 +1,1 @@
-"""Answers as a person reads them in a terminal: what is compared is a bar, what is looked up a table."""
+"""The terminal display of results: bars for values to compare, tables for values to look up."""

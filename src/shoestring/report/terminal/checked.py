@@ -1,4 +1,4 @@
-"""A check as a person reads it in a terminal: what fails first catches the eye, what passes takes one line each."""
+"""The findings of a check in a terminal, with failures highlighted."""
 
 from collections.abc import Iterable
 
@@ -11,28 +11,28 @@ from shoestring.report.terminal.elements import grid
 _MARKS = {"pass": ("✓", "green"), "warn": ("!", "bold yellow"), "fail": ("✗", "bold red")}
 
 
-def screen(checked: Checked) -> RenderableType:
-    """Every line with its mark, the hints below what they are about, and the sum of it."""
+def screen(result: Checked) -> RenderableType:
+    """Show every finding with its mark and its hint, and a summary."""
     table = grid()
-    for finding in checked.findings:
+    for finding in result.findings:
         mark, style = _MARKS[finding.status]
         text = Text(finding.message)
         if finding.hint:
             text.append(f"\n{finding.hint}", style="dim")
         table.add_row(Text(f"{mark} {finding.status}", style=style), finding.name, text)
-    what = f"{checked.recipe} on {checked.target}" if checked.recipe else checked.target
-    return Group(Text(f"check of this machine for {what}", style="bold"), table, _sum(checked))
+    subject = f"{result.recipe} on {result.target}" if result.recipe else result.target
+    return Group(Text(f"check of this machine for {subject}", style="bold"), table, _summary(result))
 
 
-def _sum(checked: Checked) -> Text:
-    failures = _names(checked, "fail")
-    warnings = _names(checked, "warn")
+def _summary(result: Checked) -> Text:
+    failures = _names(result, "fail")
+    warnings = _names(result, "warn")
     if failures:
         return Text(f"fails: {', '.join(failures)}", style="bold red")
     if warnings:
-        return Text(f"passes; mind: {', '.join(warnings)}", style="bold yellow")
+        return Text(f"passes with warnings: {', '.join(warnings)}", style="bold yellow")
     return Text("passes", style="bold green")
 
 
-def _names(checked: Checked, status: str) -> Iterable[str]:
-    return [finding.name for finding in checked.findings if finding.status == status]
+def _names(result: Checked, status: str) -> Iterable[str]:
+    return [finding.name for finding in result.findings if finding.status == status]

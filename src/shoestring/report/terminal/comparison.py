@@ -1,4 +1,4 @@
-"""Plans for several targets, side by side in a terminal."""
+"""The comparison of plans for several targets in a terminal."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -13,10 +13,10 @@ from shoestring.units import seconds_text
 
 
 def screen(comparison: Comparison) -> RenderableType:
-    """One line for each target, the time as a bar; then settings, and what a plan that does not fit says would do."""
+    """Show a row for each target with a time bar, then the settings, and the changes that would make a plan fit."""
     table = Table(box=None, pad_edge=False, header_style="bold")
-    for name in ("target", "verdict", "an update", "in all", "", "sessions", "weeks", "US$"):
-        table.add_column(name, no_wrap=bool(name), overflow="crop")  # bars are cut where it is narrow
+    for name in ("target", "verdict", "per update", "total", "", "sessions", "weeks", "US$"):
+        table.add_column(name, no_wrap=bool(name), overflow="crop")  # a narrow terminal crops the bars
     longest = max((row["hours"] or row["update_seconds"] or 0 for row in comparison.rows()), default=0)
     for row in comparison.rows():
         amount = row["hours"] or row["update_seconds"]
@@ -32,11 +32,11 @@ def screen(comparison: Comparison) -> RenderableType:
         )
     notes = [f"{plan.target.name}: {settings_text(plan.settings.json())}" for plan in comparison.plans]
     notes += [f"{plan.target.name}: {change}" for plan in comparison.plans for change in plan.changes]
-    dated = sorted(
+    price_dates = sorted(
         {plan.price.date for plan in comparison.plans if plan.price and plan.price.usd_per_hour and plan.price.date}
     )
-    if dated:
-        notes.append(f"list prices as read on {', '.join(dated)}; --price counts instead")
+    if price_dates:
+        notes.append(f"list prices as of {', '.join(price_dates)}; --price overrides them")
     return Group(table, Text("\n".join(notes)))
 
 

@@ -1,4 +1,4 @@
-"""The memory of given settings as its parts."""
+"""The memory estimate of specific settings in a terminal."""
 
 from rich.console import Group, RenderableType
 
@@ -9,12 +9,14 @@ from shoestring.units import bytes_text
 
 
 def screen(estimate: Estimate) -> RenderableType:
-    """What an estimate looks like in a terminal."""
+    """Show the verdict, the settings and the parts of the memory."""
     facts = grid()
     facts.add_row("settings", settings_text(estimate.settings.json()))
     facts.add_row("memory", memory_text(estimate.memory))
     facts.add_row("", memory_bars(sorted(estimate.memory.parts, key=lambda part: -part.bytes)))
-    facts.add_row("tensors in", " · ".join(f"{name} {bytes_text(size)}" for name, size in estimate.phases.items()))
+    facts.add_row(
+        "tensors by phase", " · ".join(f"{name} {bytes_text(size)}" for name, size in estimate.phases.items())
+    )
     return Group(
         headline(estimate.recipe, estimate.target, estimate.facts),
         verdict("fits" if estimate.memory.fits else "does not fit"),

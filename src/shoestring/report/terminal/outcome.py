@@ -1,4 +1,4 @@
-"""How a session ended, and what to do next."""
+"""The outcome of a training session in a terminal, and the command for the next step."""
 
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -14,13 +14,13 @@ if TYPE_CHECKING:
 
 
 def screen(outcome: "Outcome", recipe: str, run: Path) -> RenderableType:
-    """Of the session that trained `recipe` in the directory `run`."""
-    again = f"shoestring train {recipe} --run {run}"
+    """Show the outcome of the session that trained `recipe` in the directory `run`."""
+    resume_command = f"shoestring train {recipe} --run {run}"
     lines = [Text(f"{outcome.status}: {outcome.reason}", style="bold")]
     lines += [Text(f"{part}: {summary(metrics)}") for part, metrics in outcome.metrics.items()]
-    done = f"update {count_text(outcome.update)} of {count_text(outcome.total_updates)}"
+    position = f"update {count_text(outcome.update)} of {count_text(outcome.total_updates)}"
     if outcome.status == "finished":
-        lines.append(Text(f"{done}; draw it: shoestring report {run}"))
+        lines.append(Text(f"{position}; create the report: shoestring report {run}"))
     else:
-        lines.append(Text(f"{done}; continue: {again}"))
+        lines.append(Text(f"{position}; continue: {resume_command}"))
     return Group(*lines)

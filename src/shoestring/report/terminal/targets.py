@@ -1,4 +1,4 @@
-"""What there is to run on."""
+"""The available targets in a terminal."""
 
 from collections.abc import Sequence
 
@@ -10,9 +10,9 @@ from shoestring.units import bytes_text
 
 
 def screen(targets: Sequence[Target]) -> RenderableType:
-    """A line for each target."""
+    """Show a row for each target."""
     table = Table(box=None, pad_edge=False, header_style="bold")
-    for name in ("target", "device", "memory", "precisions", "session", "a week", "disk"):
+    for name in ("target", "device", "memory", "precisions", "session limit", "weekly quota", "disk"):
         table.add_column(name)
     for target in targets:
         platform = target.platform
