@@ -27,7 +27,7 @@ def test_field_has_default_choices_and_help():
     assert list(FIELDS) == ["epochs", "rate", "fast", "size", "data", "limit", "precision"]
     assert (FIELDS["epochs"].default, FIELDS["epochs"].help) == (3, "passes")
     assert FIELDS["size"].expected() == "one of full, tiny"
-    assert FIELDS["epochs"].expected() == "a whole number"
+    assert FIELDS["epochs"].expected() == "an integer"
     assert not FIELDS["epochs"].optional
     assert FIELDS["limit"].optional
 
@@ -64,7 +64,7 @@ def test_all_problems_are_reported_with_suggestions():
         "rate=fast: expected a number",
         "fast=maybe: expected true or false",
         "size=huge: expected one of full, tiny",
-        "epochs=7.5: expected a whole number",
+        "epochs=7.5: expected an integer",
         "precision=fp8: expected one of fp32, fp16",
     )
 

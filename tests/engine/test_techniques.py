@@ -151,7 +151,7 @@ def test_fp16_weights_are_not_trained(tmp_path):
 
 
 def test_paged_states_need_a_gpu(tmp_path):
-    with pytest.raises(UsageError, match="no GPU here"):
+    with pytest.raises(UsageError, match="training runs on the CPU"):
         session(Blocks(), tmp_path, {"optimizer_states": "paged"})
 
 

@@ -1,7 +1,7 @@
 """The published weights of GLF-CR: the same tensors under other names.
 
-The names are those of `RDN_residual_CR` (github.com/xufangchn/GLF-CR, `codes/net_CR_RDN.py`). The published file is a
-pickle of torch.save, which is never loaded here; `CONVERSION_HINT` names the conversion to safetensors.
+The names are those of `RDN_residual_CR` (github.com/xufangchn/GLF-CR, `codes/net_CR_RDN.py`). The published file is
+not safe to load, so no pickle is loaded here; `CONVERSION_HINT` names the conversion to safetensors.
 """
 
 import re
