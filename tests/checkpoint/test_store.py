@@ -140,7 +140,7 @@ def test_old_checkpoint_is_restored_if_rename_fails(tmp_path, monkeypatch):
     assert Store(tmp_path).load().state["progress"]["update"] == 5
 
 
-def test_a_full_disk_is_found_before_writing(tmp_path, monkeypatch):
+def test_full_disk_is_detected_before_writing(tmp_path, monkeypatch):
     store = Store(tmp_path)
     store.save(1, state(1))
     usage = namedtuple("usage", "total used free")

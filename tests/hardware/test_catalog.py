@@ -69,7 +69,7 @@ def test_driver_names_are_unique() -> None:
     assert len(names) == len(set(names))
 
 
-def test_a_pair_on_kaggle_is_two_of_one_of_them_under_the_same_limits() -> None:
+def test_kaggle_pair_has_two_t4s_and_same_limits() -> None:
     pair, single = find("kaggle-t4x2"), find("kaggle-t4")
     assert (pair.gpus, pair.processes, single.gpus) == (2, 2, 1)
     assert pair.device == single.device == DEVICES["t4"]

@@ -245,7 +245,7 @@ def test_out_of_memory_while_writing_is_a_failed_save(slow, state, monkeypatch, 
         raise error
 
     with monkeypatch.context() as patch:
-        patch.setattr("shoestring.checkpoint.store.pieces", raise_out_of_memory)
+        patch.setattr("shoestring.checkpoint.store.serialize", raise_out_of_memory)
         slow.saver.begin(state)
         slow.saver._pending.written.exception(30)
         assert not slow.saver.due(1)
