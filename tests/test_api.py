@@ -38,7 +38,7 @@ def test_comparison_is_calibrated(monkeypatch, tmp_path):
         shoestring.compare(Mine(), ["t4"], calibrate=tmp_path)
     spread = Spread(low=0.9, high=1.1, source="a run")
     measured = Calibration(device="NVIDIA T4", factor=2.0, spread=spread, input_seconds=0.0, save_rate=None)
-    monkeypatch.setattr("shoestring.runs.calibrate.calibrated", {tmp_path: measured}.get)
+    monkeypatch.setattr("shoestring.runs.calibrate.load_calibration", {tmp_path: measured}.get)
     plain, twice = (shoestring.compare(Mine(), ["t4"], calibrate=run).rows()[0] for run in (None, str(tmp_path)))
     assert twice["update_seconds"] == pytest.approx(2 * plain["update_seconds"])
 

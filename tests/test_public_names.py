@@ -184,7 +184,7 @@ def test_old_arguments_have_the_same_effect():
         return pieces.update(model, optimizer, loss, [(torch.ones(4, 2), 4)], samples=4, arithmetic=precision)
 
     _, micro_batch = recovering.run(attempt, 4)
-    assert micro_batch == 2 and [event.micro_batch for event in messages] == [4]
+    assert micro_batch == 2 and [event.done for event in messages] == ["microbatch 2"]
     with pytest.raises(TypeError, match="both 'told' and its new name 'on_out_of_memory'"):
         pieces.Recovering(model, optimizer, precision, told=print, on_out_of_memory=print)
 

@@ -165,7 +165,7 @@ def store_plan(recipe: Any, folder: Path, saving: dict[str, object]) -> None:
     directory = RunDirectory(folder)
     directory.create()
     if directory.plan() is None:
-        StoredPlan.of(loaded, {"settings": settings.json()}).write(directory.plan_file)
+        StoredPlan.from_recipe(loaded, {"settings": settings.json()}).write(directory.plan_file)
 
 
 def hugging_face(clock: Clock, folder: Path, *, save_every: int | None, resume: bool) -> None:

@@ -77,7 +77,7 @@ def _run(loaded: LoadedRecipe, case: Case, device: torch.device) -> None:
             microbatches(),
             samples=2 * settings.micro_batch,
             mixed_precision=state.mixed_precision,
-            clip_norm=Parts.of(recipe).clip_norm,
+            clip_norm=Parts.from_recipe(recipe).clip_norm,
         )
     if device.type == "cuda":
         torch.cuda.synchronize()

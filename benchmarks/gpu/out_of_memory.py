@@ -23,9 +23,9 @@ import torch
 from torch import Tensor, nn
 
 from shoestring.data.seeding import seed_all
-from shoestring.engine.memory import HalfDoneError, alloc_retries, free
+from shoestring.engine.memory import HalfDoneError, alloc_retries, free_unused_memory
 from shoestring.engine.precision import mixed_precision
-from shoestring.engine.recovery import OutOfMemory, Recovering, forget
+from shoestring.engine.recovery import OutOfMemory, Recovering, discard_attempt
 from shoestring.engine.update import UpdateResult, update
 from shoestring.hardware.catalog import DEVICES
 from shoestring.units import MIB, bytes_text
@@ -166,8 +166,8 @@ def measure(machine: Machine, phase: str, precision: str) -> Row:
         row.failures.append(error.message)
         fitting_micro_batch = 0
     if not fitting_micro_batch:
-        forget(trial.model, trial.optimizer, trial.mixed_precision)
-        free()
+        discard_attempt(trial.model, trial.optimizer, trial.mixed_precision)
+        free_unused_memory()
         row.tried.append(SAMPLES)
         row.after_bytes.append(machine.allocated())
         row.same_bits = True  # weights come from the last checkpoint

@@ -115,7 +115,7 @@ def evaluate_model(case: Case, loaded: LoadedRecipe, model: nn.Module, device: t
     recipe = loaded.recipe
     validation = super(type(recipe), recipe).data()["validation"]
     subset = Subset(validation, range(min(case.held_out, len(validation))))
-    if measured := Parts.of(recipe).measured:
+    if measured := Parts.from_recipe(recipe).measured:
         metrics = measured(model.to(device), subset, lambda pieces, _: pieces)
     else:
         with session() as stop, deterministic():

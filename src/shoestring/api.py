@@ -13,12 +13,12 @@ from typing import TYPE_CHECKING, Any
 from shoestring.errors import UsageError
 
 if TYPE_CHECKING:
-    from shoestring.check.preflight import Checked
+    from shoestring.check.preflight import CheckResult
     from shoestring.hardware.catalog import Target
     from shoestring.plan.comparison import Comparison
     from shoestring.plan.estimate import Estimate
     from shoestring.plan.plan import Plan
-    from shoestring.runs.evaluate import Evaluated
+    from shoestring.runs.evaluate import Evaluation
     from shoestring.train.loop import Outcome
 
 
@@ -99,20 +99,20 @@ def compare(
 
     The other arguments and the errors are those of `plan` and apply to every target.
     """
-    from shoestring.hardware.targets import find, under
+    from shoestring.hardware.targets import find, with_limits
     from shoestring.plan.comparison import compare
     from shoestring.recipe.finding import choose
-    from shoestring.runs.calibrate import calibrated
+    from shoestring.runs.calibrate import load_calibration
 
     loaded, settings = choose(recipe, values)
-    targets = [under(find(name), session_seconds=limit_seconds, disk_bytes=disk_bytes) for name in on]
-    calibration = calibrated(Path(calibrate)) if calibrate else None
+    targets = [with_limits(find(name), session_seconds=limit_seconds, disk_bytes=disk_bytes) for name in on]
+    calibration = load_calibration(Path(calibrate)) if calibrate else None
     return compare(loaded, targets, settings, usd_per_hour=usd_per_hour, calibration=calibration)
 
 
 def check(
     recipe: str | object | None = None, on: str = "local", *, run: str | Path = "runs", **values: object
-) -> Checked:
+) -> CheckResult:
     """Check this machine before a run in the directory `run` under the limits of `on`: GPU, build, disk, data, ...
 
     With a recipe, also plan it for this machine and run a few of its updates in a separate process.
@@ -171,7 +171,7 @@ def evaluate(
     on: str = "local",
     limit_seconds: float | None = None,
     **values: object,
-) -> Evaluated:
+) -> Evaluation:
     """Compute the metrics of the weights of a run or of a checkpoint, without an optimizer in memory.
 
     `directory` is a run (its best weights, else its last ones, else those of its newest checkpoint), its `best` or

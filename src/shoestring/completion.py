@@ -35,7 +35,7 @@ def recipe(incomplete: str) -> list[Suggestion]:
     """Complete the name of a built-in recipe."""
     from shoestring import api
 
-    return [(each["name"], each["summary"]) for each in api.recipes() if each["name"].startswith(incomplete)]
+    return [(entry["name"], entry["summary"]) for entry in api.recipes() if entry["name"].startswith(incomplete)]
 
 
 def target(incomplete: str) -> list[Suggestion]:

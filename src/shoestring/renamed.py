@@ -20,6 +20,7 @@ ATTRIBUTES = {
 
 INSTANCE_ATTRIBUTES = {
     "Finding": {"said": "message"},
+    "OutOfMemory": {"done": "action"},
     "Plan": {"ladder": "fallbacks"},
 }
 """By class: the old name and the new. The keys of its JSON have not changed."""

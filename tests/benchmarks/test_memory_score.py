@@ -11,7 +11,7 @@ from benchmarks.memory import score, xmem
 
 from shoestring.errors import UsageError
 from shoestring.estimate.memory import Range
-from shoestring.trace.pretend import tensors
+from shoestring.trace.simulated_device import tensors
 
 ROW = {
     "id": "X1",

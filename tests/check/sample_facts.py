@@ -21,7 +21,7 @@ T4 = Card(
     usable_bytes=14_912 * MIB,
     used_bytes=4 * MIB,
     holders=(),
-    shown=True,
+    is_visible=True,
 )
 P100 = replace(T4, title="Tesla P100-PCIE-16GB", capability=(6, 0), usable_bytes=16_269 * MIB)
 L4 = replace(T4, title="NVIDIA L4", capability=(8, 9), usable_bytes=22_563 * MIB)

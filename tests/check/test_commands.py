@@ -11,7 +11,7 @@ from shoestring import cli
 from shoestring.check import preflight, trial_findings
 from shoestring.check.facts import Facts
 from shoestring.errors import UsageError
-from shoestring.runs.evaluate import Evaluated
+from shoestring.runs.evaluate import Evaluation
 from tests.check.sample_facts import DISK, L4, make_driver, make_facts
 
 
@@ -90,7 +90,7 @@ def test_invalid_usage_of_check(run_command):
 
 
 def test_metrics_are_printed_as_text_and_json(run_command, monkeypatch):
-    evaluation = Evaluated(
+    evaluation = Evaluation(
         recipe="temporal",
         weights="runs/x/best",
         update=1200,

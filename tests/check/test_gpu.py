@@ -124,7 +124,7 @@ def test_fullest_gpu_is_reported():
 def test_fewer_gpus_than_the_target_fail():
     finding = finding_named("GPUs used", make_facts(on="kaggle-t4x2"))
     assert (finding.status, "has 2 GPUs, but the number visible is 1" in finding.message) == ("fail", True)
-    hidden_gpu = make_facts(on="kaggle-t4x2", driver=make_driver(T4, replace(T4, shown=False)))
+    hidden_gpu = make_facts(on="kaggle-t4x2", driver=make_driver(T4, replace(T4, is_visible=False)))
     assert "CUDA_VISIBLE_DEVICES" in finding_named("GPUs used", hidden_gpu).message
 
 
@@ -155,7 +155,7 @@ def test_missing_gpu_fails_only_if_requested():
 
 def test_hidden_gpus_are_not_reported_as_missing():
     host = replace(HOST, environment={"CUDA_VISIBLE_DEVICES": "-1"})
-    finding = finding_named("GPU", make_facts(on="local", driver=make_driver(replace(T4, shown=False)), host=host))
+    finding = finding_named("GPU", make_facts(on="local", driver=make_driver(replace(T4, is_visible=False)), host=host))
     assert (finding.status, "'-1' hides 1 x Tesla T4" in finding.message) == ("fail", True)
 
 

@@ -2,11 +2,11 @@
 
 from shoestring.check import trial
 from shoestring.settings import Settings
-from tests.engine.stand_in import instead_of_cuda
+from tests.engine.fake_cuda_graphs import use_fake_cuda_graphs
 
 
 def test_trial_uses_cuda_graphs_if_requested(monkeypatch):
-    stand_ins, stages = instead_of_cuda(monkeypatch), []
+    stand_ins, stages = use_fake_cuda_graphs(monkeypatch), []
     settings = Settings(compile="graphs", checkpointing="no", precision="fp32", micro_batch=4)
     request = {
         "reference": "temporal",

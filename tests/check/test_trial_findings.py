@@ -7,7 +7,7 @@ from types import SimpleNamespace
 import pytest
 
 from shoestring.check import preflight, trial, trial_findings
-from shoestring.check.preflight import Checked
+from shoestring.check.preflight import CheckResult
 from shoestring.check.trial_findings import Trial, check_trial, choose_batch_sizes, run_trial, summarize_trial
 from shoestring.errors import DataError
 from shoestring.estimate.memory import Range
@@ -254,6 +254,6 @@ def test_status_is_the_worst_finding():
     passed, warned, failed = (SimpleNamespace(status=status) for status in ("pass", "warn", "fail"))
 
     def status(*findings):
-        return Checked(target="local", recipe="", findings=findings).status
+        return CheckResult(target="local", recipe="", findings=findings).status
 
     assert [status(passed), status(passed, warned), status(warned, failed, passed)] == ["pass", "warn", "fail"]

@@ -12,7 +12,7 @@ import torch
 
 from shoestring.checkpoint import fileset
 from shoestring.checkpoint.files import sha256
-from shoestring.checkpoint.fileset import open_verified, replace_weights, settle, staged_path
+from shoestring.checkpoint.fileset import complete_replacement, open_verified, replace_weights, staged_path
 from shoestring.checkpoint.manifest import MANIFEST, DamagedFileError, add_digest, read_manifest
 from shoestring.checkpoint.tensors import serialize
 from shoestring.errors import CheckpointError
@@ -115,7 +115,7 @@ def check(folder, before, expected=None):
     value = read(folder)
     assert listing(folder) == listing_before
     assert value in (before, NEW) if expected is None else value == expected
-    settle(folder)
+    complete_replacement(folder)
     assert read(folder) == value
     save(folder, 9)
     assert sorted(path.name for path in folder.iterdir()) == [*NAMES[:1], MANIFEST, *NAMES[1:]]

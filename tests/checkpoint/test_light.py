@@ -17,11 +17,11 @@ from shoestring.checkpoint.light import (
     WEIGHTS,
     has_weights,
     keep_newest,
+    list_weights_folders,
     load_light,
-    of_update,
-    of_updates,
     read_light,
     save_light,
+    weights_folder,
 )
 from shoestring.checkpoint.manifest import MANIFEST, read_manifest
 from shoestring.checkpoint.store import Store
@@ -367,13 +367,13 @@ def test_each_byte_is_read_back_only_once(tmp_path, monkeypatch):
 
 def test_weights_of_an_update_count_once_committed(tmp_path):
     for update in (1, 2, 3):
-        save_light(of_update(tmp_path, update), constant_linear(update), {})
-    complete, unnamed, writing = (of_update(tmp_path, update) for update in (1, 2, 3))
+        save_light(weights_folder(tmp_path, update), constant_linear(update), {})
+    complete, unnamed, writing = (weights_folder(tmp_path, update) for update in (1, 2, 3))
     (unnamed / WEIGHTS).rename(staged_path(unnamed, WEIGHTS))
     (writing / WEIGHTS).rename(staged_path(writing, WEIGHTS))
     (writing / MANIFEST).unlink()
     (tmp_path / "update-7").mkdir()
-    assert of_updates(tmp_path) == [complete, unnamed]
+    assert list_weights_folders(tmp_path) == [complete, unnamed]
     assert [has_weights(folder) for folder in (complete, unnamed, writing, tmp_path)] == [True, True, False, False]
     load_light(unnamed, model := constant_linear(7))
     assert value_of(model) == 2

@@ -14,7 +14,7 @@ from shoestring.engine.recovery import Recovering
 from shoestring.engine.update import update
 from shoestring.errors import RunError, UsageError
 from shoestring.settings import Settings
-from tests.engine.stand_in import FakeCapture, instead_of_cuda
+from tests.engine.fake_cuda_graphs import FakeCapture, use_fake_cuda_graphs
 from tests.sessions import final_bits, session
 
 CPU = torch.device("cpu")
@@ -185,7 +185,7 @@ def test_graphs_need_a_gpu_and_the_setting():
 def test_resumed_run_with_graphs_has_the_same_bits(tmp_path, monkeypatch):
     values = {"architecture": "mlp", "size": "tiny", "dropout": 0.0, "epochs": 4, "save_every_updates": 3}
     session("temporal", tmp_path / "plain", values)
-    captures = instead_of_cuda(monkeypatch)
+    captures = use_fake_cuda_graphs(monkeypatch)
     session("temporal", tmp_path / "graphs", values, stop="limit", at=5)
     session("temporal", tmp_path / "graphs", values)
     assert len(captures) == 2

@@ -10,7 +10,7 @@ from torch import nn
 from shoestring.engine.buffers import SMALL, BufferBackup
 from shoestring.engine.memory import HalfDoneError
 from shoestring.engine.precision import mixed_precision
-from shoestring.engine.recovery import Recovering, forget
+from shoestring.engine.recovery import Recovering, discard_attempt
 from shoestring.engine.update import update
 from shoestring.errors import RunError
 
@@ -72,7 +72,7 @@ def test_halving_gives_the_bits_of_the_smaller_microbatch(precision):
     _, micro_batch = loop.recovering.run(loop.attempt, 8)
     assert micro_batch == 2
     assert loop.sizes == [8, 4, 2]
-    assert [(event.micro_batch, event.done) for event in loop.events] == [(8, "microbatch 4"), (4, "microbatch 2")]
+    assert [(event.micro_batch, event.action) for event in loop.events] == [(8, "microbatch 4"), (4, "microbatch 2")]
     assert equal_tensors(loop.state(), undisturbed.state())
 
 
@@ -156,7 +156,7 @@ def test_fallbacks_are_applied_until_none_is_left():
     with pytest.raises(RunError):
         loop.recovering.run(loop.attempt, 4)
     assert loop.sizes == [4, 2, 2, 2]
-    assert [event.done for event in loop.events] == ["microbatch 2", "shorter samples", "a smaller model"]
+    assert [event.action for event in loop.events] == ["microbatch 2", "shorter samples", "a smaller model"]
     assert failures == ["CUDA out of memory."] * 3
 
 
@@ -249,7 +249,7 @@ def test_discarding_keeps_the_count_of_the_scaler():
     optimizer = torch.optim.SGD(line.parameters(), lr=0.1)
     fp16 = mixed_precision("fp16", CPU)
     before = fp16.scaler.state_dict()
-    forget(line, optimizer, fp16)
+    discard_attempt(line, optimizer, fp16)
     assert fp16.scaler.state_dict() == before
     for _ in range(3):
         fp16.scaler.scale(line(torch.ones(1, 1)).mean()).backward()
@@ -258,7 +258,7 @@ def test_discarding_keeps_the_count_of_the_scaler():
     before = fp16.scaler.state_dict()
     assert before["_growth_tracker"] == 3
     fp16.scaler.unscale_(optimizer)
-    forget(line, optimizer, fp16)
+    discard_attempt(line, optimizer, fp16)
     assert fp16.scaler.state_dict() == before
     fp16.scaler.unscale_(optimizer)
 

@@ -247,7 +247,7 @@ def test_chunked_loss_trains_like_the_models_own(tmp_path):
     pytest.importorskip("transformers")
     from shoestring.recipes import huggingface
 
-    class Words(huggingface.of(str(tiny.write(tmp_path, tiny.LLAMA)))):
+    class Words(huggingface.recipe_class(str(tiny.write(tmp_path, tiny.LLAMA)))):
         def data(self):
             tokens = torch.randint(0, 40, (12, 16), generator=torch.Generator().manual_seed(0))
             samples = [{"input_ids": row, "labels": row} for row in tokens]

@@ -2,7 +2,7 @@
 
 from shoestring.estimate.disk import checkpoint_bytes
 from shoestring.trace.record import Alloc, Free
-from tests.estimate.handmade_traces import TRAINING, trace
+from tests.estimate.example_traces import TRAINING, trace
 
 
 def test_full_checkpoint_adds_the_optimizer_states() -> None:

@@ -11,7 +11,7 @@ from shoestring.hardware.catalog import DEVICES, Device
 from shoestring.hardware.probe import local_cpu
 from shoestring.trace.record import PARTS, Alloc, Event, Free, Part, Phase
 from shoestring.units import MIB
-from tests.estimate.handmade_traces import TRAINING, op, trace
+from tests.estimate.example_traces import TRAINING, op, trace
 
 T4 = DEVICES["t4"]
 WORKSPACE = 8 * MIB + 128 * 1024

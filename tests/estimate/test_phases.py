@@ -1,10 +1,10 @@
-from shoestring.estimate.phases import tensor_bytes
+from shoestring.estimate.phases import peak_tensor_bytes
 from shoestring.trace.record import Alloc, Free, Phase
-from tests.estimate.handmade_traces import trace
+from tests.estimate.example_traces import trace
 
 
 def test_each_phase_has_its_rounded_peak() -> None:
-    peaks = tensor_bytes(
+    peaks = peak_tensor_bytes(
         trace(
             [(1, "weights"), (513, "KV cache"), (2048, "activations"), (512, "temporaries")],
             [
@@ -28,7 +28,7 @@ def test_each_phase_has_its_rounded_peak() -> None:
 
 
 def test_larger_microbatch_of_the_measured_update_counts() -> None:
-    peaks = tensor_bytes(
+    peaks = peak_tensor_bytes(
         trace(
             [(4096, "activations"), (512, "activations"), (1024, "activations")],
             [

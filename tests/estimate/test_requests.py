@@ -10,7 +10,7 @@ from shoestring.estimate.requests import (
 from shoestring.hardware.catalog import DEVICES
 from shoestring.trace.record import Alloc, Event, Free, Phase, Trace
 from shoestring.units import MIB
-from tests.estimate.handmade_traces import op, trace
+from tests.estimate.example_traces import op, trace
 
 T4 = DEVICES["t4"]
 ADD = op(name="aten::add.Tensor")

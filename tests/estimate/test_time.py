@@ -12,7 +12,7 @@ from shoestring.estimate.time import Seconds, update_seconds
 from shoestring.hardware.catalog import DEVICES, Device
 from shoestring.hardware.probe import local_cpu
 from shoestring.trace.record import Trace
-from tests.estimate.handmade_traces import op, update
+from tests.estimate.example_traces import op, update
 
 T4 = DEVICES["t4"]
 CALL = MEASURED_RATES["t4"].call_seconds[1]

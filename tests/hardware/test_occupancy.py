@@ -76,7 +76,7 @@ def test_hidden_cards_are_marked(driver, monkeypatch):
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "1")
     driver(T4, T4)
     driver(T4, ("NVIDIA L4", 23_034, 471, (8, 9)))
-    assert [card.shown for card in occupancy().cards] == [False, True]
+    assert [card.is_visible for card in occupancy().cards] == [False, True]
 
 
 def test_no_driver_and_unresponsive_driver(driver):

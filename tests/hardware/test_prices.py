@@ -26,11 +26,11 @@ def test_platforms_are_free_and_other_prices_unknown():
 
 
 def test_given_limits_replace_those_of_the_platform():
-    target = targets.under(targets.find("kaggle-t4"), session_seconds=1800, disk_bytes=10**9)
+    target = targets.with_limits(targets.find("kaggle-t4"), session_seconds=1800, disk_bytes=10**9)
     assert (target.platform.session_hours, target.platform.disk_bytes) == (0.5, 10**9)
     assert target.platform.weekly_gpu_hours == 30
     assert price(target).usd_per_hour == 0
-    bare = targets.under(targets.find("a100-80"), session_seconds=3600)
+    bare = targets.with_limits(targets.find("a100-80"), session_seconds=3600)
     assert bare.platform.session_hours == 1
     assert price(bare) == PRICES["a100-80"]
-    assert targets.under(bare) is bare
+    assert targets.with_limits(bare) is bare

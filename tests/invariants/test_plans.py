@@ -15,9 +15,9 @@ from shoestring.plan.search import fastest, search
 from shoestring.recipe.finding import find
 from shoestring.settings import Settings
 from shoestring.units import MIB
-from tests.plan.remembering import remembered, tracer  # noqa: F401 - a fixture
+from tests.plan.caching_tracer import cached_traces, tracer  # noqa: F401 - a fixture
 
-pytestmark = pytest.mark.usefixtures("remembered")
+pytestmark = pytest.mark.usefixtures("cached_traces")
 
 T4 = targets.find("t4")
 
@@ -124,7 +124,7 @@ def test_limit_never_makes_a_plan_faster_or_better():
         {"disk_bytes": 10**9},
         {"disk_bytes": 10**6},
     ):
-        limited = make_plan(find(Layers()), targets.under(target, **limits), Settings())
+        limited = make_plan(find(Layers()), targets.with_limits(target, **limits), Settings())
         assert ranks[limited.verdict] >= ranks[unlimited.verdict]
         assert limited.time.predicted.total_seconds >= unlimited.time.predicted.total_seconds
         assert not limited.sessions or limited.hours >= unlimited.hours

@@ -5,7 +5,7 @@ from types import SimpleNamespace
 
 from shoestring.hardware import targets
 from shoestring.plan.candidates import Candidate, Candidates
-from tests.estimate.handmade_traces import op, update
+from tests.estimate.example_traces import op, update
 
 T4 = targets.find("t4")
 GIB = 2**30

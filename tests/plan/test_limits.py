@@ -12,9 +12,9 @@ from shoestring.plan.plan import make_plan
 from shoestring.recipe.finding import find
 from shoestring.settings import Settings
 from shoestring.units import MIB, parse_bytes
-from tests.plan.remembering import remembered  # noqa: F401 - a fixture
+from tests.plan.caching_tracer import cached_traces  # noqa: F401 - a fixture
 
-pytestmark = pytest.mark.usefixtures("remembered")
+pytestmark = pytest.mark.usefixtures("cached_traces")
 
 T4 = targets.find("t4")
 
@@ -89,34 +89,36 @@ def test_sufficient_gpu_is_named_for_too_large_weights():
 
 
 def test_session_shorter_than_an_update_does_not_fit():
-    plan = plan_for(targets.under(with_memory(8000), session_seconds=60.0))
+    plan = plan_for(targets.with_limits(with_memory(8000), session_seconds=60.0))
     assert (plan.verdict, plan.binding.name, plan.sessions) == ("does not fit", "session", ())
     assert plan.changes == (f"session: {plan.limits[-1].enough} would be enough",)
-    enough = plan_for(targets.under(with_memory(8000), session_seconds=plan.limits[-1].needs + 1), thorough=False)
+    enough = plan_for(targets.with_limits(with_memory(8000), session_seconds=plan.limits[-1].needs + 1), thorough=False)
     assert enough.fits and len(enough.sessions) > 1
 
 
 def test_disk_too_small_for_three_checkpoints_does_not_fit():
-    plan = plan_for(targets.under(with_memory(8000), disk_bytes=20 * 10**6))
+    plan = plan_for(targets.with_limits(with_memory(8000), disk_bytes=20 * 10**6))
     assert (plan.verdict, plan.binding.name) == ("does not fit", "disk")
     (needs,) = re.findall(r"disk: ([\d.]+ MiB) of disk", plan.changes[0])
     size = plan.disk.full_checkpoint_bytes
     assert 3 * size < plan.disk.peak_bytes == pytest.approx(parse_bytes(needs), rel=0.01)
-    assert plan_for(targets.under(with_memory(8000), disk_bytes=plan.disk.peak_bytes), thorough=False).fits
+    assert plan_for(targets.with_limits(with_memory(8000), disk_bytes=plan.disk.peak_bytes), thorough=False).fits
 
 
 def test_light_weights_in_fp16_are_proposed_for_a_small_disk():
     disk = plan_for(with_memory(8000), thorough=False).disk
-    plan = plan_for(targets.under(with_memory(8000), disk_bytes=disk.peak_bytes - disk.light_checkpoint_bytes))
+    plan = plan_for(targets.with_limits(with_memory(8000), disk_bytes=disk.peak_bytes - disk.light_checkpoint_bytes))
     assert (plan.verdict, plan.binding.name) == ("fits with changes", "disk")
     assert plan.changes[0] == (
         "disk: --set light_weights=fp16 would be enough (best and last weights in half precision; the training result "
         "stays the same)"
     )
     rounded = Settings(precision="fp32", light_weights="fp16")
-    assert plan_for(targets.under(with_memory(8000), disk_bytes=plan.target.platform.disk_bytes), rounded).fits
+    assert plan_for(targets.with_limits(with_memory(8000), disk_bytes=plan.target.platform.disk_bytes), rounded).fits
     # Light weights of half the size are not always enough.
-    smaller = plan_for(targets.under(with_memory(8000), disk_bytes=disk.peak_bytes - 2 * disk.light_checkpoint_bytes))
+    smaller = plan_for(
+        targets.with_limits(with_memory(8000), disk_bytes=disk.peak_bytes - 2 * disk.light_checkpoint_bytes)
+    )
     assert smaller.verdict == "does not fit"
 
 
@@ -129,7 +131,7 @@ def test_microbatch_larger_than_an_update_is_reported():
 
 
 def test_every_exceeded_limit_is_reported():
-    plan = plan_for(targets.under(with_memory(8000), disk_bytes=10**6, session_seconds=60.0), thorough=False)
+    plan = plan_for(targets.with_limits(with_memory(8000), disk_bytes=10**6, session_seconds=60.0), thorough=False)
     assert [limit.name for limit in plan.limits if not limit.holds] == ["disk", "session"]
     assert [change.partition(":")[0] for change in plan.changes] == ["disk", "session"]
     assert plan.binding.name == "disk"

@@ -4,7 +4,7 @@ from dataclasses import replace
 
 from shoestring.plan.projection import in_precision, interpolated, scaled
 from shoestring.trace.record import Free, Op
-from tests.estimate.handmade_traces import op, update
+from tests.estimate.example_traces import op, update
 
 
 def work(trace):

@@ -5,7 +5,7 @@ from shoestring.plan.proposals import proposals
 from shoestring.plan.search import search
 from shoestring.recipe.finding import find
 from shoestring.settings import Settings
-from tests.estimate.handmade_traces import FACTS
+from tests.estimate.example_traces import FACTS
 from tests.plan.fake_candidates import GIB, FakeCandidates, bytes_per_sample
 
 

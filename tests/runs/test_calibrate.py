@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from shoestring.errors import UsageError
-from shoestring.runs.calibrate import calibrated
+from shoestring.runs.calibrate import load_calibration
 
 SESSION = {"event": "session", "target": "kaggle-t4", "micro_batch": 8}
 
@@ -33,7 +33,7 @@ def write_run(folder: Path, *events: dict[str, Any], predicted: float | None = 0
 
 
 def test_factor_excludes_first_line_and_waiting(tmp_path: Path) -> None:
-    calibration = calibrated(
+    calibration = load_calibration(
         write_run(
             tmp_path,
             SESSION,
@@ -52,7 +52,7 @@ def test_factor_excludes_first_line_and_waiting(tmp_path: Path) -> None:
 
 def test_spread_leaves_out_a_twentieth_at_each_end(tmp_path: Path) -> None:
     typical = [progress_event(5.0) for _ in range(38)]
-    calibration = calibrated(
+    calibration = load_calibration(
         write_run(tmp_path, SESSION, progress_event(1.0), *typical, progress_event(50.0), progress_event(0.5))
     )
     assert (calibration.spread.low, calibration.factor, calibration.spread.high) == pytest.approx((1.0, 1.0, 1.0))
@@ -65,7 +65,7 @@ def test_progress_of_other_settings_does_not_count(tmp_path: Path) -> None:
     measured = [progress_event(5.0)] * 3
     ignored = [progress_event(50.0)] * 3
     first = progress_event(1.0)
-    calibration = calibrated(
+    calibration = load_calibration(
         write_run(
             tmp_path,
             *(smaller_batch, first, *ignored),
@@ -77,14 +77,18 @@ def test_progress_of_other_settings_does_not_count(tmp_path: Path) -> None:
 
 
 def test_calibration_of_the_plan_is_divided_out(tmp_path: Path) -> None:
-    calibration = calibrated(write_run(tmp_path, SESSION, *[progress_event(6.0)] * 4, predicted=0.6, calibration=1.2))
+    calibration = load_calibration(
+        write_run(tmp_path, SESSION, *[progress_event(6.0)] * 4, predicted=0.6, calibration=1.2)
+    )
     assert calibration.factor == pytest.approx(1.2)
 
 
 def test_save_rate_comes_from_full_saves(tmp_path: Path) -> None:
     kinds = {"full": 2.0, "best": 9.0}
     saves = [{"event": "save", "kind": kind, "bytes": 10**8, "seconds": seconds} for kind, seconds in kinds.items()]
-    assert calibrated(write_run(tmp_path, SESSION, *[progress_event(5.0)] * 4, *saves)).save_rate == pytest.approx(5e7)
+    assert load_calibration(
+        write_run(tmp_path, SESSION, *[progress_event(5.0)] * 4, *saves)
+    ).save_rate == pytest.approx(5e7)
 
 
 @pytest.mark.parametrize(
@@ -98,15 +102,15 @@ def test_run_without_measurements_is_invalid_usage(
     tmp_path: Path, events: list[dict[str, Any]], predicted: float | None, message: str
 ) -> None:
     with pytest.raises(UsageError, match=message):
-        calibrated(write_run(tmp_path, *events, predicted=predicted))
+        load_calibration(write_run(tmp_path, *events, predicted=predicted))
 
 
 def test_unreadable_plan_is_invalid_usage(tmp_path: Path) -> None:
     with pytest.raises(UsageError, match=r"plan\.json"):
-        calibrated(tmp_path)
+        load_calibration(tmp_path)
     (tmp_path / "plan.json").write_text("[]", "utf-8")
     with pytest.raises(UsageError, match=r"plan\.json does not contain a JSON object"):
-        calibrated(tmp_path)
+        load_calibration(tmp_path)
     (tmp_path / "plan.json").write_text("{", "utf-8")
     with pytest.raises(UsageError, match=r"plan\.json cannot be read"):
-        calibrated(tmp_path)
+        load_calibration(tmp_path)

@@ -26,7 +26,7 @@ BARS = "time,open,high,low,close,volume\n" + "".join(
 def planned(run: Path, recipe: str | object, values: dict, settings: dict) -> None:
     """Write the plan.json of a run whose session made no plan."""
     loaded, _ = choose(recipe, values)
-    plan = StoredPlan.of(loaded, {"settings": {"micro_batch": 64, "precision": "fp32", **settings}})
+    plan = StoredPlan.from_recipe(loaded, {"settings": {"micro_batch": 64, "precision": "fp32", **settings}})
     options = {**plan.options, "data": None} if "data" in plan.options else plan.options
     replace(plan, options=options).write(RunDirectory(run).plan_file)
 

@@ -1,7 +1,7 @@
 import pytest
 
 from shoestring.monitor import events
-from shoestring.session.ledger import ledger, pauses, sessions, slowest
+from shoestring.session.ledger import ledger, pauses, sessions, slowest_durations
 from tests.report import runs
 
 
@@ -83,4 +83,4 @@ def test_slowest_durations_of_the_last_session_with_data():
         event("save", 2, 0.0, seconds=2.0, kind="full"),
         event("save", 2, 0.0, seconds=9.0, kind="best"),
     ]
-    assert slowest(run_events) == {"save": 3.0, "update": 10.0}
+    assert slowest_durations(run_events) == {"save": 3.0, "update": 10.0}

@@ -24,7 +24,7 @@ def run_endlessly(signal_to=None):
 def test_limit_stops_work_that_does_not_poll():
     with StopSignals() as signals:
         stop = Stop(deadline=Deadline(0.3, margin_seconds=0.1), signals=signals)
-        with pytest.raises(SessionOver, match="session limit of 300 ms"), stop.at_once():
+        with pytest.raises(SessionOver, match="session limit of 300 ms"), stop.interrupting():
             run_endlessly()
         assert stop.deadline.elapsed() < 30
     assert signal.getitimer(signal.ITIMER_REAL) == (0, 0)
@@ -35,14 +35,14 @@ def test_signal_stops_work_that_does_not_poll(before_entry):
     with session() as stop:
         if before_entry:
             os.kill(os.getpid(), signal.SIGTERM)
-        with pytest.raises(SessionOver, match="SIGTERM"), stop.at_once():
+        with pytest.raises(SessionOver, match="SIGTERM"), stop.interrupting():
             run_endlessly(os.getpid())
         assert stop.reason() == "SIGTERM"
 
 
 def test_signals_set_a_flag_after_the_block():
     with session() as stop:
-        with stop.at_once():
+        with stop.interrupting():
             pass
         os.kill(os.getpid(), signal.SIGINT)
         assert stop.reason() == "SIGINT"
@@ -52,9 +52,9 @@ def test_passed_limit_stops_on_entry_impossible_does_not():
     entered = []
     with StopSignals() as signals:
         passed = Stop(deadline=Deadline(100, started=time.monotonic() - 99), signals=signals)
-        with pytest.raises(SessionOver), passed.at_once():
+        with pytest.raises(SessionOver), passed.interrupting():
             entered.append("passed")
-        with Stop(deadline=Deadline(1e-9), signals=signals).at_once():
+        with Stop(deadline=Deadline(1e-9), signals=signals).interrupting():
             entered.append("impossible")
     assert entered == ["impossible"]
 
@@ -63,7 +63,7 @@ def test_no_effect_outside_the_main_thread():
     completed = []
 
     def work():
-        with session(100) as stop, stop.at_once():
+        with session(100) as stop, stop.interrupting():
             completed.append(True)
 
     thread = threading.Thread(target=work)

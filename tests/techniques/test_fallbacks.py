@@ -34,7 +34,7 @@ def all_steps(phase, sizes):
 
 
 def test_each_phase_applies_its_fallbacks_in_order():
-    sizes = Sizes.of(Settings(micro_batch=8))
+    sizes = Sizes.from_settings(Settings(micro_batch=8))
     for phase, fallbacks in FALLBACKS.items():
         steps = list(all_steps(phase, sizes))
         assert list(dict.fromkeys(step.fallback for step in steps)) == list(fallbacks)
@@ -53,11 +53,11 @@ def test_descriptions_list_the_fallbacks(monkeypatch):
         == 1
     )
     monkeypatch.setitem(FALLBACKS, "update", (RECOMPUTE_BLOCKS, SMALLER_MICRO_BATCH))
-    steps = list(all_steps("update", Sizes.of(settings)))
+    steps = list(all_steps("update", Sizes.from_settings(settings)))
     assert steps[0].sizes.checkpointing == "full"
 
 
-SIZES = Sizes.of(Settings(micro_batch=8))
+SIZES = Sizes.from_settings(Settings(micro_batch=8))
 
 
 def test_saved_sizes_are_restored_under_the_same_settings():
@@ -75,7 +75,7 @@ def test_saved_sizes_are_restored_under_the_same_settings():
         {**SIZES.json(), "micro_batch": 16},
         {**SIZES.json(), "micro_batch": 0},
         {**SIZES.json(), "micro_batch": "2", "evaluation_batch": [1]},
-        {**Sizes.of(Settings(micro_batch=4)).json()},
+        {**Sizes.from_settings(Settings(micro_batch=4)).json()},
     ],
 )
 def test_larger_and_invalid_saved_sizes_are_ignored(saved):

@@ -62,5 +62,5 @@ def test_unavailable_kernel_is_refused_with_the_available_ones() -> None:
 )
 def test_default_kernel_is_that_of_cuda(name: str, options: dict[str, object], foreach: object) -> None:
     optimizer = build_optimizer(name, **options)
-    kernels.choose(optimizer, None, many_by_default=True)
+    kernels.choose(optimizer, None, foreach_by_default=True)
     assert flags(optimizer)["foreach"] == foreach

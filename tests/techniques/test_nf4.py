@@ -35,7 +35,7 @@ def test_only_the_packed_weight_is_saved_for_backward():
 def build_packed_model(seed=0, *, double=True, compute=torch.float32):
     torch.manual_seed(seed)
     model = nn.Sequential(nn.Linear(64, 96), nn.LayerNorm(96), nn.Linear(96, 4))
-    nf4.quantize(model.to(compute), nf4.real, compute=compute, double=double)
+    nf4.quantize(model.to(compute), nf4.real_layer, compute=compute, double=double)
     return model.to("cpu")
 
 
@@ -59,11 +59,11 @@ def test_real_layers_and_placeholders_store_the_same_bytes(double):
     ]
     assert sizes[0] == sizes[1]
     rng_state = torch.get_rng_state()
-    nf4.real(nn.Linear(64, 96), torch.float32, double)
+    nf4.real_layer(nn.Linear(64, 96), torch.float32, double)
     torch.set_rng_state(rng_state)
     original = nn.Linear(64, 96)
     rng_state = torch.get_rng_state()
-    nf4.real(original, torch.float32, double)
+    nf4.real_layer(original, torch.float32, double)
     assert torch.equal(torch.get_rng_state(), rng_state)
 
 
@@ -79,7 +79,7 @@ def test_real_layers_approximate_the_original():
 @pytest.mark.parametrize("compute", [torch.float32, torch.bfloat16])
 def test_light_weights_are_restored_bit_for_bit(tmp_path, double, compute):
     pytest.importorskip("bitsandbytes")
-    from shoestring.checkpoint.fitting import misfits
+    from shoestring.checkpoint.compatibility import state_mismatches
     from shoestring.checkpoint.light import load_light, save_light
 
     saved, restored = (build_packed_model(seed, double=double, compute=compute) for seed in (0, 1))
@@ -87,7 +87,7 @@ def test_light_weights_are_restored_bit_for_bit(tmp_path, double, compute):
     assert saved[0].weight.quant_state.dtype == compute  # the type of the unpacked weight
     assert {saved[1].weight.dtype, saved[2].weight.dtype} == {torch.float32}
     expected = saved(values)  # before saving, because the first forward changes the layer
-    assert misfits(saved.state_dict(), restored.state_dict()) == []
+    assert state_mismatches(saved.state_dict(), restored.state_dict()) == []
     assert not torch.equal(restored(values), expected)
     save_light(tmp_path, saved, {})
     load_light(tmp_path, restored)

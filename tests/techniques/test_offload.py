@@ -54,7 +54,7 @@ def test_offloaded_weights_are_trained_the_same(setting: str) -> None:
     copies: list[Tensor] = []
 
     def offload_weights(model: Model) -> None:
-        offload.bring(list(model.blocks), "cpu", arrived=copies.append)
+        offload.copy_weights_on_use(list(model.blocks), "cpu", on_copy=copies.append)
         assert checkpointing.apply(model, object(), setting) == {"no": 0, "full": 3, "2": 2}[setting]
 
     assert all(map(torch.equal, train_two_updates(offload_weights), train_two_updates()))
@@ -66,7 +66,7 @@ def test_offloaded_weights_are_trained_the_same(setting: str) -> None:
 def test_offload_keeps_the_names_in_the_state_dict() -> None:
     model = Model()
     names = list(model.state_dict())
-    offload.bring(list(model.blocks), "cpu", arrived=lambda weight: None)
+    offload.copy_weights_on_use(list(model.blocks), "cpu", on_copy=lambda weight: None)
     model(torch.ones(1, 4))
     assert list(model.state_dict()) == names
     assert all(isinstance(weight, nn.Parameter) for weight in model.blocks[0].parameters())
@@ -156,7 +156,7 @@ def test_weight_shared_outside_of_blocks_is_refused() -> None:
     model.head = nn.Linear(8, 4)
     model.head.weight = model.blocks[0][2].weight
     with pytest.raises(UsageError, match="used outside") as caught:
-        offload.at_home(model, list(model.blocks))
+        offload.block_parameters_on_host(model, list(model.blocks))
     assert caught.value.problems == ("head.weight",)
 
 
@@ -177,5 +177,5 @@ def test_states_of_bitsandbytes_are_not_offloaded() -> None:
 
     optimizer = eightbit.BlockwiseAdamW(Model().parameters())
     with pytest.raises(UsageError, match="step on the device"):
-        offload.hosted(optimizer, Settings(offload="optimizer"))
-    assert offload.hosted(optimizer, Settings()) is optimizer
+        offload.offloaded_optimizer(optimizer, Settings(offload="optimizer"))
+    assert offload.offloaded_optimizer(optimizer, Settings()) is optimizer

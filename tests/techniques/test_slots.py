@@ -37,7 +37,7 @@ def test_replaced_buffer_keeps_its_place_in_the_state_dict(interface: str) -> No
     module: Any = BufferModule()
     names, new = list(module.state_dict()), torch.ones(2) * 3
     for name in ("second", "unsaved"):
-        slots.put(module, name, new)
+        slots.set_buffer(module, name, new)
     assert module.second is new and module.unsaved is new and module.first is not new
     assert list(module.state_dict()) == names and "second" not in vars(module)
 

@@ -4,15 +4,15 @@ import json
 import subprocess
 import sys
 
-from shoestring.techniques import uncompiled
+from shoestring.techniques import deferred_compiler
 
 TRACING_SCRIPT = """
 import json, sys, torch
 from shoestring.settings import Settings
-from shoestring.techniques import uncompiled
+from shoestring.techniques import deferred_compiler
 from shoestring.trace import child
 if not {spared}:
-    uncompiled.spare_the_compiler = lambda: None
+    deferred_compiler.spare_the_compiler = lambda: None
 handler = child._RequestHandler(None)
 options = {{"size": "tiny", "architecture": "transformer"}}
 handler.answer({{"do": "open", "reference": "temporal", "options": options}})
@@ -34,4 +34,4 @@ def test_trace_is_the_same_without_the_compiler() -> None:
         outputs.append(json.loads(process.stdout))
     assert outputs[0][0]["events"] and outputs[0][0] == outputs[1][0]
     # If the compiler was not loaded, its memory is added for settings that use it.
-    assert [output[1:] for output in outputs] == [[False, uncompiled.BYTES], [True, 0]]
+    assert [output[1:] for output in outputs] == [[False, deferred_compiler.BYTES], [True, 0]]

@@ -12,7 +12,7 @@ from shoestring.techniques.nf4 import Nf4Linear
 from shoestring.trace import products
 from shoestring.trace.record import Op, Phase, Storage, Trace
 from shoestring.trace.recorder import Recorder, real
-from tests.estimate.handmade_traces import FACTS
+from tests.estimate.example_traces import FACTS
 
 aten = torch.ops.aten
 

@@ -19,7 +19,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from shoestring.trace.pretend import DEVICE
+from shoestring.trace.simulated_device import DEVICE
 
 ROOT = Path(__file__).parents[2]
 
@@ -285,9 +285,9 @@ def _trace_models() -> Iterator[tuple[str, dict[str, Any]]]:
     """Yield the records of each model's two updates on both devices."""
     import transformers.masking_utils  # noqa: F401 - before the masks are set up
 
-    from shoestring.trace import attention, autocast, kernels, masks, pretend, recorder, recurrent
+    from shoestring.trace import attention, autocast, kernels, masks, recorder, recurrent, simulated_device
 
-    for module in (pretend, autocast, attention, kernels, masks, recurrent):
+    for module in (simulated_device, autocast, attention, kernels, masks, recurrent):
         module.set_up()
 
     def zeros(tensor: Tensor) -> Tensor:
@@ -295,25 +295,25 @@ def _trace_models() -> Iterator[tuple[str, dict[str, Any]]]:
 
     for name, make in {**EQUAL_MODELS, **DIFFERENT_MODELS}.items():
         model, batch = make()
-        meta_model = pretend.build(lambda make=make: make()[0])
+        meta_model = simulated_device.build(lambda make=make: make()[0])
         with torch.autograd.set_multithreading_enabled(False):
             attention.CAPABILITY.set(None)
             real = _record_updates(recorder.Recorder(watched=recorder.real), model, batch, zeros)
             # The models that differ use the kernels of a GPU, the others those that both devices have.
             attention.CAPABILITY.set(TURING if name in DIFFERENT_MODELS else None)
-            with pretend.fake_mode():
-                simulated = _record_updates(recorder.Recorder(), meta_model, batch, pretend.allocate_like)
+            with simulated_device.fake_mode():
+                simulated = _record_updates(recorder.Recorder(), meta_model, batch, simulated_device.allocate_like)
         yield name, {"real": real, "simulated": simulated}
 
 
 def _record_updates(recorder: Any, model: nn.Module, batch: Any, copy: Callable[[Tensor], Tensor]) -> list[Any]:
     """Record two updates by AdamW with `foreach`; the first creates the optimizer states."""
-    from shoestring.trace import pretend
+    from shoestring.trace import simulated_device
     from shoestring.trace.record import Alloc, Free, Phase
 
     with recorder:
         recorder.mark("model", 0)
-        pretend.move_model(model, copy)
+        simulated_device.move_model(model, copy)
         optimizer = torch.optim.AdamW(model.train().parameters(), foreach=True)
         for number in range(2):
             recorder.mark("forward", number)

@@ -69,8 +69,8 @@ class Elsewhere(Base):
 
 
 @pytest.fixture
-def misfits(tmp_path: Path) -> Path:
-    path = tmp_path / "misfits.py"
+def odd_recipes(tmp_path: Path) -> Path:
+    path = tmp_path / "odd_recipes.py"
     path.write_text(MISFITS)
     return path
 
@@ -93,8 +93,8 @@ def child_kind(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) 
     return str(request.param)
 
 
-def test_child_serves_several_requests_despite_prints(misfits: Path) -> None:
-    with Tracer(finding.load(f"{misfits}:Base", {})) as recipe_tracer:
+def test_child_serves_several_requests_despite_prints(odd_recipes: Path) -> None:
+    with Tracer(finding.load(f"{odd_recipes}:Base", {})) as recipe_tracer:
         assert recipe_tracer.facts.parameters_total == 5
         process = children()
         small = recipe_tracer.trace(Settings(micro_batch=2, precision="fp32"), accumulate=1, device=T4)
@@ -103,8 +103,8 @@ def test_child_serves_several_requests_despite_prints(misfits: Path) -> None:
     assert (small.microbatches, large.microbatches) == (1, 2)
 
 
-def test_data_errors_are_passed_on_unchanged(misfits: Path) -> None:
-    with Tracer(finding.load(f"{misfits}:BadData", {})) as recipe_tracer, pytest.raises(DataError) as caught:
+def test_data_errors_are_passed_on_unchanged(odd_recipes: Path) -> None:
+    with Tracer(finding.load(f"{odd_recipes}:BadData", {})) as recipe_tracer, pytest.raises(DataError) as caught:
         assert recipe_tracer.facts
     assert caught.value.problems == ("row 3: empty", "row 7: text")
     assert caught.value.hint == "drop them"
@@ -114,49 +114,49 @@ def line_of(text: str) -> int:
     return next(number for number, line in enumerate(MISFITS.splitlines(), start=1) if text in line)
 
 
-def test_data_dependent_code_is_named_with_its_line(misfits: Path) -> None:
-    with Tracer(finding.load(f"{misfits}:Deciding", {})) as recipe_tracer:
+def test_data_dependent_code_is_named_with_its_line(odd_recipes: Path) -> None:
+    with Tracer(finding.load(f"{odd_recipes}:Deciding", {})) as recipe_tracer:
         for _ in range(2):
-            with pytest.raises(TraceError, match=rf"misfits\.py:{line_of('.item() else')} in loss"):
+            with pytest.raises(TraceError, match=rf"odd_recipes\.py:{line_of('.item() else')} in loss"):
                 recipe_tracer.trace(Settings(micro_batch=2, precision="fp32"), accumulate=1, device=T4)
 
 
-def test_abort_is_named_with_its_line(misfits: Path) -> None:
-    with Tracer(finding.load(f"{misfits}:Dying", {})) as recipe_tracer:
+def test_abort_is_named_with_its_line(odd_recipes: Path) -> None:
+    with Tracer(finding.load(f"{odd_recipes}:Dying", {})) as recipe_tracer:
         for _ in range(2):
-            with pytest.raises(TraceError, match=rf"SIGABRT at .*misfits\.py:{line_of('os.abort()')} in loss"):
+            with pytest.raises(TraceError, match=rf"SIGABRT at .*odd_recipes\.py:{line_of('os.abort()')} in loss"):
                 recipe_tracer.trace(Settings(micro_batch=2, precision="fp32"), accumulate=1, device=T4)
 
 
-def test_error_names_line_operator_and_shapes(misfits: Path) -> None:
-    with Tracer(finding.load(f"{misfits}:Mismatched", {})) as recipe_tracer:
+def test_error_names_line_operator_and_shapes(odd_recipes: Path) -> None:
+    with Tracer(finding.load(f"{odd_recipes}:Mismatched", {})) as recipe_tracer:
         line = line_of("return model(batch).mean()")
-        with pytest.raises(TraceError, match=rf"misfits\.py:{line} in loss during aten::\w+.*5.*4"):
+        with pytest.raises(TraceError, match=rf"odd_recipes\.py:{line} in loss during aten::\w+.*5.*4"):
             recipe_tracer.trace(Settings(micro_batch=2, precision="fp32"), accumulate=1, device=T4)
 
 
-def test_recipe_error_names_no_line_of_shoestring(misfits: Path) -> None:
-    with Tracer(finding.load(f"{misfits}:Elsewhere", {})) as recipe_tracer, pytest.raises(TraceError) as caught:
+def test_recipe_error_names_no_line_of_shoestring(odd_recipes: Path) -> None:
+    with Tracer(finding.load(f"{odd_recipes}:Elsewhere", {})) as recipe_tracer, pytest.raises(TraceError) as caught:
         assert recipe_tracer.facts
     assert caught.value.message == "TypeError: 'str' object is not callable"
 
 
-def test_model_that_reads_its_weights_is_built(misfits: Path) -> None:
-    with Tracer(finding.load(f"{misfits}:Initialised", {})) as recipe_tracer:
+def test_model_that_reads_its_weights_is_built(odd_recipes: Path) -> None:
+    with Tracer(finding.load(f"{odd_recipes}:Initialised", {})) as recipe_tracer:
         assert (
             recipe_tracer.trace(Settings(micro_batch=2, precision="fp32"), accumulate=1, device=T4).facts.weight_bytes
             == 20
         )
 
 
-def test_ctrl_c_during_a_request_ends_the_child(misfits: Path) -> None:
+def test_ctrl_c_during_a_request_ends_the_child(odd_recipes: Path) -> None:
     def interrupt(*_: object) -> None:
         raise KeyboardInterrupt
 
     previous = signal.signal(signal.SIGALRM, interrupt)
     signal.setitimer(signal.ITIMER_REAL, 0.3)
     other_children = children()
-    with Tracer(finding.load(f"{misfits}:Endless", {})) as recipe_tracer:
+    with Tracer(finding.load(f"{odd_recipes}:Endless", {})) as recipe_tracer:
         with pytest.raises(KeyboardInterrupt):
             assert recipe_tracer.facts
         assert children() == other_children

@@ -44,7 +44,7 @@ def test_killed_session_is_in_the_next_ledger(tmp_path):
         session_record.expect(20)
         session_record.started(4, device="cpu", settings=SETTINGS)
         assert [entry["ended"] for entry in ledger_sessions(tmp_path)] == ["killed", "running"]
-        session_record.ended("paused", "SIGTERM", 7, {})
+        session_record.session_ended("paused", "SIGTERM", 7, {})
     killed, current = ledger_sessions(tmp_path)
     assert (killed["updates"], killed["redone_updates"], killed["waiting_seconds"]) == (9, 5, 0.5)
     assert killed["gpu_seconds"] == killed["seconds"] >= 2.0

@@ -213,7 +213,7 @@ def visible_cards(facts: Facts) -> tuple[Card, ...]:
     """Return the GPUs that this process may use; none if the target is a CPU."""
     if facts.target.name == "cpu" or facts.driver is None:
         return ()
-    return tuple(card for card in facts.driver.cards if card.shown)
+    return tuple(card for card in facts.driver.cards if card.is_visible)
 
 
 def _oldest_card(facts: Facts) -> Card | None:

@@ -45,7 +45,7 @@ CHECKS: tuple[Check, ...] = (
 
 
 @dataclass(frozen=True, kw_only=True)
-class Checked:
+class CheckResult:
     """The result of checking this machine."""
 
     target: str
@@ -74,7 +74,7 @@ def run_checks(facts: Facts, checks: Iterable[Check] = CHECKS) -> tuple[Finding,
     return tuple(finding for check in checks if (finding := check(facts)))
 
 
-def preflight(on: str, run: Path, loaded: LoadedRecipe | None = None, settings: Settings | None = None) -> Checked:
+def preflight(on: str, run: Path, loaded: LoadedRecipe | None = None, settings: Settings | None = None) -> CheckResult:
     """Check this machine for a run in the directory `run` under the limits of the target `on`; no file remains.
 
     With a recipe, a few of its updates are tried on this machine, unless a check that they depend on has failed.
@@ -87,7 +87,7 @@ def preflight(on: str, run: Path, loaded: LoadedRecipe | None = None, settings: 
     if loaded is not None:
         trial_results, trial_summary = _try_updates(facts, findings, loaded, settings or Settings())
         findings = (*findings, *trial_results)
-    return Checked(target=on, recipe=loaded.name if loaded else "", findings=findings, tried=trial_summary)
+    return CheckResult(target=on, recipe=loaded.name if loaded else "", findings=findings, tried=trial_summary)
 
 
 def _try_updates(

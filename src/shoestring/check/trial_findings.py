@@ -72,7 +72,7 @@ def check_capacity(plan: Plan, facts: Facts) -> list[Finding]:
         if required_bytes <= free_bytes
         else failed("room on disk", message, "free some space, or choose another directory for the run with --run DIR")
     )
-    cards = [card for card in facts.driver.cards if card.shown] if facts.driver else []
+    cards = [card for card in facts.driver.cards if card.is_visible] if facts.driver else []
     if cards and facts.target.name != "cpu":
         free_bytes, required_bytes = cards[0].free_bytes, plan.memory.high_bytes
         if required_bytes > free_bytes:

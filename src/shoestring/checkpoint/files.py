@@ -117,7 +117,7 @@ def regular_file_size(path: Path) -> int:
     return status.st_size
 
 
-def is_full(error: OSError) -> bool:
+def is_disk_full(error: OSError) -> bool:
     """Return whether the disk is full, or a quota or a limit on file size is reached."""
     return error.errno in _DISK_FULL_ERRORS
 

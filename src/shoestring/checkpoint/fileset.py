@@ -42,7 +42,7 @@ def replace_weights(folder: Path, contents: Mapping[str, Iterable[Buffer]], upda
 
     Raises OSError; `folder` then has the old set or the new one, and incomplete files are removed.
     """
-    settle(folder)
+    complete_replacement(folder)
     try:
         entries = {}
         for name, chunks in contents.items():
@@ -58,11 +58,11 @@ def replace_weights(folder: Path, contents: Mapping[str, Iterable[Buffer]], upda
         sync(folder)
     except BaseException:
         with suppress(OSError, CheckpointError):
-            settle(folder)
+            complete_replacement(folder)
         raise
 
 
-def settle(folder: Path) -> None:
+def complete_replacement(folder: Path) -> None:
     """Complete or discard the replacement of a process that was killed.
 
     A staged file that the manifest lists is renamed to its final name, any other one is removed.

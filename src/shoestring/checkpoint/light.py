@@ -15,8 +15,8 @@ import torch
 from torch import Tensor, nn
 
 from shoestring.checkpoint import codec, fileset
+from shoestring.checkpoint.compatibility import state_mismatches
 from shoestring.checkpoint.files import Buffer, parse_json, remove
-from shoestring.checkpoint.fitting import misfits
 from shoestring.checkpoint.manifest import DamagedFileError
 from shoestring.checkpoint.mapped import READ_ERRORS, MappedFile
 from shoestring.checkpoint.names import update_name, update_of
@@ -98,7 +98,7 @@ def read_light(folder: Path, model: nn.Module) -> LoadedWeights:
         ) from damage
     except READ_ERRORS as error:
         raise CheckpointError(f"{path} cannot be loaded: {error}") from error
-    problems = misfits(saved, _weights_to_save(model), dtypes=False)
+    problems = state_mismatches(saved, _weights_to_save(model), dtypes=False)
     if problems:
         raise CheckpointError(f"{path} cannot be loaded: its weights are of another model", problems=problems[:20])
     if peft_model:
@@ -118,19 +118,19 @@ def has_weights(folder: Path) -> bool:
     return fileset.has_manifest(folder) and any(fileset.staged_path(folder, name).exists() for name in names)
 
 
-def of_update(folder: Path, update: int) -> Path:
+def weights_folder(folder: Path, update: int) -> Path:
     """Return the directory below `folder` for the weights after `update`."""
     return folder / update_name(update)
 
 
-def of_updates(folder: Path) -> list[Path]:
+def list_weights_folders(folder: Path) -> list[Path]:
     """Return the update directories below `folder` that have complete weights, the oldest first."""
     return list(filter(has_weights, _update_folders(folder)))
 
 
 def keep_newest(folder: Path, keep: int) -> None:
     """Remove the update directories below `folder` except the `keep` newest; errors are ignored."""
-    newest = of_updates(folder)[-keep:]
+    newest = list_weights_folders(folder)[-keep:]
     for path in _update_folders(folder):
         if path not in newest:
             remove(path)

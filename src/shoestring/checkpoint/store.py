@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from shoestring.checkpoint.files import directory_bytes, is_full, remove, sync, write_file, write_text
+from shoestring.checkpoint.files import directory_bytes, is_disk_full, remove, sync, write_file, write_text
 from shoestring.checkpoint.manifest import MANIFEST, STATE, TRAINED, DamagedFileError, FileEntry, Manifest
 from shoestring.checkpoint.names import update_name, update_of
 from shoestring.checkpoint.sections import read_sections
@@ -126,7 +126,7 @@ class Store:
                 break
             except OSError as error:
                 self._recover()
-                if not (is_full(error) and self._remove_expendable(freed)):
+                if not (is_disk_full(error) and self._remove_expendable(freed)):
                     raise self._write_error(update, error) from error
             except BaseException:
                 self._recover()

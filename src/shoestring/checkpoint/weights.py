@@ -4,7 +4,7 @@ from pathlib import Path
 
 from torch import nn
 
-from shoestring.checkpoint.fitting import misfits
+from shoestring.checkpoint.compatibility import state_mismatches
 from shoestring.checkpoint.manifest import DamagedFileError
 from shoestring.checkpoint.names import update_of
 from shoestring.checkpoint.sections import read_sections
@@ -44,7 +44,7 @@ def load_weights(folder: Path, model: nn.Module) -> int:
             f"{folder / damage.file} is damaged: {damage.reason}",
             hint="evaluate an older checkpoint, or copy this one again from its source",
         ) from damage
-    problems = misfits(saved, trained_state(model))
+    problems = state_mismatches(saved, trained_state(model))
     if problems:
         raise CheckpointError(
             f"{folder} cannot be loaded: its weights are of another model",

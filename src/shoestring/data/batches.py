@@ -83,7 +83,7 @@ def single_thread() -> Iterator[None]:
 
 def collate_function(recipe: object) -> Callable[[Any], Any]:
     """Return the recipe's `collate`, or torch's default."""
-    return Parts.of(recipe).collate or default_collate
+    return Parts.from_recipe(recipe).collate or default_collate
 
 
 def to_device(batch: Any, device: torch.device) -> Any:

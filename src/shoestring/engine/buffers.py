@@ -8,7 +8,7 @@ from torch import Tensor, nn
 from shoestring.engine import foreach
 from shoestring.engine.memory import HalfDoneError
 from shoestring.techniques import norms
-from shoestring.techniques.slots import buffers, put
+from shoestring.techniques.slots import buffers, set_buffer
 from shoestring.units import MIB
 
 SMALL = MIB
@@ -76,7 +76,7 @@ class BufferBackup:
         Raises HalfDoneError if a buffer changed that was not copied.
         """
         for entry in self._entries.values():
-            put(entry.module, entry.name, entry.tensor)
+            set_buffer(entry.module, entry.name, entry.tensor)
             if entry.copy is None and _has_changed(entry, entry.tensor):
                 raise HalfDoneError(
                     f"the buffer {entry.name} changed in an update that ran out of memory, and it was not copied",

@@ -41,7 +41,7 @@ def deterministic() -> Iterator[None]:
 def _set_mode(mode: int) -> None:
     """Set the mode as `torch.use_deterministic_algorithms` does, but without importing the compiler for its own flag.
 
-    If the compiler is imported later, `techniques/uncompiled.py` sets that flag.
+    If the compiler is imported later, `techniques/deferred_compiler.py` sets that flag.
     """
     torch.set_deterministic_debug_mode(mode)
     if "torch._inductor" in sys.modules:

@@ -77,7 +77,7 @@ def retry_with_freed_memory(act: Callable[[], T], description: str) -> T:
     """
     result = catch_out_of_memory(act)
     if isinstance(result, Failure):
-        free()
+        free_unused_memory()
         result = catch_out_of_memory(act)
     if isinstance(result, Failure):
         raise RunError(
@@ -87,7 +87,7 @@ def retry_with_freed_memory(act: Callable[[], T], description: str) -> T:
     return result
 
 
-def free() -> None:
+def free_unused_memory() -> None:
     """Free unreferenced memory: reference cycles, and the cache of CUDA's allocator."""
     gc.collect()
     if torch.cuda.is_initialized():

@@ -5,19 +5,19 @@ import contextlib
 import functools
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TypeVar
+from typing import TYPE_CHECKING, TypeVar
 
 import torch
 from torch import nn
 from torch.optim import Optimizer
 
 from shoestring.engine.buffers import BufferBackup
-from shoestring.engine.memory import Failure, catch_out_of_memory, free
+from shoestring.engine.memory import Failure, catch_out_of_memory, free_unused_memory
 from shoestring.engine.precision import MIN_LOSS_SCALE, MixedPrecision
 from shoestring.engine.state import trains_batch_norm
 from shoestring.engine.update import UpdateResult
 from shoestring.errors import RunError
-from shoestring.renamed import accepts_old_arguments
+from shoestring.renamed import accepts_old_arguments, instance_attributes_of
 from shoestring.techniques.fallbacks import halved, least_micro_batch
 
 T = TypeVar("T")
@@ -31,8 +31,11 @@ class OutOfMemory:
     """The library's error message."""
     micro_batch: int
     """The microbatch of the failed attempt."""
-    done: str
+    action: str
     """A description of what is smaller now: "microbatch 4", ..."""
+
+    if not TYPE_CHECKING:
+        __getattr__ = instance_attributes_of("OutOfMemory")
 
 
 class Recovering:
@@ -87,7 +90,7 @@ class Recovering:
             result = catch_out_of_memory(functools.partial(attempt, micro_batch))
             if isinstance(result, Failure):
                 self._rewind()
-                free()
+                free_unused_memory()
                 micro_batch = self._next_micro_batch(result.message, micro_batch)
                 continue
             if isinstance(result, UpdateResult):
@@ -108,11 +111,11 @@ class Recovering:
                 f"out of memory even with microbatches of {smaller}: {failure}",
                 hint="use a smaller model, shorter samples, activation checkpointing, or a GPU with more memory",
             )
-        self._on_out_of_memory(OutOfMemory(failure=failure, micro_batch=micro_batch, done=description))
+        self._on_out_of_memory(OutOfMemory(failure=failure, micro_batch=micro_batch, action=description))
         return smaller
 
     def _rewind(self) -> None:
-        forget(self._model, self._optimizer, self._mixed_precision)
+        discard_attempt(self._model, self._optimizer, self._mixed_precision)
         self._buffers.restore()
 
     def _smaller_scale_may_help(self, result: UpdateResult) -> bool:
@@ -121,7 +124,7 @@ class Recovering:
         return scaler is not None and scaler.get_scale() >= MIN_LOSS_SCALE and bool(torch.isfinite(result.loss))
 
 
-def forget(model: nn.Module, optimizer: Optimizer | None, mixed_precision: MixedPrecision) -> None:
+def discard_attempt(model: nn.Module, optimizer: Optimizer | None, mixed_precision: MixedPrecision) -> None:
     """Discard the gradients of an unfinished update, and the scaler's state of it."""
     model.zero_grad(set_to_none=True)
     if optimizer is not None:

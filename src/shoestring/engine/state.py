@@ -11,7 +11,7 @@ import torch
 from torch import nn
 from torch.optim import Optimizer
 
-from shoestring.checkpoint.fitting import misfits, optimizer_misfits
+from shoestring.checkpoint.compatibility import optimizer_state_mismatches, state_mismatches
 from shoestring.checkpoint.trained import trained_state
 from shoestring.data.seeding import derive, seed_all
 from shoestring.engine import autotuning, cuda_graphs
@@ -164,10 +164,10 @@ class TrainingState:
         problems = [f"the section {name!r} is missing" for name in sorted(missing)]
         if not problems:
             parameters = [parameter for group in self.optimizer.param_groups for parameter in group["params"]]
-            problems += [f"model: {misfit}" for misfit in misfits(saved["model"], trained_state(self.model))]
+            problems += [f"model: {misfit}" for misfit in state_mismatches(saved["model"], trained_state(self.model))]
             problems += [
                 f"optimizer: {misfit}"
-                for misfit in optimizer_misfits(saved["optimizer"], self.optimizer.state_dict(), parameters)
+                for misfit in optimizer_state_mismatches(saved["optimizer"], self.optimizer.state_dict(), parameters)
             ]
             progress = saved["progress"] if isinstance(saved["progress"], dict) else {}
             update, history = progress.get("update"), progress.get("history")
@@ -217,7 +217,7 @@ def build(
     checkpointing.apply(model, loaded.parts, settings.checkpointing)
     optimizer = adapt.trained_optimizer(loaded, model, device)
     kernels.choose(optimizer, settings.optimizer_kernel)
-    optimizer = offload.hosted(optimizer, settings)
+    optimizer = offload.offloaded_optimizer(optimizer, settings)
     torch.backends.cudnn.benchmark = autotuning.uses_cudnn_benchmark(settings, loaded.parts)
     return TrainingState(
         model=model,
@@ -227,7 +227,7 @@ def build(
         parts=loaded.parts,
         epochs=loaded.epochs,
         updates_per_epoch=updates_per_epoch,
-        sizes=Sizes.of(settings),
+        sizes=Sizes.from_settings(settings),
         cuda_graphs=cuda_graphs.build_cuda_graphs(model, settings, device),
     )
 

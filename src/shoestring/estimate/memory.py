@@ -7,7 +7,7 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from shoestring.estimate.replay import Kind, replay_unlimited, replay_within
-from shoestring.estimate.requests import OF_A_BATCH, WORKSPACES, adapt_to_engine, requests
+from shoestring.estimate.requests import BATCH_PARTS, WORKSPACES, adapt_to_engine, requests
 from shoestring.hardware.catalog import NCCL_BYTES, NCCL_SOURCE, Device
 from shoestring.trace.record import PARTS, Alloc, Free, Op, Trace
 
@@ -145,7 +145,7 @@ def _estimate_gpu(
 
     unknown_workspaces = round(live.total() * _UNKNOWN_WORKSPACES_SHARE)
     workspaces = unknown_workspaces + (_largest_convolution(trace) if cudnn_benchmark else 0)
-    largest_tensor = max((storage.bytes for storage in trace.storages if storage.part in OF_A_BATCH), default=0)
+    largest_tensor = max((storage.bytes for storage in trace.storages if storage.part in BATCH_PARTS), default=0)
     reserve_uncertainty = round(live["reserve space"] * _RESERVE_UNCERTAINTY)
     uncertainty = workspaces + largest_tensor + reserve_uncertainty
     high = max(usage.reserved for usage in unlimited_usages.values()) + uncertainty

@@ -6,7 +6,7 @@ from shoestring.estimate.allocator import round_up
 from shoestring.trace.record import Alloc, Free, Phase, Trace
 
 
-def tensor_bytes(trace: Trace) -> dict[str, int]:
+def peak_tensor_bytes(trace: Trace) -> dict[str, int]:
     """Return the peak bytes of tensors, rounded as by the allocator, in each phase of the measured update.
 
     For phases that run once per microbatch it is the largest peak. Workspaces, slack and context are excluded.

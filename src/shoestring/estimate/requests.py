@@ -34,7 +34,7 @@ class Request(NamedTuple):
     bytes: int | None
 
 
-OF_A_BATCH = {"activations", "batch", "reserve space", "KV cache", "temporaries"}
+BATCH_PARTS = {"activations", "batch", "reserve space", "KV cache", "temporaries"}
 """Parts whose size depends on the size of the batch."""
 
 
@@ -133,7 +133,7 @@ def _iterate_requests(trace: Trace, device: Device, first_share: float) -> Itera
         match event:
             case Alloc(index):
                 storage = trace.storages[index]
-                share = batch_share if storage.part in OF_A_BATCH else 1.0
+                share = batch_share if storage.part in BATCH_PARTS else 1.0
                 yield Request(index, storage.part, int(storage.bytes * share) or 1)
             case Free(index):
                 yield Request(index, trace.storages[index].part, None)

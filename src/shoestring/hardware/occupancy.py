@@ -34,7 +34,7 @@ class Card:
     """The total memory minus the part reserved by the driver."""
     used_bytes: int
     holders: tuple[Holder, ...]
-    shown: bool
+    is_visible: bool
     """Whether CUDA_VISIBLE_DEVICES lets this process use the GPU."""
 
     @property
@@ -84,7 +84,7 @@ def _card(nvml: Any, handle: Any, uuid: str, is_visible: bool) -> Card:
         usable_bytes=int(memory.total - memory.reserved),
         used_bytes=int(memory.used),
         holders=tuple(_holders(nvml, handle)),
-        shown=is_visible,
+        is_visible=is_visible,
     )
 
 

@@ -20,7 +20,7 @@ def known() -> dict[str, Target]:
     } | {name: Target(name=name, device=device, gpus=1) for name, device in DEVICES.items()}
 
 
-def under(target: Target, *, session_seconds: float | None = None, disk_bytes: int | None = None) -> Target:
+def with_limits(target: Target, *, session_seconds: float | None = None, disk_bytes: int | None = None) -> Target:
     """Return the target with these limits instead of those of its platform."""
     limits: dict[str, Any] = {}
     if session_seconds is not None:

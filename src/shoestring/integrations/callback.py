@@ -68,7 +68,7 @@ class StepsCallback(TrainerCallback):
         if not is_between_cycles(self._trainer):
             return
         if is_save_requested:
-            steps.save_meanwhile(session)
+            steps.save_in_background(session)
         steps.save_if_due(session)
         if not steps.epoch_ended(session):  # the library logs an epoch's last update before the epoch ends
             self._stop_if_over(control)
@@ -76,7 +76,7 @@ class StepsCallback(TrainerCallback):
     def on_epoch_end(self, args: Any, state: Any, control: Any, **__: Any) -> None:  # noqa: ARG002
         is_save_requested, control.should_save = control.should_save, False
         if is_save_requested and is_between_cycles(self._trainer):
-            steps.save_meanwhile(self._trainer_session.session)
+            steps.save_in_background(self._trainer_session.session)
         if not self._trainer_session.over:
             self._stop_if_over(control)
 

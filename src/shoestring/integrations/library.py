@@ -51,7 +51,7 @@ class LibraryUpdates:
             _require_recomputation(sized_settings.checkpointing, settings.checkpointing, trainer)
             return trainer
 
-        sizes = Sizes.of(settings).resumed(saved.get("fit") if saved else None)
+        sizes = Sizes.from_settings(settings).resumed(saved.get("fit") if saved else None)
         return LibraryState(
             trainer=build(sizes),
             mixed_precision=mixed_precision(settings.precision, request.device),
@@ -70,11 +70,11 @@ class LibraryUpdates:
                 except TrainingEnded as ended:
                     return ended.reason
                 if isinstance(result, Failure):
-                    steps.go_back(session, "update", result.message)
+                    steps.return_to_checkpoint(session, "update", result.message)
                     continue
                 if self._trainer_session.over:
                     raise self._trainer_session.over
-                return steps.why_ended(session) or "the trainer stopped by itself"
+                return steps.end_reason(session) or "the trainer stopped by itself"
 
 
 def _require_recomputation(checkpointing: str | None, planned: str | None, trainer: Any) -> None:

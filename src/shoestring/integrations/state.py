@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from shoestring.checkpoint.fitting import misfits
+from shoestring.checkpoint.compatibility import state_mismatches
 from shoestring.checkpoint.trained import trained_state
 from shoestring.engine.precision import MixedPrecision
 from shoestring.engine.state import trains_batch_norm
@@ -100,7 +100,7 @@ class LibraryState:
         if not self.restored:
             return
         trainer, saved = self.trainer, self.restored
-        if problems := misfits(saved["model"], trained_state(self.model)):
+        if problems := state_mismatches(saved["model"], trained_state(self.model)):
             raise CheckpointError("the checkpoint is of another model", problems=problems[:20])
         self.model.load_state_dict(saved["model"], strict=False)
         try:

@@ -130,7 +130,7 @@ def surviving(
             resumable = ResumableTrainer(begin_session)
             yield resumable
             status = "paused" if resumable.ended else "finished"
-            record.ended(status, resumable.ended or "all updates", record.update, {})
+            record.session_ended(status, resumable.ended or "all updates", record.update, {})
 
 
 def _script_session(
@@ -168,7 +168,7 @@ def _make_resumable_class(base: type[T], resumable: ResumableTrainer) -> type[T]
 
         def save_run_checkpoint(self) -> None:
             if private_parts.is_between_cycles(self):
-                steps.save_meanwhile(resumable.trainer_session.session)
+                steps.save_in_background(resumable.trainer_session.session)
 
         def train(self, *args: Any, **kwargs: Any) -> Any:
             """Train as `Trainer.train`, from the run's newest checkpoint if there is one."""

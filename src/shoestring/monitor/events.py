@@ -31,7 +31,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
-from shoestring.checkpoint.files import is_full
+from shoestring.checkpoint.files import is_disk_full
 
 Event = dict[str, Any]
 
@@ -69,7 +69,7 @@ class Events:
         try:
             written = os.write(self._file, line)
         except OSError as error:
-            if not is_full(error):
+            if not is_disk_full(error):
                 raise
             written = 0
         if written < len(line):

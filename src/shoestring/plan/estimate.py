@@ -6,7 +6,7 @@ from typing import Any
 
 from shoestring import display
 from shoestring.estimate.memory import Breakdown
-from shoestring.estimate.phases import tensor_bytes
+from shoestring.estimate.phases import peak_tensor_bytes
 from shoestring.hardware.catalog import Target
 from shoestring.plan.candidates import candidate
 from shoestring.recipe.options import LoadedRecipe
@@ -80,5 +80,5 @@ def make_estimate(loaded: LoadedRecipe, target: Target, requested: Settings) -> 
         settings=settings,
         facts=facts,
         memory=traced.memory,
-        phases=tensor_bytes(traced.trace),
+        phases=peak_tensor_bytes(traced.trace),
     )

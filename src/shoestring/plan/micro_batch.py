@@ -7,7 +7,7 @@ then traced itself: no choice relies on a prediction of its memory.
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from shoestring.estimate.requests import OF_A_BATCH
+from shoestring.estimate.requests import BATCH_PARTS
 from shoestring.plan.candidates import Candidate, Candidates
 from shoestring.settings import Settings
 
@@ -86,7 +86,7 @@ def predict_bytes(size: int, series: Sequence[Candidate]) -> float:
     )[:2]
     first = nearest[0]
     if len(nearest) == 1:
-        batch_bytes = sum(part.bytes for part in first.memory.parts if part.name in OF_A_BATCH)
+        batch_bytes = sum(part.bytes for part in first.memory.parts if part.name in BATCH_PARTS)
         return first.memory.high_bytes + (size / first.trace.micro_batch - 1) * batch_bytes
     second = nearest[1]
     slope = (first.memory.high_bytes - second.memory.high_bytes) / (first.trace.micro_batch - second.trace.micro_batch)

@@ -116,7 +116,7 @@ class TrainerRecipe(Recipe, Protocol):
 
 def require_data(recipe: object) -> None:
     """Raise UsageError if the recipe has no `data()`: it can be planned, but not trained."""
-    if Parts.of(recipe).data is None:
+    if Parts.from_recipe(recipe).data is None:
         raise UsageError(
             f"{type(recipe).__name__} cannot be trained: it has no data()",
             hint="return a map-style dataset from data(), or {'train': ..., 'validation': ...}",
@@ -161,7 +161,7 @@ def length_of(recipe: object, dataset: Any) -> Callable[[int], float] | None:
 
     For a subset, the recipe's `length` receives the whole dataset.
     """
-    length = Parts.of(recipe).length
+    length = Parts.from_recipe(recipe).length
     if length is None:
         return None
     if isinstance(dataset, Subset):
@@ -171,7 +171,7 @@ def length_of(recipe: object, dataset: Any) -> Callable[[int], float] | None:
 
 def build_optimizer(recipe: object, model: nn.Module) -> Optimizer:
     """Return the recipe's optimizer for the model's trainable parameters."""
-    parts = Parts.of(recipe)
+    parts = Parts.from_recipe(recipe)
     if parts.optimizer is not None:
         return parts.optimizer(model)
     import torch
@@ -182,7 +182,7 @@ def build_optimizer(recipe: object, model: nn.Module) -> Optimizer:
 
 def loss_at(recipe: Any, update: int, updates_per_epoch: int, total_updates: int) -> Callable[[nn.Module, Batch], Any]:
     """Return the recipe's loss for update number `update`, with its `stage` if the recipe has stages."""
-    stage = Parts.of(recipe).stage
+    stage = Parts.from_recipe(recipe).stage
     if stage is None:
         plain: Callable[[nn.Module, Batch], Any] = recipe.loss
         return plain

@@ -128,7 +128,7 @@ def _find_hugging_face(source: str) -> LoadedRecipe:
             f"there is no file {path.resolve()}", hint="use hf: with a config.json, its folder, or a name on the hub"
         )
     source = str(path.resolve()) if is_local else source
-    kind = importlib.import_module("shoestring.recipes.huggingface").of(source)
+    kind = importlib.import_module("shoestring.recipes.huggingface").recipe_class(source)
     return with_defaults(kind, HUGGING_FACE + source)
 
 

@@ -75,7 +75,7 @@ class LoadedRecipe:
     @cached_property
     def parts(self) -> Parts:
         """The recipe's optional parts."""
-        return Parts.of(self.recipe)
+        return Parts.from_recipe(self.recipe)
 
     @property
     def epochs(self) -> int:

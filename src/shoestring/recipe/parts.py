@@ -44,7 +44,7 @@ class Parts:
     measured: Callable[..., Mapping[str, Any]] | None = None
 
     @classmethod
-    def of(cls, recipe: object) -> Parts:
+    def from_recipe(cls, recipe: object) -> Parts:
         """Return the parts of a recipe, which may be any object; `Parts` are returned unchanged."""
         if isinstance(recipe, cls):
             return recipe
@@ -52,7 +52,7 @@ class Parts:
         return cls(**{name: getattr(recipe, name) for name in names})
 
     @property
-    def measured_at_once(self) -> int | None:
+    def default_measured_size(self) -> int | None:
         """The number of samples that `measured` processes at once: the default of its parameter `size`.
 
         None without that parameter: then the number cannot be reduced on out-of-memory.
@@ -62,4 +62,4 @@ class Parts:
 
     def evaluation_size(self, micro_batch: int) -> int:
         """Return how many samples an evaluation first processes at once; 1 if `measured` has no parameter `size`."""
-        return self.measured_at_once or (1 if self.measured else micro_batch)
+        return self.default_measured_size or (1 if self.measured else micro_batch)

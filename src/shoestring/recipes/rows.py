@@ -9,19 +9,19 @@ from shoestring.units import count_text
 OnBadRows: TypeAlias = Literal["refuse", "skip"]
 """The values of the option `on_bad_rows`."""
 
-SHOWN = 20
+MAX_LISTED = 20
 """The number of unusable rows that a message lists at most."""
 
 
-class Rows:
+class BadRows:
     """Collects the unusable rows of some files. Use it while reading::
 
-    rows = Rows(on_bad_rows)
+    bad_rows = BadRows(on_bad_rows)
     for number, line in enumerate(file, start=1):
         if not is_good(line):
-            rows.bad(path, number, "has no label")
-    rows.settle(number)
-    notes += rows.notes
+            bad_rows.report(path, number, "has no label")
+    bad_rows.finish(number)
+    notes += bad_rows.notes
     """
 
     def __init__(self, on_bad_rows: OnBadRows) -> None:
@@ -29,15 +29,15 @@ class Rows:
         self._problems: list[str] = []
         self._count = 0
         self.notes: list[str] = []
-        """A summary of the skipped rows; empty before `settle()`."""
+        """A summary of the skipped rows; empty before `finish()`."""
 
-    def bad(self, path: Path, line: int | None, reason: str) -> None:
+    def report(self, path: Path, line: int | None, reason: str) -> None:
         """Record the unusable row in `line` (from 1), or the whole file where `line` is None."""
         self._count += 1
-        if len(self._problems) < SHOWN:
+        if len(self._problems) < MAX_LISTED:
             self._problems.append(f"{path}, line {line}: {reason}" if line is not None else f"{path}: {reason}")
 
-    def settle(self, row_count: int) -> None:
+    def finish(self, row_count: int) -> None:
         """Report the unusable rows after all `row_count` rows (unusable ones included) were read.
 
         Raises DataError listing them, unless unusable rows are skipped and at least one usable row remains.

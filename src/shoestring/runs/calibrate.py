@@ -8,7 +8,7 @@ from shoestring.monitor.events import read
 from shoestring.session.directory import RunDirectory
 
 
-def calibrated(run: Path) -> Calibration:
+def load_calibration(run: Path) -> Calibration:
     """Return the calibration from the run in the directory `run`.
 
     Raises UsageError if the run has no plan with a predicted time, or too few measured updates.

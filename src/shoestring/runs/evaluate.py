@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Evaluated:
+class Evaluation:
     """The metrics of a run's weights."""
 
     recipe: str
@@ -58,7 +58,7 @@ def evaluate(
     on: str = "local",
     limit_seconds: float | None = None,
     started: float | None = None,
-) -> Evaluated:
+) -> Evaluation:
     """Implement `shoestring.evaluate`, with options and settings in `values`."""
     if on not in targets.PROBED:
         raise UsageError(
@@ -79,7 +79,7 @@ def evaluate(
     started_at = time.monotonic()
     try:
         with session(limit_seconds, started=started) as stop, deterministic():
-            with stop.at_once():
+            with stop.interrupting():
                 data = loaded.data()
                 model, update, weights_notes = _load_model(loaded, settings, weights, device)
             assert settings.precision is not None
@@ -90,7 +90,7 @@ def evaluate(
             }
     except SessionOver as over:
         raise RunError(f"not evaluated: {over.reason}", hint="set a longer --limit, or use fewer samples") from over
-    return Evaluated(
+    return Evaluation(
         recipe=loaded.name,
         weights=str(weights.folder),
         update=update,

@@ -101,7 +101,7 @@ def _start_run(
             problems=plan.reasons,
             hint="choose other settings or options; shoestring plan shows which ones fit",
         )
-    StoredPlan.of(loaded, plan.json()).write(directory.plan_file)
+    StoredPlan.from_recipe(loaded, plan.json()).write(directory.plan_file)
     return loaded, plan.settings
 
 

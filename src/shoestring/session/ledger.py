@@ -85,7 +85,7 @@ def pauses(records: list[SessionRecord]) -> list[tuple[float, float]]:
     return [(earlier.end, later.start) for earlier, later in pairwise(records) if later.start > earlier.end]
 
 
-def slowest(events: Iterable[Event]) -> dict[str, float]:
+def slowest_durations(events: Iterable[Event]) -> dict[str, float]:
     """Return the seconds of the slowest `save` and `update` of the last session that had any, by kind.
 
     The time of an update is the average over a progress event. A new session expects these durations until it has

@@ -43,7 +43,7 @@ class Stop:
             raise SessionOver(reason)
 
     @contextmanager
-    def at_once(self) -> Iterator[None]:
+    def interrupting(self) -> Iterator[None]:
         """Raise SessionOver in the body as soon as it is time to stop, without polling.
 
         For work that does not change the run and cannot poll, such as a recipe loading its data. It has no effect

@@ -35,7 +35,7 @@ class StoredPlan:
     """The settings of a script; those of a recipe are in `plan`."""
 
     @classmethod
-    def of(cls, loaded: LoadedRecipe, plan: Mapping[str, Any]) -> StoredPlan:
+    def from_recipe(cls, loaded: LoadedRecipe, plan: Mapping[str, Any]) -> StoredPlan:
         """Return the stored plan of a new run from `Plan.json()`."""
         return cls(
             recipe=loaded.name,

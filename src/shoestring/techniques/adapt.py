@@ -12,7 +12,7 @@ from shoestring.errors import UsageError
 from shoestring.recipe.contract import build_optimizer
 from shoestring.recipe.options import Adaptation, LoadedRecipe
 from shoestring.settings import Settings
-from shoestring.techniques import eightbit, lora, nf4, norms, uncompiled
+from shoestring.techniques import deferred_compiler, eightbit, lora, nf4, norms
 
 _DTYPES = {"fp32": torch.float32, "fp16": torch.float16, "bf16": torch.bfloat16}
 
@@ -23,7 +23,7 @@ def model(base: nn.Module, adaptation: Adaptation) -> nn.Module:
     The order is: types, 4-bit weights, adapters. Adapters are in fp32 whatever the type of the base. 4-bit weights
     compute in the type given by `weights`.
     """
-    return _adapt(base, adaptation, nf4.pretended)
+    return _adapt(base, adaptation, nf4.placeholder_layer)
 
 
 def trained_model(base: nn.Module, adaptation: Adaptation, settings: Settings) -> nn.Module:
@@ -36,8 +36,8 @@ def trained_model(base: nn.Module, adaptation: Adaptation, settings: Settings) -
             "quantization=nf4: offload=parameters moves weights to the device, but not the scales of 4-bit weights",
             hint="offload=no: 4-bit weights take an eighth of the bytes of fp32 weights",
         )
-    uncompiled.spare_the_compiler()
-    return _adapt(base, adaptation, nf4.real)
+    deferred_compiler.defer_compiler()
+    return _adapt(base, adaptation, nf4.real_layer)
 
 
 def _adapt(base: nn.Module, adaptation: Adaptation, make_layer: nf4.MakeLayer) -> nn.Module:

@@ -14,7 +14,7 @@ from torch.utils.checkpoint import checkpoint
 from shoestring.errors import UsageError
 from shoestring.recipe.parts import Parts
 from shoestring.techniques import norms, trees
-from shoestring.techniques.slots import buffers, put
+from shoestring.techniques.slots import buffers, set_buffer
 
 _SWITCHABLE = "GradientCheckpointingLayer"
 """The name of transformers' class of layers that implement gradient checkpointing (`modeling_layers.py`)."""
@@ -58,7 +58,7 @@ def blocks(model: nn.Module, recipe: object) -> list[nn.Module]:
     These are the recipe's `blocks(model)`; else the layers of transformers that implement checkpointing; else, for
     every list of modules outside of a block, the modules that have children and a sibling of the same class.
     """
-    own = Parts.of(recipe).blocks
+    own = Parts.from_recipe(recipe).blocks
     if own is not None:
         return list(own(model))
     return _find_outermost(model, lambda module: [module] if is_switchable(module) else []) or _find_outermost(
@@ -142,9 +142,9 @@ def _preserve_running_statistics(block: nn.Module) -> Iterator[None]:
         if isinstance(module, norms.RUNNING) and module.training:
             statistics += [(module, name, buffer) for name, buffer in buffers(module).items() if buffer is not None]
     for module, name, buffer in statistics:
-        put(module, name, buffer.clone())
+        set_buffer(module, name, buffer.clone())
     try:
         yield
     finally:
         for module, name, buffer in statistics:
-            put(module, name, buffer)
+            set_buffer(module, name, buffer)

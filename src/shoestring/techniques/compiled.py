@@ -21,7 +21,7 @@ from torch import nn
 
 from shoestring.errors import RunError, UsageError
 from shoestring.settings import Settings
-from shoestring.techniques import checkpointing, uncompiled
+from shoestring.techniques import checkpointing, deferred_compiler
 from shoestring.techniques.recompiling import Limit
 
 SHAPES = 16
@@ -47,7 +47,7 @@ def apply(model: nn.Module, recipe: object, settings: Settings, device: torch.de
     if settings.compile != "yes":
         return 0
     require(settings, device)
-    uncompiled.copy_determinism_to_compiler()
+    deferred_compiler.copy_determinism_to_compiler()
     parts = checkpointing.blocks(model, recipe) or [model]
     limit = Limit(SHAPES, kinds=len({_kind(part) for part in parts}))
     with warnings.catch_warnings():

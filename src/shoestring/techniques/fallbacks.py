@@ -31,7 +31,7 @@ class Sizes:
     optimizer_kernel: str | None = None
 
     @classmethod
-    def of(cls, settings: Settings) -> Sizes:
+    def from_settings(cls, settings: Settings) -> Sizes:
         """Return the sizes that the settings request."""
         return cls(
             requested=" ".join(f"{name}={getattr(settings, name)}" for name in _SETTINGS),
@@ -153,7 +153,7 @@ def next_step(phase: Phase, sizes: Sizes, limits: Limits) -> Step | None:
 
 def descriptions(settings: Settings, limits: Limits) -> list[str]:
     """Describe the steps on out-of-memory, starting from `settings`, for a plan; each step remains in effect."""
-    sizes, steps = Sizes.of(settings), list[Step]()
+    sizes, steps = Sizes.from_settings(settings), list[Step]()
     while step := next_step("update", sizes, limits):
         steps.append(step)
         sizes = step.sizes
@@ -163,7 +163,7 @@ def descriptions(settings: Settings, limits: Limits) -> list[str]:
         *(step.description for step in steps if step.fallback is not SMALLER_MICRO_BATCH),
         *(
             f"if the optimizer step runs out of memory, {step.description}"
-            for step in [next_step("optimizer step", Sizes.of(settings), limits)]
+            for step in [next_step("optimizer step", Sizes.from_settings(settings), limits)]
             if step and step.fallback is ONE_TENSOR_AT_A_TIME
         ),
         "the run stops with an error that lists what takes the memory and which settings would fit",

@@ -14,7 +14,7 @@ from shoestring.settings import Kernel
 _FLAGS = ("foreach", "fused")
 
 
-def choose(optimizer: Optimizer, kernel: Kernel | None, *, many_by_default: bool = False) -> None:
+def choose(optimizer: Optimizer, kernel: Kernel | None, *, foreach_by_default: bool = False) -> None:
     """Set the flags of every parameter group, before the first step, which creates the states.
 
     With None the recipe's choice or else torch's default applies. With `many_by_default` the default is the one that
@@ -23,7 +23,7 @@ def choose(optimizer: Optimizer, kernel: Kernel | None, *, many_by_default: bool
     Raises UsageError for a kernel that the optimizer does not have.
     """
     if kernel is None:
-        if many_by_default:
+        if foreach_by_default:
             _apply_cuda_default(optimizer)
         return
     kernels = available(optimizer)

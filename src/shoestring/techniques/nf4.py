@@ -69,12 +69,12 @@ MakeLayer = Callable[[Any, torch.dtype, bool], nn.Module]
 """Makes a layer's replacement, given the original layer, the compute type, and whether scales are in 8 bits."""
 
 
-def pretended(original: Any, compute: torch.dtype, double: bool) -> nn.Module:
+def placeholder_layer(original: Any, compute: torch.dtype, double: bool) -> nn.Module:
     """Return the replacement of a linear layer for estimates."""
     return Nf4Linear(original, compute=compute, double=double)
 
 
-def real(original: Any, compute: torch.dtype, double: bool) -> nn.Module:
+def real_layer(original: Any, compute: torch.dtype, double: bool) -> nn.Module:
     """Return the replacement of a linear layer for training: bitsandbytes' layer, which packs its weight on the device.
 
     Its `state_dict` has only named tensors, and it is loaded like that of any other module. Raises UsageError if

@@ -16,7 +16,7 @@ from shoestring.errors import UsageError
 from shoestring.settings import Settings
 from shoestring.techniques import checkpointing, eightbit
 
-Arrived = Callable[[Tensor], None]
+OnCopy = Callable[[Tensor], None]
 """Called with every weight that has been copied to the device."""
 
 HOST = torch.device("cpu")
@@ -99,7 +99,7 @@ class HostOptimizer:
                 group["params"] = [device.get(parameter, parameter) for parameter in group["params"]]
 
 
-def at_home(model: nn.Module, blocks: Sequence[nn.Module]) -> set[nn.Parameter]:
+def block_parameters_on_host(model: nn.Module, blocks: Sequence[nn.Module]) -> set[nn.Parameter]:
     """Return the parameters of `blocks`, which `bring` needs in host memory.
 
     Raises UsageError if there are no blocks, or if a block shares a weight with a module outside of all blocks, which
@@ -133,12 +133,12 @@ def move(model: nn.Module, recipe: object, settings: Settings, device: torch.dev
         model.to(device)
         return
     blocks = checkpointing.blocks(model, recipe)
-    host_parameters = {id(parameter) for parameter in at_home(model, blocks)}
+    host_parameters = {id(parameter) for parameter in block_parameters_on_host(model, blocks)}
     model._apply(lambda tensor: tensor if id(tensor) in host_parameters else tensor.to(device))
-    bring(blocks, device, arrived=lambda _: None)
+    copy_weights_on_use(blocks, device, on_copy=lambda _: None)
 
 
-def hosted(optimizer: Optimizer, settings: Settings) -> Optimizer:
+def offloaded_optimizer(optimizer: Optimizer, settings: Settings) -> Optimizer:
     """Return the optimizer that makes the steps: a `HostOptimizer` with the interface of one if something is offloaded.
 
     Raises UsageError for bitsandbytes' states, whose kernels and pages need the device.
@@ -154,7 +154,7 @@ def hosted(optimizer: Optimizer, settings: Settings) -> Optimizer:
     return cast(Optimizer, host_optimizer)
 
 
-def bring(blocks: Sequence[nn.Module], device: torch.device | str, *, arrived: Arrived) -> None:
+def copy_weights_on_use(blocks: Sequence[nn.Module], device: torch.device | str, *, on_copy: OnCopy) -> None:
     """Copy the weights of `blocks`, which are in host memory, to `device` for each forward, and release them after it.
 
     For backward they are copied again: one at a time when an operator needs them, or the whole block if it is
@@ -163,28 +163,28 @@ def bring(blocks: Sequence[nn.Module], device: torch.device | str, *, arrived: A
     """
     for block in blocks:
         changed: Any = block
-        changed.forward = _forward_with_copies(block, device, arrived)
+        changed.forward = _forward_with_copies(block, device, on_copy)
 
 
-def _forward_with_copies(block: nn.Module, device: torch.device | str, arrived: Arrived) -> Callable[..., Any]:
+def _forward_with_copies(block: nn.Module, device: torch.device | str, on_copy: OnCopy) -> Callable[..., Any]:
     # transformers' layers wrap their forward in checkpointing code, which would not include the copies.
     unwrapped = getattr(type(block).forward, "__wrapped__", None)
     forward = functools.partial(unwrapped, block) if unwrapped else block.forward
 
     @functools.wraps(block.forward)
     def forward_with_copies(*args: Any, **kwargs: Any) -> Any:
-        with _copied_weights(block, device, arrived) as parameters:
+        with _copied_weights(block, device, on_copy) as parameters:
             # A checkpointed block saves none of its tensors, and its own hooks must not be replaced.
             if checkpointing.is_recomputed(block):
                 return forward(*args, **kwargs)
-            with saved_tensors_hooks(_make_pack_hook(parameters), _make_unpack_hook(device, arrived)):
+            with saved_tensors_hooks(_make_pack_hook(parameters), _make_unpack_hook(device, on_copy)):
                 return forward(*args, **kwargs)
 
     return forward_with_copies
 
 
 @contextlib.contextmanager
-def _copied_weights(block: nn.Module, device: torch.device | str, arrived: Arrived) -> Iterator[dict[int, Tensor]]:
+def _copied_weights(block: nn.Module, device: torch.device | str, on_copy: OnCopy) -> Iterator[dict[int, Tensor]]:
     """Put copies of the block's weights on the device; yield the parameters by the address of their copy's storage."""
     copies: dict[nn.Parameter, Tensor] = {}
     originals: list[tuple[dict[str, Any], dict[str, nn.Parameter | None]]] = []
@@ -195,7 +195,7 @@ def _copied_weights(block: nn.Module, device: torch.device | str, arrived: Arriv
             if parameter is not None:
                 if parameter not in copies:
                     copies[parameter] = parameter.to(device, copy=True)
-                    arrived(copies[parameter])
+                    on_copy(copies[parameter])
                 slots[name] = copies[parameter]
     try:
         yield {tensor.untyped_storage()._cdata: parameter for parameter, tensor in copies.items()}
@@ -214,13 +214,13 @@ def _make_pack_hook(parameters: dict[int, Tensor]) -> Callable[[Tensor], Any]:
     return pack
 
 
-def _make_unpack_hook(device: torch.device | str, arrived: Arrived) -> Callable[[Any], Tensor]:
+def _make_unpack_hook(device: torch.device | str, on_copy: OnCopy) -> Callable[[Any], Tensor]:
     def unpack(packed: Any) -> Tensor:
         if isinstance(packed, Tensor):
             return packed
         parameter, *view = packed
         weight: Tensor = parameter.detach().to(device, copy=True)
-        arrived(weight)
+        on_copy(weight)
         return weight.as_strided(*view)
 
     return unpack

@@ -12,7 +12,7 @@ from contextvars import ContextVar
 import torch
 from torch import Tensor
 
-from shoestring.trace.pretend import KEY
+from shoestring.trace.simulated_device import KEY
 
 CAPABILITY: ContextVar[tuple[int, int] | None] = ContextVar("capability", default=None)
 """The target's compute capability; None for a CPU."""

@@ -15,7 +15,7 @@ from torch import Tensor
 
 from shoestring.settings import Precision
 from shoestring.techniques import trees
-from shoestring.trace.pretend import DEVICE, KEY
+from shoestring.trace.simulated_device import DEVICE, KEY
 
 _AUTOCAST: str = f"Autocast{KEY}"
 _AUTOCAST_KEY: Any = torch._C._parse_dispatch_key(_AUTOCAST)

@@ -66,10 +66,10 @@ class _RequestHandler:
 
 def _open(loaded: LoadedRecipe) -> Facts:
     """Read the recipe's facts and set up the simulated device."""
-    from shoestring.techniques import uncompiled
+    from shoestring.techniques import deferred_compiler
 
-    uncompiled.spare_the_compiler()
-    from shoestring.trace import attention, autocast, experts, facts, fused, kernels, masks, pretend, recurrent
+    deferred_compiler.defer_compiler()
+    from shoestring.trace import attention, autocast, experts, facts, fused, kernels, masks, recurrent, simulated_device
     from shoestring.trace.explain import explain_errors
 
     with explain_errors():
@@ -77,13 +77,13 @@ def _open(loaded: LoadedRecipe) -> Facts:
     with warnings.catch_warnings():
         # When the CPU stands in for the simulated device, torch warns that the CPU's own kernels are replaced.
         warnings.simplefilter("ignore", UserWarning)
-        for module in (pretend, autocast, attention, kernels, fused, experts, masks, recurrent):
+        for module in (simulated_device, autocast, attention, kernels, fused, experts, masks, recurrent):
             module.set_up()
     return recipe_facts
 
 
 def _trace(loaded: LoadedRecipe, facts: Facts, request: Mapping[str, Any]) -> Trace:
-    from shoestring.techniques import uncompiled
+    from shoestring.techniques import deferred_compiler
     from shoestring.trace import update
     from shoestring.trace.explain import explain_errors
     from shoestring.trace.facts import first_batches
@@ -106,7 +106,9 @@ def _trace(loaded: LoadedRecipe, facts: Facts, request: Mapping[str, Any]) -> Tr
         micro_batch=settings.micro_batch,
         microbatches=min(update.TRACED_MICROBATCHES, request["accumulate"]),
         precision=settings.precision,
-        facts=_add_compiler_bytes(facts) if settings.compile == "yes" and not uncompiled.loaded() else facts,
+        facts=_add_compiler_bytes(facts)
+        if settings.compile == "yes" and not deferred_compiler.is_compiler_loaded()
+        else facts,
         first_batches=first_batches(loaded.recipe, settings.micro_batch),
         storages=storages,
         events=events,
@@ -115,6 +117,6 @@ def _trace(loaded: LoadedRecipe, facts: Facts, request: Mapping[str, Any]) -> Tr
 
 def _add_compiler_bytes(facts: Facts) -> Facts:
     """Return the facts of a process that compiles, given the facts read in a process without torch's compiler."""
-    from shoestring.techniques import uncompiled
+    from shoestring.techniques import deferred_compiler
 
-    return dataclasses.replace(facts, process_bytes=facts.process_bytes + uncompiled.BYTES)
+    return dataclasses.replace(facts, process_bytes=facts.process_bytes + deferred_compiler.BYTES)

@@ -13,7 +13,7 @@ from shoestring.recipe.contract import length_of
 from shoestring.recipe.options import LoadedRecipe
 from shoestring.recipe.parts import Parts
 from shoestring.techniques import adapt, checkpointing, norms
-from shoestring.trace import pretend
+from shoestring.trace import simulated_device
 from shoestring.trace.record import Facts
 
 
@@ -24,12 +24,12 @@ def read(loaded: LoadedRecipe) -> Facts:
         data = loaded.data()
         samples = {name: len(dataset) for name, dataset in data.items()}
         lengths = _lengths(recipe, data["train"])
-    model: nn.Module = pretend.build(lambda: adapt.model(recipe.model(), loaded.adaptation))
+    model: nn.Module = simulated_device.build(lambda: adapt.model(recipe.model(), loaded.adaptation))
     # Unless torch's compiler can be left out, creating an optimizer imports it, as in training.
     torch.optim.AdamW([torch.zeros(1)])
     process_bytes = int(psutil.Process().memory_info().rss)
     parameters = list(model.parameters())
-    unique_tensors = {id(tensor): tensor for tensor in pretend.tensors(dict(model.state_dict(keep_vars=True)))}
+    unique_tensors = {id(tensor): tensor for tensor in simulated_device.tensors(dict(model.state_dict(keep_vars=True)))}
     return Facts(
         # Packed weights (4 bits, two per byte) report their number of values as `unpacked_numel`.
         parameters_total=sum(getattr(parameter, "unpacked_numel", parameter.numel()) for parameter in parameters),
@@ -72,9 +72,11 @@ def first_batches(recipe: Any, size: int) -> tuple[tuple[float, float], ...]:
     usually padded to the longest of the batch, it is a sixteenth or an eighth smaller with a probability of a quarter
     each: an assumption.
     """
-    recipe_first_batches = Parts.of(recipe).first_batches
+    recipe_first_batches = Parts.from_recipe(recipe).first_batches
     if recipe_first_batches is not None:
         probabilities: Mapping[float, float] = recipe_first_batches(size)
         return tuple(probabilities.items())
-    tokens = any(tensor.dtype == torch.int64 and tensor.dim() > 1 for tensor in pretend.tensors(recipe.batch(size)))
+    tokens = any(
+        tensor.dtype == torch.int64 and tensor.dim() > 1 for tensor in simulated_device.tensors(recipe.batch(size))
+    )
     return ((15 / 16, 0.25), (7 / 8, 0.25)) if tokens else ()

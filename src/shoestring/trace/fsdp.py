@@ -20,9 +20,9 @@ from torch import Tensor, nn
 
 from shoestring.errors import UsageError
 from shoestring.techniques import trees
-from shoestring.trace.pretend import DEVICE, tensors
 from shoestring.trace.record import Part
 from shoestring.trace.recorder import Recorder
+from shoestring.trace.simulated_device import DEVICE, tensors
 from shoestring.trace.single_device import SingleDevice
 
 

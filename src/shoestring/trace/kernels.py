@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from shoestring.trace.pretend import KEY
+from shoestring.trace.simulated_device import KEY
 
 _library = torch.library.Library("aten", "IMPL")
 

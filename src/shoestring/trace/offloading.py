@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from shoestring.errors import UsageError
 from shoestring.settings import Settings
 from shoestring.techniques import checkpointing, offload
-from shoestring.trace import pretend
+from shoestring.trace import simulated_device
 from shoestring.trace.recorder import Recorder
 
 
@@ -20,20 +20,22 @@ def move(recorder: Recorder, model: nn.Module, recipe: Any, settings: Settings, 
     Raises UsageError if the model has no blocks, if there are several GPUs, or if this torch version cannot simulate a
     device apart from the host.
     """
-    if settings.offload != "no" and offload.HOST.type == pretend.DEVICE:
+    if settings.offload != "no" and offload.HOST.type == simulated_device.DEVICE:
         raise UsageError(f"offload={settings.offload}: torch {torch.__version__} cannot simulate a device for it")
     if settings.offload != "no" and gpus > 1:
         raise UsageError(f"offload={settings.offload}: cannot be estimated on several GPUs yet")
     if settings.offload != "parameters":
-        pretend.move_model(model)
+        simulated_device.move_model(model)
         return
     blocks = checkpointing.blocks(model, recipe)
-    host_parameters = {id(parameter) for parameter in offload.at_home(model, blocks)}
+    host_parameters = {id(parameter) for parameter in offload.block_parameters_on_host(model, blocks)}
 
     def copy_to_its_device(tensor: Tensor) -> Tensor:
         if id(tensor) in host_parameters:
             return torch.empty_strided(tensor.size(), tensor.stride(), dtype=tensor.dtype, device=offload.HOST)
-        return pretend.allocate_like(tensor)
+        return simulated_device.allocate_like(tensor)
 
-    pretend.move_model(model, copy_to_its_device)
-    offload.bring(blocks, pretend.DEVICE, arrived=lambda weight: recorder.label([weight], "weights"))
+    simulated_device.move_model(model, copy_to_its_device)
+    offload.copy_weights_on_use(
+        blocks, simulated_device.DEVICE, on_copy=lambda weight: recorder.label([weight], "weights")
+    )

@@ -16,8 +16,8 @@ from torch.utils.flop_counter import flop_registry
 from shoestring.settings import Precision
 from shoestring.trace import attention, kernels, products, recurrent
 from shoestring.trace.fake import DEVICE_OF
-from shoestring.trace.pretend import DEVICE
 from shoestring.trace.record import Alloc, Event, Free, Op, Part, Phase, PhaseName, Storage
+from shoestring.trace.simulated_device import DEVICE
 
 _PRECISIONS: dict[torch.dtype, Precision] = {torch.float16: "fp16", torch.bfloat16: "bf16"}
 

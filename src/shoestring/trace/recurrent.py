@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 from torch.utils.flop_counter import register_flop_formula
 
-from shoestring.trace.pretend import DEVICE, KEY
+from shoestring.trace.simulated_device import DEVICE, KEY
 
 _LAYERS = {"lstm.input": (4, 6), "gru.input": (3, 5), "rnn_tanh.input": (1, 2), "rnn_relu.input": (1, 2)}
 """The number of gates, and of values saved per unit of state: the gates, the hidden state, and an LSTM's cell state or

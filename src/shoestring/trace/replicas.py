@@ -16,8 +16,8 @@ import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
-from shoestring.trace.pretend import DEVICE
 from shoestring.trace.recorder import Recorder
+from shoestring.trace.simulated_device import DEVICE
 from shoestring.trace.single_device import SingleDevice
 from shoestring.units import MIB
 

@@ -11,10 +11,10 @@ from torch import Tensor, nn
 from shoestring.recipe.options import LoadedRecipe
 from shoestring.settings import Precision, Settings
 from shoestring.techniques import adapt, checkpointing, kernels, offload
-from shoestring.trace import attention, autocast, offloading, pretend, rollout, sharding, values
-from shoestring.trace.pretend import DEVICE
+from shoestring.trace import attention, autocast, offloading, rollout, sharding, simulated_device, values
 from shoestring.trace.record import Event, Storage
 from shoestring.trace.recorder import Recorder
+from shoestring.trace.simulated_device import DEVICE
 from shoestring.trace.single_device import SingleDevice
 
 TRACED_MICROBATCHES = 2
@@ -39,10 +39,10 @@ def run(
     assert settings.micro_batch is not None and settings.precision is not None
     precision = settings.precision
     recipe = loaded.recipe
-    model = pretend.build(lambda: adapt.model(recipe.model(), loaded.adaptation))
+    model = simulated_device.build(lambda: adapt.model(recipe.model(), loaded.adaptation))
     batch = recipe.batch(settings.micro_batch)
     # A Python exception raised in backward in another thread would abort the process.
-    with pretend.fake_mode(), recorder, torch.autograd.set_multithreading_enabled(False):
+    with simulated_device.fake_mode(), recorder, torch.autograd.set_multithreading_enabled(False):
         recorder.mark("model", 0)
         offloading.move(recorder, model, recipe, settings, gpus)
         recorder.label(model.parameters(), "weights")
@@ -52,8 +52,8 @@ def run(
         with parallelism.during_optimizer_setup():
             optimizer = adapt.optimizer(loaded, model)
         parallelism.divide(optimizer)
-        kernels.choose(optimizer, settings.optimizer_kernel, many_by_default=on_gpu)
-        device_optimizer = offload.hosted(optimizer, settings)
+        kernels.choose(optimizer, settings.optimizer_kernel, foreach_by_default=on_gpu)
+        device_optimizer = offload.offloaded_optimizer(optimizer, settings)
         scaler = _Scaler() if precision == "fp16" else None
         clip_norm = loaded.parts.clip_norm
         samples = settings.micro_batch * accumulate
@@ -73,7 +73,7 @@ def run(
                 nn.utils.clip_grad_norm_(parameters, clip_norm, foreach=on_gpu)
             with values.replace_unknown_values():
                 device_optimizer.step()
-            recorder.label(pretend.tensors(list(optimizer.state.values())), "optimizer states")
+            recorder.label(simulated_device.tensors(list(optimizer.state.values())), "optimizer states")
             if scaler:
                 scaler.update()
             del parameters
@@ -99,8 +99,8 @@ def _run_microbatch(
     parallelism: SingleDevice,
 ) -> None:
     """Run forward and backward of a microbatch; `position` is the number of its update and its index there."""
-    device_batch = pretend.move_batch(batch)
-    recorder.label(pretend.tensors(device_batch), "batch")
+    device_batch = simulated_device.move_batch(batch)
+    recorder.label(simulated_device.tensors(device_batch), "batch")
     with autocast.region(precision):
         loss = recipe.loss(model, device_batch)
         if isinstance(loss, tuple):

@@ -15,8 +15,8 @@ from shoestring.engine.update import loss_sum_and_weight
 from shoestring.errors import UsageError
 from shoestring.recipe.options import LoadedRecipe
 from shoestring.recipe.parts import Parts
+from shoestring.session.polling import poll_deadline
 from shoestring.session.stop import Stop
-from shoestring.session.stretch import polled
 
 
 def evaluate(
@@ -39,14 +39,14 @@ def evaluate(
     """
     parts, training_modes = loaded.parts, {module: module.training for module in model.modules()}
     batches = sequential_batches(dataset, loaded.recipe, micro_batch, device, loaded.seed, workers=workers)
-    polled_batches = polled(stop, "evaluation", batches, len(dataset))
+    polled_batches = poll_deadline(stop, "evaluation", batches, len(dataset))
     seed_all(derive(loaded.seed, "evaluation"))
     model.eval()
     try:
         with closing(batches), torch.no_grad(), mixed_precision.autocast():
             if parts.measured:
-                size = {"size": micro_batch} if parts.measured_at_once else {}
-                metrics = parts.measured(model, dataset, partial(polled, stop, "evaluation"), **size)
+                size = {"size": micro_batch} if parts.default_measured_size else {}
+                metrics = parts.measured(model, dataset, partial(poll_deadline, stop, "evaluation"), **size)
             elif parts.evaluate:
                 metrics = parts.evaluate(model, (batch for batch, _ in polled_batches))
             else:
@@ -73,7 +73,7 @@ def best_entry(recipe: object, history: list[dict[str, Any]]) -> dict[str, Any] 
 
     Raises UsageError if the metrics of an epoch do not contain it as a number.
     """
-    metric, direction = Parts.of(recipe).best
+    metric, direction = Parts.from_recipe(recipe).best
     for entry in history:
         if not isinstance(entry["metrics"].get(metric), (int, float)):
             raise UsageError(
@@ -87,5 +87,5 @@ def best_entry(recipe: object, history: list[dict[str, Any]]) -> dict[str, Any] 
 
 def patience_exhausted(recipe: object, history: list[dict[str, Any]]) -> bool:
     """Return whether none of the last `patience` epochs improved on the best one."""
-    patience, best = Parts.of(recipe).patience, best_entry(recipe, history)
+    patience, best = Parts.from_recipe(recipe).patience, best_entry(recipe, history)
     return patience is not None and best is not None and history[-1]["epoch"] - best["epoch"] >= patience

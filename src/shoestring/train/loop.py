@@ -71,7 +71,7 @@ def train(request: SessionRequest, library: LibraryLoop | None = None) -> Outcom
             status, reason, metrics = "paused", over.reason, steps.best_validation(session)
             if over.error:
                 raise over.error from over
-        record.ended(status, reason, state.update, metrics)
+        record.session_ended(status, reason, state.update, metrics)
     return Outcome(
         status=status, reason=reason, update=state.update, total_updates=state.total_updates, metrics=metrics
     )

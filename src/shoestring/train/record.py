@@ -1,6 +1,5 @@
 """The record of a session: the run's state.json, its events and ledger, and progress messages for the user."""
 
-import dataclasses
 import os
 import platform
 import shlex
@@ -10,18 +9,18 @@ from typing import Any, Self
 
 import torch
 
-from shoestring.checkpoint.files import is_full, write_json
+from shoestring.checkpoint.files import is_disk_full, write_json
 from shoestring.checkpoint.store import Saved
 from shoestring.engine.recovery import OutOfMemory
 from shoestring.errors import ShoestringError
 from shoestring.hardware.probe import machine
-from shoestring.monitor.bound import spent, told
 from shoestring.monitor.events import Events, read
 from shoestring.monitor.progress import Progress
+from shoestring.monitor.time_breakdown import compute_breakdown, describe_breakdown
 from shoestring.recipe.options import LoadedRecipe
 from shoestring.session.deadline import Deadline
 from shoestring.session.directory import RunDirectory
-from shoestring.session.ledger import SessionRecord, ledger, sessions, slowest
+from shoestring.session.ledger import SessionRecord, ledger, sessions, slowest_durations
 from shoestring.session.stop import SessionOver
 from shoestring.session.stored import StoredState
 from shoestring.settings import Settings
@@ -40,14 +39,14 @@ class Record:
         """
         self._run, self._loaded, self._deadline, self._target = run, loaded, deadline, target
         self._earlier: list[SessionRecord] = []
-        for kind, seconds in slowest(read(run.events_file)).items():
+        for kind, seconds in slowest_durations(read(run.events_file)).items():
             deadline.observe(kind, seconds)
         # This session's events start at the end of those of earlier sessions.
         self._offset = run.events_file.stat().st_size if run.events_file.exists() else 0
         before = run.state() or StoredState()
         self.update = self._first_update = before.update
         self._total, self._metrics = before.total_updates, before.metrics
-        self._spent = {"saving": 0.0, "evaluating": 0.0}
+        self._seconds_by_kind = {"saving": 0.0, "evaluating": 0.0}
         self.events = Events(run.events_file)
         self.progress = Progress(total_updates=self._total)
 
@@ -102,10 +101,11 @@ class Record:
     def out_of_memory(self, during: str, event: OutOfMemory, *, update: int, back_to: int | None = None) -> None:
         """Record an out-of-memory event; `back_to` is the update of the checkpoint that training resumes from."""
         restored = {} if back_to is None else {"back_to": back_to}
-        self.events.emit("oom", update=update, during=during, **dataclasses.asdict(event), **restored)
+        failed = {"failure": event.failure, "micro_batch": event.micro_batch, "done": event.action}
+        self.events.emit("oom", update=update, during=during, **failed, **restored)
         self.progress.message(
             f"out of memory in {during} at update {count_text(update)} with microbatch {event.micro_batch}: continuing "
-            f"with {event.done}; the effective batch is unchanged"
+            f"with {event.action}; the effective batch is unchanged"
             + ("" if back_to is None else f"; resuming from update {count_text(back_to)}")
         )
 
@@ -116,7 +116,7 @@ class Record:
 
     def saved(self, saved: Saved, *, stall_seconds: float) -> None:
         """Record that a full checkpoint was written, for which training was stalled for `stall_seconds`."""
-        self._spent["saving"] += stall_seconds
+        self._seconds_by_kind["saving"] += stall_seconds
         self.update = saved.update
         self.events.emit(
             "save",
@@ -132,7 +132,7 @@ class Record:
 
     def saved_light(self, path: Path, update: int, seconds: float, kind: str) -> None:
         """Record that weights alone were written, without the state that training needs to resume."""
-        self._spent["saving"] += seconds
+        self._seconds_by_kind["saving"] += seconds
         self.events.emit(
             "save", update=update, bytes=path.stat().st_size, seconds=seconds, stall_seconds=seconds, kind=kind
         )
@@ -146,18 +146,18 @@ class Record:
         self, part: str, update: int, metrics: dict[str, Any], *, epoch: int, seconds: float, best: bool
     ) -> None:
         """Record the metrics of one part of the data."""
-        self._spent["evaluating"] += seconds
+        self._seconds_by_kind["evaluating"] += seconds
         if best or part == "test":
             self._metrics[part] = metrics
         self.events.emit(
             "evaluation", update=update, epoch=epoch, part=part, metrics=metrics, seconds=seconds, best=best
         )
 
-    def ended(self, status: str, reason: str, update: int, metrics: dict[str, Any]) -> None:
+    def session_ended(self, status: str, reason: str, update: int, metrics: dict[str, Any]) -> None:
         """Record the end of the session."""
         self.update, self._metrics = update, metrics
         self._end(status, reason)
-        self.progress.message(told(spent(read(self._run.events_file, self._offset))))
+        self.progress.message(describe_breakdown(compute_breakdown(read(self._run.events_file, self._offset))))
 
     def _end(self, status: str, reason: str) -> None:
         self.events.emit(
@@ -166,8 +166,8 @@ class Record:
             status=status,
             reason=reason,
             seconds=self._deadline.elapsed(),
-            saving_seconds=self._spent["saving"],
-            evaluating_seconds=self._spent["evaluating"],
+            saving_seconds=self._seconds_by_kind["saving"],
+            evaluating_seconds=self._seconds_by_kind["evaluating"],
             updates=self.update - self._first_update,
         )
         self._write_ledger(status)
@@ -209,7 +209,7 @@ class Record:
             state.write(self._run.state_file)
         except OSError as error:
             # On a full disk the previous state.json remains, and the checkpoint matters more.
-            if status != "running" or not is_full(error):
+            if status != "running" or not is_disk_full(error):
                 raise
 
     def _resume_command(self) -> str:

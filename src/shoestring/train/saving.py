@@ -13,7 +13,7 @@ import torch
 from shoestring.checkpoint.snapshot import HostCopy, Snapshot, snapshot
 from shoestring.checkpoint.store import Restored, Saved, Store
 from shoestring.engine.environment import require_same
-from shoestring.engine.memory import Failure, catch_out_of_memory, free
+from shoestring.engine.memory import Failure, catch_out_of_memory, free_unused_memory
 from shoestring.engine.state import State
 from shoestring.errors import CheckpointError, RunError
 from shoestring.session.deadline import Deadline
@@ -244,6 +244,6 @@ def _result(written: "Future[Saved | Failure | None]") -> tuple[Saved | None, st
     except CheckpointError as error:
         return None, str(error)
     if isinstance(saved, Failure):
-        free()
+        free_unused_memory()
         return None, f"out of memory while writing a checkpoint: {saved.message}"
     return saved, ""

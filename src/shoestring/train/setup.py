@@ -52,7 +52,7 @@ def setup(request: SessionRequest, record: Record, library: LibraryLoop | None) 
     Raises SessionOver if the session ends before the data is loaded, ShoestringError if the run cannot continue.
     """
     stop = request.stop
-    with stop.at_once():
+    with stop.interrupting():
         loaded, staging_notes = inputs.stage_inputs(
             request.recipe, request.settings.stage, disk_bytes=request.disk_bytes, report=record.progress.message
         )
@@ -60,11 +60,11 @@ def setup(request: SessionRequest, record: Record, library: LibraryLoop | None) 
     request = replace(request, loaded=loaded)
     for folder in (request.run.best, request.run.light):
         with suppress(OSError):  # the folder does not exist yet, or the next save there tries again
-            fileset.settle(folder)
+            fileset.complete_replacement(folder)
     store = run_store(request, record)
     restored = store.load()
     if library:
-        with stop.at_once():
+        with stop.interrupting():
             state: State = library.build(request, data["train"], restored.state if restored else None)
         saver = run_saver(request, record, store, _environment(request, state) | library.environment())
         session = TrainingSession(
@@ -78,7 +78,7 @@ def setup(request: SessionRequest, record: Record, library: LibraryLoop | None) 
         )
         saver.restore(state, allow_inexact=request.allow_inexact, restored=restored)
         return session  # its first step, `begin`, follows when the trainer knows the number of updates
-    with stop.at_once():
+    with stop.interrupting():
         order = DataOrder.of(data["train"], effective_batch=loaded.effective_batch, seed=loaded.seed)
         state = build(loaded, request.settings, request.device, updates_per_epoch=order.updates_per_epoch)
     record.expect(state.total_updates)
@@ -105,7 +105,7 @@ def run_store(request: SessionRequest, record: Record) -> Store:
         request.run.checkpoints,
         keep=request.settings.keep_checkpoints,
         limit_bytes=request.disk_bytes,
-        expendable=lambda: light.of_updates(request.run.light),
+        expendable=lambda: light.list_weights_folders(request.run.light),
         on_damaged=record.damaged,
     )
 

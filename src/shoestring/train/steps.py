@@ -10,8 +10,14 @@ from shoestring.checkpoint import light
 from shoestring.checkpoint.light import UNVERIFIED, read_light, save_light
 from shoestring.data.seeding import derive, seed_all
 from shoestring.engine.environment import device_name
-from shoestring.engine.memory import Failure, HalfDoneError, catch_out_of_memory, free, retry_with_freed_memory
-from shoestring.engine.recovery import OutOfMemory, forget
+from shoestring.engine.memory import (
+    Failure,
+    HalfDoneError,
+    catch_out_of_memory,
+    free_unused_memory,
+    retry_with_freed_memory,
+)
+from shoestring.engine.recovery import OutOfMemory, discard_attempt
 from shoestring.engine.update import UpdateResult, update
 from shoestring.errors import CheckpointError
 from shoestring.recipe.contract import loss_at
@@ -44,7 +50,7 @@ def before_update(session: TrainingSession) -> str:
 
     Raises SessionOver when the session has to stop.
     """
-    while not (reason := why_ended(session)):
+    while not (reason := end_reason(session)):
         session.request.stop.check()
         if not epoch_ended(session):
             break
@@ -53,7 +59,7 @@ def before_update(session: TrainingSession) -> str:
     return reason
 
 
-def why_ended(session: TrainingSession) -> str:
+def end_reason(session: TrainingSession) -> str:
     """Return the reason why training is over; empty while it is not."""
     state, loaded = session.state, session.request.loaded
     if loaded is None or epoch_ended(session):
@@ -82,7 +88,7 @@ def evaluate_epoch(session: TrainingSession) -> None:
     if best:
         _save_weights(session, "best", run.best, metrics)
     if settings.keep_light:
-        _save_weights(session, "epoch", light.of_update(run.light, state.update), metrics)
+        _save_weights(session, "epoch", light.weights_folder(run.light, state.update), metrics)
         light.keep_newest(run.light, settings.keep_light)
     session.reports.restart()
 
@@ -118,7 +124,7 @@ def one_update(session: TrainingSession) -> None:
             failure = error.message
     if failure:
         # Outside of the handler: the exception, which holds the tensors of the failed attempt, is gone.
-        go_back(session, "optimizer step", failure)
+        return_to_checkpoint(session, "optimizer step", failure)
         return
     state.sizes = replace(state.sizes, micro_batch=micro_batch)
     state.update += 1
@@ -134,15 +140,15 @@ def one_update(session: TrainingSession) -> None:
 def save_if_due(session: TrainingSession) -> None:
     """Begin a save in the background if one is due."""
     if session.saver.due(session.state.update):
-        save_meanwhile(session)
+        save_in_background(session)
 
 
-def save_meanwhile(session: TrainingSession) -> None:
+def save_in_background(session: TrainingSession) -> None:
     """Begin a save in the background. Without memory for the copy training continues: earlier checkpoints remain."""
     session.reports.flush()
     result = catch_out_of_memory(lambda: session.saver.begin(session.state))
     if isinstance(result, Failure):
-        free()
+        free_unused_memory()
         session.saver.postpone()
         reason = f"out of memory while copying the state: {result.message}"
         session.record.unsaved(session.state.update, "checkpoint", reason)
@@ -155,21 +161,21 @@ def save_now(session: TrainingSession) -> None:
     retry_with_freed_memory(lambda: session.saver.save(session.state), "saving a checkpoint")
 
 
-def go_back(session: TrainingSession, phase: Phase, failure: str) -> None:
+def return_to_checkpoint(session: TrainingSession, phase: Phase, failure: str) -> None:
     """Return to the last checkpoint with smaller sizes, since weights may be partly updated.
 
     Call it outside of the handler of the exception, which holds the tensors of the failed attempt.
     """
     state, request = session.state, session.request
     session.reports.flush()
-    forget(state.model, state.optimizer, state.mixed_precision)
+    discard_attempt(state.model, state.optimizer, state.mixed_precision)
     failed_at, micro_batch = state.update, state.sizes.micro_batch
     step = oom.fallback(phase, state, request, failure)
     state.release()
-    free()
+    free_unused_memory()
     state.resize(step.sizes)
     session.saver.restore(state, allow_inexact=request.allow_inexact)
-    event = OutOfMemory(failure=failure, micro_batch=micro_batch, done=step.description)
+    event = OutOfMemory(failure=failure, micro_batch=micro_batch, action=step.description)
     session.record.out_of_memory(phase, event, update=failed_at, back_to=state.update)
     session.reports.restart()
 

@@ -5,7 +5,7 @@ import pytest
 from shoestring.errors import DataError
 from shoestring.recipes.cloud.layout import TEST, VALIDATION, read
 from shoestring.recipes.cloud.triplets import Triplet
-from shoestring.recipes.rows import Rows
+from shoestring.recipes.rows import BadRows
 
 
 def create_tile(
@@ -32,7 +32,7 @@ def test_scenes_are_sorted_into_their_official_parts(tmp_path: Path) -> None:
     ):
         create_tile(tmp_path, season, roi, patch)
     (tmp_path / "ROIs1158_spring_s1" / "s1_1" / "notes.txt").touch()
-    listing = read(tmp_path, Rows("refuse"))
+    listing = read(tmp_path, BadRows("refuse"))
     assert clear_names(listing.parts["train"]) == [
         "ROIs1158_spring_s2_1_p30.tif",
         "ROIs1158_spring_s2_1_p100.tif",
@@ -50,17 +50,17 @@ def test_scenes_are_sorted_into_their_official_parts(tmp_path: Path) -> None:
 
 def test_nested_season_folders_are_read(tmp_path: Path) -> None:
     create_tile(tmp_path / "deep" / "deeper", "ROIs2017_winter", 8, 1)
-    (triplet,) = read(tmp_path, Rows("refuse")).parts["train"]
+    (triplet,) = read(tmp_path, BadRows("refuse")).parts["train"]
     assert triplet.radar == "deep/deeper/ROIs2017_winter_s1/s1_8/ROIs2017_winter_s1_8_p1.tif"
 
 
 def test_a_tile_with_missing_images_is_reported(tmp_path: Path) -> None:
     create_tile(tmp_path, "ROIs2017_winter", 8, 1)
     create_tile(tmp_path, "ROIs2017_winter", 8, 2, kinds=("s2",))
-    rows = Rows("refuse")
-    listing = read(tmp_path, rows)
+    bad_rows = BadRows("refuse")
+    listing = read(tmp_path, bad_rows)
     with pytest.raises(DataError, match="1 of 2 rows") as error:
-        rows.settle(listing.row_count)
+        bad_rows.finish(listing.row_count)
     (problem,) = error.value.problems
     assert problem.endswith("ROIs2017_winter_s2_8_p2.tif: this tile has no s1 and no s2_cloudy image")
 

@@ -10,7 +10,7 @@ from shoestring.recipes.cloud.measured import MeasuredTiles, load_parts  # isort
 from shoestring.recipes.cloud.inspection import InspectionLevel  # isort: skip
 from shoestring.recipes.cloud.scale import to_backscatter, to_reflectance  # isort: skip
 from shoestring.recipes.cloud.tiles import Window  # isort: skip
-from shoestring.recipes.rows import Rows  # isort: skip
+from shoestring.recipes.rows import BadRows  # isort: skip
 
 
 def write_table(folder: Path, *rows: str) -> Path:
@@ -21,7 +21,7 @@ def write_table(folder: Path, *rows: str) -> Path:
 def load(
     data: Path, look: InspectionLevel = "headers", *, table: Path | None = None, skip: bool = False, crop: int = 16
 ) -> dict[str, MeasuredTiles]:
-    return load_parts(data, table, look, crop, Rows("skip" if skip else "refuse"))[0]
+    return load_parts(data, table, look, crop, BadRows("skip" if skip else "refuse"))[0]
 
 
 def test_a_window_of_three_images_is_cut_and_scaled(tmp_path: Path) -> None:
@@ -71,7 +71,7 @@ def test_all_unusable_images_are_reported_with_their_rows(tmp_path: Path) -> Non
 
 def test_skipped_rows_are_counted(tmp_path: Path) -> None:
     data = write_bad_triplets(tmp_path)
-    tiles, notes = load_parts(data, None, "headers", 16, Rows("skip"))
+    tiles, notes = load_parts(data, None, "headers", 16, BadRows("skip"))
     assert len(tiles["train"]) == 1
     (note,) = notes
     assert note.startswith("5 of 6 rows cannot be used and were skipped") and "line 4" in note

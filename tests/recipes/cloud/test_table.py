@@ -5,7 +5,7 @@ import pytest
 from shoestring.errors import DataError
 from shoestring.recipes.cloud.table import read
 from shoestring.recipes.cloud.triplets import Triplet, shared_scenes_notes
-from shoestring.recipes.rows import Rows
+from shoestring.recipes.rows import BadRows
 
 
 def write_table(tmp_path: Path, *lines: str) -> Path:
@@ -16,7 +16,7 @@ def write_table(tmp_path: Path, *lines: str) -> Path:
 
 def test_published_format_has_one_name_for_all_images(tmp_path: Path) -> None:
     path = write_table(tmp_path, "1,s1,s2_cloudfree,s2_cloudy,a.tif", "", "3,s1,s2_cloudfree,s2_cloudy,b.tif")
-    listing = read(path, tmp_path, Rows("refuse"))
+    listing = read(path, tmp_path, BadRows("refuse"))
     assert listing.root == tmp_path and listing.file == path and listing.row_count == 2
     assert listing.parts == {
         "train": [Triplet("s1/a.tif", "s2_cloudfree/a.tif", "s2_cloudy/a.tif", 1)],
@@ -27,7 +27,7 @@ def test_published_format_has_one_name_for_all_images(tmp_path: Path) -> None:
 
 def test_later_format_has_the_clear_image_first(tmp_path: Path) -> None:
     row = "2,W_s1/s1_9,W_s2/s2_9,W_s2_cloudy/s2_cloudy_9,W_s2_9_p1.tif,W_s1_9_p1.tif,W_s2_cloudy_9_p1.tif"
-    (triplet,) = read(write_table(tmp_path, row), tmp_path, Rows("refuse")).parts["validation"]
+    (triplet,) = read(write_table(tmp_path, row), tmp_path, BadRows("refuse")).parts["validation"]
     assert triplet == Triplet(
         "W_s1/s1_9/W_s1_9_p1.tif", "W_s2/s2_9/W_s2_9_p1.tif", "W_s2_cloudy/s2_cloudy_9/W_s2_cloudy_9_p1.tif", 1
     )
@@ -44,10 +44,10 @@ def test_all_unusable_rows_are_reported_with_their_lines(tmp_path: Path) -> None
         "1,/s1,s2,s2_cloudy,d.tif",
         "3,s1,s2,s2_cloudy,a.tif",
     )
-    rows = Rows("refuse")
-    listing = read(path, tmp_path, rows)
+    bad_rows = BadRows("refuse")
+    listing = read(path, tmp_path, bad_rows)
     with pytest.raises(DataError, match="6 of 7 rows") as error:
-        rows.settle(listing.row_count)
+        bad_rows.finish(listing.row_count)
     problems = [problem.removeprefix(f"{path}, ") for problem in error.value.problems]
     assert problems == [
         "line 1: split is 'split', not 1 (train), 2 (validation) or 3 (test)",
@@ -64,7 +64,7 @@ def test_a_file_that_is_not_text_is_an_error(tmp_path: Path) -> None:
     path = tmp_path / "data.csv"
     path.write_bytes(b"1,\xff\xfe\n")
     with pytest.raises(DataError, match=r"data\.csv cannot be read"):
-        read(path, tmp_path, Rows("skip"))
+        read(path, tmp_path, BadRows("skip"))
 
 
 def test_scenes_shared_by_two_parts_are_reported(tmp_path: Path) -> None:
@@ -74,6 +74,6 @@ def test_scenes_shared_by_two_parts_are_reported(tmp_path: Path) -> None:
         "3,a,b,c,ROIs2017_winter_102_p31.tif",
         "3,a,b,c,other.tif",
     ]
-    (note,) = shared_scenes_notes(read(write_table(tmp_path, *lines), tmp_path, Rows("refuse")))
+    (note,) = shared_scenes_notes(read(write_table(tmp_path, *lines), tmp_path, BadRows("refuse")))
     assert note.startswith("parts share tiles of the same scenes (train and test ROIs2017_winter_102); neighbouring")
-    assert not shared_scenes_notes(read(write_table(tmp_path, *lines[:2], lines[3]), tmp_path, Rows("refuse")))
+    assert not shared_scenes_notes(read(write_table(tmp_path, *lines[:2], lines[3]), tmp_path, BadRows("refuse")))

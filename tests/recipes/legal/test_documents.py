@@ -5,7 +5,7 @@ import pytest
 from shoestring.errors import DataError
 from shoestring.recipes.legal import roles
 from shoestring.recipes.legal.documents import Document, read
-from shoestring.recipes.rows import Rows
+from shoestring.recipes.rows import BadRows
 
 CLASSES = roles.class_numbers(roles.SETS["legalseg"])
 
@@ -17,7 +17,7 @@ def write(path: Path, text: str) -> Path:
 
 
 def read_strictly(path: Path) -> dict[str, list[Document]]:
-    return read(path, CLASSES, Rows("refuse"))
+    return read(path, CLASSES, BadRows("refuse"))
 
 
 def test_a_blank_line_ends_a_judgment(tmp_path: Path) -> None:
@@ -67,9 +67,9 @@ def test_all_unusable_rows_are_reported_with_their_lines(tmp_path: Path) -> None
 
 def test_skipped_rows_are_counted(tmp_path: Path) -> None:
     file = write(tmp_path / "a.txt", "One\tFacts\nno tab\nTwo\tIssue\n")
-    rows = Rows("skip")
-    assert read(file, CLASSES, rows) == {"all": [Document(sentences=("One", "Two"), roles=(1, 2))]}
-    assert rows.notes[0].startswith("1 of 3 rows")
+    bad_rows = BadRows("skip")
+    assert read(file, CLASSES, bad_rows) == {"all": [Document(sentences=("One", "Two"), roles=(1, 2))]}
+    assert bad_rows.notes[0].startswith("1 of 3 rows")
 
 
 def test_missing_files_are_errors(tmp_path: Path) -> None:

@@ -5,7 +5,7 @@ import pandas as pd
 import pytest
 
 from shoestring.errors import DataError, UsageError
-from shoestring.recipes.rows import SHOWN, Rows
+from shoestring.recipes.rows import MAX_LISTED, BadRows
 from shoestring.recipes.temporal.bars import load_sample_bars
 from shoestring.recipes.temporal.bars import read_bars as read_bars_with_rows
 
@@ -15,8 +15,8 @@ HEADER = "time,open,high,low,close,volume"
 GOOD = "2024-01-01,10,12,9,11,5"
 
 
-def read_bars(path: Path, rows: Rows | None = None) -> pd.DataFrame:
-    return read_bars_with_rows(path, rows or Rows("refuse"))
+def read_bars(path: Path, bad_rows: BadRows | None = None) -> pd.DataFrame:
+    return read_bars_with_rows(path, bad_rows or BadRows("refuse"))
 
 
 def read_problems(tmp_path: Path, *lines: str, header: str = HEADER) -> tuple[str, ...]:
@@ -96,9 +96,9 @@ def test_unusable_rows_are_skipped_if_requested(tmp_path: Path) -> None:
     path.write_text(
         "\n".join([*lines[:3], "", bad_lines[0], *lines[3:6], *bad_lines[1:4], *lines[7:10], bad_lines[4], *lines[10:]])
     )
-    rows = Rows("skip")
-    pd.testing.assert_frame_equal(read_bars(path, rows), usable, check_categorical=False)
-    (note,) = rows.notes
+    bad_rows = BadRows("skip")
+    pd.testing.assert_frame_equal(read_bars(path, bad_rows), usable, check_categorical=False)
+    (note,) = bad_rows.notes
     assert note.startswith("4 of 24 rows cannot be used and were skipped")
     for line, reason in (
         (5, "symbol is empty"),
@@ -116,7 +116,7 @@ def test_a_file_without_usable_rows_is_an_error(tmp_path: Path) -> None:
     for lines in ([f"{GOOD},0"], [f"{GOOD},0", f"{GOOD},0"], [GOOD.replace("11", "0")]):
         path.write_text("\n".join([HEADER, *lines]))
         with pytest.raises(DataError, match="nothing is left"):
-            read_bars(path, Rows("skip"))
+            read_bars(path, BadRows("skip"))
 
 
 def test_line_numbers_include_blank_lines(tmp_path: Path) -> None:
@@ -138,7 +138,7 @@ def test_an_empty_symbol_is_a_problem(tmp_path: Path) -> None:
 
 def test_a_long_list_of_problems_is_abbreviated(tmp_path: Path) -> None:
     problems = read_problems(tmp_path, *(f"2024-01-01 00:00:{second},x,12,9,11,5" for second in range(10, 50)))
-    assert len(problems) == SHOWN + 1
+    assert len(problems) == MAX_LISTED + 1
     assert problems[-1] == "and 20 more"
 
 

@@ -4,7 +4,7 @@ from pathlib import Path
 import pytest
 
 from shoestring.errors import DataError
-from shoestring.recipes.rows import Rows
+from shoestring.recipes.rows import BadRows
 from shoestring.recipes.vqa import teacher
 from tests.recipes.vqa.teacher_data import make_row, write_data
 
@@ -12,7 +12,7 @@ from tests.recipes.vqa.teacher_data import make_row, write_data
 def test_valid_rows_are_read(tmp_path: Path) -> None:
     path = write_data(tmp_path, [make_row(0), make_row(1, reasoning_type="CAUSAL", reasoning_weight=1), make_row(2)])
     for data in (path, tmp_path):
-        samples = teacher.read(data, None, Rows("refuse"))
+        samples = teacher.read(data, None, BadRows("refuse"))
         assert [sample.answer for sample in samples] == ["màu đỏ", "màu xanh", "màu vàng"]
         assert [sample.weight for sample in samples] == [4.0, 1.0, 4.0]
         assert [sample.group for sample in samples] == ["0", "1", "2"]
@@ -22,7 +22,7 @@ def test_valid_rows_are_read(tmp_path: Path) -> None:
 def test_default_weight_depends_on_the_kind(tmp_path: Path) -> None:
     bare = make_row(0, reasoning_type="SPATIAL")
     del bare["reasoning_weight"], bare["img_id"]
-    (sample,) = teacher.read(write_data(tmp_path, [bare]), None, Rows("refuse"))
+    (sample,) = teacher.read(write_data(tmp_path, [bare]), None, BadRows("refuse"))
     assert (sample.weight, sample.group) == (1.5, "images/0.png")
 
 
@@ -58,7 +58,7 @@ def folder(tmp_path: Path) -> Path:
 
 def test_all_bad_rows_are_reported(folder: Path) -> None:
     with pytest.raises(DataError, match="15 of 16 rows") as refused:
-        teacher.read(folder, None, Rows("refuse"))
+        teacher.read(folder, None, BadRows("refuse"))
     file = folder / "teacher_outputs.jsonl"
     for line, (problem, reason) in enumerate(
         zip(refused.value.problems, [*BAD.values(), "no JSON"], strict=True), start=2
@@ -68,27 +68,27 @@ def test_all_bad_rows_are_reported(folder: Path) -> None:
 
 
 def test_bad_rows_are_skipped_and_counted(folder: Path) -> None:
-    rows = Rows("skip")
-    assert len(teacher.read(folder, None, rows)) == 1
-    assert "15 of 16 rows cannot be used and were skipped" in rows.notes[0]
+    bad_rows = BadRows("skip")
+    assert len(teacher.read(folder, None, bad_rows)) == 1
+    assert "15 of 16 rows cannot be used and were skipped" in bad_rows.notes[0]
 
 
 def test_images_may_be_in_another_folder(folder: Path) -> None:
     line = json.dumps(make_row(0, image_path=str(folder.parent / "secret.png")))
     (folder / "teacher_outputs.jsonl").write_text(line)
-    assert len(teacher.read(folder, folder.parent, Rows("refuse"))) == 1
+    assert len(teacher.read(folder, folder.parent, BadRows("refuse"))) == 1
 
 
 def test_missing_file_and_empty_file_are_errors(tmp_path: Path) -> None:
     with pytest.raises(DataError, match="cannot be read"):
-        teacher.read(tmp_path, None, Rows("skip"))
+        teacher.read(tmp_path, None, BadRows("skip"))
     (tmp_path / "teacher_outputs.jsonl").write_text("\n \n")
     with pytest.raises(DataError, match="no rows"):
-        teacher.read(tmp_path, None, Rows("skip"))
+        teacher.read(tmp_path, None, BadRows("skip"))
 
 
 def test_an_image_deleted_after_reading_is_an_error(tmp_path: Path) -> None:
-    (sample,) = teacher.read(write_data(tmp_path, [make_row(0)]), None, Rows("refuse"))
+    (sample,) = teacher.read(write_data(tmp_path, [make_row(0)]), None, BadRows("refuse"))
     Path(sample.image).unlink()
     with pytest.raises(DataError, match="there is no image"):
         teacher.load_image(sample)

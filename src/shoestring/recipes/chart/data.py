@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from shoestring.errors import UsageError
 from shoestring.recipes.chart.synthetic import draw_chart, make_chart
-from shoestring.recipes.rows import OnBadRows, Rows
+from shoestring.recipes.rows import BadRows, OnBadRows
 
 if TYPE_CHECKING:
     from PIL.Image import Image
@@ -103,15 +103,15 @@ def read_parts(folder: Path, size: tuple[int, int], on_bad_rows: OnBadRows) -> d
         raise UsageError(
             f"{file} contains no JSON list", hint='expected: [{"imgname": ..., "query": ..., "label": ...}, ...]'
         )
-    problems = Rows(on_bad_rows)
+    problems = BadRows(on_bad_rows)
     rows = []
     for number, value in enumerate(values, start=1):
         chart, reason = _parse_row(value, folder / "png")
         if chart:
             rows.append(chart)
         else:
-            problems.bad(file, number, reason)
-    problems.settle(len(values))
+            problems.report(file, number, reason)
+    problems.finish(len(values))
     first, second = round(len(rows) * (1 - VALIDATION - TEST)), round(len(rows) * (1 - TEST))
     parts = {"train": rows[:first], "validation": rows[first:second], "test": rows[second:]}
     return {name: Charts(part, size, problems.notes) for name, part in parts.items() if part}

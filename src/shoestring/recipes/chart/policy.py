@@ -153,7 +153,7 @@ class Policy(nn.Module):
         base = from_config(config, dtype=DTYPES[weights])
         attend_by_segment(base.model.visual)
         if four_bits:
-            nf4.quantize(base, nf4.pretended, compute=DTYPES[weights], double=False)
+            nf4.quantize(base, nf4.placeholder_layer, compute=DTYPES[weights], double=False)
             for parameter in base.parameters():
                 # transformers converts the weights that it does not pack to the dtype of the weights.
                 if parameter.is_floating_point():

@@ -184,10 +184,10 @@ class Cloud:
             return synthetic.load_parts(), [synthetic.NOTE]
         require("cloud", "tifffile")
         from shoestring.recipes.cloud import measured
-        from shoestring.recipes.rows import Rows
+        from shoestring.recipes.rows import BadRows
 
-        rows = Rows(self.options.on_bad_rows)
-        return measured.load_parts(self.options.data, self.options.table, self.options.look, self._crop, rows)
+        bad_rows = BadRows(self.options.on_bad_rows)
+        return measured.load_parts(self.options.data, self.options.table, self.options.look, self._crop, bad_rows)
 
     @property
     def _crop(self) -> int:

@@ -10,13 +10,13 @@ from shoestring.recipes.cloud import geotiff
 from shoestring.recipes.cloud.geotiff import UnusableImageError
 from shoestring.recipes.cloud.scale import OPTICAL, RADAR
 from shoestring.recipes.cloud.triplets import Listing, Triplet
-from shoestring.recipes.rows import Rows
+from shoestring.recipes.rows import BadRows
 
 InspectionLevel: TypeAlias = Literal["names", "headers", "pixels"]
 """What is inspected: whether the file exists; also its bands, size and length; also every pixel."""
 
 
-def usable_triplets(listing: Listing, level: InspectionLevel, crop: int, rows: Rows) -> dict[str, list[Triplet]]:
+def usable_triplets(listing: Listing, level: InspectionLevel, crop: int, bad_rows: BadRows) -> dict[str, list[Triplet]]:
     """Return the usable triplets by part and report the others to `rows`; each image has to contain a `crop`."""
     list_names = _cached_folder_listing()
     usable: dict[str, list[Triplet]] = {}
@@ -24,7 +24,7 @@ def usable_triplets(listing: Listing, level: InspectionLevel, crop: int, rows: R
         usable[part] = []
         for triplet in triplets:
             if problem := _triplet_problem(listing.root, triplet, level, crop, list_names):
-                rows.bad(listing.source_of(triplet), triplet.line, problem)
+                bad_rows.report(listing.source_of(triplet), triplet.line, problem)
             else:
                 usable[part].append(triplet)
     return usable

@@ -10,7 +10,7 @@ from collections import defaultdict
 from pathlib import Path
 
 from shoestring.recipes.cloud.triplets import PARTS, Listing, TileName, Triplet, parse_tile_name
-from shoestring.recipes.rows import Rows
+from shoestring.recipes.rows import BadRows
 
 TEST = {
     "ROIs1158_spring": {31, 44, 106, 123, 140},
@@ -31,7 +31,7 @@ KINDS = ("s1", "s2", "s2_cloudy")
 _FOLDER = re.compile(r"(s1|s2|s2_cloudy)_\d+", re.ASCII)
 
 
-def read(root: Path, rows: Rows) -> Listing:
+def read(root: Path, bad_rows: BadRows) -> Listing:
     """Return the triplets below `root` in the official parts, sorted by season, scene and patch.
 
     Tiles that lack an image are reported to `rows`.
@@ -50,7 +50,9 @@ def read(root: Path, rows: Rows) -> Listing:
     for tile in sorted(paths_by_tile):
         images = paths_by_tile[tile]
         if missing := [kind for kind in KINDS if kind not in images]:
-            rows.bad(root / next(iter(images.values())), None, f"this tile has no {' and no '.join(missing)} image")
+            bad_rows.report(
+                root / next(iter(images.values())), None, f"this tile has no {' and no '.join(missing)} image"
+            )
             continue
         parts[_official_part(tile)].append(Triplet(images["s1"], images["s2"], images["s2_cloudy"], None))
     return Listing(root=root, file=None, parts=parts, row_count=len(paths_by_tile))

@@ -13,11 +13,11 @@ from shoestring.recipes.cloud.inspection import InspectionLevel, image_bands, si
 from shoestring.recipes.cloud.scale import Image
 from shoestring.recipes.cloud.tiles import PlaceWindow
 from shoestring.recipes.cloud.triplets import Listing, Triplet, shared_scenes_notes
-from shoestring.recipes.rows import Rows
+from shoestring.recipes.rows import BadRows
 
 
 def load_parts(
-    data: Path, table_path: Path | None, level: InspectionLevel, crop: int, rows: Rows
+    data: Path, table_path: Path | None, level: InspectionLevel, crop: int, bad_rows: BadRows
 ) -> "tuple[dict[str, MeasuredTiles], list[str]]":
     """Return the usable tiles in the folder `data` by part, and notes about them for the user.
 
@@ -32,13 +32,13 @@ def load_parts(
             hint="set data to the folder of the images; table=FILE names a data.csv outside of it",
         )
     file = data / "data.csv" if table_path is None else table_path
-    listing = table.read(file, data, rows) if table_path or file.is_file() else layout.read(data, rows)
-    usable = replace(listing, parts=usable_triplets(listing, level, crop, rows))
-    rows.settle(usable.row_count)
+    listing = table.read(file, data, bad_rows) if table_path or file.is_file() else layout.read(data, bad_rows)
+    usable = replace(listing, parts=usable_triplets(listing, level, crop, bad_rows))
+    bad_rows.finish(usable.row_count)
     if not usable.parts["train"]:
         raise _no_training_tiles(data, usable)
     tiles = {part: MeasuredTiles(usable, triplets) for part, triplets in usable.parts.items() if triplets}
-    return tiles, [*rows.notes, *shared_scenes_notes(usable)]
+    return tiles, [*bad_rows.notes, *shared_scenes_notes(usable)]
 
 
 def _no_training_tiles(data: Path, listing: Listing) -> UsageError:

@@ -11,7 +11,7 @@ import safetensors.torch
 from safetensors import SafetensorError
 from torch import nn
 
-from shoestring.checkpoint.fitting import misfits
+from shoestring.checkpoint.compatibility import state_mismatches
 from shoestring.errors import CheckpointError
 
 CONVERSION_HINT = "docs/data.md has the command that converts a published CR_net.pth to safetensors"
@@ -52,7 +52,7 @@ def load_published(file: Path, model: nn.Module) -> None:
     except (OSError, SafetensorError) as error:
         raise CheckpointError(f"{file} cannot be loaded: {error}", hint=CONVERSION_HINT) from error
     weights = {translate_name(name): value for name, value in published.items() if not name.endswith(_DERIVED)}
-    if problems := misfits(weights, model.state_dict(), dtypes=False):
+    if problems := state_mismatches(weights, model.state_dict(), dtypes=False):
         raise CheckpointError(f"{file} cannot be loaded: it belongs to another model", problems=problems[:20])
     model.load_state_dict(weights)
 

@@ -11,12 +11,12 @@ from pathlib import Path, PurePosixPath
 
 from shoestring.errors import DataError
 from shoestring.recipes.cloud.triplets import PARTS, Listing, Triplet
-from shoestring.recipes.rows import Rows
+from shoestring.recipes.rows import BadRows
 
 SPLITS = dict(zip(("1", "2", "3"), PARTS, strict=True))
 
 
-def read(file: Path, root: Path, rows: Rows) -> Listing:
+def read(file: Path, root: Path, bad_rows: BadRows) -> Listing:
     """Return the triplets below `root` that `file` lists; unusable rows are reported to `rows`.
 
     Raises DataError if the file is not readable as text.
@@ -27,12 +27,12 @@ def read(file: Path, root: Path, rows: Rows) -> Listing:
     for line, row in _read_rows(file):
         row_count += 1
         if problem := _row_problem(row):
-            rows.bad(file, line, problem)
+            bad_rows.report(file, line, problem)
             continue
         part, triplet = SPLITS[row[0]], _to_triplet(row, line)
         first = first_occurrences.setdefault(triplet.clear, (part, line))
         if first != (part, line):
-            rows.bad(file, line, f"{triplet.clear} is already in line {first[1]}, {first[0]}")
+            bad_rows.report(file, line, f"{triplet.clear} is already in line {first[1]}, {first[0]}")
             continue
         parts[part].append(triplet)
     return Listing(root=root, file=file, parts=parts, row_count=row_count)

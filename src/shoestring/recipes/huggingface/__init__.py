@@ -103,6 +103,6 @@ _OPTIMIZERS = {
 }
 
 
-def of(source: str) -> type[HuggingFace]:
+def recipe_class(source: str) -> type[HuggingFace]:
     """Return the recipe class of a configuration; it is a class because a recipe's only argument is its options."""
     return type("HuggingFace", (HuggingFace,), {"source": source, "__doc__": HuggingFace.__doc__})

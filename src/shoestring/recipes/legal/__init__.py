@@ -19,7 +19,7 @@ from shoestring.errors import UsageError
 from shoestring.recipe.extras import require
 from shoestring.recipes.legal import roles
 from shoestring.recipes.legal.split import is_fold, split_documents
-from shoestring.recipes.rows import OnBadRows, Rows
+from shoestring.recipes.rows import BadRows, OnBadRows
 from shoestring.units import count_text
 
 if TYPE_CHECKING:
@@ -302,9 +302,9 @@ class Legal:
         if self.options.data is not None:
             from shoestring.recipes.legal.documents import read
 
-            rows = Rows(self.options.on_bad_rows)
-            documents = read(self.options.data, roles.class_numbers(self._roles), rows, self._sentence_problem)
-            self._data_notes = list(rows.notes)
+            bad_rows = BadRows(self.options.on_bad_rows)
+            documents = read(self.options.data, roles.class_numbers(self._roles), bad_rows, self._sentence_problem)
+            self._data_notes = list(bad_rows.notes)
             return documents
         from shoestring.recipes.legal import synthetic
 

@@ -6,7 +6,7 @@ from pathlib import Path
 
 from shoestring.errors import DataError
 from shoestring.recipes.legal.roles import unknown_role_problem
-from shoestring.recipes.rows import Rows
+from shoestring.recipes.rows import BadRows
 
 PART_NAMES = {"train": ("train", "training"), "validation": ("validation", "valid", "val", "dev"), "test": ("test",)}
 """Names of files and folders that are a part of the data."""
@@ -24,7 +24,7 @@ class Document:
 
 
 def read(
-    path: Path, roles: Mapping[str, int], rows: Rows, find_problem: Callable[[str], str | None] = lambda _: None
+    path: Path, roles: Mapping[str, int], bad_rows: BadRows, find_problem: Callable[[str], str | None] = lambda _: None
 ) -> dict[str, list[Document]]:
     """Return the judgments of a file, or of a folder's files sorted by name, as the part `all`.
 
@@ -35,10 +35,10 @@ def read(
     parts: dict[str, list[Document]] = {}
     row_count = 0
     for part, file in _list_files(path):
-        documents, line_count = _parse(file, roles, rows, find_problem)
+        documents, line_count = _parse(file, roles, bad_rows, find_problem)
         parts.setdefault(part, []).extend(documents)
         row_count += line_count
-    rows.settle(row_count)
+    bad_rows.finish(row_count)
     return parts
 
 
@@ -67,7 +67,7 @@ def _list_files(path: Path) -> Iterator[tuple[str, Path]]:
 
 
 def _parse(
-    path: Path, roles: Mapping[str, int], rows: Rows, find_problem: Callable[[str], str | None]
+    path: Path, roles: Mapping[str, int], bad_rows: BadRows, find_problem: Callable[[str], str | None]
 ) -> tuple[list[Document], int]:
     """Return the judgments of one file, and its number of lines that are not blank."""
     try:
@@ -80,7 +80,7 @@ def _parse(
     for number, line in enumerate([*lines, b""], start=1):
         if line.strip():
             filled_lines += 1
-            if (row := _parse_row(path, number, line, roles, rows, find_problem)) is not None:
+            if (row := _parse_row(path, number, line, roles, bad_rows, find_problem)) is not None:
                 sentences.append(row)
         elif sentences:
             texts, classes = zip(*sentences, strict=True)
@@ -94,24 +94,24 @@ def _parse_row(
     number: int,
     line: bytes,
     roles: Mapping[str, int],
-    rows: Rows,
+    bad_rows: BadRows,
     find_problem: Callable[[str], str | None],
 ) -> tuple[str, int] | None:
     """Return sentence and class of one line; None, and a report to `rows`, if it is unusable."""
     try:
         text = line.decode()
     except UnicodeDecodeError as error:
-        rows.bad(path, number, f"is not UTF-8: {error.reason} at byte {error.start}")
+        bad_rows.report(path, number, f"is not UTF-8: {error.reason} at byte {error.start}")
         return None
     sentence, tab, label = (field.strip(" \r\n") for field in text.rpartition("\t"))
     if not tab:
-        rows.bad(path, number, f"has no tab between a sentence and its role: {text[:60]!r}")
+        bad_rows.report(path, number, f"has no tab between a sentence and its role: {text[:60]!r}")
     elif not sentence.strip():
-        rows.bad(path, number, "has no sentence")
+        bad_rows.report(path, number, "has no sentence")
     elif label.casefold() not in roles:
-        rows.bad(path, number, unknown_role_problem(label, roles))
+        bad_rows.report(path, number, unknown_role_problem(label, roles))
     elif problem := find_problem(sentence):
-        rows.bad(path, number, problem)
+        bad_rows.report(path, number, problem)
     else:
         return sentence.strip(), roles[label.casefold()]
     return None

@@ -12,7 +12,7 @@ import pandas as pd
 from numpy.typing import NDArray
 
 from shoestring.errors import DataError, UsageError
-from shoestring.recipes.rows import SHOWN, Rows
+from shoestring.recipes.rows import MAX_LISTED, BadRows
 
 PRICES = ("open", "high", "low", "close")
 NUMBERS = (*PRICES, "volume")
@@ -54,7 +54,7 @@ def _find_sample_file() -> Path:
     return Path(matplotlib.get_data_path()) / relative_path
 
 
-def read_bars(path: Path, rows: Rows) -> pd.DataFrame:
+def read_bars(path: Path, bad_rows: BadRows) -> pd.DataFrame:
     """Return the bars of a CSV file: `symbol`, `time` (UTC, without zone), `open high low close volume` (float64).
 
     The file has a header with these names in any case and order; `time` may be named date, datetime or timestamp,
@@ -76,13 +76,13 @@ def read_bars(path: Path, rows: Rows) -> pd.DataFrame:
     if raw.empty and not ragged_lines:
         _raise_data_error(path, ["there are no rows"])
     bars = _parse(raw)
-    usable = _validate(path, rows, raw, bars, ragged_lines)
-    rows.settle(len(raw) + len(ragged_lines))
+    usable = _validate(path, bad_rows, raw, bars, ragged_lines)
+    bad_rows.finish(len(raw) + len(ragged_lines))
     return _sort(bars[usable])
 
 
 def _validate(
-    path: Path, rows: Rows, raw: pd.DataFrame, bars: pd.DataFrame, ragged_lines: dict[int, str]
+    path: Path, bad_rows: BadRows, raw: pd.DataFrame, bars: pd.DataFrame, ragged_lines: dict[int, str]
 ) -> NDArray[np.bool_]:
     """Return which rows are usable, and report the others to `rows` in the order of the file."""
     problems = [(mask.to_numpy(), describe) for mask, describe in _find_problems(raw, bars) if mask.any()]
@@ -99,9 +99,9 @@ def _validate(
     for number, (line, row) in enumerate(bad_lines):
         descriptions = []
         # Only the first problems are displayed, so a file of a million bad rows is not described in full.
-        if row >= 0 and number < SHOWN:
+        if row >= 0 and number < MAX_LISTED:
             descriptions = [describe(row) for mask, describe in problems if mask[row]]
-        rows.bad(path, line, "; ".join(descriptions) or ragged_lines.get(line, ""))
+        bad_rows.report(path, line, "; ".join(descriptions) or ragged_lines.get(line, ""))
     return ~bad
 
 

@@ -9,7 +9,7 @@ import pandas as pd
 import torch
 
 from shoestring.errors import DataError
-from shoestring.recipes.rows import OnBadRows, Rows
+from shoestring.recipes.rows import BadRows, OnBadRows
 from shoestring.recipes.temporal.bars import SAMPLE, load_sample_bars, read_bars
 from shoestring.recipes.temporal.features import LOOK_BACK
 from shoestring.recipes.temporal.split import PARTS, borders, shares
@@ -56,8 +56,8 @@ def _load_cached(
     fold: str | None,
     on_bad_rows: OnBadRows,
 ) -> tuple[dict[str, Windows], tuple[str, ...]]:
-    rows = Rows(on_bad_rows)
-    bars = read_bars(file, rows) if file else load_sample_bars()
+    bad_rows = BadRows(on_bad_rows)
+    bars = read_bars(file, bad_rows) if file else load_sample_bars()
     table = tabulate(bars)
     ranges = dict(zip(PARTS, borders(table.moments, fold), strict=True))
     ends_by_part = {part: last_bars(table, seq_len, horizon, *limits) for part, limits in ranges.items()}
@@ -74,7 +74,7 @@ def _load_cached(
         )
         for part, ends in ends_by_part.items()
     }
-    return samples, (_describe(bars, file, samples), *rows.notes)
+    return samples, (_describe(bars, file, samples), *bad_rows.notes)
 
 
 def _describe(bars: pd.DataFrame, file: Path | None, samples: Mapping[str, Windows]) -> str:

@@ -166,16 +166,16 @@ class VQA:
         require("vqa", "transformers", "sklearn")
         from functools import partial
 
-        from shoestring.recipes.rows import Rows
+        from shoestring.recipes.rows import BadRows
         from shoestring.recipes.vqa import dataset, digits, samples, teacher
 
         options, source = self.options, self._source
         if options.data is None:
             all_samples, load_image, notes = digits.make_samples(), digits.load_image, [digits.NOTE]
         else:
-            rows = Rows(options.on_bad_rows)
-            all_samples = teacher.read(options.data, options.images, rows)
-            load_image, notes = teacher.load_image, rows.notes
+            bad_rows = BadRows(options.on_bad_rows)
+            all_samples = teacher.read(options.data, options.images, bad_rows)
+            load_image, notes = teacher.load_image, bad_rows.notes
         parts = samples.split(all_samples) if options.split == "by_image" else {"train": all_samples}
         q_len, a_len = self._lengths
         encode = partial(

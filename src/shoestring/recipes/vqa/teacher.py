@@ -17,7 +17,7 @@ from PIL import Image
 
 from shoestring.errors import DataError
 from shoestring.hardware.probe import cores
-from shoestring.recipes.rows import Rows
+from shoestring.recipes.rows import BadRows
 from shoestring.recipes.vqa.images import open_image
 from shoestring.recipes.vqa.samples import Sample
 from shoestring.recipes.vqa.texts import KINDS, normalize
@@ -26,13 +26,13 @@ NAME = "teacher_outputs.jsonl"
 _TEXTS = ("image_path", "question", "teacher_answer", "teacher_reasoning")
 
 
-def read(data: Path, images: Path | None, rows: Rows) -> list[Sample]:
+def read(data: Path, images: Path | None, bad_rows: BadRows) -> list[Sample]:
     """Read the samples in `data`, a file or a folder with a file `NAME`, and record unusable rows in `rows`.
 
     Paths of images are relative to `images`, by default the file's folder, and must be inside it. Every image is
     decoded once here, so that a broken image is reported before the first update.
 
-    Raises DataError where the file cannot be read or has no rows, and for bad rows as `Rows` says.
+    Raises DataError where the file cannot be read or has no rows, and for bad rows (see `BadRows`).
     """
     file = data / NAME if data.is_dir() else data
     try:
@@ -47,8 +47,8 @@ def read(data: Path, images: Path | None, rows: Rows) -> list[Sample]:
         results = list(threads.map(partial(_parse_line, folder=folder), (line for _, line in numbered)))
     for (number, _), result in zip(numbered, results, strict=True):
         if isinstance(result, str):
-            rows.bad(file, number, result)
-    rows.settle(len(numbered))
+            bad_rows.report(file, number, result)
+    bad_rows.finish(len(numbered))
     return [result for result in results if isinstance(result, Sample)]
 
 

@@ -2,8 +2,8 @@
 
 from statistics import median
 
-from shoestring.monitor.bound import advice, bottleneck, spent
 from shoestring.monitor.events import Event
+from shoestring.monitor.time_breakdown import advice, bottleneck, compute_breakdown
 from shoestring.report.markup import EMPTY, Content, Markup, element, facts, join, table
 from shoestring.report.page import bars, curves
 from shoestring.report.page.run import Run
@@ -77,7 +77,7 @@ def history(session_records: list[SessionRecord]) -> Markup:
 
 def time_breakdown(run: Run) -> Markup:
     """Render the time of all sessions by cause, and advice on the largest causes."""
-    breakdown = spent(run.events)
+    breakdown = compute_breakdown(run.events)
     if not (largest := bottleneck(breakdown)):
         return EMPTY
     rows = [[cause, duration(seconds), share(seconds, breakdown.total)] for cause, seconds in breakdown.items()]

@@ -5,13 +5,13 @@ from collections.abc import Iterable
 from rich.console import Group, RenderableType
 from rich.text import Text
 
-from shoestring.check.preflight import Checked
+from shoestring.check.preflight import CheckResult
 from shoestring.report.terminal.elements import grid
 
 _MARKS = {"pass": ("✓", "green"), "warn": ("!", "bold yellow"), "fail": ("✗", "bold red")}
 
 
-def screen(result: Checked) -> RenderableType:
+def screen(result: CheckResult) -> RenderableType:
     """Show every finding with its mark and its hint, and a summary."""
     table = grid()
     for finding in result.findings:
@@ -24,7 +24,7 @@ def screen(result: Checked) -> RenderableType:
     return Group(Text(f"check of this machine for {subject}", style="bold"), table, _summary(result))
 
 
-def _summary(result: Checked) -> Text:
+def _summary(result: CheckResult) -> Text:
     failures = _names(result, "fail")
     warnings = _names(result, "warn")
     if failures:
@@ -34,5 +34,5 @@ def _summary(result: Checked) -> Text:
     return Text("passes", style="bold green")
 
 
-def _names(result: Checked, status: str) -> Iterable[str]:
+def _names(result: CheckResult, status: str) -> Iterable[str]:
     return [finding.name for finding in result.findings if finding.status == status]

@@ -37,8 +37,8 @@ def settings_text(settings: Mapping[str, Any]) -> str:
     """Microbatch and precision, and what else decides memory where it is not the default."""
     plain = Settings(checkpointing="no").json()
     names = ("checkpointing", "optimizer_kernel", "offload", "sharding", "allocator", "cudnn_benchmark")
-    others = [f"{name} {settings[name]}" for name in names if settings[name] not in (None, plain[name])]
-    return " · ".join([f"micro_batch {settings['micro_batch']}", str(settings["precision"]), *others])
+    more_settings = [f"{name} {settings[name]}" for name in names if settings[name] not in (None, plain[name])]
+    return " · ".join([f"micro_batch {settings['micro_batch']}", str(settings["precision"]), *more_settings])
 
 
 def memory_bars(parts: Sequence[MemoryPart]) -> RenderableType:

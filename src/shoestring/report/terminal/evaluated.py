@@ -4,11 +4,11 @@ from rich.console import Group, RenderableType
 from rich.text import Text
 
 from shoestring.report.metrics import summary
-from shoestring.runs.evaluate import Evaluated
+from shoestring.runs.evaluate import Evaluation
 from shoestring.units import count_text, seconds_text
 
 
-def screen(evaluation: Evaluated) -> RenderableType:
+def screen(evaluation: Evaluation) -> RenderableType:
     """Show the evaluated weights, a line for each part of the data, and notes on differences from the run."""
     update = "" if evaluation.update is None else f" of update {count_text(evaluation.update)}"
     environment = f"{evaluation.device}, {evaluation.precision}, {seconds_text(evaluation.seconds)}"

@@ -115,10 +115,10 @@ def _omitted(plan: Plan) -> str:
 
 def _largest_parts(plan: Plan) -> list[MemoryPart]:
     parts = sorted(plan.memory.parts, key=lambda part: -part.bytes)
-    largest, others = parts[:_SUMMARY_PARTS], parts[_SUMMARY_PARTS:]
-    if len(others) < 2:
+    largest, smaller = parts[:_SUMMARY_PARTS], parts[_SUMMARY_PARTS:]
+    if len(smaller) < 2:
         return parts
-    return [*largest, MemoryPart(name=f"{len(others)} others", bytes=sum(part.bytes for part in others), source="")]
+    return [*largest, MemoryPart(name=f"{len(smaller)} others", bytes=sum(part.bytes for part in smaller), source="")]
 
 
 def _accumulation(plan: Plan) -> str:

@@ -47,7 +47,7 @@ class FakeCapture:
         return result, replay
 
 
-def instead_of_cuda(monkeypatch):
+def use_fake_cuda_graphs(monkeypatch):
     """Use a fake capture for each model that is built from now on; returns the growing list of them."""
     captures = []
 

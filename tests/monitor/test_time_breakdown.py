@@ -1,6 +1,13 @@
 import pytest
 
-from shoestring.monitor.bound import ADVICE, TimeBreakdown, advice, bottleneck, spent, told
+from shoestring.monitor.time_breakdown import (
+    ADVICE,
+    TimeBreakdown,
+    advice,
+    bottleneck,
+    compute_breakdown,
+    describe_breakdown,
+)
 
 WINDOW = {"event": "progress", "seconds": 10.0, "waiting_seconds": 1.0}
 
@@ -11,26 +18,26 @@ def session(*extra_events, windows=10, **fields):
 
 def test_every_second_of_a_session_has_one_cause():
     save = {"event": "save", "seconds": 9.0, "stall_seconds": 2.0}
-    breakdown = spent(session(save, save, {"event": "evaluation", "seconds": 16.0}))
+    breakdown = compute_breakdown(session(save, save, {"event": "evaluation", "seconds": 16.0}))
     assert breakdown == TimeBreakdown(input=10, launches=None, arithmetic=90, saving=4, evaluating=16, starting=30)
     assert breakdown.total == 150 and breakdown.share("arithmetic") == pytest.approx(0.6)
 
 
 def test_gpu_idle_time_without_data_waits_is_launches():
-    assert spent(session(gpu_utilisation=0.6)).launches == pytest.approx(100 * 0.4 - 10)
-    assert spent(session(gpu_utilisation=0.95)).launches == 0.0
+    assert compute_breakdown(session(gpu_utilisation=0.6)).launches == pytest.approx(100 * 0.4 - 10)
+    assert compute_breakdown(session(gpu_utilisation=0.95)).launches == 0.0
     half_sampled = [*session(gpu_utilisation=0.5, windows=5), *session(gpu_utilisation=None, windows=5)]
     # Events without a sample count with the mean of the others.
-    assert spent(half_sampled, 150).launches == pytest.approx(100 * 0.5 - 10)
+    assert compute_breakdown(half_sampled, 150).launches == pytest.approx(100 * 0.5 - 10)
 
 
 def test_killed_session_without_stop_event_has_no_starting_time():
-    breakdown = spent(session()[:-1])
+    breakdown = compute_breakdown(session()[:-1])
     assert (breakdown.total, breakdown.starting) == (100, 0)
 
 
 def test_save_without_stall_seconds_counts_all_its_seconds():
-    assert spent(session({"event": "save", "seconds": 9.0})).saving == 9
+    assert compute_breakdown(session({"event": "save", "seconds": 9.0})).saving == 9
 
 
 def breakdown_with(**seconds):
@@ -49,17 +56,20 @@ def test_advice_covers_bottleneck_and_causes_above_threshold():
 
 
 def test_no_bottleneck_before_the_first_update():
-    breakdown = spent([{"event": "stop", "seconds": 3.0}])
+    breakdown = compute_breakdown([{"event": "stop", "seconds": 3.0}])
     assert bottleneck(breakdown) is None and advice(breakdown) == []
-    assert told(breakdown) == "no bottleneck known: no update was completed"
+    assert describe_breakdown(breakdown) == "no bottleneck known: no update was completed"
 
 
 def test_description_in_one_line():
-    line = told(breakdown_with(input=30.0))
+    line = describe_breakdown(breakdown_with(input=30.0))
     assert line.startswith("bottleneck: input (input 75.0%, launches 0.0%, arithmetic 25.0%, saving 0.0%")
     assert "includes launches" not in line and ADVICE["input"] in line
-    assert "includes launches" in told(breakdown_with(launches=None))
+    assert "includes launches" in describe_breakdown(breakdown_with(launches=None))
 
 
 def test_invalid_numbers_count_as_zero():
-    assert spent([{"event": "progress", "seconds": "nan", "waiting_seconds": None}, {"event": "save"}]).total == 0
+    assert (
+        compute_breakdown([{"event": "progress", "seconds": "nan", "waiting_seconds": None}, {"event": "save"}]).total
+        == 0
+    )

@@ -43,7 +43,7 @@ def close_all():
 
 
 @pytest.fixture(scope="module")
-def remembered():
+def cached_traces():
     """Plans of live recipes use caching tracers."""
 
     def open_tracer(loaded):

@@ -12,7 +12,7 @@ _PARAMETER_SHAPED_STATES = {
 }
 
 
-def misfits(saved: Any, own: Mapping[str, Any], *, dtypes: bool = True) -> list[str]:
+def state_mismatches(saved: Any, own: Mapping[str, Any], *, dtypes: bool = True) -> list[str]:
     """Return the reasons why `saved` does not fit `own`, a model's state by name; none if it does.
 
     Dtypes are compared only if `dtypes` is true.
@@ -32,7 +32,7 @@ def misfits(saved: Any, own: Mapping[str, Any], *, dtypes: bool = True) -> list[
     return sorted(problems)
 
 
-def optimizer_misfits(saved: Any, own: Mapping[str, Any], parameters: list[Tensor]) -> list[str]:
+def optimizer_state_mismatches(saved: Any, own: Mapping[str, Any], parameters: list[Tensor]) -> list[str]:
     """Return the reasons why `saved` does not fit the optimizer of `parameters` whose `state_dict` is `own`."""
     if not isinstance(saved, Mapping) or not isinstance(saved.get("state"), dict):
         return ["it has no optimizer state"]

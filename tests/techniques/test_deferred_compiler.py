@@ -8,7 +8,7 @@ import sys
 
 import pytest
 
-DEFER = "from shoestring.techniques import uncompiled; uncompiled.spare_the_compiler()"
+DEFER = "from shoestring.techniques import deferred_compiler; deferred_compiler.spare_the_compiler()"
 IS_LOADED = "'torch._dynamo.eval_frame' in sys.modules"
 
 TRAIN = """
@@ -38,8 +38,8 @@ def run_code(*lines: str) -> list[str]:
 @pytest.mark.parametrize("optimizer", ["AdamW", "SGD", "Adafactor"])
 def test_training_without_the_compiler_gives_the_same_bits(optimizer: str) -> None:
     train = TRAIN.format(optimizer=optimizer)
-    weights, loaded = run_code(DEFER, train, f"print({IS_LOADED})")
-    assert loaded == "False"
+    weights, is_compiler_loaded = run_code(DEFER, train, f"print({IS_LOADED})")
+    assert is_compiler_loaded == "False"
     assert run_code(train, f"print({IS_LOADED})") == [weights, "True"]
 
 
@@ -97,15 +97,15 @@ def test_compiler_is_loaded_if_its_settings_cannot_be(broken: str | None, tmp_pa
     """The file of settings is missing in this torch, or fails to import."""
     defer = f"""
 import pathlib
-from shoestring.techniques import uncompiled
+from shoestring.techniques import deferred_compiler
 (pathlib.Path({str(tmp_path)!r}) / "_dynamo").mkdir()
 if {broken!r}:
     (pathlib.Path({str(tmp_path)!r}) / "_dynamo" / "config.py").write_text({broken!r})
 file, torch.__file__ = torch.__file__, str(pathlib.Path({str(tmp_path)!r}) / "__init__.py")
-uncompiled.spare_the_compiler()
+deferred_compiler.spare_the_compiler()
 torch.__file__ = file
 print("torch._dynamo" in sys.modules, "torch._dynamo.config" in sys.modules)
 """
-    stand_ins, weights, loaded = run_code(defer, TRAIN.format(optimizer="AdamW"), f"print({IS_LOADED})")
-    assert (stand_ins, loaded) == ("False False", "True")
+    stand_ins, weights, is_compiler_loaded = run_code(defer, TRAIN.format(optimizer="AdamW"), f"print({IS_LOADED})")
+    assert (stand_ins, is_compiler_loaded) == ("False False", "True")
     assert weights == run_code(TRAIN.format(optimizer="AdamW"))[0]

@@ -12,7 +12,7 @@ T = TypeVar("T")
 _MIN_MEASURED_SHARE = 0.05  # the share of the work that must be measured before its speed is used
 
 
-def polled(stop: Stop, kind: str, pieces: Iterator[tuple[T, int]], samples: int) -> Iterator[tuple[T, int]]:
+def poll_deadline(stop: Stop, kind: str, pieces: Iterator[tuple[T, int]], samples: int) -> Iterator[tuple[T, int]]:
     """Yield `pieces`, pairs of (item, number of samples) with `samples` samples in total, as long as they fit.
 
     Raises SessionOver before the first piece if earlier work of this `kind` was too slow for the remaining time, and

@@ -60,7 +60,7 @@ class TimeBreakdown:
         return dict(self.items()).get(cause, 0.0) / self.total if self.total else 0.0
 
 
-def spent(events: Iterable[Mapping[str, Any]], seconds: float | None = None) -> TimeBreakdown:
+def compute_breakdown(events: Iterable[Mapping[str, Any]], seconds: float | None = None) -> TimeBreakdown:
     """Return the time of the sessions in `events` by cause.
 
     `seconds` is the total time, by default the sum over the stop events. The idle share of a GPU is the mean of its
@@ -109,7 +109,7 @@ def advice(breakdown: TimeBreakdown) -> list[tuple[Cause, str]]:
     ]
 
 
-def told(breakdown: TimeBreakdown) -> str:
+def describe_breakdown(breakdown: TimeBreakdown) -> str:
     """Describe the breakdown in one line: the bottleneck, the shares, and the advice on the bottleneck."""
     largest = bottleneck(breakdown)
     if largest is None:

@@ -32,7 +32,7 @@ _DISABLED_ATTRIBUTE = "__dynamo_disable"
 """The attribute of a function in which `torch/_compile.py: _disable_dynamo` caches the result of `disable`."""
 
 
-def spare_the_compiler() -> None:
+def defer_compiler() -> None:
     """Install the stand-ins, unless the compiler is already loaded."""
     if COMPILER in sys.modules:
         return
@@ -44,7 +44,7 @@ def spare_the_compiler() -> None:
         package._dynamo = stand_in
 
 
-def loaded() -> bool:
+def is_compiler_loaded() -> bool:
     """Return whether the compiler itself is loaded."""
     return COMPILER in sys.modules and not isinstance(sys.modules[COMPILER], _Compiler)
 

@@ -3,9 +3,9 @@
 import pytest
 
 from shoestring.session.deadline import Deadline
+from shoestring.session.polling import poll_deadline
 from shoestring.session.signals import StopSignals
 from shoestring.session.stop import SessionOver, Stop
-from shoestring.session.stretch import polled
 
 
 class FakeClock:
@@ -30,7 +30,7 @@ def work(limit, *, elapsed=0.0, seconds=1.0, samples=100, known_seconds=None):
     processed, session_over = 0, None
     pieces = (("piece", 10) for _ in range(samples // 10))
     try:
-        for _, size in polled(Stop(deadline=deadline, signals=StopSignals()), "evaluation", pieces, samples):
+        for _, size in poll_deadline(Stop(deadline=deadline, signals=StopSignals()), "evaluation", pieces, samples):
             clock.now += size * seconds
             processed += size
     except SessionOver as error:
@@ -75,4 +75,4 @@ def test_signal_stops_the_work():
     stop = Stop(deadline=Deadline(None), signals=StopSignals())
     stop.signals.received = "SIGTERM"
     with pytest.raises(SessionOver, match="SIGTERM"):
-        next(polled(stop, "evaluation", iter([("piece", 1)]), 1))
+        next(poll_deadline(stop, "evaluation", iter([("piece", 1)]), 1))
