@@ -96,7 +96,7 @@ def test_plan_has_the_documented_keys(shoestring, mine):
     assert {"hours", "updates", "epochs"} == set(answer["sessions"][0])
 
 
-def test_plan_begins_with_the_answer_and_the_next_command(shoestring, mine, monkeypatch):
+def test_plan_begins_with_answer_and_command(shoestring, mine, monkeypatch):
     monkeypatch.setenv("COLUMNS", "80")
     monkeypatch.chdir(mine.parent)
     summary, full = (shoestring("plan", "mine.py", "--on", "kaggle-t4", *flags)[1] for flags in ([], ["--full"]))
@@ -111,7 +111,7 @@ def test_plan_begins_with_the_answer_and_the_next_command(shoestring, mine, monk
         assert f"\n{words}  " in full and f"\n{words}  " not in summary
 
 
-def test_plan_that_does_not_fit_says_what_to_change(shoestring, mine, monkeypatch):
+def test_plan_without_fit_names_changes(shoestring, mine, monkeypatch):
     monkeypatch.setenv("COLUMNS", "100")
     mine.write_text(mine.read_text().replace("nn.Linear(3, 1)", "nn.Linear(3, 3000000000)"))
     monkeypatch.chdir(mine.parent)

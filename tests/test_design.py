@@ -1,4 +1,4 @@
-"""docs/design.md says what the code does."""
+"""docs/design.md describes the code as it is."""
 
 import json
 import re
@@ -40,7 +40,7 @@ class Mine:
 """
 
 
-def test_an_update_takes_the_way_that_is_described(tmp_path, monkeypatch):
+def test_call_stack_of_an_update(tmp_path, monkeypatch):
     recipe = tmp_path / "mine.py"
     recipe.write_text(RECIPE)
     monkeypatch.setattr(sys, "argv", ["shoestring", "train", str(recipe), "--run", str(tmp_path / "run"), "--json"])
@@ -53,13 +53,13 @@ def test_an_update_takes_the_way_that_is_described(tmp_path, monkeypatch):
 
 
 @pytest.mark.parametrize("page", ["design", "claims", "data", "engine", "own_loop", "accuracy", "time", "workloads"])
-def test_every_module_that_a_page_names_is_there(page):
+def test_modules_named_in_documents_exist(page):
     text = (ROOT / "docs" / f"{page}.md").read_text()
     for path in re.findall(r"`((?:[a-z_]+/)+[a-z_]+\.py)`", text):
         assert (ROOT / path).exists() or (ROOT / "src" / "shoestring" / path).exists(), path
 
 
-def test_every_package_is_described():
+def test_all_packages_are_described():
     table = DESIGN.partition("| package | content |")[2].partition("\n\n")[0]
     named = {name for row in re.findall(r"^\| `([a-z_ ]+)` \|", table, re.MULTILINE) for name in row.split()}
     there = {path.stem for path in (ROOT / "src" / "shoestring").iterdir() if path.suffix == ".py" or path.is_dir()}

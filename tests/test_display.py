@@ -33,14 +33,14 @@ def test_answers_render_without_another_import(module, name):
     assert process.returncode == 0, process.stderr
 
 
-def test_plan_prints_its_summary_and_has_a_short_repr():
+def test_plan_has_summary_and_short_repr():
     plan = shoestring.plan(Mine(), on="kaggle-t4")
     lines = str(plan).splitlines()
     assert lines[0].startswith("Mine fits on kaggle-t4") and 10 < len(lines) <= 25
     assert repr(plan) == f"<Plan of Mine on kaggle-t4: fits, micro_batch=4, {plan.settings.precision}>"
 
 
-def test_estimate_and_comparison_print_and_have_a_short_repr():
+def test_estimate_and_comparison_have_short_repr():
     estimate = shoestring.estimate(Mine(), on="t4", micro_batch=2)
     assert "CUDA context" in str(estimate) and repr(estimate).startswith("<Estimate of Mine on t4: ")
     comparison = shoestring.compare(Mine(), on=["t4", "kaggle-t4"])

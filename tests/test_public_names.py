@@ -1,6 +1,6 @@
-"""What code outside of this project relies on stays as version 0.1.0 had it: names, arguments, flags, keys, files.
+"""The public interface of version 0.1.0 is still available: names, arguments, flags, keys, files.
 
-Each table is what that version had. Names that are newer stand in none of them and break nothing.
+Each table contains the interface of that version. Additions since then are in none of them.
 """
 
 import inspect
@@ -20,7 +20,7 @@ from shoestring.integrations.trainer import surviving
 from shoestring.renamed import ARGUMENTS
 
 FUNCTION = object()
-"""A default that is a function, whichever."""
+"""A default value that is any function."""
 
 
 NAMES = {
@@ -60,7 +60,7 @@ NAMES = {
     "pieces.stage": lambda source, folder, *, budget_bytes, progress=FUNCTION: ...,
     "pieces.update": lambda model, optimizer, loss, microbatches, *, samples, arithmetic, clip_norm=None, run=None: ...,
 }  # fmt: skip
-"""What is imported from `shoestring`, each with the arguments that it took."""
+"""Names that are imported from `shoestring`, each with its arguments."""
 
 FLAGS = {
     "recipes": "--json",
@@ -72,13 +72,13 @@ FLAGS = {
     "evaluate": "nothing --on cpu --recipe nothing --limit 20m --set epochs=2 --json",
     "report": "nothing",
 }
-"""A command line with every flag of a verb. Where there is `nothing`, that is what a person is told."""
+"""A command line with every flag of a command. `nothing` does not exist, which the error says."""
 
 PARTS = """
     model batch loss data options collate length label optimizer schedule stage blocks first_batches clip_norm rollout
     notes evaluate best patience learning_rate epochs effective_batch seed trainer measured learner
 """
-"""What a recipe may have."""
+"""The parts of a recipe."""
 
 
 def keys(names: str, **nested: Any) -> dict[str, Any]:
@@ -151,16 +151,16 @@ def shoestring_command(monkeypatch, capsys, tmp_path):
 
     def run(verb, *arguments):
         monkeypatch.setattr(sys, "argv", ["shoestring", verb, *arguments])
-        with pytest.raises(SystemExit) as ended:
+        with pytest.raises(SystemExit) as exit_info:
             cli.main()
-        captured = capsys.readouterr()
-        return ended.value.code or 0, captured.out, captured.err
+        output = capsys.readouterr()
+        return exit_info.value.code or 0, output.out, output.err
 
     return run
 
 
 @pytest.mark.parametrize("name", list(NAMES))
-def test_what_is_imported_takes_the_arguments_that_it_took(name):
+def test_names_take_their_old_arguments(name):
     value = attrgetter(name)(shoestring)
     renamed = ARGUMENTS.get(f"{value.__qualname__}.__init__" if inspect.isclass(value) else value.__qualname__, {})
     assert callable(value) and refused(NAMES[name], value, renamed) == []
@@ -206,14 +206,14 @@ def test_old_attributes_of_answers_are_the_new_ones():
     assert plan.ladder == plan.fallbacks == tuple(plan.json()["ladder"])
 
 
-def test_what_a_star_imports_is_still_among_it():
+def test_star_import_has_the_old_names():
     for module, place in ((shoestring, ""), (shoestring.pieces, "pieces.")):
         names = {name.removeprefix(place) for name in NAMES if name.startswith(place)}
         assert {name for name in names if "." not in name} <= set(module.__all__)
 
 
-def test_a_call_that_would_be_refused_is_found():
-    """Which the test above relies on."""
+def test_refused_call_is_detected():
+    """The tests above rely on this."""
 
     had = lambda first, second=2, *, third=3, **values: ...  # noqa: E731
     kinds = {
@@ -229,7 +229,7 @@ def test_a_call_that_would_be_refused_is_found():
     assert refused(had, grown) == refused(had, had) == []
 
 
-def test_a_trainer_that_survives_is_a_subclass_of_the_trainer(tmp_path):
+def test_resumable_trainer_is_a_subclass(tmp_path):
     from transformers import Trainer
 
     with surviving(tmp_path / "run") as survive:
@@ -238,7 +238,7 @@ def test_a_trainer_that_survives_is_a_subclass_of_the_trainer(tmp_path):
 
 
 @pytest.mark.parametrize("verb", list(FLAGS))
-def test_a_verb_takes_every_flag_that_it_took(shoestring_command, verb):
+def test_command_takes_its_old_flags(shoestring_command, verb):
     status, out, err = shoestring_command(verb, *FLAGS[verb].split())
     assert "No such option" not in err and "Usage" not in err
     if "nothing" in FLAGS[verb]:
@@ -247,46 +247,46 @@ def test_a_verb_takes_every_flag_that_it_took(shoestring_command, verb):
         assert status == 0 and json.loads(out)
 
 
-def test_a_flag_that_a_verb_does_not_take_is_refused_in_other_words(shoestring_command):
-    """Which the test above relies on."""
+def test_unknown_flag_is_refused(shoestring_command):
+    """The test above relies on this."""
     for verb, words in FLAGS.items():
         status, _, err = shoestring_command(verb, *words.split(), "--no-such-flag")
         assert status == 2 and "No such option" in err, verb
 
 
-def test_the_json_of_an_estimate_and_of_a_plan_has_every_key_that_it_had(shoestring_command):
+def test_json_of_estimate_and_plan_has_old_keys(shoestring_command):
     for verb, expected in (("estimate", ESTIMATE), ("plan", PLAN)):
         status, out, _ = shoestring_command(verb, "temporal", "--on", "kaggle-t4", "--json")
         assert status == 0 and lacking(json.loads(out), expected) == [], verb
 
 
-def test_the_json_of_what_there_is_has_every_key_that_it_had(shoestring_command):
+def test_json_of_recipes_and_targets_has_old_keys(shoestring_command):
     for verb, expected in (("recipes", RECIPE), ("targets", TARGET)):
         _, out, _ = shoestring_command(verb, "--json")
         assert lacking(json.loads(out), [expected]) == [], verb
 
 
-def test_the_json_of_a_comparison_has_every_key_that_it_had():
+def test_json_of_comparison_has_old_keys():
     answer = shoestring.compare(Mine(), on=["t4", "kaggle-t4"]).json()
     assert lacking(answer, {"comparison": [COMPARISON], "plans": [keys(" ".join(PLAN))]}) == []
 
 
-def test_keys_that_are_not_there_are_found():
-    """Which the tests above rely on."""
+def test_missing_keys_are_detected():
+    """The tests above rely on this."""
     expected = keys("a", b=keys("c"), d=[keys("e")])
     assert lacking({"a": 1, "b": {"c": 2, "new": 3}, "d": [{"e": 4}]}, expected) == []
     assert lacking({"b": {}, "d": [{"e": 4}, {}]}, expected) == [".a", ".b.c", ".d[1].e"]
     assert lacking({"a": 1, "b": None, "d": []}, expected) == [".b.c", ".d[0]"]
 
 
-def test_a_recipe_is_asked_for_every_part_that_it_could_have(tmp_path, monkeypatch):
-    """And a run of it has the files and keys that it had; planning may do its part in another process."""
+def test_recipe_parts_and_run_files_are_used(tmp_path, monkeypatch):
+    """Every part of a recipe is looked up, perhaps in another process, and a run has the old files and keys."""
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
-    asked = tmp_path / "asked"
+    log = tmp_path / "parts"
     run = tmp_path / "run"
-    outcome = shoestring.train(Asked(asked), run=run, on="cpu", subset=0.5, epochs=2, keep_light=1)
-    evaluated = shoestring.evaluate(run, recipe=Asked(asked), on="cpu")
-    assert set(PARTS.split()) - set(asked.read_text().split()) == set()
+    outcome = shoestring.train(RecordingRecipe(log), run=run, on="cpu", subset=0.5, epochs=2, keep_light=1)
+    evaluated = shoestring.evaluate(run, recipe=RecordingRecipe(log), on="cpu")
+    assert set(PARTS.split()) - set(log.read_text().split()) == set()
 
     shoestring.report(run)
     assert {path.name for path in run.iterdir()} >= {
@@ -305,7 +305,7 @@ def test_a_recipe_is_asked_for_every_part_that_it_could_have(tmp_path, monkeypat
 
 
 class Mine:
-    """The three methods that are enough."""
+    """A recipe with the three required methods."""
 
     def model(self):
         return torch.nn.Linear(3, 1)
@@ -317,16 +317,16 @@ class Mine:
         return model(batch).square().mean()
 
 
-class Asked:
-    """As `Mine`, with data; the file `asked` has the names of all that was asked of it."""
+class RecordingRecipe:
+    """`Mine` with data; the file `log` has the names of all attributes that were looked up."""
 
-    def __init__(self, asked):
-        self.asked = asked
+    def __init__(self, log):
+        self.log = log
 
     def __getattr__(self, name):
-        if name.startswith("__") or name == "asked":
+        if name.startswith("__") or name == "log":
             raise AttributeError(name)
-        with self.asked.open("a") as file:
+        with self.log.open("a") as file:
             file.write(f"{name}\n")
         if name == "data":
             return lambda: {"train": torch.ones(32, 3), "validation": torch.ones(4, 3), "test": torch.ones(4, 3)}
@@ -334,7 +334,7 @@ class Asked:
 
 
 def refused(had: Callable[..., Any], now: Callable[..., Any], renamed: Mapping[str, str] = {}) -> list[str]:
-    """Why a call that `had` took would be refused by `now`, or mean something else there.
+    """Return the reasons why a call that `had` accepts is refused by `now`, or means something else there.
 
     `renamed` has the keywords that `now` accepts by their old names, with the new ones.
     """
@@ -358,7 +358,7 @@ def refused(had: Callable[..., Any], now: Callable[..., Any], renamed: Mapping[s
 
 
 def lacking(value: Any, expected: Any, at: str = "") -> list[str]:
-    """The keys of `expected` that `value` has not; a list has at least one item, and each of them has the keys."""
+    """Return the keys of `expected` that `value` lacks; a list needs at least one item, and every item the keys."""
     if isinstance(expected, list):
         if not value:
             return [f"{at}[0]"]

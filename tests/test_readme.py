@@ -55,18 +55,18 @@ def about(command: tuple[str, ...]) -> str:
     return next(name for name in ABOUT if any(name in word for word in command))
 
 
-def test_every_output_is_of_a_listed_command():
+def test_outputs_are_of_listed_commands():
     assert screens()
     assert set(screens()) <= set(commands())
 
 
-def test_every_verb_is_shown():
+def test_all_commands_are_shown():
     verbs = {"recipes", "targets", "plan", "estimate", "check", "train", "evaluate", "report"}
     assert {command[0] for command in commands()} == verbs
 
 
 @pytest.mark.parametrize("name", ABOUT)
-def test_every_command_runs_in_its_order(name, elsewhere):
+def test_commands_run_in_order(name, elsewhere):
     listed = [command for command in commands() if about(command) == name]
     assert listed
     for original in listed:
@@ -88,7 +88,7 @@ def shorter(command):
     return (*command, *(("--set", "size=tiny", "--set", "epochs=2") if command[1] == "temporal" else ("--limit", "1s")))
 
 
-def test_the_python_runs(elsewhere):
+def test_python_example_runs(elsewhere):
     (block,) = blocks("python")
     process = subprocess.run([sys.executable, "-c", block], cwd=elsewhere, capture_output=True, text=True)
     assert process.returncode == 0, process.stderr
@@ -107,12 +107,12 @@ def test_reference_has_every_flag_setting_and_option():
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
-def test_every_link_leads_somewhere(page):
+def test_links_exist(page):
     for target in re.findall(r"\]\(([^)#]+)\)", page.read_text()):
         assert target.startswith("https://") or (page.parent / target).exists(), target
 
 
-def test_every_make_target_exists():
+def test_make_targets_exist():
     named = {line.split()[1] for block in blocks("sh") for line in block.splitlines() if line.startswith("make ")}
     assert named == {"demo", "test"}
     makefile = (ROOT / "Makefile").read_text()
