@@ -11,20 +11,6 @@ from shoestring import api, cli
 
 
 @pytest.fixture
-def shoestring(monkeypatch, capsys):
-    """Runs the command line in this process; returns (status, stdout, stderr)."""
-
-    def run(*arguments):
-        monkeypatch.setattr(sys, "argv", ["shoestring", *map(str, arguments)])
-        with pytest.raises(SystemExit) as exit_info:
-            cli.main()
-        output = capsys.readouterr()
-        return exit_info.value.code or 0, output.out, output.err
-
-    return run
-
-
-@pytest.fixture
 def mine(tmp_path):
     path = tmp_path / "mine.py"
     path.write_text(
@@ -44,37 +30,37 @@ class Mine:
     return path
 
 
-def test_json_is_the_only_output(shoestring, mine):
+def test_json_is_the_only_output(run_command, mine):
     """Estimates and plans have tests of their own below."""
     for command in (["recipes"], ["targets"], ["train", mine, "--run", mine.parent / "run"]):
-        status, out, _ = shoestring(*command, "--json")
+        status, out, _ = run_command(*command, "--json")
         assert status == 0
         json.loads(out)
 
 
-def test_recipes_has_one_line_for_each(shoestring, monkeypatch):
+def test_recipes_has_one_line_for_each(run_command, monkeypatch):
     monkeypatch.setenv("COLUMNS", "120")
-    _, out, _ = shoestring("recipes")
+    _, out, _ = run_command("recipes")
     lines = out.splitlines()
     assert [line.split()[0] for line in lines[: lines.index("")]] == [recipe["name"] for recipe in api.recipes()]
 
 
-def test_options_of_a_recipe_are_in_groups(shoestring):
-    _, out, _ = shoestring("recipes", "temporal")
+def test_options_of_a_recipe_are_in_groups(run_command):
+    _, out, _ = run_command("recipes", "temporal")
     names = ("size=full", "subset=", "horizon=8", "optimizer_states=own", "checkpointing=", "keep_checkpoints=2")
     assert [out.count(f"  {name}") for name in names] == [1] * len(names)
     positions = [out.index(f"  {name}") for name in names]
     assert positions == sorted(positions)
 
 
-def test_options_of_a_recipe_file_are_listed(shoestring, mine):
-    _, out, _ = shoestring("recipes", mine, "--json")
+def test_options_of_a_recipe_file_are_listed(run_command, mine):
+    _, out, _ = run_command("recipes", mine, "--json")
     options = {option["name"]: option["default"] for option in json.loads(out)["options"]}
     assert (options["epochs"], options["effective_batch"]) == (2, 4)
 
 
-def test_estimate_has_the_documented_keys(shoestring, mine):
-    _, out, _ = shoestring(
+def test_estimate_has_the_documented_keys(run_command, mine):
+    _, out, _ = run_command(
         "estimate", mine, "--on", "t4", "--set", "micro_batch=2", "--set", "precision=fp16", "--json"
     )
     answer = json.loads(out)
@@ -87,8 +73,8 @@ def test_estimate_has_the_documented_keys(shoestring, mine):
     assert sum(part["bytes"] for part in answer["parts"]) == answer["peak_bytes"]
 
 
-def test_plan_has_the_documented_keys(shoestring, mine):
-    _, out, _ = shoestring("plan", mine, "--on", "kaggle-t4", "--json")
+def test_plan_has_the_documented_keys(run_command, mine):
+    _, out, _ = run_command("plan", mine, "--on", "kaggle-t4", "--json")
     answer = json.loads(out)
     keys = {"verdict", "settings", "memory", "time", "sessions", "disk", "reasons", "alternatives"}
     assert keys <= set(answer)
@@ -96,10 +82,10 @@ def test_plan_has_the_documented_keys(shoestring, mine):
     assert {"hours", "updates", "epochs"} == set(answer["sessions"][0])
 
 
-def test_plan_begins_with_answer_and_command(shoestring, mine, monkeypatch):
+def test_plan_begins_with_answer_and_command(run_command, mine, monkeypatch):
     monkeypatch.setenv("COLUMNS", "80")
     monkeypatch.chdir(mine.parent)
-    summary, full = (shoestring("plan", "mine.py", "--on", "kaggle-t4", *flags)[1] for flags in ([], ["--full"]))
+    summary, full = (run_command("plan", "mine.py", "--on", "kaggle-t4", *flags)[1] for flags in ([], ["--full"]))
     assert len(summary.splitlines()) <= 25
     for out in (summary, full):
         sentence, _, command = " ".join(line.strip() for line in out.split("\n\n")[0].splitlines()).partition("type ")
@@ -111,41 +97,41 @@ def test_plan_begins_with_answer_and_command(shoestring, mine, monkeypatch):
         assert f"\n{words}  " in full and f"\n{words}  " not in summary
 
 
-def test_plan_without_fit_names_changes(shoestring, mine, monkeypatch):
+def test_plan_without_fit_names_changes(run_command, mine, monkeypatch):
     monkeypatch.setenv("COLUMNS", "100")
     mine.write_text(mine.read_text().replace("nn.Linear(3, 1)", "nn.Linear(3, 3000000000)"))
     monkeypatch.chdir(mine.parent)
-    _, out, _ = shoestring("plan", "mine.py", "--on", "t4", "--set", "micro_batch=4")
+    _, out, _ = run_command("plan", "mine.py", "--on", "t4", "--set", "micro_batch=4")
     assert out.startswith("mine.py does not fit on t4") and "of GPU memory, but 14.56 GiB is available" in " ".join(
         out.split()
     )
     assert "to make it fit  GPU memory: a device with" in out and len(out.splitlines()) <= 25
-    _, out, _ = shoestring("plan", "temporal", "--on", "t4", "--disk", "28MiB")
+    _, out, _ = run_command("plan", "temporal", "--on", "t4", "--disk", "28MiB")
     assert "temporal does not fit on t4" in out and "disk" in out
     assert "plan again with\n  shoestring plan temporal --on t4 --set light_weights=fp16" in out
 
 
-def test_finished_run_is_not_trained_again(shoestring, mine):
+def test_finished_run_is_not_trained_again(run_command, mine):
     run = mine.parent / "run"
-    status, out, err = shoestring("train", mine, "--run", run)
+    status, out, err = run_command("train", mine, "--run", run)
     assert (status, out.splitlines()[0]) == (0, "finished: all 2 epochs")
     assert "begins at update 0 of 6" in err
     before = (run / "events.jsonl").read_bytes()
-    status, out, err = shoestring("train", mine, "--run", run)
+    status, out, err = run_command("train", mine, "--run", run)
     assert status == 0
     assert "is finished" in err
     assert (run / "events.jsonl").read_bytes() == before
-    status, out, _ = shoestring("report", run)
+    status, out, _ = run_command("report", run)
     assert (status, out.strip()) == (0, str(run / "report.html"))
 
 
-def test_run_continues_with_its_stored_options(shoestring, mine):
+def test_run_continues_with_its_stored_options(run_command, mine):
     run = mine.parent / "run"
-    status, out, _ = shoestring("train", mine, "--run", run, "--set", "epochs=3", "--limit", "0.001s")
+    status, out, _ = run_command("train", mine, "--run", run, "--set", "epochs=3", "--limit", "0.001s")
     assert status == 0
     assert out.startswith("paused: session limit")
     assert json.loads((run / "state.json").read_text())["status"] == "paused"
-    status, out, _ = shoestring("train", mine, "--run", run, "--json")
+    status, out, _ = run_command("train", mine, "--run", run, "--json")
     assert (json.loads(out)["status"], json.loads(out)["total_updates"]) == ("finished", 9)
 
 
@@ -180,10 +166,10 @@ INVALID = {
 
 
 @pytest.mark.parametrize("name", INVALID)
-def test_invalid_usage_is_one_error_with_a_hint(shoestring, name, tmp_path, monkeypatch):
+def test_invalid_usage_is_one_error_with_a_hint(run_command, name, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     arguments, words = INVALID[name]
-    status, out, err = shoestring(*arguments)
+    status, out, err = run_command(*arguments)
     assert (status, out) == (2, "")
     assert err.startswith("error: ")
     assert words in err
@@ -191,51 +177,51 @@ def test_invalid_usage_is_one_error_with_a_hint(shoestring, name, tmp_path, monk
     assert not list(tmp_path.glob("x/plan.json"))
 
 
-def test_run_of_another_recipe_is_refused(shoestring, mine):
+def test_run_of_another_recipe_is_refused(run_command, mine):
     run = mine.parent / "run"
-    assert shoestring("train", mine, "--run", run)[0] == 0
-    status, _, err = shoestring("train", "temporal", "--run", run)
+    assert run_command("train", mine, "--run", run)[0] == 0
+    status, _, err = run_command("train", "temporal", "--run", run)
     assert status == 2
     assert "is a run of mine.py, not of temporal" in err
     assert "hint: " in err
 
 
-def test_options_of_a_run_cannot_change(shoestring, mine):
+def test_options_of_a_run_cannot_change(run_command, mine):
     run = mine.parent / "run"
-    shoestring("train", mine, "--run", run, "--limit", "0.001s")
-    status, _, err = shoestring("train", mine, "--run", run, "--set", "epochs=7")
+    run_command("train", mine, "--run", run, "--limit", "0.001s")
+    status, _, err = run_command("train", mine, "--run", run, "--set", "epochs=7")
     assert status == 2
     assert "epochs: the run was started with 2, but 7 was requested" in err
 
 
-def test_other_settings_need_allow_inexact(shoestring, mine):
+def test_other_settings_need_allow_inexact(run_command, mine):
     run = mine.parent / "run"
-    shoestring("train", mine, "--run", run, "--limit", "0.001s")
-    status, _, err = shoestring("train", mine, "--run", run, "--set", "micro_batch=2")
+    run_command("train", mine, "--run", run, "--limit", "0.001s")
+    status, _, err = run_command("train", mine, "--run", run, "--set", "micro_batch=2")
     assert status == 2
     assert "micro_batch: saved under 4, here 2" in err
-    status, out, err = shoestring("train", mine, "--run", run, "--set", "micro_batch=2", "--allow-inexact")
+    status, out, err = run_command("train", mine, "--run", run, "--set", "micro_batch=2", "--allow-inexact")
     assert (status, out.splitlines()[0]) == (0, "finished: all 2 epochs")
     assert "not bit-identical" in err
 
 
-def test_changed_recipe_file_needs_allow_inexact(shoestring, mine):
+def test_changed_recipe_file_needs_allow_inexact(run_command, mine):
     run = mine.parent / "run"
-    shoestring("train", mine, "--run", run, "--limit", "0.001s")
+    run_command("train", mine, "--run", run, "--limit", "0.001s")
     mine.write_text(mine.read_text() + "\n# changed\n")
-    status, _, err = shoestring("train", mine, "--run", run)
+    status, _, err = run_command("train", mine, "--run", run)
     assert status == 2
     assert "recipe file: saved under" in err
 
 
-def test_damaged_checkpoint_is_named_and_skipped(shoestring, mine):
+def test_damaged_checkpoint_is_named_and_skipped(run_command, mine):
     run = mine.parent / "run"
-    shoestring("train", mine, "--run", run, "--set", "save_every_updates=1", "--set", "epochs=4")
+    run_command("train", mine, "--run", run, "--set", "save_every_updates=1", "--set", "epochs=4")
     state = json.loads((run / "state.json").read_text())
     (run / "state.json").write_text(json.dumps(state | {"status": "running"}))
     newest = max((run / "checkpoints").glob("update-*")) / "model.safetensors"
     newest.write_bytes(newest.read_bytes()[:-1] + b"\x7f")
-    status, out, err = shoestring("train", mine, "--run", run)
+    status, out, err = run_command("train", mine, "--run", run)
     assert status == 0
     assert f"damaged: {newest.parent.name}/model.safetensors" in err
     assert "continues at update 11 of 12" in err
@@ -271,9 +257,9 @@ def test_help_imports_nothing_heavy():
 
 
 @pytest.mark.parametrize("verb", [command.callback.__name__ for command in cli.app.registered_commands])
-def test_help_of_a_command_ends_with_two_examples(shoestring, monkeypatch, verb):
+def test_help_of_a_command_ends_with_two_examples(run_command, monkeypatch, verb):
     monkeypatch.setenv("COLUMNS", "120")
-    status, out, _ = shoestring(verb, "--help")
+    status, out, _ = run_command(verb, "--help")
     lines = [line.strip() for line in out.splitlines() if line.strip()]
     assert status == 0 and lines[-3] == "Examples:"
     assert all(line.startswith(f"shoestring {verb}") for line in lines[-2:])

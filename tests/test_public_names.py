@@ -5,7 +5,6 @@ Each table contains the interface of that version. Additions since then are in n
 
 import inspect
 import json
-import sys
 from collections.abc import Callable, Mapping
 from operator import attrgetter
 from typing import Any
@@ -15,7 +14,7 @@ import torch
 
 import shoestring
 import shoestring.pieces
-from shoestring import cli, errors
+from shoestring import errors
 from shoestring.integrations.trainer import surviving
 from shoestring.renamed import ARGUMENTS
 
@@ -145,18 +144,10 @@ OUTCOME = keys("status reason update total_updates metrics")
 
 
 @pytest.fixture
-def shoestring_command(monkeypatch, capsys, tmp_path):
-    """Runs the command line in this process; returns (status, stdout, stderr)."""
+def shoestring_command(run_command, monkeypatch, tmp_path):
+    """`run_command` in an empty folder."""
     monkeypatch.chdir(tmp_path)
-
-    def run(verb, *arguments):
-        monkeypatch.setattr(sys, "argv", ["shoestring", verb, *arguments])
-        with pytest.raises(SystemExit) as exit_info:
-            cli.main()
-        output = capsys.readouterr()
-        return exit_info.value.code or 0, output.out, output.err
-
-    return run
+    return run_command
 
 
 @pytest.mark.parametrize("name", list(NAMES))

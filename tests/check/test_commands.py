@@ -1,32 +1,16 @@
 """The output and exit status of `shoestring check` and `shoestring evaluate`, as text and as JSON."""
 
 import json
-import sys
 from dataclasses import replace
 
 import pytest
 
 import shoestring
-from shoestring import cli
 from shoestring.check import preflight, trial_findings
 from shoestring.check.facts import Facts
 from shoestring.errors import UsageError
 from shoestring.runs.evaluate import Evaluation
 from tests.check.sample_facts import DISK, L4, make_driver, make_facts
-
-
-@pytest.fixture
-def run_command(monkeypatch, capsys):
-    """A function that runs the command line in this process and returns (status, stdout, stderr)."""
-
-    def run(*arguments):
-        monkeypatch.setattr(sys, "argv", ["shoestring", *map(str, arguments)])
-        with pytest.raises(SystemExit) as exit_info:
-            cli.main()
-        output = capsys.readouterr()
-        return exit_info.value.code or 0, output.out, output.err
-
-    return run
 
 
 @pytest.fixture

@@ -8,7 +8,7 @@ import sys
 
 import pytest
 
-DEFER = "from shoestring.techniques import deferred_compiler; deferred_compiler.spare_the_compiler()"
+DEFER = "from shoestring.techniques import deferred_compiler; deferred_compiler.defer_compiler()"
 IS_LOADED = "'torch._dynamo.eval_frame' in sys.modules"
 
 TRAIN = """
@@ -102,7 +102,7 @@ from shoestring.techniques import deferred_compiler
 if {broken!r}:
     (pathlib.Path({str(tmp_path)!r}) / "_dynamo" / "config.py").write_text({broken!r})
 file, torch.__file__ = torch.__file__, str(pathlib.Path({str(tmp_path)!r}) / "__init__.py")
-deferred_compiler.spare_the_compiler()
+deferred_compiler.defer_compiler()
 torch.__file__ = file
 print("torch._dynamo" in sys.modules, "torch._dynamo.config" in sys.modules)
 """

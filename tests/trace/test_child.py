@@ -12,7 +12,7 @@ from shoestring.settings import Settings
 from shoestring.techniques import deferred_compiler
 from shoestring.trace import child
 if not {spared}:
-    deferred_compiler.spare_the_compiler = lambda: None
+    deferred_compiler.defer_compiler = lambda: None
 handler = child._RequestHandler(None)
 options = {{"size": "tiny", "architecture": "transformer"}}
 handler.answer({{"do": "open", "reference": "temporal", "options": options}})
