@@ -211,7 +211,7 @@ def test_changed_recipe_file_needs_allow_inexact(run_command, mine):
     mine.write_text(mine.read_text() + "\n# changed\n")
     status, _, err = run_command("train", mine, "--run", run)
     assert status == 2
-    assert "recipe file: saved under" in err
+    assert "recipe file: changed since the checkpoint" in err
 
 
 def test_damaged_checkpoint_is_named_and_skipped(run_command, mine):

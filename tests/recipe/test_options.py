@@ -35,3 +35,22 @@ def test_invalid_values_are_refused():
     with pytest.raises(UsageError) as caught:
         load(Mine(), {"epochs": 0, "effective_batch": -1})
     assert len(caught.value.problems) == 2
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class WidthOptions:
+    width: int = 8
+
+
+class Configured(Mine):
+    epochs, effective_batch = 20, 64
+
+    def __init__(self, options: WidthOptions = WidthOptions()) -> None:
+        self.options = options
+
+
+def test_attributes_are_defaults_besides_own_options() -> None:
+    loaded = load(Configured(), {"width": 16, "epochs": 5})
+    assert (loaded.options["width"], loaded.epochs, loaded.effective_batch) == (16, 5, 64)
+    assert (loaded.recipe.options.width, loaded.recipe.epochs, loaded.recipe.effective_batch) == (16, 5, 64)
+    assert Configured.epochs == 20

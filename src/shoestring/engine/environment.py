@@ -61,11 +61,14 @@ def device_name(device: torch.device) -> str:
 
 def differences(saved: dict[str, Any], current: dict[str, Any]) -> list[str]:
     """Describe the differences between the environment of a checkpoint and the current one."""
-    return [
-        f"{name}: saved under {saved.get(name)}, here {current.get(name)}"
-        for name in sorted(saved.keys() | current.keys())
-        if saved.get(name) != current.get(name)
-    ]
+    names = [name for name in sorted(saved.keys() | current.keys()) if saved.get(name) != current.get(name)]
+    return [_describe_difference(name, saved.get(name), current.get(name)) for name in names]
+
+
+def _describe_difference(name: str, saved: object, current: object) -> str:
+    if name == "recipe file" and saved and current:
+        return f"recipe file: changed since the checkpoint (its digest was {saved} and is {current})"
+    return f"{name}: saved under {saved}, here {current}"
 
 
 def require_same(saved: dict[str, Any], current: dict[str, Any], *, allow_inexact: bool) -> list[str]:
@@ -78,6 +81,7 @@ def require_same(saved: dict[str, Any], current: dict[str, Any], *, allow_inexac
         raise UsageError(
             "the run would not continue bit for bit",
             problems=problems,
-            hint="restore what differs, or add --allow-inexact: same samples and schedule, different rounding",
+            hint="restore what differs, or continue with --allow-inexact: samples and schedule stay the same, but the "
+            "results differ by rounding, and by more if the recipe has changed",
         )
     return problems

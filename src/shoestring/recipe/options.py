@@ -156,7 +156,9 @@ def with_defaults(
         loaded,
         {
             # A plain recipe's attribute `weights` is not the option of that name.
-            name: field.default if name in adaptation_fields else getattr(source, name, field.default)
+            name: field.default
+            if name in adaptation_fields
+            else getattr(source, name, getattr(recipe, name, field.default))
             for name, field in option_fields(loaded).items()
         },
     )
@@ -170,12 +172,13 @@ def _replace_options(loaded: LoadedRecipe, values: dict[str, Any]) -> LoadedReci
     if options is not None:
         own = {field.name: values[field.name] for field in dataclasses.fields(options)}
         recipe = type(loaded.recipe)(dataclasses.replace(options, **own))
+        names = set(values) - set(own)
     else:
-        recipe = copy.copy(loaded.recipe)
-        for name, value in values.items():
-            if hasattr(recipe, name) and name not in _adaptation_fields(loaded):
-                # The recipe's methods may read the option: a schedule may read the epochs.
-                setattr(recipe, name, value)
+        recipe, names = copy.copy(loaded.recipe), set(values)
+    for name in names - set(_adaptation_fields(loaded)):
+        if hasattr(recipe, name):
+            # The recipe's methods may read the option: a schedule may read the epochs.
+            setattr(recipe, name, values[name])
     result = dataclasses.replace(loaded, recipe=recipe, options=values)
     _ = result.adaptation  # raises UsageError if the adaptation is not possible
     return result

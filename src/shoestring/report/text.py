@@ -16,7 +16,7 @@ WIDTH = 100
 
 @display.text.register
 def _plan(answer: Plan) -> str:
-    return _plain(plan.summary(answer))
+    return _plain(plan.summary(answer, full="shoestring plan --full"))
 
 
 @display.text.register

@@ -69,7 +69,12 @@ def launch(
 def _local_target(on: str) -> Target:
     """Return this machine as a target, with the limits of the platform of `on`."""
     target = targets.find(on)
-    return target if on in targets.PROBED else dataclasses.replace(targets.find("local"), platform=target.platform)
+    if on in targets.PROBED:
+        return target
+    local = targets.find("local")
+    if target.device.kind == "cuda" and local.device.kind == "cpu":
+        _print_message(f"this machine has no GPU: training on the CPU, with the limits of {on}")
+    return dataclasses.replace(local, platform=target.platform)
 
 
 def _start_run(

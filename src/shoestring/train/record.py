@@ -47,6 +47,7 @@ class Record:
         self.update = self._first_update = before.update
         self._total, self._metrics = before.total_updates, before.metrics
         self._seconds_by_kind = {"saving": 0.0, "evaluating": 0.0}
+        self._deciding_metric = loaded.parts.best[0] if loaded else "loss"
         self.events = Events(run.events_file)
         self.progress = Progress(total_updates=self._total)
 
@@ -152,6 +153,9 @@ class Record:
         self.events.emit(
             "evaluation", update=update, epoch=epoch, part=part, metrics=metrics, seconds=seconds, best=best
         )
+        name = self._deciding_metric
+        if part == "validation" and isinstance(metrics.get(name), int | float):
+            self.progress.message(f"epoch {epoch}: validation {name} {metrics[name]:.4g}{' (best)' if best else ''}")
 
     def session_ended(self, status: str, reason: str, update: int, metrics: dict[str, Any]) -> None:
         """Record the end of the session."""

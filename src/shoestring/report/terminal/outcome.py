@@ -13,11 +13,14 @@ if TYPE_CHECKING:
     from shoestring.train.loop import Outcome
 
 
+_LABELS = {"validation": "validation, best epoch", "test": "test, weights of the best epoch"}
+
+
 def screen(outcome: "Outcome", recipe: str, run: Path) -> RenderableType:
     """Show the outcome of the session that trained `recipe` in the directory `run`."""
     resume_command = f"shoestring train {recipe} --run {run}"
     lines = [Text(f"{outcome.status}: {outcome.reason}", style="bold")]
-    lines += [Text(f"{part}: {summary(metrics)}") for part, metrics in outcome.metrics.items()]
+    lines += [Text(f"{_LABELS.get(part, part)}: {summary(metrics)}") for part, metrics in outcome.metrics.items()]
     position = f"update {count_text(outcome.update)} of {count_text(outcome.total_updates)}"
     if outcome.status == "finished":
         lines.append(Text(f"{position}; create the report: shoestring report {run}"))

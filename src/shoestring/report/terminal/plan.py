@@ -20,8 +20,11 @@ _SUMMARY_NOTES = 4
 """Notes, and as many changes, that the summary shows, of each as much as fits on a line."""
 
 
-def summary(plan: Plan) -> RenderableType:
-    """Return the sentence and at most 20 lines on settings, memory, time, sessions, disk and limits."""
+def summary(plan: Plan, full: str = "--full") -> RenderableType:
+    """Return the sentence and at most 20 lines on settings, memory, time, sessions, disk and limits.
+
+    `full` is the way to print everything, for the last line.
+    """
     rows = grid()
     rows.add_row("settings", f"{settings_text(plan.settings.json())}; {_accumulation(plan)}")
     rows.add_row("memory", memory_text(plan.memory))
@@ -34,7 +37,7 @@ def summary(plan: Plan) -> RenderableType:
     for name, lines in (("to make it fit", plan.changes), ("notes", plan.facts.notes)):
         if lines:
             rows.add_row(name, Text("\n".join(lines[:_SUMMARY_NOTES]), no_wrap=True, overflow="ellipsis"))
-    return Group(_answer(plan), Text(), rows, Text(), Text(_omitted(plan), style="dim"))
+    return Group(_answer(plan), Text(), rows, Text(), Text(_omitted(plan, full), style="dim"))
 
 
 def screen(plan: Plan) -> RenderableType:
@@ -101,8 +104,8 @@ def _duration(plan: Plan) -> str:
     return f" and takes about {seconds_text(plan.hours * 3600)} in {plural(len(plan.sessions), 'session')}."
 
 
-def _omitted(plan: Plan) -> str:
-    """Return the line that says what `--full` adds."""
+def _omitted(plan: Plan, full: str) -> str:
+    """Return the line that says what `full` adds."""
     counts = [
         "all parts of the memory",
         plural(len(plan.reasons), "reason"),
@@ -110,7 +113,7 @@ def _omitted(plan: Plan) -> str:
         *([plural(len(plan.proposals), "proposal")] if plan.proposals else []),
         "and what the engine does on out-of-memory",
     ]
-    return f"--full adds {', '.join(counts)}."
+    return f"{full} adds {', '.join(counts)}."
 
 
 def _largest_parts(plan: Plan) -> list[MemoryPart]:
