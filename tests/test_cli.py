@@ -199,7 +199,7 @@ def test_other_settings_need_allow_inexact(run_command, mine):
     run_command("train", mine, "--run", run, "--limit", "0.001s")
     status, _, err = run_command("train", mine, "--run", run, "--set", "micro_batch=2")
     assert status == 2
-    assert "micro_batch: saved under 4, here 2" in err
+    assert "micro_batch: saved with 4, now 2" in err
     status, out, err = run_command("train", mine, "--run", run, "--set", "micro_batch=2", "--allow-inexact")
     assert (status, out.splitlines()[0]) == (0, "finished: all 2 epochs")
     assert "not bit-identical" in err

@@ -138,7 +138,7 @@ def test_refused_resume_keeps_the_state(tmp_path):
             shoestring.train(recipe_beside(run), run=run, on="cpu")
     finally:
         torch.set_num_threads(threads)
-    assert f"threads: saved under {threads}, here {threads + 1}" in error.value.problems
+    assert f"threads: saved with {threads}, now {threads + 1}" in error.value.problems
     before, after = (read_json(folder / "state.json") for folder in (FIXTURE / "engine", run))
     assert after["status"] == "failed"
     assert {name: after[name] for name in ("update", "total_updates", "metrics")} == {

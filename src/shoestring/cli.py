@@ -220,7 +220,8 @@ def train(
     run: RunDir,
     on: On = "local",
     limit: Annotated[
-        str | None, typer.Option(metavar="DURATION", help="End this session, saved, within 90s, 20m or 1.5h.")
+        str | None,
+        typer.Option(metavar="DURATION", help="Save and end this session within this time, e.g. 90s, 20m or 1.5h."),
     ] = None,
     disk: Annotated[
         str | None,
@@ -274,7 +275,9 @@ def evaluate(
             autocompletion=completion.recipe,
         ),
     ] = None,
-    limit: Annotated[str | None, typer.Option(metavar="DURATION", help="Give up after 90s, 20m or 1.5h.")] = None,
+    limit: Annotated[
+        str | None, typer.Option(metavar="DURATION", help="Give up after this time, e.g. 90s, 20m or 1.5h.")
+    ] = None,
     set_: Set = None,
     as_json: Json = False,
 ) -> None:

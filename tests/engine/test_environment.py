@@ -22,9 +22,9 @@ def test_differences_name_both_values(current):
     saved = current | {"torch": "2.6.0", "micro_batch": 8}
     saved.pop("threads")
     assert differences(saved, current) == [
-        "micro_batch: saved under 8, here 4",
-        f"threads: saved under None, here {current['threads']}",
-        f"torch: saved under 2.6.0, here {torch.__version__}",
+        "micro_batch: saved with 8, now 4",
+        f"threads: saved with None, now {current['threads']}",
+        f"torch: saved with 2.6.0, now {torch.__version__}",
     ]
 
 

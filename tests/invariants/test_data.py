@@ -166,7 +166,7 @@ def test_changed_data_is_an_error_that_names_it(stream, tmp_path):
         file.write("\n0.5")
     with pytest.raises(UsageError) as raised:
         session(Streamed(stream), tmp_path / "run", {"workers": 0})
-    assert "data order: saved under 45 samples in 5 shards" in str(raised.value)
+    assert "data order: saved with 45 samples in 5 shards" in str(raised.value)
 
 
 class Sentences:

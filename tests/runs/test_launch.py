@@ -87,7 +87,7 @@ def test_moved_run_continues_with_moved_data(tmp_path, monkeypatch):
     with pytest.raises(UsageError, match=r"bars\.csv"):
         shoestring.train("temporal", run="there/run")
     write_bars(tmp_path / "other.csv", price=50.0)
-    with pytest.raises(UsageError, match="content of data: saved under"):
+    with pytest.raises(UsageError, match="content of data: saved with"):
         shoestring.train("temporal", run="there/run", data="other.csv")
     assert shoestring.train("temporal", run="there/run", data="there/bars.csv").status == "finished"
 

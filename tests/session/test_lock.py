@@ -55,7 +55,10 @@ def test_holder_on_another_machine_keeps_the_lock(filesystem, tmp_path):
     if filesystem == "flock":
         with lock.locked(tmp_path):
             return
-    with pytest.raises(UsageError, match="pid 1 on elsewhere") as error, lock.locked(tmp_path):
+    with (
+        pytest.raises(UsageError, match="pid 1 on elsewhere, started at 1970-01-01 00:00:05 UTC") as error,
+        lock.locked(tmp_path),
+    ):
         pass
     assert "if it no longer runs, remove" in error.value.hint
 

@@ -204,10 +204,10 @@ def test_another_model_is_rejected(tmp_path):
 
 def test_another_microbatch_needs_allow_inexact(tmp_path):
     session(Line(), tmp_path, {"micro_batch": 10}, stop="limit", at=2)
-    with pytest.raises(UsageError, match="micro_batch: saved under 10, here 5"):
+    with pytest.raises(UsageError, match="micro_batch: saved with 10, now 5"):
         session(Line(), tmp_path, {"micro_batch": 5})
     assert session(Line(), tmp_path, {"micro_batch": 5}, allow_inexact=True).status == "finished"
-    assert any("micro_batch: saved under 10, here 5" in event["message"] for event in events(tmp_path, "note"))
+    assert any("micro_batch: saved with 10, now 5" in event["message"] for event in events(tmp_path, "note"))
 
 
 def test_events_contain_every_update_once(tmp_path):

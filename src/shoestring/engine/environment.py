@@ -68,7 +68,7 @@ def differences(saved: dict[str, Any], current: dict[str, Any]) -> list[str]:
 def _describe_difference(name: str, saved: object, current: object) -> str:
     if name == "recipe file" and saved and current:
         return f"recipe file: changed since the checkpoint (its digest was {saved} and is {current})"
-    return f"{name}: saved under {saved}, here {current}"
+    return f"{name}: saved with {saved}, now {current}"
 
 
 def require_same(saved: dict[str, Any], current: dict[str, Any], *, allow_inexact: bool) -> list[str]:
@@ -81,7 +81,7 @@ def require_same(saved: dict[str, Any], current: dict[str, Any], *, allow_inexac
         raise UsageError(
             "the run would not continue bit for bit",
             problems=problems,
-            hint="restore what differs, or continue with --allow-inexact: samples and schedule stay the same, but the "
-            "results differ by rounding, and by more if the recipe has changed",
+            hint="restore the saved values, or continue with --allow-inexact: the results then differ by rounding, and "
+            "by more if the recipe or the data has changed",
         )
     return problems

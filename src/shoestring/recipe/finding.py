@@ -75,7 +75,7 @@ def choose(reference: str | object, values: Mapping[str, object]) -> tuple[Loade
     """
     loaded = find(reference)
     options, settings = option_fields(loaded), config.fields(Settings)
-    chosen = config.read(values, {**options, **settings}, f"options of {loaded.name} and settings")
+    chosen = config.read(values, {**options, **settings}, f"options or settings of {loaded.name}")
     loaded = loaded.replace(**{name: value for name, value in chosen.items() if name in options})
     return loaded, Settings(**{name: value for name, value in chosen.items() if name in settings})
 

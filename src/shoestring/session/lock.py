@@ -6,6 +6,7 @@ import os
 import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
+from datetime import UTC, datetime
 from pathlib import Path
 
 from shoestring.checkpoint.files import replace
@@ -102,7 +103,15 @@ def _machine_lock() -> Iterator[None]:
 
 
 def _locked_error(run: Path, holder: str, hint: str) -> UsageError:
-    return UsageError(f"{run} is being trained by another process ({holder or 'unknown'})", hint=hint)
+    return UsageError(f"{run} is being trained by another process ({_describe(holder)})", hint=hint)
+
+
+def _describe(holder: str) -> str:
+    """Return the holder's name for a message, with its start time in UTC."""
+    name, _, started = holder.partition(", begun ")
+    if not started.isdecimal():
+        return holder or "unknown"
+    return f"{name}, started at {datetime.fromtimestamp(int(started), UTC):%Y-%m-%d %H:%M:%S} UTC"
 
 
 def _own_name() -> str:

@@ -39,7 +39,10 @@ def load_parts(
         try:
             stat = file.stat()
         except OSError as error:
-            raise DataError(f"{file} cannot be read: {error.strerror}", hint="use a CSV file of bars") from error
+            raise DataError(
+                f"{file} cannot be read: {error.strerror}",
+                hint="if the file has moved, pass its new path: --set data=PATH",
+            ) from error
         version = stat.st_mtime_ns, stat.st_size
     datasets, notes = _load_cached(file, version, seq_len, horizon, threshold, fold, on_bad_rows)
     return dict(datasets), notes
