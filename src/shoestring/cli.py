@@ -348,7 +348,7 @@ def _answer(facts: Any, as_json: bool, screen: Callable[[], Any]) -> None:
         return
     from rich.console import Console
 
-    Console(highlight=False).print(screen())
+    Console(highlight=False).print(screen(), crop=False)  # commands stay on one line, however long
 
 
 def _print_error(error: Exception) -> None:

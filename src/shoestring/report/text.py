@@ -32,5 +32,5 @@ def _comparison(answer: Comparison) -> str:
 def _plain(content: RenderableType) -> str:
     console = Console(file=StringIO(), width=WIDTH, color_system=None, highlight=False)
     with console.capture() as capture:
-        console.print(content)
+        console.print(content, crop=False)
     return "\n".join(line.rstrip() for line in capture.get().splitlines())

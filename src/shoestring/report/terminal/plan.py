@@ -71,8 +71,8 @@ def screen(plan: Plan) -> RenderableType:
     return Group(_answer(plan), Text(), rows)
 
 
-def _answer(plan: Plan) -> Text:
-    """Return whether the run fits, how long it takes, and what to type next."""
+def _answer(plan: Plan) -> RenderableType:
+    """Return whether the run fits, how long it takes, and what to type next, on one line that can be pasted."""
     device = plan.target.device
     place = (
         f"{plan.target.name} ({device.title}, {bytes_text(device.memory_bytes)}; "
@@ -89,12 +89,14 @@ def _answer(plan: Plan) -> Text:
             f"{limit.text(limit.needs)} of {limit.name}, but {limit.text(limit.has)} is available" for limit in broken
         )
         text.append(f": it needs {needs}.")
-        following = "With these changes it is predicted to fit; plan again with" if plan.next_command else ""
+        following = "With these changes it is predicted to fit; plan again with"
     if plan.next_command:
-        text.append(f" {following}\n")
-        text.append(f"  {plan.next_command}", style="bold")
-    elif not plan.fits:
+        text.append(f" {following}")
+        return Group(text, Text(f"  {plan.next_command}", style="bold", no_wrap=True, overflow="ignore"))
+    if not plan.fits:
         text.append(" No change of options or settings that the plan tried makes it fit.")
+    elif not plan.facts.samples:
+        text.append(" The recipe has no data(), so it can be planned but not trained.")
     return text
 
 
