@@ -108,7 +108,7 @@ def test_plan_without_fit_names_changes(run_command, mine, monkeypatch):
     assert "to make it fit  GPU memory: a device with" in out and len(out.splitlines()) <= 25
     _, out, _ = run_command("plan", "temporal", "--on", "t4", "--disk", "28MiB")
     assert "temporal does not fit on t4" in out and "disk" in out
-    command = "  shoestring plan temporal --on t4 --set light_weights=fp16"
+    command = "  shoestring plan temporal --on t4 --disk 29.360128MB --set light_weights=fp16"
     assert command in out.splitlines()
     monkeypatch.setenv("COLUMNS", "40")
     assert command in run_command("plan", "temporal", "--on", "t4", "--disk", "28MiB")[1].splitlines()

@@ -124,13 +124,31 @@ def test_phases_have_shell_commands(temporal):
 def test_long_run_has_a_pilot_of_about_an_hour():
     loaded = find("temporal").replace(epochs=100, seed=3)
     planned = phases(
-        loaded, Settings(micro_batch=64), "t4", samples=100_000, update_seconds=0.5, total_seconds=100_000 / 256 * 50
+        loaded,
+        Settings(micro_batch=64),
+        targets.find("t4"),
+        samples=100_000,
+        update_seconds=0.5,
+        total_seconds=100_000 / 256 * 50,
     )
     pilot = next(phase for phase in planned if phase.name == "pilot")
     assert 3600 < pilot.seconds < 4000
     words = shlex.split(pilot.command)
     assert {"epochs=100", "seed=3", "micro_batch=64"} < set(words)
     assert any(word.startswith("subset=") for word in words)
+
+
+def test_commands_have_the_limits_of_the_plan():
+    target = targets.find("kaggle-t4")
+    for seconds, size, flags in (
+        (None, None, []),
+        (9 * 3600, 15 * 10**9, ["--limit", "9h", "--disk", "15GB"]),
+        (100, 20_131_000, ["--limit", "100s", "--disk", "20.131MB"]),
+    ):
+        limited = targets.with_limits(target, session_seconds=seconds, disk_bytes=size)
+        *_, run = phases(find("temporal"), Settings(), limited, samples=670, update_seconds=0.01, total_seconds=1.0)
+        command = shlex.split(run.command)
+        assert command == ["shoestring", "train", "temporal", "--run", "runs/temporal", "--on", "kaggle-t4", *flags]
 
 
 def test_notebook_html_has_no_scripts(temporal):

@@ -8,6 +8,8 @@ from pathlib import Path
 from typing import Any
 
 from shoestring import config
+from shoestring.hardware import targets
+from shoestring.hardware.catalog import Platform, Target
 from shoestring.plan.sessions import START_SECONDS, STOP_SECONDS
 from shoestring.recipe.finding import find
 from shoestring.recipe.options import LoadedRecipe
@@ -34,7 +36,7 @@ class Phase:
 def phases(
     loaded: LoadedRecipe,
     requested: Settings,
-    on: str,
+    target: Target,
     *,
     samples: int | None,
     update_seconds: float | None,
@@ -51,7 +53,7 @@ def phases(
         planned.append(
             Phase(
                 name="smoke test",
-                command=_command("train", loaded, requested, on, "smoke", {"epochs": 1, **part}),
+                command=_command("train", loaded, requested, target, "smoke", {"epochs": 1, **part}),
                 seconds=None
                 if update_seconds is None
                 else overhead + update_seconds * -(-smoke // loaded.effective_batch),
@@ -65,7 +67,7 @@ def phases(
         planned.append(
             Phase(
                 name="pilot",
-                command=_command("train", loaded, requested, on, "pilot", {"subset": pilot}),
+                command=_command("train", loaded, requested, target, "pilot", {"subset": pilot}),
                 seconds=overhead + total_seconds * pilot / samples,
                 tells="checks that the model learns, with the whole schedule on a stratified part of the data",
             )
@@ -73,7 +75,7 @@ def phases(
     planned.append(
         Phase(
             name="full run",
-            command=_command("train", loaded, requested, on, "", {}),
+            command=_command("train", loaded, requested, target, "", {}),
             seconds=None if total_seconds is None else overhead + total_seconds,
             tells="runs the whole training; the same command continues the run in the next session",
         )
@@ -81,13 +83,13 @@ def phases(
     return planned
 
 
-def plan_command(loaded: LoadedRecipe, requested: Settings, on: str, changes: Mapping[str, Any]) -> str:
+def plan_command(loaded: LoadedRecipe, requested: Settings, target: Target, changes: Mapping[str, Any]) -> str:
     """Return the command line that plans `loaded` with `changes` of its options and settings; empty for an object."""
-    return "" if loaded.is_live else _command("plan", loaded, requested, on, "", changes)
+    return "" if loaded.is_live else _command("plan", loaded, requested, target, "", changes)
 
 
 def _command(
-    verb: str, loaded: LoadedRecipe, requested: Settings, on: str, suffix: str, changes: Mapping[str, Any]
+    verb: str, loaded: LoadedRecipe, requested: Settings, target: Target, suffix: str, changes: Mapping[str, Any]
 ) -> str:
     """Return a command line for a shell."""
     default = find(loaded.reference).options
@@ -98,11 +100,28 @@ def _command(
     words = ["shoestring", verb, _reference(loaded)]
     if verb == "train":
         words += ["--run", str(Path("runs", f"{name}-{suffix}" if suffix else name))]
-    if on != "local":
-        words += ["--on", on]
+    if target.name != "local":
+        words += ["--on", target.name]
+    words += _limit_flags(target)
     for key, value in {**config.as_json(options), **settings, **config.as_json(changes)}.items():
         words += ["--set", f"{key}={value}"]
     return shlex.join(words)
+
+
+def _limit_flags(target: Target) -> list[str]:
+    """Return `--limit` and `--disk` for the limits of a target that are not its platform's own."""
+    known = targets.known().get(target.name)
+    if known is None or target.platform is None or target.platform == known.platform:
+        return []
+    own = known.platform or Platform(name="", title="")
+    flags = []
+    if target.platform.session_hours not in (None, own.session_hours):
+        hours = target.platform.session_hours
+        flags += ["--limit", f"{hours:g}h" if float(f"{hours:g}") == hours else f"{hours * 3600:.12g}s"]
+    if target.platform.disk_bytes not in (None, own.disk_bytes):
+        size = target.platform.disk_bytes
+        flags += ["--disk", f"{size // 10**9}GB" if size % 10**9 == 0 else f"{size / 10**6:.12g}MB"]
+    return flags
 
 
 def _reference(loaded: LoadedRecipe) -> str:

@@ -195,7 +195,7 @@ def plan_with(
             phases(
                 loaded,
                 requested,
-                target.name,
+                target,
                 samples=(facts.samples or {}).get("train"),
                 update_seconds=time.predicted.update_seconds,
                 total_seconds=time.predicted.total_seconds,
@@ -226,7 +226,7 @@ def plan_with(
         phases=phases_to_run,
         price=price(target, usd_per_hour),
         alternatives=tuple(_alternative_json(candidate) for candidate in _alternatives(ranked[1:])),
-        next_command=_next_command(loaded, requested, target.name, bounds, proposed, phases_to_run),
+        next_command=_next_command(loaded, requested, target, bounds, proposed, phases_to_run),
     )
 
 
@@ -245,7 +245,7 @@ def _fallback_limits(loaded: LoadedRecipe, settings: Settings, facts: Facts, tar
 def _next_command(
     loaded: LoadedRecipe,
     requested: Settings,
-    on: str,
+    target: Target,
     bounds: Sequence[Limit],
     proposed: Sequence[Proposal],
     phases_to_run: Sequence[Phase],
@@ -260,7 +260,7 @@ def _next_command(
         if change is None:
             return ""
         values |= change.values
-    return plan_command(loaded, requested, on, values)
+    return plan_command(loaded, requested, target, values)
 
 
 def _verdict(bounds: Sequence[Limit], proposed: Sequence[Proposal]) -> Verdict:

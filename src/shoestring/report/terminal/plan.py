@@ -89,12 +89,12 @@ def _answer(plan: Plan) -> RenderableType:
             f"{limit.text(limit.needs)} of {limit.name}, but {limit.text(limit.has)} is available" for limit in broken
         )
         text.append(f": it needs {needs}.")
-        following = "With these changes it is predicted to fit; plan again with"
+        following = "To plan it with changes that are predicted to fit, type"
     if plan.next_command:
         text.append(f" {following}")
         return Group(text, Text(f"  {plan.next_command}", style="bold", no_wrap=True, overflow="ignore"))
     if not plan.fits:
-        text.append(" No change of options or settings that the plan tried makes it fit.")
+        text.append(" No single change that the plan tried makes it fit; several together may (see --full).")
     elif not plan.facts.samples:
         text.append(" The recipe has no data(), so it can be planned but not trained.")
     return text
@@ -151,7 +151,7 @@ def _sessions_text(plan: Plan) -> str:
     if not plan.sessions or plan.hours is None:
         return "unknown"
     platform = plan.target.platform
-    limit = f" of at most {platform.session_hours:g} h" if platform and platform.session_hours else ""
+    limit = f" of at most {seconds_text(platform.session_hours * 3600)}" if platform and platform.session_hours else ""
     weeks = ""
     if len(plan.weeks) > 1 and platform:
         weeks = f", over {len(plan.weeks)} weeks with a quota of {platform.weekly_gpu_hours:g} h each"
