@@ -154,26 +154,32 @@ def test_model_without_blocks_has_no_fallback():
     assert next_step("update", state.sizes, state.limits()) is None
 
 
-def test_step_fallback_changes_the_kernel_first(tmp_path):
-    failing = iter([True, True, False])
+def failing_optimizer(failures):
+    """A class of optimizer whose steps run out of memory where `failures` is true, and succeed afterwards."""
+    remaining = iter(failures)
 
     class Step(torch.optim.SGD):
         def __init__(self, parameters, lr):
             super().__init__(parameters, lr=lr, foreach=True)
 
         def step(self, closure=None):
-            if next(failing, False):
+            if next(remaining, False):
                 raise MemoryError("no memory")
             return super().step(closure)
 
-    session(Stacked(optimizer=Step), tmp_path, {"micro_batch": 4}, stop="limit", at=6)
+    return Step
+
+
+def test_step_fallback_changes_the_kernel_first(tmp_path):
+    optimizer = failing_optimizer([True, True, False])
+    session(Stacked(optimizer=optimizer), tmp_path, {"micro_batch": 4}, stop="limit", at=6)
     assert [event["done"] for event in events(tmp_path, "oom")] == [
         "the optimizer updates one tensor at a time",
         "microbatch 2",
     ]
     foreach_values = []
 
-    class RecordingStep(Step):
+    class RecordingStep(optimizer):
         def step(self, closure=None):
             foreach_values.append(self.param_groups[0]["foreach"])
             return super().step(closure)
@@ -208,18 +214,8 @@ def test_batch_norm_keeps_the_microbatch_at_two(tmp_path):
             blocks = [nn.Sequential(nn.Linear(4, 4), nn.BatchNorm1d(4)) for _ in range(3)]
             return nn.Sequential(nn.Linear(3, 4), *blocks)
 
-    failing = iter([True, False])
-
-    class Step(torch.optim.SGD):
-        def __init__(self, parameters, lr):
-            super().__init__(parameters, lr=lr, foreach=True)
-
-        def step(self, closure=None):
-            if next(failing, False):
-                raise MemoryError("no memory")
-            return super().step(closure)
-
-    recipe = Normed(lambda model, samples: all(recomputed_blocks(model)[1:]), Step)
+    optimizer = failing_optimizer([True, False])
+    recipe = Normed(lambda model, samples: all(recomputed_blocks(model)[1:]), optimizer)
     assert session(recipe, tmp_path, {"micro_batch": 4}).status == "finished"
     assert [event["done"] for event in events(tmp_path, "oom")] == [
         "microbatch 2",

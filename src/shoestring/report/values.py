@@ -55,10 +55,6 @@ def count(value: object) -> str:
     return UNKNOWN if parsed is None else count_text(round(parsed))
 
 
-def plural(amount: int, word: str) -> str:
-    return f"{count(amount)} {word}" if amount == 1 else f"{count(amount)} {word}s"
-
-
 def size(value: object) -> str:
     parsed = number(value)
     return UNKNOWN if parsed is None else bytes_text(parsed)

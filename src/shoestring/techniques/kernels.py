@@ -17,7 +17,7 @@ _FLAGS = ("foreach", "fused")
 def choose(optimizer: Optimizer, kernel: Kernel | None, *, foreach_by_default: bool = False) -> None:
     """Set the flags of every parameter group, before the first step, which creates the states.
 
-    With None the recipe's choice or else torch's default applies. With `many_by_default` the default is the one that
+    With None the recipe's choice or else torch's default applies. With `foreach_by_default` the default is the one that
     torch has on CUDA, for simulated parameters that torch does not recognize as CUDA parameters.
 
     Raises UsageError for a kernel that the optimizer does not have.

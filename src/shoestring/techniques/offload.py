@@ -100,7 +100,7 @@ class HostOptimizer:
 
 
 def block_parameters_on_host(model: nn.Module, blocks: Sequence[nn.Module]) -> set[nn.Parameter]:
-    """Return the parameters of `blocks`, which `bring` needs in host memory.
+    """Return the parameters of `blocks`, which `copy_weights_on_use` needs in host memory.
 
     Raises UsageError if there are no blocks, or if a block shares a weight with a module outside of all blocks, which
     would need the weight both on the device and in host memory.
@@ -127,7 +127,9 @@ def block_parameters_on_host(model: nn.Module, blocks: Sequence[nn.Module]) -> s
 def move(model: nn.Module, recipe: object, settings: Settings, device: torch.device) -> None:
     """Move the model to `device`, except the weights that `offload=parameters` copies there when they are needed.
 
-    For training on a CPU nothing is offloaded. Call it before checkpointing. Raises UsageError as `at_home` does.
+    For training on a CPU nothing is offloaded. Call it before checkpointing.
+
+    Raises UsageError as `block_parameters_on_host` does.
     """
     if settings.offload != "parameters" or device == HOST:
         model.to(device)

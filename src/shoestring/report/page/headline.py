@@ -12,13 +12,13 @@ from shoestring.report.values import (
     lookup,
     metric_text,
     numbers,
-    plural,
     share,
     size,
     timestamp,
     words,
 )
 from shoestring.session.ledger import SessionRecord
+from shoestring.units import plural
 
 
 def headline(run: Run, session_records: list[SessionRecord]) -> Markup:

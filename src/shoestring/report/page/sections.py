@@ -14,7 +14,6 @@ from shoestring.report.values import (
     label,
     lookup,
     number,
-    plural,
     share,
     size,
     timestamp,
@@ -22,6 +21,7 @@ from shoestring.report.values import (
     words,
 )
 from shoestring.session.ledger import SessionRecord
+from shoestring.units import plural
 
 _METRIC_FIGURES = 8
 

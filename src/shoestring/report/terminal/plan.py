@@ -1,9 +1,10 @@
 """A plan in a terminal: one sentence and a summary, or everything that is known."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from rich.console import Group, RenderableType
+from rich.table import Table
 from rich.text import Text
 
 from shoestring.estimate.memory import MemoryPart
@@ -25,13 +26,7 @@ def summary(plan: Plan, full: str = "--full") -> RenderableType:
 
     `full` is the way to print everything, for the last line.
     """
-    rows = grid()
-    rows.add_row("settings", f"{settings_text(plan.settings.json())}; {_accumulation(plan)}")
-    rows.add_row("memory", memory_text(plan.memory))
-    rows.add_row("", memory_bars(_largest_parts(plan)))
-    rows.add_row("time", _time_text(plan))
-    rows.add_row("sessions", _sessions_text(plan))
-    rows.add_row("disk", _disk_text(plan))
+    rows = _rows(plan, _largest_parts(plan))
     shares = [Text(f"{limit.name} {limit.share:.0%}", style="" if limit.holds else "bold red") for limit in plan.limits]
     rows.add_row("limits used", Text(" · ").join(shares))
     for name, lines in (("to make it fit", plan.changes), ("notes", plan.facts.notes)):
@@ -42,13 +37,7 @@ def summary(plan: Plan, full: str = "--full") -> RenderableType:
 
 def screen(plan: Plan) -> RenderableType:
     """Return the sentence and all of the plan: limits, reasons, alternatives, proposals and the phases of the run."""
-    rows = grid()
-    rows.add_row("settings", f"{settings_text(plan.settings.json())}; {_accumulation(plan)}")
-    rows.add_row("memory", memory_text(plan.memory))
-    rows.add_row("", memory_bars(sorted(plan.memory.parts, key=lambda part: -part.bytes)))
-    rows.add_row("time", _time_text(plan))
-    rows.add_row("sessions", _sessions_text(plan))
-    rows.add_row("disk", _disk_text(plan))
+    rows = _rows(plan, sorted(plan.memory.parts, key=lambda part: -part.bytes))
     if plan.cost_usd is not None and plan.price and plan.price.usd_per_hour:
         rows.add_row("cost", f"{plan.cost_usd:.2f} US$ at {_price_text(plan)}")
     rows.add_row("limits", _limits(plan))
@@ -69,6 +58,18 @@ def screen(plan: Plan) -> RenderableType:
         # The command is one line that can be pasted, even if the terminal wraps it.
         rows.add_row(phase.name, Text(f"{phase.tells}{time}\n{phase.command}", overflow="fold"))
     return Group(_answer(plan), Text(), rows)
+
+
+def _rows(plan: Plan, parts: Sequence[MemoryPart]) -> Table:
+    """Return the rows that the summary and the whole plan have in common, with bars for `parts` of the memory."""
+    rows = grid()
+    rows.add_row("settings", f"{settings_text(plan.settings.json())}; {_accumulation(plan)}")
+    rows.add_row("memory", memory_text(plan.memory))
+    rows.add_row("", memory_bars(parts))
+    rows.add_row("time", _time_text(plan))
+    rows.add_row("sessions", _sessions_text(plan))
+    rows.add_row("disk", _disk_text(plan))
+    return rows
 
 
 def _answer(plan: Plan) -> RenderableType:
