@@ -6,7 +6,7 @@ The functions import what they need, so that `shoestring --help` and `import sho
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from shoestring.plan.estimate import Estimate
     from shoestring.plan.plan import Plan
     from shoestring.runs.evaluate import Evaluation
-    from shoestring.train.loop import Outcome
+    from shoestring.session.outcome import Outcome
 
 
 def recipes(recipe: str | None = None) -> list[dict[str, Any]]:
@@ -162,6 +162,42 @@ def train(
         allow_inexact=allow_inexact,
     )
     return launch(recipe, values, request, plan)
+
+
+def train_supervised(
+    work: Callable[[], int],
+    *,
+    recipe: str,
+    run: str | Path,
+    on: str = "local",
+    limit_seconds: float | None = None,
+    started: float | None = None,
+) -> Outcome:
+    """Run `work`, which calls `train` and returns an exit status, in a child process that is killed at the limit.
+
+    Returns the outcome of a session that had to be ended at its limit. If the child ends by itself, this process exits
+    with its status. This process must not have imported torch. The other arguments are those of `train`.
+
+    Raises UsageError for an unknown target, RunError if the child was killed by another process.
+    """
+    from shoestring.runs.supervised import train_supervised
+    from shoestring.session.stored import resume_command
+
+    return train_supervised(
+        work,
+        Path(run),
+        on=on,
+        limit_seconds=limit_seconds,
+        started=time.monotonic() if started is None else started,
+        resume_command=resume_command(recipe, Path(run), on),
+    )
+
+
+def process_started() -> float:
+    """Return when this process started, as a value of `time.monotonic()`."""
+    from shoestring.processes import started_at
+
+    return started_at()
 
 
 def evaluate(

@@ -9,7 +9,6 @@ import json
 import logging
 import os
 import sys
-import time
 from collections.abc import Callable
 from dataclasses import asdict
 from pathlib import Path
@@ -242,17 +241,28 @@ def train(
     """
     from shoestring.report.terminal.outcome import screen
 
-    outcome = api.train(
-        recipe,
-        run=run,
-        on=on,
-        limit_seconds=_parsed("--limit", limit, parse_seconds),
-        disk_bytes=_parsed("--disk", disk, parse_bytes),
-        allow_inexact=allow_inexact,
-        started=_process_started(),
+    options: dict[str, Any] = {
+        "run": run,
+        "on": on,
+        "limit_seconds": _parsed("--limit", limit, parse_seconds),
+        "started": api.process_started(),  # the limit of a session includes the time of the imports
+    }
+    arguments: dict[str, Any] = {
+        "disk_bytes": _parsed("--disk", disk, parse_bytes),
+        "allow_inexact": allow_inexact,
         **_values(api.train, set_),
-    )
-    _answer(asdict(outcome), as_json, lambda: screen(outcome, recipe, run))
+    }
+
+    def print_outcome(outcome: Any) -> None:
+        _answer(asdict(outcome), as_json, lambda: screen(outcome, recipe, run))
+
+    def train_and_print() -> None:
+        print_outcome(api.train(recipe, **options, **arguments))
+
+    if "torch" in sys.modules:  # part of another Python program
+        train_and_print()
+    else:
+        print_outcome(api.train_supervised(lambda: _status_of(train_and_print), recipe=recipe, **options))
 
 
 @app.command(epilog=_examples("evaluate runs/temporal", "evaluate runs/legal/best --set data=judgments/ --json"))
@@ -306,14 +316,22 @@ def main() -> None:
     logging.getLogger("bitsandbytes").setLevel(logging.ERROR)
     if os.environ.get(completion.VARIABLE) == "complete_bash":
         completion.complete_in_bash(app, os.environ)
+    sys.exit(_status_of(app))
+
+
+def _status_of(command: Callable[[], object]) -> int:
+    """Run a command and return its exit status. An error is printed."""
     try:
-        app()
+        command()
     except ShoestringError as error:
         _print_error(error)
-        sys.exit(error.status)
+        return error.status
     except OSError as error:
         _print_error(error)
-        sys.exit(1)
+        return 1
+    except SystemExit as error:
+        return error.code if isinstance(error.code, int) else int(error.code is not None)
+    return 0
 
 
 def _parsed(name: str, text: str | None, parse: Callable[[str], T]) -> T | None:
@@ -363,10 +381,3 @@ def _progress(text: str) -> Any:
 
     console = Console(stderr=True)
     return console.status(f"{text} …") if console.is_terminal else nullcontext()
-
-
-def _process_started() -> float:
-    """Return when this process started, by the monotonic clock: a session's limit includes the time of the imports."""
-    import psutil
-
-    return time.monotonic() - (time.time() - float(psutil.Process().create_time()))

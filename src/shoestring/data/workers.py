@@ -17,7 +17,7 @@ from typing import Any
 import torch
 from torch.utils.data import DataLoader
 
-from shoestring.data import orphans
+from shoestring import processes
 from shoestring.data.batches import SampleRandomness, fetch
 from shoestring.errors import RunError
 
@@ -148,7 +148,7 @@ class _InitWorker:
         os.setpgid(0, 0)
         signal.signal(signal.SIGINT, signal.SIG_IGN)
         # After a SIGKILL training cannot end them.
-        orphans.exit_with_parent(self._parent)
+        processes.exit_with_parent(self._parent)
 
 
 def _tracking_context(processes: list[BaseProcess]) -> Any:

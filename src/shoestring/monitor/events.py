@@ -27,6 +27,7 @@ import math
 import os
 import time
 from collections.abc import Iterable, Iterator, Mapping
+from contextlib import suppress
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
@@ -34,6 +35,9 @@ from typing import Any, Self
 from shoestring.checkpoint.files import is_disk_full
 
 Event = dict[str, Any]
+
+_TAIL_BYTES = 1 << 20
+"""More than any event: what is read of the end of a record to find the last one."""
 
 _REPEATABLE = ("progress", "evaluation", "save")
 
@@ -46,8 +50,9 @@ class Events:
     fails, but not when the process does.
     """
 
-    def __init__(self, path: Path) -> None:
-        self.session = 1 + max((event["session"] for event in read(path)), default=0)
+    def __init__(self, path: Path, session: int | None = None) -> None:
+        """`session` is the number of a session that has recorded its start; by default a new one begins."""
+        self.session = session or 1 + max((event["session"] for event in read(path)), default=0)
         self._file = os.open(path, os.O_RDWR | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o644)
         size = os.fstat(self._file).st_size
         self.lost = 0
@@ -87,6 +92,19 @@ class Events:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self.close()
+
+
+def append_stop(path: Path, **fields: Any) -> None:
+    """Record the end of a session that could not record it, with the fields of a `stop` event.
+
+    Nothing is written if the session has not recorded its start. Disk errors are ignored.
+    """
+    with suppress(OSError):
+        size = path.stat().st_size
+        events = list(read(path, max(0, size - _TAIL_BYTES)))
+        if events and events[-1]["event"] != "stop":
+            with Events(path, session=events[-1]["session"]) as record:
+                record.emit("stop", **fields)
 
 
 def read(path: Path, offset: int = 0) -> Iterator[Event]:

@@ -80,7 +80,7 @@ class Candidates:
         if not self.loaded.reference or settings in self._cache or settings in self._pending:
             return
         if self._background_tracer is None:
-            self._background_tracer = Tracer(self.loaded)
+            self._background_tracer = Tracer(self.loaded, self.tracer.stored)
             self._thread = ThreadPoolExecutor(1, thread_name_prefix="tracing")
         self._pending[settings] = self._thread.submit(
             candidate, self._background_tracer, self.loaded, self.target, settings, calibration=self.calibration

@@ -24,7 +24,7 @@ from shoestring.recipe.options import LoadedRecipe
 from shoestring.renamed import instance_attributes_of
 from shoestring.settings import Settings
 from shoestring.techniques import fallbacks
-from shoestring.trace import Tracer
+from shoestring.trace import StoredTraces, Tracer
 from shoestring.trace.record import Facts
 
 Verdict = Literal["fits", "fits with changes", "does not fit"]
@@ -139,17 +139,19 @@ def make_plan(
     thorough: bool = False,
     usd_per_hour: float | None = None,
     calibration: Calibration | None = None,
+    stored: StoredTraces | None = None,
 ) -> Plan:
     """Plan `loaded` for `target`; the settings that `requested` fixes stay fixed.
 
     A thorough plan also has phases and proposals: changes to the training result or to the requested settings, with
     their costs as far as computing them does not take longer than the plan. `usd_per_hour` is the price of one GPU and
-    replaces the list price; `calibration` is the measurement of a run on the same device.
+    replaces the list price; `calibration` is the measurement of a run on the same device; `stored` has traces of a plan
+    that was interrupted.
 
     Raises TraceError if a training step of the model cannot be traced, and UsageError if the data is invalid or the
     model does not support the requested settings.
     """
-    with Tracer(loaded) as tracer:
+    with Tracer(loaded, stored) as tracer:
         return plan_with(
             tracer, loaded, target, requested, thorough=thorough, usd_per_hour=usd_per_hour, calibration=calibration
         )

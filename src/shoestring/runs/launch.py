@@ -8,8 +8,8 @@ import time
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING
 
+from shoestring.checkpoint.files import remove
 from shoestring.errors import RunError, UsageError
 from shoestring.hardware import targets
 from shoestring.hardware.catalog import Target
@@ -17,14 +17,17 @@ from shoestring.plan.plan import Plan, make_plan
 from shoestring.recipe.contract import require_data
 from shoestring.recipe.finding import choose
 from shoestring.recipe.options import LoadedRecipe
+from shoestring.runs.supervised import session_seconds, write_pause
+from shoestring.session.deadline import Deadline
 from shoestring.session.directory import RunDirectory
-from shoestring.session.stored import StoredPlan, StoredState
+from shoestring.session.outcome import Outcome
+from shoestring.session.signals import StopSignals
+from shoestring.session.stop import SessionOver, Stop
+from shoestring.session.stored import StoredPlan, resume_command
 from shoestring.settings import Settings
 from shoestring.techniques.trainable import require_trainable
+from shoestring.trace import StoredTraces
 from shoestring.units import bytes_text
-
-if TYPE_CHECKING:
-    from shoestring.train.loop import Outcome
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -46,24 +49,36 @@ class LaunchRequest:
 
 def launch(
     recipe: str | object, values: Mapping[str, object], request: LaunchRequest, plan: Plan | None = None
-) -> "Outcome":
+) -> Outcome:
     """Implement `shoestring.train`, with options and settings in `values`."""
-    target = _local_target(request.on)
+    starting_seconds = time.monotonic() - request.started
     directory = RunDirectory(request.run)
-    directory.create()
-    with directory.locked():
-        stored = directory.plan()
-        if stored is None:
-            loaded, settings = _start_run(directory, recipe, plan, target, values)
-        else:
-            loaded, settings = _continue_run(stored, directory, recipe, values)
-            state = directory.state()
-            if state and state.status == "finished":
-                _print_message(
-                    f"the run in {directory.path} is finished; see its report with: shoestring report {directory.path}"
-                )
-                return _stored_outcome(state)
-        return _train(loaded, settings, directory, target, request)
+    with StopSignals() as signals:
+        target = _local_target(request.on)
+        limit_seconds = session_seconds(target.platform, request.limit_seconds)
+        stop = Stop(deadline=Deadline(limit_seconds, started=request.started), signals=signals)
+        stop.deadline.reserve(starting_seconds)
+        directory.create()
+        with directory.locked():
+            try:
+                with stop.interrupting():
+                    loaded, settings = _start_or_continue(directory, recipe, plan, target, values, stop)
+                    state = directory.state()
+                if state and state.status == "finished":
+                    _print_message(
+                        f"the run in {directory.path} is finished; see its report with: "
+                        f"shoestring report {directory.path}"
+                    )
+                    return state.outcome()
+                return _train(loaded, settings, directory, target, request, stop)
+            except SessionOver as over:
+                return write_pause(directory, over.reason, _resume_command(recipe, request)).outcome()
+
+
+def _resume_command(recipe: str | object, request: LaunchRequest) -> str:
+    if isinstance(recipe, str):
+        return resume_command(recipe, request.run, request.on)
+    return f"run the script that started {request.run} again"
 
 
 def _local_target(on: str) -> Target:
@@ -77,12 +92,28 @@ def _local_target(on: str) -> Target:
     return dataclasses.replace(local, platform=target.platform)
 
 
+def _start_or_continue(
+    directory: RunDirectory,
+    recipe: str | object,
+    plan: Plan | None,
+    target: Target,
+    values: Mapping[str, object],
+    stop: Stop,
+) -> tuple[LoadedRecipe, Settings]:
+    """Return the recipe and the settings of a new run, or of the run in `directory`."""
+    stored = directory.plan()
+    if stored is None:
+        return _start_run(directory, recipe, plan, target, values, stop)
+    return _continue_run(stored, directory, recipe, values)
+
+
 def _start_run(
     directory: RunDirectory,
     recipe: str | object,
     plan: Plan | None,
     target: Target,
     values: Mapping[str, object],
+    stop: Stop,
 ) -> tuple[LoadedRecipe, Settings]:
     """Plan a new run unless `plan` is for this device, and write its plan.json."""
     if plan is not None:
@@ -95,8 +126,8 @@ def _start_run(
     if plan is None or plan.target.device.name != target.device.name:
         if target.device.kind == "cpu":  # on a GPU the plan's allocator has to be known before torch is imported
             # The child process that traces the update inherits the imported modules.
-            importlib.import_module("shoestring.train.loop")
-        new_plan = make_plan(loaded, target, settings)
+            _import_training(stop)
+        new_plan = make_plan(loaded, target, settings, stored=StoredTraces(directory.planning_file, loaded))
         if plan is not None:
             _print_message(_describe_replanning(plan, new_plan))
         plan = new_plan
@@ -107,7 +138,15 @@ def _start_run(
             hint="choose other settings or options; shoestring plan shows which ones fit",
         )
     StoredPlan.from_recipe(loaded, plan.json()).write(directory.plan_file)
+    remove(directory.planning_file)
     return loaded, plan.settings
+
+
+def _import_training(stop: Stop) -> None:
+    """Import torch and the training loop. What that takes is the measure of other imports and of leaving Python."""
+    started = time.monotonic()
+    importlib.import_module("shoestring.train.loop")
+    stop.deadline.reserve(time.monotonic() - started)
 
 
 def _continue_run(
@@ -131,23 +170,19 @@ def _continue_run(
     return loaded, reopened.settings
 
 
-def _stored_outcome(state: StoredState) -> "Outcome":
-    """Return the outcome that is stored in state.json."""
-    from shoestring.train.loop import Outcome
-
-    return Outcome(**{field.name: getattr(state, field.name) for field in dataclasses.fields(Outcome)})
-
-
 def _train(
-    loaded: LoadedRecipe, settings: Settings, directory: RunDirectory, target: Target, request: LaunchRequest
-) -> "Outcome":
+    loaded: LoadedRecipe,
+    settings: Settings,
+    directory: RunDirectory,
+    target: Target,
+    request: LaunchRequest,
+    stop: Stop,
+) -> Outcome:
     if settings.allocator == "expandable" and target.device.kind == "cuda":
         _enable_expandable_segments()
+    _import_training(stop)
     import torch
 
-    from shoestring.session.deadline import Deadline
-    from shoestring.session.signals import StopSignals
-    from shoestring.session.stop import SessionOver, Stop
     from shoestring.train.loop import train
     from shoestring.train.request import SessionRequest
 
@@ -162,27 +197,20 @@ def _train(
             f"this machine has {target.device.title}, but this torch ({torch.__version__}) cannot use it",
             hint="install a CUDA build of torch for its driver, or train with --on cpu",
         )
-    # The platform's present limits, unless the request sets others.
-    platform, limit_seconds, disk_bytes = target.platform, request.limit_seconds, request.disk_bytes
-    if limit_seconds is None and platform and platform.session_hours:
-        limit_seconds = platform.session_hours * 3600
-    if disk_bytes is None and platform:
-        disk_bytes = platform.disk_bytes
-    with StopSignals() as signals:
-        try:
-            session = SessionRequest(
-                loaded=loaded,
-                settings=settings,
-                run=directory,
-                target=request.on,
-                device=device,
-                stop=Stop(deadline=Deadline(limit_seconds, started=request.started), signals=signals),
-                disk_bytes=disk_bytes,
-                allow_inexact=request.allow_inexact,
-            )
-            return train(session, library)
-        except SessionOver:
-            return _stored_outcome(directory.state() or StoredState())
+    disk_bytes = request.disk_bytes
+    if disk_bytes is None and target.platform:  # the platform's present limit
+        disk_bytes = target.platform.disk_bytes
+    session = SessionRequest(
+        loaded=loaded,
+        settings=settings,
+        run=directory,
+        target=request.on,
+        device=device,
+        stop=stop,
+        disk_bytes=disk_bytes,
+        allow_inexact=request.allow_inexact,
+    )
+    return train(session, library)
 
 
 def _enable_expandable_segments() -> None:

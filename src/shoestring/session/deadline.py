@@ -49,6 +49,13 @@ class Deadline:
         self._durations: dict[str, deque[float]] = defaultdict(lambda: deque(maxlen=_MAX_DURATIONS))
         self._longest: dict[str, float] = {}
 
+    def reserve(self, seconds: float) -> None:
+        """Reserve at least `seconds` for stopping, such as the time that starting took on this machine, which shows how
+        slow one-time work is here. The reserve is at most half of the time that remains, so that training can go on.
+        """
+        if (remaining := self.remaining()) is not None:
+            self._margin = max(self._margin, min(seconds, remaining / 2))
+
     def elapsed(self) -> float:
         """Return the seconds since the session started."""
         return self._clock() - self._started

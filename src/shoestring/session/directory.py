@@ -1,6 +1,7 @@
 """A run's directory: its files, its plan and state, and its lock.
 
 plan.json      the plan that was made when the run started
+planning.jsonl the traced updates of a plan that is not complete yet
 state.json     the status (running, paused, finished or failed), the update reached, the next command
 checkpoints/   full checkpoints          light/ best/   weights for use
 events.jsonl   the event log             report.html
@@ -27,6 +28,10 @@ class RunDirectory:
     @property
     def plan_file(self) -> Path:
         return self.path / "plan.json"
+
+    @property
+    def planning_file(self) -> Path:
+        return self.path / "planning.jsonl"
 
     @property
     def state_file(self) -> Path:
@@ -68,8 +73,8 @@ class RunDirectory:
         try:
             self.path.mkdir(parents=True, exist_ok=True)
             # Names that start with a dot are temporary files of an earlier attempt that was killed.
-            names = [entry.name for entry in self.path.iterdir()]
-            unexpected = [name for name in names if name != "lock" and not name.startswith(".")]
+            names = {entry.name for entry in self.path.iterdir() if not entry.name.startswith(".")}
+            unexpected = names - {"lock", self.planning_file.name, self.state_file.name}
         except OSError as error:
             raise UsageError(f"{self.path} cannot be used as a run directory: {error}") from error
         if unexpected and not self.plan_file.exists():

@@ -6,28 +6,44 @@ The handlers only set a flag that the loop polls: a handler that saves could int
 import os
 import signal
 import threading
+import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from types import FrameType, TracebackType
 from typing import Any
 
+STOP_SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
+"""SIGTERM from a scheduler, SIGINT from Ctrl-C, SIGHUP from a terminal that is closed."""
+
+ONE_REQUEST_SECONDS = 2.0
+"""Signals within this time of the first are one request: a terminal, a launcher and `timeout` may each send one."""
+
 
 class StopSignals:
-    """A context in which SIGTERM and SIGINT request a stop at the next poll; a second signal ends the process at once.
+    """A context in which SIGTERM, SIGINT and SIGHUP request a stop at the next poll.
 
-    Ending at once is safe too: the files on disk are always complete. Outside the main thread, where Python cannot
-    install handlers, the context has no effect.
+    A signal more than two seconds after the first ends the process at once. That is safe too, because the files on disk
+    are always complete, but updates after the last checkpoint are lost. A SIGHUP that was ignored before, as under
+    nohup, stays ignored. Outside the main thread, where Python cannot install handlers, the context has no effect.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self.received: str | None = None
+        self.lost = "the updates since the last checkpoint are lost"
+        """What the process loses if it ends at once, for the message."""
+        self._clock = clock
+        self._received_at = 0.0
         self._error: Callable[[str], BaseException] | None = None
         self._previous_handlers: dict[int, Any] = {}
 
     def __enter__(self) -> "StopSignals":
         if threading.current_thread() is threading.main_thread():
-            for number in (signal.SIGTERM, signal.SIGINT):
+            for number in STOP_SIGNALS:
+                if number == signal.SIGHUP and signal.getsignal(number) is signal.SIG_IGN:
+                    continue
                 self._previous_handlers[number] = signal.signal(number, self._receive)
+            # A supervisor starts this process with these signals blocked.
+            signal.pthread_sigmask(signal.SIG_UNBLOCK, STOP_SIGNALS)
         return self
 
     def __exit__(
@@ -51,9 +67,12 @@ class StopSignals:
             self._error = None
 
     def _receive(self, number: int, _: FrameType | None) -> None:
-        if self.received is not None:
+        if self.received is None:
+            self.received, self._received_at = signal.Signals(number).name, self._clock()
+            if self._error is not None:
+                raise self._error(self.received)
+        elif self._clock() - self._received_at > ONE_REQUEST_SECONDS:
+            with suppress(OSError):  # standard error may be closed
+                os.write(2, f"{signal.Signals(number).name}: ending at once; {self.lost}\n".encode())
             signal.signal(number, signal.SIG_DFL)
             os.kill(os.getpid(), number)
-        self.received = signal.Signals(number).name
-        if self._error is not None:
-            raise self._error(self.received)

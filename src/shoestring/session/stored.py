@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import shlex
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -14,6 +15,7 @@ from shoestring.checkpoint.files import write_json
 from shoestring.errors import UsageError
 from shoestring.recipe.finding import choose, find
 from shoestring.recipe.options import LoadedRecipe
+from shoestring.session.outcome import Outcome
 from shoestring.settings import Settings
 
 _COPY_AGAIN = "copy the run again from its source"
@@ -152,6 +154,16 @@ class StoredState:
 
     def write(self, file: Path) -> None:
         write_json(file, dataclasses.asdict(self))
+
+    def outcome(self) -> Outcome:
+        """Return the outcome of the session that wrote this state at its end."""
+        return Outcome(**{field.name: getattr(self, field.name) for field in dataclasses.fields(Outcome)})
+
+
+def resume_command(recipe: str, run: Path, target: str = "local") -> str:
+    """Return the command that continues the run of a recipe, given by its name or path."""
+    options = [] if target == "local" else ["--on", target]
+    return shlex.join(["shoestring", "train", recipe, "--run", str(run), *options])
 
 
 def _read_object(file: Path) -> dict[str, Any] | None:

@@ -11,12 +11,14 @@ import dataclasses
 import faulthandler
 import json
 import logging
+import os
 import signal
 import warnings
 from collections.abc import Mapping
 from typing import Any, TextIO
 
 from shoestring.errors import ShoestringError
+from shoestring.processes import exit_with_parent
 from shoestring.recipe.finding import load
 from shoestring.recipe.options import LoadedRecipe
 from shoestring.settings import Settings
@@ -25,8 +27,10 @@ from shoestring.trace.record import Facts, Trace
 
 def serve(requests: TextIO, responses: TextIO, loaded: LoadedRecipe | None = None) -> None:
     """Respond to each request until the input ends. `loaded` is a recipe that exists only in this process."""
-    # Ctrl-C reaches the whole process group; the parent handles it and kills this process.
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    # Signals may reach the whole process group; the parent handles them and kills this process.
+    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+        signal.signal(number, signal.SIG_IGN)
+    exit_with_parent(os.getppid(), poll=True)  # the parent's thread that started it may end earlier than the parent
     # If torch aborts, the parent reads the line of the recipe's code from the stack on standard error.
     faulthandler.enable(2)
     logging.getLogger("bitsandbytes").setLevel(logging.ERROR)  # as in cli.main

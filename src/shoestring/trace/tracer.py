@@ -23,6 +23,7 @@ from shoestring.hardware.catalog import Device
 from shoestring.recipe.options import LoadedRecipe
 from shoestring.settings import Settings
 from shoestring.trace.record import Facts, Trace
+from shoestring.trace.stored import StoredTraces
 
 _FRAME = re.compile(r'File "(?P<file>[^"]+)", line (?P<line>\d+) in (?P<name>\S+)')
 
@@ -38,8 +39,10 @@ class Tracer:
     child inherits it by `fork` too, since the import takes most of the time.
     """
 
-    def __init__(self, loaded: LoadedRecipe) -> None:
+    def __init__(self, loaded: LoadedRecipe, stored: StoredTraces | None = None) -> None:
+        """`stored` has the traces of an earlier process, and stores those of this one."""
         self._loaded = loaded
+        self.stored = stored
         self._child: _Child | None = None
         self._facts: Facts | None = None
 
@@ -68,18 +71,21 @@ class Tracer:
         the trace keeps the facts of the unchanged recipe. Raises TraceError naming the operator or the line that cannot
         be traced.
         """
-        assert self.facts
-        response = self._request(
-            {
-                "do": "trace",
-                "settings": settings.json(),
-                "accumulate": accumulate,
-                "capability": device.compute_capability,
-                "gpus": gpus,
-                "options": config.as_json(options or {}),
-            }
-        )
-        return Trace.from_json(response["trace"])
+        facts = self.facts
+        request = {
+            "do": "trace",
+            "settings": settings.json(),
+            "accumulate": accumulate,
+            "capability": device.compute_capability,
+            "gpus": gpus,
+            "options": config.as_json(options or {}),
+        }
+        if self.stored and (trace := self.stored.get(facts, request)):
+            return trace
+        trace = Trace.from_json(self._request(request)["trace"])
+        if self.stored:
+            self.stored.add(facts, request, trace)
+        return trace
 
     def close(self) -> None:
         """Kill the child, even while it is handling a request."""
@@ -103,8 +109,8 @@ class Tracer:
                 self._child = _fork(None) if _torch_can_be_shared() else _spawn()
         try:
             response = self._child.request(request)
-        except KeyboardInterrupt:
-            # Otherwise the pending response would be read as the response to the next request.
+        except BaseException:
+            # After an interruption, the pending response would be read as the response to the next request.
             self.close()
             raise
         if response is None:

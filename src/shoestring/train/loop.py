@@ -16,27 +16,15 @@ loop: the data order, the update, the deadline, the checkpoint store (`shoestrin
 """
 
 from contextlib import nullcontext
-from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Literal
 
 from shoestring.engine.determinism import deterministic
+from shoestring.session.outcome import Outcome
 from shoestring.session.stop import SessionOver
 from shoestring.train import steps
 from shoestring.train.record import Record
 from shoestring.train.request import SessionRequest
 from shoestring.train.setup import LibraryLoop, setup
-
-
-@dataclass(frozen=True, kw_only=True)
-class Outcome:
-    """The result of a session."""
-
-    status: Literal["finished", "paused"]
-    reason: str
-    update: int
-    total_updates: int
-    metrics: dict[str, Any]
-    """By part of the data: the best validation metrics so far, and the test metrics once the run is finished."""
 
 
 def train(request: SessionRequest, library: LibraryLoop | None = None) -> Outcome:

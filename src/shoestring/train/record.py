@@ -2,7 +2,6 @@
 
 import os
 import platform
-import shlex
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
@@ -22,7 +21,7 @@ from shoestring.session.deadline import Deadline
 from shoestring.session.directory import RunDirectory
 from shoestring.session.ledger import SessionRecord, ledger, sessions, slowest_durations
 from shoestring.session.stop import SessionOver
-from shoestring.session.stored import StoredState
+from shoestring.session.stored import StoredState, resume_command
 from shoestring.settings import Settings
 from shoestring.units import count_text, seconds_text
 from shoestring.version import __version__
@@ -220,7 +219,4 @@ class Record:
         """Return the command that continues the run."""
         if self._loaded is None:
             return f"run the script that started {self._run.path} again"
-        return shlex.join(
-            ["shoestring", "train", self._loaded.reference or self._loaded.name, "--run", str(self._run.path)]
-            + (["--on", self._target] if self._target != "local" else [])
-        )
+        return resume_command(self._loaded.reference or self._loaded.name, self._run.path, self._target)

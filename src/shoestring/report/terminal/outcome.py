@@ -10,7 +10,7 @@ from shoestring.report.metrics import summary
 from shoestring.units import count_text
 
 if TYPE_CHECKING:
-    from shoestring.train.loop import Outcome
+    from shoestring.session.outcome import Outcome
 
 
 _LABELS = {"validation": "validation, best epoch", "test": "test, weights of the best epoch"}

@@ -8,13 +8,13 @@ import pytest
 
 CODE = """
 import os, sys, time
-from shoestring.data import orphans
+from shoestring import processes
 if {polling}:
-    orphans._prctl = lambda: None
+    processes._prctl = lambda: None
 parent = os.getpid()
 if os.fork() == 0:
     {before}
-    orphans.exit_with_parent(parent)
+    processes.exit_with_parent(parent)
     print(os.getpid(), flush=True)
     time.sleep(600)
 {after}

@@ -1,0 +1,134 @@
+"""Training in a supervised process, and the state of a run whose training process could not write it."""
+
+import os
+import signal
+import time
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+
+from shoestring.checkpoint.manifest import DamagedFileError, load_manifest
+from shoestring.checkpoint.names import update_of
+from shoestring.errors import RunError, ShoestringError
+from shoestring.hardware import probe, targets
+from shoestring.hardware.catalog import Platform
+from shoestring.monitor.events import append_stop
+from shoestring.session.deadline import Deadline
+from shoestring.session.directory import RunDirectory
+from shoestring.session.outcome import Outcome
+from shoestring.session.signals import STOP_SIGNALS
+from shoestring.session.stored import StoredState
+from shoestring.session.supervisor import ProcessEnd, supervise
+
+
+def session_seconds(platform: Platform | None, limit_seconds: float | None) -> float | None:
+    """Return the limit of a session: the one that is set, else the platform's."""
+    if limit_seconds is None and platform and platform.session_hours:
+        return platform.session_hours * 3600
+    return limit_seconds
+
+
+def train_supervised(
+    work: Callable[[], int], run: Path, *, on: str, limit_seconds: float | None, started: float, resume_command: str
+) -> Outcome:
+    """Run `work`, which trains and returns an exit status, in a child process that is killed at the session's limit.
+
+    Returns the outcome of a session that was ended at the limit. If the child ends by itself, this process exits with
+    its status. The limit counts from `started`, a value of `time.monotonic()`.
+
+    Raises RunError if the child was killed by another process.
+    """
+    platform = probe.platform_here() if on in targets.PROBED else targets.find(on).platform
+    limit_seconds = session_seconds(platform, limit_seconds)
+    directory = RunDirectory(run)
+    state_before = _read_state(directory)
+    kill_at = None if limit_seconds is None else started + limit_seconds - _seconds_to_end(limit_seconds)
+    end = supervise(work, kill_at)
+    state = _read_state(directory)
+    if state and state != state_before and state.status != "running":
+        # The session had recorded its end when the process was killed: only leaving Python was not complete.
+        if end.at_limit:
+            raise SystemExit(1 if state.status == "failed" else 0)
+    elif end.at_limit:
+        assert limit_seconds is not None
+        return _paused_at_limit(directory, limit_seconds, time.monotonic() - started, resume_command)
+    if end.status >= 0:
+        raise SystemExit(end.status)
+    raise _killed(directory, end, resume_command)
+
+
+def write_pause(directory: RunDirectory, reason: str, resume_command: str, status: str = "paused") -> StoredState:
+    """Write state.json for a session that ended before it could, at the update of the newest checkpoint.
+
+    A finished run stays finished. Raises OSError.
+    """
+    state = _read_state(directory) or StoredState()
+    if state.status != "finished":
+        update = newest_update(directory.checkpoints)
+        state = replace(state, status=status, reason=reason, update=update, next=state.next or resume_command)
+        state.write(directory.state_file)
+    return state
+
+
+def newest_update(checkpoints: Path) -> int:
+    """Return the update of the newest checkpoint; 0 if there is none.
+
+    A checkpoint was verified when it was written, so only its manifest and the sizes of its files are compared here.
+    """
+    try:
+        names = sorted((path.name for path in checkpoints.iterdir() if update_of(path.name)), reverse=True)
+    except OSError:
+        return 0
+    return next((update_of(name) or 0 for name in names if _is_complete(checkpoints / name)), 0)
+
+
+def _is_complete(checkpoint: Path) -> bool:
+    try:
+        entries = load_manifest(checkpoint).files
+        return all((checkpoint / name).lstat().st_size == entry.bytes for name, entry in entries.items())
+    except (OSError, DamagedFileError, ShoestringError):
+        return False
+
+
+def _seconds_to_end(limit_seconds: float) -> float:
+    """Return the seconds before the limit at which the training process is killed.
+
+    A process that holds gigabytes takes a second to end, one with a context on a GPU several.
+    """
+    return min(10.0, max(1.5, 0.02 * limit_seconds))
+
+
+def _read_state(directory: RunDirectory) -> StoredState | None:
+    try:
+        return directory.state()
+    except ShoestringError:
+        return None
+
+
+def _paused_at_limit(directory: RunDirectory, limit_seconds: float, elapsed: float, resume_command: str) -> Outcome:
+    reason = (
+        f"{Deadline(limit_seconds).limit_text()}: the training process did not stop in time and was ended; "
+        "updates after the last checkpoint are repeated"
+    )
+    state = write_pause(directory, reason, resume_command)
+    append_stop(directory.events_file, update=state.update, status="paused", reason=reason, seconds=elapsed)
+    return state.outcome()
+
+
+def _killed(directory: RunDirectory, end: ProcessEnd, resume_command: str) -> RunError:
+    """Return the error of a training process that a signal has ended.
+
+    For a signal that requested the stop, the second one, this process ends by it as well.
+    """
+    is_requested = -end.status in STOP_SIGNALS
+    reason = f"the training process was ended by {end.signal_name}"
+    state = write_pause(directory, reason, resume_command, status="paused" if is_requested else "failed")
+    if is_requested:
+        signal.signal(-end.status, signal.SIG_DFL)
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, [-end.status])
+        os.kill(os.getpid(), -end.status)
+    memory = "; the system sends SIGKILL if memory runs out" if end.signal_name == "SIGKILL" else ""
+    return RunError(
+        f"{reason}{memory}",
+        hint=f"train again to continue from update {state.update}: {state.next}",
+    )

@@ -1,0 +1,101 @@
+"""The supervisor of a training process: a small process that never imports torch and that can end a session in time.
+
+A training process stops by itself before its limit, but only between two pieces of Python code: an import, a kernel of
+the GPU or a read from a disk that does not respond cannot be interrupted. The supervisor forwards signals to the
+training process, and kills it if it has not ended at the limit.
+"""
+
+import atexit
+import os
+import signal
+import sys
+import threading
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from signal import Signals
+from typing import NoReturn
+
+from shoestring.processes import exit_with_parent, kill_with_descendants
+from shoestring.session.signals import STOP_SIGNALS
+
+_LONGEST_WAIT_SECONDS = 1e6
+"""The system rejects waiting times of centuries."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class ProcessEnd:
+    """How the training process ended."""
+
+    status: int
+    """Its exit status, negative for a signal, as in `subprocess`."""
+    at_limit: bool = False
+    """Whether the supervisor killed it at the limit."""
+
+    @property
+    def signal_name(self) -> str:
+        """The name of the signal that ended it; empty if it exited."""
+        return Signals(-self.status).name if self.status < 0 else ""
+
+
+def supervise(work: Callable[[], int], kill_at: float | None) -> ProcessEnd:
+    """Run `work` in a forked child that exits with the status it returns, and return how the child ended.
+
+    At `kill_at`, a value of `time.monotonic()`, the child and all its descendants are killed. SIGTERM, SIGINT and
+    SIGHUP are forwarded to the child. If this process is killed, so is the child.
+
+    The child has these signals blocked until `StopSignals` handles them, so that none is lost while it starts.
+    """
+    watched_signals = {signal.SIGCHLD, *STOP_SIGNALS}
+    previous_mask = signal.pthread_sigmask(signal.SIG_BLOCK, watched_signals)
+    try:
+        sys.stdout.flush()
+        sys.stderr.flush()
+        supervisor = os.getpid()
+        child = os.fork()
+        if child == 0:
+            _run_in_child(work, supervisor)
+        return _wait(child, watched_signals, kill_at)
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, previous_mask)
+
+
+def _run_in_child(work: Callable[[], int], supervisor: int) -> NoReturn:
+    status = 1
+    try:
+        exit_with_parent(supervisor)
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGCHLD})
+        status = work()
+    except BaseException:  # noqa: BLE001  (the child must not return to the code that forked it)
+        sys.excepthook(*sys.exc_info())
+    finally:
+        _leave(status)
+
+
+def _leave(status: int) -> NoReturn:
+    """End this process without finalizing the interpreter, which takes seconds once torch is loaded.
+
+    The calls of private functions are those of `multiprocessing`, which ends its processes in this way.
+    """
+    try:
+        threading._shutdown()  # type: ignore[attr-defined]
+        atexit._run_exitfuncs()
+        sys.stdout.flush()
+        sys.stderr.flush()
+    finally:
+        os._exit(status)
+
+
+def _wait(child: int, watched_signals: set[signal.Signals], kill_at: float | None) -> ProcessEnd:
+    while True:
+        left = _LONGEST_WAIT_SECONDS if kill_at is None else kill_at - time.monotonic()
+        received = signal.sigtimedwait(watched_signals, min(max(0.0, left), _LONGEST_WAIT_SECONDS))
+        ended, status = os.waitpid(child, os.WNOHANG)
+        if ended:
+            return ProcessEnd(status=os.waitstatus_to_exitcode(status))
+        if received and received.si_signo != signal.SIGCHLD:
+            os.kill(child, received.si_signo)
+        elif not received and left <= 0:
+            kill_with_descendants(child)
+            _, status = os.waitpid(child, 0)
+            return ProcessEnd(status=os.waitstatus_to_exitcode(status), at_limit=True)
