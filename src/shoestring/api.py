@@ -166,8 +166,8 @@ def train(
 
 def train_supervised(
     work: Callable[[], int],
-    *,
     recipe: str,
+    *,
     run: str | Path,
     on: str = "local",
     limit_seconds: float | None = None,

@@ -239,30 +239,35 @@ def train(
 
     A run without a plan is planned first. Ctrl-C saves and stops.
     """
-    from shoestring.report.terminal.outcome import screen
-
-    options: dict[str, Any] = {
+    session: dict[str, Any] = {
         "run": run,
         "on": on,
         "limit_seconds": _parsed("--limit", limit, parse_seconds),
         "started": api.process_started(),  # the limit of a session includes the time of the imports
     }
-    arguments: dict[str, Any] = {
+    arguments = {
+        **session,
         "disk_bytes": _parsed("--disk", disk, parse_bytes),
         "allow_inexact": allow_inexact,
         **_values(api.train, set_),
     }
-
-    def print_outcome(outcome: Any) -> None:
-        _answer(asdict(outcome), as_json, lambda: screen(outcome, recipe, run))
-
-    def train_and_print() -> None:
-        print_outcome(api.train(recipe, **options, **arguments))
-
     if "torch" in sys.modules:  # part of another Python program
-        train_and_print()
+        _train(recipe, arguments, as_json)
     else:
-        print_outcome(api.train_supervised(lambda: _status_of(train_and_print), recipe=recipe, **options))
+        outcome = api.train_supervised(
+            lambda: _status_of(lambda: _train(recipe, arguments, as_json)), recipe, **session
+        )
+        _print_outcome(outcome, recipe, run, as_json)
+
+
+def _train(recipe: str, arguments: dict[str, Any], as_json: bool) -> None:
+    _print_outcome(api.train(recipe, **arguments), recipe, arguments["run"], as_json)
+
+
+def _print_outcome(outcome: Any, recipe: str, run: Path, as_json: bool) -> None:
+    from shoestring.report.terminal.outcome import screen
+
+    _answer(asdict(outcome), as_json, lambda: screen(outcome, recipe, run))
 
 
 @app.command(epilog=_examples("evaluate runs/temporal", "evaluate runs/legal/best --set data=judgments/ --json"))

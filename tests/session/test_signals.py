@@ -11,7 +11,7 @@ from shoestring.session.signals import StopSignals
 from shoestring.session.stop import SessionOver, Stop
 
 
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT, signal.SIGHUP])
 def test_signal_sets_flag_and_handlers_are_restored(number):
     handler = signal.getsignal(number)
     with StopSignals() as signals:
@@ -24,16 +24,37 @@ def test_signal_sets_flag_and_handlers_are_restored(number):
     assert signal.getsignal(number) is handler
 
 
-def test_second_signal_ends_the_process():
-    script = (
-        "import os, signal\n"
-        "from shoestring.session.signals import StopSignals\n"
-        "with StopSignals():\n"
-        "    os.kill(os.getpid(), signal.SIGINT); os.kill(os.getpid(), signal.SIGTERM); print('alive')\n"
-    )
-    process = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=60)
+SECOND_SIGNAL_SCRIPT = """
+import os, signal
+from shoestring.session.signals import StopSignals
+seconds = 0.0
+with StopSignals(clock=lambda: seconds) as signals:
+    signals.describe_loss = lambda: "3 updates are lost"
+    os.kill(os.getpid(), signal.SIGINT)
+    seconds = 1.9
+    os.kill(os.getpid(), signal.SIGTERM)
+    print(signals.received, flush=True)
+    seconds = 2.1
+    os.kill(os.getpid(), signal.SIGTERM)
+    print("alive")
+"""
+
+
+def test_signals_within_two_seconds_are_one_request():
+    process = subprocess.run([sys.executable, "-c", SECOND_SIGNAL_SCRIPT], capture_output=True, text=True, timeout=60)
     assert process.returncode == -signal.SIGTERM
-    assert "alive" not in process.stdout
+    assert process.stdout == "SIGINT\n"
+    assert process.stderr == "SIGTERM: ending at once; 3 updates are lost\n"
+
+
+def test_ignored_hangup_stays_ignored():
+    previous_handler = signal.signal(signal.SIGHUP, signal.SIG_IGN)
+    try:
+        with StopSignals() as signals:
+            os.kill(os.getpid(), signal.SIGHUP)
+            assert signals.received is None
+    finally:
+        signal.signal(signal.SIGHUP, previous_handler)
 
 
 def test_limit_is_a_reason_to_stop():

@@ -103,7 +103,8 @@ class Store:
 
     def newest_verified(self) -> Path | None:
         """Return the newest checkpoint that this store has written or verified."""
-        return self.path(max(self._verified)) if self._verified else None
+        verified = tuple(self._verified)  # a copy: a thread may be saving
+        return self.path(max(verified)) if verified else None
 
     def save(self, update: int, state: Mapping[str, Any]) -> Saved:
         """Write `state` as the checkpoint of `update`; older ones beyond `keep` are removed afterwards.

@@ -84,6 +84,10 @@ class Deadline:
         self._durations[kind].append(seconds)
         self._longest[kind] = max(seconds, self._longest.get(kind, 0.0))
 
+    def has_observed(self, kind: str) -> bool:
+        """Return whether the duration of work of this kind is known."""
+        return bool(self._durations.get(kind))
+
     def measure(self, kind: str) -> "_Measurement":
         """Return a context manager that records the duration of its body."""
         if self.startup_seconds is None:

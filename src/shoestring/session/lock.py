@@ -4,6 +4,7 @@ import errno
 import fcntl
 import os
 import tempfile
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from datetime import UTC, datetime
@@ -13,6 +14,9 @@ from shoestring.checkpoint.files import replace
 from shoestring.errors import UsageError
 
 _NO_LOCK_SUPPORT_ERRORS = {errno.ENOLCK, errno.ENOSYS, errno.EOPNOTSUPP, errno.EINVAL}
+
+_WAIT_SECONDS = 10.0
+"""How long a process that is about to end is waited for: it may have to release tens of gigabytes."""
 
 _descriptors: set[int] = set()
 """Descriptors of locks. A forked child inherits them and would hold the lock after this process has died."""
@@ -36,17 +40,17 @@ def locked(run: Path) -> Iterator[None]:
     cannot be known, so the user has to remove its file. Machines are distinguished by their names: two containers with
     the same name that share such a filesystem are not.
 
+    A holder whose parent has ended is about to end too, for example after its supervisor was killed. It is waited for.
+
     Raises UsageError naming the holder if another process has the lock.
     """
     descriptor = os.open(run / "lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
     lock_file = run / ".lock"
     without_locks = False
     try:
-        holder = os.read(descriptor, 200).decode(errors="replace").strip()
+        holder = _read_holder(descriptor)
         try:
-            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError as error:
-            raise _locked_error(run, holder, "wait for it, stop it, or give another --run") from error
+            _lock(run, descriptor)
         except OSError as error:
             if error.errno not in _NO_LOCK_SUPPORT_ERRORS:
                 raise
@@ -65,6 +69,23 @@ def locked(run: Path) -> Iterator[None]:
     finally:
         _descriptors.discard(descriptor)
         os.close(descriptor)
+
+
+def _lock(run: Path, descriptor: int) -> None:
+    """Lock the file. Raises UsageError if another process has the lock, and OSError."""
+    give_up_at = time.monotonic() + _WAIT_SECONDS
+    while True:
+        try:
+            return fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError as error:
+            holder = _read_holder(descriptor)
+            if time.monotonic() > give_up_at or not _has_lost_its_parent(holder):
+                raise _locked_error(run, holder, "wait for it, stop it, or give another --run") from error
+        time.sleep(0.05)
+
+
+def _read_holder(descriptor: int) -> str:
+    return os.pread(descriptor, 200, 0).decode(errors="replace").strip()
 
 
 def _create_lock_file(run: Path, lock_file: Path, holder: str) -> None:
@@ -108,14 +129,19 @@ def _locked_error(run: Path, holder: str, hint: str) -> UsageError:
 
 def _describe(holder: str) -> str:
     """Return the holder's name for a message, with its start time in UTC."""
-    name, _, started = holder.partition(", begun ")
+    name, _, started = holder.partition("\n")[0].partition(", begun ")
     if not started.isdecimal():
         return holder or "unknown"
     return f"{name}, started at {datetime.fromtimestamp(int(started), UTC):%Y-%m-%d %H:%M:%S} UTC"
 
 
 def _own_name() -> str:
-    return f"pid {os.getpid()} on {os.uname().nodename}, begun {_start_time(os.getpid())}"
+    """Return the name of this process for the lock, on two lines, the second for its parent."""
+    parent, node = os.getppid(), os.uname().nodename
+    return (
+        f"pid {os.getpid()} on {node}, begun {_start_time(os.getpid())}\n"
+        f"parent pid {parent} on {node}, begun {_start_time(parent)}"
+    )
 
 
 def _start_time(pid: int) -> int:
@@ -128,9 +154,15 @@ def _start_time(pid: int) -> int:
         return 0
 
 
+def _has_lost_its_parent(holder: str) -> bool:
+    """Return whether the parent of the process that `holder` names has ended, or the process itself just now."""
+    process, _, parent = holder.partition("\n")
+    return not holder or _is_dead(process) or _is_dead(parent.removeprefix("parent "))
+
+
 def _is_dead(holder: str) -> bool:
-    """Return whether `holder` names a process of this machine that does not exist any more."""
-    words = holder.replace(",", "").split()
+    """Return whether the first line of `holder` names a process of this machine that does not exist any more."""
+    words = holder.partition("\n")[0].replace(",", "").split()
     if len(words) != 6 or words[3] != os.uname().nodename or not (words[1] + words[5]).isdecimal():
         return False
     return _start_time(int(words[1])) != int(words[5])

@@ -29,8 +29,8 @@ class StopSignals:
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self.received: str | None = None
-        self.lost = "the updates since the last checkpoint are lost"
-        """What the process loses if it ends at once, for the message."""
+        self.describe_loss: Callable[[], str] = lambda: "updates since the last checkpoint are lost"
+        """Describes what is lost if the process ends at once, for the message."""
         self._clock = clock
         self._received_at = 0.0
         self._error: Callable[[str], BaseException] | None = None
@@ -73,6 +73,6 @@ class StopSignals:
                 raise self._error(self.received)
         elif self._clock() - self._received_at > ONE_REQUEST_SECONDS:
             with suppress(OSError):  # standard error may be closed
-                os.write(2, f"{signal.Signals(number).name}: ending at once; {self.lost}\n".encode())
+                os.write(2, f"{signal.Signals(number).name}: ending at once; {self.describe_loss()}\n".encode())
             signal.signal(number, signal.SIG_DFL)
             os.kill(os.getpid(), number)

@@ -260,7 +260,8 @@ def _rebuild_error(fields: dict[str, Any]) -> ShoestringError:
 def _crash_location(output: str) -> str:
     """Return ` at file:line in function` of the recipe's innermost frame in the stack trace of a crash."""
     own_folder = str(Path(__file__).parent)
-    for frame in _FRAME.finditer(output):
+    *_, crashed_thread = output.rpartition("Current thread")
+    for frame in _FRAME.finditer(crashed_thread):
         if "/torch/" not in frame["file"] and not frame["file"].startswith(own_folder):
             return f" at {frame['file']}:{frame['line']} in {frame['name']}"
     return ""

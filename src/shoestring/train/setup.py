@@ -101,13 +101,15 @@ def setup(request: SessionRequest, record: Record, library: LibraryLoop | None) 
 
 def run_store(request: SessionRequest, record: Record) -> Store:
     """Return the store of the run's full checkpoints."""
-    return Store(
+    store = Store(
         request.run.checkpoints,
         keep=request.settings.keep_checkpoints,
         limit_bytes=request.disk_bytes,
         expendable=lambda: light.list_weights_folders(request.run.light),
         on_damaged=record.damaged,
     )
+    request.stop.signals.describe_loss = lambda: f"updates after {store.newest_verified() or 'the start'} are lost"
+    return store
 
 
 def run_saver(
