@@ -11,6 +11,7 @@ import os
 import sys
 from collections.abc import Callable
 from dataclasses import asdict
+from functools import partial
 from pathlib import Path
 from typing import Annotated, Any, TypeVar
 
@@ -251,12 +252,11 @@ def train(
         "allow_inexact": allow_inexact,
         **_values(api.train, set_),
     }
+    work = partial(_train, recipe, arguments, as_json)
     if "torch" in sys.modules:  # part of another Python program
-        _train(recipe, arguments, as_json)
+        work()
     else:
-        outcome = api.train_supervised(
-            lambda: _status_of(lambda: _train(recipe, arguments, as_json)), recipe, **session
-        )
+        outcome = api.train_supervised(lambda: _status_of(work), recipe, **session)
         _print_outcome(outcome, recipe, run, as_json)
 
 
