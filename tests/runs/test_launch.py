@@ -11,6 +11,7 @@ import shoestring
 from shoestring.errors import RunError, UsageError
 from shoestring.hardware import targets
 from shoestring.runs import launch
+from shoestring.session.stop import SessionOver
 from tests.mine import Mine
 
 
@@ -25,6 +26,19 @@ def test_recipe_object_is_planned_trained_and_continued(tmp_path):
     assert (finished.status, finished.update) == ("finished", 9)
     assert shoestring.train(Mine(), run=tmp_path / "run") == finished
     assert shoestring.report(tmp_path / "run").name == "report.html"
+
+
+def test_interrupted_planning_pauses_the_run(tmp_path, monkeypatch):
+    def interrupt(*_, **__):
+        raise SessionOver("session limit of 5.00 s")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(launch, "make_plan", interrupt)
+        paused = shoestring.train("temporal", run=tmp_path, size="tiny", epochs=1)
+    assert (paused.status, paused.update, paused.reason) == ("paused", 0, "session limit of 5.00 s")
+    (tmp_path / "planning.jsonl").write_text("")
+    assert shoestring.train("temporal", run=tmp_path, size="tiny", epochs=1).status == "finished"
+    assert not (tmp_path / "planning.jsonl").exists()
 
 
 def test_values_set_options_and_settings(tmp_path):

@@ -39,6 +39,20 @@ def test_default_margin_is_a_bounded_share_of_limit():
     assert Deadline(12 * 3600).stopping_seconds() == 60
 
 
+def test_reserve_leaves_half_of_the_remaining_time():
+    clock = FakeClock()
+    deadline = Deadline(100, clock=clock)
+    deadline.reserve(20)
+    deadline.reserve(5)
+    assert deadline.stopping_seconds() == 20
+    clock.now += 90
+    deadline.reserve(70)
+    assert deadline.stopping_seconds() == 20
+    slow_start = Deadline(30, started=FakeClock.now - 20, clock=FakeClock())
+    slow_start.reserve(20)
+    assert slow_start.stopping_seconds() == 5
+
+
 def test_measure_records_the_duration_of_its_body():
     clock = FakeClock()
     deadline = Deadline(1000, margin_seconds=0, clock=clock)

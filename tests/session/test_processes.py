@@ -47,8 +47,7 @@ def ledger(run):
     return json.loads((run / "ledger.json").read_text())["sessions"]
 
 
-@pytest.mark.parametrize("phase", ["update", "evaluation"])
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+@pytest.mark.parametrize(("phase", "number"), [("update", signal.SIGTERM), ("evaluation", signal.SIGINT)])
 def test_second_signal_kills_without_damage(server, uninterrupted, tmp_path, number, phase):
     process = start_blocked_session(server, tmp_path, phase)
     os.kill(process, number)

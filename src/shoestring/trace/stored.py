@@ -33,7 +33,7 @@ class StoredTraces:
             loaded.digest,
             config.as_json(loaded.options),
         ]
-        self._is_repeatable = loaded.reference is not None  # a live object may change between two sessions
+        self._is_repeatable = bool(loaded.reference)  # a live object may change between two sessions
         self._traces: dict[str, dict[str, Any]] = {}
         if self._is_repeatable:
             self._read()

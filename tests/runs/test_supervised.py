@@ -1,0 +1,105 @@
+"""The state of a run whose training process was ended. The process is a stand-in that needs no torch."""
+
+import json
+import signal
+import subprocess
+import sys
+
+import pytest
+
+from shoestring.checkpoint.store import Store
+from shoestring.monitor.events import Events, read
+from shoestring.runs.supervised import newest_update
+
+SCRIPT = """
+import os, signal, sys, time
+from pathlib import Path
+from shoestring.errors import ShoestringError
+from shoestring.runs.supervised import train_supervised
+from shoestring.session.stored import StoredState
+
+run = Path(sys.argv[1])
+
+def work():
+    {work}
+
+try:
+    limit = {limit}
+    outcome = train_supervised(
+        work, run, on="cpu", limit_seconds=limit, started=time.monotonic(), resume_command="shoestring train mine.py"
+    )
+    print(outcome.status, outcome.update, outcome.total_updates)
+except ShoestringError as error:
+    print(error)
+"""
+
+HANG = "while True: time.sleep(600)"
+FINISH = 'StoredState(status="finished", update=9, next="report").write(run / "state.json"); '
+
+
+@pytest.fixture
+def run(tmp_path):
+    """The directory of a run that was killed after the checkpoint of update 4."""
+    folder = tmp_path / "run"
+    (folder / "checkpoints").mkdir(parents=True)
+    store = Store(folder / "checkpoints")
+    for update in (2, 4):
+        store.save(update, {"model": {}})
+    (folder / "state.json").write_text('{"status": "running", "update": 4, "total_updates": 9}')
+    with Events(folder / "events.jsonl") as events:
+        events.emit("session", update=0)
+        events.emit("save", update=4, kind="full")
+    return folder
+
+
+def supervised(run, work, limit=None):
+    code = SCRIPT.format(work=work, limit=limit)
+    process = subprocess.run([sys.executable, "-c", code, str(run)], capture_output=True, text=True, timeout=60)
+    state = json.loads((run / "state.json").read_text())
+    return process.returncode, process.stdout, state
+
+
+def test_session_is_paused_at_the_limit(run):
+    status, output, state = supervised(run, HANG, limit=2)
+    assert (status, output) == (0, "paused 4 9\n")
+    assert (state["status"], state["update"], state["next"]) == ("paused", 4, "shoestring train mine.py")
+    assert state["reason"].startswith("session limit of 2.0 s: the training process did not stop in time")
+    stop = list(read(run / "events.jsonl"))[-1]
+    assert (stop["event"], stop["session"], stop["status"], stop["update"]) == ("stop", 1, "paused", 4)
+
+
+def test_session_is_paused_before_it_has_a_directory(tmp_path):
+    status, output, state = supervised(tmp_path / "new", HANG, limit=2)
+    assert (status, output) == (0, "paused 0 0\n")
+    assert (state["status"], state["update"]) == ("paused", 0)
+
+
+def test_finished_run_whose_process_does_not_end_is_finished(run):
+    status, output, state = supervised(run, FINISH + HANG.replace("while True: ", ""), limit=2)
+    assert (status, output, state["status"]) == (0, "", "finished")
+
+
+def test_exit_status_is_that_of_the_process(run):
+    status, output, state = supervised(run, "return 2")
+    assert (status, output, state["status"]) == (2, "", "running")
+
+
+def test_killed_process_is_a_failed_run(run):
+    _, output, state = supervised(run, "os.kill(os.getpid(), signal.SIGKILL)")
+    assert output.startswith("the training process was ended by SIGKILL; the system sends SIGKILL if memory runs out\n")
+    assert "hint: train again to continue from update 4: shoestring train mine.py" in output
+    assert (state["status"], state["update"]) == ("failed", 4)
+
+
+def test_process_that_leaves_at_once_is_paused(run):
+    leave = "signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGTERM}); os.kill(os.getpid(), signal.SIGTERM)"
+    status, _, state = supervised(run, leave)
+    assert status == -signal.SIGTERM
+    assert (state["status"], state["update"]) == ("paused", 4)
+
+
+def test_incomplete_checkpoint_is_not_the_newest(run):
+    assert newest_update(run / "checkpoints") == 4
+    (run / "checkpoints" / "update-00000004" / "state.json").write_text("")
+    assert newest_update(run / "checkpoints") == 2
+    assert newest_update(run / "missing") == 0
