@@ -21,6 +21,20 @@ with locked(Path(sys.argv[1])):
     sys.stdin.read()
 """
 
+HOLD_IN_CHILD = """
+import os, sys, time
+from pathlib import Path
+from shoestring.session.lock import locked
+if os.fork():
+    time.sleep(600)
+parent = os.getppid()
+with locked(Path(sys.argv[1])):
+    print(flush=True)
+    while os.getppid() == parent:
+        time.sleep(0.01)
+    time.sleep(1)
+"""
+
 
 @pytest.fixture(params=["flock", "none"])
 def filesystem(request, monkeypatch):
@@ -95,3 +109,16 @@ def test_forked_child_does_not_hold_the_lock(tmp_path):
     finally:
         os.kill(child, signal.SIGKILL)
         killed.stdout.close()
+
+
+def test_holder_that_has_lost_its_parent_is_waited_for(tmp_path):
+    """As after a kill of the supervisor: the training process, which has the lock, ends a moment later."""
+    arguments = [sys.executable, "-c", HOLD_IN_CHILD, str(tmp_path)]
+    with subprocess.Popen(arguments, stdout=subprocess.PIPE, text=True) as process:
+        process.stdout.readline()
+        with pytest.raises(UsageError, match="another process"), lock.locked(tmp_path):
+            pass
+        process.kill()
+        process.wait()
+        with lock.locked(tmp_path):
+            assert f"pid {os.getpid()} " in (tmp_path / "lock").read_text()
