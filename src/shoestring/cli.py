@@ -19,6 +19,7 @@ import typer
 
 from shoestring import api, completion, config
 from shoestring.errors import ShoestringError, UsageError
+from shoestring.system_errors import explain
 from shoestring.units import parse_bytes, parse_seconds
 
 T = TypeVar("T")
@@ -312,7 +313,7 @@ def main() -> None:
         _print_error(error)
         sys.exit(error.status)
     except OSError as error:
-        _print_error(error)
+        _print_error(explain("the system refused an operation", error))
         sys.exit(1)
 
 

@@ -24,7 +24,12 @@ Buffer = bytes | memoryview
 
 def write_json(path: Path, value: Any) -> None:
     """Replace `path` atomically by `value` as JSON: a reader sees the old file or the new one, also after a kill."""
-    replace(path, lambda temporary: write_text(temporary, json.dumps(value, indent=1, allow_nan=False) + "\n"))
+    replace(path, lambda temporary: write_text(temporary, json_text(value)))
+
+
+def json_text(value: Any) -> str:
+    """Return the text that `write_json` writes."""
+    return json.dumps(value, indent=1, allow_nan=False) + "\n"
 
 
 def replace(path: Path, write: Callable[[Path], object]) -> None:

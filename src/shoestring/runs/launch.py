@@ -20,6 +20,7 @@ from shoestring.recipe.options import LoadedRecipe
 from shoestring.session.directory import RunDirectory
 from shoestring.session.stored import StoredPlan, StoredState
 from shoestring.settings import Settings
+from shoestring.system_errors import explaining
 from shoestring.techniques.trainable import require_trainable
 from shoestring.units import bytes_text
 
@@ -106,7 +107,8 @@ def _start_run(
             problems=plan.reasons,
             hint="choose other settings or options; shoestring plan shows which ones fit",
         )
-    StoredPlan.from_recipe(loaded, plan.json()).write(directory.plan_file)
+    with explaining(f"{directory.plan_file} could not be written", ", then train again"):
+        StoredPlan.from_recipe(loaded, plan.json()).write(directory.plan_file)
     return loaded, plan.settings
 
 

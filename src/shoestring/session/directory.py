@@ -16,6 +16,7 @@ from pathlib import Path
 from shoestring.errors import UsageError
 from shoestring.session.lock import locked
 from shoestring.session.stored import StoredPlan, StoredState
+from shoestring.system_errors import explain
 
 
 @dataclass(frozen=True)
@@ -63,7 +64,7 @@ class RunDirectory:
     def create(self) -> None:
         """Create the directory.
 
-        Raises UsageError if it cannot be created, or if it has files but no run.
+        Raises UsageError if the path cannot be used or has files but no run, RunError if the disk is full or fails.
         """
         try:
             self.path.mkdir(parents=True, exist_ok=True)
@@ -71,7 +72,7 @@ class RunDirectory:
             names = [entry.name for entry in self.path.iterdir()]
             unexpected = [name for name in names if name != "lock" and not name.startswith(".")]
         except OSError as error:
-            raise UsageError(f"{self.path} cannot be used as a run directory: {error}") from error
+            raise explain(f"{self.path} cannot be used as a run directory", error) from error
         if unexpected and not self.plan_file.exists():
             raise UsageError(
                 f"{self.path} is not empty and contains no run: {', '.join(sorted(unexpected)[:5])}",
