@@ -5,6 +5,8 @@ import json
 import os
 import shutil
 from contextlib import suppress
+from pathlib import Path
+from tempfile import TemporaryDirectory
 
 import pytest
 import torch
@@ -13,12 +15,13 @@ from torch.utils.data import Subset, TensorDataset
 
 import shoestring
 from shoestring.errors import ShoestringError
+from shoestring.monitor.events import read
 from shoestring.runs import launch
 from tests.checkpoint.faults import Disk, failing, failing_from
 from tests.sessions import final_bits
 
 ERRORS = (errno.ENOSPC, errno.EROFS, errno.EACCES, errno.EIO)
-EVERY = 1 if os.environ.get("SHOESTRING_SOAK") else 23
+EVERY = 1 if os.environ.get("SHOESTRING_SOAK") else int(os.environ.get("EVERY", "53"))
 """Which of the operations fail; a prime number, so that over time all kinds of them do."""
 
 
@@ -53,7 +56,15 @@ def status(run):
 
 
 @pytest.fixture
-def planned(tmp_path, monkeypatch):
+def folder():
+    """A folder in memory, where syncing takes no time."""
+    memory = Path("/dev/shm")
+    with TemporaryDirectory(dir=memory if memory.is_dir() else None) as name:
+        yield Path(name)
+
+
+@pytest.fixture
+def planned(folder, monkeypatch):
     """Return the final bits of a run and its disk operations; later runs use its plan."""
     torch.set_num_threads(1)
     make_plan, plans = launch.make_plan, []
@@ -64,17 +75,17 @@ def planned(tmp_path, monkeypatch):
         return plans[0]
 
     monkeypatch.setattr(launch, "make_plan", plan_once)
-    run = tmp_path / "straight"
-    train(tmp_path / "planned")
+    run = folder / "straight"
+    train(folder / "planned")
     with Disk(run).watching() as disk:
         train(run)
     return final_bits(run), disk.operations
 
 
 @pytest.mark.parametrize("strike", [failing, failing_from], ids=["once", "from then on"])
-def test_failing_operation_ends_in_one_error_and_the_same_bits(planned, tmp_path, strike):
+def test_failing_operation_ends_in_one_error_and_the_same_bits(planned, folder, strike):
     bits, operations = planned
-    run = tmp_path / "run"
+    run = folder / "run"
     for number in range(0, len(operations), EVERY):
         for error in ERRORS:
             place = f"{errno.errorcode[error]} in {operations[number]}, {number}"
@@ -93,6 +104,10 @@ def test_failing_operation_ends_in_one_error_and_the_same_bits(planned, tmp_path
             if status(run) != "finished":
                 with suppress(FileNotFoundError):
                     assert train(run).status == "finished", place
-            assert final_bits(run) == bits, place
-            assert not list(run.glob(".*")), place
+            # Best weights that could not be written are reported, and training continues.
+            unsaved = {event.get("what") for event in read(run / "events.jsonl") if event["event"] == "unsaved"}
+            ignored = {"best", "metrics"} if "best" in unsaved else set()
+            final = final_bits(run)
+            assert [name for name in bits.keys() - ignored if final[name] != bits[name]] == [], place
+            assert strike is failing_from or not list(run.glob(".*")), place  # removing may fail as well
             shutil.rmtree(run)

@@ -86,6 +86,12 @@ def sync(path: Path) -> None:
         os.close(descriptor)
 
 
+def close_quietly(descriptor: int) -> None:
+    """Close a descriptor that nothing depends on any more; errors, which a network disk may report, are ignored."""
+    with suppress(OSError):
+        os.close(descriptor)
+
+
 def sha256(path: Path) -> str:
     """Return the SHA-256 of a file's content in hexadecimal. Raises OSError."""
     digest = hashlib.sha256()

@@ -4,6 +4,7 @@ import os
 import weakref
 from pathlib import Path
 
+from shoestring.checkpoint.files import close_quietly
 from shoestring.errors import CheckpointError
 
 
@@ -32,7 +33,7 @@ class Presence:
         """Raises OSError."""
         self.path = path
         self._descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-        self.close = weakref.finalize(self, os.close, self._descriptor)
+        self.close = weakref.finalize(self, close_quietly, self._descriptor)
 
     def is_lost(self) -> bool:
         """Return whether the path leads to the directory no more; False if the system cannot tell at present."""

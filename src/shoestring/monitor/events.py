@@ -31,6 +31,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
+from shoestring.checkpoint.files import close_quietly
 from shoestring.system_errors import reason
 
 Event = dict[str, Any]
@@ -76,7 +77,7 @@ class Events:
         self._incomplete_line, self.lost = False, 0
 
     def close(self) -> None:
-        os.close(self._file)
+        close_quietly(self._file)
 
     def __enter__(self) -> Self:
         return self

@@ -9,7 +9,7 @@ from contextlib import contextmanager, suppress
 from datetime import UTC, datetime
 from pathlib import Path
 
-from shoestring.checkpoint.files import replace
+from shoestring.checkpoint.files import close_quietly, replace
 from shoestring.errors import UsageError
 from shoestring.system_errors import explaining
 
@@ -70,7 +70,7 @@ def locked(run: Path) -> Iterator[None]:
                     lock_file.unlink(missing_ok=True)
     finally:
         _descriptors.discard(descriptor)
-        os.close(descriptor)
+        close_quietly(descriptor)
 
 
 def _create_lock_file(run: Path, lock_file: Path, holder: str) -> None:
