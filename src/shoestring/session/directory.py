@@ -71,9 +71,10 @@ class RunDirectory:
             # Names that start with a dot are temporary files of an earlier attempt that was killed.
             names = [entry.name for entry in self.path.iterdir()]
             unexpected = [name for name in names if name != "lock" and not name.startswith(".")]
+            is_run = self.plan_file.exists()
         except OSError as error:
             raise explain(f"{self.path} cannot be used as a run directory", error) from error
-        if unexpected and not self.plan_file.exists():
+        if unexpected and not is_run:
             raise UsageError(
                 f"{self.path} is not empty and contains no run: {', '.join(sorted(unexpected)[:5])}",
                 hint="choose an empty or new directory: --run runs/NAME",

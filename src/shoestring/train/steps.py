@@ -250,7 +250,11 @@ def _require_best(session: TrainingSession) -> None:
     `allow_inexact` continues without them.
     """
     folder = session.request.run.best
-    if session.request.allow_inexact or light.has_weights(folder) or not session.record.was_saved("best"):
+    try:
+        is_present = light.has_weights(folder)
+    except OSError:
+        return  # reading them reports it
+    if is_present or session.request.allow_inexact or not session.record.was_saved("best"):
         return
     raise GoneError(
         f"the best weights, {folder}, are gone: they were deleted or moved",
