@@ -44,8 +44,8 @@ def require_space(request: SessionRequest, update: int, checkpoint_bytes: int) -
         raise RunError(
             f"the run needs {bytes_text(required_bytes)} of disk space, but {available}",
             problems=[f"{name}: {bytes_text(size)}" for name, size in parts.items()],
-            hint=f"{remedy}, or keep fewer checkpoints: --set keep_checkpoints=1"
-            if request.settings.keep_checkpoints > 1
+            hint=f"{remedy}, or keep fewer checkpoints: --set keep_checkpoints=2"
+            if request.settings.keep_checkpoints > 2
             else remedy,
         )
 
