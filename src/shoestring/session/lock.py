@@ -11,7 +11,7 @@ from pathlib import Path
 
 from shoestring.checkpoint.files import close_quietly, replace
 from shoestring.errors import UsageError
-from shoestring.system_errors import explaining
+from shoestring.system_errors import explain, explaining
 
 _NO_LOCK_SUPPORT_ERRORS = {errno.ENOLCK, errno.ENOSYS, errno.EOPNOTSUPP, errno.EINVAL}
 
@@ -44,14 +44,15 @@ def locked(run: Path) -> Iterator[None]:
     lock_file = run / ".lock"
     without_locks = False
     try:
-        holder = os.read(descriptor, 200).decode(errors="replace").strip()
+        with explaining(f"{run / 'lock'} cannot be read", ", then train again"):
+            holder = os.read(descriptor, 200).decode(errors="replace").strip()
         try:
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError as error:
             raise _locked_error(run, holder, "wait for it, stop it, or give another --run") from error
         except OSError as error:
             if error.errno not in _NO_LOCK_SUPPORT_ERRORS:
-                raise
+                raise explain(f"{run} cannot be locked", error, ", then train again") from error
             without_locks = True
         if without_locks:
             with explaining(f"{run} cannot be locked", ", then train again"):
