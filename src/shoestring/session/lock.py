@@ -11,7 +11,7 @@ from pathlib import Path
 
 from shoestring.checkpoint.files import close_quietly, replace
 from shoestring.errors import UsageError
-from shoestring.system_errors import explain, explaining
+from shoestring.system_errors import explaining
 
 _NO_LOCK_SUPPORT_ERRORS = {errno.ENOLCK, errno.ENOSYS, errno.EOPNOTSUPP, errno.EINVAL}
 
@@ -52,7 +52,7 @@ def locked(run: Path) -> Iterator[None]:
             raise _locked_error(run, holder, "wait for it, stop it, or give another --run") from error
         except OSError as error:
             if error.errno not in _NO_LOCK_SUPPORT_ERRORS:
-                raise explain(f"{run} cannot be locked", error, ", then train again") from error
+                raise
             without_locks = True
         if without_locks:
             with explaining(f"{run} cannot be locked", ", then train again"):
