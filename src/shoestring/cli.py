@@ -19,6 +19,7 @@ import typer
 
 from shoestring import api, completion, config
 from shoestring.errors import ShoestringError, UsageError
+from shoestring.system_errors import explain
 from shoestring.units import parse_bytes, parse_seconds
 
 T = TypeVar("T")
@@ -332,7 +333,7 @@ def _status_of(command: Callable[[], object]) -> int:
         _print_error(error)
         return error.status
     except OSError as error:
-        _print_error(error)
+        _print_error(explain("the system refused an operation", error))
         return 1
     except SystemExit as error:
         return error.code if isinstance(error.code, int) else int(error.code is not None)

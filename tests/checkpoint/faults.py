@@ -9,6 +9,7 @@ from pathlib import Path
 NAMES = (
     *("open", "write", "read", "fsync", "close", "mkdir", "rename", "replace", "unlink", "rmdir"),
     *("stat", "lstat", "fstat", "listdir", "scandir", "statvfs", "posix_fadvise"),
+    *("pwrite", "ftruncate"),
 )
 
 
@@ -84,6 +85,16 @@ def killing(number):
     def strike(index, name, path):
         if index >= number:
             raise Killed
+
+    return strike
+
+
+def failing_from(number, error):
+    """Return a strike that makes operation `number` and all later ones fail with this errno."""
+
+    def strike(index, name, path):
+        if index >= number:
+            raise OSError(error, os.strerror(error), path)
 
     return strike
 

@@ -154,8 +154,15 @@ def test_expandable_segments_are_set_by_environment_variable(monkeypatch, capsys
 
 
 def test_requested_disk_limit_replaces_the_platforms(tmp_path):
-    with pytest.raises(RunError, match=r"disk limit of the run is 9\.77 KiB"):
+    with pytest.raises(RunError, match=r"disk limit of the run is 9\.77 KiB") as raised:
         shoestring.train(Mine(), run=tmp_path, on="kaggle-t4", disk_bytes=10_000)
+    assert any(problem.startswith("2 full checkpoints: ") for problem in raised.value.problems)
+    assert "--disk" in raised.value.hint
+    # With this limit the first checkpoint fits, but not those with the optimizer's state.
+    disk = read_plan(tmp_path)["plan"]["disk"]
+    with pytest.raises(RunError, match="the run needs"):
+        shoestring.train(Mine(), run=tmp_path, disk_bytes=disk["peak_bytes"] - 1)
+    assert shoestring.train(Mine(), run=tmp_path, disk_bytes=2 * 10**6 + disk["peak_bytes"]).status == "finished"
 
 
 def test_next_command_names_the_target(tmp_path):

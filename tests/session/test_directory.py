@@ -1,10 +1,13 @@
+import errno
 import multiprocessing
+import os
 
 import pytest
 
-from shoestring.errors import UsageError
+from shoestring.errors import ShoestringError, UsageError
 from shoestring.session.directory import RunDirectory
 from shoestring.session.stored import StoredPlan, StoredState
+from tests.checkpoint.faults import Disk, failing
 
 
 def test_new_run_has_neither_plan_nor_state(tmp_path):
@@ -40,6 +43,56 @@ def test_file_instead_of_directory_is_rejected(tmp_path):
     (tmp_path / "run").write_text("")
     with pytest.raises(UsageError, match="cannot be used as a run directory"):
         RunDirectory(tmp_path / "run").create()
+
+
+@pytest.mark.parametrize(
+    ("path", "hint"),
+    {
+        "file/run": "a part of this path is a file",
+        "file": "there is a file",
+        "dangling": "a link that leads nowhere",
+        "dangling/run": "a link that leads nowhere",
+        "n" * 300: "a shorter path",
+        "/proc/run": "choose another directory",
+    }.items(),
+)
+def test_unusable_path_is_one_error_with_a_hint(tmp_path, path, hint):
+    (tmp_path / "file").write_text("")
+    (tmp_path / "dangling").symlink_to("nowhere")
+    with pytest.raises(UsageError, match=r"cannot be used as a run directory: [A-Z]") as raised:
+        RunDirectory(tmp_path / path).create()
+    assert hint in raised.value.hint
+
+
+@pytest.mark.parametrize(
+    ("code", "status", "hint"),
+    [
+        (errno.EROFS, 2, "mount that disk for writing"),
+        (errno.EACCES, 2, "allow your user"),
+        (errno.ENOSPC, 1, "free disk space"),
+        (errno.EDQUOT, 1, "your quota"),
+        (errno.EMFILE, 1, "ulimit -n"),
+        (errno.EFBIG, 1, "ulimit -f"),
+    ],
+)
+def test_directory_that_cannot_be_written_or_locked_is_one_error(tmp_path, code, status, hint):
+    run = RunDirectory(tmp_path / "run")
+    with Disk(tmp_path, failing(0, code)).watching(), pytest.raises(ShoestringError) as created:
+        run.create()
+    run.create()
+    with Disk(tmp_path, failing(0, code)).watching(), pytest.raises(ShoestringError) as locked, run.locked():
+        pass
+    for error in (created.value, locked.value):
+        assert (error.status, hint in error.hint, os.strerror(code) in error.message) == (status, True, True)
+
+
+def test_full_disk_does_not_prevent_the_lock(tmp_path):
+    def fail(number, name, path):
+        if name in ("pwrite", "ftruncate"):
+            raise OSError(errno.ENOSPC, "No space left on device")
+
+    with Disk(tmp_path, fail).watching(), RunDirectory(tmp_path).locked():
+        pass
 
 
 @pytest.mark.parametrize("text", ["", "{", "[]", "\xff"])

@@ -1,5 +1,6 @@
 """The ledger and the state that a session writes."""
 
+import errno
 import json
 import shlex
 
@@ -13,6 +14,7 @@ from shoestring.session.directory import RunDirectory
 from shoestring.session.stop import SessionOver
 from shoestring.settings import Settings
 from shoestring.train.record import Record
+from tests.checkpoint.faults import Disk
 
 SETTINGS = Settings(micro_batch=1, precision="fp32")
 
@@ -63,6 +65,55 @@ def test_deadline_gets_durations_of_earlier_sessions(tmp_path):
     session_record = record(tmp_path, margin_seconds=1.0)
     assert session_record._deadline.stopping_seconds() == 8.0
     session_record.events.close()
+
+
+def read_only(*names):
+    """Return a strike that makes creating these files and everything beside them fail."""
+
+    def strike(number, name, path):
+        if name in ("open", "write", "pwrite") and any(part in path for part in names):
+            raise OSError(errno.EROFS, "Read-only file system", path)
+
+    return strike
+
+
+@pytest.mark.parametrize("names", [["ledger.json"], ["events.jsonl"], ["ledger.json", "events.jsonl", "state.json"]])
+def test_failure_to_record_does_not_mask_the_error(tmp_path, names):
+    works = True
+
+    def strike(*operation):
+        if not works:
+            read_only(*names)(*operation)
+
+    def fail_to_record():
+        nonlocal works
+        with record(tmp_path) as session_record:
+            session_record.started(0, device="cpu", settings=SETTINGS)
+            works = False
+            raise RunError("broken", hint="mend it")
+
+    with Disk(tmp_path, strike).watching(), pytest.raises(RunError, match="broken") as raised:
+        fail_to_record()
+    assert raised.value.hint == "mend it"
+    unwritten = "state.json" in names
+    assert state(tmp_path)["status"] == ("running" if unwritten else "failed")
+    assert ("state.json could not be written: Read-only" in str(raised.value)) == unwritten
+
+
+def test_end_that_cannot_be_recorded_is_an_error(tmp_path):
+    message = r"session is {}, but .*state\.json could not be written"
+    with (
+        Disk(tmp_path, read_only("state.json")).watching(),
+        pytest.raises(RunError, match=message.format("finished")),
+        record(tmp_path) as session_record,
+    ):
+        session_record.session_ended("finished", "all", 9, {})
+    with (
+        Disk(tmp_path, read_only("state.json")).watching(),
+        pytest.raises(RunError, match=message.format("paused")),
+        record(tmp_path),
+    ):
+        raise SessionOver("SIGTERM")
 
 
 def test_session_that_cannot_start_keeps_the_progress(tmp_path):

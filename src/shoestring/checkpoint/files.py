@@ -24,7 +24,12 @@ Buffer = bytes | memoryview
 
 def write_json(path: Path, value: Any) -> None:
     """Replace `path` atomically by `value` as JSON: a reader sees the old file or the new one, also after a kill."""
-    replace(path, lambda temporary: write_text(temporary, json.dumps(value, indent=1, allow_nan=False) + "\n"))
+    replace(path, lambda temporary: write_text(temporary, json_text(value)))
+
+
+def json_text(value: Any) -> str:
+    """Return the text that `write_json` writes."""
+    return json.dumps(value, indent=1, allow_nan=False) + "\n"
 
 
 def replace(path: Path, write: Callable[[Path], object]) -> None:
@@ -78,6 +83,12 @@ def sync(path: Path) -> None:
     try:
         os.fsync(descriptor)
     finally:
+        os.close(descriptor)
+
+
+def close_quietly(descriptor: int) -> None:
+    """Close a descriptor that nothing depends on any more; errors, which a network disk may report, are ignored."""
+    with suppress(OSError):
         os.close(descriptor)
 
 

@@ -7,6 +7,7 @@ those of peft, `adapter_config.json` and `adapter_model.safetensors`, which `Pef
 import json
 import sys
 from collections.abc import Iterable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -22,6 +23,7 @@ from shoestring.checkpoint.mapped import READ_ERRORS, MappedFile
 from shoestring.checkpoint.names import update_name, update_of
 from shoestring.checkpoint.tensors import serialize
 from shoestring.errors import CheckpointError
+from shoestring.system_errors import reason, remedy
 
 WEIGHTS = "model.safetensors"
 ADAPTER = "adapter_model.safetensors"
@@ -66,7 +68,7 @@ def save_light(folder: Path, model: nn.Module, facts: dict[str, Any], *, rounded
         fileset.replace_weights(folder, contents, update if type(update) is int and update >= 0 else None)
     except OSError as error:
         raise CheckpointError(
-            f"weights could not be written to {folder}: {error}", hint="free disk space there"
+            f"weights could not be written to {folder}: {reason(error)}", hint=remedy(error)
         ) from error
     return path
 
@@ -130,10 +132,11 @@ def list_weights_folders(folder: Path) -> list[Path]:
 
 def keep_newest(folder: Path, keep: int) -> None:
     """Remove the update directories below `folder` except the `keep` newest; errors are ignored."""
-    newest = list_weights_folders(folder)[-keep:]
-    for path in _update_folders(folder):
-        if path not in newest:
-            remove(path)
+    with suppress(OSError):
+        newest = list_weights_folders(folder)[-keep:]
+        for path in _update_folders(folder):
+            if path not in newest:
+                remove(path)
 
 
 def _update_folders(folder: Path) -> list[Path]:

@@ -21,10 +21,12 @@ from typing import Any
 from shoestring.checkpoint.files import directory_bytes, is_disk_full, remove, sync, write_file, write_text
 from shoestring.checkpoint.manifest import MANIFEST, STATE, TRAINED, DamagedFileError, FileEntry, Manifest
 from shoestring.checkpoint.names import update_name, update_of
+from shoestring.checkpoint.presence import Presence, gone_error
 from shoestring.checkpoint.sections import read_sections
 from shoestring.checkpoint.snapshot import Snapshot, snapshot
 from shoestring.checkpoint.tensors import serialize
 from shoestring.errors import CheckpointError
+from shoestring.system_errors import explaining, reason, remedy
 from shoestring.units import MIB, bytes_text
 
 _REPLACED = re.compile(r"\.replaced-([0-9]{8,18})")
@@ -89,8 +91,11 @@ class Store:
         self._damaged: set[int] = set()
         try:
             root.mkdir(parents=True, exist_ok=True)
+            self._directories = Presence(root.parent), Presence(root)
         except OSError as error:
-            raise CheckpointError(f"{root} cannot be used for checkpoints: {error}") from error
+            raise CheckpointError(
+                f"{root} cannot be used for checkpoints: {reason(error)}", hint=remedy(error)
+            ) from error
         self._recover()
 
     def updates(self) -> list[int]:
@@ -106,6 +111,15 @@ class Store:
         verified = tuple(self._verified)  # a copy: a thread may be saving
         return self.path(max(verified)) if verified else None
 
+    def require_present(self) -> None:
+        """Raise GoneError if the run's directory or this one is not there any more. Any thread may call it.
+
+        It stops the run: training to the end and failing at the last save would lose all of that work.
+        """
+        for directory in self._directories:
+            if directory.is_lost():
+                raise gone_error(directory.path)
+
     def save(self, update: int, state: Mapping[str, Any]) -> Saved:
         """Write `state` as the checkpoint of `update`; older ones beyond `keep` are removed afterwards.
 
@@ -113,6 +127,7 @@ class Store:
         values to state.json.
 
         Raises CheckpointError if there is not enough space or writing fails; existing checkpoints are untouched then.
+        Raises GoneError if the run's directory, this one or the newest verified checkpoint is not there any more.
         """
         return self.write(update, snapshot(state))
 
@@ -122,11 +137,13 @@ class Store:
         freed: list[Path] = []
         while True:
             try:
+                self._require_newest()
                 self._require_space(state.bytes + MIB)
                 self._write_checkpoint(update, state)
                 break
             except OSError as error:
                 self._recover()
+                self.require_present()
                 if not (is_disk_full(error) and self._remove_expendable(freed)):
                     raise self._write_error(update, error) from error
             except BaseException:
@@ -152,7 +169,9 @@ class Store:
         Raises CheckpointError if there are checkpoints and all of them are damaged.
         """
         reasons = []
-        for update in reversed(self.updates()):
+        with explaining(f"the checkpoints in {self.root} cannot be listed", ", then train again"):
+            updates = self.updates()
+        for update in reversed(updates):
             path = self.path(update)
             try:
                 state = read_sections(path, update)
@@ -206,29 +225,47 @@ class Store:
         temporary = self.root / f".writing-{update:08d}-{os.getpid()}"
         temporary.mkdir()
         _write_files(temporary, update, state)
-        final, replaced = self.path(update), self.root / f".replaced-{update:08d}"
+        final, replaced = self.path(update), self._replaced(update)
         if final.exists():
             final.rename(replaced)
         temporary.rename(final)
         sync(self.root)
         remove(replaced)
 
+    def _require_newest(self) -> None:
+        """Raise GoneError if the newest verified checkpoint, or a directory above it, is not there any more.
+
+        Raises OSError if the system cannot tell.
+        """
+        self.require_present()
+        newest = self.newest_verified()
+        if newest and not (_exists(newest) or _exists(self._replaced(max(self._verified)))):
+            older: list[int] = []
+            with suppress(OSError):
+                older = self.updates()
+            raise gone_error(newest, self.path(older[-1]) if older else None)
+
+    def _replaced(self, update: int) -> Path:
+        """Return where the checkpoint of `update` is while another one of the same update takes its place."""
+        return self.root / f".replaced-{update:08d}"
+
     def _remove_expendable(self, freed: list[Path]) -> bool:
         """Remove the first expendable path that exists and add it to `freed`; return False if there is none."""
-        for path in filter(Path.exists, self._expendable()):
-            remove(path)
-            if not path.exists():
-                freed.append(path)
-                return True
+        with suppress(OSError):
+            for path in filter(Path.exists, self._expendable()):
+                remove(path)
+                if not path.exists():
+                    freed.append(path)
+                    return True
         return False
 
     def _write_error(self, update: int, error: OSError) -> CheckpointError:
         verified = self.newest_verified()
         return CheckpointError(
-            f"the checkpoint of update {update} could not be written to {self.root}: {error}",
-            hint=f"the last verified one is {verified}; free disk space, then train again: the run continues from it"
+            f"the checkpoint of update {update} could not be written to {self.root}: {reason(error)}",
+            hint=f"the last verified one is {verified}; {remedy(error)}, then train again: the run continues from it"
             if verified
-            else "free disk space there, then train again",
+            else f"{remedy(error)}, then train again",
         )
 
     def _rotate(self) -> None:
@@ -245,6 +282,15 @@ class Store:
         with suppress(OSError):
             self.path(update).rename(removed)
             remove(removed)
+
+
+def _exists(path: Path) -> bool:
+    """Return whether there is something at `path`. Raises OSError if the system cannot tell."""
+    try:
+        os.lstat(path)
+    except (FileNotFoundError, NotADirectoryError):
+        return False
+    return True
 
 
 def _write_files(folder: Path, update: int, state: Snapshot) -> None:

@@ -40,12 +40,13 @@ from shoestring.session.directory import RunDirectory
 from shoestring.session.stop import session
 from shoestring.session.stored import StoredPlan
 from shoestring.settings import Settings
+from shoestring.system_errors import explaining
 from shoestring.techniques.fallbacks import Sizes
 from shoestring.train import steps
 from shoestring.train.record import Record
 from shoestring.train.request import SessionRequest
 from shoestring.train.session import TrainingSession
-from shoestring.train.setup import run_saver, run_store
+from shoestring.train.setup import load_newest, run_saver, run_store
 
 if TYPE_CHECKING:
     from transformers import Trainer
@@ -111,7 +112,8 @@ def surviving(
     settings = Settings(save_every_seconds=save_every_seconds, keep_checkpoints=keep_checkpoints)
     with directory.locked(), session(limit_seconds) as stop:
         if directory.plan() is None:
-            StoredPlan(recipe="a trainer", settings=settings.json()).write(directory.plan_file)
+            with explaining(f"{directory.plan_file} could not be written"):
+                StoredPlan(recipe="a trainer", settings=settings.json()).write(directory.plan_file)
         with deterministic(), Record(directory, None, stop.deadline, target="local") as record:
 
             def begin_session(trainer: Any) -> TrainingSession:
@@ -143,8 +145,10 @@ def _script_session(
         sizes=Sizes(micro_batch=trainer.args.per_device_train_batch_size),
     )
     facts = {**library_versions(), "frozen weights": frozen_digest(state.model), **_environment(trainer)}
-    saver = run_saver(request, record, run_store(request, record), facts)
-    saver.restore(state, allow_inexact=request.allow_inexact)
+    store = run_store(request, record)
+    restored = load_newest(store, record)
+    saver = run_saver(request, record, store, facts)
+    saver.restore(state, allow_inexact=request.allow_inexact, restored=restored)
     return TrainingSession(
         request=request, record=record, state=state, saver=saver, reports=resumable.trainer_session.reports
     )

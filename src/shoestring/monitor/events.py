@@ -15,7 +15,7 @@ Every event has `time` (unix seconds), `session` (from 1) and `event`, its kind,
     note        message
     oom         update, during (update, optimizer step or evaluation), failure (error message), micro_batch,
                 done (the reduction made), back_to (the update of the restored checkpoint, if any)
-    (any)       lost: the number of preceding events lost because the disk was full
+    (any)       lost: the number of preceding events lost because they could not be written
     stop        update, status (paused, finished or failed), reason, updates, seconds, saving_seconds,
                 evaluating_seconds
 
@@ -32,7 +32,8 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
-from shoestring.checkpoint.files import is_disk_full
+from shoestring.checkpoint.files import close_quietly
+from shoestring.system_errors import reason
 
 Event = dict[str, Any]
 
@@ -55,14 +56,14 @@ class Events:
         self.session = session or 1 + max((event["session"] for event in read(path)), default=0)
         self._file = os.open(path, os.O_RDWR | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o644)
         size = os.fstat(self._file).st_size
-        self.lost = 0
+        self.lost, self.why_lost = 0, "No space left on device"
         self._incomplete_line = size > 0 and os.pread(self._file, 1, size - 1) != b"\n"
 
     def emit(self, event: str, **fields: Any) -> None:
         """Append one line; `fields` are JSON, and a number that is not finite is written as its name (`"nan"`).
 
-        On a full disk the line is lost, and the next line that can be written records how many were lost. Raises
-        OSError when the line cannot be written for another reason.
+        A line that cannot be written, for example on a full disk, is lost: the run matters more than its record. The
+        next line that can be written records how many were lost.
         """
         values = {"time": time.time(), "session": self.session, "event": event, **fields}
         if self.lost:
@@ -74,16 +75,14 @@ class Events:
         try:
             written = os.write(self._file, line)
         except OSError as error:
-            if not is_disk_full(error):
-                raise
-            written = 0
+            written, self.why_lost = 0, reason(error)
         if written < len(line):
             self.lost += 1
             return
         self._incomplete_line, self.lost = False, 0
 
     def close(self) -> None:
-        os.close(self._file)
+        close_quietly(self._file)
 
     def __enter__(self) -> Self:
         return self

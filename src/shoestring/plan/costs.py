@@ -8,6 +8,7 @@ from typing import Any
 from shoestring.estimate.disk import checkpoint_bytes
 from shoestring.hardware.catalog import Target
 from shoestring.plan.candidates import Candidate
+from shoestring.settings import Settings
 
 _FP32 = 4
 """Bytes of each value of an adapter's weights."""
@@ -162,18 +163,23 @@ def planned_disk(chosen: Candidate, target: Target, *, adapters: bool = False) -
     light = size.light - (facts.rounded_bytes if rounded else 0)
     if adapters:
         light = size.light - facts.weight_bytes + (_FP32 // 2 if rounded else _FP32) * facts.parameters_trainable
-    full, epochs = chosen.settings.keep_checkpoints, chosen.settings.keep_light
     return PlannedDisk(
         full_checkpoint_bytes=size.full,
         light_checkpoint_bytes=light,
-        parts={
-            f"{full} full checkpoints": full * size.full,
-            "one being written": size.full,
-            "best and last weights, and one of them being written": 3 * light,
-            **({f"weights of {epochs} epochs": epochs * light} if epochs else {}),
-        },
+        parts=disk_parts(size.full, light, chosen.settings),
         limit_bytes=target.platform.disk_bytes if target.platform else None,
     )
+
+
+def disk_parts(full_bytes: int, light_bytes: int, settings: Settings) -> dict[str, int]:
+    """Return the peak disk usage by part from the sizes of a full checkpoint and of light weights."""
+    full, epochs = settings.keep_checkpoints, settings.keep_light
+    return {
+        f"{full} full checkpoints": full * full_bytes,
+        "one being written": full_bytes,
+        "best and last weights, and one of them being written": 3 * light_bytes,
+        **({f"weights of {epochs} epochs": epochs * light_bytes} if epochs else {}),
+    }
 
 
 def planned_host(chosen: Candidate, target: Target) -> PlannedHost:

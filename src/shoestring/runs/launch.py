@@ -25,6 +25,7 @@ from shoestring.session.signals import StopSignals
 from shoestring.session.stop import SessionOver, Stop
 from shoestring.session.stored import StoredPlan, resume_command
 from shoestring.settings import Settings
+from shoestring.system_errors import explaining
 from shoestring.techniques.trainable import require_trainable
 from shoestring.trace import StoredTraces
 from shoestring.units import bytes_text
@@ -137,7 +138,8 @@ def _start_run(
             problems=plan.reasons,
             hint="choose other settings or options; shoestring plan shows which ones fit",
         )
-    StoredPlan.from_recipe(loaded, plan.json()).write(directory.plan_file)
+    with explaining(f"{directory.plan_file} could not be written", ", then train again"):
+        StoredPlan.from_recipe(loaded, plan.json()).write(directory.plan_file)
     remove(directory.planning_file)
     return loaded, plan.settings
 

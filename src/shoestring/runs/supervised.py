@@ -67,7 +67,7 @@ def write_pause(directory: RunDirectory, reason: str, resume_command: str, statu
         update = newest_update(directory.checkpoints)
         state = replace(state, status=status, reason=reason, update=update, next=state.next or resume_command)
         directory.path.mkdir(parents=True, exist_ok=True)  # the limit may have been reached before anything else
-        state.write(directory.state_file)
+        state.write_end(directory.state_file)
     return state
 
 

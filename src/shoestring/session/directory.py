@@ -17,6 +17,7 @@ from pathlib import Path
 from shoestring.errors import UsageError
 from shoestring.session.lock import locked
 from shoestring.session.stored import StoredPlan, StoredState
+from shoestring.system_errors import explain
 
 
 @dataclass(frozen=True)
@@ -68,16 +69,17 @@ class RunDirectory:
     def create(self) -> None:
         """Create the directory.
 
-        Raises UsageError if it cannot be created, or if it has files but no run.
+        Raises UsageError if the path cannot be used or has files but no run, RunError if the disk is full or fails.
         """
         try:
             self.path.mkdir(parents=True, exist_ok=True)
             # Names that start with a dot are temporary files of an earlier attempt that was killed.
             names = {entry.name for entry in self.path.iterdir() if not entry.name.startswith(".")}
             unexpected = names - {"lock", self.planning_file.name, self.state_file.name}
+            is_run = self.plan_file.exists()
         except OSError as error:
-            raise UsageError(f"{self.path} cannot be used as a run directory: {error}") from error
-        if unexpected and not self.plan_file.exists():
+            raise explain(f"{self.path} cannot be used as a run directory", error) from error
+        if unexpected and not is_run:
             raise UsageError(
                 f"{self.path} is not empty and contains no run: {', '.join(sorted(unexpected)[:5])}",
                 hint="choose an empty or new directory: --run runs/NAME",

@@ -10,8 +10,9 @@ from contextlib import contextmanager, suppress
 from datetime import UTC, datetime
 from pathlib import Path
 
-from shoestring.checkpoint.files import replace
+from shoestring.checkpoint.files import close_quietly, replace
 from shoestring.errors import UsageError
+from shoestring.system_errors import explaining
 
 _NO_LOCK_SUPPORT_ERRORS = {errno.ENOLCK, errno.ENOSYS, errno.EOPNOTSUPP, errno.EINVAL}
 
@@ -44,11 +45,13 @@ def locked(run: Path) -> Iterator[None]:
 
     Raises UsageError naming the holder if another process has the lock.
     """
-    descriptor = os.open(run / "lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+    with explaining(f"{run} cannot be locked", ", then train again"):
+        descriptor = os.open(run / "lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
     lock_file = run / ".lock"
     without_locks = False
     try:
-        holder = _read_holder(descriptor)
+        with explaining(f"{run / 'lock'} cannot be read", ", then train again"):
+            holder = _read_holder(descriptor)
         try:
             _lock(run, descriptor)
         except OSError as error:
@@ -56,19 +59,23 @@ def locked(run: Path) -> Iterator[None]:
                 raise
             without_locks = True
         if without_locks:
-            _create_lock_file(run, lock_file, holder)
+            with explaining(f"{run} cannot be locked", ", then train again"):
+                _create_lock_file(run, lock_file, holder)
         _descriptors.add(descriptor)
         try:
-            os.ftruncate(descriptor, 0)
-            os.pwrite(descriptor, f"{_own_name()}\n".encode(), 0)
+            with suppress(OSError):  # on a full disk the lock holds, but does not name its holder
+                os.ftruncate(descriptor, 0)
+                os.pwrite(descriptor, f"{_own_name()}\n".encode(), 0)
             yield
         finally:
-            os.ftruncate(descriptor, 0)
+            with suppress(OSError):
+                os.ftruncate(descriptor, 0)
             if without_locks:
-                lock_file.unlink(missing_ok=True)
+                with suppress(OSError):
+                    lock_file.unlink(missing_ok=True)
     finally:
         _descriptors.discard(descriptor)
-        os.close(descriptor)
+        close_quietly(descriptor)
 
 
 def _lock(run: Path, descriptor: int) -> None:

@@ -11,14 +11,17 @@ from pathlib import Path
 from typing import Any
 
 from shoestring import config
-from shoestring.checkpoint.files import write_json
+from shoestring.checkpoint.files import json_text, write_json
+from shoestring.checkpoint.reserved import replace_text, reserve
 from shoestring.errors import UsageError
 from shoestring.recipe.finding import choose, find
 from shoestring.recipe.options import LoadedRecipe
 from shoestring.session.outcome import Outcome
 from shoestring.settings import Settings
+from shoestring.units import KIB
 
 _COPY_AGAIN = "copy the run again from its source"
+_REASON_BYTES = 16 * KIB  # for the reason why a session ended
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -154,6 +157,18 @@ class StoredState:
 
     def write(self, file: Path) -> None:
         write_json(file, dataclasses.asdict(self))
+
+    def write_running(self, file: Path) -> None:
+        """Write the state of a session that is running, and reserve the space to replace it on a full disk.
+
+        Raises OSError.
+        """
+        reserve(file, _REASON_BYTES + 2 * len(json_text(dataclasses.asdict(self))))
+        self.write(file)
+
+    def write_end(self, file: Path) -> None:
+        """Write the state at the end of a session, in the reserved space if the disk is full. Raises OSError."""
+        replace_text(file, json_text(dataclasses.asdict(self)))
 
     def outcome(self) -> Outcome:
         """Return the outcome of the session that wrote this state at its end."""

@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Iterable, Sequence
+from typing import Any
 
 import torch
 from torch import nn
@@ -10,6 +11,7 @@ from shoestring.checkpoint.files import write_json
 from shoestring.data.order import DataOrder
 from shoestring.engine import foreach
 from shoestring.errors import RunError
+from shoestring.system_errors import reason
 from shoestring.train.request import SessionRequest
 
 
@@ -26,8 +28,7 @@ def non_finite_error(
     hint = "lower the learning rate, clip gradients, or train in fp32"
     if order:
         path = request.run.failed_update(update)
-        path.parent.mkdir(exist_ok=True)
-        facts = {
+        facts: dict[str, Any] = {
             "update": update,
             "what": quantity,
             "value": str(value),
@@ -37,8 +38,13 @@ def non_finite_error(
             "seed": order.seed,
             "precision": request.settings.precision,
         }
-        write_json(path, facts)
-        problems.append(f"the update's samples are in {path}")
+        try:
+            path.parent.mkdir(exist_ok=True)
+            write_json(path, facts)
+            problems.append(f"the update's samples are in {path}")
+        except OSError as error:
+            samples = ", ".join(map(str, facts["samples"]))
+            problems.append(f"the update's samples, which could not be written to {path} ({reason(error)}): {samples}")
         hint = f"inspect these samples; if they are valid, {hint}"
     return RunError(f"the {quantity} of update {update} is {value}", problems=problems, hint=hint)
 

@@ -2,16 +2,19 @@
 
 import os
 import platform
+from contextlib import suppress
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
 import torch
 
-from shoestring.checkpoint.files import is_disk_full, write_json
+from shoestring.checkpoint.files import write_json
+from shoestring.checkpoint.presence import Presence
+from shoestring.checkpoint.reserved import release
 from shoestring.checkpoint.store import Saved
 from shoestring.engine.recovery import OutOfMemory
-from shoestring.errors import ShoestringError
+from shoestring.errors import RunError, ShoestringError
 from shoestring.hardware.probe import machine
 from shoestring.monitor.events import Events, read
 from shoestring.monitor.progress import Progress
@@ -23,6 +26,8 @@ from shoestring.session.ledger import SessionRecord, ledger, sessions, slowest_d
 from shoestring.session.stop import SessionOver
 from shoestring.session.stored import StoredState, resume_command
 from shoestring.settings import Settings
+from shoestring.system_errors import explaining
+from shoestring.system_errors import reason as describe
 from shoestring.units import count_text, seconds_text
 from shoestring.version import __version__
 
@@ -38,16 +43,19 @@ class Record:
         """
         self._run, self._loaded, self._deadline, self._target = run, loaded, deadline, target
         self._earlier: list[SessionRecord] = []
-        for kind, seconds in slowest_durations(read(run.events_file)).items():
-            deadline.observe(kind, seconds)
-        # This session's events start at the end of those of earlier sessions.
-        self._offset = run.events_file.stat().st_size if run.events_file.exists() else 0
+        self._is_ended = False
+        with explaining(f"{run.events_file} cannot be used", ", then train again"):
+            for kind, seconds in slowest_durations(read(run.events_file)).items():
+                deadline.observe(kind, seconds)
+            # This session's events start at the end of those of earlier sessions.
+            self._offset = run.events_file.stat().st_size if run.events_file.exists() else 0
+            self._presence = Presence(run.path)
+            self.events = Events(run.events_file)
         before = run.state() or StoredState()
         self.update = self._first_update = before.update
         self._total, self._metrics = before.total_updates, before.metrics
         self._seconds_by_kind = {"saving": 0.0, "evaluating": 0.0}
         self._deciding_metric = loaded.parts.best[0] if loaded else "loss"
-        self.events = Events(run.events_file)
         self.progress = Progress(total_updates=self._total)
 
     def __enter__(self) -> Self:
@@ -56,12 +64,17 @@ class Record:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
-        if isinstance(error, SessionOver):
-            self._end("paused", error.reason)
-        elif error is not None:
-            reason = error.message if isinstance(error, ShoestringError) else f"{type(error).__name__}: {error}"
-            self._end("failed", reason)
-        self.events.close()
+        try:
+            if isinstance(error, SessionOver):
+                self._require_recorded("paused", self._end("paused", error.reason))
+            elif error is not None and not self._is_ended:
+                reason = error.message if isinstance(error, ShoestringError) else f"{type(error).__name__}: {error}"
+                # The error itself is what the user sees; that it could not be recorded is a part of it.
+                if unrecorded := self._end("failed", reason):
+                    _add_problem(error, unrecorded)
+        finally:
+            self.events.close()
+            self._presence.close()
 
     def expect(self, total_updates: int) -> None:
         """Set the total number of updates of the run."""
@@ -85,7 +98,7 @@ class Record:
             pid=os.getpid(),
         )
         self._record_earlier_sessions()
-        self._write_state("running", "")
+        self._write_running()
         limit = self._deadline.limit_seconds
         self.progress.message(
             f"session {self.events.session}: {'continues at' if update else 'begins at'} update "
@@ -128,14 +141,12 @@ class Record:
         )
         for path in saved.freed:
             self.note(f"the disk is full: {path} was removed to make space for {saved.path.name}")
-        self._write_state("running", "")
+        self._write_running()
 
     def saved_light(self, path: Path, update: int, seconds: float, kind: str) -> None:
         """Record that weights alone were written, without the state that training needs to resume."""
         self._seconds_by_kind["saving"] += seconds
-        self.events.emit(
-            "save", update=update, bytes=path.stat().st_size, seconds=seconds, stall_seconds=seconds, kind=kind
-        )
+        self.events.emit("save", update=update, bytes=_size(path), seconds=seconds, stall_seconds=seconds, kind=kind)
 
     def unsaved(self, update: int, kind: str, reason: str) -> None:
         """Record that a checkpoint or weights (the `kind`) could not be written; training continues."""
@@ -158,11 +169,20 @@ class Record:
 
     def session_ended(self, status: str, reason: str, update: int, metrics: dict[str, Any]) -> None:
         """Record the end of the session."""
-        self.update, self._metrics = update, metrics
-        self._end(status, reason)
-        self.progress.message(describe_breakdown(compute_breakdown(read(self._run.events_file, self._offset))))
+        self.update, self._metrics, self._is_ended = update, metrics, True
+        self._require_recorded(status, self._end(status, reason))
+        with suppress(OSError):
+            self.progress.message(describe_breakdown(compute_breakdown(read(self._run.events_file, self._offset))))
 
-    def _end(self, status: str, reason: str) -> None:
+    def was_saved(self, kind: str) -> bool:
+        """Return whether this run has ever written weights of the `kind` (best, light or epoch)."""
+        with suppress(OSError):
+            events = read(self._run.events_file)
+            return any(event["event"] == "save" and event.get("kind") == kind for event in events)
+        return False
+
+    def _end(self, status: str, reason: str) -> str:
+        """Record the end of the session. Returns why state.json could not be written; empty if it was."""
         self.events.emit(
             "stop",
             update=self.update,
@@ -173,17 +193,26 @@ class Record:
             evaluating_seconds=self._seconds_by_kind["evaluating"],
             updates=self.update - self._first_update,
         )
+        if self.events.lost:
+            self.progress.message(
+                f"note: the last {count_text(self.events.lost)} events are not in {self._run.events_file}: "
+                f"{self.events.why_lost}"
+            )
+        unrecorded = self._write_end(status, reason)
         self._write_ledger(status)
-        self._write_state(status, reason)
         if status == "paused" and self.update == self._first_update and self._deadline.limit_seconds:
             self.progress.message(
                 f"no update fit into this session of {seconds_text(self._deadline.limit_seconds)}, of which startup "
                 f"took {seconds_text(self._deadline.elapsed())}; set a longer limit"
             )
+        return unrecorded
 
     def _record_earlier_sessions(self) -> None:
         """Write the ledger with all earlier sessions; the last of them may have been killed."""
-        *self._earlier, _ = sessions(read(self._run.events_file), "running")
+        with suppress(OSError):
+            records = sessions(read(self._run.events_file), "running")
+            # On a full disk, the events of this session may be lost.
+            self._earlier = [record for record in records if record.number != self.events.session]
         self._write_ledger("running")
         if self._earlier and self._earlier[-1].ended == "killed":
             last = self._earlier[-1]
@@ -194,13 +223,45 @@ class Record:
             )
 
     def _write_ledger(self, status: str) -> None:
-        write_json(self._run.ledger_file, ledger([*self._earlier, *self._current(status)]))
+        """Write the ledger, a sum of the events. It can be computed again, so a failure is no error."""
+        if not self._presence.is_lost():
+            with suppress(OSError):
+                write_json(self._run.ledger_file, ledger([*self._earlier, *self._current(status)]))
 
     def _current(self, status: str) -> list[SessionRecord]:
         return sessions(read(self._run.events_file, self._offset), status)
 
-    def _write_state(self, status: str, reason: str) -> None:
-        state = StoredState(
+    def _write_running(self) -> None:
+        """Write state.json of a running session, if its end can then be written as well, even on a full disk.
+
+        Otherwise the previous state.json remains: the checkpoint matters more.
+        """
+        if not self._presence.is_lost():
+            with suppress(OSError):
+                self._state("running", "").write_running(self._run.state_file)
+
+    def _write_end(self, status: str, reason: str) -> str:
+        """Write the last state.json of the session. Returns why that failed; empty if it did not."""
+        file = self._run.state_file
+        if self._presence.is_lost():
+            return f"{file} could not be written: {self._run.path} is gone"
+        try:
+            self._state(status, reason).write_end(file)
+        except OSError as error:
+            return f"{file} could not be written: {describe(error)}"
+        release(file)
+        return ""
+
+    def _require_recorded(self, status: str, unrecorded: str) -> None:
+        """Raise RunError if the end of the session with this `status` could not be written to state.json."""
+        if unrecorded:
+            raise RunError(
+                f"the session is {status}, but {unrecorded}",
+                hint=f"make {self._run.path} writable, then train again: the run continues from its newest checkpoint",
+            )
+
+    def _state(self, status: str, reason: str) -> StoredState:
+        return StoredState(
             status=status,
             update=self.update,
             total_updates=self._total,
@@ -208,15 +269,25 @@ class Record:
             next=f"shoestring report {self._run.path}" if status == "finished" else self._resume_command(),
             metrics=self._metrics,
         )
-        try:
-            state.write(self._run.state_file)
-        except OSError as error:
-            # On a full disk the previous state.json remains, and the checkpoint matters more.
-            if status != "running" or not is_disk_full(error):
-                raise
 
     def _resume_command(self) -> str:
         """Return the command that continues the run."""
         if self._loaded is None:
             return f"run the script that started {self._run.path} again"
         return resume_command(self._loaded.reference or self._loaded.name, self._run.path, self._target)
+
+
+def _add_problem(error: BaseException, problem: str) -> None:
+    """Add to an error that it could not be recorded."""
+    if isinstance(error, ShoestringError):
+        error.problems = (*error.problems, problem)
+    else:
+        error.add_note(problem)
+
+
+def _size(path: Path) -> int:
+    """Return the size of a file that was just written; 0 if the system cannot tell."""
+    try:
+        return path.stat().st_size
+    except OSError:
+        return 0

@@ -10,13 +10,16 @@ from typing import Any, Self
 
 import torch
 
+from shoestring.checkpoint.files import directory_bytes
+from shoestring.checkpoint.presence import GoneError
 from shoestring.checkpoint.snapshot import HostCopy, Snapshot, snapshot
 from shoestring.checkpoint.store import Restored, Saved, Store
 from shoestring.engine.environment import require_same
 from shoestring.engine.memory import Failure, catch_out_of_memory, free_unused_memory
 from shoestring.engine.state import State
-from shoestring.errors import CheckpointError, RunError
+from shoestring.errors import CheckpointError, RunError, ShoestringError
 from shoestring.session.deadline import Deadline
+from shoestring.session.stop import SessionOver
 from shoestring.settings import Settings
 from shoestring.train.non_finite import all_finite, trained_parameter_names, weights_are_finite
 from shoestring.train.record import Record
@@ -75,6 +78,10 @@ class Saver:
     ) -> None:
         try:
             self._finish_pending()
+        except ShoestringError:
+            # An earlier error is the one to report. A session that only has to stop has no error yet.
+            if error is None or isinstance(error, SessionOver):
+                raise
         finally:
             self._thread.shutdown()
             self._copy.close()
@@ -114,9 +121,19 @@ class Saver:
             self._finish_pending()
 
     def newest(self) -> str:
-        """Return the name of the newest checkpoint, after waiting for the pending save."""
+        """Return the name of the newest verified checkpoint, after waiting for the pending save."""
         self._finish_pending()
-        return self._store.path(self._store.updates()[-1]).name
+        verified = self._store.newest_verified()
+        return verified.name if verified else "not written yet"
+
+    def newest_bytes(self) -> int:
+        """Return the size of the newest verified checkpoint; 0 if there is none."""
+        verified = self._store.newest_verified()
+        return directory_bytes(verified) if verified else 0
+
+    def require_present(self) -> None:
+        """Raise GoneError if the run's directory or its newest checkpoint is not there any more."""
+        self._store.require_present()
 
     def postpone(self) -> None:
         """Record that the last started save could not be made: it is retried later, after twice the delay each time."""
@@ -238,9 +255,14 @@ def _position(state: State) -> tuple[int, int]:
 
 
 def _result(written: "Future[Saved | Failure | None]") -> tuple[Saved | None, str]:
-    """Return the written checkpoint, or None and the reason; the reason is empty if the weights are not finite."""
+    """Return the written checkpoint, or None and the reason; the reason is empty if the weights are not finite.
+
+    Raises GoneError, since saving again later would not succeed either.
+    """
     try:
         saved = written.result()
+    except GoneError:
+        raise
     except CheckpointError as error:
         return None, str(error)
     if isinstance(saved, Failure):

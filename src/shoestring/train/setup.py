@@ -6,7 +6,7 @@ from dataclasses import replace
 from typing import Any, Protocol
 
 from shoestring.checkpoint import fileset, light
-from shoestring.checkpoint.store import Store
+from shoestring.checkpoint.store import Restored, Store
 from shoestring.checkpoint.trained import frozen_digest
 from shoestring.data import inputs
 from shoestring.data.loading import Loader
@@ -14,7 +14,7 @@ from shoestring.data.order import DataOrder
 from shoestring.engine import autotuning, precision
 from shoestring.engine.environment import environment
 from shoestring.engine.state import State, TrainingState, build, trains_batch_norm
-from shoestring.errors import RunError
+from shoestring.errors import CheckpointError, RunError
 from shoestring.train import oom, steps
 from shoestring.train.meter import Meter
 from shoestring.train.non_finite import non_finite_error
@@ -22,6 +22,7 @@ from shoestring.train.record import Record
 from shoestring.train.request import SessionRequest
 from shoestring.train.saving import Saver
 from shoestring.train.session import EngineUpdates, Reports, TrainingSession
+from shoestring.units import count_text
 
 
 class LibraryLoop(Protocol):
@@ -62,7 +63,7 @@ def setup(request: SessionRequest, record: Record, library: LibraryLoop | None) 
         with suppress(OSError):  # the folder does not exist yet, or the next save there tries again
             fileset.complete_replacement(folder)
     store = run_store(request, record)
-    restored = store.load()
+    restored = load_newest(store, record)
     if library:
         with stop.interrupting():
             state: State = library.build(request, data["train"], restored.state if restored else None)
@@ -97,6 +98,21 @@ def setup(request: SessionRequest, record: Record, library: LibraryLoop | None) 
     )
     steps.begin(session)
     return session
+
+
+def load_newest(store: Store, record: Record) -> Restored | None:
+    """Return the newest valid checkpoint, None if the run has not written any.
+
+    Raises CheckpointError if the run has made updates, but has no checkpoint: it would silently start again.
+    """
+    restored = store.load()
+    if restored is None and record.update:
+        raise CheckpointError(
+            f"the run has made {count_text(record.update)} updates, but {store.root} has no checkpoint",
+            problems=["the checkpoints were deleted or moved, or the run was copied without them"],
+            hint=f"put them back into {store.root}; to start again from update 0, give another --run",
+        )
+    return restored
 
 
 def run_store(request: SessionRequest, record: Record) -> Store:

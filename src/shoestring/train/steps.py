@@ -8,6 +8,7 @@ from typing import Any
 
 from shoestring.checkpoint import light
 from shoestring.checkpoint.light import UNVERIFIED, read_light, save_light
+from shoestring.checkpoint.presence import GoneError, gone_error
 from shoestring.data.seeding import derive, seed_all
 from shoestring.engine.environment import device_name
 from shoestring.engine.memory import (
@@ -25,6 +26,7 @@ from shoestring.techniques.fallbacks import Phase
 from shoestring.train import oom
 from shoestring.train.evaluation import best_entry, evaluate, patience_exhausted
 from shoestring.train.session import EngineUpdates, TrainingSession
+from shoestring.train.space import require_space
 
 
 def begin(session: TrainingSession) -> None:
@@ -38,6 +40,8 @@ def begin(session: TrainingSession) -> None:
         device=device_name(request.device),
         settings=request.settings.replace(micro_batch=state.sizes.micro_batch),
     )
+    if state.update < state.total_updates:
+        require_space(request, state.update, session.saver.newest_bytes())
     if not state.update:
         save_now(session)
     for note in session.notes:
@@ -91,6 +95,8 @@ def evaluate_epoch(session: TrainingSession) -> None:
     session.record.evaluated("validation", state.update, metrics, epoch=epoch, seconds=seconds, best=best)
     if best:
         _save_weights(session, "best", run.best, metrics)
+    else:
+        _require_best(session)
     if settings.keep_light:
         _save_weights(session, "epoch", light.weights_folder(run.light, state.update), metrics)
         light.keep_newest(run.light, settings.keep_light)
@@ -178,7 +184,8 @@ def return_to_checkpoint(session: TrainingSession, phase: Phase, failure: str) -
     state.release()
     free_unused_memory()
     state.resize(step.sizes)
-    session.saver.restore(state, allow_inexact=request.allow_inexact)
+    if not session.saver.restore(state, allow_inexact=request.allow_inexact):
+        raise gone_error(request.run.checkpoints)
     event = OutOfMemory(failure=failure, micro_batch=micro_batch, action=step.description)
     session.record.out_of_memory(phase, event, update=failed_at, back_to=state.update)
     session.reports.restart()
@@ -191,6 +198,7 @@ def finish(session: TrainingSession) -> dict[str, Any]:
     _save_weights(session, "light", run.light, metrics.get("validation", {}))
     if "test" in session.data:
         if best := best_entry(session.request.recipe.parts, state.history):
+            _require_best(session)
             try:
                 weights = read_light(run.best, state.model)
                 if not weights.verified:
@@ -240,8 +248,30 @@ def _evaluate(session: TrainingSession, name: str) -> tuple[dict[str, Any], floa
     return metrics, time.monotonic() - started_at
 
 
+def _require_best(session: TrainingSession) -> None:
+    """Raise GoneError if the best weights were saved and are not there any more: no other copy of them exists.
+
+    `allow_inexact` continues without them.
+    """
+    folder = session.request.run.best
+    try:
+        is_present = light.has_weights(folder)
+    except OSError:
+        return  # reading them reports it
+    if is_present or session.request.allow_inexact or not session.record.was_saved("best"):
+        return
+    raise GoneError(
+        f"the best weights, {folder}, are gone: they were deleted or moved",
+        hint="put them back and train again; to test the last weights instead, add --allow-inexact",
+    )
+
+
 def _save_weights(session: TrainingSession, kind: str, folder: Path, metrics: dict[str, Any]) -> None:
-    """Save weights alone. Only a failure for the final ones (`kind` "light") is an error."""
+    """Save weights alone. Only a failure for the final ones (`kind` "light") is an error.
+
+    Raises GoneError if the run's directory is not there any more.
+    """
+    session.saver.require_present()
     state, started_at = session.state, time.monotonic()
     facts = {"update": state.update, "metrics": metrics}
     try:

@@ -3,6 +3,7 @@
 from importlib.resources import files
 from pathlib import Path
 
+from shoestring.checkpoint.files import replace
 from shoestring.report.markup import Markup, element, join
 from shoestring.report.page import sections
 from shoestring.report.page.headline import headline
@@ -10,6 +11,7 @@ from shoestring.report.page.results import results
 from shoestring.report.page.run import Run, read
 from shoestring.session.directory import RunDirectory
 from shoestring.session.ledger import sessions
+from shoestring.system_errors import explaining
 
 # The browser itself refuses to fetch resources and to run scripts.
 _POLICY = "default-src 'none'; style-src 'unsafe-inline'; img-src data:"
@@ -20,10 +22,11 @@ def write(path: Path) -> Path:
 
     The same files give the same page. Raises UsageError when `path` is not the directory of a run.
     """
+    file, page = RunDirectory(path).report_file, render(read(path))
     # The replacement is atomic: reloading the page never shows half of it.
-    draft = path / "report.html.part"
-    draft.write_text(render(read(path)), encoding="utf-8")
-    return draft.replace(RunDirectory(path).report_file)
+    with explaining(f"{file} could not be written", ", then create the report again"):
+        replace(file, lambda draft: draft.write_text(page, encoding="utf-8"))
+    return file
 
 
 def render(run: Run) -> Markup:
