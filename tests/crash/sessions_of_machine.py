@@ -1,0 +1,254 @@
+"""The runs that the state machine disturbs: their configurations, the processes of a session, and its disk."""
+
+import contextlib
+import errno
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from dataclasses import dataclass, field
+from pathlib import Path
+
+PACKAGE = Path(__file__).parent
+READERS = ("report", "evaluate")
+HANG_SECONDS = 90.0
+
+
+@dataclass(frozen=True, kw_only=True)
+class Configuration:
+    """What is trained, and by what."""
+
+    name: str
+    kind: str
+    """Which makes the updates: `engine` or `trainer`."""
+    recipe: str | None
+    """The file and class of a recipe; None for a script with `surviving`."""
+    micro_batch: int = 8
+    interval: int = 4
+    """The updates that a kill may cost: save_every_updates."""
+    exact: bool = True
+    """Whether the bits are those of any microbatch."""
+
+    def command(self, run, limit):
+        """Return the module and arguments that train in `run`."""
+        if self.recipe is None:
+            return ["tests.crash.logging_trainer", str(run), *([f"{limit:g}"] if limit else [])]
+        settings = {"micro_batch": self.micro_batch, "save_every_updates": self.interval}
+        pairs = [part for name, value in settings.items() for part in ("--set", f"{name}={value}")]
+        limits = ["--limit", f"{limit:g}s"] if limit else []
+        return ["shoestring", "train", str(PACKAGE / self.recipe), "--run", str(run), *pairs, *limits]
+
+
+CONFIGURATIONS = [
+    Configuration(name="exact", kind="engine", recipe="logging_recipe.py:Exact"),
+    Configuration(name="library", kind="trainer", recipe="logging_trainer.py:Library"),
+    Configuration(name="noisy", kind="engine", recipe="logging_recipe.py:Noisy", micro_batch=4, exact=False),
+    # `surviving` has no save_every_updates; with an interval of 0 s every update is saved.
+    Configuration(name="script", kind="trainer", recipe=None, interval=1),
+]
+
+
+@dataclass
+class Session:
+    """One session of a run: its command, the faults in it, and what is known of it afterwards."""
+
+    folder: Path
+    """Of the files of this session: its log, its output."""
+    disk: "SmallDisk"
+    configuration: Configuration
+    run: Path
+    remaining: int
+    """The updates until the end of the run."""
+    pace: float = 0.0
+    limit: float | None = None
+    fresh: bool = False
+    """Whether Python is started anew instead of forked from a process that has imported the packages."""
+    stderr: str = "file"
+    """Or `closed`, or `pipe`, whose reader can end."""
+    faults: dict = field(default_factory=dict)
+    names: list[str] = field(default_factory=list)
+    """Of the faults of this session."""
+    statuses: set = field(default_factory=lambda: {0})
+    suspended: set = field(default_factory=set)
+    """Names of the promises that the faults suspend."""
+    reached: set = field(default_factory=set)
+    """The names of the faults whose condition was really reached."""
+    others: list = field(default_factory=list)
+    """(name, allowed statuses, process, output) of other commands in the directory at the same time."""
+    process: object = None
+    seconds: float = 0.0
+
+    @property
+    def log(self):
+        return self.folder / "log"
+
+    @property
+    def errors(self):
+        return self.folder / "stderr"
+
+    @property
+    def command(self):
+        return self.configuration.command(self.run, self.limit)
+
+    def start(self, server):
+        self.folder.mkdir(parents=True, exist_ok=True)
+        self.log.touch()
+        if self.stderr == "pipe":
+            os.mkfifo(self.errors)
+            self._pipe = os.open(self.errors, os.O_RDONLY | os.O_NONBLOCK)
+        self.started = time.monotonic()
+        self.process = self.launch(None if self.fresh else server, self.command, "out", self.errors)
+        self.server = server
+
+    def launch(self, server, command, output, errors):
+        environment = {
+            **os.environ, "OMP_NUM_THREADS": "1", "SOAK_LOG": str(self.log), "SOAK_PACE": str(self.pace),
+            "SOAK_FAULTS": json.dumps(self.faults), "XDG_STATE_HOME": str(self.folder.parent / "state"),
+            "TMPDIR": str(self.folder.parent / "temporary"),
+        }  # fmt: skip
+        if server:
+            return server.start(command, environment, self.folder / output, errors)
+        arguments = [sys.executable, "-m", *command]
+        if self.stderr == "closed" and errors == self.errors:
+            arguments = ["/bin/sh", "-c", 'exec "$@" 2>&-', "sh", *arguments]
+        with (self.folder / output).open("ab") as out, Path(errors).open("r+b" if self.stderr == "pipe" else "ab") as e:
+            return subprocess.Popen(
+                arguments, stdin=subprocess.DEVNULL, stdout=out, stderr=e, env=environment, start_new_session=True
+            )
+
+    def launch_other(self, name, statuses, command):
+        """Start another command in the directory of the run."""
+        output = self.folder / f"{name}.stderr"
+        self.others.append((name, statuses, self.launch(self.server, command, f"{name}.out", output), output))
+
+    def close_pipe(self):
+        if self.stderr == "pipe":
+            os.close(self._pipe)
+            self.stderr = "broken pipe"
+
+    def read_pipe(self):
+        """Empty the pipe, as its reader does."""
+        if self.stderr == "pipe":
+            with contextlib.suppress(BlockingIOError):
+                os.read(self._pipe, 65536)
+
+    def alive(self):
+        return self.process.poll() is None
+
+    def entries(self):
+        """Return the complete lines of the log."""
+        return self.log.read_text().splitlines()
+
+    def started_updates(self):
+        counts = [len(line.split(",")) for line in self.entries() if line.startswith("samples")]
+        return -(-sum(counts) // 8)
+
+    def tree(self):
+        """Return the process ids of the session's living processes, the first one first."""
+        return [self.process.pid, *children(self.process.pid)] if self.alive() else []
+
+    def send(self, number, *, target="first"):
+        """Send a signal to the first process, its newest child if it has one, the group, or all its processes."""
+        tree = self.tree()
+        chosen = {"first": tree[:1], "child": tree[-1:], "all": tree, "group": [-pid for pid in tree[:1]]}[target]
+        for pid in chosen:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, number)
+        return bool(chosen)
+
+
+def children(pid):
+    """Return the ids of all processes that descend from `pid`, parents first."""
+    parents = {}
+    for stat in Path("/proc").glob("[0-9]*/stat"):
+        with contextlib.suppress(OSError):
+            fields = stat.read_text().rpartition(")")[2].split()
+            if fields[0] != "Z":
+                parents[int(stat.parent.name)] = int(fields[1])
+    descendants, queue = [], [pid]
+    while queue:
+        parent = queue.pop(0)
+        direct = sorted(child for child, of in parents.items() if of == parent)
+        descendants += direct
+        queue += direct
+    return descendants
+
+
+def processes_with_files(folder):
+    """Return the ids of the processes that have a file below `folder` open."""
+    ids = set()
+    for descriptors in Path("/proc").glob("[0-9]*/fd"):
+        with contextlib.suppress(OSError):
+            if any(os.readlink(link).startswith(f"{folder}/") for link in descriptors.iterdir()):
+                ids.add(int(descriptors.parent.name))
+    return ids - {os.getpid()}
+
+
+class SmallDisk:
+    """A small filesystem for runs, that can be full or read-only; without root only a directory.
+
+    When it is closed, its content is stored in a directory beside it until it is opened again.
+    """
+
+    def __init__(self, path):
+        self.path, self._stored = path, path.with_name(f"{path.name}-stored")
+        path.mkdir(parents=True, exist_ok=True)
+        if not path.is_mount():
+            self._mount("-t", "tmpfs", "-o", "size=8m", "soak", path)
+            if self._stored.exists():
+                shutil.copytree(self._stored, path, dirs_exist_ok=True)
+        shutil.rmtree(self._stored, ignore_errors=True)
+        self.is_mounted = path.is_mount()
+        self.restore()
+
+    @staticmethod
+    def _mount(*arguments):
+        return subprocess.run(["mount", *map(str, arguments)], capture_output=True, check=False).returncode == 0
+
+    def fill(self):
+        with (self.path / "filler").open("wb", buffering=0) as file, contextlib.suppress(OSError):
+            while True:
+                file.write(bytes(65536))
+
+    def fill_rest(self):
+        """Fill what other processes have freed since `fill`."""
+        try:
+            with (self.path / "filler").open("ab", buffering=0) as file:
+                while file.write(bytes(4096)):
+                    pass
+        except OSError as error:
+            if error.errno != errno.ENOSPC:
+                raise
+
+    def free(self):
+        (self.path / "filler").unlink(missing_ok=True)
+
+    def read_only(self):
+        return self._mount("-o", "remount,ro", self.path)
+
+    def immutable(self, run, value):
+        """Make the files and directories of a run unchangeable, or changeable again."""
+        sign = "+i" if value else "-i"
+        return subprocess.run(["chattr", "-R", sign, str(run)], capture_output=True, check=False).returncode == 0
+
+    def restore(self):
+        """End what a fault did to the disk."""
+        if self.is_mounted:
+            self._mount("-o", "remount,rw", self.path)
+            self.immutable(self.path, False)
+        self.free()
+
+    def close(self):
+        self.restore()
+        if self.is_mounted:
+            shutil.copytree(self.path, self._stored)
+            subprocess.run(["umount", str(self.path)], capture_output=True, check=False)
+
+
+def end_processes(ids):
+    for pid in ids:
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(pid, signal.SIGKILL)
