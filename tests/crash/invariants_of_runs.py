@@ -1,13 +1,12 @@
 """What must hold after every session of a run, whatever happened to it, and when the run is finished.
 
-`INVARIANTS` and `RESULTS` are tables of functions that yield the problems that they see.
+`INVARIANTS` is the table of checks; each yields the problems of a session, as text.
 """
 
 import json
 import time
 from pathlib import Path
 
-from tests.crash.faults_of_sessions import state_of
 from tests.crash.schedule import newest_checkpoint
 from tests.crash.sessions_of_machine import children, processes_with_files
 from tests.sessions import light_bits
@@ -83,7 +82,7 @@ def intact_checkpoints(session, before, after):
 
 def damage_is_reported(session, before, after):
     """Only if the session came so far as to train."""
-    if getattr(session, "damaged_checkpoint", None) and session.stderr == "file" and after["started"]:
+    if session.damaged_checkpoint and session.stderr == "file" and after["started"]:
         text = session.errors.read_text(errors="replace")
         if "damaged" not in text:
             yield f"the damage of {session.damage} is not reported on stderr"
@@ -129,8 +128,8 @@ def order_of_samples(session, before, after):
 
 
 def on_time(session, before, after):
-    if session.limit and "on time" not in session.suspended and session.seconds > session.limit:
-        yield f"the command took {session.seconds:.2f} s with a limit of {session.limit:g} s"
+    if session.limit and "on time" not in session.suspended and session.seconds_late() > 0:
+        yield f"the command ended {session.seconds_late():.2f} s after its limit of {session.limit:g} s"
 
 
 def no_leftover_processes(session, before, after):
@@ -188,6 +187,7 @@ def facts_after(session, before, order):
     return {
         "newest": newest,
         "damaged": damaged,
+        "damaged names": damaged_names,
         "intact": sorted(int(path.name[7:]) for path in paths if path.name not in damaged_names),
         "started": started,
         "order": problems,

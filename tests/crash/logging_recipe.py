@@ -4,7 +4,8 @@
 
 They run in processes of their own, which the state machine of `tests.crash.machine` starts and disturbs. SOAK_LOG is
 the file of the log, SOAK_PACE the seconds of an update, and SOAK_FAULTS an object of JSON:
-`{"memory": {"error": NAME, "update": N, "above": SIZE or null}, "clock": {"update": N, "seconds": S}}`.
+`{"memory": {"error": NAME, "update": N, "above": SIZE or null}, "clock": {"update": N, "seconds": S},
+"slow": {"update": N, "seconds": S}}`; updates are counted from 0 in each session.
 """
 
 import json
@@ -36,10 +37,12 @@ def log_samples(numbers: torch.Tensor) -> None:
     if type(numbers) is not torch.Tensor or not torch.is_grad_enabled():  # a trace, or an evaluation
         return
     update = _logged_samples // EFFECTIVE_BATCH
-    time.sleep(_PACE * len(numbers) / EFFECTIVE_BATCH)
     _cause_clock_jump(update)
     log(f"samples {','.join(map(str, numbers.tolist()))}")
     _logged_samples += len(numbers)
+    time.sleep(_PACE * len(numbers) / EFFECTIVE_BATCH)
+    if "slow" in _FAULTS and update >= _FAULTS["slow"]["update"]:
+        time.sleep(_FAULTS.pop("slow")["seconds"])
     _cause_memory_error(update, len(numbers))
 
 

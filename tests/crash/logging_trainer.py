@@ -1,17 +1,18 @@
 """The updates of `logging_recipe` made by transformers' Trainer: as a recipe, and as a script with `surviving`.
 
-    shoestring train tests/crash/logging_trainer.py:Library --run DIR
-    python -m tests.crash.logging_trainer DIR [LIMIT_SECONDS]
+shoestring train tests/crash/logging_trainer.py:Library --run DIR
+python -m tests.crash.logging_trainer DIR [LIMIT_SECONDS]
 """
 
 import sys
 import tempfile
+import time
 from pathlib import Path
 
 import torch
 
 from tests.by_trainer import ByTrainer
-from tests.crash.logging_recipe import EFFECTIVE_BATCH, EPOCHS, Exact
+from tests.crash.logging_recipe import EFFECTIVE_BATCH, Exact, log
 
 
 class ExactMean(Exact):
@@ -38,6 +39,7 @@ def run_script(run: Path, limit_seconds: float | None) -> None:
     from shoestring.settings import Settings
 
     recipe = ExactMean()
+    log(f"begin {time.monotonic()}")  # its limit does not include the imports before
     with (
         tempfile.TemporaryDirectory() as folder,
         surviving(run, limit_seconds=limit_seconds, save_every_seconds=0.0) as survive,

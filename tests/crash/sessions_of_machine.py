@@ -1,19 +1,19 @@
-"""The runs that the state machine disturbs: their configurations, the processes of a session, and its disk."""
+"""The runs that the state machine disturbs: their configurations, and the processes of a session."""
 
 import contextlib
-import errno
 import json
 import os
-import shutil
 import signal
 import subprocess
 import sys
 import time
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from tests.crash.small_disk import SmallDisk
+
 PACKAGE = Path(__file__).parent
-READERS = ("report", "evaluate")
 HANG_SECONDS = 90.0
 
 
@@ -57,7 +57,7 @@ class Session:
 
     folder: Path
     """Of the files of this session: its log, its output."""
-    disk: "SmallDisk"
+    disk: SmallDisk
     configuration: Configuration
     run: Path
     remaining: int
@@ -79,7 +79,15 @@ class Session:
     others: list = field(default_factory=list)
     """(name, allowed statuses, process, output) of other commands in the directory at the same time."""
     process: object = None
+    is_hanging: bool = False
+    damage: str = ""
+    """The place of the byte that was changed before the session."""
+    damaged_checkpoint: str = ""
     seconds: float = 0.0
+    usual_seconds: float = 0.0
+    """Of an undisturbed session of the same configuration on this machine."""
+    slow_update: int | None = None
+    """The update in which an action begins, counted from 1 in this session."""
 
     @property
     def log(self):
@@ -142,6 +150,11 @@ class Session:
         """Return the complete lines of the log."""
         return self.log.read_text().splitlines()
 
+    def seconds_late(self):
+        """Return the seconds from the limit to the command's end; a script's limit starts with `surviving`."""
+        begins = [float(entry[6:]) for entry in self.entries() if entry.startswith("begin ")]
+        return self.seconds - (begins[0] - self.started if begins else 0.0) - self.limit
+
     def started_updates(self):
         counts = [len(line.split(",")) for line in self.entries() if line.startswith("samples")]
         return -(-sum(counts) // 8)
@@ -182,73 +195,61 @@ def processes_with_files(folder):
     ids = set()
     for descriptors in Path("/proc").glob("[0-9]*/fd"):
         with contextlib.suppress(OSError):
-            if any(os.readlink(link).startswith(f"{folder}/") for link in descriptors.iterdir()):
+            if any(str(link.readlink()).startswith(f"{folder}/") for link in descriptors.iterdir()):
                 ids.add(int(descriptors.parent.name))
     return ids - {os.getpid()}
-
-
-class SmallDisk:
-    """A small filesystem for runs, that can be full or read-only; without root only a directory.
-
-    When it is closed, its content is stored in a directory beside it until it is opened again.
-    """
-
-    def __init__(self, path):
-        self.path, self._stored = path, path.with_name(f"{path.name}-stored")
-        path.mkdir(parents=True, exist_ok=True)
-        if not path.is_mount():
-            self._mount("-t", "tmpfs", "-o", "size=8m", "soak", path)
-            if self._stored.exists():
-                shutil.copytree(self._stored, path, dirs_exist_ok=True)
-        shutil.rmtree(self._stored, ignore_errors=True)
-        self.is_mounted = path.is_mount()
-        self.restore()
-
-    @staticmethod
-    def _mount(*arguments):
-        return subprocess.run(["mount", *map(str, arguments)], capture_output=True, check=False).returncode == 0
-
-    def fill(self):
-        with (self.path / "filler").open("wb", buffering=0) as file, contextlib.suppress(OSError):
-            while True:
-                file.write(bytes(65536))
-
-    def fill_rest(self):
-        """Fill what other processes have freed since `fill`."""
-        try:
-            with (self.path / "filler").open("ab", buffering=0) as file:
-                while file.write(bytes(4096)):
-                    pass
-        except OSError as error:
-            if error.errno != errno.ENOSPC:
-                raise
-
-    def free(self):
-        (self.path / "filler").unlink(missing_ok=True)
-
-    def read_only(self):
-        return self._mount("-o", "remount,ro", self.path)
-
-    def immutable(self, run, value):
-        """Make the files and directories of a run unchangeable, or changeable again."""
-        sign = "+i" if value else "-i"
-        return subprocess.run(["chattr", "-R", sign, str(run)], capture_output=True, check=False).returncode == 0
-
-    def restore(self):
-        """End what a fault did to the disk."""
-        if self.is_mounted:
-            self._mount("-o", "remount,rw", self.path)
-            self.immutable(self.path, False)
-        self.free()
-
-    def close(self):
-        self.restore()
-        if self.is_mounted:
-            shutil.copytree(self.path, self._stored)
-            subprocess.run(["umount", str(self.path)], capture_output=True, check=False)
 
 
 def end_processes(ids):
     for pid in ids:
         with contextlib.suppress(ProcessLookupError):
             os.kill(pid, signal.SIGKILL)
+
+
+def drive(session, server, actions):
+    """Run the session to its end, with its `actions`: ((updates, seconds), generator of pauses) of each."""
+    session.start(server)
+    waiting = [Action(*moment, steps) for moment, steps in actions]
+    while session.alive():
+        session.read_pipe()
+        started_updates = session.started_updates()
+        waiting = [action for action in waiting if action.proceed(session.started, started_updates)]
+        if time.monotonic() - session.started > HANG_SECONDS:
+            session.send(signal.SIGKILL, target="all")
+            session.is_hanging = True
+        time.sleep(0.005)
+    session.seconds = time.monotonic() - session.started
+    for action in waiting:
+        action.end()
+    while any(process.poll() is None for _, _, process, _ in session.others):
+        time.sleep(0.01)
+    session.close_pipe()
+
+
+@dataclass
+class Action:
+    """The action of a fault in a running session."""
+
+    updates: int
+    seconds: float
+    """The action begins so long after this number of updates of the session, 0 for the start of its process."""
+    steps: Iterator[float]
+    due: float | None = None
+
+    def proceed(self, process_started, started_updates):
+        """Make the steps that are due; return whether there may be more."""
+        now = time.monotonic()
+        if self.due is None and started_updates >= self.updates:
+            self.due = (now if self.updates else process_started) + self.seconds
+        while self.due is not None and now >= self.due:
+            pause = next(self.steps, None)
+            if pause is None:
+                return False
+            self.due = now + pause
+        return True
+
+    def end(self):
+        """Make all further steps without pauses, if the action has begun."""
+        if self.due is not None:
+            for _ in self.steps:
+                pass

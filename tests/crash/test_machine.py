@@ -1,0 +1,25 @@
+"""Runs disturbed by a state machine of faults until they are finished: no promise fails."""
+
+import os
+import sys
+
+import pytest
+
+from tests.crash.counts_of_machine import as_text
+from tests.crash.invariants_of_runs import INVARIANTS
+from tests.crash.machine import run_machine
+
+SOAK = bool(os.environ.get("SHOESTRING_SOAK"))
+MINUTES = float(os.environ.get("SHOESTRING_SOAK_MINUTES", "20")) if SOAK else 0.25
+SEEDS = [int(seed) for seed in os.environ.get("SHOESTRING_SOAK_SEEDS", "1").split(",")] if SOAK else [1]
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+def test_disturbed_runs_end_in_same_bits(tmp_path, seed):
+    report = run_machine(tmp_path, seed=seed, minutes=MINUTES, kind="both", runs=2)
+    sys.stdout.write(f"{as_text(report)}\n")
+    assert report["failures"] == []
+    assert report["finished"].keys() >= {"exact", "library"}
+    assert report["comparisons"] >= 2
+    assert set(report["checks"]) == {invariant.__name__ for invariant in INVARIANTS}
+    assert any(reached for _, reached in report["events"].values())
