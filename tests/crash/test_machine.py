@@ -9,17 +9,19 @@ from tests.crash.counts_of_machine import as_text
 from tests.crash.invariants_of_runs import INVARIANTS
 from tests.crash.machine import run_machine
 
-SOAK = bool(os.environ.get("SHOESTRING_SOAK"))
-MINUTES = float(os.environ.get("SHOESTRING_SOAK_MINUTES", "20")) if SOAK else 0.25
+SOAK = "SHOESTRING_SOAK" in os.environ
+MINUTES = float(os.environ.get("SHOESTRING_SOAK_MINUTES", "20")) if SOAK else 0.2
 SEEDS = [int(seed) for seed in os.environ.get("SHOESTRING_SOAK_SEEDS", "1").split(",")] if SOAK else [1]
 
 
 @pytest.mark.parametrize("seed", SEEDS)
-def test_disturbed_runs_end_in_same_bits(tmp_path, seed):
+def test_disturbed_runs_end_in_same_bits(tmp_path, capsys, seed):
     report = run_machine(tmp_path, seed=seed, minutes=MINUTES, kind="both", runs=2)
-    sys.stdout.write(f"{as_text(report)}\n")
+    if SOAK:
+        with capsys.disabled():
+            sys.stdout.write(f"\n{as_text(report)}\n")
     assert report["failures"] == []
-    assert report["finished"].keys() >= {"exact", "library"}
+    assert report["finished"].keys() >= {"exact", "library"}  # runs of both kinds
     assert report["comparisons"] >= 2
     assert set(report["checks"]) == {invariant.__name__ for invariant in INVARIANTS}
     assert any(reached for _, reached in report["events"].values())
