@@ -122,10 +122,18 @@ class Session:
         arguments = [sys.executable, "-m", *command]
         if self.stderr == "closed" and errors == self.errors:
             arguments = ["/bin/sh", "-c", 'exec "$@" 2>&-', "sh", *arguments]
-        with (self.folder / output).open("ab") as out, Path(errors).open("r+b" if self.stderr == "pipe" else "ab") as e:
+        # A pipe cannot be opened to append: Python would look for its end.
+        files = [
+            os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o644) for path in (self.folder / output, errors)
+        ]
+        try:
             return subprocess.Popen(
-                arguments, stdin=subprocess.DEVNULL, stdout=out, stderr=e, env=environment, start_new_session=True
-            )
+                arguments, stdin=subprocess.DEVNULL, stdout=files[0], stderr=files[1], env=environment,
+                start_new_session=True,
+            )  # fmt: skip
+        finally:
+            for file in files:
+                os.close(file)
 
     def launch_other(self, name, statuses, command):
         """Start another command in the directory of the run."""
