@@ -122,11 +122,11 @@ def state_of(session):
 
 def choose(session, generator, deck):
     """Return the next fault of the shuffled table that applies, and sometimes another one."""
-    main = next(fault for fault in deck if fault.applies(session))
-    others = [
-        fault for fault in FAULTS
-        if fault.applies(session) and not (fault.prepare and main.prepare) and not (fault.act and main.act)
-    ]  # fmt: skip
+    applicable = [fault for fault in deck if fault.applies(session)]
+    if not applicable:
+        return []
+    main, *others = applicable
+    others = [fault for fault in others if not (fault.prepare and main.prepare) and not (fault.act and main.act)]
     chosen = [main, *generator.sample(others, k=bool(others) and generator.random() < 0.5)]
     return sorted(chosen, key=lambda fault: fault.act is not None)
 

@@ -44,12 +44,13 @@ MODULES = {
 class Machine:
     """The machine in one folder."""
 
-    def __init__(self, folder, seed, kind):
+    def __init__(self, folder, seed, kind, only=""):
         self.folder = folder.resolve()
         self.sessions = self.folder / "sessions"
         self._file = self.folder / "machine.json"
         self.disk = SmallDisk(self.folder / "disk")
         kinds = ["engine", "trainer"] if kind == "both" else [kind]
+        self._faults = [fault for fault in faults.FAULTS if only in fault.name]
         self.configurations = [c for c in CONFIGURATIONS if c.kind in kinds]
         if self._file.exists():
             self.state = json.loads(self._file.read_text())
@@ -164,8 +165,8 @@ class Machine:
 
     def _deck(self):
         """Return the table shuffled, from the step's place on, so that all faults are used equally often."""
-        cycle, place = divmod(self.state["step"], len(faults.FAULTS))
-        deck = list(faults.FAULTS)
+        cycle, place = divmod(self.state["step"], len(self._faults))
+        deck = list(self._faults)
         self._generator("deck", cycle).shuffle(deck)
         return deck[place:] + deck[:place]
 
@@ -209,10 +210,13 @@ class Machine:
         return self._results[name]
 
 
-def run_machine(folder, *, seed, minutes, kind, runs=0):
-    """Run the machine for `minutes`, and longer until `runs` runs are finished, unless something has failed."""
+def run_machine(folder, *, seed, minutes, kind, runs=0, only=""):
+    """Run the machine for `minutes`, and longer until `runs` runs are finished, unless something has failed.
+
+    Only faults are used whose names contain `only`.
+    """
     folder.mkdir(parents=True, exist_ok=True)
-    machine = Machine(folder, seed, kind)
+    machine = Machine(folder, seed, kind, only)
     deadline = time.monotonic() + 60 * minutes
     try:
         while time.monotonic() < deadline or (
@@ -230,9 +234,12 @@ def main():
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--minutes", type=float, default=20)
     parser.add_argument("--kind", choices=["engine", "trainer", "both"], default="both")
+    parser.add_argument("--only", default="", metavar="TEXT", help="use only faults whose names contain this")
     options = parser.parse_args()
     sys.stderr.write(f"seed {options.seed}\n")
-    report = run_machine(options.folder, seed=options.seed, minutes=options.minutes, kind=options.kind)
+    report = run_machine(
+        options.folder, seed=options.seed, minutes=options.minutes, kind=options.kind, only=options.only
+    )
     sys.stdout.write(f"{counts.as_text(report)}\n")
     return 1 if report["failures"] else 0
 
