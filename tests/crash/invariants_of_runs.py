@@ -216,10 +216,10 @@ def compare_order(entries, update, order, returns):
 
     Return the number of started updates of the run, and the problems.
     """
-    started, place = update, 0
+    started, last, place = update, update, 0
     for entry in entries:
         if entry == "memory":  # the update is repeated, or the run returns to a checkpoint
-            update, place = (returns.pop(0) if returns else update), 0
+            update, place = (returns.pop(0) if returns else last), 0
         if not entry.startswith("samples "):
             continue
         samples = [int(number) for number in entry[8:].split(",")]
@@ -227,8 +227,8 @@ def compare_order(entries, update, order, returns):
             return started, [f"samples {samples} follow the last update"]
         if order[update][place : place + len(samples)] != samples:
             return started, [f"update {update} has {samples} from sample {place} on, but {order[update]} is its order"]
+        last, started = update, max(started, update + 1)
         place += len(samples)
-        started = max(started, update + 1)
         if place == len(order[update]):
             update, place = update + 1, 0
     return started, []
