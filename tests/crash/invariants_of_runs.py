@@ -4,6 +4,7 @@
 """
 
 import json
+import signal
 import time
 from pathlib import Path
 
@@ -69,6 +70,8 @@ def exit_status(session, before, after):
 
 def no_traceback(session, before, after):
     paths = [(session.command[0], session.errors)] if session.stderr == "file" else []
+    if session.configuration.recipe is None and session.process.returncode == -signal.SIGINT:
+        paths = []  # the script's own imports were interrupted
     for name, path in paths + [(name, path) for name, _, _, path in session.others]:
         if "Traceback" in path.read_text(errors="replace"):
             yield f"{name} printed a traceback"

@@ -11,6 +11,7 @@ from pathlib import Path
 
 import torch
 
+from shoestring.errors import ShoestringError
 from tests.by_trainer import ByTrainer
 from tests.crash.logging_recipe import EFFECTIVE_BATCH, Exact, log
 
@@ -51,4 +52,8 @@ def run_script(run: Path, limit_seconds: float | None) -> None:
 
 
 if __name__ == "__main__":
-    run_script(Path(sys.argv[1]), float(sys.argv[2]) if len(sys.argv) > 2 else None)
+    try:
+        run_script(Path(sys.argv[1]), float(sys.argv[2]) if len(sys.argv) > 2 else None)
+    except (ShoestringError, OSError) as error:  # as the command line does
+        sys.stderr.write(f"error: {error}\n")
+        sys.exit(getattr(error, "status", 1))
