@@ -69,7 +69,7 @@ def planned(folder, monkeypatch):
     torch.set_num_threads(1)
     make_plan, plans = launch.make_plan, []
 
-    def plan_once(*arguments):
+    def plan_once(*arguments, **_):
         if not plans:
             plans.append(make_plan(*arguments))
         return plans[0]
