@@ -13,7 +13,7 @@ import torch
 from shoestring.checkpoint.snapshot import HostCopy, Snapshot, snapshot
 from shoestring.checkpoint.store import Restored, Saved, Store
 from shoestring.engine.environment import require_same
-from shoestring.engine.memory import Failure, catch_out_of_memory, free_unused_memory
+from shoestring.engine.memory import Failure, catch_out_of_memory, explaining_out_of_memory, free_unused_memory
 from shoestring.engine.state import State
 from shoestring.errors import CheckpointError, RunError
 from shoestring.session.deadline import Deadline
@@ -118,6 +118,10 @@ class Saver:
         self._finish_pending()
         return self._store.path(self._store.updates()[-1]).name
 
+    def forget(self) -> None:
+        """Save the current state again at the next save: something besides its position has changed."""
+        self._saved_position = None
+
     def postpone(self) -> None:
         """Record that the last started save could not be made: it is retried later, after twice the delay each time."""
         self._policy.save_failed()
@@ -153,7 +157,8 @@ class Saver:
         if restored is None:
             return False
         changed = require_same(restored.state["environment"], self._environment, allow_inexact=allow_inexact)
-        state.restore(restored.state)
+        with explaining_out_of_memory("restoring the checkpoint"):
+            state.restore(restored.state)
         self._policy.resume(state.update)
         if changed:
             self._record.note("from here on the run is not bit-identical to its start: " + "; ".join(changed))
