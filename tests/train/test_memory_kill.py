@@ -3,9 +3,8 @@
 import json
 import os
 import signal
-import subprocess
-import sys
 from contextlib import suppress
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -20,7 +19,7 @@ from tests.by_trainer import KINDS
 from tests.sessions import session
 from tests.train.test_oom import Stacked, events
 
-GROUPS, LIMIT = Path("/sys/fs/cgroup/memory"), 1500 * 2**20
+GROUPS, LIMIT = Path("/sys/fs/cgroup/memory"), 600 * 2**20
 
 
 def measurement(used=1, kills=None, group=""):
@@ -62,10 +61,6 @@ def test_the_kernels_count_or_the_last_measurement_decides(last, now, is_kill):
     assert memory_kill.find_memory_kill(without_memory, now) is None
 
 
-class Ended(BaseException):
-    """Ends a session as SIGKILL does, except that the record is closed."""
-
-
 class Killing(Stacked):
     """Its process is ended in the first microbatch of more than `limit` samples."""
 
@@ -77,22 +72,29 @@ class Killing(Stacked):
         return super().loss(model, batch)
 
 
-def run_child(run, used, kind="engine"):
-    """Run a session in a forked child in which `used` percent of the memory are in use; return its status."""
+def run_child(work):
+    """Call `work` in a forked child; return the child's status."""
     if pid := os.fork():
         return os.waitpid(pid, 0)[1]
     with suppress(BaseException), Path(os.devnull).open("w") as null:
         os.dup2(null.fileno(), 2)
-        for module in (record, setup):
-            module.host_memory = lambda: measurement(used)
-        session(Killing(), run, {"micro_batch": 8, "save_every_updates": 2}, kind=kind)
+        torch.set_num_threads(1)  # the threads of the parent do not exist in the child
+        work()
         os._exit(0)
     os._exit(1)
 
 
+def run_measured(run, used, kind):
+    """Run a session in which `used` percent of the memory are in use."""
+    for module in (record, setup):
+        module.host_memory = lambda: measurement(used)
+    session(Killing(), run, {"micro_batch": 8, "save_every_updates": 2}, kind=kind)
+
+
 @pytest.mark.parametrize("kind", KINDS)
 def test_killed_session_begins_with_half_the_microbatch(tmp_path, kind):
-    assert [run_child(tmp_path, used, kind) for used in (50, 95, 95, 95)] == [9, 9, 9, 0]
+    statuses = [run_child(partial(run_measured, tmp_path, used, kind)) for used in (50, 95, 95, 95)]
+    assert statuses == [signal.SIGKILL, signal.SIGKILL, signal.SIGKILL, 0]
     sizes = [(event["session"], event["micro_batch"]) for event in events(tmp_path, "session")]
     assert sizes == [(1, 8), (2, 8), (3, 4), (4, 2)]  # session 1 used little memory
     assert [(event["session"], event["micro_batch"], event["done"]) for event in events(tmp_path, "oom")] == [
@@ -123,36 +125,35 @@ def test_smallest_microbatch_gets_advice(tmp_path):
 
 
 class Hungry(Stacked):
-    """Its first microbatch needs 500 MiB for each sample."""
+    """Its first microbatch needs 200 MiB for each sample."""
 
     is_first = True
 
     def loss(self, model, batch):
         if self.is_first:
-            torch.ones(len(batch[0]), 125 * 2**20)
+            torch.ones(len(batch[0]), 50 * 2**20)
         self.is_first = False
         return super().loss(model, batch)
 
 
 def test_kernel_ends_a_session_at_the_limit_of_its_control_group(tmp_path):
-    """With a real limit of 1500 MiB, and the kernel's count as the proof."""
+    """With a real limit of 600 MiB, and the kernel's count as the proof."""
     group = GROUPS / f"shoestring_test_{os.getpid()}"
     try:
         group.mkdir()
         (group / "memory.limit_in_bytes").write_text(str(LIMIT))
     except OSError as error:
         pytest.skip(f"no control group can be created here: {error}")
-    script = (
-        "import os, sys; from pathlib import Path; Path(sys.argv[1], 'cgroup.procs').write_text(str(os.getpid()));"
-        "from tests.train.test_memory_kill import Hungry, session, torch; torch.set_num_threads(1);"
-        "session(Hungry(), Path(sys.argv[2]), {'micro_batch': 4})"
-    )
+
+    def work():
+        (group / "cgroup.procs").write_text(str(os.getpid()))
+        session(Hungry(), tmp_path, {"micro_batch": 4})
+
     try:
-        command = [sys.executable, "-c", script, str(group), str(tmp_path)]
-        statuses = [subprocess.run(command, capture_output=True).returncode for _ in range(2)]
+        statuses = [run_child(work) for _ in range(2)]
     finally:
         group.rmdir()
-    assert statuses == [-signal.SIGKILL, 0]
+    assert statuses == [signal.SIGKILL, 0]
     assert [event["done"] for event in events(tmp_path, "oom")] == ["microbatch 2"]
     assert all("the kernel ended it for lack of memory" in event["failure"] for event in events(tmp_path, "oom"))
     assert all(event["host_limit_bytes"] == LIMIT for event in events(tmp_path, "progress"))

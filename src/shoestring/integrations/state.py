@@ -162,9 +162,9 @@ def _callback_states(trainer: Any) -> dict[str, Any]:
     from transformers.trainer_callback import ExportableState
 
     callbacks = [*trainer.callback_handler.callbacks, trainer.control]
-    exportable = [callback for callback in callbacks if isinstance(callback, ExportableState)]
-    states: dict[str, Any] = TrainerState(stateful_callbacks=exportable).stateful_callbacks
-    return states
+    exportable: Any = [callback for callback in callbacks if isinstance(callback, ExportableState)]
+    states: Any = TrainerState(stateful_callbacks=exportable).stateful_callbacks
+    return dict(states)
 
 
 def _restore_callbacks(trainer: Any, states: Mapping[str, Any]) -> None:
