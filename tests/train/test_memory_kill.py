@@ -174,7 +174,7 @@ def test_memory_of_the_control_group(tmp_path):
         "sys/fs/cgroup/pod/memory.max": "max\n",
         "sys/fs/cgroup/pod/memory.high": "1000\n",
         "sys/fs/cgroup/pod/memory.current": "900\n",
-        "sys/fs/cgroup/pod/memory.stat": "anon 1\ninactive_file 100\n",
+        "sys/fs/cgroup/pod/memory.stat": "anon 1\ninactive_file 60\nactive_file 40\n",
         "sys/fs/cgroup/pod/memory.events": "low 0\noom 2\noom_kill 3\n",
     }
     memory = host_memory.host_memory(write(tmp_path / "2", version_2))

@@ -146,9 +146,7 @@ def explaining_out_of_memory(description: str) -> Iterator[None]:
         message = out_of_memory_message(error)
         if message is None:
             raise
-    if (
-        message is not None
-    ):  # outside of the handler: the exception, which holds the tensors of the failed attempt, is gone
+    if message is not None:  # outside of the handler, which references the failed tensors
         free_unused_memory()
         raise no_memory_error(description, message)
 

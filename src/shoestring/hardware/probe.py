@@ -122,7 +122,7 @@ def ram_free_bytes(root: Path = _ROOT) -> int:
         limit = file.read_text().strip()
         used = file.with_name("memory.current" if file.name == "memory.max" else "memory.usage_in_bytes")
         if limit != "max" and used.is_file():
-            available.append(int(limit) - int(used.read_text()) + inactive_file_bytes(file.with_name("memory.stat")))
+            available.append(int(limit) - int(used.read_text()) + file_bytes(file.with_name("memory.stat"), "inactive"))
     return max(0, min(available))
 
 
@@ -249,11 +249,11 @@ def _cpu_quotas(root: Path) -> Iterator[float]:
             yield quota_us / int(file.with_name("cpu.cfs_period_us").read_text())
 
 
-def inactive_file_bytes(stat: Path) -> int:
-    """Return the bytes of inactive file pages of a control group."""
+def file_bytes(stat: Path, kind: str) -> int:
+    """Return the bytes of `active` or `inactive` file pages of a control group."""
     lines = stat.read_text().splitlines() if stat.is_file() else []
     statistics = dict(line.split()[:2] for line in lines if len(line.split()) >= 2)
-    return int(statistics.get("total_inactive_file", statistics.get("inactive_file", 0)))
+    return int(statistics.get(f"total_{kind}_file", statistics.get(f"{kind}_file", 0)))
 
 
 def control_files(root: Path, controller: str, version_2: str, version_1: str) -> Iterator[Path]:

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from shoestring.hardware.probe import control_files, inactive_file_bytes
+from shoestring.hardware.probe import control_files, file_bytes
 from shoestring.units import bytes_text
 
 _ROOT = Path("/")
@@ -112,9 +112,10 @@ def _process_limits() -> Iterator[tuple[str, int]]:
 
 
 def _group_used_bytes(group: Path) -> int:
-    """Return the bytes that a control group uses, without inactive file pages, which the kernel drops when needed."""
+    """Return the bytes that a control group uses, without file pages: the kernel drops them before it ends a process."""
     name = "memory.current" if (group / "memory.current").is_file() else "memory.usage_in_bytes"
-    return max(0, int((group / name).read_text()) - inactive_file_bytes(group / "memory.stat"))
+    files = sum(file_bytes(group / "memory.stat", kind) for kind in ("active", "inactive"))
+    return max(0, int((group / name).read_text()) - files)
 
 
 def _kernel_kills(root: Path) -> tuple[int | None, str]:

@@ -28,16 +28,16 @@ class MemoryKill:
         return f"session {self.session} ended without a word: {self.evidence}"
 
     def shrunk(self, state: State) -> OutOfMemory | None:
-        """Set half the microbatch in the sizes of `state` if it is not smaller already; return the event, else None."""
+        """Set half the microbatch in the sizes of `state`; return the event, or None if it is that small already."""
         smaller = halved(self.micro_batch, state.limits().least_micro_batch)
-        if smaller >= self.micro_batch or state.sizes.micro_batch < self.micro_batch:
+        if smaller >= state.sizes.micro_batch:
             return None
         state.sizes = replace(state.sizes, micro_batch=smaller)
         return OutOfMemory(failure=self.text, micro_batch=self.micro_batch, action=f"microbatch {smaller}")
 
     def note(self, state: State) -> str:
         """Return the note for the user, after `shrunk`."""
-        if state.sizes.micro_batch < self.micro_batch:
+        if state.sizes.micro_batch > state.limits().least_micro_batch or state.sizes.micro_batch < self.micro_batch:
             return f"{self.text}; this session begins with microbatch {state.sizes.micro_batch}, to need less memory"
         return (
             f"{self.text}; microbatch {state.sizes.micro_batch} is the smallest, so only other changes help with the "
