@@ -112,7 +112,7 @@ def _process_limits() -> Iterator[tuple[str, int]]:
 
 
 def _group_used_bytes(group: Path) -> int:
-    """Return the bytes that a control group uses, without file pages: the kernel drops them before it ends a process."""
+    """Return the bytes that a control group uses, without file pages, which the kernel drops when memory is needed."""
     name = "memory.current" if (group / "memory.current").is_file() else "memory.usage_in_bytes"
     files = sum(file_bytes(group / "memory.stat", kind) for kind in ("active", "inactive"))
     return max(0, int((group / name).read_text()) - files)
