@@ -17,16 +17,12 @@ STATE_FILE = "trainer_state.json"
 """The only file that a trainer itself requires in the folder it resumes from: it contains the number of the update."""
 
 _METHODS = ("_load_from_checkpoint", "_get_train_sampler", "_maybe_log_save_evaluate")
-_ACCUMULATED = (
-    "current_flos",  # since the last log
-    "_total_loss_scalar",  # the sum of the logged losses, for the mean of the whole run
-    "_globalstep_last_logged",
-    "_initial_global_step",
-    "_total_train_tokens",  # of TRL, as the following
-    "entropy_coef",
-    "_last_world_entropy",
-)
-"""The numbers that a trainer accumulates besides its public state. They are part of what it logs later."""
+_SUM_OF_LOSSES = "_tr_loss"
+"""A tensor: the sum of the losses since the last log. In transformers 4 it is a variable of a method, out of reach."""
+_LOSSES = ("_total_loss_scalar", "_globalstep_last_logged", "_initial_global_step")
+"""The numbers that belong to that sum: the losses already logged, and the updates over which means are computed."""
+_COUNTS = ("current_flos", "_total_train_tokens", "entropy_coef", "_last_world_entropy")
+"""The other numbers that a trainer accumulates besides its public state; the last three are TRL's."""
 
 
 def has_private_parts(base: type) -> bool:
@@ -84,9 +80,7 @@ def write_resume_folder(folder: Path, trainer: Any, state: Mapping[str, Any]) ->
 
 def pack_accumulated(trainer: Any) -> dict[str, Any]:
     """Return what the trainer has accumulated for its next logs, and the seconds of training so far, as JSON."""
-    numbers = {name: getattr(trainer, name) for name in _ACCUMULATED if hasattr(trainer, name)}
-    if hasattr(trainer, "_tr_loss"):
-        numbers["_tr_loss"] = float(trainer._tr_loss)
+    numbers = {name: _as_number(getattr(trainer, name)) for name in sorted(_accumulated_names(trainer))}
     metrics = getattr(trainer, "_metrics", {}).get("train", {})  # TRL logs the means of these lists
     return {
         "numbers": numbers,
@@ -99,17 +93,23 @@ def pack_accumulated(trainer: Any) -> dict[str, Any]:
 def restore_accumulated(trainer: Any, saved: Mapping[str, Any]) -> None:
     """Restore what `pack_accumulated` returned; nothing for a checkpoint of version 0.1.0."""
     trainer.train_started_at = time.time() - saved.get("seconds", 0.0)
-    for name, value in saved.get("numbers", {}).items():
-        if name == "_tr_loss" and hasattr(trainer, name):
-            trainer._tr_loss.fill_(value)
-        elif name in _ACCUMULATED and hasattr(trainer, name):
-            setattr(trainer, name, value)
+    numbers = saved.get("numbers", {})
+    for name in numbers.keys() & _accumulated_names(trainer):
+        if name == _SUM_OF_LOSSES:
+            getattr(trainer, name).fill_(numbers[name])
+        else:
+            setattr(trainer, name, numbers[name])
     for name, values in saved.get("metrics", {}).items() if hasattr(trainer, "_metrics") else ():
         trainer._metrics["train"][name] = list(values)
 
 
-def _as_number(value: Any) -> int | float:
-    return value if isinstance(value, int) else float(value)
+def _accumulated_names(trainer: Any) -> set[str]:
+    losses = (_SUM_OF_LOSSES, *_LOSSES) if hasattr(trainer, _SUM_OF_LOSSES) else ()
+    return {name for name in (*losses, *_COUNTS) if hasattr(trainer, name)}
+
+
+def _as_number(value: Any) -> Any:
+    return float(value) if isinstance(value, torch.Tensor | float) else value
 
 
 def find_order_generator(trainer: Any) -> torch.Generator | None:
