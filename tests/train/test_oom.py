@@ -1,6 +1,8 @@
 """Out-of-memory that smaller microbatches do not solve: activations are recomputed, then the error lists the memory."""
 
 import json
+import re
+import resource
 
 import pytest
 import torch
@@ -206,6 +208,52 @@ def test_failed_copy_continues_and_last_save_is_retried(tmp_path, monkeypatch):
     (unsaved,) = events(tmp_path, "unsaved")
     assert (unsaved["update"], unsaved["why"]) == (2, "out of memory while copying the state: no 8.00 GiB")
     assert [event["update"] for event in events(tmp_path, "save") if event["kind"] == "full"] == [0, 6]
+
+
+def test_error_outside_of_updates_says_what_was_being_done(tmp_path):
+    """The limit is that of the address space; the errors are those of torch's allocator, in the recipe's own code."""
+
+    class Large(Stacked):
+        part = ""
+
+        def fail(self, part):
+            if part == self.part:
+                torch.ones(2**40)
+
+        def model(self):
+            self.fail("model")
+            return super().model()
+
+        def optimizer(self, model):
+            self.fail("optimizer")
+            return super().optimizer(model)
+
+        def data(self):
+            self.fail("data")
+            return {"train": super().data(), "validation": super().data()}
+
+        def measured(self, model, data, polled):
+            self.fail("evaluation")
+            return {"loss": 0.0}
+
+    soft, hard = resource.getrlimit(resource.RLIMIT_AS)
+    resource.setrlimit(resource.RLIMIT_AS, (2**41, hard))
+    try:
+        for part, message in {
+            "data": "loading the data, data()",
+            "model": "building the model, model()",
+            "optimizer": "building the optimizer",
+            "evaluation": "even with microbatches of 1",
+        }.items():
+            recipe = Large()
+            recipe.part = part
+            with pytest.raises(RunError, match=f"^out of memory (while )?{re.escape(message)}: .*llocat") as error:
+                session(recipe, tmp_path / part, {"micro_batch": 4})
+            assert any("address space is 2048 GiB" in problem for problem in error.value.problems)
+            state = json.loads((tmp_path / part / "state.json").read_text())
+            assert state["status"] == "failed" and state["reason"] == error.value.message
+    finally:
+        resource.setrlimit(resource.RLIMIT_AS, (soft, hard))
 
 
 def test_batch_norm_keeps_the_microbatch_at_two(tmp_path):

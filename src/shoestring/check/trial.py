@@ -33,18 +33,19 @@ Report = Callable[[dict[str, Any]], None]
 
 def run_trial(request: dict[str, Any], report: Report) -> None:
     """Run the updates of `request` and report each stage; an error is reported as a stage as well."""
-    from shoestring.engine.memory import error_message, out_of_memory
+    from shoestring.engine.memory import NoMemoryError, error_message, out_of_memory_message
 
     try:
         _run_updates(request, report)
     except ShoestringError as error:
-        report({"stage": "error", "message": error.message, "hint": error.hint or "", "memory": False})
+        is_memory = isinstance(error, NoMemoryError)
+        report({"stage": "error", "message": error.message, "hint": error.hint or "", "memory": is_memory})
     except Exception as error:  # noqa: BLE001  (the recipe's code may raise anything)
         frame = traceback.extract_tb(error.__traceback__)[-1]
         located_message = f"{type(error).__name__} in {frame.filename}, line {frame.lineno}: {error_message(error)}"
-        is_out_of_memory = out_of_memory(error)
-        message = error_message(error) if is_out_of_memory else located_message
-        report({"stage": "error", "message": message, "hint": "", "memory": is_out_of_memory})
+        message = out_of_memory_message(error)
+        is_memory = message is not None
+        report({"stage": "error", "message": message or located_message, "hint": "", "memory": is_memory})
 
 
 def _run_updates(request: dict[str, Any], report: Report) -> None:

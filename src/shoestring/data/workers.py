@@ -20,6 +20,7 @@ from torch.utils.data import DataLoader
 from shoestring import processes
 from shoestring.data.batches import SampleRandomness, fetch
 from shoestring.errors import RunError
+from shoestring.monitor.host_memory import describe_memory
 
 PREFETCH = 2
 """Batches that each process prefetches."""
@@ -106,6 +107,7 @@ class Workers:
                 raise
             raise RunError(
                 f"a data worker process died: {error.__cause__ or error}",
+                problems=describe_memory(),
                 hint="check for out of memory on the host or in /dev/shm, and for a crash in the dataset's code; "
                 "workers=0 fetches in the training process and shows the cause",
             ) from error

@@ -17,6 +17,7 @@ from shoestring.engine.precision import MIN_LOSS_SCALE, MixedPrecision
 from shoestring.engine.state import trains_batch_norm
 from shoestring.engine.update import UpdateResult
 from shoestring.errors import RunError
+from shoestring.monitor.host_memory import describe_memory
 from shoestring.renamed import accepts_old_arguments, instance_attributes_of
 from shoestring.techniques.fallbacks import halved, least_micro_batch
 
@@ -109,6 +110,7 @@ class Recovering:
         if not description:
             raise RunError(
                 f"out of memory even with microbatches of {smaller}: {failure}",
+                problems=describe_memory(),
                 hint="use a smaller model, shorter samples, activation checkpointing, or a GPU with more memory",
             )
         self._on_out_of_memory(OutOfMemory(failure=failure, micro_batch=micro_batch, action=description))

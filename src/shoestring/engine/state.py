@@ -16,6 +16,7 @@ from shoestring.checkpoint.trained import trained_state
 from shoestring.data.seeding import derive, seed_all
 from shoestring.engine import autotuning, cuda_graphs
 from shoestring.engine.cuda_graphs import CudaGraphs
+from shoestring.engine.memory import explaining_out_of_memory
 from shoestring.engine.precision import MixedPrecision, mixed_precision
 from shoestring.errors import CheckpointError
 from shoestring.recipe.options import LoadedRecipe
@@ -207,17 +208,21 @@ def build(
 ) -> TrainingState:
     """Build the state before the first update: a model initialized from the seed, on `device`, in training mode.
 
-    Raises UsageError for a technique that the model or its optimizer does not support.
+    Raises UsageError for a technique that the model or its optimizer does not support, and NoMemoryError if they do not
+    fit.
     """
     assert settings.precision is not None
     seed_all(derive(loaded.seed, "model"))
-    model = adapt.trained_model(loaded.recipe.model(), loaded.adaptation, settings).train()
-    offload.move(model, loaded.parts, settings, device)
-    compiled.apply(model, loaded.parts, settings, device)
-    checkpointing.apply(model, loaded.parts, settings.checkpointing)
-    optimizer = adapt.trained_optimizer(loaded, model, device)
-    kernels.choose(optimizer, settings.optimizer_kernel)
-    optimizer = offload.offloaded_optimizer(optimizer, settings)
+    with explaining_out_of_memory("building the model, model()"):
+        model = adapt.trained_model(loaded.recipe.model(), loaded.adaptation, settings).train()
+    with explaining_out_of_memory(f"moving the model to {device}"):
+        offload.move(model, loaded.parts, settings, device)
+        compiled.apply(model, loaded.parts, settings, device)
+        checkpointing.apply(model, loaded.parts, settings.checkpointing)
+    with explaining_out_of_memory("building the optimizer"):
+        optimizer = adapt.trained_optimizer(loaded, model, device)
+        kernels.choose(optimizer, settings.optimizer_kernel)
+        optimizer = offload.offloaded_optimizer(optimizer, settings)
     torch.backends.cudnn.benchmark = autotuning.uses_cudnn_benchmark(settings, loaded.parts)
     return TrainingState(
         model=model,

@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from shoestring.engine import foreach
-from shoestring.engine.memory import HalfDoneError, error_message, out_of_memory
+from shoestring.engine.memory import HalfDoneError, out_of_memory_message
 from shoestring.engine.precision import MixedPrecision
 from shoestring.errors import RunError, UsageError
 
@@ -169,10 +169,9 @@ def _step(optimizer: Optimizer, mixed_precision: MixedPrecision) -> bool:
             return True
         scaler.step(optimizer)
         scaler.update()
-    except (RuntimeError, MemoryError) as error:
-        if not out_of_memory(error):
+    except Exception as error:
+        message = out_of_memory_message(error)
+        if message is None:
             raise
-        raise HalfDoneError(
-            error_message(error), hint="weights may be partly updated: resume from the last checkpoint"
-        ) from error
+        raise HalfDoneError(message, hint="weights may be partly updated: resume from the last checkpoint") from error
     return scaler.get_scale() >= scale

@@ -105,7 +105,7 @@ def ram_bytes(root: Path = _ROOT) -> int:
     import psutil
 
     total: int = psutil.virtual_memory().total
-    files = _control_files(root, "memory", "memory.max", "memory.limit_in_bytes")
+    files = control_files(root, "memory", "memory.max", "memory.limit_in_bytes")
     limits = (file.read_text().strip() for file in files)
     return min([total, *(int(limit) for limit in limits if limit != "max")])
 
@@ -118,11 +118,11 @@ def ram_free_bytes(root: Path = _ROOT) -> int:
     import psutil
 
     available = [int(psutil.virtual_memory().available)]
-    for file in _control_files(root, "memory", "memory.max", "memory.limit_in_bytes"):
+    for file in control_files(root, "memory", "memory.max", "memory.limit_in_bytes"):
         limit = file.read_text().strip()
         used = file.with_name("memory.current" if file.name == "memory.max" else "memory.usage_in_bytes")
         if limit != "max" and used.is_file():
-            available.append(int(limit) - int(used.read_text()) + _inactive_file_bytes(file.with_name("memory.stat")))
+            available.append(int(limit) - int(used.read_text()) + file_bytes(file.with_name("memory.stat"), "inactive"))
     return max(0, min(available))
 
 
@@ -240,7 +240,7 @@ def _cpu_rates() -> tuple[float, float]:
 
 def _cpu_quotas(root: Path) -> Iterator[float]:
     """Yield the CPU quota, in threads, of the control group of this process and of each group above it."""
-    for file in _control_files(root, "cpu", "cpu.max", "cpu.cfs_quota_us"):
+    for file in control_files(root, "cpu", "cpu.max", "cpu.cfs_quota_us"):
         if file.name == "cpu.max":
             quota, period = file.read_text().split()
             if quota != "max":
@@ -249,14 +249,14 @@ def _cpu_quotas(root: Path) -> Iterator[float]:
             yield quota_us / int(file.with_name("cpu.cfs_period_us").read_text())
 
 
-def _inactive_file_bytes(stat: Path) -> int:
-    """Return the bytes of inactive file pages of a control group."""
+def file_bytes(stat: Path, kind: str) -> int:
+    """Return the bytes of `active` or `inactive` file pages of a control group."""
     lines = stat.read_text().splitlines() if stat.is_file() else []
     statistics = dict(line.split()[:2] for line in lines if len(line.split()) >= 2)
-    return int(statistics.get("total_inactive_file", statistics.get("inactive_file", 0)))
+    return int(statistics.get(f"total_{kind}_file", statistics.get(f"{kind}_file", 0)))
 
 
-def _control_files(root: Path, controller: str, version_2: str, version_1: str) -> Iterator[Path]:
+def control_files(root: Path, controller: str, version_2: str, version_1: str) -> Iterator[Path]:
     """Yield the files of a limit, from the control group of this process up to the root; the lowest limit applies.
 
     In a container the path of the group may be that on the host, of which only the root exists.

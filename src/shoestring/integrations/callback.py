@@ -9,6 +9,7 @@ from typing import Any
 from transformers import TrainerCallback
 
 from shoestring.data.seeding import derive, seed_all
+from shoestring.integrations import private_parts
 from shoestring.integrations.private_parts import find_order_generator, is_between_cycles
 from shoestring.integrations.session import TrainerSession
 from shoestring.session.stop import SessionOver
@@ -29,20 +30,27 @@ class StepsCallback(TrainerCallback):
     def __init__(self, trainer: Any, trainer_session: TrainerSession) -> None:
         self._trainer, self._trainer_session = trainer, trainer_session
         self._update_started_at = 0.0
+        self._is_epoch_over = self._is_save_requested = False
 
-    def on_train_begin(self, args: Any, state: Any, *_: Any, **__: Any) -> None:  # noqa: ARG002
+    def on_train_begin(self, args: Any, state: Any, control: Any, **__: Any) -> None:
         """Restore the state, now that the model is on its device and the optimizer exists, and start the session.
 
         Raises SessionOver or TrainingEnded if there is nothing to train: a stop requested through `control` would
         take effect only after one more update.
         """
         session = self._trainer_session.session
+        is_ended = self._trainer_session.state.is_ended
         self._trainer_session.state.load_restored()
         self._trainer_session.reports.begin(state.global_step)
         self._trainer_session.begin()
         session.record.update = state.global_step
         if session.request.loaded and (reason := steps.before_update(session)):
             raise TrainingEnded(reason)
+        if is_ended and session.request.loaded:
+            raise TrainingEnded("the trainer stopped by itself")
+        control.should_training_stop = control.should_training_stop or is_ended
+        if state.global_step:
+            args.eval_on_start = False  # the run has started in an earlier session
 
     def on_epoch_begin(self, args: Any, state: Any, *_: Any, **__: Any) -> None:
         """Make the order of samples a function of seed and epoch.
@@ -56,29 +64,56 @@ class StepsCallback(TrainerCallback):
             generator.manual_seed(derive(args.seed, "order", epoch))
 
     def on_step_begin(self, args: Any, state: Any, *_: Any, **__: Any) -> None:
-        self._update_started_at = time.monotonic()
+        self._update_started_at, self._is_epoch_over = time.monotonic(), False
         seed_all(derive(args.seed, "update", state.global_step))
 
     def on_step_end(self, args: Any, state: Any, control: Any, **__: Any) -> None:  # noqa: ARG002
         session = self._trainer_session.session
         session.request.stop.deadline.observe("update", time.monotonic() - self._update_started_at)
         session.record.update = state.global_step
-        # A save that the trainer's arguments request is made as a checkpoint of the run.
-        is_save_requested, control.should_save = control.should_save, False
-        if not is_between_cycles(self._trainer):
-            return
-        if is_save_requested:
-            steps.save_in_background(session)
-        steps.save_if_due(session)
-        if not steps.epoch_ended(session):  # the library logs an epoch's last update before the epoch ends
-            self._stop_if_over(control)
+        self._end_library_part(control)
 
     def on_epoch_end(self, args: Any, state: Any, control: Any, **__: Any) -> None:  # noqa: ARG002
-        is_save_requested, control.should_save = control.should_save, False
-        if is_save_requested and is_between_cycles(self._trainer):
-            steps.save_in_background(self._trainer_session.session)
-        if not self._trainer_session.over:
+        self._is_epoch_over = True
+        if self._trainer_session.over:
+            # The session stops within the epoch, which the library would evaluate and log as a whole one.
+            control.should_log = control.should_evaluate = False
+        self._end_library_part(control)
+
+    def _end_library_part(self, control: Any) -> None:
+        """Make a save that the trainer's arguments request as a checkpoint of the run, at the end of the update.
+
+        Without the library's private methods the update ends here, before the library logs and evaluates it.
+        """
+        self._is_save_requested, control.should_save = self._is_save_requested or control.should_save, False
+        if not private_parts.has_private_parts(type(self._trainer)):
+            self.end_update()
+
+    def request_save(self) -> None:
+        """Save a checkpoint of the run at the end of the update."""
+        self._is_save_requested = True
+
+    def end_update(self) -> None:
+        """Save and stop if it is time to, now that the library has logged and evaluated what belongs to the update.
+
+        The last update of an epoch ends with the epoch, which the library logs and evaluates as well.
+        """
+        control, session = self._trainer.control, self._trainer_session.session
+        if self._trainer_session.over or not (self._is_epoch_over or self._is_within_epoch(control)):
+            return
+        is_save_requested, self._is_save_requested = self._is_save_requested, False
+        if is_between_cycles(self._trainer):
+            if is_save_requested:
+                steps.save_in_background(session)
+            steps.save_if_due(session)
             self._stop_if_over(control)
+        elif self._is_epoch_over:
+            self._stop_if_over(control)
+
+    def _is_within_epoch(self, control: Any) -> bool:
+        """Return whether the library makes another update before it ends the epoch."""
+        is_last = float(self._trainer.state.epoch or 0.0).is_integer()
+        return not (is_last or control.should_epoch_stop or control.should_training_stop)
 
     def on_log(self, args: Any, state: Any, *_: Any, logs: Any = None, **__: Any) -> None:
         self._trainer_session.reports.log(args, state, logs or {})
@@ -93,4 +128,6 @@ class StepsCallback(TrainerCallback):
         except SessionOver as over:
             self._trainer_session.over = over
             reason = over.reason
-        control.should_training_stop = control.should_training_stop or bool(reason)
+        if reason or control.should_training_stop:
+            self._trainer_session.state.end_log()
+            control.should_training_stop = True

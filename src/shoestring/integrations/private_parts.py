@@ -6,6 +6,7 @@ Written for transformers 5.23 and TRL 1.16. For a version without them only publ
 from __future__ import annotations
 
 import json
+import time
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -15,10 +16,18 @@ import torch
 STATE_FILE = "trainer_state.json"
 """The only file that a trainer itself requires in the folder it resumes from: it contains the number of the update."""
 
+_METHODS = ("_load_from_checkpoint", "_get_train_sampler", "_maybe_log_save_evaluate")
+_SUM_OF_LOSSES = "_tr_loss"
+"""A tensor: the sum of the losses since the last log. In transformers 4 it is a variable of a method, out of reach."""
+_LOSSES = ("_total_loss_scalar", "_globalstep_last_logged", "_initial_global_step")
+"""The numbers that belong to that sum: the losses already logged, and the updates over which means are computed."""
+_COUNTS = ("current_flos", "_total_train_tokens", "entropy_coef", "_last_world_entropy")
+"""The other numbers that a trainer accumulates besides its public state; the last three are TRL's."""
+
 
 def has_private_parts(base: type) -> bool:
     """Return whether the trainer class `base` has the private methods that are used here."""
-    return hasattr(base, "_load_from_checkpoint") and hasattr(base, "_get_train_sampler")
+    return all(hasattr(base, method) for method in _METHODS)
 
 
 def make_resuming_class(base: Any) -> Any:
@@ -29,7 +38,8 @@ def make_resuming_class(base: Any) -> Any:
     random numbers are optional.
 
     A checkpoint of the library's own is replaced by a call of `save_run_checkpoint`. Callbacks see most requests for a
-    checkpoint, but not those of `save_strategy="best"`.
+    checkpoint, but not those of `save_strategy="best"`. `end_update` is called when the library has logged and
+    evaluated an update, and again when it has logged and evaluated an epoch: no callback is called at these moments.
     """
     if not has_private_parts(base):
         return base
@@ -40,6 +50,19 @@ def make_resuming_class(base: Any) -> Any:
 
         def _save_checkpoint(self, *_: Any, **__: Any) -> None:
             self.save_run_checkpoint()
+
+        def _maybe_log_save_evaluate(self, *args: Any, **kwargs: Any) -> None:
+            super()._maybe_log_save_evaluate(*args, **kwargs)
+            self.end_update()
+
+        def _run_epoch(self, *args: Any, **kwargs: Any) -> None:
+            """Make no update if the run has ended in an earlier session; the library would make at least one."""
+            if not self.control.should_training_stop:
+                super()._run_epoch(*args, **kwargs)
+
+        def _finalize_training(self, trial: Any, num_train_samples: Any, _: float) -> Any:
+            """Log the mean loss and the speed of the whole run, which has the seconds of earlier sessions as well."""
+            return super()._finalize_training(trial, num_train_samples, self.train_started_at)
 
         def _get_train_sampler(self, *args: Any, **kwargs: Any) -> Any:
             self.train_sampler = super()._get_train_sampler(*args, **kwargs)
@@ -53,6 +76,40 @@ def write_resume_folder(folder: Path, trainer: Any, state: Mapping[str, Any]) ->
     (folder / STATE_FILE).write_text(json.dumps(state), encoding="utf-8")
     if not has_private_parts(type(trainer)):
         trainer.save_model(str(folder))  # the library loads these, before the checkpoint's weights are restored
+
+
+def pack_accumulated(trainer: Any) -> dict[str, Any]:
+    """Return what the trainer has accumulated for its next logs, and the seconds of training so far, as JSON."""
+    numbers = {name: _as_number(getattr(trainer, name)) for name in sorted(_accumulated_names(trainer))}
+    metrics = getattr(trainer, "_metrics", {}).get("train", {})  # TRL logs the means of these lists
+    return {
+        "numbers": numbers,
+        "metrics": {name: [_as_number(value) for value in values] for name, values in metrics.items()},
+        "training": trainer.model.training,  # TRL logs other metrics after an evaluation
+        "seconds": time.time() - trainer.train_started_at,
+    }
+
+
+def restore_accumulated(trainer: Any, saved: Mapping[str, Any]) -> None:
+    """Restore what `pack_accumulated` returned; nothing for a checkpoint of version 0.1.0."""
+    trainer.train_started_at = time.time() - saved.get("seconds", 0.0)
+    numbers = saved.get("numbers", {})
+    for name in numbers.keys() & _accumulated_names(trainer):
+        if name == _SUM_OF_LOSSES:
+            getattr(trainer, name).fill_(numbers[name])
+        else:
+            setattr(trainer, name, numbers[name])
+    for name, values in saved.get("metrics", {}).items() if hasattr(trainer, "_metrics") else ():
+        trainer._metrics["train"][name] = list(values)
+
+
+def _accumulated_names(trainer: Any) -> set[str]:
+    losses = (_SUM_OF_LOSSES, *_LOSSES) if hasattr(trainer, _SUM_OF_LOSSES) else ()
+    return {name for name in (*losses, *_COUNTS) if hasattr(trainer, name)}
+
+
+def _as_number(value: Any) -> Any:
+    return float(value) if isinstance(value, torch.Tensor | float) else value
 
 
 def find_order_generator(trainer: Any) -> torch.Generator | None:

@@ -7,6 +7,7 @@ import time
 from typing import Any
 
 from shoestring.integrations.state import LibraryState
+from shoestring.monitor.host_memory import host_memory
 from shoestring.monitor.sampling import sample
 from shoestring.session.stop import SessionOver
 from shoestring.train import steps
@@ -95,5 +96,6 @@ class LogReports:
             skipped=0,
             metrics=metrics,
             **memory.gpu_facts(),
+            **host_memory().usage(),
         )
         self._updates, self._since = state.global_step, logged_at

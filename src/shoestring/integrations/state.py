@@ -15,6 +15,7 @@ from shoestring.checkpoint.trained import trained_state
 from shoestring.engine.precision import MixedPrecision
 from shoestring.engine.state import trains_batch_norm
 from shoestring.errors import CheckpointError
+from shoestring.integrations.private_parts import pack_accumulated, restore_accumulated
 from shoestring.recipe.parts import Parts
 from shoestring.techniques import checkpointing
 from shoestring.techniques.fallbacks import Limits, Sizes, least_micro_batch
@@ -38,6 +39,9 @@ class LibraryState:
     history: list[dict[str, Any]] = field(default_factory=list)
     restored: Mapping[str, Any] = field(default_factory=dict)
     """A checkpoint's sections, until the trainer has created its optimizer and they can be loaded."""
+    final_log: Mapping[str, Any] | None = None
+    """The sections of the log after the session's last update. The trainer then logs a summary of the session, which is
+    not part of the run."""
 
     @property
     def model(self) -> nn.Module:
@@ -78,9 +82,27 @@ class LibraryState:
             "scheduler": trainer.lr_scheduler.state_dict(),
             "scaler": scaler.state_dict() if scaler else None,
             "fit": self.sizes.json(),
-            "trainer": json.loads(json.dumps(dataclasses.asdict(trainer.state))),
+            **(self.final_log or self._pack_log()),
             "history": self.history,
         }
+
+    def _pack_log(self) -> dict[str, Any]:
+        """Return the sections of the trainer's log: its public state, and what it accumulates for its next logs."""
+        trainer = self.trainer
+        state = dataclasses.asdict(trainer.state) | {"stateful_callbacks": _callback_states(trainer)}
+        return {"trainer": json.loads(json.dumps(state)), "log": pack_accumulated(trainer)}
+
+    def end_log(self) -> None:
+        """Leave out of checkpoints what the trainer logs from now on. Call it after the session's last update."""
+        self.final_log = self._pack_log()
+
+    @property
+    def is_ended(self) -> bool:
+        """Whether the restored run has ended: all its updates are made, or one of its callbacks has ended it."""
+        saved = self.restored.get("trainer", {})
+        control = (saved.get("stateful_callbacks") or {}).get("TrainerControl", {})
+        is_stopped = control.get("args", {}).get("should_training_stop", False)
+        return bool(is_stopped and saved["max_steps"] == self.trainer.state.max_steps)
 
     def restore(self, saved: Mapping[str, Any]) -> None:
         """Store the sections until the trainer has created its optimizer; then `load_restored` loads them.
@@ -89,14 +111,15 @@ class LibraryState:
         """
         if missing := _SECTIONS - saved.keys():
             raise CheckpointError(f"the checkpoint was not saved by a trainer: it lacks {', '.join(sorted(missing))}")
-        self.restored, self.history = saved, list(saved.get("history", []))
+        self.restored, self.history, self.final_log = saved, list(saved.get("history", [])), None
         self.sizes = self.sizes.resumed(saved.get("fit"))
 
     def load_restored(self) -> None:
-        """Load the restored sections, if any, into model, optimizer, schedule and loss scale.
+        """Load the restored sections, if any, into model, optimizer, schedule, loss scale, callbacks and log.
 
         Raises CheckpointError if they belong to another model or optimizer.
         """
+        restore_accumulated(self.trainer, self.restored.get("log", {}))
         if not self.restored:
             return
         trainer, saved = self.trainer, self.restored
@@ -112,6 +135,9 @@ class LibraryState:
                 trainer.accelerator.scaler.load_state_dict(saved["scaler"])
         except (RuntimeError, ValueError, KeyError, TypeError) as error:
             raise CheckpointError(f"the checkpoint cannot be restored: {type(error).__name__}: {error}") from error
+        _restore_callbacks(trainer, saved["trainer"].get("stateful_callbacks") or {})
+        if self.is_ended:  # no update follows that would set the mode
+            trainer.model.train(saved.get("log", {}).get("training", True))
         self.restored = {}
 
     def limits(self) -> Limits:
@@ -128,6 +154,26 @@ class LibraryState:
         assert self.build is not None
         self.sizes = sizes
         self.trainer = self.build(sizes)
+
+
+def _callback_states(trainer: Any) -> dict[str, Any]:
+    """Return the states of the callbacks that have one, such as the patience of early stopping, by class."""
+    from transformers import TrainerState
+    from transformers.trainer_callback import ExportableState
+
+    callbacks = [*trainer.callback_handler.callbacks, trainer.control]
+    exportable: Any = [callback for callback in callbacks if isinstance(callback, ExportableState)]
+    states: Any = TrainerState(stateful_callbacks=exportable).stateful_callbacks
+    return dict(states)
+
+
+def _restore_callbacks(trainer: Any, states: Mapping[str, Any]) -> None:
+    """Restore the attributes of callbacks; the library does it only if its arguments request it."""
+    for name, saved in states.items():
+        callbacks = [callback for callback in trainer.callback_handler.callbacks if type(callback).__name__ == name]
+        for callback, state in zip(callbacks, saved if isinstance(saved, list) else [saved], strict=False):
+            for attribute, value in state.get("attributes", {}).items():
+                setattr(callback, attribute, value)
 
 
 def _cloned(value: Any) -> Any:

@@ -42,7 +42,6 @@ from shoestring.session.stored import StoredPlan
 from shoestring.settings import Settings
 from shoestring.system_errors import explaining
 from shoestring.techniques.fallbacks import Sizes
-from shoestring.train import steps
 from shoestring.train.record import Record
 from shoestring.train.request import SessionRequest
 from shoestring.train.session import TrainingSession
@@ -171,13 +170,15 @@ def _make_resumable_class(base: type[T], resumable: ResumableTrainer) -> type[T]
                 self.remove_callback(callback)
 
         def save_run_checkpoint(self) -> None:
-            if private_parts.is_between_cycles(self):
-                steps.save_in_background(resumable.trainer_session.session)
+            self.steps_callback.request_save()
+
+        def end_update(self) -> None:
+            self.steps_callback.end_update()
 
         def train(self, *args: Any, **kwargs: Any) -> Any:
             """Train as `Trainer.train`, from the run's newest checkpoint if there is one."""
             # The last callback: it sees what others have requested through `control`, such as a save.
-            callback = StepsCallback(self, resumable.trainer_session)
+            self.steps_callback = callback = StepsCallback(self, resumable.trainer_session)
             self.add_callback(callback)
             try:
                 with resumable.training(self) as resume_arguments:

@@ -3,17 +3,21 @@
 Every event has `time` (unix seconds), `session` (from 1) and `event`, its kind, which determines the other fields:
 
     session     update, limit_seconds, startup_seconds (since its process started), target, device, micro_batch,
-                precision, versions {name: version}, machine {result of hardware.probe}, pid
+                precision, versions {name: version}, machine {result of hardware.probe}, pid, and the fields of memory
+    memory      before the first update of a session: update, micro_batch, host_bytes and host_limit_bytes (memory in
+                use and the limit of the control group, else of the machine), oom_kills (the kernel's count of processes
+                that it ended in the control group; null if unreadable) and memory_group, which identifies that group
     progress    update, epoch, updates, samples, seconds, loss, learning_rate, gradient_norm, memory_bytes,
-                skipped (optimizer steps skipped on fp16 overflow), waiting_seconds (the part of `seconds` spent
-                waiting for data), workers (data-loading processes); on a GPU gpu_utilisation (0 to 1), gpu_watts,
-                gpu_allocated_bytes
+                host_bytes, host_limit_bytes, skipped (optimizer steps skipped on fp16 overflow), waiting_seconds (the
+                part of `seconds` spent waiting for data), workers (data-loading processes); on a GPU gpu_utilisation
+                (0 to 1), gpu_watts, gpu_allocated_bytes
     evaluation  update, epoch, part (validation or test), metrics {name: number or JSON}, seconds, best
     save        update, bytes, seconds, stall_seconds (the part that blocked training), kind (full, light or best)
     unsaved     update, what (checkpoint, light or best), why: writing failed and training continues
     damaged     path, file, why
     note        message
-    oom         update, during (update, optimizer step or evaluation), failure (error message), micro_batch,
+    oom         update, during (update, optimizer step or evaluation), failure (error message, or how the kernel ended
+                the session before), micro_batch,
                 done (the reduction made), back_to (the update of the restored checkpoint, if any)
     (any)       lost: the number of preceding events lost because they could not be written
     stop        update, status (paused, finished or failed), reason, updates, seconds, saving_seconds,

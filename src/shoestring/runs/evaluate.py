@@ -72,6 +72,7 @@ def evaluate(
 
     from shoestring.engine.determinism import deterministic
     from shoestring.engine.environment import device_name
+    from shoestring.engine.memory import explaining_out_of_memory
     from shoestring.engine.precision import mixed_precision
     from shoestring.session.stop import SessionOver, session
 
@@ -79,15 +80,17 @@ def evaluate(
     started_at = time.monotonic()
     try:
         with session(limit_seconds, started=started) as stop, deterministic():
-            with stop.interrupting():
+            with stop.interrupting(), explaining_out_of_memory("loading the data, data()"):
                 data = loaded.data()
+            with stop.interrupting(), explaining_out_of_memory("loading the model and its weights"):
                 model, update, weights_notes = _load_model(loaded, settings, weights, device)
             assert settings.precision is not None
             precision = mixed_precision(settings.precision, device)
-            metrics = {
-                part: _compute_metrics(loaded, model, precision, dataset, settings, device, stop)
-                for part, dataset in _evaluated_parts(data)
-            }
+            with explaining_out_of_memory("evaluating"):
+                metrics = {
+                    part: _compute_metrics(loaded, model, precision, dataset, settings, device, stop)
+                    for part, dataset in _evaluated_parts(data)
+                }
     except SessionOver as over:
         raise RunError(f"not evaluated: {over.reason}", hint="set a longer --limit, or use fewer samples") from over
     return Evaluation(

@@ -36,6 +36,7 @@ _EXTENSION = (
     "a custom extension reads memory here, and fake tensors have none: register it as an operator with"
     " torch.library.custom_op, and the shape of its result with register_fake"
 )
+_HOST_MEMORY = "the recipe's own code needs more host memory than there is: load less at once"
 _HINTS = {
     "not compiled with CUDA": _REAL_GPU,
     "without CUDA support": _REAL_GPU,
@@ -44,6 +45,8 @@ _HINTS = {
     "Attempting to deserialize object on a CUDA device": _REAL_GPU,
     "data pointer": _EXTENSION,
     "data_ptr": _EXTENSION,
+    "MemoryError": _HOST_MEMORY,
+    "can't allocate memory": _HOST_MEMORY,
 }
 """Hints by a fragment of torch's message (`torch/cuda/__init__.py`, `c10/core/StorageImpl.cpp`)."""
 _HINT = (
@@ -73,7 +76,7 @@ def explain_errors(recorder: Recorder | None = None) -> Iterator[None]:
         ) from error
     except Exception as error:
         during = f" during {recorder.operator}" if recorder and recorder.operator else ""
-        hint = next((hint for fragment, hint in _HINTS.items() if fragment in str(error)), _HINT)
+        hint = next((hint for fragment, hint in _HINTS.items() if fragment in f"{type(error).__name__} {error}"), _HINT)
         raise TraceError(f"{type(error).__name__}{_location(error)}{during}: {error}", hint=hint) from error
 
 

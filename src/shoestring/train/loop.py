@@ -19,6 +19,7 @@ from contextlib import nullcontext
 from typing import Literal
 
 from shoestring.engine.determinism import deterministic
+from shoestring.engine.memory import explaining_out_of_memory
 from shoestring.session.outcome import Outcome
 from shoestring.session.stop import SessionOver
 from shoestring.train import steps
@@ -38,6 +39,7 @@ def train(request: SessionRequest, library: LibraryLoop | None = None) -> Outcom
     with (
         deterministic(),
         Record(request.run, request.loaded, request.stop.deadline, target=request.target) as record,
+        explaining_out_of_memory("training"),
     ):
         session = setup(request, record, library)
         state, updates = session.state, session.updates

@@ -14,6 +14,7 @@ from shoestring.engine.memory import RetriesWatch, alloc_retries
 from shoestring.engine.update import UpdateResult
 from shoestring.errors import RunError
 from shoestring.monitor.events import Events
+from shoestring.monitor.host_memory import host_memory
 from shoestring.monitor.progress import Progress
 from shoestring.monitor.sampling import sample
 from shoestring.session.deadline import Deadline
@@ -110,6 +111,7 @@ class Meter:
             gradient_norm=float(window.norms[-1]) if window.norms else None,
             skipped=window.skipped,
             **memory.gpu_facts(),
+            **host_memory().usage(),
             **self._loader_facts(),
         )
         if message := self._retries.observe(alloc_retries()):

@@ -11,6 +11,7 @@ from shoestring.engine.recovery import OutOfMemory, Recovering
 from shoestring.engine.state import State, TrainingState
 from shoestring.errors import RunError
 from shoestring.hardware.catalog import DEVICES
+from shoestring.monitor.host_memory import describe_memory
 from shoestring.session.stored import StoredPlan
 from shoestring.techniques.fallbacks import Phase, Step, next_step
 from shoestring.train.record import Record
@@ -68,6 +69,7 @@ def does_not_fit(state: State, failure: str, plan: StoredPlan | None, device: to
     recomputed = " and activations recomputed" if state.sizes.checkpointing == "full" else ""
     sizes = persistent_bytes(state)
     problems = [f"{name}: {bytes_text(size)}, independent of the microbatch" for name, size in sizes.items() if size]
+    problems += describe_memory() if device.type != "cuda" else []
     planned = plan.planned_memory if plan else {}
     problems += [
         f"planned for microbatch {planned.get('settings', {}).get('micro_batch')}: {part['name']} "

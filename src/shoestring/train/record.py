@@ -17,6 +17,7 @@ from shoestring.engine.recovery import OutOfMemory
 from shoestring.errors import RunError, ShoestringError
 from shoestring.hardware.probe import machine
 from shoestring.monitor.events import Events, read
+from shoestring.monitor.host_memory import host_memory
 from shoestring.monitor.progress import Progress
 from shoestring.monitor.time_breakdown import compute_breakdown, describe_breakdown
 from shoestring.recipe.options import LoadedRecipe
@@ -96,6 +97,7 @@ class Record:
             machine=machine(),
             versions={"shoestring": __version__, "python": platform.python_version(), "torch": torch.__version__},
             pid=os.getpid(),
+            **host_memory().json(),
         )
         self._record_earlier_sessions()
         self._write_running()
@@ -105,6 +107,10 @@ class Record:
             f"{count_text(update)} of {count_text(self._total)}, "
             + (f"limit {seconds_text(limit)}" if limit else "no time limit")
         )
+
+    def memory(self, update: int, micro_batch: int) -> None:
+        """Record the host memory before an update that may need more than there is."""
+        self.events.emit("memory", update=update, micro_batch=micro_batch, **host_memory().json())
 
     def note(self, message: str) -> None:
         """Record a note for the user."""

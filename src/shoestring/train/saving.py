@@ -15,7 +15,7 @@ from shoestring.checkpoint.presence import GoneError
 from shoestring.checkpoint.snapshot import HostCopy, Snapshot, snapshot
 from shoestring.checkpoint.store import Restored, Saved, Store
 from shoestring.engine.environment import require_same
-from shoestring.engine.memory import Failure, catch_out_of_memory, free_unused_memory
+from shoestring.engine.memory import Failure, catch_out_of_memory, explaining_out_of_memory, free_unused_memory
 from shoestring.engine.state import State
 from shoestring.errors import CheckpointError, RunError, ShoestringError
 from shoestring.session.deadline import Deadline
@@ -135,6 +135,10 @@ class Saver:
         """Raise GoneError if the run's directory or its newest checkpoint is not there any more."""
         self._store.require_present()
 
+    def forget(self) -> None:
+        """Save the current state again at the next save: something besides its position has changed."""
+        self._saved_position = None
+
     def postpone(self) -> None:
         """Record that the last started save could not be made: it is retried later, after twice the delay each time."""
         self._policy.save_failed()
@@ -170,7 +174,8 @@ class Saver:
         if restored is None:
             return False
         changed = require_same(restored.state["environment"], self._environment, allow_inexact=allow_inexact)
-        state.restore(restored.state)
+        with explaining_out_of_memory("restoring the checkpoint"):
+            state.restore(restored.state)
         self._policy.resume(state.update)
         if changed:
             self._record.note("from here on the run is not bit-identical to its start: " + "; ".join(changed))

@@ -6,7 +6,7 @@ from typing import Any, Protocol
 
 from shoestring.data.loading import Loader
 from shoestring.data.order import DataOrder
-from shoestring.engine.recovery import Recovering
+from shoestring.engine.recovery import OutOfMemory, Recovering
 from shoestring.engine.state import State, TrainingState
 from shoestring.train.meter import Meter
 from shoestring.train.record import Record
@@ -48,5 +48,7 @@ class TrainingSession:
     """None if a library's trainer makes the updates."""
     data: Mapping[str, Any] = field(default_factory=dict)
     """The parts to train and evaluate on; empty in a script with a trainer of its own."""
+    after_kill: OutOfMemory | None = None
+    """The smaller microbatch after the kernel ended the session before for lack of memory."""
     notes: tuple[str, ...] = ()
     """Notes for the user about the data, the model and the settings."""

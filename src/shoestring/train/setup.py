@@ -13,9 +13,14 @@ from shoestring.data.loading import Loader
 from shoestring.data.order import DataOrder
 from shoestring.engine import autotuning, precision
 from shoestring.engine.environment import environment
+from shoestring.engine.memory import explaining_out_of_memory
+from shoestring.engine.recovery import OutOfMemory
 from shoestring.engine.state import State, TrainingState, build, trains_batch_norm
 from shoestring.errors import CheckpointError, RunError
+from shoestring.monitor.events import read
+from shoestring.monitor.host_memory import host_memory
 from shoestring.train import oom, steps
+from shoestring.train.memory_kill import find_memory_kill
 from shoestring.train.meter import Meter
 from shoestring.train.non_finite import non_finite_error
 from shoestring.train.record import Record
@@ -53,7 +58,7 @@ def setup(request: SessionRequest, record: Record, library: LibraryLoop | None) 
     Raises SessionOver if the session ends before the data is loaded, ShoestringError if the run cannot continue.
     """
     stop = request.stop
-    with stop.interrupting():
+    with stop.interrupting(), explaining_out_of_memory("loading the data, data()"):
         loaded, staging_notes = inputs.stage_inputs(
             request.recipe, request.settings.stage, disk_bytes=request.disk_bytes, report=record.progress.message
         )
@@ -63,22 +68,28 @@ def setup(request: SessionRequest, record: Record, library: LibraryLoop | None) 
         with suppress(OSError):  # the folder does not exist yet, or the next save there tries again
             fileset.complete_replacement(folder)
     store = run_store(request, record)
-    restored = load_newest(store, record)
+    with explaining_out_of_memory("loading the checkpoint"):
+        restored = load_newest(store, record)
     if library:
-        with stop.interrupting():
+        with stop.interrupting(), explaining_out_of_memory("building the trainer, trainer()"):
             state: State = library.build(request, data["train"], restored.state if restored else None)
         saver = run_saver(request, record, store, _environment(request, state) | library.environment())
-        session = TrainingSession(
+        saver.restore(state, allow_inexact=request.allow_inexact, restored=restored)
+        after_kill, kill_notes = _shrink_after_kill(request, record, state)
+        if after_kill:
+            state.release()
+            state.resize(state.sizes)
+            saver.restore(state, allow_inexact=request.allow_inexact)
+        return TrainingSession(
             request=request,
             record=record,
             state=state,
             saver=saver,
             reports=library.reports,
             data=data if loaded.parts.measured or loaded.parts.evaluate else {},
-            notes=(*staging_notes, *loaded.parts.notes()),
-        )
-        saver.restore(state, allow_inexact=request.allow_inexact, restored=restored)
-        return session  # its first step, `begin`, follows when the trainer knows the number of updates
+            after_kill=after_kill,
+            notes=(*kill_notes, *staging_notes, *loaded.parts.notes()),
+        )  # its first step, `begin`, follows when the trainer knows the number of updates
     with stop.interrupting():
         order = DataOrder.of(data["train"], effective_batch=loaded.effective_batch, seed=loaded.seed)
         state = build(loaded, request.settings, request.device, updates_per_epoch=order.updates_per_epoch)
@@ -86,6 +97,7 @@ def setup(request: SessionRequest, record: Record, library: LibraryLoop | None) 
     saver = run_saver(request, record, store, _environment(request, state) | {"data order": order.key}, order)
     updates = _engine_updates(request, record, state, saver, order, data["train"])
     saver.restore(state, allow_inexact=request.allow_inexact, restored=restored)
+    after_kill, kill_notes = _shrink_after_kill(request, record, state)
     session = TrainingSession(
         request=request,
         record=record,
@@ -94,7 +106,8 @@ def setup(request: SessionRequest, record: Record, library: LibraryLoop | None) 
         reports=updates.meter,
         updates=updates,
         data=data,
-        notes=(*staging_notes, *_notes(request, state)),
+        after_kill=after_kill,
+        notes=(*kill_notes, *staging_notes, *_notes(request, state)),
     )
     steps.begin(session)
     return session
@@ -113,6 +126,21 @@ def load_newest(store: Store, record: Record) -> Restored | None:
             hint=f"put them back into {store.root}; to start again from update 0, give another --run",
         )
     return restored
+
+
+def _shrink_after_kill(
+    request: SessionRequest, record: Record, state: State
+) -> tuple[OutOfMemory | None, tuple[str, ...]]:
+    """Set half the microbatch in the sizes of `state` if the kernel ended the session before for lack of memory.
+
+    Returns the event and the notes for the user, if there are any.
+    """
+    earlier = (event for event in read(request.run.events_file) if event["session"] < record.events.session)
+    kill = find_memory_kill(earlier, host_memory())
+    if kill is None:
+        return None, ()
+    event = kill.shrunk(state)
+    return event, (kill.note(state),)
 
 
 def run_store(request: SessionRequest, record: Record) -> Store:

@@ -42,10 +42,23 @@ def begin(session: TrainingSession) -> None:
     )
     if state.update < state.total_updates:
         require_space(request, state.update, session.saver.newest_bytes())
+    if session.after_kill:
+        record.out_of_memory("update", session.after_kill, update=state.update)
+        _store_sizes(session)
     if not state.update:
         save_now(session)
     for note in session.notes:
         record.note(note)
+    record.memory(state.update, state.sizes.micro_batch)
+
+
+def _store_sizes(session: TrainingSession) -> None:
+    """Save the state again with its new sizes. Without space for it the checkpoint remains, with the previous sizes."""
+    session.saver.forget()
+    try:
+        save_now(session)
+    except CheckpointError as error:
+        session.record.unsaved(session.state.update, "checkpoint", str(error))
 
 
 def before_update(session: TrainingSession) -> str:

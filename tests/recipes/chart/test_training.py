@@ -76,6 +76,17 @@ def test_resume_in_every_epoch_is_bit_exact(tmp_path):
     assert [(outcome.status, outcome.update) for outcome in outcomes] == [("paused", 1), ("paused", 5)]
     assert session(tmp_path / "stopped", epochs=2).status == "finished"
     assert_same_trained_adapters(tmp_path / "stopped", tmp_path / "uninterrupted")
+    assert read_log(tmp_path / "stopped") == read_log(tmp_path / "uninterrupted")
+
+
+def read_log(run):
+    """Return what TRL has logged, without measured times."""
+    state = json.loads((max((run / "checkpoints").glob("update-*")) / "state.json").read_text())
+    log = [
+        {name: value for name, value in entry.items() if name != "step_time"}
+        for entry in state["trainer"]["log_history"]
+    ]
+    return log, state["trainer"]["num_input_tokens_seen"], state["log"]["numbers"]
 
 
 def test_resume_over_4_bit_weights_is_bit_exact(tmp_path):
