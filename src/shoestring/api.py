@@ -104,6 +104,7 @@ def compare(
     from shoestring.recipe.finding import choose
     from shoestring.runs.calibrate import load_calibration
 
+    _require_limits(limit_seconds=limit_seconds, disk_bytes=disk_bytes, usd_per_hour=usd_per_hour)
     loaded, settings = choose(recipe, values)
     targets = [with_limits(find(name), session_seconds=limit_seconds, disk_bytes=disk_bytes) for name in on]
     calibration = load_calibration(Path(calibrate)) if calibrate else None
@@ -153,6 +154,7 @@ def train(
     """
     from shoestring.runs.launch import LaunchRequest, launch
 
+    _require_limits(limit_seconds=limit_seconds, disk_bytes=disk_bytes)
     request = LaunchRequest(
         run=Path(run),
         on=on,
@@ -182,6 +184,7 @@ def evaluate(
     """
     from shoestring.runs.evaluate import evaluate
 
+    _require_limits(limit_seconds=limit_seconds)
     return evaluate(Path(directory), values, recipe=recipe, on=on, limit_seconds=limit_seconds)
 
 
@@ -193,3 +196,14 @@ def report(run: str | Path) -> Path:
     from shoestring.report.page.document import write
 
     return write(Path(run))
+
+
+def _require_limits(**values: float | None) -> None:
+    """Raise UsageError for a limit or a price that is negative, infinite or not a number."""
+    problems = [
+        f"{name}={value}: must be a number from 0 to 2**63"
+        for name, value in values.items()
+        if value is not None and not 0 <= value <= 2**63
+    ]
+    if problems:
+        raise UsageError("invalid limits", problems=problems, hint="leave out what has no limit")

@@ -27,10 +27,12 @@ class ShoestringError(Exception):
         self.hint = hint
 
     def __str__(self) -> str:
-        lines = [self.message, *(f"  - {problem}" for problem in self.problems)]
-        if self.hint:
-            lines.append(f"hint: {self.hint}")
-        return "\n".join(lines)
+        return "\n".join(self.lines())
+
+    def lines(self) -> list[str]:
+        """Return the message, the problems and the hint; one of them has several lines only if a cause's message has."""
+        hint = [f"hint: {self.hint}"] if self.hint else []
+        return [self.message, *(f"  - {problem}" for problem in self.problems), *hint]
 
 
 class UsageError(ShoestringError):

@@ -15,7 +15,7 @@ Every event has `time` (unix seconds), `session` (from 1) and `event`, its kind,
     note        message
     oom         update, during (update, optimizer step or evaluation), failure (error message), micro_batch,
                 done (the reduction made), back_to (the update of the restored checkpoint, if any)
-    (any)       lost: the number of preceding events lost because the disk was full
+    (any)       lost: the number of preceding events that could not be written, because the disk was full or failed
     stop        update, status (paused, finished or failed), reason, updates, seconds, saving_seconds,
                 evaluating_seconds
 
@@ -26,7 +26,8 @@ import json
 import math
 import os
 import time
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import suppress
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
@@ -46,31 +47,40 @@ class Events:
     fails, but not when the process does.
     """
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path, report: Callable[[str], object] | None = None) -> None:
+        """`report` receives a message when events begin to be lost because the disk fails; a full disk is reported
+        elsewhere.
+        """
         self.session = 1 + max((event["session"] for event in read(path)), default=0)
         self._file = os.open(path, os.O_RDWR | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o644)
         size = os.fstat(self._file).st_size
         self.lost = 0
+        self._report = report
         self._incomplete_line = size > 0 and os.pread(self._file, 1, size - 1) != b"\n"
 
     def emit(self, event: str, **fields: Any) -> None:
         """Append one line; `fields` are JSON, and a number that is not finite is written as its name (`"nan"`).
 
-        On a full disk the line is lost, and the next line that can be written records how many were lost. Raises
-        OSError when the line cannot be written for another reason.
+        A line that cannot be written is lost, and the next line that can be written records how many were lost:
+        training does not depend on its record.
         """
         values = {"time": time.time(), "session": self.session, "event": event, **fields}
         if self.lost:
             values["lost"] = self.lost
-        line = json.dumps(_finite(values), allow_nan=False, ensure_ascii=False).encode() + b"\n"
+        line = (
+            json.dumps(_finite(values), allow_nan=False, ensure_ascii=False).encode(
+                errors="backslashreplace"  # a path that is not UTF-8: the escape is JSON's
+            )
+            + b"\n"
+        )
         if self._incomplete_line:
             line = b"\n" + line
         self._incomplete_line = True
         try:
             written = os.write(self._file, line)
         except OSError as error:
-            if not is_disk_full(error):
-                raise
+            if self._report and not self.lost and not is_disk_full(error):
+                self._report(f"events are not recorded, and training continues: {error}")
             written = 0
         if written < len(line):
             self.lost += 1
@@ -78,7 +88,8 @@ class Events:
         self._incomplete_line, self.lost = False, 0
 
     def close(self) -> None:
-        os.close(self._file)
+        with suppress(OSError):
+            os.close(self._file)
 
     def __enter__(self) -> Self:
         return self

@@ -12,6 +12,7 @@ from typing import Annotated, Any, Literal
 
 from shoestring import config
 from shoestring.errors import UsageError
+from shoestring.failures import recipe_errors
 from shoestring.recipe.contract import datasets
 from shoestring.recipe.parts import Parts
 from shoestring.recipe.subset import Subset, choose_subset
@@ -147,8 +148,15 @@ def _adaptation_fields(loaded: LoadedRecipe) -> dict[str, config.Field]:
 def with_defaults(
     recipe: object, name: str, *, path: Path | None = None, digest: str = "", is_live: bool = False
 ) -> LoadedRecipe:
-    """Return a recipe, or the recipe made by a class, with its default options."""
-    recipe = recipe() if isinstance(recipe, type) else recipe
+    """Return a recipe, or the recipe made by a class, with its default options.
+
+    Raises UsageError if the recipe's own code raises an exception.
+    """
+    with recipe_errors(f"{name} could not be made with its default options"):
+        return _with_defaults(recipe() if isinstance(recipe, type) else recipe, name, path, digest, is_live)
+
+
+def _with_defaults(recipe: object, name: str, path: Path | None, digest: str, is_live: bool) -> LoadedRecipe:
     source = getattr(recipe, "options", recipe)
     loaded = LoadedRecipe(name=name, is_live=is_live, path=path, digest=digest, recipe=recipe, options={})
     adaptation_fields = _adaptation_fields(loaded)

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from shoestring import config
 from shoestring.errors import RunError, UsageError
+from shoestring.failures import exits_as_errors
 from shoestring.hardware import targets
 from shoestring.hardware.catalog import Target
 from shoestring.recipe.options import LoadedRecipe
@@ -78,7 +79,7 @@ def evaluate(
     device = torch.device(target.device.kind)
     started_at = time.monotonic()
     try:
-        with session(limit_seconds, started=started) as stop, deterministic():
+        with session(limit_seconds, started=started) as stop, deterministic(), exits_as_errors():
             with stop.interrupting():
                 data = loaded.data()
                 model, update, weights_notes = _load_model(loaded, settings, weights, device)

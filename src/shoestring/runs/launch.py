@@ -20,6 +20,7 @@ from shoestring.recipe.options import LoadedRecipe
 from shoestring.session.directory import RunDirectory
 from shoestring.session.stored import StoredPlan, StoredState
 from shoestring.settings import Settings
+from shoestring.streams import write_messages
 from shoestring.techniques.trainable import require_trainable
 from shoestring.units import bytes_text
 
@@ -59,7 +60,7 @@ def launch(
             loaded, settings = _continue_run(stored, directory, recipe, values)
             state = directory.state()
             if state and state.status == "finished":
-                _print_message(
+                write_messages(
                     f"the run in {directory.path} is finished; see its report with: shoestring report {directory.path}"
                 )
                 return _stored_outcome(state)
@@ -73,7 +74,7 @@ def _local_target(on: str) -> Target:
         return target
     local = targets.find("local")
     if target.device.kind == "cuda" and local.device.kind == "cpu":
-        _print_message(f"this machine has no GPU: training on the CPU, with the limits of {on}")
+        write_messages(f"this machine has no GPU: training on the CPU, with the limits of {on}")
     return dataclasses.replace(local, platform=target.platform)
 
 
@@ -98,7 +99,7 @@ def _start_run(
             importlib.import_module("shoestring.train.loop")
         new_plan = make_plan(loaded, target, settings)
         if plan is not None:
-            _print_message(_describe_replanning(plan, new_plan))
+            write_messages(_describe_replanning(plan, new_plan))
         plan = new_plan
     if not plan.fits:
         raise RunError(
@@ -193,7 +194,7 @@ def _enable_expandable_segments() -> None:
         return
     os.environ[variable] = f"{value},{option}" if value else option
     if "torch" in sys.modules:
-        _print_message(
+        write_messages(
             "torch was imported before allocator=expandable was set; if it has no effect, set "
             f"{variable}={option} in the environment"
         )
@@ -212,7 +213,3 @@ def _describe_replanning(old: Plan, new: Plan) -> str:
         f"with the same effective batch; {', '.join(changes) or 'the settings are the same'}; memory "
         f"{bytes_text(old.memory.peak_bytes)} -> {bytes_text(new.memory.peak_bytes)}"
     )
-
-
-def _print_message(message: str) -> None:
-    print(message, file=sys.stderr, flush=True)

@@ -20,6 +20,7 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 from shoestring.engine.determinism import deterministic
+from shoestring.failures import exits_as_errors
 from shoestring.session.stop import SessionOver
 from shoestring.train import steps
 from shoestring.train.record import Record
@@ -50,6 +51,7 @@ def train(request: SessionRequest, library: LibraryLoop | None = None) -> Outcom
     with (
         deterministic(),
         Record(request.run, request.loaded, request.stop.deadline, target=request.target) as record,
+        exits_as_errors(),
     ):
         session = setup(request, record, library)
         state, updates = session.state, session.updates

@@ -3,6 +3,8 @@
 import os
 import platform
 import shlex
+import traceback
+from contextlib import suppress
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
@@ -48,19 +50,20 @@ class Record:
         self._total, self._metrics = before.total_updates, before.metrics
         self._seconds_by_kind = {"saving": 0.0, "evaluating": 0.0}
         self._deciding_metric = loaded.parts.best[0] if loaded else "loss"
-        self.events = Events(run.events_file)
         self.progress = Progress(total_updates=self._total)
+        self.events = Events(run.events_file, self.progress.message)
 
     def __enter__(self) -> Self:
         return self
 
     def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         if isinstance(error, SessionOver):
             self._end("paused", error.reason)
         elif error is not None:
             reason = error.message if isinstance(error, ShoestringError) else f"{type(error).__name__}: {error}"
+            self._write_traceback(error)
             self._end("failed", reason)
         self.events.close()
 
@@ -81,7 +84,7 @@ class Record:
             device=device,
             micro_batch=settings.micro_batch,
             precision=settings.precision,
-            machine=machine(),
+            machine=_machine(),
             versions={"shoestring": __version__, "python": platform.python_version(), "torch": torch.__version__},
             pid=os.getpid(),
         )
@@ -161,7 +164,8 @@ class Record:
         """Record the end of the session."""
         self.update, self._metrics = update, metrics
         self._end(status, reason)
-        self.progress.message(describe_breakdown(compute_breakdown(read(self._run.events_file, self._offset))))
+        with suppress(OSError):  # a message only
+            self.progress.message(describe_breakdown(compute_breakdown(read(self._run.events_file, self._offset))))
 
     def _end(self, status: str, reason: str) -> None:
         self.events.emit(
@@ -184,7 +188,9 @@ class Record:
 
     def _record_earlier_sessions(self) -> None:
         """Write the ledger with all earlier sessions; the last of them may have been killed."""
-        *self._earlier, _ = sessions(read(self._run.events_file), "running")
+        records = sessions(read(self._run.events_file), "running")
+        # The event of this session is missing if it could not be written.
+        self._earlier = [record for record in records if record.number < self.events.session]
         self._write_ledger("running")
         if self._earlier and self._earlier[-1].ended == "killed":
             last = self._earlier[-1]
@@ -195,7 +201,20 @@ class Record:
             )
 
     def _write_ledger(self, status: str) -> None:
-        write_json(self._run.ledger_file, ledger([*self._earlier, *self._current(status)]))
+        try:
+            write_json(self._run.ledger_file, ledger([*self._earlier, *self._current(status)]))
+        except OSError as error:
+            self.progress.message(f"not written: {self._run.ledger_file}: {error}; training continues")
+
+    def _write_traceback(self, error: BaseException) -> None:
+        """Write the traceback of an exception of the recipe's code, or of a defect, and name the file in a note."""
+        if isinstance(error, ShoestringError) and not isinstance(error.__cause__, SystemExit):
+            return
+        file = self._run.traceback_file
+        with suppress(OSError):
+            file.parent.mkdir(exist_ok=True)
+            file.write_text("".join(traceback.format_exception(error)), encoding="utf-8", errors="backslashreplace")
+            error.add_note(f"the whole traceback is in {file}")
 
     def _current(self, status: str) -> list[SessionRecord]:
         return sessions(read(self._run.events_file, self._offset), status)
@@ -224,3 +243,11 @@ class Record:
             ["shoestring", "train", self._loaded.reference or self._loaded.name, "--run", str(self._run.path)]
             + (["--on", self._target] if self._target != "local" else [])
         )
+
+
+def _machine() -> dict[str, Any]:
+    """Return the facts about this machine; none if its driver does not respond, which is only reported here."""
+    try:
+        return machine()
+    except Exception:  # noqa: BLE001  (NVMLError, and errors of the bindings with another driver)
+        return {}
