@@ -30,7 +30,7 @@ class ShoestringError(Exception):
         return "\n".join(self.lines())
 
     def lines(self) -> list[str]:
-        """Return the message, the problems and the hint; one of them has several lines only if a cause's message has."""
+        """Return the message, the problems and the hint. Each is one line, unless it quotes a message of several."""
         hint = [f"hint: {self.hint}"] if self.hint else []
         return [self.message, *(f"  - {problem}" for problem in self.problems), *hint]
 

@@ -72,7 +72,7 @@ def exits_as_errors(kind: type[ShoestringError] = RunError, subject: str = "the 
 
 @contextmanager
 def recipe_errors(message: str) -> Iterator[None]:
-    """Raise UsageError that begins with `message` for anything that the recipe's code raises, except Shoestring's errors.
+    """Raise UsageError that begins with `message` for whatever the recipe's code raises, except Shoestring's errors.
 
     Ctrl-C remains itself.
     """

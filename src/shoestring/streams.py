@@ -1,4 +1,4 @@
-"""Standard output and standard error: what is printed is harmless to a terminal, and an unwritable stream to the program.
+"""Standard output and error: text that is harmless to a terminal, and streams that cannot end the program.
 
 Messages only report. If standard error is closed, a full disk, a closed pipe or a closed terminal, they are lost, and
 the work that they report continues.
@@ -9,7 +9,7 @@ import os
 import re
 import sys
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from typing import Any, TextIO
 
 _UNPRINTABLE = re.compile(
