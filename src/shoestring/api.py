@@ -107,7 +107,7 @@ def compare(
     _require_limits(limit_seconds=limit_seconds, disk_bytes=disk_bytes, usd_per_hour=usd_per_hour)
     loaded, settings = choose(recipe, values)
     targets = [with_limits(find(name), session_seconds=limit_seconds, disk_bytes=disk_bytes) for name in on]
-    calibration = load_calibration(Path(calibrate)) if calibrate else None
+    calibration = load_calibration(_path(calibrate)) if calibrate else None
     return compare(loaded, targets, settings, usd_per_hour=usd_per_hour, calibration=calibration)
 
 
@@ -126,9 +126,9 @@ def check(
     if recipe is None:
         if values:
             raise UsageError(f"options need a recipe: {', '.join(values)}", hint="shoestring check RECIPE --set ...")
-        return preflight(on, Path(run))
+        return preflight(on, _path(run))
     loaded, settings = choose(recipe, values)
-    return preflight(on, Path(run), loaded, settings)
+    return preflight(on, _path(run), loaded, settings)
 
 
 def train(
@@ -156,7 +156,7 @@ def train(
 
     _require_limits(limit_seconds=limit_seconds, disk_bytes=disk_bytes)
     request = LaunchRequest(
-        run=Path(run),
+        run=_path(run),
         on=on,
         limit_seconds=limit_seconds,
         disk_bytes=disk_bytes,
@@ -185,7 +185,7 @@ def evaluate(
     from shoestring.runs.evaluate import evaluate
 
     _require_limits(limit_seconds=limit_seconds)
-    return evaluate(Path(directory), values, recipe=recipe, on=on, limit_seconds=limit_seconds)
+    return evaluate(_path(directory), values, recipe=recipe, on=on, limit_seconds=limit_seconds)
 
 
 def report(run: str | Path) -> Path:
@@ -195,7 +195,14 @@ def report(run: str | Path) -> Path:
     """
     from shoestring.report.page.document import write
 
-    return write(Path(run))
+    return write(_path(run))
+
+
+def _path(value: str | Path) -> Path:
+    """Return the path. Raises UsageError if it has a NUL character, which no path can have."""
+    if "\0" in str(value):
+        raise UsageError(f"{str(value)!r} is not a path", hint="a path has no NUL character")
+    return Path(value)
 
 
 def _require_limits(**values: float | None) -> None:

@@ -1,6 +1,6 @@
 """Failures of a recipe's code: the errors that describe them, with the lines of the user's files that led to them."""
 
-import sys
+import re
 import sysconfig
 import traceback
 from collections.abc import Iterator
@@ -13,13 +13,18 @@ TRACEBACK_VARIABLE = "SHOESTRING_TRACEBACK"
 """The environment variable that makes the command line print the whole traceback of an error."""
 
 _TRACEBACK_HINT = f"{TRACEBACK_VARIABLE}=1 in the environment prints the whole traceback"
-_NOT_THE_USERS = (
-    str(Path(__file__).parent),
-    *{sysconfig.get_path(name) for name in ("stdlib", "platstdlib", "purelib", "platlib")},
-    sys.prefix,
-    "<",
+_NOT_THE_USERS = re.compile(
+    "|".join(
+        [
+            *(re.escape(f"{folder}/") for folder in (Path(__file__).parent, sysconfig.get_path("stdlib"))),
+            ".*/(site|dist)-packages/",
+            "<",
+        ]
+    )
 )
-"""Where the names of files begin that are Shoestring's, a library's or Python's."""
+"""The beginnings of the names of files that are Shoestring's, Python's or a library's."""
+_IN_A_WORKER = "Original Traceback (most recent call last):\n"
+_WORKER_FRAME = re.compile(r'File "(?P<file>[^"]+)", line (?P<line>\d+), in (?P<name>\S+)\n *(?P<code>.*)')
 _MOST_FRAMES = 8
 
 
@@ -37,9 +42,14 @@ def describe(error: BaseException) -> ShoestringError:
 
 
 def user_frames(error: BaseException) -> list[traceback.FrameSummary]:
-    """Return the innermost frames of the exception's traceback that are in the user's files, outermost first."""
-    frames = traceback.extract_tb(error.__traceback__)
-    return [frame for frame in frames if not frame.filename.startswith(_NOT_THE_USERS)][-_MOST_FRAMES:]
+    """Return the innermost frames of the exception's traceback that are in the user's files, outermost first.
+
+    torch puts the traceback of a process that loads data into the message.
+    """
+    frames = list(traceback.extract_tb(error.__traceback__))
+    for match in _WORKER_FRAME.finditer(_raw_message(error).partition(_IN_A_WORKER)[2]):
+        frames.append(traceback.FrameSummary(match["file"], int(match["line"]), match["name"], line=match["code"]))
+    return [frame for frame in frames if not _NOT_THE_USERS.match(frame.filename)][-_MOST_FRAMES:]
 
 
 def location(error: BaseException) -> str:
@@ -91,6 +101,12 @@ def _frame_text(frame: traceback.FrameSummary) -> str:
 
 
 def _message(error: BaseException) -> str:
+    """Return the message of an exception, of one in a process that loads data without its traceback."""
+    message, _, trace = _raw_message(error).partition(_IN_A_WORKER)
+    return trace.strip().splitlines()[-1].partition(": ")[2] if trace else message
+
+
+def _raw_message(error: BaseException) -> str:
     """Return the message of an exception, whose `__str__` may be the recipe's and fail."""
     try:
         return str(error)

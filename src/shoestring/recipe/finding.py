@@ -42,6 +42,8 @@ def find(reference: str | object) -> LoadedRecipe:
     """
     if not isinstance(reference, str):
         return _find_live(reference)
+    if "\0" in reference:
+        raise UsageError(f"there is no recipe {reference!r}", hint="a path has no NUL character")
     if reference in BUILT_IN:
         module, _, cls = BUILT_IN[reference].partition(":")
         kind = getattr(importlib.import_module(module), cls)

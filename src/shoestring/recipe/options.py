@@ -56,6 +56,9 @@ class Adaptation:
 _ADAPTER_OPTIONS = ("lora_r", "lora_alpha", "lora_targets", "quantization", "double_quantization")
 """Hidden for a recipe with its own option `lora_r`, which adds its adapters itself."""
 
+_MOST_SAMPLES = 2**31 - 1
+"""In one update: more than any dataset has."""
+
 
 @dataclass(frozen=True, kw_only=True)
 class LoadedRecipe:
@@ -174,6 +177,8 @@ def _with_defaults(recipe: object, name: str, path: Path | None, digest: str, is
 
 def _replace_options(loaded: LoadedRecipe, values: dict[str, Any]) -> LoadedRecipe:
     problems = config.too_small(values, {"epochs": 1, "effective_batch": 1, "seed": 0})
+    if values["effective_batch"] > _MOST_SAMPLES:
+        problems.append(f"effective_batch={values['effective_batch']}: must be at most {_MOST_SAMPLES}")
     if problems:
         raise UsageError(f"options of {loaded.name} cannot be used", problems=problems)
     options = getattr(loaded.recipe, "options", None)

@@ -188,8 +188,7 @@ class Record:
 
     def _record_earlier_sessions(self) -> None:
         """Write the ledger with all earlier sessions; the last of them may have been killed."""
-        records = sessions(read(self._run.events_file), "running")
-        # The event of this session is missing if it could not be written.
+        records = sessions(read(self._run.events_file), "killed")  # an earlier one without an end
         self._earlier = [record for record in records if record.number < self.events.session]
         self._write_ledger("running")
         if self._earlier and self._earlier[-1].ended == "killed":
