@@ -13,6 +13,7 @@ from difflib import get_close_matches
 from typing import TYPE_CHECKING
 
 from shoestring.renamed import attributes_of
+from shoestring.streams import printable
 
 
 class ShoestringError(Exception):
@@ -27,7 +28,7 @@ class ShoestringError(Exception):
         self.hint = hint
 
     def __str__(self) -> str:
-        return "\n".join(self.lines())
+        return printable("\n".join(self.lines()))
 
     def lines(self) -> list[str]:
         """Return the message, the problems and the hint. Each is one line, unless it quotes a message of several."""
