@@ -22,7 +22,6 @@ from pathlib import Path
 from typing import Any
 
 from shoestring.errors import ShoestringError
-from shoestring.failures import exits_as_errors
 
 UPDATES = 4
 """The first update uses real data, the others the largest batch that can occur, as predictions do."""
@@ -37,8 +36,7 @@ def run_trial(request: dict[str, Any], report: Report) -> None:
     from shoestring.engine.memory import error_message, out_of_memory
 
     try:
-        with exits_as_errors():
-            _run_updates(request, report)
+        _run_updates(request, report)
     except ShoestringError as error:
         report({"stage": "error", "message": error.message, "hint": error.hint or "", "memory": False})
     except Exception as error:  # noqa: BLE001  (the recipe's code may raise anything)
