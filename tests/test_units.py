@@ -33,9 +33,9 @@ def test_parse_seconds(text, seconds):
     assert parse_seconds(text) == seconds
 
 
-@pytest.mark.parametrize("text", ["", "h", "0", "-3s", "3x", "1e3", "nan", "12:00"])
+@pytest.mark.parametrize("text", ["", "h", "0", "-3s", "3x", "1e3", "nan", "12:00", "9" * 400, "99999999999999h"])
 def test_invalid_durations_are_refused(text):
-    with pytest.raises(ValueError, match="write 90s"):
+    with pytest.raises(ValueError, match=r"write 90s|longer than a century"):
         parse_seconds(text)
 
 
@@ -44,9 +44,9 @@ def test_parse_bytes(text, count):
     assert parse_bytes(text) == count
 
 
-@pytest.mark.parametrize("text", ["", "15", "0GB", "-1GB", "15gigs", "1KB"])
+@pytest.mark.parametrize("text", ["", "15", "0GB", "-1GB", "15gigs", "1KB", "9" * 400 + "GB", "99999999TB"])
 def test_invalid_sizes_are_refused(text):
-    with pytest.raises(ValueError, match="write 15GB"):
+    with pytest.raises(ValueError, match=r"write 15GB|more than any disk"):
         parse_bytes(text)
 
 

@@ -104,9 +104,10 @@ def compare(
     from shoestring.recipe.finding import choose
     from shoestring.runs.calibrate import load_calibration
 
+    _require_limits(limit_seconds=limit_seconds, disk_bytes=disk_bytes, usd_per_hour=usd_per_hour)
     loaded, settings = choose(recipe, values)
     targets = [with_limits(find(name), session_seconds=limit_seconds, disk_bytes=disk_bytes) for name in on]
-    calibration = load_calibration(Path(calibrate)) if calibrate else None
+    calibration = load_calibration(_path(calibrate)) if calibrate else None
     return compare(loaded, targets, settings, usd_per_hour=usd_per_hour, calibration=calibration)
 
 
@@ -125,9 +126,9 @@ def check(
     if recipe is None:
         if values:
             raise UsageError(f"options need a recipe: {', '.join(values)}", hint="shoestring check RECIPE --set ...")
-        return preflight(on, Path(run))
+        return preflight(on, _path(run))
     loaded, settings = choose(recipe, values)
-    return preflight(on, Path(run), loaded, settings)
+    return preflight(on, _path(run), loaded, settings)
 
 
 def train(
@@ -153,8 +154,9 @@ def train(
     """
     from shoestring.runs.launch import LaunchRequest, launch
 
+    _require_limits(limit_seconds=limit_seconds, disk_bytes=disk_bytes)
     request = LaunchRequest(
-        run=Path(run),
+        run=_path(run),
         on=on,
         limit_seconds=limit_seconds,
         disk_bytes=disk_bytes,
@@ -218,7 +220,8 @@ def evaluate(
     """
     from shoestring.runs.evaluate import evaluate
 
-    return evaluate(Path(directory), values, recipe=recipe, on=on, limit_seconds=limit_seconds)
+    _require_limits(limit_seconds=limit_seconds)
+    return evaluate(_path(directory), values, recipe=recipe, on=on, limit_seconds=limit_seconds)
 
 
 def report(run: str | Path) -> Path:
@@ -228,4 +231,22 @@ def report(run: str | Path) -> Path:
     """
     from shoestring.report.page.document import write
 
-    return write(Path(run))
+    return write(_path(run))
+
+
+def _path(value: str | Path) -> Path:
+    """Return the path. Raises UsageError if it has a NUL character, which no path can have."""
+    if "\0" in str(value):
+        raise UsageError(f"{str(value)!r} is not a path", hint="a path has no NUL character")
+    return Path(value)
+
+
+def _require_limits(**values: float | None) -> None:
+    """Raise UsageError for a limit or a price that is negative, infinite or not a number."""
+    problems = [
+        f"{name}={value}: must be a number from 0 to 2**63"
+        for name, value in values.items()
+        if value is not None and not 0 <= value <= 2**63
+    ]
+    if problems:
+        raise UsageError("invalid limits", problems=problems, hint="leave out what has no limit")

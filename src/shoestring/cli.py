@@ -9,6 +9,7 @@ import json
 import logging
 import os
 import sys
+import traceback
 from collections.abc import Callable
 from dataclasses import asdict
 from functools import partial
@@ -17,8 +18,8 @@ from typing import Annotated, Any, TypeVar
 
 import typer
 
-from shoestring import api, completion, config
-from shoestring.errors import ShoestringError, UsageError
+from shoestring import api, completion, config, failures, streams
+from shoestring.errors import RunError, ShoestringError, UsageError
 from shoestring.system_errors import explain
 from shoestring.units import parse_bytes, parse_seconds
 
@@ -269,6 +270,10 @@ def _print_outcome(outcome: Any, recipe: str, run: Path, as_json: bool) -> None:
     from shoestring.report.terminal.outcome import screen
 
     _answer(asdict(outcome), as_json, lambda: screen(outcome, recipe, run))
+    if error := streams.lost_output():  # the session is not a failure
+        streams.write_messages(
+            f"standard output could not be written ({error}); the outcome is in {run / 'state.json'}"
+        )
 
 
 @app.command(epilog=_examples("evaluate runs/temporal", "evaluate runs/legal/best --set data=judgments/ --json"))
@@ -313,31 +318,40 @@ def report(
     ],
 ) -> None:
     """Write the report of a run, the self-contained page report.html, and print its path."""
-    print(api.report(run))
+    print(streams.one_line(str(api.report(run))))
 
 
 def main() -> None:
     """Run the command line and exit. An error is printed as its message and hint on stderr, without a traceback."""
     # On some CPUs, bitsandbytes warns at every import that it has not fetched a kernel from the hub.
     logging.getLogger("bitsandbytes").setLevel(logging.ERROR)
-    if os.environ.get(completion.VARIABLE) == "complete_bash":
-        completion.complete_in_bash(app, os.environ)
-    sys.exit(_status_of(app))
+    with streams.usable():
+        if os.environ.get(completion.VARIABLE) == "complete_bash":
+            completion.complete_in_bash(app, os.environ)
+        sys.exit(_status_of(partial(app, standalone_mode=False)))
 
 
-def _status_of(command: Callable[[], object]) -> int:
+def _status_of(command: Callable[[], Any]) -> int:
     """Run a command and return its exit status. An error is printed."""
     try:
-        command()
+        status = command()
+        if error := streams.lost_output():
+            raise RunError(f"standard output could not be written: {error}")
     except ShoestringError as error:
-        _print_error(error)
-        return error.status
-    except OSError as error:
-        _print_error(explain("the system refused an operation", error))
-        return 1
-    except SystemExit as error:
-        return error.code if isinstance(error.code, int) else int(error.code is not None)
-    return 0
+        return _print_error(error)
+    except typer.Abort as abort:
+        return _print_error(failures.describe(abort.__cause__ or abort))
+    except SystemExit as exit_:
+        if not failures.user_frames(exit_):
+            raise  # of shell completion, or of a supervisor
+        return _print_error(RunError(f"the recipe's code {failures.exit_text(exit_)}"))
+    except Exception as error:  # noqa: BLE001  (the recipe's code may raise anything)
+        if hasattr(error, "format_message"):
+            return _print_typer_error(error)
+        if isinstance(error, OSError) and not failures.user_frames(error):
+            return _print_error(explain("the system refused an operation", error))
+        return _print_error(failures.describe(error), error)
+    return status or 0
 
 
 def _parsed(name: str, text: str | None, parse: Callable[[str], T]) -> T | None:
@@ -370,20 +384,37 @@ def _answer(facts: Any, as_json: bool, screen: Callable[[], Any]) -> None:
     if as_json:
         print(json.dumps(facts, indent=1, allow_nan=False))
         return
-    from rich.console import Console
+    from shoestring.report.terminal.console import SafeConsole
 
-    Console(highlight=False).print(screen(), crop=False)  # commands stay on one line, however long
+    SafeConsole().print(screen(), crop=False)  # commands stay on one line, however long
 
 
-def _print_error(error: Exception) -> None:
-    print(f"error: {error}", file=sys.stderr, flush=True)
+def _print_error(error: Exception, cause: BaseException | None = None) -> int:
+    """Print an error, and return the exit status."""
+    if os.environ.get(failures.TRACEBACK_VARIABLE):
+        streams.write_messages(*"".join(traceback.format_exception(cause or error)).splitlines())
+    message, *lines = error.lines() if isinstance(error, ShoestringError) else [str(error)]
+    streams.write_messages(f"error: {message}", *lines, *getattr(cause or error, "__notes__", ()))
+    return error.status if isinstance(error, ShoestringError) else 1
+
+
+def _print_typer_error(error: Any) -> int:
+    """Print an error in the command line itself: an unknown command, a missing or invalid option."""
+    context = getattr(error, "ctx", None)
+    if not sys.argv[1:]:
+        error.show()  # the help
+        return 2
+    command = context.command_path if context else "shoestring"
+    return _print_error(UsageError(error.format_message(), hint=f"see {command} --help"))
 
 
 def _progress(text: str) -> Any:
     """Return a context manager with a spinner on stderr if that is a terminal, for work of a few seconds."""
     from contextlib import nullcontext
 
-    from rich.console import Console
+    from rich.text import Text
 
-    console = Console(stderr=True)
-    return console.status(f"{text} …") if console.is_terminal else nullcontext()
+    from shoestring.report.terminal.console import SafeConsole
+
+    console = SafeConsole(stderr=True)
+    return console.status(Text(f"{text} …")) if console.is_terminal else nullcontext()

@@ -6,6 +6,7 @@ The help of a field is the string in its `Annotated` type, its choices are its `
 """
 
 import dataclasses
+import math
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 from types import NoneType, UnionType
@@ -139,6 +140,8 @@ def _field(name: str, hint: Any, default: Any) -> Field:
 def _convert(value: object, kind: Any) -> Any:
     if kind is NoneType:
         raise ValueError
+    if isinstance(value, float) and not math.isfinite(value):
+        raise ValueError
     if isinstance(value, kind) and not (kind is int and isinstance(value, bool)):
         return value
     if kind is float and isinstance(value, int) and not isinstance(value, bool):
@@ -151,6 +154,9 @@ def _convert(value: object, kind: Any) -> Any:
             raise ValueError
         return values[value.lower()]
     if kind is Path:
+        if "\0" in value:
+            raise ValueError
         # Absolute, because a later session may continue the run from another working directory.
         return Path(value).expanduser().absolute()
-    return kind(value)
+    converted = kind(value)
+    return _convert(converted, kind) if kind is float else converted

@@ -13,6 +13,7 @@ from difflib import get_close_matches
 from typing import TYPE_CHECKING
 
 from shoestring.renamed import attributes_of
+from shoestring.streams import printable
 
 
 class ShoestringError(Exception):
@@ -27,10 +28,12 @@ class ShoestringError(Exception):
         self.hint = hint
 
     def __str__(self) -> str:
-        lines = [self.message, *(f"  - {problem}" for problem in self.problems)]
-        if self.hint:
-            lines.append(f"hint: {self.hint}")
-        return "\n".join(lines)
+        return printable("\n".join(self.lines()))
+
+    def lines(self) -> list[str]:
+        """Return the message, the problems and the hint. Each is one line, unless it quotes a message of several."""
+        hint = [f"hint: {self.hint}"] if self.hint else []
+        return [self.message, *(f"  - {problem}" for problem in self.problems), *hint]
 
 
 class UsageError(ShoestringError):
@@ -53,6 +56,10 @@ class TraceError(RunError):
 
 class CheckpointError(RunError):
     """A checkpoint could not be written, verified or restored."""
+
+
+class Interruption(BaseException):
+    """Unwinds work that has to stop. It is no Exception, because it may pass through code that catches those."""
 
 
 def nearest(name: str, known: Iterable[str]) -> str:

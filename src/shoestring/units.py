@@ -5,6 +5,8 @@ import re
 KIB, MIB, GIB = 2**10, 2**20, 2**30
 
 _SECONDS = {"": 1.0, "s": 1.0, "m": 60.0, "min": 60.0, "h": 3600.0}
+_MOST_SECONDS = 100 * 365 * 86400.0
+_MOST_BYTES = 2**63 - 1
 _BYTES = {"MB": 10**6, "GB": 10**9, "TB": 10**12, "MiB": MIB, "GiB": GIB, "TiB": 2**40}
 
 
@@ -43,20 +45,26 @@ def seconds_text(seconds: float) -> str:
 def parse_seconds(text: str) -> float:
     """Parse seconds from ``90``, ``90s``, ``20m``, ``20min`` or ``1.5h``.
 
-    Raises ``ValueError`` for anything else, negative and zero durations included.
+    Raises ``ValueError`` for anything else, negative and zero durations and more than a century included.
     """
     match = re.fullmatch(r"\s*(\d+(?:\.\d+)?)\s*(h|min|m|s|)\s*", text)
     if not match or not float(match[1]):
         raise ValueError(f"{text!r} is not a duration; write 90s, 20m or 1.5h")
-    return float(match[1]) * _SECONDS[match[2]]
+    seconds = float(match[1]) * _SECONDS[match[2]]
+    if seconds > _MOST_SECONDS:
+        raise ValueError(f"{text!r} is longer than a century; leave it out for no limit")
+    return seconds
 
 
 def parse_bytes(text: str) -> int:
     """Parse bytes from ``15GB`` (decimal, as platforms count), ``500MB`` or ``1.5GiB``.
 
-    Raises ``ValueError`` for anything else, zero included.
+    Raises ``ValueError`` for anything else, zero and more than a file system can have included.
     """
     match = re.fullmatch(r"\s*(\d+(?:\.\d+)?)\s*([KMGT]i?B)\s*", text)
     if not match or match[2] not in _BYTES or not float(match[1]):
         raise ValueError(f"{text!r} is not a size; write 15GB, 500MB or 1.5GiB")
-    return int(float(match[1]) * _BYTES[match[2]])
+    count = float(match[1]) * _BYTES[match[2]]
+    if count > _MOST_BYTES:
+        raise ValueError(f"{text!r} is more than any disk has; leave it out for no limit")
+    return int(count)

@@ -1,3 +1,4 @@
+import errno
 import json
 import math
 import os
@@ -56,6 +57,21 @@ def test_next_event_counts_lines_lost_on_full_disk(tmp_path, monkeypatch):
         monkeypatch.setattr(os, "write", write)
         record.emit("note", message="written")
     assert [(event["message"], event["lost"]) for event in events.read(path)] == [("written", 1)]
+
+
+def test_failing_disk_loses_events_and_is_reported_once(tmp_path, monkeypatch):
+    def fail(*_):
+        raise OSError(errno.EIO, "Input/output error")
+
+    path, messages = tmp_path / "events.jsonl", []
+    with events.Events(path, messages.append) as record:
+        with monkeypatch.context() as patch:
+            patch.setattr(os, "write", fail)
+            record.emit("note", message="lost")
+            record.emit("note", message="lost")
+        record.emit("note", message=os.fsdecode(b"not UTF-8: \xff"))
+    assert messages == ["events are not recorded, and training continues: [Errno 5] Input/output error"]
+    assert [(event["message"], event["lost"]) for event in events.read(path)] == [("not UTF-8: \udcff", 2)]
 
 
 def test_numbers_that_are_not_finite_stay_readable_json(tmp_path):

@@ -1,3 +1,4 @@
+import errno
 import io
 
 import pytest
@@ -73,6 +74,23 @@ def test_terminal_shows_messages_above_the_bar(terminal):
     assert "━" in output and "50%" in output and "saved [bold]" in output
     assert output.index("update 50/100") < output.index("saved [bold]") < output.index("update 60/100")
     assert "left: session 1 min 30 s" in output
+
+
+def test_messages_do_not_control_the_terminal(terminal):
+    with Progress(total_updates=100, stream=terminal) as progress:
+        progress.message("note: \x1b]0;title\x07 [/] :smile:\nerror: forged")
+    assert "note: \\x1b]0;title\\x07 [/] :smile:\n  error: forged" in terminal.getvalue()
+
+
+def test_closed_terminal_does_not_end_training(monkeypatch, terminal):
+    def fail(*_):
+        raise OSError(errno.EIO, "Input/output error")
+
+    with Progress(total_updates=100, stream=terminal) as progress:
+        monkeypatch.setattr(terminal, "write", fail)
+        monkeypatch.setattr(terminal, "flush", fail)
+        report_update(progress, 50)
+        progress.message("lost")
 
 
 def test_cursor_is_restored_after_an_error(terminal):

@@ -1,6 +1,7 @@
 import mmap
 import subprocess
 import sys
+from pathlib import Path
 from types import SimpleNamespace
 
 import numpy as np
@@ -56,6 +57,19 @@ def test_gpu_load_has_the_values_that_nvml_supports(monkeypatch):
     monkeypatch.setattr(pynvml, "nvmlDeviceGetPowerUsage", unsupported)
     assert read_load("device") == (0.73, None)
     assert read_load(None) == (None, None)
+
+
+def test_facts_that_cannot_be_measured_are_unknown(monkeypatch):
+    def fail(*_):
+        raise UnicodeDecodeError("utf-8", b"\xff", 0, 1, "of the bindings with another driver")
+
+    monkeypatch.setattr(pynvml, "nvmlDeviceGetUtilizationRates", fail)
+    monkeypatch.setattr(pynvml, "nvmlDeviceGetPowerUsage", fail)
+    assert read_load("device") == (None, None)
+    monkeypatch.setattr(pynvml, "nvmlInit", fail)
+    assert sampling._nvml_device("another GPU") is None
+    monkeypatch.setattr(sampling, "_process", lambda pid: SimpleNamespace(memory_info=Path("/no/file").stat))
+    assert sample().rss_bytes is None
 
 
 def test_no_nvml_device_without_a_driver():

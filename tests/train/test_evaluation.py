@@ -1,3 +1,4 @@
+import math
 import os
 import time
 
@@ -176,3 +177,27 @@ def test_patience_counts_epochs_since_the_best(losses, exhausted):
 
 def test_no_early_stopping_without_patience():
     assert not patience_exhausted(Plain(), history(1.0, *[2.0] * 100))
+
+
+class Metrics(Plain):
+    def __init__(self, **metrics):
+        self.metrics = metrics
+
+    def evaluate(self, model, batches):
+        return self.metrics
+
+
+def test_metrics_are_json():
+    values = {"loss": torch.tensor(0.5), "nan": float("nan"), "count": torch.tensor(3), "table": {"a": [(-math.inf,)]}}
+    metrics = run(Metrics(**values), Plain().model())
+    assert metrics == {"loss": 0.5, "nan": "nan", "count": 3, "table": {"a": [["-inf"]]}}
+    assert type(metrics["count"]) is int
+    with pytest.raises(UsageError, match="the metric 'other' is of type object"):
+        run(Metrics(other=object()), Plain().model())
+
+
+def test_epoch_without_a_number_is_the_worst():
+    for direction, worst in (("min", "inf"), ("max", "-inf")):
+        recipe = type("Recipe", (), {"best": ("loss", direction)})()
+        history = [{"epoch": i, "metrics": {"loss": loss}} for i, loss in enumerate(("nan", worst, 0.5))]
+        assert best_entry(recipe, history) is history[2]

@@ -7,12 +7,14 @@ import shlex
 import pytest
 
 from shoestring.errors import RunError
+from shoestring.monitor import events as events_module
 from shoestring.monitor.events import Events
 from shoestring.recipe.finding import find
 from shoestring.session.deadline import Deadline
 from shoestring.session.directory import RunDirectory
 from shoestring.session.stop import SessionOver
 from shoestring.settings import Settings
+from shoestring.train import record as record_module
 from shoestring.train.record import Record
 from tests.checkpoint.faults import Disk
 
@@ -132,3 +134,23 @@ def test_session_that_cannot_start_keeps_the_progress(tmp_path):
     with pytest.raises(RunError), record(tmp_path):
         raise RunError("broken")
     assert (state(tmp_path)["status"], state(tmp_path)["update"]) == ("failed", 5)
+
+
+def test_failing_disk_for_reports_does_not_end_a_session(tmp_path, monkeypatch, capsys):
+    def fail(*_):
+        raise OSError(errno.EIO, "Input/output error")
+
+    with Events(tmp_path / "events.jsonl") as events:
+        events.emit("session", update=0)
+    with record(tmp_path) as session_record:
+        session_record.expect(20)
+        with monkeypatch.context() as patch:
+            patch.setattr(events_module.os, "write", fail)
+            patch.setattr(record_module, "machine", fail)
+            patch.setattr(record_module, "write_json", fail)  # of the ledger
+            patch.setattr(record_module.StoredState, "write", lambda *_: None)
+            session_record.started(4, device="cpu", settings=SETTINGS)
+        session_record.session_ended("paused", "SIGTERM", 7, {})
+    assert [entry["ended"] for entry in ledger_sessions(tmp_path)] == ["killed", "paused"]
+    err = capsys.readouterr().err
+    assert "events are not recorded" in err and "ledger.json: [Errno 5]" in err

@@ -51,7 +51,7 @@ def _stage_input(
     """Return the verified copy of one input, and a note on it."""
     root = _root_folder()
     # Named by the path of the source, since two inputs may have the same name.
-    folder = root / hashlib.sha256(str(source.resolve()).encode()).hexdigest()[:16]
+    folder = root / hashlib.sha256(os.fsencode(source.resolve())).hexdigest()[:16]
     folder.mkdir(exist_ok=True)
     other_bytes = directory_bytes(root) - directory_bytes(folder)
     budget = max(0, _budget(setting, root, disk_bytes) - other_bytes)

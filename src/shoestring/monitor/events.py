@@ -30,13 +30,13 @@ import json
 import math
 import os
 import time
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import suppress
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
-from shoestring.checkpoint.files import close_quietly
+from shoestring.checkpoint.files import close_quietly, is_disk_full
 from shoestring.system_errors import reason
 
 Event = dict[str, Any]
@@ -55,12 +55,17 @@ class Events:
     fails, but not when the process does.
     """
 
-    def __init__(self, path: Path, session: int | None = None) -> None:
-        """`session` is the number of a session that has recorded its start; by default a new one begins."""
+    def __init__(
+        self, path: Path, report: Callable[[str], object] | None = None, *, session: int | None = None
+    ) -> None:
+        """`report` receives a message when events begin to be lost because the disk fails; a full disk is reported
+        elsewhere. `session` is the number of a session that has recorded its start; by default a new one begins.
+        """
         self.session = session or 1 + max((event["session"] for event in read(path)), default=0)
         self._file = os.open(path, os.O_RDWR | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o644)
         size = os.fstat(self._file).st_size
         self.lost, self.why_lost = 0, "No space left on device"
+        self._report = report
         self._incomplete_line = size > 0 and os.pread(self._file, 1, size - 1) != b"\n"
 
     def emit(self, event: str, **fields: Any) -> None:
@@ -72,13 +77,20 @@ class Events:
         values = {"time": time.time(), "session": self.session, "event": event, **fields}
         if self.lost:
             values["lost"] = self.lost
-        line = json.dumps(_finite(values), allow_nan=False, ensure_ascii=False).encode() + b"\n"
+        line = (
+            json.dumps(_finite(values), allow_nan=False, ensure_ascii=False).encode(
+                errors="backslashreplace"  # a path that is not UTF-8: the escape is JSON's
+            )
+            + b"\n"
+        )
         if self._incomplete_line:
             line = b"\n" + line
         self._incomplete_line = True
         try:
             written = os.write(self._file, line)
         except OSError as error:
+            if self._report and not self.lost and not is_disk_full(error):
+                self._report(f"events are not recorded, and training continues: {error}")
             written, self.why_lost = 0, reason(error)
         if written < len(line):
             self.lost += 1

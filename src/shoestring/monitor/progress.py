@@ -8,9 +8,10 @@ import sys
 import time
 from collections.abc import Callable
 from types import TracebackType
-from typing import TYPE_CHECKING, Self, TextIO
+from typing import TYPE_CHECKING, Any, Self, TextIO
 
 from shoestring.monitor.speed import Speed
+from shoestring.streams import ReportStream, message_text
 from shoestring.units import bytes_text, count_text, seconds_text
 
 if TYPE_CHECKING:
@@ -39,7 +40,7 @@ class Progress:
         self._total_updates = total_updates
         self._update = start_update
         self._plain_seconds = plain_seconds
-        self._stream = stream or sys.stderr
+        self._stream: Any = ReportStream(stream or sys.stderr)
         self._clock = clock
         self._speed = Speed()
         self._start_time = self._last_update_time = clock()
@@ -106,10 +107,12 @@ class Progress:
 
     def message(self, text: str) -> None:
         """Print a permanent line, above the bar or among the plain lines."""
+        text = message_text(text)
         if self._live:
-            self._live.console.print(text, markup=False, highlight=False, soft_wrap=True)
+            self._live.console.print(text, markup=False, emoji=False, highlight=False, soft_wrap=True)
         else:
-            print(text, file=self._stream, flush=True)
+            self._stream.write(f"{text}\n")
+            self._stream.flush()
 
     def _position(self) -> str:
         return f"update {count_text(self._update)}/{count_text(self._total_updates)}"

@@ -11,8 +11,8 @@ from typing import Any
 class Sample:
     """The memory use of this process in bytes. GPU fields are `None` until the process has used a GPU."""
 
-    rss_bytes: int
-    """Resident set size in host memory, without data-loading workers (they are separate processes)."""
+    rss_bytes: int | None
+    """Resident set size in host memory, without data-loading workers (they are separate processes), if it is known."""
     gpu_allocated_bytes: int | None = None
     """Bytes of live tensors on the current GPU."""
     gpu_reserved_bytes: int | None = None
@@ -38,13 +38,15 @@ class Sample:
 
 
 def sample() -> Sample:
-    """Measure the memory use and GPU load now, without importing PyTorch or initializing CUDA."""
+    """Measure the memory use and GPU load now, without importing PyTorch or initializing CUDA.
+
+    A value that cannot be measured is None: training does not depend on what is reported of it.
+    """
     rss = _rss_bytes()
     torch = sys.modules.get("torch")
     if torch is None or not torch.cuda.is_initialized():
         return Sample(rss_bytes=rss)
-    uuid = str(torch.cuda.get_device_properties(torch.cuda.current_device()).uuid)
-    utilisation, watts = read_load(_nvml_device(uuid))
+    utilisation, watts = read_load(_nvml_device(_uuid(torch)))
     return Sample(
         rss_bytes=rss,
         gpu_allocated_bytes=torch.cuda.memory_allocated(),
@@ -65,7 +67,7 @@ def read_load(device: Any) -> tuple[float | None, float | None]:
     def read_or_none(read: Any) -> Any:
         try:
             return read()
-        except pynvml.NVMLError:
+        except Exception:  # noqa: BLE001  (NVMLError, and errors of the bindings with another driver)
             return None
 
     percent = read_or_none(lambda: pynvml.nvmlDeviceGetUtilizationRates(device).gpu)
@@ -79,12 +81,12 @@ def _nvml_device(uuid: str) -> Any:
 
     It is looked up by UUID because NVML ignores CUDA_VISIBLE_DEVICES.
     """
-    import pynvml
-
     try:
+        import pynvml
+
         pynvml.nvmlInit()
         return pynvml.nvmlDeviceGetHandleByUUID(f"GPU-{uuid}")
-    except pynvml.NVMLError:
+    except Exception:  # noqa: BLE001  (NVMLError, and errors of the bindings with another driver)
         return None
 
 
@@ -95,5 +97,15 @@ def _process(_pid: int) -> Any:
     return psutil.Process()
 
 
-def _rss_bytes() -> int:
-    return int(_process(os.getpid()).memory_info().rss)
+def _uuid(torch: Any) -> str:
+    """Return the UUID of the GPU in use; empty if torch does not know it."""
+    return str(getattr(torch.cuda.get_device_properties(torch.cuda.current_device()), "uuid", ""))
+
+
+def _rss_bytes() -> int | None:
+    import psutil
+
+    try:
+        return int(_process(os.getpid()).memory_info().rss)
+    except (psutil.Error, OSError):
+        return None

@@ -6,6 +6,7 @@ then traced itself: no choice relies on a prediction of its memory.
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from math import isqrt
 
 from shoestring.estimate.requests import BATCH_PARTS
 from shoestring.plan.candidates import Candidate, Candidates
@@ -36,7 +37,10 @@ def micro_batches(effective_batch: int, least: int = 1) -> list[int]:
 
     No size is below `least` unless the effective batch is.
     """
-    sizes = {-(-effective_batch // parts) for parts in range(1, effective_batch + 1)}
+    few = range(1, isqrt(effective_batch) + 2)
+    sizes = {-(-effective_batch // parts) for parts in few}
+    # With more parts, the sizes are as small as these; one of them results from a number of parts, or from none.
+    sizes |= {size for size in few if -(-effective_batch // -(-effective_batch // size)) == size}
     return sorted(size for size in sizes if size >= min(least, effective_batch))
 
 

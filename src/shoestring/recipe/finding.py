@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import importlib
 import importlib.util
+import os
 import sys
 from collections.abc import Mapping
 from pathlib import Path
@@ -12,6 +13,7 @@ from typing import Any
 
 from shoestring import config
 from shoestring.errors import UsageError, nearest
+from shoestring.failures import recipe_errors
 from shoestring.recipe.options import LoadedRecipe, option_fields, own_fields, with_defaults
 from shoestring.settings import Settings
 
@@ -40,6 +42,8 @@ def find(reference: str | object) -> LoadedRecipe:
     """
     if not isinstance(reference, str):
         return _find_live(reference)
+    if "\0" in reference:
+        raise UsageError(f"there is no recipe {reference!r}", hint="a path has no NUL character")
     if reference in BUILT_IN:
         module, _, cls = BUILT_IN[reference].partition(":")
         kind = getattr(importlib.import_module(module), cls)
@@ -65,7 +69,9 @@ def load(reference: str | object, options: Mapping[str, object]) -> LoadedRecipe
     Raises UsageError that lists every unknown option and invalid value.
     """
     loaded = find(reference)
-    return loaded.replace(**config.read(options, option_fields(loaded), f"options of {loaded.name}"))
+    values = config.read(options, option_fields(loaded), f"options of {loaded.name}")
+    with recipe_errors(f"{loaded.name} does not accept its options"):
+        return loaded.replace(**values)
 
 
 def choose(reference: str | object, values: Mapping[str, object]) -> tuple[LoadedRecipe, Settings]:
@@ -76,7 +82,8 @@ def choose(reference: str | object, values: Mapping[str, object]) -> tuple[Loade
     loaded = find(reference)
     options, settings = option_fields(loaded), config.fields(Settings)
     chosen = config.read(values, {**options, **settings}, f"options or settings of {loaded.name}")
-    loaded = loaded.replace(**{name: value for name, value in chosen.items() if name in options})
+    with recipe_errors(f"{loaded.name} does not accept its options"):
+        loaded = loaded.replace(**{name: value for name, value in chosen.items() if name in options})
     return loaded, Settings(**{name: value for name, value in chosen.items() if name in settings})
 
 
@@ -135,15 +142,13 @@ def _find_hugging_face(source: str) -> LoadedRecipe:
 def _load_recipe_class(path: Path, class_name: str) -> type:
     if not path.is_file():
         raise UsageError(f"there is no file {path}", hint=f"the built-in recipes are {', '.join(BUILT_IN)}")
-    name = f"shoestring_recipe_{hashlib.sha256(str(path).encode()).hexdigest()[:16]}"
+    name = f"shoestring_recipe_{hashlib.sha256(os.fsencode(path)).hexdigest()[:16]}"
     spec = importlib.util.spec_from_file_location(name, path)
     assert spec and spec.loader
     module = importlib.util.module_from_spec(spec)
     sys.modules[name] = module
-    try:
+    with recipe_errors(f"{path} could not be run"):
         spec.loader.exec_module(module)
-    except Exception as error:
-        raise UsageError(f"{path} could not be run: {type(error).__name__}: {error}") from error
     recipes: dict[str, type] = {
         key: value
         for key, value in vars(module).items()

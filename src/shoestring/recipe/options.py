@@ -12,6 +12,7 @@ from typing import Annotated, Any, Literal
 
 from shoestring import config
 from shoestring.errors import UsageError
+from shoestring.failures import recipe_errors
 from shoestring.recipe.contract import datasets
 from shoestring.recipe.parts import Parts
 from shoestring.recipe.subset import Subset, choose_subset
@@ -54,6 +55,9 @@ class Adaptation:
 
 _ADAPTER_OPTIONS = ("lora_r", "lora_alpha", "lora_targets", "quantization", "double_quantization")
 """Hidden for a recipe with its own option `lora_r`, which adds its adapters itself."""
+
+_MOST_SAMPLES = 2**31 - 1
+"""In one update: more than any dataset has."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -147,8 +151,15 @@ def _adaptation_fields(loaded: LoadedRecipe) -> dict[str, config.Field]:
 def with_defaults(
     recipe: object, name: str, *, path: Path | None = None, digest: str = "", is_live: bool = False
 ) -> LoadedRecipe:
-    """Return a recipe, or the recipe made by a class, with its default options."""
-    recipe = recipe() if isinstance(recipe, type) else recipe
+    """Return a recipe, or the recipe made by a class, with its default options.
+
+    Raises UsageError if the recipe's own code raises an exception.
+    """
+    with recipe_errors(f"{name} could not be made with its default options"):
+        return _with_defaults(recipe() if isinstance(recipe, type) else recipe, name, path, digest, is_live)
+
+
+def _with_defaults(recipe: object, name: str, path: Path | None, digest: str, is_live: bool) -> LoadedRecipe:
     source = getattr(recipe, "options", recipe)
     loaded = LoadedRecipe(name=name, is_live=is_live, path=path, digest=digest, recipe=recipe, options={})
     adaptation_fields = _adaptation_fields(loaded)
@@ -166,6 +177,8 @@ def with_defaults(
 
 def _replace_options(loaded: LoadedRecipe, values: dict[str, Any]) -> LoadedRecipe:
     problems = config.too_small(values, {"epochs": 1, "effective_batch": 1, "seed": 0})
+    if values["effective_batch"] > _MOST_SAMPLES:
+        problems.append(f"effective_batch={values['effective_batch']}: must be at most {_MOST_SAMPLES}")
     if problems:
         raise UsageError(f"options of {loaded.name} cannot be used", problems=problems)
     options = getattr(loaded.recipe, "options", None)

@@ -3,6 +3,8 @@
 from collections.abc import Iterable
 from typing import TypeAlias
 
+from shoestring.streams import printable
+
 
 class Markup(str):
     """Escaped HTML. Every other string is text, and is escaped when it becomes content."""
@@ -58,4 +60,4 @@ def facts(pairs: Iterable[tuple[Content, Content]]) -> Markup:
 def _escape(text: str) -> str:
     from html import escape  # a late import: `import shoestring` would load its table of entities
 
-    return escape(text)
+    return escape(printable(text))

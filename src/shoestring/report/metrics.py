@@ -8,6 +8,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from shoestring.report.values import metric_text, number
+from shoestring.streams import one_line
 
 BASELINE, ERROR = "majority_", "_error"
 
@@ -31,5 +32,5 @@ def summary(metrics: Mapping[str, Any]) -> str:
             continue
         baseline = metrics.get(BASELINE + name)
         comparison = "" if baseline is None else f" (most frequent class {metric_text(baseline)})"
-        texts.append(f"{name} {with_error(metrics, name)}{comparison}")
+        texts.append(f"{one_line(name)} {with_error(metrics, name)}{comparison}")
     return " · ".join(texts)

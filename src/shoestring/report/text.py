@@ -2,13 +2,14 @@
 
 from io import StringIO
 
-from rich.console import Console, RenderableType
+from rich.console import RenderableType
 
 from shoestring import display
 from shoestring.plan.comparison import Comparison
 from shoestring.plan.estimate import Estimate
 from shoestring.plan.plan import Plan
 from shoestring.report.terminal import comparison, estimate, plan
+from shoestring.report.terminal.console import SafeConsole
 
 WIDTH = 100
 """Columns. A plan's summary has at most 25 lines of this width."""
@@ -30,7 +31,7 @@ def _comparison(answer: Comparison) -> str:
 
 
 def _plain(content: RenderableType) -> str:
-    console = Console(file=StringIO(), width=WIDTH, color_system=None, highlight=False)
+    console = SafeConsole(file=StringIO(), width=WIDTH, color_system=None)
     with console.capture() as capture:
         console.print(content, crop=False)
     return "\n".join(line.rstrip() for line in capture.get().splitlines())

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from shoestring import config
 from shoestring.errors import RunError, UsageError
+from shoestring.failures import exits_as_errors
 from shoestring.hardware import targets
 from shoestring.hardware.catalog import Target
 from shoestring.recipe.options import LoadedRecipe
@@ -79,7 +80,7 @@ def evaluate(
     device = torch.device(target.device.kind)
     started_at = time.monotonic()
     try:
-        with session(limit_seconds, started=started) as stop, deterministic():
+        with session(limit_seconds, started=started) as stop, deterministic(), exits_as_errors():
             with stop.interrupting(), explaining_out_of_memory("loading the data, data()"):
                 data = loaded.data()
             with stop.interrupting(), explaining_out_of_memory("loading the model and its weights"):

@@ -25,6 +25,7 @@ from shoestring.session.signals import StopSignals
 from shoestring.session.stop import SessionOver, Stop
 from shoestring.session.stored import StoredPlan, resume_command
 from shoestring.settings import Settings
+from shoestring.streams import write_messages
 from shoestring.system_errors import explaining
 from shoestring.techniques.trainable import require_trainable
 from shoestring.trace import StoredTraces
@@ -66,7 +67,7 @@ def launch(
                     loaded, settings = _start_or_continue(directory, recipe, plan, target, values, stop)
                     state = directory.state()
                 if state and state.status == "finished":
-                    _print_message(
+                    write_messages(
                         f"the run in {directory.path} is finished; see its report with: "
                         f"shoestring report {directory.path}"
                     )
@@ -89,7 +90,7 @@ def _local_target(on: str) -> Target:
         return target
     local = targets.find("local")
     if target.device.kind == "cuda" and local.device.kind == "cpu":
-        _print_message(f"this machine has no GPU: training on the CPU, with the limits of {on}")
+        write_messages(f"this machine has no GPU: training on the CPU, with the limits of {on}")
     return dataclasses.replace(local, platform=target.platform)
 
 
@@ -130,7 +131,7 @@ def _start_run(
             _import_training(stop)
         new_plan = make_plan(loaded, target, settings, stored=StoredTraces(directory.planning_file, loaded))
         if plan is not None:
-            _print_message(_describe_replanning(plan, new_plan))
+            write_messages(_describe_replanning(plan, new_plan))
         plan = new_plan
     if not plan.fits:
         raise RunError(
@@ -223,7 +224,7 @@ def _enable_expandable_segments() -> None:
         return
     os.environ[variable] = f"{value},{option}" if value else option
     if "torch" in sys.modules:
-        _print_message(
+        write_messages(
             "torch was imported before allocator=expandable was set; if it has no effect, set "
             f"{variable}={option} in the environment"
         )
@@ -242,7 +243,3 @@ def _describe_replanning(old: Plan, new: Plan) -> str:
         f"with the same effective batch; {', '.join(changes) or 'the settings are the same'}; memory "
         f"{bytes_text(old.memory.peak_bytes)} -> {bytes_text(new.memory.peak_bytes)}"
     )
-
-
-def _print_message(message: str) -> None:
-    print(message, file=sys.stderr, flush=True)

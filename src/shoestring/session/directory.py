@@ -6,7 +6,7 @@ state.json     the status (running, paused, finished or failed), the update reac
 checkpoints/   full checkpoints          light/ best/   weights for use
 events.jsonl   the event log             report.html
 ledger.json    the duration, the progress and the end of each session
-failed/        the samples of an update whose result has values that are not finite
+failed/        the samples of an update whose result has values that are not finite; the traceback of an error
 """
 
 from collections.abc import Iterator
@@ -65,6 +65,11 @@ class RunDirectory:
     def failed_update(self, update: int) -> Path:
         """Return the file for the samples of update number `update` (from 1), whose result was not finite."""
         return self.path / "failed" / f"update-{update}.json"
+
+    @property
+    def traceback_file(self) -> Path:
+        """The file for the traceback of the exception that ended the last session that failed."""
+        return self.path / "failed" / "traceback.txt"
 
     def create(self) -> None:
         """Create the directory.

@@ -15,8 +15,7 @@ from shoestring.session.signals import StopSignals
 class SessionOver(BaseException):
     """Raised when it is time to stop, by loops that cannot return early, such as an evaluation in progress.
 
-    Like KeyboardInterrupt it is no Exception, because it may be raised in a recipe's code, which may catch those. If
-    the work would not fit into any later session either, `error` is set; it is raised after the state is saved.
+    If the work would not fit into any later session either, `error` is set; it is raised after the state is saved.
     """
 
     def __init__(self, reason: str, error: ShoestringError | None = None) -> None:

@@ -17,6 +17,7 @@ from torch._subclasses.fake_tensor import (
 )
 
 from shoestring.errors import ShoestringError, TraceError
+from shoestring.failures import exits_as_errors
 
 if TYPE_CHECKING:
     from shoestring.trace.recorder import Recorder
@@ -59,7 +60,8 @@ _HINT = (
 def explain_errors(recorder: Recorder | None = None) -> Iterator[None]:
     """Turn any error raised in this block into a TraceError, except the project's own errors."""
     try:
-        yield
+        with exits_as_errors(TraceError):
+            yield
     except ShoestringError:
         raise
     except (DataDependentOutputException, DynamicOutputShapeException) as error:

@@ -17,7 +17,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import IO, Any
 
-from shoestring import config, errors
+from shoestring import config, errors, streams
 from shoestring.errors import ShoestringError, TraceError
 from shoestring.hardware.catalog import Device
 from shoestring.recipe.options import LoadedRecipe
@@ -211,8 +211,7 @@ def _fork(loaded: LoadedRecipe | None) -> _Child:
     output = tempfile.TemporaryFile()  # noqa: SIM115 - lives as long as the child
     child_requests, requests = os.pipe()
     responses, child_responses = os.pipe()
-    sys.stdout.flush()
-    sys.stderr.flush()
+    streams.flush()
     with warnings.catch_warnings():
         # Python 3.12 warns if other threads run; of their locks the child uses only the allocator's.
         warnings.simplefilter("ignore", DeprecationWarning)

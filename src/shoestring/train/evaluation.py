@@ -1,6 +1,7 @@
 """Metrics on data the model does not train on, and what depends on them: the best weights and early stopping."""
 
-from collections.abc import Iterator
+import math
+from collections.abc import Iterator, Mapping
 from contextlib import closing
 from functools import partial
 from typing import Any
@@ -17,6 +18,9 @@ from shoestring.recipe.options import LoadedRecipe
 from shoestring.recipe.parts import Parts
 from shoestring.session.polling import poll_deadline
 from shoestring.session.stop import Stop
+
+_NON_FINITE = ("nan", "inf", "-inf")
+"""The names of the numbers that JSON lacks."""
 
 
 def evaluate(
@@ -35,7 +39,8 @@ def evaluate(
 
     Up to `workers` processes prefetch batches if that saves time; the metrics are bit-identical for any number of them.
 
-    Raises SessionOver if the session has to stop before the last batch; the model is unchanged then.
+    Raises SessionOver if the session has to stop before the last batch; the model is unchanged then. Raises UsageError
+    for metrics that are not JSON.
     """
     parts, training_modes = loaded.parts, {module: module.training for module in model.modules()}
     batches = sequential_batches(dataset, loaded.recipe, micro_batch, device, loaded.seed, workers=workers)
@@ -55,7 +60,7 @@ def evaluate(
         # Not simply train(): a recipe may keep frozen parts in evaluation mode.
         for module, mode in training_modes.items():
             module.training = mode
-    return dict(metrics)
+    return {str(name): _as_json(value, name) for name, value in metrics.items()}
 
 
 def mean_loss(recipe: Any, model: nn.Module, batches: Iterator[tuple[Any, int]]) -> dict[str, float]:
@@ -68,6 +73,24 @@ def mean_loss(recipe: Any, model: nn.Module, batches: Iterator[tuple[Any, int]])
     return {"loss": total / weight if weight else float("nan")}
 
 
+def _as_json(value: Any, name: object) -> Any:
+    """Return a metric as JSON: a scalar of torch or NumPy as a number, a number that is not finite as its name."""
+    if hasattr(value, "item") and getattr(value, "ndim", None) == 0:
+        value = value.item()
+    if isinstance(value, float):
+        return value if math.isfinite(value) else str(float(value))
+    if value is None or isinstance(value, str | int):
+        return value
+    if isinstance(value, Mapping):
+        return {str(key): _as_json(part, name) for key, part in value.items()}
+    if isinstance(value, list | tuple):
+        return [_as_json(part, name) for part in value]
+    raise UsageError(
+        f"the metric {name!r} is of type {type(value).__name__}, which cannot be stored",
+        hint="evaluate() returns numbers by name, or JSON",
+    )
+
+
 def best_entry(recipe: object, history: list[dict[str, Any]]) -> dict[str, Any] | None:
     """Return the entry of the best epoch by the recipe's deciding metric, the first of equals; None without any epoch.
 
@@ -75,14 +98,23 @@ def best_entry(recipe: object, history: list[dict[str, Any]]) -> dict[str, Any] 
     """
     metric, direction = Parts.from_recipe(recipe).best
     for entry in history:
-        if not isinstance(entry["metrics"].get(metric), (int, float)):
+        if (
+            not isinstance(entry["metrics"].get(metric), (int, float))
+            and entry["metrics"].get(metric) not in _NON_FINITE
+        ):
             raise UsageError(
                 f"the deciding metric {metric!r} is not a number or is missing; "
                 f"the metrics are: {', '.join(entry['metrics'])}",
                 hint="set `best` to a metric that evaluate() returns",
             )
+    worst = math.inf if direction == "min" else -math.inf
+
+    def score(entry: dict[str, Any]) -> float:
+        value = float(entry["metrics"][metric])
+        return worst if math.isnan(value) else value
+
     choose = min if direction == "min" else max
-    return choose(history, key=lambda entry: entry["metrics"][metric], default=None)
+    return choose(history, key=score, default=None)
 
 
 def patience_exhausted(recipe: object, history: list[dict[str, Any]]) -> bool:

@@ -20,6 +20,7 @@ from typing import Literal
 
 from shoestring.engine.determinism import deterministic
 from shoestring.engine.memory import explaining_out_of_memory
+from shoestring.failures import exits_as_errors
 from shoestring.session.outcome import Outcome
 from shoestring.session.stop import SessionOver
 from shoestring.train import steps
@@ -40,6 +41,7 @@ def train(request: SessionRequest, library: LibraryLoop | None = None) -> Outcom
         deterministic(),
         Record(request.run, request.loaded, request.stop.deadline, target=request.target) as record,
         explaining_out_of_memory("training"),
+        exits_as_errors(),
     ):
         session = setup(request, record, library)
         state, updates = session.state, session.updates

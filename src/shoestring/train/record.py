@@ -2,6 +2,7 @@
 
 import os
 import platform
+import traceback
 from contextlib import suppress
 from pathlib import Path
 from types import TracebackType
@@ -45,31 +46,33 @@ class Record:
         self._run, self._loaded, self._deadline, self._target = run, loaded, deadline, target
         self._earlier: list[SessionRecord] = []
         self._is_ended = False
+        self.progress = Progress(total_updates=0)
         with explaining(f"{run.events_file} cannot be used", ", then train again"):
             for kind, seconds in slowest_durations(read(run.events_file)).items():
                 deadline.observe(kind, seconds)
             # This session's events start at the end of those of earlier sessions.
             self._offset = run.events_file.stat().st_size if run.events_file.exists() else 0
             self._presence = Presence(run.path)
-            self.events = Events(run.events_file)
+            self.events = Events(run.events_file, self.progress.message)
         before = run.state() or StoredState()
         self.update = self._first_update = before.update
-        self._total, self._metrics = before.total_updates, before.metrics
+        self._metrics = before.metrics
         self._seconds_by_kind = {"saving": 0.0, "evaluating": 0.0}
+        self.expect(before.total_updates)
         self._deciding_metric = loaded.parts.best[0] if loaded else "loss"
-        self.progress = Progress(total_updates=self._total)
 
     def __enter__(self) -> Self:
         return self
 
     def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         try:
             if isinstance(error, SessionOver):
                 self._require_recorded("paused", self._end("paused", error.reason))
             elif error is not None and not self._is_ended:
                 reason = error.message if isinstance(error, ShoestringError) else f"{type(error).__name__}: {error}"
+                self._write_traceback(error)
                 # The error itself is what the user sees; that it could not be recorded is a part of it.
                 if unrecorded := self._end("failed", reason):
                     _add_problem(error, unrecorded)
@@ -94,7 +97,7 @@ class Record:
             device=device,
             micro_batch=settings.micro_batch,
             precision=settings.precision,
-            machine=machine(),
+            machine=_machine(),
             versions={"shoestring": __version__, "python": platform.python_version(), "torch": torch.__version__},
             pid=os.getpid(),
             **host_memory().json(),
@@ -177,7 +180,7 @@ class Record:
         """Record the end of the session."""
         self.update, self._metrics, self._is_ended = update, metrics, True
         self._require_recorded(status, self._end(status, reason))
-        with suppress(OSError):
+        with suppress(OSError):  # a message only
             self.progress.message(describe_breakdown(compute_breakdown(read(self._run.events_file, self._offset))))
 
     def was_saved(self, kind: str) -> bool:
@@ -216,9 +219,9 @@ class Record:
     def _record_earlier_sessions(self) -> None:
         """Write the ledger with all earlier sessions; the last of them may have been killed."""
         with suppress(OSError):
-            records = sessions(read(self._run.events_file), "running")
+            records = sessions(read(self._run.events_file), "killed")  # an earlier one without an end
             # On a full disk, the events of this session may be lost.
-            self._earlier = [record for record in records if record.number != self.events.session]
+            self._earlier = [record for record in records if record.number < self.events.session]
         self._write_ledger("running")
         if self._earlier and self._earlier[-1].ended == "killed":
             last = self._earlier[-1]
@@ -230,9 +233,22 @@ class Record:
 
     def _write_ledger(self, status: str) -> None:
         """Write the ledger, a sum of the events. It can be computed again, so a failure is no error."""
-        if not self._presence.is_lost():
-            with suppress(OSError):
-                write_json(self._run.ledger_file, ledger([*self._earlier, *self._current(status)]))
+        if self._presence.is_lost():
+            return
+        try:
+            write_json(self._run.ledger_file, ledger([*self._earlier, *self._current(status)]))
+        except OSError as error:
+            self.progress.message(f"not written: {self._run.ledger_file}: {error}")
+
+    def _write_traceback(self, error: BaseException) -> None:
+        """Write the traceback of an exception of the recipe's code, or of a defect, and name the file in a note."""
+        if isinstance(error, ShoestringError) and not isinstance(error.__cause__, SystemExit):
+            return
+        file = self._run.traceback_file
+        with suppress(OSError):
+            file.parent.mkdir(exist_ok=True)
+            file.write_text("".join(traceback.format_exception(error)), encoding="utf-8", errors="backslashreplace")
+            error.add_note(f"the whole traceback is in {file}")
 
     def _current(self, status: str) -> list[SessionRecord]:
         return sessions(read(self._run.events_file, self._offset), status)
@@ -297,3 +313,11 @@ def _size(path: Path) -> int:
         return path.stat().st_size
     except OSError:
         return 0
+
+
+def _machine() -> dict[str, Any]:
+    """Return the facts about this machine; none if its driver does not respond, which is only reported here."""
+    try:
+        return machine()
+    except Exception:  # noqa: BLE001  (NVMLError, and errors of the bindings with another driver)
+        return {}

@@ -7,6 +7,7 @@ from rich.text import Text
 
 from shoestring.check.preflight import CheckResult
 from shoestring.report.terminal.elements import grid
+from shoestring.streams import message_text, one_line
 
 _MARKS = {"pass": ("✓", "green"), "warn": ("!", "bold yellow"), "fail": ("✗", "bold red")}
 
@@ -16,11 +17,11 @@ def screen(result: CheckResult) -> RenderableType:
     table = grid()
     for finding in result.findings:
         mark, style = _MARKS[finding.status]
-        text = Text(finding.message)
+        text = Text(message_text(finding.message))
         if finding.hint:
-            text.append(f"\n{finding.hint}", style="dim")
+            text.append(f"\n{message_text(finding.hint)}", style="dim")
         table.add_row(Text(f"{mark} {finding.status}", style=style), finding.name, text)
-    subject = f"{result.recipe} on {result.target}" if result.recipe else result.target
+    subject = f"{one_line(result.recipe)} on {result.target}" if result.recipe else result.target
     return Group(Text(f"check of this machine for {subject}", style="bold"), table, _summary(result))
 
 

@@ -10,6 +10,7 @@ from rich.text import Text
 from shoestring.estimate.memory import MemoryPart
 from shoestring.hardware.catalog import Target
 from shoestring.settings import Settings
+from shoestring.streams import one_line
 from shoestring.trace.record import Facts
 from shoestring.units import bytes_text, count_text
 
@@ -21,7 +22,7 @@ def headline(recipe: str, target: Target, facts: Facts) -> Text:
     """What is asked about: a recipe on a target."""
     device = f"{target.device.title}, {bytes_text(target.device.memory_bytes)}"
     return Text.assemble(
-        (recipe, "bold"),
+        (one_line(recipe), "bold"),
         " on ",
         (target.name, "bold"),
         f" ({device}) · {count_text(facts.parameters_total)} parameters",
@@ -46,7 +47,7 @@ def memory_bars(parts: Sequence[MemoryPart]) -> RenderableType:
     largest = max(part.bytes for part in parts)
     table = grid()
     for part in parts:
-        table.add_row(part.name, Text(bytes_text(part.bytes), justify="right"), bar(part.bytes / largest))
+        table.add_row(one_line(part.name), Text(bytes_text(part.bytes), justify="right"), bar(part.bytes / largest))
     return table
 
 

@@ -5,6 +5,7 @@ from rich.text import Text
 
 from shoestring.report.metrics import summary
 from shoestring.runs.evaluate import Evaluation
+from shoestring.streams import message_text, one_line
 from shoestring.units import count_text, seconds_text
 
 
@@ -12,6 +13,7 @@ def screen(evaluation: Evaluation) -> RenderableType:
     """Show the evaluated weights, a line for each part of the data, and notes on differences from the run."""
     update = "" if evaluation.update is None else f" of update {count_text(evaluation.update)}"
     environment = f"{evaluation.device}, {evaluation.precision}, {seconds_text(evaluation.seconds)}"
-    lines = [Text(f"{evaluation.recipe}: the weights{update} in {evaluation.weights} ({environment})", style="bold")]
+    weights = one_line(f"{evaluation.recipe}: the weights{update} in {evaluation.weights}")
+    lines = [Text(f"{weights} ({environment})", style="bold")]
     lines += [Text(f"{part}: {summary(metrics)}") for part, metrics in evaluation.metrics.items()]
-    return Group(*lines, *(Text(note, style="yellow") for note in evaluation.notes))
+    return Group(*lines, *(Text(message_text(note), style="yellow") for note in evaluation.notes))

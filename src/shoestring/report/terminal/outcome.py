@@ -1,5 +1,6 @@
 """The outcome of a training session in a terminal, and the command for the next step."""
 
+import shlex
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -7,6 +8,7 @@ from rich.console import Group, RenderableType
 from rich.text import Text
 
 from shoestring.report.metrics import summary
+from shoestring.streams import one_line
 from shoestring.units import count_text
 
 if TYPE_CHECKING:
@@ -18,12 +20,13 @@ _LABELS = {"validation": "validation, best epoch", "test": "test, weights of the
 
 def screen(outcome: "Outcome", recipe: str, run: Path) -> RenderableType:
     """Show the outcome of the session that trained `recipe` in the directory `run`."""
-    resume_command = f"shoestring train {recipe} --run {run}"
-    lines = [Text(f"{outcome.status}: {outcome.reason}", style="bold")]
+    resume_command = one_line(shlex.join(["shoestring", "train", recipe, "--run", str(run)]))
+    report_command = one_line(shlex.join(["shoestring", "report", str(run)]))
+    lines = [Text(one_line(f"{outcome.status}: {outcome.reason}"), style="bold")]
     lines += [Text(f"{_LABELS.get(part, part)}: {summary(metrics)}") for part, metrics in outcome.metrics.items()]
     position = f"update {count_text(outcome.update)} of {count_text(outcome.total_updates)}"
     if outcome.status == "finished":
-        lines.append(Text(f"{position}; create the report: shoestring report {run}"))
+        lines.append(Text(f"{position}; create the report: {report_command}"))
     else:
         lines.append(Text(f"{position}; continue: {resume_command}"))
     return Group(*lines)

@@ -13,6 +13,7 @@ from shoestring.plan.proposals import Proposal
 from shoestring.report.terminal.elements import VERDICTS, bar, grid, memory_bars, settings_text
 from shoestring.report.wording import limit_text, memory_text
 from shoestring.settings import Settings
+from shoestring.streams import message_text, one_line
 from shoestring.units import bytes_text, count_text, plural, seconds_text
 
 _SUMMARY_PARTS = 5
@@ -31,7 +32,7 @@ def summary(plan: Plan, full: str = "--full") -> RenderableType:
     rows.add_row("limits used", Text(" · ").join(shares))
     for name, lines in (("to make it fit", plan.changes), ("notes", plan.facts.notes)):
         if lines:
-            rows.add_row(name, Text("\n".join(lines[:_SUMMARY_NOTES]), no_wrap=True, overflow="ellipsis"))
+            rows.add_row(name, Text(_lines(lines[:_SUMMARY_NOTES]), no_wrap=True, overflow="ellipsis"))
     return Group(_answer(plan), Text(), rows, Text(), Text(_omitted(plan, full), style="dim"))
 
 
@@ -49,14 +50,14 @@ def screen(plan: Plan) -> RenderableType:
         ("alternatives", tuple(_alternative_text(other, plan.settings) for other in plan.alternatives)),
     ):
         if lines:
-            rows.add_row(name, Text("\n".join(lines)))
+            rows.add_row(name, Text(_lines(lines)))
     rows.add_row("out of memory", Text(f"the engine's fallbacks, in order: {' → '.join(plan.fallbacks)}"))
     if plan.proposals:
         rows.add_row("proposals", _proposals(plan))
     for phase in plan.phases:
         time = f", about {seconds_text(phase.seconds)}" if phase.seconds is not None else ""
         # The command is one line that can be pasted, even if the terminal wraps it.
-        rows.add_row(phase.name, Text(f"{phase.tells}{time}\n{phase.command}", overflow="fold"))
+        rows.add_row(phase.name, Text(f"{phase.tells}{time}\n{one_line(phase.command)}", overflow="fold"))
     return Group(_answer(plan), Text(), rows)
 
 
@@ -80,7 +81,7 @@ def _answer(plan: Plan) -> RenderableType:
         f"{count_text(plan.facts.parameters_total)} parameters)"
     )
     fits, style = ("fits", VERDICTS["fits"]) if plan.fits else ("does not fit", VERDICTS[plan.verdict])
-    text = Text.assemble((plan.recipe, "bold"), " ", (fits, style), f" on {place}")
+    text = Text.assemble((one_line(plan.recipe), "bold"), " ", (fits, style), f" on {place}")
     if plan.fits:
         text.append(_duration(plan))
         following = "To train it, type"
@@ -93,7 +94,7 @@ def _answer(plan: Plan) -> RenderableType:
         following = "To plan it with changes that are predicted to fit, type"
     if plan.next_command:
         text.append(f" {following}")
-        return Group(text, Text(f"  {plan.next_command}", style="bold", no_wrap=True, overflow="ignore"))
+        return Group(text, Text(f"  {one_line(plan.next_command)}", style="bold", no_wrap=True, overflow="ignore"))
     if not plan.fits:
         text.append(" No single change that the plan tried makes it fit; several together may (see --full).")
     elif not plan.facts.samples:
@@ -105,6 +106,10 @@ def _duration(plan: Plan) -> str:
     if plan.hours is None:
         return ". The time is unknown." if plan.time.predicted.update_seconds is None else "."
     return f" and takes about {seconds_text(plan.hours * 3600)} in {plural(len(plan.sessions), 'session')}."
+
+
+def _lines(messages: Sequence[str]) -> str:
+    return "\n".join(map(message_text, messages))
 
 
 def _omitted(plan: Plan, full: str) -> str:
@@ -194,7 +199,7 @@ def _alternative_text(alternative: Mapping[str, Any], chosen: Settings) -> str:
 def _proposals(plan: Plan) -> RenderableType:
     table = grid()
     for proposal in plan.proposals:
-        table.add_row(proposal.command or "–", Text("; ".join(_proposal_texts(proposal))))
+        table.add_row(one_line(proposal.command or "–"), Text("; ".join(_proposal_texts(proposal))))
     return table
 
 

@@ -11,6 +11,7 @@ from shoestring import config
 from shoestring.recipe.options import Adaptation
 from shoestring.report.terminal.elements import grid
 from shoestring.settings import Settings
+from shoestring.streams import one_line
 
 _FIRST = ("size", "architecture", "model", "data", "epochs", "effective_batch", "subset")
 """Options that a first run needs, whichever recipe has them."""
@@ -44,7 +45,7 @@ def options(recipe: Mapping[str, Any]) -> RenderableType:
         for field in config.fields(Settings).values()
     ]
     return Group(
-        Text.assemble((recipe["name"], "bold"), "  ", recipe["summary"]),
+        Text.assemble((one_line(recipe["name"]), "bold"), "  ", recipe["summary"]),
         *_group("Options to start with", first),
         *_group("Options of the model and its training", own),
         *_group("Options that save memory and change the training result", memory),
