@@ -2,20 +2,35 @@
 
 from __future__ import annotations
 
-import json
+import re
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
 import transformers
 
 from shoestring.errors import UsageError
+from shoestring.reading import read_json
+
+
+_POSITIVE = ("num_hidden_layers", "hidden_size", "intermediate_size", "num_attention_heads", "num_key_value_heads")
+_POSITIVE_SIZES = frozenset((*_POSITIVE, "head_dim", "vocab_size"))
+"""The sizes that every model has, by transformers' common names; a model without them has no layers to train."""
+
+_MAX_SIZES = (
+    (re.compile(r"layers?$|depths?$|blocks?$"), 1000),
+    (re.compile(r"experts?$"), 4096),
+    (re.compile(r"size$|dims?$|embd$|heads?$|^d_|vocab|width$|rank$|channels$|inner$"), 2**24),
+    (re.compile(""), 2**53),
+)
+"""Names of fields, and their largest value: ten times that of any published model. The first that matches decides."""
 
 
 def read(source: str) -> Any:
     """Return the configuration as an object of transformers.
 
-    Raises UsageError for an invalid file, a model type that this transformers does not support, and a name on the hub
-    that cannot be loaded.
+    Raises UsageError for an invalid file, a model type that this transformers does not support, a name on the hub that
+    cannot be loaded, and sizes that no model has.
     """
     path = Path(source)
     if path.is_dir():
@@ -23,17 +38,19 @@ def read(source: str) -> Any:
     if path.suffix == ".json":
         return _read_file(path)
     try:
-        return transformers.AutoConfig.from_pretrained(source, trust_remote_code=False)
+        configuration = transformers.AutoConfig.from_pretrained(source, trust_remote_code=False)
     except (OSError, ValueError) as error:
         raise UsageError(
             f"the configuration of hf:{source} cannot be loaded: {str(error).splitlines()[0]}",
             hint="give the path of its config.json: hf:path/to/config.json",
         ) from error
+    _require_sizes(f"hf:{source}", configuration.to_dict(), type(configuration))
+    return configuration
 
 
 def _read_file(path: Path) -> Any:
     try:
-        values = json.loads(path.read_text(encoding="utf-8"))
+        values = read_json(path, follow=True, strict=False)
     except (OSError, ValueError) as error:
         raise UsageError(
             f"{path} is no model configuration: {error}", hint="give the path of a model's config.json"
@@ -44,13 +61,47 @@ def _read_file(path: Path) -> Any:
             f"{path} has the model_type {model_type!r}, which transformers {transformers.__version__} does not support",
             hint="install a newer transformers; code that is distributed with a model is never run",
         )
-    return transformers.CONFIG_MAPPING[model_type].from_dict(values)
+    kind = transformers.CONFIG_MAPPING[model_type]
+    _require_sizes(str(path), values, kind)
+    try:
+        return kind.from_dict(values)
+    except Exception as error:
+        raise UsageError(
+            f"{path} is no configuration of {model_type}: {' '.join(str(error).split())}",
+            hint="correct the field that it names",
+        ) from error
+
+
+def _require_sizes(source: str, values: Mapping[str, Any], kind: Any) -> None:
+    """Raise UsageError that lists every size beyond its bounds: building its model would take hours or all memory."""
+    common_names = {own: common for common, own in getattr(kind, "attribute_map", {}).items()}
+    if problems := list(_size_problems(values, common_names)):
+        raise UsageError(f"{source} is not the configuration of a model", problems=problems[:20])
+
+
+def _size_problems(values: Mapping[str, Any], common_names: Mapping[str, str], prefix: str = "") -> Iterator[str]:
+    for name, value in values.items():
+        if isinstance(value, dict):
+            yield from _size_problems(value, common_names, f"{prefix}{name}.")
+            continue
+        low = 1 if common_names.get(name, name) in _POSITIVE_SIZES else -(2**53)
+        high = next(largest for pattern, largest in _MAX_SIZES if pattern.search(name))
+        for size in value if isinstance(value, list) else [value]:
+            if (
+                isinstance(size, int | float)
+                and not isinstance(size, bool)
+                and size == size
+                and not low <= size <= high
+            ):
+                yield f"{prefix}{name}={str(size)[:40]}: must be from {low} to {high}"
+                break
 
 
 def find_model_class(configuration: Any) -> Any:
     """Return the model class that `architectures` names, by default that of a causal language model."""
-    for name in configuration.architectures or ():
-        model_class = getattr(transformers, name, None)
-        if model_class is not None:
+    names = configuration.architectures
+    for name in names if isinstance(names, list) else ():
+        model_class = getattr(transformers, name, None) if isinstance(name, str) else None
+        if isinstance(model_class, type) and issubclass(model_class, transformers.PreTrainedModel):
             return model_class
     return transformers.AutoModelForCausalLM

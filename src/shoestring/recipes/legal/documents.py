@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from shoestring.errors import DataError
+from shoestring.reading import LINE_BYTES, TEXT_BYTES, read_bytes, reason
 from shoestring.recipes.legal.roles import unknown_role_problem
 from shoestring.recipes.rows import BadRows
 
@@ -71,9 +72,10 @@ def _parse(
 ) -> tuple[list[Document], int]:
     """Return the judgments of one file, and its number of lines that are not blank."""
     try:
-        lines = path.read_bytes().removeprefix(b"\xef\xbb\xbf").splitlines()
-    except OSError as error:
-        raise DataError(f"{path} cannot be read: {error.strerror}") from error
+        content = read_bytes(path, follow=True, max_bytes=TEXT_BYTES)
+    except (OSError, ValueError) as error:
+        raise DataError(f"{path} cannot be read: {reason(error)}") from error
+    lines = content.removeprefix(b"\xef\xbb\xbf").splitlines()
     documents: list[Document] = []
     sentences: list[tuple[str, int]] = []
     filled_lines = 0
@@ -98,6 +100,9 @@ def _parse_row(
     find_problem: Callable[[str], str | None],
 ) -> tuple[str, int] | None:
     """Return sentence and class of one line; None, and a report to `rows`, if it is unusable."""
+    if len(line) > LINE_BYTES:
+        bad_rows.report(path, number, f"has {len(line):,} bytes, more than {LINE_BYTES:,}")
+        return None
     try:
         text = line.decode()
     except UnicodeDecodeError as error:

@@ -22,7 +22,8 @@ def write(path: Path) -> Path:
     """
     # The replacement is atomic: reloading the page never shows half of it.
     draft = path / "report.html.part"
-    draft.write_text(render(read(path)), encoding="utf-8")
+    # A path that is not UTF-8 contains characters that UTF-8 does not have.
+    draft.write_text(render(read(path)), encoding="utf-8", errors="backslashreplace")
     return draft.replace(RunDirectory(path).report_file)
 
 
