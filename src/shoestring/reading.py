@@ -76,11 +76,12 @@ def regular_file_size(path: Path) -> int:
 
 
 def require_regular_files(folder: Path) -> None:
-    """Raise ValueError that names the first entry of `folder` that is neither a regular file nor a folder, and OSError.
+    """Raise ValueError for an entry of `folder` that is neither a regular file nor a folder, and OSError.
 
-    For libraries that open files in a folder by themselves.
+    Call it before a library opens the files of a folder by itself, and would wait for a pipe. A name that is no folder,
+    but perhaps that of a model on a hub, is left to the library.
     """
-    for entry in sorted(folder.iterdir()):
+    for entry in sorted(folder.iterdir()) if folder.is_dir() else ():
         status = entry.stat()
         if not stat.S_ISREG(status.st_mode) and not stat.S_ISDIR(status.st_mode):
             raise ValueError(f"{entry} is {_KINDS.get(stat.S_IFMT(status.st_mode), 'no file')}, not a regular file")

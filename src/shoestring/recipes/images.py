@@ -53,5 +53,5 @@ def _opened(path: Path) -> Iterator[Image.Image]:
         raise ValueError(f"there is no image {path}") from None
     except _UNREADABLE as error:
         # Pillow raises SyntaxError for some broken PNG files.
-        why = reason(error) if isinstance(error, OSError) else error
-        raise ValueError(f"the image {path} cannot be read: {why}") from error
+        cause = reason(error) if isinstance(error, OSError) else error
+        raise ValueError(f"the image {path} cannot be read: {cause}") from error

@@ -4,8 +4,8 @@ import pytest
 import torch
 from PIL import Image
 
-from shoestring.recipes.vqa import images
 from shoestring.recipes.images import open_image
+from shoestring.recipes.vqa import images
 from shoestring.recipes.vqa.images import to_tensor
 
 

@@ -63,8 +63,8 @@ def _opened(path: Path) -> Iterator[tifffile.TiffFile]:
         with open_binary(path, max_bytes=MAX_BYTES) as data, tifffile.TiffFile(data) as file:
             yield file
     except _UNREADABLE as error:
-        why = reason(error) if isinstance(error, OSError) else error
-        raise UnusableImageError(f"cannot be read: {why}") from error
+        cause = reason(error) if isinstance(error, OSError) else error
+        raise UnusableImageError(f"cannot be read: {cause}") from error
 
 
 def _validated_size(file: Any, bands: int) -> tuple[int, int]:

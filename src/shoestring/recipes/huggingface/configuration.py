@@ -12,18 +12,23 @@ import transformers
 from shoestring.errors import UsageError
 from shoestring.reading import read_json
 
-
-_POSITIVE = ("num_hidden_layers", "hidden_size", "intermediate_size", "num_attention_heads", "num_key_value_heads")
-_POSITIVE_SIZES = frozenset((*_POSITIVE, "head_dim", "vocab_size"))
-"""The sizes that every model has, by transformers' common names; a model without them has no layers to train."""
-
-_MAX_SIZES = (
-    (re.compile(r"layers?$|depths?$|blocks?$"), 1000),
-    (re.compile(r"experts?$"), 4096),
-    (re.compile(r"size$|dims?$|embd$|heads?$|^d_|vocab|width$|rank$|channels$|inner$"), 2**24),
-    (re.compile(""), 2**53),
+_POSITIVE = frozenset(
+    {
+        *("num_hidden_layers", "hidden_size", "intermediate_size", "vocab_size"),
+        *("num_attention_heads", "num_key_value_heads", "head_dim"),
+    }
 )
-"""Names of fields, and their largest value: ten times that of any published model. The first that matches decides."""
+"""The sizes of every model that are at least 1, by transformers' common names."""
+
+_BOUNDS = (
+    (re.compile(r"layers?$|depths?$|blocks?$"), 0, 1000),
+    (re.compile(r"experts?$"), 0, 4096),
+    (re.compile(r"size$|dims?$|embd$|heads?$|^d_|vocab|width$|rank$|channels$|inner$"), -1, 2**24),
+    (re.compile(r"positions?$|position_embeddings$"), -1, 2**31),
+    (re.compile(""), -(2**53), 2**53),
+)
+"""Names of fields, with their least and their largest value: some ten times that of any published model. The first name
+that matches decides; -1 may stand for none."""
 
 
 def read(source: str) -> Any:
@@ -44,7 +49,7 @@ def read(source: str) -> Any:
             f"the configuration of hf:{source} cannot be loaded: {str(error).splitlines()[0]}",
             hint="give the path of its config.json: hf:path/to/config.json",
         ) from error
-    _require_sizes(f"hf:{source}", configuration.to_dict(), type(configuration))
+    require_sizes(f"hf:{source}", configuration.to_dict(), type(configuration))
     return configuration
 
 
@@ -62,7 +67,7 @@ def _read_file(path: Path) -> Any:
             hint="install a newer transformers; code that is distributed with a model is never run",
         )
     kind = transformers.CONFIG_MAPPING[model_type]
-    _require_sizes(str(path), values, kind)
+    require_sizes(str(path), values, kind)
     try:
         return kind.from_dict(values)
     except Exception as error:
@@ -72,7 +77,7 @@ def _read_file(path: Path) -> Any:
         ) from error
 
 
-def _require_sizes(source: str, values: Mapping[str, Any], kind: Any) -> None:
+def require_sizes(source: str, values: Mapping[str, Any], kind: Any) -> None:
     """Raise UsageError that lists every size beyond its bounds: building its model would take hours or all memory."""
     common_names = {own: common for common, own in getattr(kind, "attribute_map", {}).items()}
     if problems := list(_size_problems(values, common_names)):
@@ -84,17 +89,16 @@ def _size_problems(values: Mapping[str, Any], common_names: Mapping[str, str], p
         if isinstance(value, dict):
             yield from _size_problems(value, common_names, f"{prefix}{name}.")
             continue
-        low = 1 if common_names.get(name, name) in _POSITIVE_SIZES else -(2**53)
-        high = next(largest for pattern, largest in _MAX_SIZES if pattern.search(name))
-        for size in value if isinstance(value, list) else [value]:
-            if (
-                isinstance(size, int | float)
-                and not isinstance(size, bool)
-                and size == size
-                and not low <= size <= high
-            ):
-                yield f"{prefix}{name}={str(size)[:40]}: must be from {low} to {high}"
-                break
+        low, high = next((low, high) for pattern, low, high in _BOUNDS if pattern.search(str(name)))
+        low = 1 if common_names.get(name, name) in _POSITIVE else low
+        sizes = [size for size in (value if isinstance(value, list) else [value]) if _is_number(size)]
+        if outside := [size for size in sizes if not low <= size <= high]:
+            yield f"{prefix}{name}={str(outside[0])[:40]}: must be from {low} to {high}"
+
+
+def _is_number(value: object) -> bool:
+    """Return whether `value` is a number that bounds apply to; some configurations contain infinity as a time."""
+    return isinstance(value, int | float) and not isinstance(value, bool) and abs(value) != float("inf")
 
 
 def find_model_class(configuration: Any) -> Any:
