@@ -6,6 +6,7 @@ import os
 import signal
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
@@ -95,3 +96,16 @@ def test_forked_child_does_not_hold_the_lock(tmp_path):
     finally:
         os.kill(child, signal.SIGKILL)
         killed.stdout.close()
+
+
+@pytest.mark.parametrize("make", [os.mkfifo, Path.mkdir, lambda path: path.symlink_to("/dev/zero")])
+def test_lock_that_is_no_file_is_an_error(tmp_path, make):
+    make(tmp_path / "lock")
+    with pytest.raises(UsageError, match="lock"), lock.locked(tmp_path):
+        pass
+
+
+def test_holder_without_a_possible_process_does_not_hold(filesystem, tmp_path):
+    (tmp_path / "lock").write_text(f"pid {10**30} on {os.uname().nodename}, begun {10**30}")
+    with lock.locked(tmp_path):
+        pass

@@ -208,11 +208,11 @@ def describe_difference(path: Path, entry: FileEntry) -> str:
     """Return how a file differs from its entry; an empty string if it matches. Raises OSError."""
     try:
         size = regular_file_size(path)
+        if size != entry.bytes:
+            return f"it has {size} bytes, but {entry.bytes} were written"
+        return "" if sha256(path) == entry.sha256 else "its SHA-256 digest does not match the manifest"
     except ValueError as error:
         return f"it cannot be read: {error}"
-    if size != entry.bytes:
-        return f"it has {size} bytes, but {entry.bytes} were written"
-    return "" if sha256(path) == entry.sha256 else "its SHA-256 digest does not match the manifest"
 
 
 def verify_file(path: Path, entry: FileEntry) -> None:

@@ -78,7 +78,8 @@ def _is_staged(copy: Path, source: Path, entry: object) -> bool:
     stamp = _stamp(source)
     if not isinstance(entry, list) or entry[:2] != stamp or len(entry) != 3:
         return False
-    return copy.is_file() and copy.stat().st_size == stamp[0] and sha256(copy) == entry[2]
+    is_file = copy.is_file() and not copy.is_symlink()
+    return is_file and copy.stat().st_size == stamp[0] and sha256(copy) == entry[2]
 
 
 def _files(source: Path) -> dict[str, Path]:
@@ -124,6 +125,8 @@ def _copy(source: Path, draft: Path, copy: Path, progress: Callable[[int], None]
     try:
         digest = write_file(draft, _pieces(source, progress))
         draft.replace(copy)
+    except ValueError as error:
+        raise DataError(f"{source} cannot be copied: {error}") from error
     finally:
         draft.unlink(missing_ok=True)
     return digest

@@ -16,6 +16,10 @@ MIN_PROGRESS_LINES = 3
 """The least number of progress lines from which a speed and its variation are computed."""
 
 
+MAX_FACTOR = 1e6
+"""A time that differs by more from its prediction is that of a damaged file."""
+
+
 @dataclass(frozen=True, kw_only=True)
 class Calibration:
     """The measured updates of one run compared with its prediction."""
@@ -52,7 +56,7 @@ def calibration(run: str, plan: Mapping[str, Any], events: Sequence[Mapping[str,
     update_seconds = sorted((seconds - waiting) / updates for updates, seconds, waiting in lines)
     typical, outliers = median(update_seconds), len(update_seconds) // 20
     factor = typical / uncalibrated if uncalibrated > 0 else math.inf
-    if not 0 < factor < math.inf:
+    if not 1 / MAX_FACTOR < factor < MAX_FACTOR:
         raise UsageError(
             f"{run} cannot calibrate: {typical:g} s per update were measured and {uncalibrated:g} s predicted",
             hint="choose another run; the plan or the events of this one are damaged",

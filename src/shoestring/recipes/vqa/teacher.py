@@ -74,7 +74,7 @@ def _parse_sample(line: bytes, folder: Path) -> Sample:
     if len(line) > LINE_BYTES:
         raise ValueError(f"{len(line):,} bytes, more than {LINE_BYTES:,}")
     try:
-        row: Any = parse_json(line)
+        row: Any = parse_json(line, strict=False)
     except ValueError as error:
         raise ValueError(f"no JSON: {error}") from error
     if not isinstance(row, dict):
