@@ -38,7 +38,7 @@ EXCEPTIONS = {
     ("monitor/events.py", "open"): "appends to the record",
     ("session/lock.py", "open"): "creates the lock; what is not a regular file is refused",
     ("check/disk.py", "open"): "writes a new file",
-    ("recipes/images.py", "open"): "an image in a file that `open_binary` has opened",
+    ("recipes/images.py", "open"): "an image in memory",
 }
 """Calls that open or parse a file and are not in `reading`, with the reason."""
 

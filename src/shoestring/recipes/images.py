@@ -1,5 +1,6 @@
 """Reading image files. An unreadable image is an error, never replaced."""
 
+import io
 import struct
 import warnings
 from collections.abc import Iterator
@@ -8,13 +9,13 @@ from pathlib import Path
 
 from PIL import Image
 
-from shoestring.reading import open_binary, reason
+from shoestring.reading import read_bytes, reason
 from shoestring.units import MIB
 
 FORMATS = ("JPEG", "PNG", "WEBP", "BMP", "GIF")
 MAX_PIXELS = 64_000_000
 """Maximum number of pixels of an image file, against corrupt files and decompression bombs."""
-MAX_BYTES = 512 * MIB
+MAX_BYTES = 256 * MIB
 
 # Exceptions of Pillow for files that are truncated, manipulated or no images.
 _UNREADABLE = (
@@ -41,14 +42,15 @@ def verify_image(path: Path) -> None:
 @contextmanager
 def _opened(path: Path) -> Iterator[Image.Image]:
     try:
-        with open_binary(path, max_bytes=MAX_BYTES) as file:
-            with warnings.catch_warnings():
-                warnings.simplefilter("error", Image.DecompressionBombWarning)
-                image = Image.open(file, formats=FORMATS)
-            if image.width * image.height > MAX_PIXELS:
-                raise ValueError(f"it has {image.width}x{image.height} pixels, more than {MAX_PIXELS:,}")
-            with image:
-                yield image
+        # In memory, because a file's reader would allocate as much as a manipulated header claims to follow.
+        content = io.BytesIO(read_bytes(path, follow=True, max_bytes=MAX_BYTES))
+        with warnings.catch_warnings():
+            warnings.simplefilter("error", Image.DecompressionBombWarning)
+            image = Image.open(content, formats=FORMATS)
+        if image.width * image.height > MAX_PIXELS:
+            raise ValueError(f"it has {image.width}x{image.height} pixels, more than {MAX_PIXELS:,}")
+        with image:
+            yield image
     except FileNotFoundError:
         raise ValueError(f"there is no image {path}") from None
     except _UNREADABLE as error:

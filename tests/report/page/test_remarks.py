@@ -24,4 +24,4 @@ def test_lines_that_are_no_events_are_counted(tmp_path):
         file.write('{"event": "note", "session": 1, "time": null}\n[\n')
     text = str(remarks(read(tmp_path)))
     assert "2 lines of events.jsonl cannot be used" in text
-    assert "the first is line 2: time: 'None' is not a time in unix seconds" in text
+    assert "the first is line 2: time: &#x27;None&#x27; is not a time in unix seconds" in text

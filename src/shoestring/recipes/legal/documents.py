@@ -50,7 +50,8 @@ def _list_files(path: Path) -> Iterator[tuple[str, Path]]:
         return
     if not path.is_dir():
         raise DataError(
-            f"the file or folder {path} does not exist", hint="use a file of sentence<TAB>role lines, or a folder"
+            f"{path} is neither a file nor a folder" if path.exists() else f"the file or folder {path} does not exist",
+            hint="use a file of sentence<TAB>role lines, or a folder",
         )
     entries = sorted(entry for entry in path.iterdir() if entry.is_dir() or entry.suffix in _SUFFIXES)
     parts = {part: [entry for entry in entries if entry.stem.casefold() in names] for part, names in PART_NAMES.items()}

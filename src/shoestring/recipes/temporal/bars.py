@@ -203,8 +203,15 @@ def _read_columns(path: Path, header: list[str], skipped_lines: Collection[int])
 def _parse(raw: pd.DataFrame) -> pd.DataFrame:
     """Return the rows with NaN or NaT for values that cannot be parsed."""
     times = pd.to_datetime(raw["time"], format="ISO8601", utc=True, errors="coerce").dt.tz_localize(None)
-    numbers = {name: pd.to_numeric(raw[name], errors="coerce").astype("float64") for name in NUMBERS}
+    numbers = {name: _parse_numbers(raw[name]) for name in NUMBERS}
     return pd.DataFrame({"symbol": raw["symbol"], "time": times.astype("datetime64[us]"), **numbers})
+
+
+def _parse_numbers(texts: "pd.Series[str]") -> "pd.Series[float]":
+    try:
+        return pd.to_numeric(texts, errors="coerce").astype("float64")
+    except OverflowError:  # of an integer beyond the range of floats, which pandas does not coerce
+        return pd.to_numeric(texts.where(texts.astype("str").str.len() < 300), errors="coerce").astype("float64")
 
 
 def _find_problems(raw: pd.DataFrame, bars: pd.DataFrame) -> Iterator[Problem]:
