@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from PIL import Image
+from PIL import Image, UnidentifiedImageError
 
 from shoestring.reading import read_bytes, reason
 from shoestring.units import MIB
@@ -53,6 +53,8 @@ def _opened(path: Path) -> Iterator[Image.Image]:
             yield image
     except FileNotFoundError:
         raise ValueError(f"there is no image {path}") from None
+    except UnidentifiedImageError:
+        raise ValueError(f"the image {path} cannot be read: it is no file of {', '.join(FORMATS)}") from None
     except _UNREADABLE as error:
         # Pillow raises SyntaxError for some broken PNG files.
         cause = reason(error) if isinstance(error, OSError) else error
