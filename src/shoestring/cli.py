@@ -242,24 +242,18 @@ def train(
 
     A run without a plan is planned first. Ctrl-C saves and stops.
     """
-    session: dict[str, Any] = {
-        "run": run,
-        "on": on,
-        "limit_seconds": _parsed("--limit", limit, parse_seconds),
-        "started": api.process_started(),  # the limit of a session includes the time of the imports
-    }
+    session: dict[str, Any] = {"run": run, "on": on, "limit_seconds": _parsed("--limit", limit, parse_seconds)}
     arguments = {
-        **session,
         "disk_bytes": _parsed("--disk", disk, parse_bytes),
         "allow_inexact": allow_inexact,
         **_values(api.train, set_),
     }
-    work = partial(_train, recipe, arguments, as_json)
     if "torch" in sys.modules:  # part of another Python program
-        work()
-    else:
-        outcome = api.train_supervised(lambda: _status_of(work), recipe, **session)
-        _print_outcome(outcome, recipe, run, as_json)
+        _train(recipe, {**session, **arguments}, as_json)
+        return
+    session["started"] = api.process_started()  # the limit of a session includes the time of the imports
+    work = partial(_train, recipe, {**session, **arguments}, as_json)
+    _print_outcome(api.train_supervised(lambda: _status_of(work), recipe, **session), recipe, run, as_json)
 
 
 def _train(recipe: str, arguments: dict[str, Any], as_json: bool) -> None:

@@ -127,7 +127,7 @@ def _run_directories() -> Iterator[str]:
     while folders and searched < _MOST_FOLDERS:
         folder, depth = folders.pop(0)
         searched += 1
-        if (folder / "state.json").is_file() and (folder / "plan.json").is_file():
+        if all(os.path.isfile(folder / name) for name in ("state.json", "plan.json")):  # noqa: PTH113 - never raises
             yield str(folder)
         elif depth < _DEPTH:
             try:

@@ -13,6 +13,7 @@ from types import NoneType, UnionType
 from typing import Annotated, Any, Literal, Union, get_args, get_origin, get_type_hints
 
 from shoestring.errors import UsageError, nearest
+from shoestring.reading import number
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -145,7 +146,9 @@ def _convert(value: object, kind: Any) -> Any:
     if isinstance(value, kind) and not (kind is int and isinstance(value, bool)):
         return value
     if kind is float and isinstance(value, int) and not isinstance(value, bool):
-        return float(value)
+        if (converted := number(value)) is None:
+            raise ValueError
+        return converted
     if not isinstance(value, str):
         raise ValueError
     if kind is bool:

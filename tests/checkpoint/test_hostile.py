@@ -294,3 +294,23 @@ def test_source_code_does_not_unpickle():
         if forbidden.search(line)
     ]
     assert [line for line in matches if "no pickle" not in line] == []
+
+
+PROGRESS = {
+    "a number that is a bool": ({"update": True}, "'True' is not a number of completed updates"),
+    "a number beyond all counts": ({"update": 10**30}, "is not a number of completed updates"),
+    "epochs that are numbers": ({"history": [1]}, "not a list of objects"),
+    "an epoch without metrics": ({"history": [{"epoch": 1, "update": 2}]}, "an epoch has no metrics"),
+    "an epoch of another type": ({"history": [{"epoch": "x", "update": 2, "metrics": {}}]}, "epoch: 'x' is not"),
+    "epochs out of order": (
+        {"history": [{"epoch": epoch, "update": epoch, "metrics": {}} for epoch in (2, 1)]},
+        "not in order",
+    ),
+}
+
+
+@pytest.mark.parametrize(("changes", "reason"), PROGRESS.values(), ids=PROGRESS)
+def test_progress_of_another_shape_is_rejected(checkpoint, tmp_path, changes, reason):
+    state = training().pack()
+    state["progress"] |= changes
+    assert reason in str(restore_error(Store(tmp_path).save(4, state).path))

@@ -106,3 +106,9 @@ def test_missing_source_and_folder_link_are_rejected(source, tmp_path):
     (source / "elsewhere").symlink_to(tmp_path, target_is_directory=True)
     with pytest.raises(DataError, match="elsewhere"):
         stage(source, tmp_path / "local", budget_bytes=BUDGET)
+
+
+def test_pipe_among_the_inputs_is_an_error(source, tmp_path):
+    os.mkfifo(source / "pipe")
+    with pytest.raises(DataError, match="pipe cannot be copied: it is a pipe"):
+        stage(source, tmp_path / "local", budget_bytes=BUDGET)

@@ -49,3 +49,9 @@ def test_digest_of_a_directory_has_names_and_sizes(tmp_path):
     assert content_digest(tmp_path) == before
     (tmp_path / "more" / "a.tif").write_text("1")
     assert content_digest(tmp_path) != before
+
+
+def test_digest_of_a_link_is_that_of_its_file(tmp_path):
+    (tmp_path / "a.csv").write_text("1")
+    (tmp_path / "link.csv").symlink_to("a.csv")
+    assert content_digest(tmp_path / "link.csv") == content_digest(tmp_path / "a.csv")

@@ -3,6 +3,9 @@ import json
 import math
 import os
 
+import pytest
+
+from shoestring.errors import UsageError
 from shoestring.monitor import events
 
 
@@ -115,3 +118,34 @@ def test_repeated_evaluations_count_once_per_part():
     test = make_event("evaluation", 20, part="test")
     repeated = make_event("evaluation", 20, session=2, part="validation")
     assert events.current([first, test, repeated]) == [test, repeated]
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [
+        *({"time": value} for value in (None, math.nan, -1, 1e308, 10**400)),
+        *({"session": value} for value in ("x", True, -1, 10**400)),
+        *({name: value} for name in ("update", "back_to") for value in ([], -1, 0.5, None)),
+        {"seconds": 1e300 / 1e200},
+    ],
+)
+def test_line_with_another_type_is_skipped_and_named(tmp_path, fields):
+    path, skipped = tmp_path / "events.jsonl", []
+    lines = [{"event": "note", "session": 1, "time": 1}, {"event": "note", "session": 1, "time": 1, **fields}]
+    path.write_text("".join(f"{json.dumps(line)}\n" for line in lines))
+    assert list(events.read(path, on_skipped=lambda *line: skipped.append(line))) == lines[:1]
+    [(number, reason)] = skipped
+    assert number == 2 and reason.startswith((*fields, "no JSON", "the number"))
+
+
+def test_endless_line_and_bytes_that_are_no_text_are_skipped(tmp_path):
+    path = tmp_path / "events.jsonl"
+    event = b'{"event": "note", "session": 1, "time": 1}'
+    path.write_bytes(b"\n".join([b"\0" * 100, b"x" * (5 << 20), b"[" * 100_000, b'{"a": "\xff"}', event]))
+    assert len(list(events.read(path))) == 1
+
+
+def test_record_that_is_no_file_is_an_error(tmp_path):
+    os.mkfifo(tmp_path / "events.jsonl")
+    with pytest.raises(UsageError, match=r"events\.jsonl cannot be read: it is a pipe"):
+        list(events.read(tmp_path / "events.jsonl"))

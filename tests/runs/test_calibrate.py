@@ -114,3 +114,9 @@ def test_unreadable_plan_is_invalid_usage(tmp_path: Path) -> None:
     (tmp_path / "plan.json").write_text("{", "utf-8")
     with pytest.raises(UsageError, match=r"plan\.json cannot be read"):
         load_calibration(tmp_path)
+
+
+def test_times_without_a_finite_factor_are_invalid_usage(tmp_path: Path) -> None:
+    run = write_run(tmp_path, SESSION, *[progress_event(5.0)] * 5, predicted=1e-149)
+    with pytest.raises(UsageError, match=r"first cannot calibrate: 0\.5 s per update were measured"):
+        load_calibration(run)

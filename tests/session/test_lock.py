@@ -6,6 +6,7 @@ import os
 import signal
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
@@ -122,3 +123,16 @@ def test_holder_that_has_lost_its_parent_is_waited_for(tmp_path):
         process.wait()
         with lock.locked(tmp_path):
             assert f"pid {os.getpid()} " in (tmp_path / "lock").read_text()
+
+
+@pytest.mark.parametrize("make", [os.mkfifo, Path.mkdir, lambda path: path.symlink_to("/dev/zero")])
+def test_lock_that_is_no_file_is_an_error(tmp_path, make):
+    make(tmp_path / "lock")
+    with pytest.raises(UsageError, match="lock"), lock.locked(tmp_path):
+        pass
+
+
+def test_holder_without_a_possible_process_does_not_hold(filesystem, tmp_path):
+    (tmp_path / "lock").write_text(f"pid {10**30} on {os.uname().nodename}, begun {10**30}")
+    with lock.locked(tmp_path):
+        pass

@@ -270,3 +270,10 @@ def test_batch_norm_keeps_the_microbatch_at_two(tmp_path):
         "the activations of all 3 blocks are recomputed in backward",
         "the optimizer updates one tensor at a time",
     ]
+
+
+@pytest.mark.parametrize("memory", [[1], {"parts": 3}, {"settings": [], "parts": [1, {}, {"name": [], "bytes": "x"}]}])
+def test_error_ignores_a_plan_of_another_shape(memory):
+    state = build(find(Stacked()), Settings(micro_batch=1, precision="fp32"), CPU)
+    error = oom.does_not_fit(state, "no", StoredPlan(recipe="stacked", plan={"memory": memory}), CPU)
+    assert not any("planned" in problem for problem in error.problems)

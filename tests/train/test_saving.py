@@ -270,3 +270,10 @@ def test_copy_memory_is_reserved_before_the_first_save(slow, state, monkeypatch)
     slow.gate.set()
     slow.saver.begin(state)
     assert slow.saver._copy._memory.data_ptr() == memory and len(set(sizes)) == 1 < len(sizes)
+
+
+@pytest.mark.parametrize("saved", [{}, {"environment": [1]}, {"environment": {1: "2"}}])
+def test_checkpoint_without_an_environment_is_an_error(state, slow, saved):
+    slow.saver._store.save(1, {**state.pack(), **saved})
+    with pytest.raises(CheckpointError, match="update-00000001 does not contain the environment"):
+        slow.saver.restore(state, allow_inexact=True)

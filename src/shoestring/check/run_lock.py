@@ -7,6 +7,7 @@ import re
 from pathlib import Path
 
 from shoestring.check.facts import RunLock
+from shoestring.reading import open_file
 
 _HOLDER = re.compile(r"pid (?P<pid>\d+) on (?P<node>\S+), begun (?P<started>\d+)")
 
@@ -14,8 +15,8 @@ _HOLDER = re.compile(r"pid (?P<pid>\d+) on (?P<node>\S+), begun (?P<started>\d+)
 def inspect_lock(run: Path) -> RunLock:
     """Return the state of the run's lock. On a file system without locks it follows from the lock file alone."""
     try:
-        descriptor = os.open(run / "lock", os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW)
-    except OSError:
+        descriptor = open_file(run / "lock", follow=False)
+    except (OSError, ValueError):
         return RunLock(run=run, holder="", locked=False, process_status="")
     try:
         holder = os.read(descriptor, 200).decode(errors="replace").strip()
@@ -42,5 +43,5 @@ def _process_status(holder: str) -> str:
     try:
         process = psutil.Process(int(match["pid"]))
         return str(process.status()) if int(process.create_time()) == int(match["started"]) else ""
-    except psutil.Error:
+    except (psutil.Error, OverflowError):  # a number that cannot be the id of a process
         return ""

@@ -1,9 +1,11 @@
-"""Checks that saved tensors fit a model and its optimizer, made before any of them is loaded."""
+"""Checks that a saved state fits a model, its optimizer and a run, made before any part of it is loaded."""
 
 from collections.abc import Mapping
 from typing import Any
 
 from torch import Tensor
+
+from shoestring.reading import COUNT, OBJECT, find_problems
 
 # States of torch's optimizers that have the shape of the parameter (torch.optim, 2.13).
 _PARAMETER_SHAPED_STATES = {
@@ -59,6 +61,18 @@ def optimizer_state_mismatches(saved: Any, own: Mapping[str, Any], parameters: l
                     f"{name} of parameter {index} was saved as {_describe(value)}, but the parameter is {tuple(shape)}"
                 )
     return problems
+
+
+def history_problems(history: object) -> list[str]:
+    """Return the reasons why `history` is not a list with the update and the metrics of each epoch, in order."""
+    if not isinstance(history, list) or not all(isinstance(entry, dict) for entry in history):
+        return ["the metrics of the epochs are not a list of objects"]
+    kinds = {"epoch": COUNT, "update": COUNT, "metrics": OBJECT}
+    missing = [name for entry in history for name in kinds if name not in entry]
+    problems = [f"an epoch has no {name}" for name in missing]
+    problems += [problem for entry in history for problem in find_problems(entry, kinds)]
+    epochs = [] if problems else [entry["epoch"] for entry in history]
+    return problems + (["the epochs are not in order"] if sorted(set(epochs)) != epochs else [])
 
 
 def _parameter_indices(group: Mapping[str, Any]) -> Any:

@@ -6,17 +6,16 @@ Every disk operation calls a function of the module `os`, so that tests can make
 import errno
 import hashlib
 import json
-import math
 import os
 import shutil
-import stat
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
+from shoestring.reading import read_blocks
+
 _BLOCK_BYTES = 8 << 20
-_MAX_JSON_BYTES = 256 << 20
 _DISK_FULL_ERRORS = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
 
 Buffer = bytes | memoryview
@@ -92,40 +91,12 @@ def close_quietly(descriptor: int) -> None:
         os.close(descriptor)
 
 
-def sha256(path: Path) -> str:
-    """Return the SHA-256 of a file's content in hexadecimal. Raises OSError."""
+def sha256(path: Path, *, follow: bool = False) -> str:
+    """Return the SHA-256 of a file's content in hexadecimal. Raises as `reading.open_file` does."""
     digest = hashlib.sha256()
-    for block in _read_blocks(path):
+    for block in read_blocks(path, follow=follow):
         digest.update(block)
     return digest.hexdigest()
-
-
-def read_json(path: Path) -> Any:
-    """Parse the file `path` as strict JSON: no duplicate keys, finite numbers, bounded nesting.
-
-    Raises OSError, and ValueError with the problem of the text.
-    """
-    if regular_file_size(path) > _MAX_JSON_BYTES:
-        raise ValueError(f"it has more than {_MAX_JSON_BYTES} bytes")
-    return parse_json(b"".join(_read_blocks(path)).decode())
-
-
-def parse_json(text: str) -> Any:
-    """Parse `text` in the same way as `read_json`. Raises ValueError."""
-    try:
-        return json.loads(
-            text, object_pairs_hook=_build_object, parse_constant=_reject_constant, parse_float=_parse_finite
-        )
-    except RecursionError:
-        raise ValueError("it is nested too deeply") from None
-
-
-def regular_file_size(path: Path) -> int:
-    """Return the size of a regular file. Raises ValueError for a link, directory or pipe, and OSError."""
-    status = os.lstat(path)
-    if not stat.S_ISREG(status.st_mode):
-        raise ValueError("it is not a regular file")
-    return status.st_size
 
 
 def is_disk_full(error: OSError) -> bool:
@@ -161,30 +132,3 @@ def _write_all(descriptor: int, block: Buffer) -> None:
         if not written:
             raise OSError(errno.ENOSPC, "no bytes could be written")
         view = view[written:]
-
-
-def _read_blocks(path: Path) -> Iterator[bytes]:
-    descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW)
-    try:
-        while block := os.read(descriptor, _BLOCK_BYTES):
-            yield block
-    finally:
-        os.close(descriptor)
-
-
-def _build_object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    value = dict(pairs)
-    if len(value) < len(pairs):
-        raise ValueError("a key occurs twice")
-    return value
-
-
-def _reject_constant(name: str) -> None:
-    raise ValueError(f"{name} is not valid JSON")
-
-
-def _parse_finite(text: str) -> float:
-    value = float(text)
-    if not math.isfinite(value):
-        raise ValueError(f"the number {text[:20]} is too large")
-    return value

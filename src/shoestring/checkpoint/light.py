@@ -17,12 +17,13 @@ from torch import Tensor, nn
 
 from shoestring.checkpoint import codec, fileset
 from shoestring.checkpoint.compatibility import state_mismatches
-from shoestring.checkpoint.files import Buffer, parse_json, remove
+from shoestring.checkpoint.files import Buffer, remove
 from shoestring.checkpoint.manifest import DamagedFileError
 from shoestring.checkpoint.mapped import READ_ERRORS, MappedFile
 from shoestring.checkpoint.names import update_name, update_of
 from shoestring.checkpoint.tensors import serialize
 from shoestring.errors import CheckpointError
+from shoestring.reading import parse_json
 from shoestring.system_errors import reason, remedy
 
 WEIGHTS = "model.safetensors"

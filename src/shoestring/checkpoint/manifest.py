@@ -21,8 +21,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal, get_args
 
-from shoestring.checkpoint.files import read_json, regular_file_size, sha256
+from shoestring.checkpoint.files import sha256
 from shoestring.errors import CheckpointError
+from shoestring.reading import read_json, regular_file_size
 
 FORMAT = 2
 MANIFEST = "manifest.json"
@@ -191,7 +192,7 @@ def load_manifest(folder: Path) -> Manifest:
     """Return the manifest in `folder`. Raises OSError, and the errors of `parse`."""
     try:
         return parse(read_json(folder / MANIFEST), folder)
-    except (ValueError, RecursionError) as error:
+    except ValueError as error:
         raise DamagedFileError(MANIFEST, f"it cannot be read: {error}") from error
 
 
@@ -207,11 +208,11 @@ def describe_difference(path: Path, entry: FileEntry) -> str:
     """Return how a file differs from its entry; an empty string if it matches. Raises OSError."""
     try:
         size = regular_file_size(path)
+        if size != entry.bytes:
+            return f"it has {size} bytes, but {entry.bytes} were written"
+        return "" if sha256(path) == entry.sha256 else "its SHA-256 digest does not match the manifest"
     except ValueError as error:
         return f"it cannot be read: {error}"
-    if size != entry.bytes:
-        return f"it has {size} bytes, but {entry.bytes} were written"
-    return "" if sha256(path) == entry.sha256 else "its SHA-256 digest does not match the manifest"
 
 
 def verify_file(path: Path, entry: FileEntry) -> None:

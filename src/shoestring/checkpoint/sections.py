@@ -5,10 +5,10 @@ from pathlib import Path
 from typing import Any
 
 from shoestring.checkpoint import codec
-from shoestring.checkpoint.files import read_json
 from shoestring.checkpoint.manifest import MANIFEST, STATE, DamagedFileError, read_manifest, verify_file
 from shoestring.checkpoint.mapped import READ_ERRORS, MappedFile
 from shoestring.errors import CheckpointError
+from shoestring.reading import read_json
 
 
 def read_sections(folder: Path, update: int, *, only: Collection[str] | None = None) -> Mapping[str, Any]:

@@ -1,6 +1,5 @@
 """Copying slow inputs (a network drive, a mounted bucket) to the local disk once, verified, within a budget."""
 
-import json
 import os
 import time
 from collections.abc import Callable, Iterator
@@ -10,6 +9,7 @@ from typing import Any
 
 from shoestring.checkpoint.files import sha256, write_file, write_json
 from shoestring.errors import DataError, UsageError
+from shoestring.reading import open_binary, read_json
 from shoestring.units import bytes_text
 
 Progress = Callable[[int, int], None]
@@ -78,7 +78,8 @@ def _is_staged(copy: Path, source: Path, entry: object) -> bool:
     stamp = _stamp(source)
     if not isinstance(entry, list) or entry[:2] != stamp or len(entry) != 3:
         return False
-    return copy.is_file() and copy.stat().st_size == stamp[0] and sha256(copy) == entry[2]
+    is_file = copy.is_file() and not copy.is_symlink()
+    return is_file and copy.stat().st_size == stamp[0] and sha256(copy) == entry[2]
 
 
 def _files(source: Path) -> dict[str, Path]:
@@ -100,7 +101,7 @@ def _walk(folder: Path) -> Iterator[Path]:
 
 def _read_record(record: Path) -> dict[str, Any]:
     try:
-        entries = json.loads(record.read_bytes())
+        entries = read_json(record, paths=True)
     except (OSError, ValueError):
         return {}
     return entries if isinstance(entries, dict) else {}
@@ -124,6 +125,8 @@ def _copy(source: Path, draft: Path, copy: Path, progress: Callable[[int], None]
     try:
         digest = write_file(draft, _pieces(source, progress))
         draft.replace(copy)
+    except ValueError as error:
+        raise DataError(f"{source} cannot be copied: {error}") from error
     finally:
         draft.unlink(missing_ok=True)
     return digest
@@ -131,7 +134,7 @@ def _copy(source: Path, draft: Path, copy: Path, progress: Callable[[int], None]
 
 def _pieces(source: Path, progress: Callable[[int], None]) -> Iterator[bytes]:
     file_bytes = 0
-    with source.open("rb") as file:
+    with open_binary(source, max_bytes=None) as file:
         while piece := file.read(_PIECE_BYTES):
             yield piece
             file_bytes += len(piece)

@@ -49,7 +49,7 @@ def environment(settings: Settings, device: torch.device, loaded: LoadedRecipe) 
 def content_digest(path: Path) -> str:
     """Return the SHA-256 of a file, or of a directory's file names and sizes: reading a whole data set takes long."""
     if path.is_file():
-        return sha256(path)
+        return sha256(path, follow=True)
     entries = sorted((str(file.relative_to(path)), file.stat().st_size) for file in path.rglob("*") if file.is_file())
     return hashlib.sha256(json.dumps(entries).encode()).hexdigest()
 

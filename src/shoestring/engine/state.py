@@ -11,7 +11,7 @@ import torch
 from torch import nn
 from torch.optim import Optimizer
 
-from shoestring.checkpoint.compatibility import optimizer_state_mismatches, state_mismatches
+from shoestring.checkpoint.compatibility import history_problems, optimizer_state_mismatches, state_mismatches
 from shoestring.checkpoint.trained import trained_state
 from shoestring.data.seeding import derive, seed_all
 from shoestring.engine import autotuning, cuda_graphs
@@ -19,6 +19,7 @@ from shoestring.engine.cuda_graphs import CudaGraphs
 from shoestring.engine.memory import explaining_out_of_memory
 from shoestring.engine.precision import MixedPrecision, mixed_precision
 from shoestring.errors import CheckpointError
+from shoestring.reading import is_count
 from shoestring.recipe.options import LoadedRecipe
 from shoestring.recipe.parts import Parts
 from shoestring.settings import Settings
@@ -133,7 +134,7 @@ class TrainingState:
                 scaler.load_state_dict(saved["scaler"])
             # Not strict: frozen weights are not saved, since the recipe creates them.
             self.model.load_state_dict(saved["model"], strict=False)
-        except (RuntimeError, ValueError, KeyError, TypeError, AttributeError) as error:
+        except (RuntimeError, ValueError, LookupError, TypeError, AttributeError, ArithmeticError) as error:
             self.optimizer.load_state_dict(previous_optimizer_state)
             raise CheckpointError(f"the checkpoint cannot be restored: {type(error).__name__}: {error}") from error
         self.update = saved["progress"]["update"]
@@ -171,9 +172,9 @@ class TrainingState:
                 for misfit in optimizer_state_mismatches(saved["optimizer"], self.optimizer.state_dict(), parameters)
             ]
             progress = saved["progress"] if isinstance(saved["progress"], dict) else {}
-            update, history = progress.get("update"), progress.get("history")
-            if not isinstance(update, int) or update < 0 or not isinstance(history, list):
-                problems.append("progress: the number of completed updates or the metrics of the epochs are missing")
+            if not is_count(progress.get("update")):
+                problems.append(f"progress: {str(progress.get('update'))[:40]!r} is not a number of completed updates")
+            problems += [f"progress: {problem}" for problem in history_problems(progress.get("history"))]
         if problems:
             omitted = [f"and {len(problems) - 20} more"] if len(problems) > 20 else []
             raise CheckpointError(

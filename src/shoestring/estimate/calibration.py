@@ -10,9 +10,14 @@ from typing import Any
 
 from shoestring.errors import UsageError
 from shoestring.estimate.spread import Spread
+from shoestring.reading import number
 
 MIN_PROGRESS_LINES = 3
 """The least number of progress lines from which a speed and its variation are computed."""
+
+
+MAX_FACTOR = 1e6
+"""A time that differs by more from its prediction is that of a damaged file."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -38,7 +43,7 @@ def calibration(run: str, plan: Mapping[str, Any], events: Sequence[Mapping[str,
     The first progress line of a session is excluded, as are all with a microbatch other than the plan's.
     Raises UsageError if the plan has no predicted time, or if there are too few updates.
     """
-    predicted = _number(_get(plan, "time", "update_seconds"))
+    predicted = number(_get(plan, "time", "update_seconds"))
     if predicted is None or predicted <= 0:
         raise UsageError(f"the plan of {run} predicts no time", hint="choose a run on a device with known rates")
     lines = list(_progress_lines(events, _get(plan, "target"), _get(plan, "settings", "micro_batch")))
@@ -47,17 +52,23 @@ def calibration(run: str, plan: Mapping[str, Any], events: Sequence[Mapping[str,
             f"{run} has {len(lines)} usable progress lines, and its speed needs at least {MIN_PROGRESS_LINES}",
             hint="train for some more seconds",
         )
-    uncalibrated = predicted / (_number(_get(plan, "time", "calibration")) or 1.0)
+    uncalibrated = predicted / (number(_get(plan, "time", "calibration")) or 1.0)
     update_seconds = sorted((seconds - waiting) / updates for updates, seconds, waiting in lines)
     typical, outliers = median(update_seconds), len(update_seconds) // 20
+    factor = typical / uncalibrated if uncalibrated > 0 else math.inf
+    if not 1 / MAX_FACTOR < factor < MAX_FACTOR:
+        raise UsageError(
+            f"{run} cannot calibrate: {typical:g} s per update were measured and {uncalibrated:g} s predicted",
+            hint="choose another run; the plan or the events of this one are damaged",
+        )
     updates = sum(line[0] for line in lines)
     return Calibration(
         device=str(_get(plan, "device")),
-        factor=typical / uncalibrated,
+        factor=factor,
         spread=Spread(
             low=update_seconds[outliers] / typical,
             high=update_seconds[-1 - outliers] / typical,
-            source=f"{updates:.0f} updates measured in {run} ({_get(plan, 'recipe')}): {typical / uncalibrated:.2f} "
+            source=f"{updates:.0f} updates measured in {run} ({_get(plan, 'recipe')}): {factor:.2f} "
             "times the prediction",
         ),
         input_seconds=sum(line[2] for line in lines) / updates,
@@ -77,8 +88,8 @@ def _progress_lines(
         elif event["event"] == "oom":
             matches_plan = False
         elif event["event"] == "progress":
-            updates, seconds = _number(event.get("updates")), _number(event.get("seconds"))
-            waiting = _number(event.get("waiting_seconds")) or 0.0
+            updates, seconds = number(event.get("updates")), number(event.get("seconds"))
+            waiting = number(event.get("waiting_seconds")) or 0.0
             if matches_plan and not is_first and updates and seconds and seconds > waiting:
                 yield updates, seconds, waiting
             is_first = False
@@ -86,7 +97,7 @@ def _progress_lines(
 
 def _save_rate(events: Sequence[Mapping[str, Any]]) -> float | None:
     saves = [
-        (_number(event.get("bytes")) or 0.0, _number(event.get("seconds")) or 0.0)
+        (number(event.get("bytes")) or 0.0, number(event.get("seconds")) or 0.0)
         for event in events
         if event["event"] == "save" and event.get("kind") == "full"
     ]
@@ -99,9 +110,3 @@ def _get(values: Mapping[str, Any], *path: str) -> Any:
     for name in path:
         value = value.get(name) if isinstance(value, dict) else None
     return value
-
-
-def _number(value: object) -> float | None:
-    if isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value):
-        return float(value)
-    return None

@@ -10,12 +10,13 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from shoestring.checkpoint.compatibility import state_mismatches
+from shoestring.checkpoint.compatibility import history_problems, state_mismatches
 from shoestring.checkpoint.trained import trained_state
 from shoestring.engine.precision import MixedPrecision
 from shoestring.engine.state import trains_batch_norm
 from shoestring.errors import CheckpointError
 from shoestring.integrations.private_parts import pack_accumulated, restore_accumulated
+from shoestring.reading import COUNT, find_problems, number
 from shoestring.recipe.parts import Parts
 from shoestring.techniques import checkpointing
 from shoestring.techniques.fallbacks import Limits, Sizes, least_micro_batch
@@ -111,7 +112,10 @@ class LibraryState:
         """
         if missing := _SECTIONS - saved.keys():
             raise CheckpointError(f"the checkpoint was not saved by a trainer: it lacks {', '.join(sorted(missing))}")
-        self.restored, self.history, self.final_log = saved, list(saved.get("history", [])), None
+        history = saved.get("history", [])
+        if problems := [*_progress_problems(saved["trainer"], self.trainer.state), *history_problems(history)]:
+            raise CheckpointError("the checkpoint does not fit the trainer", problems=problems[:20])
+        self.restored, self.history, self.final_log = saved, list(history), None
         self.sizes = self.sizes.resumed(saved.get("fit"))
 
     def load_restored(self) -> None:
@@ -133,7 +137,7 @@ class LibraryState:
             trainer.lr_scheduler.load_state_dict(saved["scheduler"])
             if trainer.accelerator.scaler and saved["scaler"]:
                 trainer.accelerator.scaler.load_state_dict(saved["scaler"])
-        except (RuntimeError, ValueError, KeyError, TypeError) as error:
+        except (RuntimeError, ValueError, LookupError, TypeError, AttributeError, ArithmeticError) as error:
             raise CheckpointError(f"the checkpoint cannot be restored: {type(error).__name__}: {error}") from error
         _restore_callbacks(trainer, saved["trainer"].get("stateful_callbacks") or {})
         if self.is_ended:  # no update follows that would set the mode
@@ -174,6 +178,24 @@ def _restore_callbacks(trainer: Any, states: Mapping[str, Any]) -> None:
         for callback, state in zip(callbacks, saved if isinstance(saved, list) else [saved], strict=False):
             for attribute, value in state.get("attributes", {}).items():
                 setattr(callback, attribute, value)
+
+
+def _progress_problems(saved: object, own: Any) -> list[str]:
+    """Return the reasons why `saved` is not the state of a trainer whose present state is `own`."""
+    if not isinstance(saved, dict):
+        return ["trainer: it is not an object"]
+    fields = {field.name for field in dataclasses.fields(own)}
+    problems = [f"{name[:40]!r} is no field of a trainer's state" for name in sorted(saved.keys() - fields)]
+    problems += [f"{name} is missing" for name in ("epoch", "global_step", "max_steps") if name not in saved]
+    if (epoch := saved.get("epoch")) is not None and ((parsed := number(epoch)) is None or parsed < 0):
+        problems.append(f"epoch: {str(epoch)[:40]!r} is not a number of epochs")
+    problems += find_problems(saved, {"global_step": COUNT, "max_steps": COUNT})
+    problems += [
+        f"{name}: {str(value)[:40]!r} is not a {type(getattr(own, name)).__name__}"
+        for name, value in saved.items()
+        if isinstance(getattr(own, name, None), list | dict) and not isinstance(value, type(getattr(own, name)))
+    ]
+    return [f"trainer: {problem}" for problem in problems]
 
 
 def _cloned(value: Any) -> Any:

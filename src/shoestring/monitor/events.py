@@ -37,7 +37,10 @@ from types import TracebackType
 from typing import Any, Self
 
 from shoestring.checkpoint.files import close_quietly, is_disk_full
+from shoestring.errors import UsageError
+from shoestring.reading import COUNT, TEXT, Kind, find_problems, number, parse_json, read_lines
 from shoestring.system_errors import reason
+from shoestring.units import MIB
 
 Event = dict[str, Any]
 
@@ -45,6 +48,16 @@ _TAIL_BYTES = 1 << 20
 """More than any event: what is read of the end of a record to find the last one."""
 
 _REPEATABLE = ("progress", "evaluation", "save")
+_MAX_BYTES = 4096 * MIB
+"""The largest record that is read; a day of training writes some 80 MB."""
+_YEAR_3000 = 32_503_680_000
+_MAX_SECONDS = 1e10
+_REQUIRED = {
+    "event": TEXT,
+    "session": COUNT,
+    "time": Kind(name="a time in unix seconds", types=(int, float), low=0, high=_YEAR_3000),
+}
+_OPTIONAL = {"update": COUNT, "back_to": COUNT}
 
 
 class Events:
@@ -122,22 +135,31 @@ def append_stop(path: Path, **fields: Any) -> None:
                 record.emit("stop", **fields)
 
 
-def read(path: Path, offset: int = 0) -> Iterator[Event]:
-    """Yield the events at `path` in order, skipping incomplete lines; none if there is no file.
+def read(
+    path: Path, offset: int = 0, *, on_skipped: Callable[[int, str], object] = lambda _line, _reason: None
+) -> Iterator[Event]:
+    """Yield the events at `path` in order; none if there is no file. The first `offset` bytes are skipped.
 
-    The first `offset` bytes are skipped.
+    A line that is no event, such as an incomplete one, is skipped: `on_skipped(line, reason)` is called, where `line`
+    is counted from 1 after the first `offset` bytes.
+
+    Raises UsageError if the file cannot be read.
     """
-    if not path.exists():
-        return
-    with path.open("rb") as lines:
-        lines.seek(offset)
-        for line in lines:
+    try:
+        for position, line in enumerate(read_lines(path, follow=False, max_bytes=_MAX_BYTES, offset=offset), 1):
             try:
-                event = json.loads(line)
-            except ValueError:
-                continue
-            if _is_event(event):
+                event = _parse(line)
+            except ValueError as error:
+                on_skipped(position, str(error))
+            else:
                 yield event
+    except FileNotFoundError:
+        return
+    except (OSError, ValueError) as error:
+        raise UsageError(
+            f"{path} cannot be read: {error}",
+            hint="move it away: the run continues without the history of its earlier sessions",
+        ) from error
 
 
 def current(events: Iterable[Event]) -> list[Event]:
@@ -159,13 +181,23 @@ def current(events: Iterable[Event]) -> list[Event]:
     return current_events
 
 
-def _is_event(value: object) -> bool:
-    return (
-        isinstance(value, dict)
-        and isinstance(value.get("event"), str)
-        and isinstance(value.get("session"), int)
-        and isinstance(value.get("time"), int | float)
-    )
+def _parse(line: bytes | None) -> Event:
+    """Return the event in a line. Raises ValueError with the reason if there is none."""
+    if line is None:
+        raise ValueError("it is too long")
+    event = parse_json(line, strict=False)  # fast, because a record may have millions of lines
+    if not isinstance(event, dict):
+        raise ValueError("it is not a JSON object")
+    problems = [f"{name} is missing" for name in _REQUIRED if name not in event]
+    problems += find_problems(event, _REQUIRED | _OPTIONAL)
+    problems += [
+        f"{name}: {value} is not a duration"
+        for name, value in event.items()
+        if name.endswith("seconds") and abs(number(value) or 0.0) > _MAX_SECONDS
+    ]
+    if problems:
+        raise ValueError("; ".join(problems))
+    return event
 
 
 def _same_evaluation(old: Event, new: Event) -> bool:

@@ -1,9 +1,10 @@
 """The time of a run's sessions by cause, and the bottleneck of training, as pure functions of the run's events."""
 
-import math
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, Literal
+
+from shoestring.reading import number
 
 Cause = Literal["input", "launches", "arithmetic", "saving", "evaluating", "starting"]
 
@@ -137,6 +138,4 @@ def _sum(events: Iterable[Mapping[str, Any]], key: str) -> float:
 
 
 def _number(value: object) -> float:
-    if isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value):
-        return float(value)
-    return 0.0
+    return number(value) or 0.0

@@ -14,8 +14,10 @@ from typing import Any
 from shoestring import config
 from shoestring.errors import UsageError, nearest
 from shoestring.failures import recipe_errors
+from shoestring.reading import read_bytes
 from shoestring.recipe.options import LoadedRecipe, option_fields, own_fields, with_defaults
 from shoestring.settings import Settings
+from shoestring.units import MIB, bytes_text
 
 BUILT_IN = {
     "vqa": "shoestring.recipes.vqa:VQA",
@@ -25,6 +27,7 @@ BUILT_IN = {
     "cloud": "shoestring.recipes.cloud:Cloud",
 }
 
+_MAX_BYTES = 16 * MIB
 HUGGING_FACE = "hf:"
 """The prefix of a recipe that is made from a Hugging Face configuration."""
 
@@ -60,7 +63,8 @@ def find(reference: str | object) -> LoadedRecipe:
     path = Path(file).resolve()
     kind = _load_recipe_class(path, class_name)
     name = f"{path.name}:{class_name}" if class_name else path.name
-    return with_defaults(kind, name, path=path, digest=hashlib.sha256(path.read_bytes()).hexdigest())
+    content = read_bytes(path, follow=True, max_bytes=_MAX_BYTES)
+    return with_defaults(kind, name, path=path, digest=hashlib.sha256(content).hexdigest())
 
 
 def load(reference: str | object, options: Mapping[str, object]) -> LoadedRecipe:
@@ -142,6 +146,10 @@ def _find_hugging_face(source: str) -> LoadedRecipe:
 def _load_recipe_class(path: Path, class_name: str) -> type:
     if not path.is_file():
         raise UsageError(f"there is no file {path}", hint=f"the built-in recipes are {', '.join(BUILT_IN)}")
+    if path.stat().st_size > _MAX_BYTES:
+        raise UsageError(
+            f"{path} has {bytes_text(path.stat().st_size)}, more than a recipe of {bytes_text(_MAX_BYTES)}"
+        )
     name = f"shoestring_recipe_{hashlib.sha256(os.fsencode(path)).hexdigest()[:16]}"
     spec = importlib.util.spec_from_file_location(name, path)
     assert spec and spec.loader

@@ -7,7 +7,8 @@
 from collections.abc import Mapping
 from typing import Any
 
-from shoestring.report.values import metric_text, number
+from shoestring.reading import number
+from shoestring.report.values import metric_text
 from shoestring.streams import one_line
 
 BASELINE, ERROR = "majority_", "_error"

@@ -1,13 +1,15 @@
 """Lookup, validation and formatting of values from files that may lack them."""
 
 import json
-import math
 from datetime import UTC, datetime
 from typing import Any
 
+from shoestring.reading import number
 from shoestring.units import bytes_text, count_text, seconds_text
 
 UNKNOWN = "\N{EN DASH}"
+_YEAR_10000 = 253_402_300_800
+"""The first second, in unix time, that a datetime cannot represent."""
 
 
 def lookup(data: object, *keys: str) -> Any:
@@ -17,13 +19,6 @@ def lookup(data: object, *keys: str) -> Any:
             return None
         data = data.get(key)
     return data
-
-
-def number(value: object) -> float | None:
-    """Return `value` as a float if it is a finite number and not a bool, and `None` otherwise."""
-    if isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value):
-        return float(value)
-    return None
 
 
 def numbers(data: object) -> dict[str, float]:
@@ -74,7 +69,9 @@ def share(part: object, whole: object) -> str:
 def timestamp(value: object) -> str:
     """Format a time (unix seconds) in UTC, to the minute."""
     parsed = number(value)
-    return UNKNOWN if parsed is None else datetime.fromtimestamp(parsed, UTC).strftime("%Y-%m-%d %H:%M UTC")
+    if parsed is None or not 0 <= parsed < _YEAR_10000:
+        return UNKNOWN
+    return datetime.fromtimestamp(parsed, UTC).strftime("%Y-%m-%d %H:%M UTC")
 
 
 def value_text(name: str, value: object) -> str:

@@ -5,11 +5,12 @@ the start of the next session shows how much of it was lost.
 """
 
 import dataclasses
-import math
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from itertools import pairwise
 from typing import Any
+
+from shoestring.reading import number
 
 Event = dict[str, Any]
 
@@ -149,7 +150,4 @@ def _sum(events: Iterable[Event], key: str, kind: str | None = None) -> float:
 
 def _number(event: Mapping[str, Any], key: str) -> float:
     """Return a finite number of an event; 0 if it has none under this key."""
-    value = event.get(key)
-    if isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value):
-        return float(value)
-    return 0.0
+    return number(event.get(key)) or 0.0

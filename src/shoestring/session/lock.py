@@ -3,6 +3,7 @@
 import errno
 import fcntl
 import os
+import stat
 import tempfile
 import time
 from collections.abc import Iterator
@@ -12,12 +13,15 @@ from pathlib import Path
 
 from shoestring.checkpoint.files import close_quietly, replace
 from shoestring.errors import UsageError
+from shoestring.reading import read_bytes
 from shoestring.system_errors import explaining
 
 _NO_LOCK_SUPPORT_ERRORS = {errno.ENOLCK, errno.ENOSYS, errno.EOPNOTSUPP, errno.EINVAL}
 
 _WAIT_SECONDS = 10.0
 """How long a process that is about to end is waited for: it may have to release tens of gigabytes."""
+_MAX_HOLDER_BYTES = 4096
+_MAX_TIME = 253_402_300_799  # the end of the year 9999
 
 _descriptors: set[int] = set()
 """Descriptors of locks. A forked child inherits them and would hold the lock after this process has died."""
@@ -46,12 +50,12 @@ def locked(run: Path) -> Iterator[None]:
     Raises UsageError naming the holder if another process has the lock.
     """
     with explaining(f"{run} cannot be locked", ", then train again"):
-        descriptor = os.open(run / "lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+        descriptor = _open_lock(run / "lock")
     lock_file = run / ".lock"
     without_locks = False
     try:
         with explaining(f"{run / 'lock'} cannot be read", ", then train again"):
-            holder = _read_holder(descriptor)
+            holder = _read_content(descriptor)
         try:
             _lock(run, descriptor)
         except OSError as error:
@@ -85,14 +89,35 @@ def _lock(run: Path, descriptor: int) -> None:
         try:
             return fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError as error:
-            holder = _read_holder(descriptor)
+            holder = _read_content(descriptor)
             if time.monotonic() > give_up_at or not _has_lost_its_parent(holder):
                 raise _locked_error(run, holder, "wait for it, stop it, or give another --run") from error
         time.sleep(0.05)
 
 
-def _read_holder(descriptor: int) -> str:
+def _read_content(descriptor: int) -> str:
     return os.pread(descriptor, 200, 0).decode(errors="replace").strip()
+
+
+def _open_lock(path: Path) -> int:
+    """Open or create the file that is locked. Raises UsageError if it is not a regular file: a pipe would block."""
+    try:
+        descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NONBLOCK, 0o644)
+    except IsADirectoryError as error:
+        raise UsageError(f"{path} is a directory, not a lock", hint=f"remove {path}") from error
+    if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+        os.close(descriptor)
+        raise UsageError(f"{path} is not a regular file, so it cannot be locked", hint=f"remove {path}")
+    return descriptor
+
+
+def _read_holder(lock_file: Path) -> str:
+    try:
+        return read_bytes(lock_file, follow=False, max_bytes=_MAX_HOLDER_BYTES).decode(errors="replace").strip()
+    except FileNotFoundError:
+        return ""  # its holder has just released it
+    except ValueError as error:
+        raise UsageError(f"{lock_file} cannot be read: {error}", hint=f"remove {lock_file}") from error
 
 
 def _create_lock_file(run: Path, lock_file: Path, holder: str) -> None:
@@ -103,7 +128,7 @@ def _create_lock_file(run: Path, lock_file: Path, holder: str) -> None:
         try:
             descriptor = os.open(lock_file, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o644)
         except FileExistsError as error:
-            holder = lock_file.read_text(errors="replace")[:200].strip()
+            holder = _read_holder(lock_file)
             if not _is_dead(holder):
                 raise _locked_error(
                     run, holder, f"wait for it or stop it; if it no longer runs, remove {lock_file}"
@@ -137,7 +162,7 @@ def _locked_error(run: Path, holder: str, hint: str) -> UsageError:
 def _describe(holder: str) -> str:
     """Return the holder's name for a message, with its start time in UTC."""
     name, _, started = holder.partition("\n")[0].partition(", begun ")
-    if not started.isdecimal():
+    if not started.isdecimal() or int(started) > _MAX_TIME:
         return holder or "unknown"
     return f"{name}, started at {datetime.fromtimestamp(int(started), UTC):%Y-%m-%d %H:%M:%S} UTC"
 
@@ -157,7 +182,7 @@ def _start_time(pid: int) -> int:
 
     try:
         return int(psutil.Process(pid).create_time())
-    except psutil.Error:
+    except (psutil.Error, OverflowError):  # a number that cannot be the id of a process
         return 0
 
 

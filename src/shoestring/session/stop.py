@@ -7,12 +7,12 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
-from shoestring.errors import ShoestringError
+from shoestring.errors import Interruption, ShoestringError
 from shoestring.session.deadline import Deadline
 from shoestring.session.signals import StopSignals
 
 
-class SessionOver(BaseException):
+class SessionOver(Interruption):
     """Raised when it is time to stop, by loops that cannot return early, such as an evaluation in progress.
 
     If the work would not fit into any later session either, `error` is set; it is raised after the state is saved.

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import json
 import shlex
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -14,6 +13,7 @@ from shoestring import config
 from shoestring.checkpoint.files import json_text, write_json
 from shoestring.checkpoint.reserved import replace_text, reserve
 from shoestring.errors import UsageError
+from shoestring.reading import COUNT, OBJECT, TEXT, Kind, find_problems, number, read_json
 from shoestring.recipe.finding import choose, find
 from shoestring.recipe.options import LoadedRecipe
 from shoestring.session.outcome import Outcome
@@ -22,6 +22,15 @@ from shoestring.units import KIB
 
 _COPY_AGAIN = "copy the run again from its source"
 _REASON_BYTES = 16 * KIB  # for the reason why a session ended
+_PLAN_KINDS = {"recipe": TEXT, "reference": TEXT, "digest": TEXT, "options": OBJECT, "plan": OBJECT, "settings": OBJECT}
+_STATE_KINDS = {
+    "status": TEXT,
+    "update": COUNT,
+    "total_updates": COUNT,
+    "reason": TEXT,
+    "next": TEXT,
+    "metrics": OBJECT,
+}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -59,18 +68,24 @@ class StoredPlan:
         values = _read_object(file)
         if values is None:
             return None
-        types = {"recipe": str, "reference": str, "digest": str, "options": dict, "plan": dict, "settings": dict}
-        _require_types(file, values, types)
-        return cls(**{name: values[name] for name in types if name in values})
+        _require_kinds(file, values, _PLAN_KINDS)
+        return cls(**{name: values[name] for name in _PLAN_KINDS if name in values})
 
     def write(self, file: Path) -> None:
         write_json(file, {name: value for name, value in vars(self).items() if value is not None})
 
     @property
     def planned_memory(self) -> Mapping[str, Any]:
-        """The planned memory as in `Plan.json()`; empty if there is none."""
+        """The planned memory as in `Plan.json()`, with the parts that have a name and a size; empty without a plan."""
         memory = (self.plan or {}).get("memory")
-        return memory if isinstance(memory, dict) else {}
+        if not isinstance(memory, dict):
+            return {}
+        settings, parts = memory.get("settings"), memory.get("parts")
+        return {
+            **memory,
+            "settings": settings if isinstance(settings, dict) else {},
+            "parts": [part for part in (parts if isinstance(parts, list) else []) if _is_memory_part(part)],
+        }
 
     def reopen(self, file: Path, values: Mapping[str, object], recipe: str | object | None = None) -> Reopened:
         """Load the run's recipe and settings, both as stored and with `values` set.
@@ -89,9 +104,15 @@ class StoredPlan:
                 f"{file.parent} is a run of {self.recipe}, not of {name}",
                 hint="give another --run, or the recipe that the run was started with",
             )
-        stored_recipe, _ = choose(recipe, self.options)
+        try:
+            (stored_recipe, _), settings = choose(recipe, self.options), Settings.from_json(self.plan["settings"])
+        except UsageError as error:
+            raise UsageError(
+                f"{file} does not fit the recipe {self.recipe}: {error.message}",
+                problems=error.problems,
+                hint=f"{_COPY_AGAIN}; if the recipe's options have changed since the run started, change them back",
+            ) from error
         loaded, chosen = choose(recipe, {**self.options, **values})
-        settings = Settings.from_json(self.plan["settings"])
         return Reopened(
             loaded=loaded,
             settings=settings.replace(**{name: getattr(chosen, name) for name in values if hasattr(chosen, name)}),
@@ -151,9 +172,10 @@ class StoredState:
         values = _read_object(file)
         if values is None:
             return None
-        types = {attribute.name: type(attribute.default) for attribute in dataclasses.fields(cls)} | {"metrics": dict}
-        _require_types(file, values, types)
-        return cls(**{name: values[name] for name in types if name in values})
+        _require_kinds(file, values, _STATE_KINDS)
+        metrics = values.get("metrics", {})
+        _require_kinds(file, metrics, dict.fromkeys(metrics, OBJECT))
+        return cls(**{name: values[name] for name in _STATE_KINDS if name in values})
 
     def write(self, file: Path) -> None:
         write_json(file, dataclasses.asdict(self))
@@ -181,9 +203,13 @@ def resume_command(recipe: str, run: Path, target: str = "local") -> str:
     return shlex.join(["shoestring", "train", recipe, "--run", str(run), *options])
 
 
+def _is_memory_part(part: object) -> bool:
+    return isinstance(part, dict) and isinstance(part.get("name"), str) and number(part.get("bytes")) is not None
+
+
 def _read_object(file: Path) -> dict[str, Any] | None:
     try:
-        value = json.loads(file.read_text(encoding="utf-8"))
+        value = read_json(file, paths=True)
     except FileNotFoundError:
         return None
     except (OSError, ValueError) as error:
@@ -193,12 +219,7 @@ def _read_object(file: Path) -> dict[str, Any] | None:
     return value
 
 
-def _require_types(file: Path, values: Mapping[str, Any], types: Mapping[str, type]) -> None:
-    """Raise UsageError naming every present value that has another type."""
-    problems = [
-        f"{name}: {str(values[name])[:40]!r} is not of type {expected.__name__}"
-        for name, expected in types.items()
-        if name in values and (not isinstance(values[name], expected) or isinstance(values[name], bool))
-    ]
-    if problems:
+def _require_kinds(file: Path, values: Mapping[str, Any], kinds: Mapping[str, Kind]) -> None:
+    """Raise UsageError naming every present value that is of another kind."""
+    if problems := find_problems(values, kinds):
         raise UsageError(f"{file} is damaged", problems=problems, hint=_COPY_AGAIN)

@@ -90,8 +90,8 @@ def _wait(child: int, watched_signals: set[signal.Signals], kill_at: float | Non
     while True:
         left = _LONGEST_WAIT_SECONDS if kill_at is None else kill_at - time.monotonic()
         received = signal.sigtimedwait(watched_signals, min(max(0.0, left), _LONGEST_WAIT_SECONDS))
-        ended, status = os.waitpid(child, os.WNOHANG)
-        if ended:
+        reaped_child, status = os.waitpid(child, os.WNOHANG)
+        if reaped_child:
             return ProcessEnd(status=os.waitstatus_to_exitcode(status))
         if received and received.si_signo != signal.SIGCHLD:
             os.kill(child, received.si_signo)

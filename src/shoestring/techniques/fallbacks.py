@@ -53,7 +53,7 @@ class Sizes:
         if not isinstance(saved, Mapping) or saved.get("asked", self.requested) != self.requested:
             return self
         micro_batch, saved_evaluation = saved.get("micro_batch"), saved.get("evaluation_batch")
-        if not isinstance(saved_evaluation, int) or saved_evaluation <= 0:
+        if type(saved_evaluation) is not int or saved_evaluation <= 0:
             saved_evaluation = None
         evaluation_sizes = [size for size in (self.evaluation_batch, saved_evaluation) if size]
         return dataclasses.replace(
@@ -65,7 +65,7 @@ class Sizes:
         )
 
     def _is_size(self, value: object) -> TypeGuard[int]:
-        return isinstance(value, int) and 0 < value <= self.micro_batch
+        return type(value) is int and 0 < value <= self.micro_batch
 
 
 @dataclass(frozen=True, kw_only=True)

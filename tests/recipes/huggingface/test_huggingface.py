@@ -14,6 +14,7 @@ from shoestring.errors import UsageError
 from shoestring.hardware.catalog import DEVICES
 from shoestring.recipe.finding import find, load
 from shoestring.recipe.options import LoadedRecipe
+from shoestring.recipes.huggingface import configuration
 from shoestring.settings import Settings
 from shoestring.techniques import adapt, checkpointing
 from shoestring.trace import Tracer
@@ -202,3 +203,28 @@ def test_bitsandbytes_states_take_one_byte_per_value(llama):
     )
     assert 0.25 * whole < small < 0.3 * whole
     assert paged <= small
+
+
+@pytest.mark.parametrize(
+    ("changes", "problem"),
+    [
+        ({"num_hidden_layers": 10**5}, "num_hidden_layers=100000: must be from 1 to 1000"),
+        ({"num_hidden_layers": 0}, "num_hidden_layers=0: must be from 1"),
+        ({"vocab_size": 10**9}, "vocab_size=1000000000: must be from 1 to 16777216"),
+        ({"hidden_size": -1}, "hidden_size=-1: must be from 1"),
+        ({"num_attention_heads": 10**30}, "num_attention_heads=1000"),
+        ({"num_local_experts": 10**9}, "num_local_experts=1000000000: must be from 0 to 4096"),
+        ({"hidden_size": "x"}, "'hidden_size' expected int, got str"),
+        ({"rope_scaling": "x"}, "rope_parameters"),
+    ],
+)
+def test_sizes_that_no_model_has_are_refused_with_their_bounds(tmp_path, changes, problem):
+    with pytest.raises(UsageError, match=problem):
+        configuration.read(str(tiny.write(tmp_path, {**tiny.LLAMA, **changes})))
+
+
+def test_fields_of_own_names_have_the_same_bounds_and_infinity_is_a_time(tmp_path):
+    gpt2 = {"model_type": "gpt2", "n_layer": 0, "n_head": 2, "n_embd": 64, "vocab_size": 100}
+    with pytest.raises(UsageError, match="n_layer=0: must be from 1"):
+        configuration.read(str(tiny.write(tmp_path, gpt2)))
+    assert configuration.read(str(tiny.write(tmp_path, {**tiny.LLAMA, "time_limit": [0.0, float("inf")]})))

@@ -34,6 +34,10 @@ BAD = {
     json.dumps(make_row(0, reasoning_type=["CAUSAL"])): "reasoning_type",
     json.dumps(make_row(0, reasoning_weight=float("nan"))): "reasoning_weight nan",
     json.dumps(make_row(0, reasoning_weight=True)): "reasoning_weight True",
+    json.dumps(make_row(0, reasoning_weight=1e300)): "reasoning_weight 1e+300",
+    json.dumps(make_row(0, reasoning_weight=10**400)): "is too large",
+    json.dumps(make_row(0, teacher_answer="\ud800")): "half a character",
+    "[" * 100_000: "nested too deeply",
     json.dumps(make_row(0, teacher_reasoning="<answer>")): "a tag or a < in teacher_reasoning",
     json.dumps(make_row(0, image_path="images/99.png")): "there is no image",
     json.dumps(make_row(0, image_path="images/broken.png")): "cannot be read",
@@ -57,20 +61,20 @@ def folder(tmp_path: Path) -> Path:
 
 
 def test_all_bad_rows_are_reported(folder: Path) -> None:
-    with pytest.raises(DataError, match="15 of 16 rows") as refused:
+    with pytest.raises(DataError, match="19 of 20 rows") as refused:
         teacher.read(folder, None, BadRows("refuse"))
     file = folder / "teacher_outputs.jsonl"
     for line, (problem, reason) in enumerate(
         zip(refused.value.problems, [*BAD.values(), "no JSON"], strict=True), start=2
     ):
-        assert problem.startswith(f"{file}, line {line + (line == 16)}: ") and reason in problem, (problem, reason)
+        assert problem.startswith(f"{file}, line {line + (line == 20)}: ") and reason in problem, (problem, reason)
     assert "on_bad_rows=skip" in (refused.value.hint or "")
 
 
 def test_bad_rows_are_skipped_and_counted(folder: Path) -> None:
     bad_rows = BadRows("skip")
     assert len(teacher.read(folder, None, bad_rows)) == 1
-    assert "15 of 16 rows cannot be used and were skipped" in bad_rows.notes[0]
+    assert "19 of 20 rows cannot be used and were skipped" in bad_rows.notes[0]
 
 
 def test_images_may_be_in_another_folder(folder: Path) -> None:

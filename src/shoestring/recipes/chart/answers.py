@@ -11,10 +11,11 @@ second step
 
 from __future__ import annotations
 
-import json
 import math
 import re
 from typing import Any
+
+from shoestring.reading import parse_json
 
 TOLERANCE = 0.05
 """The largest relative error of a correct number (ChartQA's relaxed accuracy: Masry et al., 2022)."""
@@ -36,7 +37,7 @@ def parse_table(completion: str) -> dict[str, Any] | None:
     None where there is no JSON object.
     """
     try:
-        value = json.loads(parse_tag(completion, "table") or "")
+        value = parse_json(parse_tag(completion, "table") or "", strict=False)
     except ValueError:
         return None
     return value if isinstance(value, dict) else None

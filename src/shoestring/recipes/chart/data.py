@@ -7,12 +7,12 @@ also have `chart_type`, `table` ({"columns": [...], "rows": [[...], ...]}) and `
 from __future__ import annotations
 
 import functools
-import json
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from shoestring.errors import UsageError
+from shoestring.errors import DataError, UsageError
+from shoestring.reading import TEXT_BYTES, read_json, reason
 from shoestring.recipes.chart.synthetic import draw_chart, make_chart
 from shoestring.recipes.rows import BadRows, OnBadRows
 
@@ -67,13 +67,15 @@ class Charts:
 @functools.lru_cache(maxsize=64)
 def _load_image(path: Path | None, number: int | None, size: tuple[int, int]) -> Image:
     """Load or draw an image. It is cached because TRL requests a row once for each of its completions."""
-    from PIL import Image as Pillow
+    from shoestring.recipes.images import open_image
 
     if path is None:
         assert number is not None
         return draw_chart(make_chart(number), size)
-    with Pillow.open(path) as image:
-        return image.convert("RGB").resize(size)
+    try:
+        return open_image(path).resize(size)
+    except ValueError as error:
+        raise DataError(str(error), hint="correct or remove its row; images are decoded when they are used") from error
 
 
 def make_synthetic_parts(size: tuple[int, int]) -> dict[str, Charts]:
@@ -96,9 +98,9 @@ def read_parts(folder: Path, size: tuple[int, int], on_bad_rows: OnBadRows) -> d
     """
     file = _find_json_file(folder)
     try:
-        values = json.loads(file.read_text(encoding="utf-8"))
+        values = read_json(file, follow=True, max_bytes=TEXT_BYTES, strict=False)
     except (OSError, ValueError) as error:
-        raise UsageError(f"{file} cannot be read: {error}") from error
+        raise UsageError(f"{file} cannot be read: {reason(error)}") from error
     if not isinstance(values, list):
         raise UsageError(
             f"{file} contains no JSON list", hint='expected: [{"imgname": ..., "query": ..., "label": ...}, ...]'
@@ -106,11 +108,11 @@ def read_parts(folder: Path, size: tuple[int, int], on_bad_rows: OnBadRows) -> d
     problems = BadRows(on_bad_rows)
     rows = []
     for number, value in enumerate(values, start=1):
-        chart, reason = _parse_row(value, folder / "png")
+        chart, problem = _parse_row(value, folder / "png")
         if chart:
             rows.append(chart)
         else:
-            problems.report(file, number, reason)
+            problems.report(file, number, problem)
     problems.finish(len(values))
     first, second = round(len(rows) * (1 - VALIDATION - TEST)), round(len(rows) * (1 - TEST))
     parts = {"train": rows[:first], "validation": rows[first:second], "test": rows[second:]}
@@ -129,20 +131,29 @@ def _find_json_file(folder: Path) -> Path:
 
 def _parse_row(row: Any, images: Path) -> tuple[Chart | None, str]:
     """Return the chart of a row and "", or None and the reason why the row cannot be used."""
-    from PIL import Image as Pillow
+    from shoestring.recipes.images import verify_image
 
     if not isinstance(row, dict):
         return None, "is not a JSON object"
     missing = [name for name in ("imgname", "query", "label") if not str(row.get(name) or "").strip()]
     if missing:
         return None, f"has no {', '.join(missing)}"
+    if not _is_table(row.get("table")):
+        return None, 'its table is not {"columns": [...], "rows": [[...], ...]}'
     path = images / str(row["imgname"])
-    if path.resolve().parent != images.resolve():
-        return None, f"its image {row['imgname']!r} is not in {images}"
     try:
-        with Pillow.open(path) as image:
-            image.verify()
-    except (OSError, SyntaxError, ValueError) as error:
+        if path.resolve().parent != images.resolve():
+            return None, f"its image {row['imgname']!r} is not in {images}"
+        verify_image(path)
+    except (OSError, ValueError, RuntimeError) as error:  # also a null byte in the path, or a cycle of links
         return None, f"its image cannot be read: {error}"
     annotations = {name: row[name] for name in ANNOTATIONS if row.get(name) is not None}
     return Chart(query=str(row["query"]), annotations={**annotations, "label": str(row["label"])}, path=path), ""
+
+
+def _is_table(value: object) -> bool:
+    """Return whether `value` is a table's columns and rows, or None."""
+    if value is None:
+        return True
+    columns, rows = (value.get(name) for name in ("columns", "rows")) if isinstance(value, dict) else (None, None)
+    return isinstance(columns, list) and isinstance(rows, list) and all(isinstance(row, list) for row in rows)

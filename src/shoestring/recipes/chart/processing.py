@@ -8,6 +8,8 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+from shoestring.errors import UsageError
+from shoestring.reading import require_regular_files
 from shoestring.recipes.chart.data import INSTRUCTION, Charts
 
 SPECIAL_TOKENS = (
@@ -83,8 +85,18 @@ def train_tokenizer(charts: Charts, vocabulary: int) -> Any:
 
 
 def load_tokenizer(source: Path | str) -> Any:
-    """Load the tokenizer of pretrained weights from a folder or, by name, from the hub."""
+    """Load the tokenizer of pretrained weights from a folder or, by name, from the hub.
+
+    Raises UsageError if it cannot be read.
+    """
     from transformers import AutoTokenizer
 
     auto_tokenizer: Any = AutoTokenizer
-    return auto_tokenizer.from_pretrained(source, local_files_only=Path(source).exists(), padding_side="left")
+    try:
+        require_regular_files(Path(source))
+        return auto_tokenizer.from_pretrained(source, local_files_only=Path(source).exists(), padding_side="left")
+    except Exception as error:  # the library for tokenizers raises just that
+        raise UsageError(
+            f"weights_from={source} cannot be read: {' '.join(str(error).split())[:200]}",
+            hint="give a folder with config.json, model.safetensors and the tokenizer's files",
+        ) from error

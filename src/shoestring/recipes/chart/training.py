@@ -198,16 +198,15 @@ def _load_pretrained(options: Options) -> tuple[Any, Any]:
             load_in_4bit=True, bnb_4bit_quant_type="nf4", bnb_4bit_compute_dtype=DTYPES[options.weights]
         )
     }
-    return (
-        auto_model.from_pretrained(
-            source,
-            dtype=DTYPES[options.weights],
-            use_safetensors=True,
-            trust_remote_code=False,
-            **(quantization if options.quantization == "nf4" else {}),
-        ),
-        load_tokenizer(source),
+    tokenizer = load_tokenizer(source)
+    model = auto_model.from_pretrained(
+        source,
+        dtype=DTYPES[options.weights],
+        use_safetensors=True,
+        trust_remote_code=False,
+        **(quantization if options.quantization == "nf4" else {}),
     )
+    return model, tokenizer
 
 
 def _build_random(options: Options, charts: Charts) -> tuple[Any, Any]:

@@ -6,6 +6,8 @@ as well. Neither library reads anything but the given file.
 
 import struct
 import zlib
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -13,8 +15,12 @@ import numpy as np
 import tifffile
 from numpy.typing import NDArray
 
+from shoestring.reading import open_binary, reason
+from shoestring.units import MIB
+
 MAX_SIDE = 4096
 """Largest side in pixels: a header that claims more would allocate memory for pixels that the file cannot contain."""
+MAX_BYTES = 4096 * MIB
 TYPES = ("uint8", "uint16", "int16", "uint32", "int32", "float32", "float64")
 
 # Exceptions of tifffile and its codecs for files that are truncated or not TIFF at all.
@@ -30,11 +36,8 @@ def read_size(path: Path, bands: int) -> tuple[int, int]:
 
     Raises UnusableImageError if the number of bands differs from `bands` or the file is shorter than its pixels.
     """
-    with _open(path) as file:
-        try:
-            return _validated_size(file, bands)
-        except _UNREADABLE as error:
-            raise UnusableImageError(f"cannot be read: {error}") from error
+    with _opened(path) as file:
+        return _validated_size(file, bands)
 
 
 def read_pixels(path: Path, bands: int) -> NDArray[np.generic]:
@@ -42,13 +45,10 @@ def read_pixels(path: Path, bands: int) -> NDArray[np.generic]:
 
     Raises UnusableImageError as `read_size` does, and if a value is not finite.
     """
-    with _open(path) as file:
-        try:
-            _validated_size(file, bands)
-            page: Any = file.pages[0]
-            pixels: NDArray[np.generic] = page.asarray()
-        except _UNREADABLE as error:
-            raise UnusableImageError(f"cannot be read: {error}") from error
+    with _opened(path) as file:
+        _validated_size(file, bands)
+        page: Any = file.pages[0]
+        pixels: NDArray[np.generic] = page.asarray()
         bands_last = page.axes == "YXS"
     if bands_last:
         pixels = np.moveaxis(pixels, -1, 0)
@@ -57,12 +57,14 @@ def read_pixels(path: Path, bands: int) -> NDArray[np.generic]:
     return pixels
 
 
-def _open(path: Path) -> tifffile.TiffFile:
+@contextmanager
+def _opened(path: Path) -> Iterator[tifffile.TiffFile]:
     try:
-        return tifffile.TiffFile(path)
+        with open_binary(path, max_bytes=MAX_BYTES) as data, tifffile.TiffFile(data) as file:
+            yield file
     except _UNREADABLE as error:
-        reason = error.strerror if isinstance(error, OSError) and error.strerror else error
-        raise UnusableImageError(f"cannot be read: {reason}") from error
+        cause = reason(error) if isinstance(error, OSError) else error
+        raise UnusableImageError(f"cannot be read: {cause}") from error
 
 
 def _validated_size(file: Any, bands: int) -> tuple[int, int]:

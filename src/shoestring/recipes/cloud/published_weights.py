@@ -8,11 +8,12 @@ import re
 from pathlib import Path
 
 import safetensors.torch
-from safetensors import SafetensorError
 from torch import nn
 
 from shoestring.checkpoint.compatibility import state_mismatches
+from shoestring.checkpoint.mapped import READ_ERRORS
 from shoestring.errors import CheckpointError
+from shoestring.reading import open_binary
 
 CONVERSION_HINT = "docs/data.md has the command that converts a published CR_net.pth to safetensors"
 _LAYER = r"RDBs\.(\d+)\.convs\.(\d+)"
@@ -48,8 +49,9 @@ def load_published(file: Path, model: nn.Module) -> None:
     Raises CheckpointError if the file cannot be read or belongs to another model; the model is unchanged then.
     """
     try:
-        published = safetensors.torch.load_file(file)
-    except (OSError, SafetensorError) as error:
+        with open_binary(file, max_bytes=None):  # a regular file: a pipe would block
+            published = safetensors.torch.load_file(file)
+    except READ_ERRORS as error:
         raise CheckpointError(f"{file} cannot be loaded: {error}", hint=CONVERSION_HINT) from error
     weights = {translate_name(name): value for name, value in published.items() if not name.endswith(_DERIVED)}
     if problems := state_mismatches(weights, model.state_dict(), dtypes=False):

@@ -10,6 +10,7 @@ from collections.abc import Iterator
 from pathlib import Path, PurePosixPath
 
 from shoestring.errors import DataError
+from shoestring.reading import open_table
 from shoestring.recipes.cloud.triplets import PARTS, Listing, Triplet
 from shoestring.recipes.rows import BadRows
 
@@ -41,12 +42,12 @@ def read(file: Path, root: Path, bad_rows: BadRows) -> Listing:
 def _read_rows(file: Path) -> Iterator[tuple[int, list[str]]]:
     """Yield the line number and the fields of each row that is not empty."""
     try:
-        with file.open(encoding="utf-8-sig", newline="") as text:
+        with open_table(file) as text:
             reader = csv.reader(text)
             for row in reader:
                 if row:
                     yield reader.line_num, [field.strip() for field in row]
-    except (OSError, UnicodeDecodeError, csv.Error) as error:
+    except (OSError, ValueError, csv.Error) as error:
         raise DataError(f"{file} cannot be read: {error}", hint="use a data.csv in UTF-8") from error
 
 

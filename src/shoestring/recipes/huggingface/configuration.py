@@ -2,20 +2,40 @@
 
 from __future__ import annotations
 
-import json
+import re
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
 import transformers
 
 from shoestring.errors import UsageError
+from shoestring.reading import read_json
+
+_POSITIVE = frozenset(
+    {
+        *("num_hidden_layers", "hidden_size", "intermediate_size", "vocab_size"),
+        *("num_attention_heads", "num_key_value_heads", "head_dim"),
+    }
+)
+"""The sizes of every model that are at least 1, by transformers' common names."""
+
+_BOUNDS = (
+    (re.compile(r"layers?$|depths?$|blocks?$"), 0, 1000),
+    (re.compile(r"experts?$"), 0, 4096),
+    (re.compile(r"size$|dims?$|embd$|heads?$|^d_|vocab|width$|rank$|channels$|inner$"), -1, 2**24),
+    (re.compile(r"positions?$|position_embeddings$"), -1, 2**31),
+    (re.compile(""), -(2**53), 2**53),
+)
+"""Names of fields, with their least and their largest value: some ten times that of any published model. The first name
+that matches decides; -1 may stand for none."""
 
 
 def read(source: str) -> Any:
     """Return the configuration as an object of transformers.
 
-    Raises UsageError for an invalid file, a model type that this transformers does not support, and a name on the hub
-    that cannot be loaded.
+    Raises UsageError for an invalid file, a model type that this transformers does not support, a name on the hub that
+    cannot be loaded, and sizes that no model has.
     """
     path = Path(source)
     if path.is_dir():
@@ -23,17 +43,19 @@ def read(source: str) -> Any:
     if path.suffix == ".json":
         return _read_file(path)
     try:
-        return transformers.AutoConfig.from_pretrained(source, trust_remote_code=False)
+        configuration = transformers.AutoConfig.from_pretrained(source, trust_remote_code=False)
     except (OSError, ValueError) as error:
         raise UsageError(
             f"the configuration of hf:{source} cannot be loaded: {str(error).splitlines()[0]}",
             hint="give the path of its config.json: hf:path/to/config.json",
         ) from error
+    require_sizes(f"hf:{source}", configuration.to_dict(), type(configuration))
+    return configuration
 
 
 def _read_file(path: Path) -> Any:
     try:
-        values = json.loads(path.read_text(encoding="utf-8"))
+        values = read_json(path, follow=True, strict=False)
     except (OSError, ValueError) as error:
         raise UsageError(
             f"{path} is no model configuration: {error}", hint="give the path of a model's config.json"
@@ -44,13 +66,46 @@ def _read_file(path: Path) -> Any:
             f"{path} has the model_type {model_type!r}, which transformers {transformers.__version__} does not support",
             hint="install a newer transformers; code that is distributed with a model is never run",
         )
-    return transformers.CONFIG_MAPPING[model_type].from_dict(values)
+    kind = transformers.CONFIG_MAPPING[model_type]
+    require_sizes(str(path), values, kind)
+    try:
+        return kind.from_dict(values)
+    except Exception as error:
+        raise UsageError(
+            f"{path} is no configuration of {model_type}: {' '.join(str(error).split())}",
+            hint="correct the field that it names",
+        ) from error
+
+
+def require_sizes(source: str, values: Mapping[str, Any], kind: Any) -> None:
+    """Raise UsageError that lists every size beyond its bounds: building its model would take hours or all memory."""
+    common_names = {own: common for common, own in getattr(kind, "attribute_map", {}).items()}
+    if problems := list(_size_problems(values, common_names)):
+        raise UsageError(f"{source} is not the configuration of a model", problems=problems[:20])
+
+
+def _size_problems(values: Mapping[str, Any], common_names: Mapping[str, str], prefix: str = "") -> Iterator[str]:
+    for name, value in values.items():
+        if isinstance(value, dict):
+            yield from _size_problems(value, common_names, f"{prefix}{name}.")
+            continue
+        low, high = next((low, high) for pattern, low, high in _BOUNDS if pattern.search(str(name)))
+        low = 1 if common_names.get(name, name) in _POSITIVE else low
+        sizes = [size for size in (value if isinstance(value, list) else [value]) if _is_number(size)]
+        if outside := [size for size in sizes if not low <= size <= high]:
+            yield f"{prefix}{name}={str(outside[0])[:40]}: must be from {low} to {high}"
+
+
+def _is_number(value: object) -> bool:
+    """Return whether `value` is a number that bounds apply to; some configurations contain infinity as a time."""
+    return isinstance(value, int | float) and not isinstance(value, bool) and abs(value) != float("inf")
 
 
 def find_model_class(configuration: Any) -> Any:
     """Return the model class that `architectures` names, by default that of a causal language model."""
-    for name in configuration.architectures or ():
-        model_class = getattr(transformers, name, None)
-        if model_class is not None:
+    names = configuration.architectures
+    for name in names if isinstance(names, list) else ():
+        model_class = getattr(transformers, name, None) if isinstance(name, str) else None
+        if isinstance(model_class, type) and issubclass(model_class, transformers.PreTrainedModel):
             return model_class
     return transformers.AutoModelForCausalLM

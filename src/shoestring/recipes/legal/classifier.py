@@ -1,11 +1,15 @@
 """BERT with a linear head on its pooled first token."""
 
+from pathlib import Path
 from typing import Any, TypeAlias
 
+from safetensors import SafetensorError
 from torch import Tensor, nn
 from transformers import BertConfig, BertModel
 
 from shoestring.errors import UsageError
+from shoestring.reading import require_regular_files
+from shoestring.recipes.huggingface.configuration import require_sizes
 
 Batch: TypeAlias = tuple[Tensor, Tensor, Tensor]
 """Token ids and mask (n, length) int64, roles (n,) int64."""
@@ -46,7 +50,9 @@ def build_classifier(size: str, roles: int, encoder: str | None, *, download: bo
     if encoder is None:
         return RoleClassifier(BertConfig(**SIZES[size]), roles=roles)
     try:
+        require_regular_files(Path(encoder))
         config = BertConfig.from_pretrained(encoder, local_files_only=not download)
+        require_sizes(f"encoder={encoder}", config.to_dict(), BertConfig)
         model = RoleClassifier(config, roles=roles)
         # An estimate needs the shape alone; its tensors have no memory for weights.
         if not model.head.weight.is_meta:
@@ -54,9 +60,9 @@ def build_classifier(size: str, roles: int, encoder: str | None, *, download: bo
                 encoder, config=config, use_safetensors=True, local_files_only=not download
             )
             model.encoder.load_state_dict(source.state_dict())
-    except (OSError, ValueError) as error:
+    except (OSError, ValueError, TypeError, LookupError, RuntimeError, SafetensorError) as error:
         raise UsageError(
-            f"encoder={encoder} cannot be read: {str(error).splitlines()[0]}",
+            f"encoder={encoder} cannot be read: {' '.join(str(error).split())[:200]}",
             hint="use a folder with config.json and model.safetensors, or the name of such a model on the hub with "
             "download=true",
         ) from error

@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from shoestring.errors import DataError
+from shoestring.reading import LINE_BYTES, TEXT_BYTES, read_bytes, reason
 from shoestring.recipes.legal.roles import unknown_role_problem
 from shoestring.recipes.rows import BadRows
 
@@ -49,7 +50,8 @@ def _list_files(path: Path) -> Iterator[tuple[str, Path]]:
         return
     if not path.is_dir():
         raise DataError(
-            f"the file or folder {path} does not exist", hint="use a file of sentence<TAB>role lines, or a folder"
+            f"{path} is neither a file nor a folder" if path.exists() else f"the file or folder {path} does not exist",
+            hint="use a file of sentence<TAB>role lines, or a folder",
         )
     entries = sorted(entry for entry in path.iterdir() if entry.is_dir() or entry.suffix in _SUFFIXES)
     parts = {part: [entry for entry in entries if entry.stem.casefold() in names] for part, names in PART_NAMES.items()}
@@ -71,9 +73,10 @@ def _parse(
 ) -> tuple[list[Document], int]:
     """Return the judgments of one file, and its number of lines that are not blank."""
     try:
-        lines = path.read_bytes().removeprefix(b"\xef\xbb\xbf").splitlines()
-    except OSError as error:
-        raise DataError(f"{path} cannot be read: {error.strerror}") from error
+        content = read_bytes(path, follow=True, max_bytes=TEXT_BYTES)
+    except (OSError, ValueError) as error:
+        raise DataError(f"{path} cannot be read: {reason(error)}") from error
+    lines = content.removeprefix(b"\xef\xbb\xbf").splitlines()
     documents: list[Document] = []
     sentences: list[tuple[str, int]] = []
     filled_lines = 0
@@ -98,6 +101,9 @@ def _parse_row(
     find_problem: Callable[[str], str | None],
 ) -> tuple[str, int] | None:
     """Return sentence and class of one line; None, and a report to `rows`, if it is unusable."""
+    if len(line) > LINE_BYTES:
+        bad_rows.report(path, number, f"has {len(line):,} bytes, more than {LINE_BYTES:,}")
+        return None
     try:
         text = line.decode()
     except UnicodeDecodeError as error:

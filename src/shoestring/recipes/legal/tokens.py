@@ -5,6 +5,7 @@ from array import array
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
+from pathlib import Path
 from typing import Any, Protocol
 from zlib import crc32
 
@@ -12,6 +13,7 @@ import torch
 from torch import Tensor
 
 from shoestring.errors import UsageError
+from shoestring.reading import require_regular_files
 
 _WORD = re.compile(r"\w+|[^\w\s]")
 _DIGIT = re.compile(r"\d")
@@ -60,12 +62,13 @@ class PretrainedTokenizer:
         from transformers import AutoTokenizer
 
         try:
+            require_regular_files(Path(source))
             tokenizer: Any = AutoTokenizer.from_pretrained(
                 source, local_files_only=not download, trust_remote_code=False
             )
-        except (OSError, ValueError) as error:
+        except Exception as error:  # the library for tokenizers raises just that
             raise UsageError(
-                f"encoder={source}: the tokenizer cannot be read: {str(error).splitlines()[0]}",
+                f"encoder={source}: the tokenizer cannot be read: {' '.join(str(error).split())[:200]}",
                 hint="use a folder with tokenizer.json or vocab.txt; a name on the hub needs download=true once",
             ) from error
         self._tokenizer, self.first, self.separator = (

@@ -12,11 +12,13 @@ import pandas as pd
 from numpy.typing import NDArray
 
 from shoestring.errors import DataError, UsageError
+from shoestring.reading import open_table
 from shoestring.recipes.rows import MAX_LISTED, BadRows
 
 PRICES = ("open", "high", "low", "close")
 NUMBERS = (*PRICES, "volume")
 REQUIRED = ("time", *NUMBERS)
+MAX_COLUMNS = 10_000
 TIME_COLUMNS = ("time", "date", "datetime", "timestamp")
 
 SAMPLE = "GOOG from matplotlib's sample data"
@@ -66,6 +68,13 @@ def read_bars(path: Path, bad_rows: BadRows) -> pd.DataFrame:
 
     Raises DataError with all problems.
     """
+    try:
+        return _read_bars(path, bad_rows)
+    except (OSError, UnicodeDecodeError, csv.Error) as error:
+        raise DataError(f"{path} cannot be read: {error}", hint="use a CSV file in UTF-8") from error
+
+
+def _read_bars(path: Path, bad_rows: BadRows) -> pd.DataFrame:
     header = _read_header(path)
     column_problems = [f"there is no column {name}" for name in REQUIRED if name not in header]
     column_problems += [f"{name}: more than one column has this name" for name in _repeated_columns(header)]
@@ -107,7 +116,7 @@ def _validate(
 
 def _row_lines(path: Path, ragged_lines: Collection[int]) -> list[int]:
     """Return the line of each row; it differs from the row's number because pandas skips blank lines."""
-    with path.open(encoding="utf-8-sig") as file:
+    with open_table(path) as file:
         lines = [number for number, line in enumerate(file, start=1) if line.strip() and number not in ragged_lines]
     return lines[1:]
 
@@ -126,10 +135,14 @@ def _sort(bars: pd.DataFrame) -> pd.DataFrame:
 def _read_header(path: Path) -> list[str]:
     """Return the names of the file's columns, with the required ones in their canonical form."""
     try:
-        with path.open(encoding="utf-8-sig", newline="") as file:
+        with open_table(path) as file:
             names = next(filter(None, csv.reader(file)), [])
-    except (OSError, UnicodeDecodeError, csv.Error) as error:
+    except UnicodeDecodeError:
+        raise
+    except ValueError as error:
         raise DataError(f"{path} cannot be read: {error}", hint="use a CSV file in UTF-8") from error
+    if len(names) > MAX_COLUMNS:
+        raise DataError(f"{path} has {len(names):,} columns, more than {MAX_COLUMNS:,}", hint="use a CSV file of bars")
     lowered = {name: name.strip().lower() for name in names}
     canonical = {**dict.fromkeys(TIME_COLUMNS, "time"), **{name: name for name in (*NUMBERS, "symbol")}}
     return [canonical.get(lowered[name], name) for name in names]
@@ -158,7 +171,7 @@ def _find_ragged_lines(path: Path, columns: int) -> dict[int, str]:
     """Return a problem for each line with more fields than the header; pandas would report the first alone."""
     problems = {}
     # An unclosed quote is reported by pandas.
-    with path.open(encoding="utf-8-sig", newline="") as file, suppress(csv.Error):
+    with open_table(path) as file, suppress(csv.Error):
         reader = csv.reader(file)
         for row in reader:
             if len(row) > columns:
@@ -170,21 +183,18 @@ def _read_columns(path: Path, header: list[str], skipped_lines: Collection[int])
     """Return the required columns without `skipped_lines`; columns that are not all numbers are text."""
     # pandas refuses or renames repeated and empty names; only the required columns matter, and their names are unique.
     names = [name if name in (*REQUIRED, "symbol") else f"{name} in column {i}" for i, name in enumerate(header)]
-    try:
+    with open_table(path) as file:
         rows = pd.read_csv(
-            path,
+            file,
             header=0,
             names=names,
             skiprows=[line - 1 for line in skipped_lines],
             dtype={"time": "str", "symbol": "str"},
             # NA is a valid symbol; a missing number fails to parse later.
             keep_default_na=False,
-            encoding="utf-8-sig",
             skipinitialspace=True,
             low_memory=False,
         )
-    except UnicodeDecodeError as error:
-        raise DataError(f"{path} cannot be read: {error}", hint="use a CSV file in UTF-8") from error
     if "symbol" not in header:
         rows["symbol"] = "the only one"
     return rows[["symbol", *REQUIRED]]
@@ -193,8 +203,15 @@ def _read_columns(path: Path, header: list[str], skipped_lines: Collection[int])
 def _parse(raw: pd.DataFrame) -> pd.DataFrame:
     """Return the rows with NaN or NaT for values that cannot be parsed."""
     times = pd.to_datetime(raw["time"], format="ISO8601", utc=True, errors="coerce").dt.tz_localize(None)
-    numbers = {name: pd.to_numeric(raw[name], errors="coerce").astype("float64") for name in NUMBERS}
+    numbers = {name: _parse_numbers(raw[name]) for name in NUMBERS}
     return pd.DataFrame({"symbol": raw["symbol"], "time": times.astype("datetime64[us]"), **numbers})
+
+
+def _parse_numbers(texts: "pd.Series[str]") -> "pd.Series[float]":
+    try:
+        return pd.to_numeric(texts, errors="coerce").astype("float64")
+    except OverflowError:  # of an integer beyond the range of floats, which pandas does not coerce
+        return pd.to_numeric(texts.where(texts.astype("str").str.len() < 300), errors="coerce").astype("float64")
 
 
 def _find_problems(raw: pd.DataFrame, bars: pd.DataFrame) -> Iterator[Problem]:

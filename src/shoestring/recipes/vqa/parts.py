@@ -4,6 +4,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from logging import ERROR
+from pathlib import Path
 from typing import Any, Literal
 
 from transformers import (
@@ -18,6 +19,8 @@ from transformers import (
 from transformers.utils import logging
 
 from shoestring.errors import UsageError
+from shoestring.reading import require_regular_files
+from shoestring.recipes.huggingface.configuration import require_sizes
 from shoestring.recipes.vqa import tokens
 from shoestring.recipes.vqa.student import Student
 
@@ -127,7 +130,9 @@ class Source:
         if folder is None:
             return part.configuration(**part.sizes[self.size])
         with _usage_errors(name, folder):
-            return part.configuration.from_pretrained(folder, **self._loading_options)
+            configuration = part.configuration.from_pretrained(folder, **self._loading_options)
+        require_sizes(f"{name}_from={folder}", configuration.to_dict(), part.configuration)
+        return configuration
 
     def load_tokenizer(self, name: Literal["text", "writer"]) -> tokens.Tokenizer:
         """Return the part's pretrained tokenizer, or the recipe's own.
@@ -197,10 +202,11 @@ def _usage_errors(name: str, folder: str) -> Iterator[None]:
     verbosity = logging.get_verbosity()
     logging.set_verbosity(ERROR)
     try:
+        require_regular_files(Path(folder))
         yield
-    except OSError as error:
+    except Exception as error:  # the library for tokenizers raises just that
         raise UsageError(
-            f"{name}_from={folder} cannot be read: {str(error).splitlines()[0]}",
+            f"{name}_from={folder} cannot be read: {' '.join(str(error).split())[:200]}",
             hint="give a folder with config.json, model.safetensors and the tokenizer's files, "
             "or a name on the hub and download=true",
         ) from error

@@ -6,8 +6,6 @@
 `teacher_raw` is ignored: the target texts are built from the answer and the reasoning, so their format is always valid.
 """
 
-import json
-import math
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from pathlib import Path
@@ -17,12 +15,15 @@ from PIL import Image
 
 from shoestring.errors import DataError
 from shoestring.hardware.probe import cores
+from shoestring.reading import LINE_BYTES, TEXT_BYTES, number, parse_json, read_bytes, reason
+from shoestring.recipes.images import open_image
 from shoestring.recipes.rows import BadRows
-from shoestring.recipes.vqa.images import open_image
 from shoestring.recipes.vqa.samples import Sample
 from shoestring.recipes.vqa.texts import KINDS, normalize
 
 NAME = "teacher_outputs.jsonl"
+MAX_WEIGHT = 1_000_000
+"""The largest weight of a sample; the mean of such weights is finite."""
 _TEXTS = ("image_path", "question", "teacher_answer", "teacher_reasoning")
 
 
@@ -36,18 +37,19 @@ def read(data: Path, images: Path | None, bad_rows: BadRows) -> list[Sample]:
     """
     file = data / NAME if data.is_dir() else data
     try:
-        lines = file.read_bytes().removeprefix(b"\xef\xbb\xbf").split(b"\n")
-    except OSError as error:
-        raise DataError(f"{file} cannot be read: {error.strerror}", hint=f"set data to {NAME} or its folder") from error
-    numbered = [(number, line) for number, line in enumerate(lines, start=1) if line.strip()]
+        content = read_bytes(file, follow=True, max_bytes=TEXT_BYTES)
+    except (OSError, ValueError) as error:
+        raise DataError(f"{file} cannot be read: {reason(error)}", hint=f"set data to {NAME} or its folder") from error
+    lines = content.removeprefix(b"\xef\xbb\xbf").split(b"\n")
+    numbered = [(position, line) for position, line in enumerate(lines, start=1) if line.strip()]
     if not numbered:
         raise DataError(f"{file} has no rows", hint="each line must be a JSON object")
     folder = (images or file.parent).resolve()
     with ThreadPoolExecutor(cores()) as threads:
         results = list(threads.map(partial(_parse_line, folder=folder), (line for _, line in numbered)))
-    for (number, _), result in zip(numbered, results, strict=True):
+    for (position, _), result in zip(numbered, results, strict=True):
         if isinstance(result, str):
-            bad_rows.report(file, number, result)
+            bad_rows.report(file, position, result)
     bad_rows.finish(len(numbered))
     return [result for result in results if isinstance(result, Sample)]
 
@@ -69,9 +71,11 @@ def _parse_line(line: bytes, folder: Path) -> Sample | str:
 
 
 def _parse_sample(line: bytes, folder: Path) -> Sample:
+    if len(line) > LINE_BYTES:
+        raise ValueError(f"{len(line):,} bytes, more than {LINE_BYTES:,}")
     try:
-        row: Any = json.loads(line.decode("utf-8"))
-    except (ValueError, RecursionError) as error:
+        row: Any = parse_json(line, strict=False)
+    except ValueError as error:
         raise ValueError(f"no JSON: {error}") from error
     if not isinstance(row, dict):
         raise ValueError("no JSON object")
@@ -84,9 +88,10 @@ def _parse_sample(line: bytes, folder: Path) -> Sample:
     kind = row.get("reasoning_type")
     if not isinstance(kind, str) or kind not in KINDS:
         raise ValueError(f"reasoning_type {kind!r} is none of {', '.join(KINDS)}")
-    weight = row.get("reasoning_weight", KINDS[kind])
-    if isinstance(weight, bool) or not isinstance(weight, int | float) or not math.isfinite(weight) or weight <= 0:
-        raise ValueError(f"reasoning_weight {weight!r} is no finite number above 0")
+    weight = number(row.get("reasoning_weight", KINDS[kind]))
+    if weight is None or not 0 < weight <= MAX_WEIGHT:
+        value = repr(row["reasoning_weight"])[:40]
+        raise ValueError(f"reasoning_weight {value} is no finite number above 0 and at most {MAX_WEIGHT:,}")
     path = _resolve_inside(folder, row["image_path"])
     open_image(path)
     return Sample(
@@ -96,7 +101,7 @@ def _parse_sample(line: bytes, folder: Path) -> Sample:
         answer=normalize(row["teacher_answer"]),
         reasoning=normalize(row["teacher_reasoning"]),
         kind=kind,
-        weight=float(weight),
+        weight=weight,
     )
 
 

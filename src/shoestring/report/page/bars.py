@@ -2,10 +2,11 @@
 
 from typing import TYPE_CHECKING
 
+from shoestring.reading import number
 from shoestring.report.markup import EMPTY, Markup
 from shoestring.report.page import svg
 from shoestring.report.page.run import Run
-from shoestring.report.values import lookup, number, numbers
+from shoestring.report.values import lookup, numbers
 from shoestring.session.ledger import SessionRecord, pauses
 from shoestring.units import GIB, MIB, bytes_text, seconds_text
 
@@ -13,6 +14,8 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
 PART_COLORS = (svg.BLUE, svg.ORANGE, svg.GREEN, svg.PURPLE, svg.SKY, svg.VERMILLION, svg.YELLOW, svg.MUTED)
+_MAX_PARTS, _MAX_LABEL = 100, 60
+"""The number of parts that are drawn, and of the characters of their names."""
 DAY = 86400
 """Seconds; matplotlib counts dates in days since 1970."""
 STATUS_COLORS = {
@@ -29,9 +32,9 @@ def memory_parts(run: Run) -> Markup:
     memory = numbers(lookup(run.plan, "plan", "memory"))
     part_list = lookup(run.plan, "plan", "memory", "parts")
     parts = [
-        (str(lookup(part, "name")), value)
-        for part in (part_list if isinstance(part_list, list) else [])
-        if (value := number(lookup(part, "bytes")))
+        (str(lookup(part, "name"))[:_MAX_LABEL], value)
+        for part in (part_list[:_MAX_PARTS] if isinstance(part_list, list) else [])
+        if (value := number(lookup(part, "bytes"))) is not None and value > 0
     ]
     if not parts:
         return EMPTY

@@ -5,11 +5,12 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from shoestring.monitor.events import Event
+from shoestring.reading import number
 from shoestring.report.markup import EMPTY, Markup
 from shoestring.report.metrics import BASELINE, is_qualifier
 from shoestring.report.page import svg
 from shoestring.report.page.run import Run
-from shoestring.report.values import lookup, metric_text, number, numbers, words
+from shoestring.report.values import lookup, metric_text, numbers, words
 from shoestring.units import GIB, MIB, bytes_text
 
 if TYPE_CHECKING:
@@ -19,6 +20,8 @@ WIDE, HALF = (720.0, 250.0), (360.0, 190.0)
 """Width and height of a figure in points."""
 
 _MAX_POINTS = 300
+_MAX_LABEL = 60
+"""Characters of a metric's name in a figure."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -95,11 +98,12 @@ def throughput(run: Run) -> Markup:
     """Draw the measured samples per second while training, and the planned rate."""
     measured = downsample(
         [
-            (update, samples / seconds, seconds)
+            (update, rate, seconds)
             for event in run.events_of("progress")
             if (update := number(event.get("update"))) is not None
             and (samples := number(event.get("samples"))) is not None
             and (seconds := number(event.get("seconds")))
+            and (rate := number(samples / seconds)) is not None
         ]
     )
     if not measured:
@@ -107,14 +111,16 @@ def throughput(run: Run) -> Markup:
     batch = number(lookup(run.plan, "options", "effective_batch"))
     planned = numbers(lookup(run.plan, "plan", "time"))
     update_seconds = planned.get("update_seconds")
+    ends = [planned.get(f"{end}_update_seconds") or update_seconds for end in ("high", "low")]
+    planned_rates = [number(batch / seconds) for seconds in (*ends, update_seconds) if batch and seconds]
 
     def paint(axes: "Axes") -> None:
         _draw_session_starts(axes, run)
         _plot_curve(axes, measured, svg.GREEN, "measured")
-        if batch and update_seconds:
-            slowest, fastest = (planned.get(f"{end}_update_seconds") or update_seconds for end in ("high", "low"))
-            _shade_range(axes, batch / slowest, batch / fastest)
-            _draw_level(axes, batch / update_seconds, "planned")
+        match planned_rates:
+            case [float(slowest), float(fastest), float(likely)]:
+                _shade_range(axes, slowest, fastest)
+                _draw_level(axes, likely, "planned")
         axes.yaxis.set_major_formatter(lambda value, _: f"{value:,g}")
         _finish_axes(axes, run, "samples / s", from_zero=True)
 
@@ -238,7 +244,7 @@ def _finish_axes(axes: "Axes", run: Run, unit: str, *, from_zero: bool = False) 
     from matplotlib.ticker import MaxNLocator
 
     axes.set_xlabel("update")
-    axes.set_ylabel(unit)
+    axes.set_ylabel(unit[:_MAX_LABEL])
     axes.xaxis.set_major_formatter(lambda value, _: f"{value:,.0f}")
     axes.xaxis.set_major_locator(MaxNLocator(integer=True, steps=[1, 2, 5, 10]))
     axes.set_xlim(left=0, right=_last_update(run))

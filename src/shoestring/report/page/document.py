@@ -25,7 +25,8 @@ def write(path: Path) -> Path:
     file, page = RunDirectory(path).report_file, render(read(path))
     # The replacement is atomic: reloading the page never shows half of it.
     with explaining(f"{file} could not be written", ", then create the report again"):
-        replace(file, lambda draft: draft.write_text(page, encoding="utf-8"))
+        # A path that is not UTF-8 contains characters that UTF-8 does not have.
+        replace(file, lambda draft: draft.write_text(page, encoding="utf-8", errors="backslashreplace"))
     return file
 
 

@@ -1,6 +1,5 @@
 """Tolerant reading of a run's directory: files may be missing or incomplete after a start, a copy or a kill."""
 
-import json
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -8,8 +7,10 @@ from typing import Any
 from shoestring.errors import UsageError
 from shoestring.monitor import events as record
 from shoestring.monitor.events import Event
-from shoestring.report.values import lookup, number
+from shoestring.reading import number, read_json
+from shoestring.report.values import lookup
 from shoestring.session.directory import RunDirectory
+from shoestring.units import plural
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -65,7 +66,7 @@ def read(path: Path) -> Run:
     problems: list[str] = []
     if not run.events_file.is_file():
         problems.append(f"{run.events_file.name} is missing: the history of the run cannot be shown")
-    all_events = list(record.read(run.events_file))
+    all_events = _read_events(run.events_file, problems)
     return Run(
         path=path,
         plan=_read_object(run.plan_file, problems),
@@ -78,14 +79,30 @@ def read(path: Path) -> Run:
 
 def _read_object(path: Path, problems: list[str]) -> dict[str, Any]:
     try:
-        value = json.loads(path.read_bytes())
+        value = read_json(path, paths=True)
     except FileNotFoundError:
         problems.append(f"{path.name} is missing")
         return {}
-    except ValueError as error:
+    except (OSError, ValueError) as error:
         problems.append(f"{path.name} cannot be read: {error}")
         return {}
     if not isinstance(value, dict):
         problems.append(f"{path.name} is not a JSON object")
         return {}
     return value
+
+
+def _read_events(path: Path, problems: list[str]) -> list[Event]:
+    skipped: list[tuple[int, str]] = []
+    try:
+        events = list(record.read(path, on_skipped=lambda line, reason: skipped.append((line, reason))))
+    except UsageError as error:
+        problems.append(error.message)
+        return []
+    if skipped:
+        line, reason = skipped[0]
+        problems.append(
+            f"{plural(len(skipped), 'line')} of {path.name} cannot be used: a kill may have cut lines off, or the disk "
+            f"damaged them; the first is line {line}: {reason}"
+        )
+    return events

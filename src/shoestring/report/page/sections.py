@@ -4,22 +4,11 @@ from statistics import median
 
 from shoestring.monitor.events import Event
 from shoestring.monitor.time_breakdown import advice, bottleneck, compute_breakdown
+from shoestring.reading import number
 from shoestring.report.markup import EMPTY, Content, Markup, element, facts, join, table
 from shoestring.report.page import bars, curves
 from shoestring.report.page.run import Run
-from shoestring.report.values import (
-    UNKNOWN,
-    count,
-    duration,
-    label,
-    lookup,
-    number,
-    share,
-    size,
-    timestamp,
-    value_text,
-    words,
-)
+from shoestring.report.values import UNKNOWN, count, duration, label, lookup, share, size, timestamp, value_text, words
 from shoestring.session.ledger import SessionRecord
 from shoestring.units import plural
 

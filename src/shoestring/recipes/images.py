@@ -1,0 +1,61 @@
+"""Reading image files. An unreadable image is an error, never replaced."""
+
+import io
+import struct
+import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from PIL import Image, UnidentifiedImageError
+
+from shoestring.reading import read_bytes, reason
+from shoestring.units import MIB
+
+FORMATS = ("JPEG", "PNG", "WEBP", "BMP", "GIF")
+MAX_PIXELS = 64_000_000
+"""Maximum number of pixels of an image file, against corrupt files and decompression bombs."""
+MAX_BYTES = 256 * MIB
+
+# Exceptions of Pillow for files that are truncated, manipulated or no images.
+_UNREADABLE = (
+    *(OSError, ValueError, SyntaxError, EOFError, LookupError, ArithmeticError, TypeError, RuntimeError, struct.error),
+    *(Image.DecompressionBombError, Image.DecompressionBombWarning),
+)
+
+
+def open_image(path: Path) -> Image.Image:
+    """Return the decoded image in `path`.
+
+    Raises ValueError with the reason where it cannot be used.
+    """
+    with _opened(path) as image:
+        return image.convert("RGB")
+
+
+def verify_image(path: Path) -> None:
+    """Raise ValueError with the reason where the image in `path` cannot be used, as far as its header shows."""
+    with _opened(path) as image:
+        image.verify()
+
+
+@contextmanager
+def _opened(path: Path) -> Iterator[Image.Image]:
+    try:
+        # In memory, because a file's reader would allocate as much as a manipulated header claims to follow.
+        content = io.BytesIO(read_bytes(path, follow=True, max_bytes=MAX_BYTES))
+        with warnings.catch_warnings():
+            warnings.simplefilter("error", Image.DecompressionBombWarning)
+            image = Image.open(content, formats=FORMATS)
+        if image.width * image.height > MAX_PIXELS:
+            raise ValueError(f"it has {image.width}x{image.height} pixels, more than {MAX_PIXELS:,}")
+        with image:
+            yield image
+    except FileNotFoundError:
+        raise ValueError(f"there is no image {path}") from None
+    except UnidentifiedImageError:
+        raise ValueError(f"the image {path} cannot be read: it is no file of {', '.join(FORMATS)}") from None
+    except _UNREADABLE as error:
+        # Pillow raises SyntaxError for some broken PNG files.
+        cause = reason(error) if isinstance(error, OSError) else error
+        raise ValueError(f"the image {path} cannot be read: {cause}") from error

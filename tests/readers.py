@@ -1,0 +1,300 @@
+"""Every reader of a file: a valid sample, and the function that reads it. A new reader is one row of `READERS`.
+
+The sample is written into a folder; `file` is the one that is damaged.
+"""
+
+import json
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from PIL import Image
+from safetensors.torch import save_file
+from torch import nn
+
+from shoestring.check.run_lock import inspect_lock
+from shoestring.checkpoint.files import sha256
+from shoestring.checkpoint.light import read_light, save_light
+from shoestring.checkpoint.manifest import add_digest
+from shoestring.checkpoint.store import Store
+from shoestring.data.staging import _read_record
+from shoestring.engine.environment import require_same
+from shoestring.engine.precision import mixed_precision
+from shoestring.engine.state import TrainingState
+from shoestring.errors import ShoestringError
+from shoestring.monitor import events
+from shoestring.monitor.time_breakdown import compute_breakdown
+from shoestring.recipes.chart import data as chart
+from shoestring.recipes.cloud import geotiff, table
+from shoestring.recipes.cloud.published_weights import load_published
+from shoestring.recipes.huggingface import configuration
+from shoestring.recipes.legal import documents
+from shoestring.recipes.legal.roles import SETS, class_numbers
+from shoestring.recipes.rows import BadRows
+from shoestring.recipes.temporal.bars import read_bars
+from shoestring.recipes.vqa import teacher
+from shoestring.report.page import document
+from shoestring.report.page.run import read as read_run
+from shoestring.runs.calibrate import load_calibration
+from shoestring.session.ledger import ledger, sessions, slowest_durations
+from shoestring.session.stored import StoredPlan, StoredState
+from shoestring.train.saving import _saved_environment
+from tests.recipes.cloud.images import optical_image, write_image
+from tests.report.runs import PLAN
+
+LLAMA = {
+    "model_type": "llama",
+    "architectures": ["LlamaForCausalLM"],
+    "hidden_size": 64,
+    "intermediate_size": 128,
+    "vocab_size": 100,
+    "rope_theta": 1e4,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 4,
+    "num_key_value_heads": 2,
+}
+EVENTS = [
+    {"event": "session", "session": 1, "time": 1.7e9, "update": 0, "startup_seconds": 2.5, "target": "kaggle-t4"},
+    {"event": "session", "session": 1, "time": 1.7e9, "update": 0, "micro_batch": 128, "target": "kaggle-t4"},
+    *[
+        {"event": "progress", "session": 1, "time": 1.7e9 + update, "update": update, "updates": 10, "seconds": 5.0}
+        | {"epoch": 1, "loss": 1 / update, "samples": 640, "waiting_seconds": 0.5, "memory_bytes": 5e9}
+        for update in (10, 20, 30, 40, 50)
+    ],
+    {"event": "evaluation", "session": 1, "time": 1.7e9 + 60, "update": 50, "part": "validation", "best": True}
+    | {"epoch": 1, "metrics": {"loss": 0.5, "accuracy": 0.7, "majority_accuracy": 0.5}, "seconds": 1.0},
+    {"event": "save", "session": 1, "time": 1.7e9 + 61, "update": 50, "bytes": 10, "seconds": 1.0, "kind": "full"},
+    {"event": "oom", "session": 1, "time": 1.7e9 + 62, "update": 50, "during": "update", "done": "x", "back_to": 40},
+    {"event": "stop", "session": 1, "time": 1.7e9 + 70, "update": 50, "status": "paused", "seconds": 70.0},
+]
+STATE = {"status": "paused", "update": 5, "total_updates": 9, "next": "x", "metrics": {"validation": {"loss": 1.0}}}
+BARS = "time,open,high,low,close,volume\n" + "".join(f"2024-01-{day:02},1,2,0.5,1.5,10\n" for day in range(1, 6))
+VQA = {
+    "img_id": 7,
+    "image_path": "a.png",
+    "question": "why?",
+    "reasoning_type": "CAUSAL",
+    "reasoning_weight": 5.0,
+    "teacher_answer": "so",
+    "teacher_reasoning": "because",
+}
+CHART = {
+    "imgname": "a.png",
+    "query": "how many?",
+    "label": "3",
+    "chart_type": "bar",
+    "reasoning": "count",
+    "table": {"columns": ["year"], "rows": [[2001]]},
+}
+
+
+@dataclass(frozen=True)
+class Reader:
+    """A function that reads a file of a folder, and a valid content of the folder."""
+
+    name: str
+    write: Callable[[Path], object]
+    """Writes the sample into a folder."""
+    file: str
+    read: Callable[[Path], Any]
+    """Reads the folder. What it returns has to have an equal `repr` for an equal file."""
+    errors: type[Exception] = ShoestringError
+    prepare: Callable[[Path], object] = lambda folder: None
+    """Called after the file was damaged."""
+    share: float = 1.0
+    """The share of the usual number of examples."""
+
+
+def write_texts(**contents: Any) -> Callable[[Path], None]:
+    """Return a function that writes files with these texts; values other than texts are written as JSON."""
+
+    def write(folder: Path) -> None:
+        for name, content in contents.items():
+            file = folder / name.replace("__", "/")
+            file.parent.mkdir(exist_ok=True)
+            file.write_text(content if isinstance(content, str) else json.dumps(content))
+
+    return write
+
+
+def write_run(folder: Path) -> None:
+    lines = "".join(f"{json.dumps(event)}\n" for event in EVENTS)
+    write_texts(**{"plan.json": PLAN, "state.json": STATE, "events.jsonl": lines, "lock": "pid 1 on x, begun 1\n"})(
+        folder
+    )
+
+
+def reopen(folder: Path) -> Any:
+    plan = StoredPlan.read(folder / "plan.json")
+    assert plan is not None
+    reopened = plan.reopen(folder / "plan.json", {})
+    return plan.planned_memory, reopened.settings, reopened.loaded.options
+
+
+def write_plan_of_temporal(folder: Path) -> None:
+    plan = PLAN["plan"] | {"settings": {"micro_batch": 8, "precision": "fp32", "save_every_seconds": 600.0}}
+    options = {"size": "tiny", "epochs": 2, "seed": 0, "subset": 0.5}
+    stored = {"recipe": "temporal", "reference": "temporal", "digest": "", "options": options, "plan": plan}
+    (folder / "plan.json").write_text(json.dumps(stored))
+
+
+def read_events(folder: Path) -> Any:
+    every = list(events.read(folder / "events.jsonl"))
+    records = sessions(every, "running")
+    return events.current(every), json.dumps(ledger(records), allow_nan=False), slowest_durations(every), repr(
+        compute_breakdown(every)
+    )  # fmt: skip
+
+
+def training_state() -> TrainingState:
+    torch.manual_seed(0)
+    model = nn.Linear(2, 1)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
+    precision = mixed_precision("fp32", torch.device("cpu"))
+    return TrainingState(model=model, optimizer=optimizer, mixed_precision=precision, learning_rates=[0.1], update=4)
+
+
+def write_checkpoint(folder: Path) -> None:
+    state = training_state()
+    state.model(torch.ones(1, 2)).sum().backward()
+    state.optimizer.step()
+    state.history.append({"epoch": 1, "update": 4, "metrics": {"loss": 0.5}})
+    Store(folder).save(4, {**state.pack(), "environment": {"torch": "2", "threads": 1}})
+
+
+def sign_checkpoint(folder: Path) -> None:
+    for checkpoint in folder.glob("update-*"):
+        files = [path for path in sorted(checkpoint.iterdir()) if path.name != "manifest.json"]
+        entries = {path.name: {"bytes": path.stat().st_size, "sha256": sha256(path)} for path in files}
+        manifest = add_digest({"format": 1, "update": 4, "files": entries})
+        (checkpoint / "manifest.json").write_text(json.dumps(manifest))
+
+
+def restore(folder: Path) -> Any:
+    restored = Store(folder).load()
+    assert restored is not None
+    differences = require_same(_saved_environment(restored), {"torch": "2", "threads": 1}, allow_inexact=True)
+    state = training_state()
+    state.restore(restored.state)
+    return differences, state.update, state.history, state.model.state_dict(), state.optimizer.state_dict()
+
+
+def write_weights(folder: Path) -> None:
+    save_light(folder, nn.Linear(2, 1), {"update": 3})
+
+
+def read_weights(folder: Path) -> Any:
+    model = nn.Linear(2, 1)
+    return read_light(folder, model).facts, model.state_dict()
+
+
+def read_published(folder: Path) -> Any:
+    model = nn.Linear(2, 1)
+    load_published(folder / "published.safetensors", model)
+    return model.state_dict()
+
+
+def write_image_file(folder: Path, name: str = "a.png") -> None:
+    pixels = np.random.default_rng(0).integers(0, 255, (8, 8, 3), dtype=np.uint8)
+    (folder / name).parent.mkdir(exist_ok=True)
+    Image.fromarray(pixels).save(folder / name)
+
+
+def write_vqa(folder: Path) -> None:
+    write_image_file(folder)
+    (folder / teacher.NAME).write_text(f"{json.dumps(VQA)}\n" * 3)
+
+
+def write_chart(folder: Path) -> None:
+    write_image_file(folder, "png/a.png")
+    (folder / "rows.json").write_text(json.dumps([CHART] * 10))
+
+
+def read_chart(folder: Path) -> Any:
+    chart._load_image.cache_clear()
+    parts = chart.read_parts(folder, (8, 8), "skip")
+    return [(part[0]["label"], part[0]["table"], part[0]["image"].tobytes()) for part in parts.values()]
+
+
+def read_bar_table(folder: Path) -> Any:
+    return read_bars(folder / "bars.csv", BadRows("skip")).to_csv()
+
+
+CHECKPOINT = "update-00000004"
+TRIPLETS = "1,a,b,c,x.tif\n2,a,b,c,y.tif\n3,a,b,c,z.tif\n"
+JUDGMENT = "".join(f"A sentence.\t{role}\n" for role in SETS["legalseg"]) + "\n"
+
+READERS = [
+    Reader("plan", write_plan_of_temporal, "plan.json", reopen),
+    Reader("state", write_run, "state.json", lambda run: StoredState.read(run / "state.json")),
+    Reader("events", write_run, "events.jsonl", read_events),
+    Reader("lock", write_run, "lock", inspect_lock),
+    *(
+        Reader(f"report of {file}", write_run, file, lambda run: document.render(read_run(run)), share=0.2)
+        for file in ("plan.json", "state.json", "events.jsonl")
+    ),
+    *(Reader(f"calibration with {file}", write_run, file, load_calibration) for file in ("plan.json", "events.jsonl")),
+    *(
+        Reader(f"checkpoint's {file}", write_checkpoint, f"{CHECKPOINT}/{file}", restore)
+        for file in ("manifest.json", "state.json", "model.safetensors")
+    ),
+    *(
+        Reader(f"signed {file}", write_checkpoint, f"{CHECKPOINT}/{file}", restore, prepare=sign_checkpoint)
+        for file in ("state.json", "model.safetensors", "optimizer.safetensors")
+    ),
+    *(
+        Reader(
+            f"weights' {file}", lambda folder: save_light(folder, nn.Linear(2, 1), {"update": 3}), file, read_weights
+        )
+        for file in ("manifest.json", "model.safetensors")
+    ),
+    Reader(
+        "unverified weights",
+        lambda folder: save_file(nn.Linear(2, 1).state_dict(), folder / "model.safetensors"),
+        "model.safetensors",
+        read_weights,
+    ),
+    Reader(
+        "published weights",
+        lambda folder: save_file(nn.Linear(2, 1).state_dict(), folder / "published.safetensors"),
+        "published.safetensors",
+        read_published,
+    ),
+    Reader(
+        "staged files", write_texts(staged={"a": [1, 2, "f"]}), "staged", lambda folder: _read_record(folder / "staged")
+    ),
+    Reader("bars", write_texts(**{"bars.csv": BARS}), "bars.csv", read_bar_table),
+    Reader(
+        "judgments",
+        write_texts(**{"a.txt": JUDGMENT * 3}),
+        "a.txt",
+        lambda folder: documents.read(folder, class_numbers(SETS["legalseg"]), BadRows("skip")),
+    ),
+    *(
+        Reader(f"answers with {file}", write_vqa, file, lambda folder: teacher.read(folder, None, BadRows("skip")))
+        for file in (teacher.NAME, "a.png")
+    ),
+    *(Reader(f"charts with {file}", write_chart, file, read_chart) for file in ("rows.json", "png/a.png")),
+    Reader(
+        "triplets",
+        write_texts(**{"data.csv": TRIPLETS}),
+        "data.csv",
+        lambda folder: table.read(folder / "data.csv", folder, BadRows("skip")),
+    ),
+    Reader(
+        "satellite image",
+        lambda folder: write_image(folder / "a.tif", optical_image(side=16)),
+        "a.tif",
+        lambda folder: geotiff.read_pixels(folder / "a.tif", 13).tobytes(),
+        errors=geotiff.UnusableImageError,
+    ),
+    Reader(
+        "model configuration",
+        write_texts(**{"config.json": LLAMA}),
+        "config.json",
+        lambda folder: configuration.find_model_class(configuration.read(str(folder))),
+    ),
+]
