@@ -131,6 +131,13 @@ def remove(path: Path) -> None:
             path.unlink(missing_ok=True)
 
 
+def remove_file(path: Path) -> None:
+    """Remove a regular file; anything else is left alone, and errors are ignored."""
+    with suppress(OSError):
+        if stat.S_ISREG(path.lstat().st_mode):
+            path.unlink()
+
+
 def directory_bytes(path: Path) -> int:
     """Return the total size of all files below a directory, skipping files that vanish or are inaccessible."""
     total = 0

@@ -149,8 +149,7 @@ def _reopen_run(
         for name, value in stored_options.items()
         if options[name] != value
     ]
-    if not reopened.is_same_file:
-        notes.append(f"the recipe's file has changed since the run started: {reopened.loaded.path}")
+    notes += [f"the recipe's file has changed since the run started: {path}" for path in reopened.changed_files]
     return reopened.loaded, reopened.settings, notes
 
 

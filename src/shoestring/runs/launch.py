@@ -17,6 +17,7 @@ from shoestring.plan.plan import Plan, make_plan
 from shoestring.recipe.contract import require_data
 from shoestring.recipe.finding import choose
 from shoestring.recipe.options import LoadedRecipe
+from shoestring.session import trust
 from shoestring.session.directory import RunDirectory
 from shoestring.session.stored import StoredPlan, StoredState
 from shoestring.settings import Settings
@@ -59,6 +60,8 @@ def launch(
             loaded, settings = _continue_run(stored, directory, recipe, values)
             state = directory.state()
             if state and state.status == "finished":
+                if loaded.source and (note := trust.remember(loaded.source)):
+                    _print_message(f"note: {note}")
                 _print_message(
                     f"the run in {directory.path} is finished; see its report with: shoestring report {directory.path}"
                 )

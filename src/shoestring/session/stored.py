@@ -12,8 +12,9 @@ from typing import Any
 from shoestring import config
 from shoestring.checkpoint.files import write_json
 from shoestring.errors import UsageError
-from shoestring.recipe.finding import choose, find
+from shoestring.recipe.finding import choose, file_of, find
 from shoestring.recipe.options import LoadedRecipe
+from shoestring.session import trust
 from shoestring.settings import Settings
 
 _COPY_AGAIN = "copy the run again from its source"
@@ -28,6 +29,8 @@ class StoredPlan:
     """The location of the recipe; empty for an object that existed only in a process."""
     digest: str | None = None
     """The digest of the recipe's file."""
+    imports: Mapping[str, str] | None = None
+    """The digests of the files beside it that it imports."""
     options: Mapping[str, Any] | None = None
     plan: Mapping[str, Any] | None = None
     """`Plan.json()`."""
@@ -41,6 +44,7 @@ class StoredPlan:
             recipe=loaded.name,
             reference=loaded.reference,
             digest=loaded.digest,
+            imports=loaded.imports or None,
             options=config.as_json(loaded.options),
             plan=plan,
         )
@@ -54,7 +58,8 @@ class StoredPlan:
         values = _read_object(file)
         if values is None:
             return None
-        types = {"recipe": str, "reference": str, "digest": str, "options": dict, "plan": dict, "settings": dict}
+        types = {"recipe": str, "reference": str, "digest": str, "imports": dict}
+        types |= {"options": dict, "plan": dict, "settings": dict}
         _require_types(file, values, types)
         return cls(**{name: values[name] for name in types if name in values})
 
@@ -70,46 +75,65 @@ class StoredPlan:
     def reopen(self, file: Path, values: Mapping[str, object], recipe: str | object | None = None) -> Reopened:
         """Load the run's recipe and settings, both as stored and with `values` set.
 
-        `recipe` is the recipe or its present location, by default the stored location. `file` is named in errors.
+        `recipe` is the recipe or its present location, by default the stored location, whose file has to be trusted.
+        `file` is named in errors.
 
-        Raises UsageError for another recipe, for one that is not found, and for an incomplete plan.
+        Raises UsageError for another recipe, for one that is not found or not trusted, and for an incomplete plan.
         """
         missing = [name for name in ("digest", "options", "plan", "reference") if getattr(self, name) is None]
         missing = sorted([*missing, *([] if self.recipe else ["recipe"])])
         if missing or self.options is None or self.plan is None or not isinstance(self.plan.get("settings"), dict):
             raise UsageError(f"{file} lacks {', '.join(missing) or 'settings'}", hint=_COPY_AGAIN)
-        recipe = self._find_recipe(file.parent) if recipe is None else recipe
-        if (name := find(recipe).name) != self.recipe:
+        default_recipe = self._find_recipe(file.parent) if recipe is None else find(recipe)
+        if default_recipe.name != self.recipe:
             raise UsageError(
-                f"{file.parent} is a run of {self.recipe}, not of {name}",
+                f"{file.parent} is a run of {self.recipe}, not of {default_recipe.name}",
                 hint="give another --run, or the recipe that the run was started with",
             )
-        stored_recipe, _ = choose(recipe, self.options)
-        loaded, chosen = choose(recipe, {**self.options, **values})
+        stored_recipe, _ = choose(default_recipe, self.options)
+        loaded, chosen = choose(default_recipe, {**self.options, **values})
         settings = Settings.from_json(self.plan["settings"])
         return Reopened(
             loaded=loaded,
             settings=settings.replace(**{name: getattr(chosen, name) for name in values if hasattr(chosen, name)}),
             stored=stored_recipe,
-            is_same_file=loaded.digest == self.digest,
+            changed_files=self._changed_files(loaded),
         )
 
-    def _find_recipe(self, run: Path) -> str:
-        """Return the stored reference of the recipe. Raises UsageError if it does not lead to the recipe any more."""
+    def _changed_files(self, loaded: LoadedRecipe) -> tuple[str, ...]:
+        """Return the files of the recipe that have changed since the run started."""
+        imports = self.imports or {}
+        names = sorted(imports.keys() | loaded.imports.keys())
+        changed = [str(loaded.path)] if loaded.digest != self.digest else []
+        folder = loaded.path.parent if loaded.path else Path()
+        return (*changed, *(str(folder / name) for name in names if imports.get(name) != loaded.imports.get(name)))
+
+    def _find_recipe(self, run: Path) -> LoadedRecipe:
+        """Return the recipe at the stored reference.
+
+        Raises UsageError if it does not lead to the recipe any more, or to a file that is not trusted.
+        """
         if not self.reference:
             raise UsageError(
                 f"the recipe of {run} was an object in a Python process that has ended: {self.recipe}",
                 hint="pass it in Python: shoestring.evaluate(DIR, recipe=...)",
             )
         try:
-            find(self.reference)
+            path = file_of(self.reference)
         except UsageError as error:
-            raise UsageError(
-                f"the recipe of {run} is not at its stored location: {error.message}",
-                problems=error.problems,
-                hint="if its file has moved, give its new location: --recipe path/to/file.py",
-            ) from error
-        return self.reference
+            raise self._missing(run, error) from error
+        verified = trust.verified_contents(path, run) if path else None
+        try:
+            return find(self.reference, verified=verified)
+        except UsageError as error:
+            raise self._missing(run, error) from error
+
+    def _missing(self, run: Path, error: UsageError) -> UsageError:
+        return UsageError(
+            f"the recipe of {run} is not at its stored location: {error.message}",
+            problems=error.problems,
+            hint="if its file has moved, give its new location: --recipe path/to/file.py",
+        )
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -120,8 +144,8 @@ class Reopened:
     settings: Settings
     stored: LoadedRecipe
     """The recipe with the stored options of the run."""
-    is_same_file: bool
-    """Whether the recipe's file is unchanged since the run started."""
+    changed_files: tuple[str, ...]
+    """The recipe's file and the files that it imports, as far as they have changed since the run started."""
 
 
 @dataclass(frozen=True, kw_only=True)

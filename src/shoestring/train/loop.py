@@ -52,6 +52,7 @@ def train(request: SessionRequest, library: LibraryLoop | None = None) -> Outcom
         Record(request.run, request.loaded, request.stop.deadline, target=request.target) as record,
     ):
         session = setup(request, record, library)
+        record.trust_recipe()
         state, updates = session.state, session.updates
         status: Literal["finished", "paused"]
         try:
@@ -71,6 +72,7 @@ def train(request: SessionRequest, library: LibraryLoop | None = None) -> Outcom
             status, reason, metrics = "paused", over.reason, steps.best_validation(session)
             if over.error:
                 raise over.error from over
+        record.trust_recipe()  # the recipe may have imported other files since
         record.session_ended(status, reason, state.update, metrics)
     return Outcome(
         status=status, reason=reason, update=state.update, total_updates=state.total_updates, metrics=metrics

@@ -18,6 +18,7 @@ from shoestring.monitor.events import Events, read
 from shoestring.monitor.progress import Progress
 from shoestring.monitor.time_breakdown import compute_breakdown, describe_breakdown
 from shoestring.recipe.options import LoadedRecipe
+from shoestring.session import trust
 from shoestring.session.deadline import Deadline
 from shoestring.session.directory import RunDirectory
 from shoestring.session.ledger import SessionRecord, ledger, sessions, slowest_durations
@@ -98,6 +99,11 @@ class Record:
         """Record a note for the user."""
         self.events.emit("note", message=message)
         self.progress.message(f"note: {message}")
+
+    def trust_recipe(self) -> None:
+        """Record the digests of the recipe's files, which the person has named: `evaluate` may execute them."""
+        if self._loaded and self._loaded.source and (note := trust.remember(self._loaded.source)):
+            self.note(note)
 
     def out_of_memory(self, during: str, event: OutOfMemory, *, update: int, back_to: int | None = None) -> None:
         """Record an out-of-memory event; `back_to` is the update of the checkpoint that training resumes from."""

@@ -87,4 +87,6 @@ def load_tokenizer(source: Path | str) -> Any:
     from transformers import AutoTokenizer
 
     auto_tokenizer: Any = AutoTokenizer
-    return auto_tokenizer.from_pretrained(source, local_files_only=Path(source).exists(), padding_side="left")
+    return auto_tokenizer.from_pretrained(
+        source, local_files_only=Path(source).exists(), trust_remote_code=False, padding_side="left"
+    )
