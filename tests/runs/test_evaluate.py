@@ -221,13 +221,17 @@ def test_recipe_file_of_a_downloaded_run_is_not_executed(run_command, run_copy, 
     status, out, err = run_command("evaluate", run_copy)
     assert (status, out) == (2, "") and not mark.exists()
     assert f"would execute the file {tmp_path / 'spiral.py'}" in err
-    assert f"hint: a run from someone else may name any file; if you trust this one, name it: --recipe {tmp_path}" in err
+    assert (
+        f"hint: a run from someone else may name any file; if you trust this one, name it: --recipe {tmp_path}" in err
+    )
     status, _, err = run_command("evaluate", run_copy, "--recipe", "spiral.py")
     assert mark.exists()  # the command names it
 
 
 def test_trained_recipe_is_trusted_with_its_imports(run_command, tmp_path, monkeypatch):
-    (tmp_path / "mine.py").write_text(MINE.replace("return torch.ones(10, 3)", "import helper; return helper.samples()"))
+    (tmp_path / "mine.py").write_text(
+        MINE.replace("return torch.ones(10, 3)", "import helper; return helper.samples()")
+    )
     (tmp_path / "helper.py").write_text("import torch\ndef samples():\n    return torch.ones(10, 3)")
     run = tmp_path / "run"
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))

@@ -14,7 +14,7 @@ _HOLDER = re.compile(r"pid (?P<pid>\d+) on (?P<node>\S+), begun (?P<started>\d+)
 def inspect_lock(run: Path) -> RunLock:
     """Return the state of the run's lock. On a file system without locks it follows from the lock file alone."""
     try:
-        descriptor = os.open(run / "lock", os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW)
+        descriptor = os.open(run / "lock", os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK)
     except OSError:
         return RunLock(run=run, holder="", locked=False, process_status="")
     try:

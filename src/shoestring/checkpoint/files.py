@@ -10,7 +10,7 @@ import math
 import os
 import shutil
 import stat
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -25,6 +25,20 @@ Buffer = bytes | memoryview
 def write_json(path: Path, value: Any) -> None:
     """Replace `path` atomically by `value` as JSON: a reader sees the old file or the new one, also after a kill."""
     replace(path, lambda temporary: write_text(temporary, json.dumps(value, indent=1, allow_nan=False) + "\n"))
+
+
+def with_digest(value: Mapping[str, Any]) -> dict[str, Any]:
+    """Return a JSON object with the SHA-256 of its content added as `sha256`."""
+    return {**value, "sha256": _json_digest(value)}
+
+
+def matches_digest(value: Mapping[str, Any]) -> bool:
+    """Return whether a JSON object has the content that `with_digest` added the digest of."""
+    return value.get("sha256") == _json_digest({key: item for key, item in value.items() if key != "sha256"})
+
+
+def _json_digest(value: Mapping[str, Any]) -> str:
+    return hashlib.sha256(json.dumps(value, sort_keys=True).encode()).hexdigest()
 
 
 def replace(path: Path, write: Callable[[Path], object]) -> None:
@@ -129,6 +143,16 @@ def remove(path: Path) -> None:
             shutil.rmtree(path, ignore_errors=True)
         else:
             path.unlink(missing_ok=True)
+
+
+def remove_renamed(path: Path, renamed: Path) -> None:
+    """Remove a directory by way of the name `renamed`, so that a kill never leaves a part of it under its own name.
+
+    Errors are ignored.
+    """
+    with suppress(OSError):
+        path.rename(renamed)
+        remove(renamed)
 
 
 def remove_file(path: Path) -> None:

@@ -16,6 +16,7 @@ Every event has `time` (unix seconds), `session` (from 1) and `event`, its kind,
     oom         update, during (update, optimizer step or evaluation), failure (error message), micro_batch,
                 done (the reduction made), back_to (the update of the restored checkpoint, if any)
     (any)       lost: the number of preceding events lost because the disk was full
+    (any)       crc32: the checksum of the line without this field
     stop        update, status (paused, finished or failed), reason, updates, seconds, saving_seconds,
                 evaluating_seconds
 
@@ -25,16 +26,19 @@ Every event has `time` (unix seconds), `session` (from 1) and `event`, its kind,
 import json
 import math
 import os
+import shutil
 import time
+import zlib
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
-from shoestring.checkpoint.files import is_disk_full
+from shoestring.checkpoint.files import is_disk_full, replace
 
 Event = dict[str, Any]
 
+_CHECKSUM = b', "crc32": "%s"'
 _REPEATABLE = ("progress", "evaluation", "save")
 
 
@@ -48,7 +52,10 @@ class Events:
 
     def __init__(self, path: Path) -> None:
         self.session = 1 + max((event["session"] for event in read(path)), default=0)
-        self._file = os.open(path, os.O_RDWR | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o644)
+        if path.exists() and path.stat().st_nlink > 1:
+            # The other name is perhaps in a copy of the run (cp -al), which must not change.
+            replace(path, lambda copy: shutil.copyfile(path, copy))
+        self._file = os.open(path, os.O_RDWR | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o644)
         size = os.fstat(self._file).st_size
         self.lost = 0
         self._incomplete_line = size > 0 and os.pread(self._file, 1, size - 1) != b"\n"
@@ -62,7 +69,7 @@ class Events:
         values = {"time": time.time(), "session": self.session, "event": event, **fields}
         if self.lost:
             values["lost"] = self.lost
-        line = json.dumps(_finite(values), allow_nan=False, ensure_ascii=False).encode() + b"\n"
+        line = _with_checksum(json.dumps(_finite(values), allow_nan=False, ensure_ascii=False).encode()) + b"\n"
         if self._incomplete_line:
             line = b"\n" + line
         self._incomplete_line = True
@@ -99,12 +106,16 @@ def read(path: Path, offset: int = 0) -> Iterator[Event]:
     with path.open("rb") as lines:
         lines.seek(offset)
         for line in lines:
-            try:
-                event = json.loads(line)
-            except ValueError:
-                continue
-            if _is_event(event):
+            if (event := _parse(line)) is not None:
                 yield event
+
+
+def count_damaged(path: Path) -> int:
+    """Return the number of lines at `path` that are incomplete or have changed since they were written."""
+    if not path.exists():
+        return 0
+    with path.open("rb") as lines:
+        return sum(bool(line.strip()) and _parse(line) is None for line in lines)
 
 
 def current(events: Iterable[Event]) -> list[Event]:
@@ -124,6 +135,28 @@ def current(events: Iterable[Event]) -> list[Event]:
             current_events = [old for old in current_events if not _same_evaluation(old, event)]
         current_events.append(event)
     return current_events
+
+
+def _with_checksum(line: bytes) -> bytes:
+    """Add the CRC-32 of the line before its closing brace."""
+    return line[:-1] + _CHECKSUM % f"{zlib.crc32(line):08x}".encode() + b"}"
+
+
+def _parse(line: bytes) -> Event | None:
+    """Return the event of a line, without its checksum; None if the line is incomplete or damaged."""
+    try:
+        event = json.loads(line)
+    except (ValueError, RecursionError):
+        return None
+    if not _is_event(event):
+        return None
+    checksum = event.pop("crc32", None)
+    if checksum is not None:  # version 0.1.0 wrote none
+        content = line.strip()
+        without = content[: -len(_CHECKSUM % (b"0" * 8)) - 1] + b"}"
+        if content != _with_checksum(without):
+            return None
+    return dict(event)
 
 
 def _is_event(value: object) -> bool:

@@ -31,8 +31,8 @@ def find(reference: str | object, *, verified: Mapping[str, bytes] | None = None
     `reference` is a built-in name, `hf:PATH_OR_NAME`, `path/to/file.py`, `path/to/file.py:Class`, an object of this
     process, for example of a class defined in a notebook, or what this function has returned.
 
-    Loading a file executes its code: use only files that you would run with Python. With `verified`, only these contents
-    of the file and of files beside it are executed (`recipe.source`).
+    Loading a file executes its code: use only files that you would run with Python. With `verified`, only these
+    contents of the file and of files beside it are executed (`recipe.source`).
 
     Raises UsageError for an unknown name, an unreadable file, a file with no recipe or several, and an object that is
     not a recipe.
@@ -147,9 +147,7 @@ def _find_hugging_face(source: str) -> LoadedRecipe:
     return with_defaults(kind, HUGGING_FACE + source)
 
 
-def _load_recipe_class(
-    path: Path, class_name: str, verified: Mapping[str, bytes] | None
-) -> tuple[type, RecipeSource]:
+def _load_recipe_class(path: Path, class_name: str, verified: Mapping[str, bytes] | None) -> tuple[type, RecipeSource]:
     try:
         source = RecipeSource(path, verified)
     except OSError as error:

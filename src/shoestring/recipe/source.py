@@ -1,8 +1,8 @@
 """The file of a recipe and the Python files beside it that it imports.
 
-The recipe's code imports the modules in its folder as `python recipe.py` would, with two differences. The modules belong
-to the recipe alone: code outside of the folder does not see them, so two recipes may each have a `helper.py`. And they
-do not replace modules of the standard library.
+The recipe's code imports the modules in its folder as `python recipe.py` would, with two differences. The modules
+belong to the recipe alone: other code does not see them, so two recipes may each have a `helper.py`. And they do not
+replace modules of the standard library.
 
 If `verified` contents are given, only these files are executed, as they were verified: the disk is not read again.
 """

@@ -57,9 +57,20 @@ def launch(
         if stored is None:
             loaded, settings = _start_run(directory, recipe, plan, target, values)
         else:
+            if stored.is_changed and not request.allow_inexact:
+                raise UsageError(
+                    f"{directory.plan_file} has changed since it was written: its digest does not match its content",
+                    hint="copy the run again from its source; if you have changed the file on purpose, continue with "
+                    "--allow-inexact",
+                )
             loaded, settings = _continue_run(stored, directory, recipe, values)
             state = directory.state()
-            if state and state.status == "finished":
+            if state and state.is_changed:
+                _print_message(
+                    f"note: {directory.state_file} has changed since it was written: its digest does not match its "
+                    "content, so the run is continued from its newest checkpoint"
+                )
+            elif state and state.status == "finished":
                 if loaded.source and (note := trust.remember(loaded.source)):
                     _print_message(f"note: {note}")
                 _print_message(

@@ -3,9 +3,11 @@
 import errno
 import fcntl
 import os
+import re
+import stat
 import tempfile
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from datetime import UTC, datetime
 from pathlib import Path
 
@@ -13,6 +15,9 @@ from shoestring.checkpoint.files import replace
 from shoestring.errors import UsageError
 
 _NO_LOCK_SUPPORT_ERRORS = {errno.ENOLCK, errno.ENOSYS, errno.EOPNOTSUPP, errno.EINVAL}
+
+_MAX_CONTENT = 300
+_HOLDER = re.compile(r"pid [0-9]+ on .*")
 
 _descriptors: set[int] = set()
 """Descriptors of locks. A forked child inherits them and would hold the lock after this process has died."""
@@ -38,11 +43,11 @@ def locked(run: Path) -> Iterator[None]:
 
     Raises UsageError naming the holder if another process has the lock.
     """
-    descriptor = os.open(run / "lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+    descriptor = _open(run / "lock", os.O_RDWR | os.O_CREAT)
     lock_file = run / ".lock"
     without_locks = False
     try:
-        holder = os.read(descriptor, 200).decode(errors="replace").strip()
+        holder = _read_holder(run / "lock", descriptor)
         try:
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError as error:
@@ -75,7 +80,11 @@ def _create_lock_file(run: Path, lock_file: Path, holder: str) -> None:
         try:
             descriptor = os.open(lock_file, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o644)
         except FileExistsError as error:
-            holder = lock_file.read_text(errors="replace")[:200].strip()
+            descriptor = _open(lock_file, os.O_RDONLY)
+            try:
+                holder = _read_holder(lock_file, descriptor)
+            finally:
+                os.close(descriptor)
             if not _is_dead(holder):
                 raise _locked_error(
                     run, holder, f"wait for it or stop it; if it no longer runs, remove {lock_file}"
@@ -93,13 +102,43 @@ def _machine_lock() -> Iterator[None]:
     The directory for temporary files is local to this machine and so supports locks; if it does not, a race remains.
     """
     path = Path(tempfile.gettempdir()) / f"shoestring-{os.getuid()}.lock"
-    descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
-    try:
+    with ExitStack() as opened:
         with suppress(OSError):
-            fcntl.flock(descriptor, fcntl.LOCK_EX)
+            descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC, 0o600)
+            opened.callback(os.close, descriptor)
+            # Another user, who may create files in that directory, could hold the lock forever.
+            if os.fstat(descriptor).st_uid == os.getuid():
+                fcntl.flock(descriptor, fcntl.LOCK_EX)
         yield
-    finally:
-        os.close(descriptor)
+
+
+def _open(path: Path, flags: int) -> int:
+    """Open a file of the lock. Raises UsageError if the path is a link, and OSError."""
+    try:
+        return os.open(path, flags | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC, 0o644)
+    except OSError as error:
+        if path.is_symlink():
+            raise UsageError(
+                f"{path} is a symbolic link to {path.readlink()}, so it is not the lock of a run",
+                hint="remove the link",
+            ) from error
+        raise
+
+
+def _read_holder(path: Path, descriptor: int) -> str:
+    """Return the process named in a file of the lock; empty if there is none.
+
+    Raises UsageError for a file with other content: it is not a lock, and must not be overwritten.
+    """
+    content = os.pread(descriptor, _MAX_CONTENT + 1, 0) if stat.S_ISREG(os.fstat(descriptor).st_mode) else b"-"
+    # After a failure of the machine the file may have lost its content.
+    text = content.decode(errors="replace").strip("\0").strip()
+    if text and not (_HOLDER.fullmatch(text) and len(content) <= _MAX_CONTENT):
+        raise UsageError(
+            f"{path} has other content than the lock of a run, and is not overwritten",
+            hint="move the file elsewhere, or remove it if no process trains this run",
+        )
+    return text
 
 
 def _locked_error(run: Path, holder: str, hint: str) -> UsageError:

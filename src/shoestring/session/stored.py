@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from shoestring import config
-from shoestring.checkpoint.files import write_json
+from shoestring.checkpoint.files import matches_digest, with_digest, write_json
 from shoestring.errors import UsageError
 from shoestring.recipe.finding import choose, file_of, find
 from shoestring.recipe.options import LoadedRecipe
@@ -36,6 +36,8 @@ class StoredPlan:
     """`Plan.json()`."""
     settings: Mapping[str, Any] | None = None
     """The settings of a script; those of a recipe are in `plan`."""
+    is_changed: bool = False
+    """Whether the file has changed since it was written, by a fault of the disk or by hand."""
 
     @classmethod
     def from_recipe(cls, loaded: LoadedRecipe, plan: Mapping[str, Any]) -> StoredPlan:
@@ -61,10 +63,12 @@ class StoredPlan:
         types = {"recipe": str, "reference": str, "digest": str, "imports": dict}
         types |= {"options": dict, "plan": dict, "settings": dict}
         _require_types(file, values, types)
-        return cls(**{name: values[name] for name in types if name in values})
+        return cls(**{name: values[name] for name in types if name in values}, is_changed=_is_changed(values))
 
     def write(self, file: Path) -> None:
-        write_json(file, {name: value for name, value in vars(self).items() if value is not None})
+        _write_object(
+            file, {name: value for name, value in vars(self).items() if value is not None and name != "is_changed"}
+        )
 
     @property
     def planned_memory(self) -> Mapping[str, Any]:
@@ -160,6 +164,8 @@ class StoredState:
     next: str = ""
     """The next command to run."""
     metrics: dict[str, Any] = field(default_factory=dict)
+    is_changed: bool = False
+    """Whether the file has changed since it was written, by a fault of the disk or by hand."""
 
     @classmethod
     def read(cls, file: Path) -> StoredState | None:
@@ -171,11 +177,21 @@ class StoredState:
         if values is None:
             return None
         types = {attribute.name: type(attribute.default) for attribute in dataclasses.fields(cls)} | {"metrics": dict}
+        del types["is_changed"]
         _require_types(file, values, types)
-        return cls(**{name: values[name] for name in types if name in values})
+        return cls(**{name: values[name] for name in types if name in values}, is_changed=_is_changed(values))
 
     def write(self, file: Path) -> None:
-        write_json(file, dataclasses.asdict(self))
+        _write_object(file, {name: value for name, value in vars(self).items() if name != "is_changed"})
+
+
+def _write_object(file: Path, values: Mapping[str, Any]) -> None:
+    write_json(file, with_digest(values))
+
+
+def _is_changed(values: Mapping[str, Any]) -> bool:
+    """Return whether an object that was written with its digest has other content; older versions wrote none."""
+    return "sha256" in values and not matches_digest(values)
 
 
 def _read_object(file: Path) -> dict[str, Any] | None:

@@ -136,9 +136,10 @@ def _read(file: Path) -> list[dict[str, Any]]:
 
 
 def _is_entry(value: object) -> bool:
-    if not isinstance(value, dict) or not isinstance(value.get("path"), str) or not isinstance(value.get("files"), dict):
+    path, files = (value.get("path"), value.get("files")) if isinstance(value, dict) else (None, None)
+    if not isinstance(path, str) or not isinstance(files, dict):
         return False
-    return Path(value["path"]).name in value["files"] and all(isinstance(item, str) for item in value["files"].values())
+    return Path(path).name in files and all(isinstance(digest, str) for digest in files.values())
 
 
 @contextmanager

@@ -15,7 +15,7 @@ updates, its callbacks run the same steps (`integrations/callback.py`). The comp
 loop: the data order, the update, the deadline, the checkpoint store (`shoestring.pieces`).
 """
 
-from contextlib import nullcontext
+from contextlib import closing, nullcontext
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -50,6 +50,7 @@ def train(request: SessionRequest, library: LibraryLoop | None = None) -> Outcom
     with (
         deterministic(),
         Record(request.run, request.loaded, request.stop.deadline, target=request.target) as record,
+        closing(library) if library else nullcontext(),
     ):
         session = setup(request, record, library)
         record.trust_recipe()

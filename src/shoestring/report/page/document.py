@@ -3,6 +3,7 @@
 from importlib.resources import files
 from pathlib import Path
 
+from shoestring.checkpoint.files import replace, write_text
 from shoestring.report.markup import Markup, element, join
 from shoestring.report.page import sections
 from shoestring.report.page.headline import headline
@@ -20,10 +21,9 @@ def write(path: Path) -> Path:
 
     The same files give the same page. Raises UsageError when `path` is not the directory of a run.
     """
-    # The replacement is atomic: reloading the page never shows half of it.
-    draft = path / "report.html.part"
-    draft.write_text(render(read(path)), encoding="utf-8")
-    return draft.replace(RunDirectory(path).report_file)
+    page, file = render(read(path)), RunDirectory(path).report_file
+    replace(file, lambda draft: write_text(draft, page))  # reloading the page never shows half of it
+    return file
 
 
 def render(run: Run) -> Markup:

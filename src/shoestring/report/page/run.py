@@ -5,11 +5,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from shoestring.checkpoint.files import matches_digest
 from shoestring.errors import UsageError
 from shoestring.monitor import events as record
 from shoestring.monitor.events import Event
 from shoestring.report.values import lookup, number
 from shoestring.session.directory import RunDirectory
+from shoestring.units import count_text
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -62,10 +64,16 @@ def read(path: Path) -> Run:
             f"{path} is not a run directory: it contains none of {', '.join(file.name for file in run_files)}",
             hint="pass the directory of a run, as created by `shoestring train RECIPE --run DIR`",
         )
+    run.refuse_links()
     problems: list[str] = []
     if not run.events_file.is_file():
         problems.append(f"{run.events_file.name} is missing: the history of the run cannot be shown")
     all_events = list(record.read(run.events_file))
+    if damaged := record.count_damaged(run.events_file):
+        problems.append(
+            f"{count_text(damaged)} {'line' if damaged == 1 else 'lines'} of {run.events_file.name} incomplete or "
+            "damaged: not shown"
+        )
     return Run(
         path=path,
         plan=_read_object(run.plan_file, problems),
@@ -88,4 +96,6 @@ def _read_object(path: Path, problems: list[str]) -> dict[str, Any]:
     if not isinstance(value, dict):
         problems.append(f"{path.name} is not a JSON object")
         return {}
+    if "sha256" in value and not matches_digest(value):
+        problems.append(f"{path.name} has changed since it was written: its digest does not match its content")
     return value
