@@ -36,13 +36,14 @@ def verified_contents(path: Path, run: Path) -> dict[str, bytes]:
 
     Raises UsageError, which names the file that the run in `run` would execute, if they are not trusted.
     """
+    entries: list[dict[str, Any]] = []
+    problems: list[str] = []
     try:
         entries = _read(trusted_file())
-        problems = []
     except FileNotFoundError:
-        entries, problems = [], []
+        pass
     except (OSError, ValueError) as error:
-        entries, problems = [], [f"{trusted_file()} cannot be used, so no file is trusted: {error}"]
+        problems = [f"{trusted_file()} cannot be used, so no file is trusted: {error}"]
     for entry in reversed(entries):
         if Path(entry["path"]).name != path.name:
             continue
