@@ -29,15 +29,16 @@ def write_json(path: Path, value: Any) -> None:
 
 def with_digest(value: Mapping[str, Any]) -> dict[str, Any]:
     """Return a JSON object with the SHA-256 of its content added as `sha256`."""
-    return {**value, "sha256": _json_digest(value)}
+    return {**value, "sha256": json_digest(value)}
 
 
 def matches_digest(value: Mapping[str, Any]) -> bool:
     """Return whether a JSON object has the content that `with_digest` added the digest of."""
-    return value.get("sha256") == _json_digest({key: item for key, item in value.items() if key != "sha256"})
+    return value.get("sha256") == json_digest({key: item for key, item in value.items() if key != "sha256"})
 
 
-def _json_digest(value: Mapping[str, Any]) -> str:
+def json_digest(value: Mapping[str, Any]) -> str:
+    """Return the SHA-256 of a JSON object, which does not depend on its formatting."""
     return hashlib.sha256(json.dumps(value, sort_keys=True).encode()).hexdigest()
 
 

@@ -18,7 +18,7 @@ Every event has `time` (unix seconds), `session` (from 1) and `event`, its kind,
     (any)       lost: the number of preceding events lost because the disk was full
     (any)       crc32: the checksum of the line without this field
     stop        update, status (paused, finished or failed), reason, updates, seconds, saving_seconds,
-                evaluating_seconds
+                evaluating_seconds, state_sha256 (the digest of state.json)
 
 `update` is the number of updates completed so far; `updates` and `samples` count this line alone.
 """
@@ -29,12 +29,13 @@ import os
 import shutil
 import time
 import zlib
+from collections import deque
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
-from shoestring.checkpoint.files import is_disk_full, replace
+from shoestring.checkpoint.files import is_disk_full, json_digest, replace
 
 Event = dict[str, Any]
 
@@ -135,6 +136,17 @@ def current(events: Iterable[Event]) -> list[Event]:
             current_events = [old for old in current_events if not _same_evaluation(old, event)]
         current_events.append(event)
     return current_events
+
+
+def state_digest(state: Mapping[str, Any]) -> str:
+    """Return the digest of the content of state.json, which the event `stop` records."""
+    return json_digest(json.loads(json.dumps(state)))
+
+
+def is_changed(state: Mapping[str, Any], events: Iterable[Event]) -> bool:
+    """Return whether state.json, read as `state`, has changed since the last session ended and wrote it."""
+    last = next(iter(deque(events, maxlen=1)), {})
+    return last.get("event") == "stop" and last.get("state_sha256") not in (None, state_digest(state))
 
 
 def _with_checksum(line: bytes) -> bytes:

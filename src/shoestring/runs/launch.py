@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 from shoestring.errors import RunError, UsageError
 from shoestring.hardware import targets
 from shoestring.hardware.catalog import Target
+from shoestring.monitor.events import is_changed, read
 from shoestring.plan.plan import Plan, make_plan
 from shoestring.recipe.contract import require_data
 from shoestring.recipe.finding import choose
@@ -65,10 +66,10 @@ def launch(
                 )
             loaded, settings = _continue_run(stored, directory, recipe, values)
             state = directory.state()
-            if state and state.is_changed:
+            if state and is_changed(dataclasses.asdict(state), read(directory.events_file)):
                 _print_message(
-                    f"note: {directory.state_file} has changed since it was written: its digest does not match its "
-                    "content, so the run is continued from its newest checkpoint"
+                    f"note: {directory.state_file} has changed since the last session wrote it, so the run is continued "
+                    "from its newest checkpoint"
                 )
             elif state and state.status == "finished":
                 if loaded.source and (note := trust.remember(loaded.source)):

@@ -63,12 +63,14 @@ class StoredPlan:
         types = {"recipe": str, "reference": str, "digest": str, "imports": dict}
         types |= {"options": dict, "plan": dict, "settings": dict}
         _require_types(file, values, types)
-        return cls(**{name: values[name] for name in types if name in values}, is_changed=_is_changed(values))
+        return cls(
+            **{name: values[name] for name in types if name in values},
+            is_changed="sha256" in values and not matches_digest(values),
+        )
 
     def write(self, file: Path) -> None:
-        _write_object(
-            file, {name: value for name, value in vars(self).items() if value is not None and name != "is_changed"}
-        )
+        values = {name: value for name, value in vars(self).items() if value is not None and name != "is_changed"}
+        write_json(file, with_digest(values))
 
     @property
     def planned_memory(self) -> Mapping[str, Any]:
@@ -164,8 +166,6 @@ class StoredState:
     next: str = ""
     """The next command to run."""
     metrics: dict[str, Any] = field(default_factory=dict)
-    is_changed: bool = False
-    """Whether the file has changed since it was written, by a fault of the disk or by hand."""
 
     @classmethod
     def read(cls, file: Path) -> StoredState | None:
@@ -177,21 +177,11 @@ class StoredState:
         if values is None:
             return None
         types = {attribute.name: type(attribute.default) for attribute in dataclasses.fields(cls)} | {"metrics": dict}
-        del types["is_changed"]
         _require_types(file, values, types)
-        return cls(**{name: values[name] for name in types if name in values}, is_changed=_is_changed(values))
+        return cls(**{name: values[name] for name in types if name in values})
 
     def write(self, file: Path) -> None:
-        _write_object(file, {name: value for name, value in vars(self).items() if name != "is_changed"})
-
-
-def _write_object(file: Path, values: Mapping[str, Any]) -> None:
-    write_json(file, with_digest(values))
-
-
-def _is_changed(values: Mapping[str, Any]) -> bool:
-    """Return whether an object that was written with its digest has other content; older versions wrote none."""
-    return "sha256" in values and not matches_digest(values)
+        write_json(file, dataclasses.asdict(self))
 
 
 def _read_object(file: Path) -> dict[str, Any] | None:

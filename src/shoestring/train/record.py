@@ -1,5 +1,6 @@
 """The record of a session: the run's state.json, its events and ledger, and progress messages for the user."""
 
+import dataclasses
 import os
 import platform
 import shlex
@@ -14,7 +15,7 @@ from shoestring.checkpoint.store import Saved
 from shoestring.engine.recovery import OutOfMemory
 from shoestring.errors import ShoestringError
 from shoestring.hardware.probe import machine
-from shoestring.monitor.events import Events, read
+from shoestring.monitor.events import Events, read, state_digest
 from shoestring.monitor.progress import Progress
 from shoestring.monitor.time_breakdown import compute_breakdown, describe_breakdown
 from shoestring.recipe.options import LoadedRecipe
@@ -179,6 +180,7 @@ class Record:
             saving_seconds=self._seconds_by_kind["saving"],
             evaluating_seconds=self._seconds_by_kind["evaluating"],
             updates=self.update - self._first_update,
+            state_sha256=state_digest(dataclasses.asdict(self._state(status, reason))),
         )
         self._write_ledger(status)
         self._write_state(status, reason)
@@ -207,7 +209,15 @@ class Record:
         return sessions(read(self._run.events_file, self._offset), status)
 
     def _write_state(self, status: str, reason: str) -> None:
-        state = StoredState(
+        try:
+            self._state(status, reason).write(self._run.state_file)
+        except OSError as error:
+            # On a full disk the previous state.json remains, and the checkpoint matters more.
+            if status != "running" or not is_disk_full(error):
+                raise
+
+    def _state(self, status: str, reason: str) -> StoredState:
+        return StoredState(
             status=status,
             update=self.update,
             total_updates=self._total,
@@ -215,12 +225,6 @@ class Record:
             next=f"shoestring report {self._run.path}" if status == "finished" else self._resume_command(),
             metrics=self._metrics,
         )
-        try:
-            state.write(self._run.state_file)
-        except OSError as error:
-            # On a full disk the previous state.json remains, and the checkpoint matters more.
-            if status != "running" or not is_disk_full(error):
-                raise
 
     def _resume_command(self) -> str:
         """Return the command that continues the run."""

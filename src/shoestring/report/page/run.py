@@ -74,10 +74,13 @@ def read(path: Path) -> Run:
             f"{count_text(damaged)} {'line' if damaged == 1 else 'lines'} of {run.events_file.name} incomplete or "
             "damaged: not shown"
         )
+    state = _read_object(run.state_file, problems)
+    if state and record.is_changed(state, all_events):
+        problems.append(f"{run.state_file.name} has changed since the last session wrote it")
     return Run(
         path=path,
         plan=_read_object(run.plan_file, problems),
-        state=_read_object(run.state_file, problems),
+        state=state,
         events=all_events,
         current=record.current(all_events),
         problems=tuple(problems),
