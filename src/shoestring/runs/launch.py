@@ -68,8 +68,8 @@ def launch(
             state = directory.state()
             if state and is_changed(dataclasses.asdict(state), read(directory.events_file)):
                 _print_message(
-                    f"note: {directory.state_file} has changed since the last session wrote it, so the run is continued "
-                    "from its newest checkpoint"
+                    f"note: {directory.state_file} has changed since the last session wrote it, so the run is "
+                    "continued from its newest checkpoint"
                 )
             elif state and state.status == "finished":
                 if loaded.source and (note := trust.remember(loaded.source)):
