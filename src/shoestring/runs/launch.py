@@ -58,7 +58,7 @@ def launch(
         if stored is None:
             loaded, settings = _start_run(directory, recipe, plan, target, values)
         else:
-            if stored.is_changed and not request.allow_inexact:
+            if stored.is_result_changed and not request.allow_inexact:
                 raise UsageError(
                     f"{directory.plan_file} has changed since it was written: its digest does not match its content",
                     hint="copy the run again from its source; if you have changed the file on purpose, continue with "

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from shoestring import config
-from shoestring.checkpoint.files import matches_digest, with_digest, write_json
+from shoestring.checkpoint.files import json_digest, matches_digest, with_digest, write_json
 from shoestring.errors import UsageError
 from shoestring.recipe.finding import choose, file_of, find
 from shoestring.recipe.options import LoadedRecipe
@@ -38,6 +38,8 @@ class StoredPlan:
     """The settings of a script; those of a recipe are in `plan`."""
     is_changed: bool = False
     """Whether the file has changed since it was written, by a fault of the disk or by hand."""
+    is_result_changed: bool = False
+    """Whether the options, the plan or the settings have, which decide the training result."""
 
     @classmethod
     def from_recipe(cls, loaded: LoadedRecipe, plan: Mapping[str, Any]) -> StoredPlan:
@@ -66,11 +68,12 @@ class StoredPlan:
         return cls(
             **{name: values[name] for name in types if name in values},
             is_changed="sha256" in values and not matches_digest(values),
+            is_result_changed=values.get("options_sha256") not in (None, _options_digest(values)),
         )
 
     def write(self, file: Path) -> None:
-        values = {name: value for name, value in vars(self).items() if value is not None and name != "is_changed"}
-        write_json(file, with_digest(values))
+        values = {name: value for name, value in vars(self).items() if value is not None and not name.startswith("is_")}
+        write_json(file, with_digest(values | {"options_sha256": _options_digest(values)}))
 
     @property
     def planned_memory(self) -> Mapping[str, Any]:
@@ -182,6 +185,10 @@ class StoredState:
 
     def write(self, file: Path) -> None:
         write_json(file, dataclasses.asdict(self))
+
+
+def _options_digest(values: Mapping[str, Any]) -> str:
+    return json_digest({name: values.get(name) for name in ("options", "plan", "settings")})
 
 
 def _read_object(file: Path) -> dict[str, Any] | None:
