@@ -12,6 +12,14 @@ def one_thread():
     torch.set_num_threads(1)
 
 
+@pytest.fixture(autouse=True, scope="session")
+def trusted_files(tmp_path_factory):
+    """The recipe files that tests have trained with are not those of the person who runs the tests."""
+    with pytest.MonkeyPatch.context() as environment:
+        environment.setenv("XDG_STATE_HOME", str(tmp_path_factory.mktemp("state")))
+        yield
+
+
 @pytest.fixture
 def run_command(monkeypatch, capsys):
     """A function that runs the command line in this process and returns (status, stdout, stderr)."""

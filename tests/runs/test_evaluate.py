@@ -210,6 +210,47 @@ def test_moved_recipe_can_be_passed(tmp_path):
         shoestring.evaluate(run, recipe="temporal")
 
 
+def test_recipe_file_of_a_downloaded_run_is_not_executed(run_command, run_copy, tmp_path, monkeypatch):
+    """Neither the file that its plan.json names, nor a file beside a trusted one."""
+    mark = tmp_path / "executed"
+    (tmp_path / "spiral.py").write_text(f"import pathlib\npathlib.Path({str(mark)!r}).touch()\n{MINE}")
+    stored = json.loads((run_copy / "plan.json").read_text())
+    changed = {"reference": "spiral.py", "recipe": "spiral.py", "digest": sha256(tmp_path / "spiral.py")}
+    (run_copy / "plan.json").write_text(json.dumps({**stored, **changed}))
+    monkeypatch.chdir(tmp_path)
+    status, out, err = run_command("evaluate", run_copy)
+    assert (status, out) == (2, "") and not mark.exists()
+    assert f"would execute the file {tmp_path / 'spiral.py'}" in err
+    assert (
+        f"hint: a run from someone else may name any file; if you trust this one, name it: --recipe {tmp_path}" in err
+    )
+    status, _, err = run_command("evaluate", run_copy, "--recipe", "spiral.py")
+    assert mark.exists()  # the command names it
+
+
+def test_trained_recipe_is_trusted_with_its_imports(run_command, tmp_path, monkeypatch):
+    (tmp_path / "mine.py").write_text(
+        MINE.replace("return torch.ones(10, 3)", "import helper; return helper.samples()")
+    )
+    (tmp_path / "helper.py").write_text("import torch\ndef samples():\n    return torch.ones(10, 3)")
+    run = tmp_path / "run"
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
+    status, _, err = run_command("train", tmp_path / "mine.py", "--run", run, "--set", "epochs=1")
+    assert status == 0, err
+    status, out, _ = run_command("evaluate", run)
+    assert status == 0 and "train: loss" in out
+    for name in ("helper.py", "mine.py"):
+        text = (tmp_path / name).read_text()
+        (tmp_path / name).write_text(f"{text}\n")
+        status, _, err = run_command("evaluate", run)
+        assert status == 2 and f"changed since it was last trained with: {name}" in err
+        status, out, _ = run_command("evaluate", run, "--recipe", tmp_path / "mine.py", "--json")
+        assert status == 0 and f"has changed since the run started: {tmp_path / name}" in out
+        status, _, err = run_command("train", tmp_path / "mine.py", "--run", run)  # a finished run
+        assert status == 0 and run_command("evaluate", run)[0] == 0
+        (tmp_path / name).write_text(text)
+
+
 def test_recipe_of_an_ended_process_has_to_be_passed(run_copy):
     stored = json.loads((run_copy / "plan.json").read_text())
     (run_copy / "plan.json").write_text(json.dumps({**stored, "reference": ""}))

@@ -8,7 +8,8 @@ import hashlib
 import json
 import os
 import shutil
-from collections.abc import Callable, Iterable
+import stat
+from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -29,6 +30,21 @@ def write_json(path: Path, value: Any) -> None:
 def json_text(value: Any) -> str:
     """Return the text that `write_json` writes."""
     return json.dumps(value, indent=1, allow_nan=False) + "\n"
+
+
+def with_digest(value: Mapping[str, Any]) -> dict[str, Any]:
+    """Return a JSON object with the SHA-256 of its content added as `sha256`."""
+    return {**value, "sha256": json_digest(value)}
+
+
+def matches_digest(value: Mapping[str, Any]) -> bool:
+    """Return whether a JSON object has the content that `with_digest` added the digest of."""
+    return value.get("sha256") == json_digest({key: item for key, item in value.items() if key != "sha256"})
+
+
+def json_digest(value: Mapping[str, Any]) -> str:
+    """Return the SHA-256 of a JSON object, which does not depend on its formatting."""
+    return hashlib.sha256(json.dumps(value, sort_keys=True).encode()).hexdigest()
 
 
 def replace(path: Path, write: Callable[[Path], object]) -> None:
@@ -111,6 +127,23 @@ def remove(path: Path) -> None:
             shutil.rmtree(path, ignore_errors=True)
         else:
             path.unlink(missing_ok=True)
+
+
+def remove_renamed(path: Path, renamed: Path) -> None:
+    """Remove a directory by way of the name `renamed`, so that a kill never leaves a part of it under its own name.
+
+    Errors are ignored.
+    """
+    with suppress(OSError):
+        path.rename(renamed)
+        remove(renamed)
+
+
+def remove_file(path: Path) -> None:
+    """Remove a regular file; anything else is left alone, and errors are ignored."""
+    with suppress(OSError):
+        if stat.S_ISREG(path.lstat().st_mode):
+            path.unlink()
 
 
 def directory_bytes(path: Path) -> int:

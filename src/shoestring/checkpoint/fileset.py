@@ -7,15 +7,14 @@ that is killed midway leaves the old set or the new one, and the next writer in 
 """
 
 import os
-import re
 from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from pathlib import Path
 
-from shoestring.checkpoint.files import Buffer, remove, sync, write_file, write_text
+from shoestring.checkpoint.files import Buffer, remove_file, sync, write_file, write_text
 from shoestring.checkpoint.manifest import (
-    FILE,
     MANIFEST,
+    STAGED_FILE,
     TRAINED,
     DamagedFileError,
     FileEntry,
@@ -27,9 +26,6 @@ from shoestring.checkpoint.manifest import (
 )
 from shoestring.checkpoint.mapped import READ_ERRORS, MappedFile
 from shoestring.errors import CheckpointError
-
-# Version 0.1.0 wrote the process id instead of `next`.
-_LEFTOVER = re.compile(rf"\.(?P<name>{FILE}|{re.escape(MANIFEST)})\.(?:next|[0-9]+)")
 
 
 def staged_path(folder: Path, name: str) -> Path:
@@ -69,7 +65,7 @@ def complete_replacement(folder: Path) -> None:
 
     Raises OSError, and CheckpointError for a manifest of a later format, whose files are unknown to this version.
     """
-    leftovers = [(path, match["name"]) for path in folder.iterdir() if (match := _LEFTOVER.fullmatch(path.name))]
+    leftovers = [(path, match["name"]) for path in folder.iterdir() if (match := STAGED_FILE.fullmatch(path.name))]
     if not leftovers:
         return
     entries = _current_files(folder)
@@ -78,7 +74,7 @@ def complete_replacement(folder: Path) -> None:
         if path == staged_path(folder, name) and name in entries and not describe_difference(path, entries[name]):
             path.replace(folder / name)
         else:
-            remove(path)
+            remove_file(path)
     sync(folder)
 
 

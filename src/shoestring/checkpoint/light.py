@@ -5,6 +5,7 @@ those of peft, `adapter_config.json` and `adapter_model.safetensors`, which `Pef
 """
 
 import json
+import re
 import sys
 from collections.abc import Iterable, Mapping
 from contextlib import suppress
@@ -17,10 +18,10 @@ from torch import Tensor, nn
 
 from shoestring.checkpoint import codec, fileset
 from shoestring.checkpoint.compatibility import state_mismatches
-from shoestring.checkpoint.files import Buffer, remove
+from shoestring.checkpoint.files import Buffer, remove, remove_renamed
 from shoestring.checkpoint.manifest import DamagedFileError
 from shoestring.checkpoint.mapped import READ_ERRORS, MappedFile
-from shoestring.checkpoint.names import update_name, update_of
+from shoestring.checkpoint.names import removed_path, update_name, update_of
 from shoestring.checkpoint.tensors import serialize
 from shoestring.errors import CheckpointError
 from shoestring.reading import parse_json
@@ -29,6 +30,8 @@ from shoestring.system_errors import reason, remedy
 WEIGHTS = "model.safetensors"
 ADAPTER = "adapter_model.safetensors"
 ADAPTER_CONFIG = "adapter_config.json"
+
+_REMOVED = re.compile(r"\.removed-[0-9]{8,18}")
 
 UNVERIFIED = "the weights in {folder} are not verified: there is no manifest.json with their digests"
 
@@ -137,7 +140,26 @@ def keep_newest(folder: Path, keep: int) -> None:
         newest = list_weights_folders(folder)[-keep:]
         for path in _update_folders(folder):
             if path not in newest:
-                remove(path)
+                remove_weights(path)
+
+
+def remove_weights(folder: Path) -> None:
+    """Remove an update directory. A kill leaves all of it, or a part under another name; errors are ignored."""
+    remove_renamed(folder, removed_path(folder))
+
+
+def remove_leftovers(folder: Path) -> None:
+    """Remove what a killed process has left in update directories below `folder`; errors are ignored."""
+    if not folder.is_dir():
+        return
+    for path in folder.iterdir():
+        if _REMOVED.fullmatch(path.name) and path.is_dir() and not path.is_symlink():
+            remove(path)
+    for path in _update_folders(folder):
+        with suppress(OSError, CheckpointError):
+            fileset.complete_replacement(path)
+        with suppress(OSError):  # a directory whose first weights were not complete is empty now
+            path.rmdir()
 
 
 def _update_folders(folder: Path) -> list[Path]:

@@ -12,7 +12,6 @@ that make it up: `{"weight": [{"file": "model-rank0000.safetensors", "dim": 0, "
 No other module depends on the format of a manifest. Format 1, of version 0.1.0, is read too.
 """
 
-import hashlib
 import json
 import math
 import re
@@ -21,7 +20,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal, get_args
 
-from shoestring.checkpoint.files import sha256
+from shoestring.checkpoint.files import matches_digest, sha256, with_digest
 from shoestring.errors import CheckpointError
 from shoestring.reading import read_json, regular_file_size
 
@@ -35,6 +34,8 @@ Kind = Literal["full", "weights"]
 
 FILE = r"[a-z_]{1,64}(?:-rank(?P<rank>[0-9]{4}))?\.safetensors|state\.json|adapter_config\.json"
 """A regular expression for the names of files in a set."""
+STAGED_FILE = re.compile(rf"\.(?P<name>{FILE}|{re.escape(MANIFEST)})\.(?:next|[0-9]+)")
+"""The names of new files and of those left by killed processes. Version 0.1.0 wrote the process id, not `next`."""
 _FILE = re.compile(FILE)
 _SET_NAME = re.compile(r"[a-z_]{1,64}")
 _DIGEST = re.compile(r"[0-9a-f]{64}")
@@ -172,8 +173,9 @@ def parse(value: Any, folder: Path) -> Manifest:
     Raises DamagedFileError if it is malformed, and CheckpointError for a format of another version.
     """
     unsigned = dict(value) if isinstance(value, dict) else {}
-    digest = unsigned.pop("sha256", None)
-    if digest is None or digest != _digest(unsigned):
+    is_intact = matches_digest(unsigned)
+    unsigned.pop("sha256", None)
+    if not is_intact:
         raise DamagedFileError(MANIFEST, "its SHA-256 digest does not match its content")
     file_format = unsigned.pop("format", None)
     read = _READERS.get(file_format) if type(file_format) is int else None
@@ -229,11 +231,7 @@ def verify_file(path: Path, entry: FileEntry) -> None:
 
 def add_digest(manifest: dict[str, Any]) -> dict[str, Any]:
     """Return `manifest` with the SHA-256 of its content added."""
-    return {**manifest, "sha256": _digest(manifest)}
-
-
-def _digest(manifest: dict[str, Any]) -> str:
-    return hashlib.sha256(json.dumps(manifest, sort_keys=True).encode()).hexdigest()
+    return with_digest(manifest)
 
 
 def _read_format_1(value: dict[str, Any]) -> Manifest:

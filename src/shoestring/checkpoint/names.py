@@ -1,6 +1,7 @@
 """Names of saved updates, such as `update-00001200`."""
 
 import re
+from pathlib import Path
 
 _UPDATE = re.compile(r"update-([0-9]{8,18})")
 
@@ -8,6 +9,11 @@ _UPDATE = re.compile(r"update-([0-9]{8,18})")
 def update_name(update: int) -> str:
     """Return the name under which the state after `update` is saved."""
     return f"update-{update:08d}"
+
+
+def removed_path(folder: Path) -> Path:
+    """Return the path to which a saved update is renamed before its files are removed."""
+    return folder.with_name(f".removed-{folder.name.removeprefix('update-')}")
 
 
 def update_of(name: str) -> int | None:

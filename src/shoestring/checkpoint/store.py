@@ -18,9 +18,17 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from shoestring.checkpoint.files import directory_bytes, is_disk_full, remove, sync, write_file, write_text
+from shoestring.checkpoint.files import (
+    directory_bytes,
+    is_disk_full,
+    remove,
+    remove_renamed,
+    sync,
+    write_file,
+    write_text,
+)
 from shoestring.checkpoint.manifest import MANIFEST, STATE, TRAINED, DamagedFileError, FileEntry, Manifest
-from shoestring.checkpoint.names import update_name, update_of
+from shoestring.checkpoint.names import removed_path, update_name, update_of
 from shoestring.checkpoint.presence import Presence, gone_error
 from shoestring.checkpoint.sections import read_sections
 from shoestring.checkpoint.snapshot import Snapshot, snapshot
@@ -31,7 +39,7 @@ from shoestring.units import MIB, bytes_text
 
 _REPLACED = re.compile(r"\.replaced-([0-9]{8,18})")
 _MODEL = "model.safetensors"
-_UNFINISHED = (".writing-*", ".removed-*")
+_UNFINISHED = re.compile(r"\.writing-[0-9]{8,18}-[0-9]+|\.removed-[0-9]{8,18}")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -197,16 +205,18 @@ class Store:
             self._clean_up()
 
     def _clean_up(self) -> None:
-        """Remove incomplete checkpoints, and restore one that was not yet replaced. Raises OSError."""
-        for pattern in _UNFINISHED:
-            for unfinished in self.root.glob(pattern):
-                remove(unfinished)
-        for replaced in self.root.glob(".replaced-*"):
-            match = _REPLACED.fullmatch(replaced.name)
-            if match and not self.path(int(match[1])).exists():
-                replaced.rename(self.path(int(match[1])))
-            else:
-                remove(replaced)
+        """Remove incomplete checkpoints, and restore one that was not yet replaced. Raises OSError.
+
+        Files and links under such names, and directories under other names, are not of this store.
+        """
+        for folder in [path for path in self.root.iterdir() if path.is_dir() and not path.is_symlink()]:
+            if _UNFINISHED.fullmatch(folder.name):
+                remove(folder)
+            elif match := _REPLACED.fullmatch(folder.name):
+                if self.path(int(match[1])).exists():
+                    remove(folder)
+                else:
+                    folder.rename(self.path(int(match[1])))
 
     def _require_space(self, required_bytes: int) -> None:
         """Raise the OSError of a full disk if there are fewer than `required_bytes` of free space."""
@@ -253,7 +263,7 @@ class Store:
         """Remove the first expendable path that exists and add it to `freed`; return False if there is none."""
         with suppress(OSError):
             for path in filter(Path.exists, self._expendable()):
-                remove(path)
+                remove_renamed(path, removed_path(path))
                 if not path.exists():
                     freed.append(path)
                     return True
@@ -278,10 +288,7 @@ class Store:
 
     def _remove(self, update: int) -> None:
         """Remove a checkpoint atomically, by renaming it first; errors are ignored."""
-        removed = self.root / f".removed-{update:08d}"
-        with suppress(OSError):
-            self.path(update).rename(removed)
-            remove(removed)
+        remove_renamed(self.path(update), removed_path(self.path(update)))
 
 
 def _exists(path: Path) -> bool:

@@ -1,5 +1,6 @@
 """Copying slow inputs (a network drive, a mounted bucket) to the local disk once, verified, within a budget."""
 
+import glob
 import os
 import time
 from collections.abc import Callable, Iterator
@@ -7,7 +8,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from shoestring.checkpoint.files import sha256, write_file, write_json
+from shoestring.checkpoint.files import remove_file, sha256, write_file, write_json
 from shoestring.errors import DataError, UsageError
 from shoestring.reading import open_binary, read_json
 from shoestring.units import bytes_text
@@ -34,6 +35,9 @@ def stage(source: Path, folder: Path, *, budget_bytes: int, progress: Progress =
     folder.mkdir(parents=True, exist_ok=True)
     # These names cannot collide with files of the source, which are below its name.
     record, draft = folder / f"{source.name}.staged.json", folder / f"{source.name}.part"
+    for leftover in folder.glob(f".{glob.escape(record.name)}.*"):  # of a killed process that wrote the record
+        if leftover.name.rpartition(".")[2].isdecimal():
+            remove_file(leftover)
     staged = _read_record(record)
     total = sum(sizes.values())
     missing = [name for name, path in files.items() if not _is_staged(folder / name, path, staged.get(name))]

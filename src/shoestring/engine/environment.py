@@ -35,6 +35,7 @@ def environment(settings: Settings, device: torch.device, loaded: LoadedRecipe) 
         "compiler": compiled.toolchain(settings, device),
         "cudnn_benchmark": settings.cudnn_benchmark or None,
         "recipe file": loaded.digest[:16],
+        "imported files": {name: digest[:16] for name, digest in loaded.imports.items()},
         **{f"content of {name}": content_digest(path)[:16] for name, path in loaded.paths.items()},
     }
     if loaded.adaptation.quantization != "none" or loaded.adaptation.optimizer_states != "own":
@@ -61,6 +62,8 @@ def device_name(device: torch.device) -> str:
 
 def differences(saved: dict[str, Any], current: dict[str, Any]) -> list[str]:
     """Describe the differences between the environment of a checkpoint and the current one."""
+    if "imported files" not in saved:  # a checkpoint from before they were recorded
+        current = {name: value for name, value in current.items() if name != "imported files"}
     names = [name for name in sorted(saved.keys() | current.keys()) if saved.get(name) != current.get(name)]
     return [_describe_difference(name, saved.get(name), current.get(name)) for name in names]
 
@@ -68,6 +71,9 @@ def differences(saved: dict[str, Any], current: dict[str, Any]) -> list[str]:
 def _describe_difference(name: str, saved: object, current: object) -> str:
     if name == "recipe file" and saved and current:
         return f"recipe file: changed since the checkpoint (its digest was {saved} and is {current})"
+    if name == "imported files" and isinstance(saved, dict) and isinstance(current, dict):
+        files = [file for file in sorted(saved.keys() | current.keys()) if saved.get(file) != current.get(file)]
+        return f"files that the recipe imports: changed since the checkpoint: {', '.join(files)}"
     return f"{name}: saved with {saved}, now {current}"
 
 

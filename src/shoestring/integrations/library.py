@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import tempfile
 from collections.abc import Mapping
 from contextlib import ExitStack
-from pathlib import Path
 from typing import Any
 
 from shoestring.data.seeding import derive, seed_all
@@ -43,10 +41,10 @@ class LibraryUpdates:
             seed_all(derive(request.recipe.seed, "model"))
             sized_settings = settings.replace(micro_batch=sizes.micro_batch, checkpointing=sizes.checkpointing)
             self._folder.close()
-            folder = self._folder.enter_context(tempfile.TemporaryDirectory())
+            folder = self._folder.enter_context(request.run.trainer_folder())
             assert request.recipe.parts.trainer
             trainer = request.recipe.parts.trainer(
-                sized_settings, samples, self._resumable, folder=Path(folder), device=request.device
+                sized_settings, samples, self._resumable, folder=folder, device=request.device
             )
             _require_recomputation(sized_settings.checkpointing, settings.checkpointing, trainer)
             return trainer
@@ -63,18 +61,21 @@ class LibraryUpdates:
         """Make all updates, as `LibraryLoop.run`; the trainer's callbacks call the steps between updates."""
         self._trainer_session.session = session
         state = self._trainer_session.state
-        with self._folder:
-            while True:
-                try:
-                    result = catch_out_of_memory(lambda: state.trainer.train())
-                except TrainingEnded as ended:
-                    return ended.reason
-                if isinstance(result, Failure):
-                    steps.return_to_checkpoint(session, "update", result.message)
-                    continue
-                if self._trainer_session.over:
-                    raise self._trainer_session.over
-                return steps.end_reason(session) or "the trainer stopped by itself"
+        while True:
+            try:
+                result = catch_out_of_memory(lambda: state.trainer.train())
+            except TrainingEnded as ended:
+                return ended.reason
+            if isinstance(result, Failure):
+                steps.return_to_checkpoint(session, "update", result.message)
+                continue
+            if self._trainer_session.over:
+                raise self._trainer_session.over
+            return steps.end_reason(session) or "the trainer stopped by itself"
+
+    def close(self) -> None:
+        """Remove the trainer's temporary files."""
+        self._folder.close()
 
 
 def _require_recomputation(checkpointing: str | None, planned: str | None, trainer: Any) -> None:

@@ -19,9 +19,8 @@ from __future__ import annotations
 
 import importlib.metadata
 import platform
-import tempfile
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -76,13 +75,13 @@ class ResumableTrainer:
     @contextmanager
     def training(self, trainer: Any) -> Iterator[dict[str, Any]]:
         """Return a context in which the trainer can train, with the arguments that make it resume the run."""
-        with tempfile.TemporaryDirectory() as folder:
-            if self._begin_session is None:
-                yield self._resume_arguments(Path(folder))
-                return
-            self.trainer_session.session = session = self._begin_session(trainer)
-            with session.saver, session.record.progress:
-                yield self._resume_arguments(Path(folder))
+        with ExitStack() as contexts:
+            if self._begin_session:
+                self.trainer_session.session = session = self._begin_session(trainer)
+                contexts.enter_context(session.saver)
+                contexts.enter_context(session.record.progress)
+            run = self.trainer_session.session.request.run
+            yield self._resume_arguments(contexts.enter_context(run.trainer_folder()))
 
     def _resume_arguments(self, folder: Path) -> dict[str, Any]:
         state = self.trainer_session.state

@@ -20,8 +20,9 @@ Every event has `time` (unix seconds), `session` (from 1) and `event`, its kind,
                 the session before), micro_batch,
                 done (the reduction made), back_to (the update of the restored checkpoint, if any)
     (any)       lost: the number of preceding events lost because they could not be written
+    (any)       crc32: the checksum of the line without this field
     stop        update, status (paused, finished or failed), reason, updates, seconds, saving_seconds,
-                evaluating_seconds
+                evaluating_seconds, state_sha256 (the digest of state.json)
 
 `update` is the number of updates completed so far; `updates` and `samples` count this line alone.
 """
@@ -29,14 +30,17 @@ Every event has `time` (unix seconds), `session` (from 1) and `event`, its kind,
 import json
 import math
 import os
+import shutil
 import time
+import zlib
+from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import suppress
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
-from shoestring.checkpoint.files import close_quietly, is_disk_full
+from shoestring.checkpoint.files import close_quietly, is_disk_full, json_digest, replace
 from shoestring.errors import UsageError
 from shoestring.reading import COUNT, TEXT, Kind, find_problems, number, parse_json, read_lines
 from shoestring.system_errors import reason
@@ -46,7 +50,7 @@ Event = dict[str, Any]
 
 _TAIL_BYTES = 1 << 20
 """More than any event: what is read of the end of a record to find the last one."""
-
+_CHECKSUM = b', "crc32": "%s"'
 _REPEATABLE = ("progress", "evaluation", "save")
 _MAX_BYTES = 4096 * MIB
 """The largest record that is read; a day of training writes some 80 MB."""
@@ -75,7 +79,10 @@ class Events:
         elsewhere. `session` is the number of a session that has recorded its start; by default a new one begins.
         """
         self.session = session or 1 + max((event["session"] for event in read(path)), default=0)
-        self._file = os.open(path, os.O_RDWR | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o644)
+        if path.exists() and path.stat().st_nlink > 1:
+            # The other name is perhaps in a copy of the run (cp -al), which must not change.
+            replace(path, lambda copy: shutil.copyfile(path, copy))
+        self._file = os.open(path, os.O_RDWR | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o644)
         size = os.fstat(self._file).st_size
         self.lost, self.why_lost = 0, "No space left on device"
         self._report = report
@@ -90,12 +97,9 @@ class Events:
         values = {"time": time.time(), "session": self.session, "event": event, **fields}
         if self.lost:
             values["lost"] = self.lost
-        line = (
-            json.dumps(_finite(values), allow_nan=False, ensure_ascii=False).encode(
-                errors="backslashreplace"  # a path that is not UTF-8: the escape is JSON's
-            )
-            + b"\n"
-        )
+        text = json.dumps(_finite(values), allow_nan=False, ensure_ascii=False)
+        # A path that is not UTF-8 is written with the escapes of JSON.
+        line = _with_checksum(text.encode(errors="backslashreplace")) + b"\n"
         if self._incomplete_line:
             line = b"\n" + line
         self._incomplete_line = True
@@ -122,17 +126,22 @@ class Events:
         self.close()
 
 
-def append_stop(path: Path, **fields: Any) -> None:
+def append_end(path: Path, state: Mapping[str, Any], **fields: Any) -> None:
     """Record the end of a session that could not record it, with the fields of a `stop` event.
 
-    Nothing is written if the session has not recorded its start. Disk errors are ignored.
+    `state` is what state.json has now. If the session had not recorded its start, its end is a note. Disk errors are
+    ignored.
     """
-    with suppress(OSError):
+    with suppress(OSError, UsageError):
         size = path.stat().st_size
         events = list(read(path, max(0, size - _TAIL_BYTES)))
-        if events and events[-1]["event"] != "stop":
-            with Events(path, session=events[-1]["session"]) as record:
-                record.emit("stop", **fields)
+        if not events:
+            return
+        with Events(path, session=events[-1]["session"]) as record:
+            if events[-1]["event"] == "stop":
+                record.emit("note", message=fields["reason"], state_sha256=state_digest(state))
+            else:
+                record.emit("stop", **fields, state_sha256=state_digest(state))
 
 
 def read(
@@ -140,8 +149,8 @@ def read(
 ) -> Iterator[Event]:
     """Yield the events at `path` in order; none if there is no file. The first `offset` bytes are skipped.
 
-    A line that is no event, such as an incomplete one, is skipped: `on_skipped(line, reason)` is called, where `line`
-    is counted from 1 after the first `offset` bytes.
+    A line that is no event, such as an incomplete one, or that has changed since it was written, is skipped:
+    `on_skipped(line, reason)` is called, where `line` is counted from 1 after the first `offset` bytes.
 
     Raises UsageError if the file cannot be read.
     """
@@ -181,13 +190,33 @@ def current(events: Iterable[Event]) -> list[Event]:
     return current_events
 
 
+def state_digest(state: Mapping[str, Any]) -> str:
+    """Return the digest of the content of state.json, which the event `stop` records."""
+    return json_digest(json.loads(json.dumps(state)))
+
+
+def is_changed(state: Mapping[str, Any], events: Iterable[Event]) -> bool:
+    """Return whether state.json, read as `state`, has changed since the last session ended and wrote it."""
+    last = next(iter(deque(events, maxlen=1)), {})
+    return last.get("state_sha256") not in (None, state_digest(state))
+
+
+def _with_checksum(line: bytes) -> bytes:
+    """Add the CRC-32 of the line before its closing brace."""
+    return line[:-1] + _CHECKSUM % f"{zlib.crc32(line):08x}".encode() + b"}"
+
+
 def _parse(line: bytes | None) -> Event:
-    """Return the event in a line. Raises ValueError with the reason if there is none."""
+    """Return the event in a line, without its checksum. Raises ValueError with the reason if there is none."""
     if line is None:
         raise ValueError("it is too long")
     event = parse_json(line, strict=False)  # fast, because a record may have millions of lines
     if not isinstance(event, dict):
         raise ValueError("it is not a JSON object")
+    if event.pop("crc32", None) is not None:  # version 0.1.0 wrote none
+        content = line.strip()
+        if content != _with_checksum(content[: -len(_CHECKSUM % (b"0" * 8)) - 1] + b"}"):
+            raise ValueError("it has changed since it was written")
     problems = [f"{name} is missing" for name in _REQUIRED if name not in event]
     problems += find_problems(event, _REQUIRED | _OPTIONAL)
     problems += [

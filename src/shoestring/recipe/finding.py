@@ -2,11 +2,7 @@
 
 from __future__ import annotations
 
-import hashlib
 import importlib
-import importlib.util
-import os
-import sys
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -14,10 +10,9 @@ from typing import Any
 from shoestring import config
 from shoestring.errors import UsageError, nearest
 from shoestring.failures import recipe_errors
-from shoestring.reading import read_bytes
 from shoestring.recipe.options import LoadedRecipe, option_fields, own_fields, with_defaults
+from shoestring.recipe.source import RecipeSource
 from shoestring.settings import Settings
-from shoestring.units import MIB, bytes_text
 
 BUILT_IN = {
     "vqa": "shoestring.recipes.vqa:VQA",
@@ -27,22 +22,24 @@ BUILT_IN = {
     "cloud": "shoestring.recipes.cloud:Cloud",
 }
 
-_MAX_BYTES = 16 * MIB
 HUGGING_FACE = "hf:"
 """The prefix of a recipe that is made from a Hugging Face configuration."""
 
 
-def find(reference: str | object) -> LoadedRecipe:
+def find(reference: str | object, *, verified: Mapping[str, bytes] | None = None) -> LoadedRecipe:
     """Return a recipe with its default options.
 
-    `reference` is a built-in name, `hf:PATH_OR_NAME`, `path/to/file.py`, `path/to/file.py:Class`, or an object of this
-    process, for example of a class defined in a notebook.
+    `reference` is a built-in name, `hf:PATH_OR_NAME`, `path/to/file.py`, `path/to/file.py:Class`, an object of this
+    process, for example of a class defined in a notebook, or what this function has returned.
 
-    Loading a file executes its code: use only files that you would run with Python.
+    Loading a file executes its code: use only files that you would run with Python. With `verified`, only these
+    contents of the file and of files beside it are executed (`recipe.source`).
 
     Raises UsageError for an unknown name, an unreadable file, a file with no recipe or several, and an object that is
     not a recipe.
     """
+    if isinstance(reference, LoadedRecipe):
+        return reference
     if not isinstance(reference, str):
         return _find_live(reference)
     if "\0" in reference:
@@ -53,18 +50,31 @@ def find(reference: str | object) -> LoadedRecipe:
         return with_defaults(kind, reference)
     if reference.startswith(HUGGING_FACE):
         return _find_hugging_face(reference.removeprefix(HUGGING_FACE))
-    file, _, class_name = reference.partition(":")
-    if not file.endswith(".py"):
+    path = file_of(reference)
+    if path is None:
         raise UsageError(
             f"there is no recipe {reference!r}",
             hint=f"{nearest(reference, BUILT_IN)}; for your own recipe use path/to/file.py, "
             f"for a Hugging Face model {HUGGING_FACE}path/to/config.json",
         )
-    path = Path(file).resolve()
-    kind = _load_recipe_class(path, class_name)
+    class_name = reference.partition(":")[2]
+    kind, source = _load_recipe_class(path, class_name, verified)
     name = f"{path.name}:{class_name}" if class_name else path.name
-    content = read_bytes(path, follow=True, max_bytes=_MAX_BYTES)
-    return with_defaults(kind, name, path=path, digest=hashlib.sha256(content).hexdigest())
+    return with_defaults(kind, name, source=source)
+
+
+def file_of(reference: str) -> Path | None:
+    """Return the file that loading a recipe by this reference executes; None for one of another kind.
+
+    Raises UsageError if there is no such file.
+    """
+    file = reference.partition(":")[0]
+    if reference in BUILT_IN or reference.startswith(HUGGING_FACE) or not file.endswith(".py"):
+        return None
+    path = Path(file).resolve()
+    if not path.is_file():
+        raise UsageError(f"there is no file {path}", hint=f"the built-in recipes are {', '.join(BUILT_IN)}")
+    return path
 
 
 def load(reference: str | object, options: Mapping[str, object]) -> LoadedRecipe:
@@ -143,29 +153,22 @@ def _find_hugging_face(source: str) -> LoadedRecipe:
     return with_defaults(kind, HUGGING_FACE + source)
 
 
-def _load_recipe_class(path: Path, class_name: str) -> type:
-    if not path.is_file():
-        raise UsageError(f"there is no file {path}", hint=f"the built-in recipes are {', '.join(BUILT_IN)}")
-    if path.stat().st_size > _MAX_BYTES:
-        raise UsageError(
-            f"{path} has {bytes_text(path.stat().st_size)}, more than a recipe of {bytes_text(_MAX_BYTES)}"
-        )
-    name = f"shoestring_recipe_{hashlib.sha256(os.fsencode(path)).hexdigest()[:16]}"
-    spec = importlib.util.spec_from_file_location(name, path)
-    assert spec and spec.loader
-    module = importlib.util.module_from_spec(spec)
-    sys.modules[name] = module
+def _load_recipe_class(path: Path, class_name: str, verified: Mapping[str, bytes] | None) -> tuple[type, RecipeSource]:
+    try:
+        source = RecipeSource(path, verified)
+    except (OSError, ValueError) as error:
+        raise UsageError(f"{path} cannot be read as a recipe: {error}") from error
     with recipe_errors(f"{path} could not be run"):
-        spec.loader.exec_module(module)
+        module = source.execute()
     recipes: dict[str, type] = {
         key: value
         for key, value in vars(module).items()
-        if isinstance(value, type) and value.__module__ == name and not _missing_methods(value)
+        if isinstance(value, type) and value.__module__ == module.__name__ and not _missing_methods(value)
     }
     if class_name:
         if class_name not in recipes:
             raise UsageError(f"{path} has no recipe {class_name!r}", hint=nearest(class_name, recipes))
-        return recipes[class_name]
+        return recipes[class_name], source
     if not recipes:
         raise UsageError(f"{path} has no recipe", hint="write a class with model(), batch(size) and loss(model, batch)")
     if len(recipes) > 1:
@@ -173,7 +176,7 @@ def _load_recipe_class(path: Path, class_name: str) -> type:
             f"{path} has {len(recipes)} recipes: {', '.join(recipes)}",
             hint=f"select one, for example {path}:{next(iter(recipes))}",
         )
-    return next(iter(recipes.values()))
+    return next(iter(recipes.values())), source
 
 
 def _missing_methods(recipe: object) -> list[str]:

@@ -15,6 +15,7 @@ from shoestring.errors import UsageError
 from shoestring.failures import recipe_errors
 from shoestring.recipe.contract import datasets
 from shoestring.recipe.parts import Parts
+from shoestring.recipe.source import RecipeSource
 from shoestring.recipe.subset import Subset, choose_subset
 
 
@@ -68,13 +69,26 @@ class LoadedRecipe:
     """`temporal`, `my.py`, `my.py:Mine`, or the class of a live object, which exists only in this process."""
     is_live: bool = False
     """Whether the recipe is a live object."""
-    path: Path | None
+    source: RecipeSource | None = None
     """The file of the user's own recipe."""
-    digest: str
-    """The SHA-256 of that file: a changed recipe is another recipe."""
     recipe: Any
     options: Mapping[str, Any]
     """The value of every option, including `epochs`, `effective_batch` and `seed`."""
+
+    @property
+    def path(self) -> Path | None:
+        """The file of the user's own recipe."""
+        return self.source.path if self.source else None
+
+    @property
+    def digest(self) -> str:
+        """The SHA-256 of that file: a changed recipe is another recipe. Empty without a file."""
+        return self.source.digest if self.source else ""
+
+    @property
+    def imports(self) -> dict[str, str]:
+        """The SHA-256 of each file beside the recipe's file that it imports, by relative path."""
+        return self.source.imports if self.source else {}
 
     @cached_property
     def parts(self) -> Parts:
@@ -149,19 +163,19 @@ def _adaptation_fields(loaded: LoadedRecipe) -> dict[str, config.Field]:
 
 
 def with_defaults(
-    recipe: object, name: str, *, path: Path | None = None, digest: str = "", is_live: bool = False
+    recipe: object, name: str, *, source: RecipeSource | None = None, is_live: bool = False
 ) -> LoadedRecipe:
     """Return a recipe, or the recipe made by a class, with its default options.
 
     Raises UsageError if the recipe's own code raises an exception.
     """
     with recipe_errors(f"{name} could not be made with its default options"):
-        return _with_defaults(recipe() if isinstance(recipe, type) else recipe, name, path, digest, is_live)
+        return _with_defaults(recipe() if isinstance(recipe, type) else recipe, name, source, is_live)
 
 
-def _with_defaults(recipe: object, name: str, path: Path | None, digest: str, is_live: bool) -> LoadedRecipe:
-    source = getattr(recipe, "options", recipe)
-    loaded = LoadedRecipe(name=name, is_live=is_live, path=path, digest=digest, recipe=recipe, options={})
+def _with_defaults(recipe: object, name: str, source: RecipeSource | None, is_live: bool) -> LoadedRecipe:
+    defaults = getattr(recipe, "options", recipe)
+    loaded = LoadedRecipe(name=name, is_live=is_live, source=source, recipe=recipe, options={})
     adaptation_fields = _adaptation_fields(loaded)
     return _replace_options(
         loaded,
@@ -169,7 +183,7 @@ def _with_defaults(recipe: object, name: str, path: Path | None, digest: str, is
             # A plain recipe's attribute `weights` is not the option of that name.
             name: field.default
             if name in adaptation_fields
-            else getattr(source, name, getattr(recipe, name, field.default))
+            else getattr(defaults, name, getattr(recipe, name, field.default))
             for name, field in option_fields(loaded).items()
         },
     )

@@ -14,7 +14,13 @@ def load_calibration(run: Path) -> Calibration:
     Raises UsageError if the run has no plan with a predicted time, or too few measured updates.
     """
     directory = RunDirectory(run)
+    directory.refuse_links()
     stored = directory.plan()
     if stored is None or stored.plan is None:
         raise UsageError(f"{directory.plan_file} contains no plan", hint="pass the directory of a run that has trained")
+    if stored.is_changed:
+        raise UsageError(
+            f"{directory.plan_file} has changed since it was written: its digest does not match its content",
+            hint="copy the run again from its source",
+        )
     return calibration(run.name, stored.plan, list(read(directory.events_file)))

@@ -121,6 +121,7 @@ def find_weights(path: Path) -> Weights:
         raise UsageError(f"there is no directory {path}", hint="pass a run's directory: shoestring evaluate runs/NAME")
     run = RunDirectory(path)
     if run.plan_file.exists():
+        run.refuse_links()
         for folder in (run.best, run.light):
             if has_weights(folder):
                 return Weights(run=run, folder=folder, full=False)
@@ -131,6 +132,8 @@ def find_weights(path: Path) -> Weights:
     # Full checkpoints and the weights of epochs, in light/, have the same names.
     run = RunDirectory(path.parent.parent if is_checkpoint(path) else path.parent)
     full = is_checkpoint(path) and path.parent == run.checkpoints
+    if run.plan_file.exists():
+        run.refuse_links()
     if not run.plan_file.exists() or not (full or has_weights(path)):
         raise UsageError(
             f"{path} is neither a run nor the weights of a run",
@@ -153,8 +156,9 @@ def _reopen_run(
         for name, value in stored_options.items()
         if options[name] != value
     ]
-    if not reopened.is_same_file:
-        notes.append(f"the recipe's file has changed since the run started: {reopened.loaded.path}")
+    if stored.is_changed:
+        notes.append(f"{run.plan_file} has changed since it was written: its digest does not match its content")
+    notes += [f"the recipe's file has changed since the run started: {path}" for path in reopened.changed_files]
     return reopened.loaded, reopened.settings, notes
 
 

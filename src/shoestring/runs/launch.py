@@ -13,17 +13,19 @@ from shoestring.checkpoint.files import remove
 from shoestring.errors import RunError, UsageError
 from shoestring.hardware import targets
 from shoestring.hardware.catalog import Target
+from shoestring.monitor.events import is_changed, read
 from shoestring.plan.plan import Plan, make_plan
 from shoestring.recipe.contract import require_data
 from shoestring.recipe.finding import choose
 from shoestring.recipe.options import LoadedRecipe
 from shoestring.runs.supervised import session_seconds, write_pause
+from shoestring.session import trust
 from shoestring.session.deadline import Deadline
 from shoestring.session.directory import RunDirectory
 from shoestring.session.outcome import Outcome
 from shoestring.session.signals import StopSignals
 from shoestring.session.stop import SessionOver, Stop
-from shoestring.session.stored import StoredPlan, resume_command
+from shoestring.session.stored import StoredPlan, StoredState, resume_command
 from shoestring.settings import Settings
 from shoestring.streams import write_messages
 from shoestring.system_errors import explaining
@@ -64,17 +66,33 @@ def launch(
         with directory.locked():
             try:
                 with stop.interrupting():
-                    loaded, settings = _start_or_continue(directory, recipe, plan, target, values, stop)
-                    state = directory.state()
-                if state and state.status == "finished":
-                    write_messages(
-                        f"the run in {directory.path} is finished; see its report with: "
-                        f"shoestring report {directory.path}"
-                    )
-                    return state.outcome()
-                return _train(loaded, settings, directory, target, request, stop)
+                    loaded, settings = _start_or_continue(directory, recipe, plan, target, values, request, stop)
             except SessionOver as over:
                 return write_pause(directory, over.reason, _resume_command(recipe, request)).outcome()
+            state = _trusted_state(directory)
+            if state and state.status == "finished":
+                if loaded.source and (note := trust.remember(loaded.source)):
+                    write_messages(f"note: {note}")
+                write_messages(
+                    f"the run in {directory.path} is finished; see its report with: shoestring report {directory.path}"
+                )
+                return state.outcome()
+            try:
+                return _train(loaded, settings, directory, target, request, stop)
+            except SessionOver:  # the record of the session has written its end
+                return (directory.state() or StoredState()).outcome()
+
+
+def _trusted_state(directory: RunDirectory) -> StoredState | None:
+    """Return the run's state; None if it has changed since a session wrote it: the newest checkpoint decides then."""
+    state = directory.state()
+    if state and is_changed(dataclasses.asdict(state), read(directory.events_file)):
+        write_messages(
+            f"note: {directory.state_file} has changed since the last session wrote it, so the run is continued from "
+            "its newest checkpoint"
+        )
+        return None
+    return state
 
 
 def _resume_command(recipe: str | object, request: LaunchRequest) -> str:
@@ -100,12 +118,19 @@ def _start_or_continue(
     plan: Plan | None,
     target: Target,
     values: Mapping[str, object],
+    request: LaunchRequest,
     stop: Stop,
 ) -> tuple[LoadedRecipe, Settings]:
     """Return the recipe and the settings of a new run, or of the run in `directory`."""
     stored = directory.plan()
     if stored is None:
         return _start_run(directory, recipe, plan, target, values, stop)
+    if stored.is_result_changed and not request.allow_inexact:
+        raise UsageError(
+            f"{directory.plan_file} has changed since it was written: its digest does not match its content",
+            hint="copy the run again from its source; if you have changed the file on purpose, continue with "
+            "--allow-inexact",
+        )
     return _continue_run(stored, directory, recipe, values)
 
 

@@ -4,7 +4,7 @@ import os
 import signal
 import time
 from collections.abc import Callable
-from dataclasses import replace
+from dataclasses import asdict, replace
 from pathlib import Path
 
 from shoestring.checkpoint.manifest import DamagedFileError, load_manifest
@@ -12,7 +12,7 @@ from shoestring.checkpoint.names import update_of
 from shoestring.errors import RunError, ShoestringError
 from shoestring.hardware import probe, targets
 from shoestring.hardware.catalog import Platform
-from shoestring.monitor.events import append_stop
+from shoestring.monitor.events import append_end
 from shoestring.session.deadline import Deadline
 from shoestring.session.directory import RunDirectory
 from shoestring.session.outcome import Outcome
@@ -57,10 +57,14 @@ def train_supervised(
     raise _killed(directory, end, resume_command)
 
 
-def write_pause(directory: RunDirectory, reason: str, resume_command: str, status: str = "paused") -> StoredState:
+def write_pause(
+    directory: RunDirectory, reason: str, resume_command: str, *, status: str = "paused", seconds: float | None = None
+) -> StoredState:
     """Write state.json for a session that ended before it could, at the update of the newest checkpoint.
 
-    A finished run stays finished. Raises OSError.
+    `seconds` is the duration of a session that could not record its end. A finished run stays finished.
+
+    Raises OSError.
     """
     state = _read_state(directory) or StoredState()
     if state.status != "finished":
@@ -68,6 +72,8 @@ def write_pause(directory: RunDirectory, reason: str, resume_command: str, statu
         state = replace(state, status=status, reason=reason, update=update, next=state.next or resume_command)
         directory.path.mkdir(parents=True, exist_ok=True)  # the limit may have been reached before anything else
         state.write_end(directory.state_file)
+        duration = {} if seconds is None else {"seconds": seconds}
+        append_end(directory.events_file, asdict(state), update=update, status=status, reason=reason, **duration)
     return state
 
 
@@ -111,9 +117,7 @@ def _paused_at_limit(directory: RunDirectory, limit_seconds: float, elapsed: flo
         f"{Deadline(limit_seconds).limit_text()}: the training process did not stop in time and was ended; "
         "updates after the last checkpoint are repeated"
     )
-    state = write_pause(directory, reason, resume_command)
-    append_stop(directory.events_file, update=state.update, status="paused", reason=reason, seconds=elapsed)
-    return state.outcome()
+    return write_pause(directory, reason, resume_command, seconds=elapsed).outcome()
 
 
 def _killed(directory: RunDirectory, end: ProcessEnd, resume_command: str) -> RunError:

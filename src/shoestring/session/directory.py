@@ -9,12 +9,14 @@ ledger.json    the duration, the progress and the end of each session
 failed/        the samples of an update whose result has values that are not finite; the traceback of an error
 """
 
+import tempfile
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
 from shoestring.errors import UsageError
+from shoestring.session import own_files
 from shoestring.session.lock import locked
 from shoestring.session.stored import StoredPlan, StoredState
 from shoestring.system_errors import explain
@@ -74,8 +76,10 @@ class RunDirectory:
     def create(self) -> None:
         """Create the directory.
 
-        Raises UsageError if the path cannot be used or has files but no run, RunError if the disk is full or fails.
+        Raises UsageError if the path cannot be used, if it has files but no run, or if one of its own files is a link.
+        Raises RunError if the disk is full or fails.
         """
+        self.refuse_links()
         try:
             self.path.mkdir(parents=True, exist_ok=True)
             # Names that start with a dot are temporary files of an earlier attempt that was killed.
@@ -90,6 +94,10 @@ class RunDirectory:
                 hint="choose an empty or new directory: --run runs/NAME",
             )
 
+    def refuse_links(self) -> None:
+        """Raise UsageError if one of the run's own files is a link, before any of them is read or written."""
+        own_files.refuse_links(self.path)
+
     def plan(self) -> StoredPlan | None:
         """Return the stored plan; None before the run started. Raises UsageError as `StoredPlan.read` does."""
         return StoredPlan.read(self.plan_file)
@@ -99,10 +107,26 @@ class RunDirectory:
         return StoredState.read(self.state_file)
 
     @contextmanager
+    def trainer_folder(self) -> Iterator[Path]:
+        """Return a new folder for the temporary files of a library's trainer. After a kill the next session removes it.
+
+        The caller holds the lock.
+        """
+        parent = (self.path / own_files.TRAINER_FOLDER).absolute()
+        parent.mkdir(exist_ok=True)
+        try:
+            with tempfile.TemporaryDirectory(dir=parent) as folder:
+                yield Path(folder)
+        finally:
+            with suppress(OSError):  # it has another folder
+                parent.rmdir()
+
+    @contextmanager
     def locked(self) -> Iterator[None]:
-        """Lock the run for this process.
+        """Lock the run for this process, and remove what killed processes have left.
 
         Raises UsageError naming the holder if another process has the lock.
         """
         with locked(self.path):
+            own_files.remove_leftovers(self.path)
             yield

@@ -3,24 +3,25 @@
 import errno
 import fcntl
 import os
+import re
 import stat
 import tempfile
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from datetime import UTC, datetime
 from pathlib import Path
 
 from shoestring.checkpoint.files import close_quietly, replace
 from shoestring.errors import UsageError
-from shoestring.reading import read_bytes
 from shoestring.system_errors import explaining
 
 _NO_LOCK_SUPPORT_ERRORS = {errno.ENOLCK, errno.ENOSYS, errno.EOPNOTSUPP, errno.EINVAL}
 
 _WAIT_SECONDS = 10.0
 """How long a process that is about to end is waited for: it may have to release tens of gigabytes."""
-_MAX_HOLDER_BYTES = 4096
+_MAX_CONTENT = 600
+_HOLDER = re.compile(r"pid [0-9]+ on .*(?:\nparent pid [0-9]+ on .*)?")
 _MAX_TIME = 253_402_300_799  # the end of the year 9999
 
 _descriptors: set[int] = set()
@@ -50,12 +51,12 @@ def locked(run: Path) -> Iterator[None]:
     Raises UsageError naming the holder if another process has the lock.
     """
     with explaining(f"{run} cannot be locked", ", then train again"):
-        descriptor = _open_lock(run / "lock")
+        descriptor = _open(run / "lock", os.O_RDWR | os.O_CREAT)
     lock_file = run / ".lock"
     without_locks = False
     try:
         with explaining(f"{run / 'lock'} cannot be read", ", then train again"):
-            holder = _read_content(descriptor)
+            holder = _read_holder(run / "lock", descriptor)
         try:
             _lock(run, descriptor)
         except OSError as error:
@@ -89,35 +90,10 @@ def _lock(run: Path, descriptor: int) -> None:
         try:
             return fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError as error:
-            holder = _read_content(descriptor)
+            holder = _read_holder(run / "lock", descriptor)
             if time.monotonic() > give_up_at or not _has_lost_its_parent(holder):
                 raise _locked_error(run, holder, "wait for it, stop it, or give another --run") from error
         time.sleep(0.05)
-
-
-def _read_content(descriptor: int) -> str:
-    return os.pread(descriptor, 200, 0).decode(errors="replace").strip()
-
-
-def _open_lock(path: Path) -> int:
-    """Open or create the file that is locked. Raises UsageError if it is not a regular file: a pipe would block."""
-    try:
-        descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NONBLOCK, 0o644)
-    except IsADirectoryError as error:
-        raise UsageError(f"{path} is a directory, not a lock", hint=f"remove {path}") from error
-    if not stat.S_ISREG(os.fstat(descriptor).st_mode):
-        os.close(descriptor)
-        raise UsageError(f"{path} is not a regular file, so it cannot be locked", hint=f"remove {path}")
-    return descriptor
-
-
-def _read_holder(lock_file: Path) -> str:
-    try:
-        return read_bytes(lock_file, follow=False, max_bytes=_MAX_HOLDER_BYTES).decode(errors="replace").strip()
-    except FileNotFoundError:
-        return ""  # its holder has just released it
-    except ValueError as error:
-        raise UsageError(f"{lock_file} cannot be read: {error}", hint=f"remove {lock_file}") from error
 
 
 def _create_lock_file(run: Path, lock_file: Path, holder: str) -> None:
@@ -128,7 +104,7 @@ def _create_lock_file(run: Path, lock_file: Path, holder: str) -> None:
         try:
             descriptor = os.open(lock_file, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o644)
         except FileExistsError as error:
-            holder = _read_holder(lock_file)
+            holder = _read_lock_file(lock_file)
             if not _is_dead(holder):
                 raise _locked_error(
                     run, holder, f"wait for it or stop it; if it no longer runs, remove {lock_file}"
@@ -146,11 +122,56 @@ def _machine_lock() -> Iterator[None]:
     The directory for temporary files is local to this machine and so supports locks; if it does not, a race remains.
     """
     path = Path(tempfile.gettempdir()) / f"shoestring-{os.getuid()}.lock"
-    descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
-    try:
+    with ExitStack() as opened:
         with suppress(OSError):
-            fcntl.flock(descriptor, fcntl.LOCK_EX)
+            descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC, 0o600)
+            opened.callback(os.close, descriptor)
+            # Another user, who may create files in that directory, could hold the lock forever.
+            if os.fstat(descriptor).st_uid == os.getuid():
+                fcntl.flock(descriptor, fcntl.LOCK_EX)
         yield
+
+
+def _open(path: Path, flags: int) -> int:
+    """Open a file of the lock. Raises UsageError if the path is a link, and OSError."""
+    try:
+        return os.open(path, flags | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC, 0o644)
+    except OSError as error:
+        if isinstance(error, IsADirectoryError):
+            raise UsageError(f"{path} is a directory, not a lock", hint=f"remove {path}") from error
+        if path.is_symlink():
+            raise UsageError(
+                f"{path} is a symbolic link to {path.readlink()}, so it is not the lock of a run",
+                hint="remove the link",
+            ) from error
+        raise
+
+
+def _read_holder(path: Path, descriptor: int) -> str:
+    """Return the process named in a file of the lock; empty if there is none.
+
+    Raises UsageError for a file with other content: it is not a lock, and must not be overwritten.
+    """
+    if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+        raise UsageError(f"{path} is not a regular file, so it cannot be locked", hint=f"remove {path}")
+    content = os.pread(descriptor, _MAX_CONTENT + 1, 0)
+    # After a failure of the machine the file may have lost its content.
+    text = content.decode(errors="replace").strip("\0").strip()
+    if text and not (_HOLDER.fullmatch(text) and len(content) <= _MAX_CONTENT):
+        raise UsageError(
+            f"{path} has other content than the lock of a run, and is not overwritten",
+            hint="move the file elsewhere, or remove it if no process trains this run",
+        )
+    return text
+
+
+def _read_lock_file(lock_file: Path) -> str:
+    try:
+        descriptor = _open(lock_file, os.O_RDONLY)
+    except FileNotFoundError:
+        return ""  # its holder has just released it
+    try:
+        return _read_holder(lock_file, descriptor)
     finally:
         os.close(descriptor)
 

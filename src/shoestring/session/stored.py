@@ -10,19 +10,28 @@ from pathlib import Path
 from typing import Any
 
 from shoestring import config
-from shoestring.checkpoint.files import json_text, write_json
+from shoestring.checkpoint.files import json_digest, json_text, matches_digest, with_digest, write_json
 from shoestring.checkpoint.reserved import replace_text, reserve
 from shoestring.errors import UsageError
 from shoestring.reading import COUNT, OBJECT, TEXT, Kind, find_problems, number, read_json
-from shoestring.recipe.finding import choose, find
+from shoestring.recipe.finding import choose, file_of, find
 from shoestring.recipe.options import LoadedRecipe
+from shoestring.session import trust
 from shoestring.session.outcome import Outcome
 from shoestring.settings import Settings
 from shoestring.units import KIB
 
 _COPY_AGAIN = "copy the run again from its source"
 _REASON_BYTES = 16 * KIB  # for the reason why a session ended
-_PLAN_KINDS = {"recipe": TEXT, "reference": TEXT, "digest": TEXT, "options": OBJECT, "plan": OBJECT, "settings": OBJECT}
+_PLAN_KINDS = {
+    "recipe": TEXT,
+    "reference": TEXT,
+    "digest": TEXT,
+    "imports": OBJECT,
+    "options": OBJECT,
+    "plan": OBJECT,
+    "settings": OBJECT,
+}
 _STATE_KINDS = {
     "status": TEXT,
     "update": COUNT,
@@ -42,11 +51,17 @@ class StoredPlan:
     """The location of the recipe; empty for an object that existed only in a process."""
     digest: str | None = None
     """The digest of the recipe's file."""
+    imports: Mapping[str, str] | None = None
+    """The digests of the files beside it that it imports."""
     options: Mapping[str, Any] | None = None
     plan: Mapping[str, Any] | None = None
     """`Plan.json()`."""
     settings: Mapping[str, Any] | None = None
     """The settings of a script; those of a recipe are in `plan`."""
+    is_changed: bool = False
+    """Whether the file has changed since it was written, by a fault of the disk or by hand."""
+    is_result_changed: bool = False
+    """Whether the options, the plan or the settings have, which decide the training result."""
 
     @classmethod
     def from_recipe(cls, loaded: LoadedRecipe, plan: Mapping[str, Any]) -> StoredPlan:
@@ -55,6 +70,7 @@ class StoredPlan:
             recipe=loaded.name,
             reference=loaded.reference,
             digest=loaded.digest,
+            imports=loaded.imports or None,
             options=config.as_json(loaded.options),
             plan=plan,
         )
@@ -69,10 +85,15 @@ class StoredPlan:
         if values is None:
             return None
         _require_kinds(file, values, _PLAN_KINDS)
-        return cls(**{name: values[name] for name in _PLAN_KINDS if name in values})
+        return cls(
+            **{name: values[name] for name in _PLAN_KINDS if name in values},
+            is_changed="sha256" in values and not matches_digest(values),
+            is_result_changed=values.get("options_sha256") not in (None, _options_digest(values)),
+        )
 
     def write(self, file: Path) -> None:
-        write_json(file, {name: value for name, value in vars(self).items() if value is not None})
+        values = {name: value for name, value in vars(self).items() if value is not None and not name.startswith("is_")}
+        write_json(file, with_digest(values | {"options_sha256": _options_digest(values)}))
 
     @property
     def planned_memory(self) -> Mapping[str, Any]:
@@ -90,52 +111,72 @@ class StoredPlan:
     def reopen(self, file: Path, values: Mapping[str, object], recipe: str | object | None = None) -> Reopened:
         """Load the run's recipe and settings, both as stored and with `values` set.
 
-        `recipe` is the recipe or its present location, by default the stored location. `file` is named in errors.
+        `recipe` is the recipe or its present location, by default the stored location, whose file has to be trusted.
+        `file` is named in errors.
 
-        Raises UsageError for another recipe, for one that is not found, and for an incomplete plan.
+        Raises UsageError for another recipe, for one that is not found or not trusted, and for an incomplete plan.
         """
         missing = [name for name in ("digest", "options", "plan", "reference") if getattr(self, name) is None]
         missing = sorted([*missing, *([] if self.recipe else ["recipe"])])
         if missing or self.options is None or self.plan is None or not isinstance(self.plan.get("settings"), dict):
             raise UsageError(f"{file} lacks {', '.join(missing) or 'settings'}", hint=_COPY_AGAIN)
-        recipe = self._find_recipe(file.parent) if recipe is None else recipe
-        if (name := find(recipe).name) != self.recipe:
+        default_recipe = self._find_recipe(file.parent) if recipe is None else find(recipe)
+        if default_recipe.name != self.recipe:
             raise UsageError(
-                f"{file.parent} is a run of {self.recipe}, not of {name}",
+                f"{file.parent} is a run of {self.recipe}, not of {default_recipe.name}",
                 hint="give another --run, or the recipe that the run was started with",
             )
         try:
-            (stored_recipe, _), settings = choose(recipe, self.options), Settings.from_json(self.plan["settings"])
+            (stored_recipe, _) = choose(default_recipe, self.options)
+            settings = Settings.from_json(self.plan["settings"])
         except UsageError as error:
             raise UsageError(
                 f"{file} does not fit the recipe {self.recipe}: {error.message}",
                 problems=error.problems,
                 hint=f"{_COPY_AGAIN}; if the recipe's options have changed since the run started, change them back",
             ) from error
-        loaded, chosen = choose(recipe, {**self.options, **values})
+        loaded, chosen = choose(default_recipe, {**self.options, **values})
         return Reopened(
             loaded=loaded,
             settings=settings.replace(**{name: getattr(chosen, name) for name in values if hasattr(chosen, name)}),
             stored=stored_recipe,
-            is_same_file=loaded.digest == self.digest,
+            changed_files=self._changed_files(loaded),
         )
 
-    def _find_recipe(self, run: Path) -> str:
-        """Return the stored reference of the recipe. Raises UsageError if it does not lead to the recipe any more."""
+    def _changed_files(self, loaded: LoadedRecipe) -> tuple[str, ...]:
+        """Return the files of the recipe that have changed since the run started."""
+        imports = self.imports or {}
+        names = sorted(imports.keys() | loaded.imports.keys())
+        changed = [str(loaded.path)] if loaded.digest != self.digest else []
+        folder = loaded.path.parent if loaded.path else Path()
+        return (*changed, *(str(folder / name) for name in names if imports.get(name) != loaded.imports.get(name)))
+
+    def _find_recipe(self, run: Path) -> LoadedRecipe:
+        """Return the recipe at the stored reference.
+
+        Raises UsageError if it does not lead to the recipe any more, or to a file that is not trusted.
+        """
         if not self.reference:
             raise UsageError(
                 f"the recipe of {run} was an object in a Python process that has ended: {self.recipe}",
                 hint="pass it in Python: shoestring.evaluate(DIR, recipe=...)",
             )
         try:
-            find(self.reference)
+            path = file_of(self.reference)
         except UsageError as error:
-            raise UsageError(
-                f"the recipe of {run} is not at its stored location: {error.message}",
-                problems=error.problems,
-                hint="if its file has moved, give its new location: --recipe path/to/file.py",
-            ) from error
-        return self.reference
+            raise self._missing(run, error) from error
+        verified = trust.verified_contents(path, run) if path else None
+        try:
+            return find(self.reference, verified=verified)
+        except UsageError as error:
+            raise self._missing(run, error) from error
+
+    def _missing(self, run: Path, error: UsageError) -> UsageError:
+        return UsageError(
+            f"the recipe of {run} is not at its stored location: {error.message}",
+            problems=error.problems,
+            hint="if its file has moved, give its new location: --recipe path/to/file.py",
+        )
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -146,8 +187,8 @@ class Reopened:
     settings: Settings
     stored: LoadedRecipe
     """The recipe with the stored options of the run."""
-    is_same_file: bool
-    """Whether the recipe's file is unchanged since the run started."""
+    changed_files: tuple[str, ...]
+    """The recipe's file and the files that it imports, as far as they have changed since the run started."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -205,6 +246,10 @@ def resume_command(recipe: str, run: Path, target: str = "local") -> str:
 
 def _is_memory_part(part: object) -> bool:
     return isinstance(part, dict) and isinstance(part.get("name"), str) and number(part.get("bytes")) is not None
+
+
+def _options_digest(values: Mapping[str, Any]) -> str:
+    return json_digest({name: values.get(name) for name in ("options", "plan", "settings")})
 
 
 def _read_object(file: Path) -> dict[str, Any] | None:

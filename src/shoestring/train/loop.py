@@ -15,7 +15,7 @@ updates, its callbacks run the same steps (`integrations/callback.py`). The comp
 loop: the data order, the update, the deadline, the checkpoint store (`shoestring.pieces`).
 """
 
-from contextlib import nullcontext
+from contextlib import closing, nullcontext
 from typing import Literal
 
 from shoestring.engine.determinism import deterministic
@@ -42,8 +42,10 @@ def train(request: SessionRequest, library: LibraryLoop | None = None) -> Outcom
         Record(request.run, request.loaded, request.stop.deadline, target=request.target) as record,
         explaining_out_of_memory("training"),
         exits_as_errors(),
+        closing(library) if library else nullcontext(),
     ):
         session = setup(request, record, library)
+        record.trust_recipe()
         state, updates = session.state, session.updates
         status: Literal["finished", "paused"]
         try:
@@ -63,6 +65,7 @@ def train(request: SessionRequest, library: LibraryLoop | None = None) -> Outcom
             status, reason, metrics = "paused", over.reason, steps.best_validation(session)
             if over.error:
                 raise over.error from over
+        record.trust_recipe()  # the recipe may have imported other files since
         record.session_ended(status, reason, state.update, metrics)
     return Outcome(
         status=status, reason=reason, update=state.update, total_updates=state.total_updates, metrics=metrics

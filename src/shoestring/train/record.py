@@ -1,5 +1,6 @@
 """The record of a session: the run's state.json, its events and ledger, and progress messages for the user."""
 
+import dataclasses
 import os
 import platform
 import traceback
@@ -17,11 +18,12 @@ from shoestring.checkpoint.store import Saved
 from shoestring.engine.recovery import OutOfMemory
 from shoestring.errors import RunError, ShoestringError
 from shoestring.hardware.probe import machine
-from shoestring.monitor.events import Events, read
+from shoestring.monitor.events import Events, read, state_digest
 from shoestring.monitor.host_memory import host_memory
 from shoestring.monitor.progress import Progress
 from shoestring.monitor.time_breakdown import compute_breakdown, describe_breakdown
 from shoestring.recipe.options import LoadedRecipe
+from shoestring.session import trust
 from shoestring.session.deadline import Deadline
 from shoestring.session.directory import RunDirectory
 from shoestring.session.ledger import SessionRecord, ledger, sessions, slowest_durations
@@ -120,6 +122,11 @@ class Record:
         self.events.emit("note", message=message)
         self.progress.message(f"note: {message}")
 
+    def trust_recipe(self) -> None:
+        """Record the digests of the recipe's files, which the person has named: `evaluate` may execute them."""
+        if self._loaded and self._loaded.source and (note := trust.remember(self._loaded.source)):
+            self.note(note)
+
     def out_of_memory(self, during: str, event: OutOfMemory, *, update: int, back_to: int | None = None) -> None:
         """Record an out-of-memory event; `back_to` is the update of the checkpoint that training resumes from."""
         restored = {} if back_to is None else {"back_to": back_to}
@@ -201,6 +208,7 @@ class Record:
             saving_seconds=self._seconds_by_kind["saving"],
             evaluating_seconds=self._seconds_by_kind["evaluating"],
             updates=self.update - self._first_update,
+            state_sha256=state_digest(dataclasses.asdict(self._state(status, reason))),
         )
         if self.events.lost:
             self.progress.message(

@@ -49,6 +49,9 @@ class LibraryLoop(Protocol):
         Raises SessionOver when the session has to stop.
         """
 
+    def close(self) -> None:
+        """Remove the trainer's temporary files."""
+
 
 def setup(request: SessionRequest, record: Record, library: LibraryLoop | None) -> TrainingSession:
     """Build the session, with its state restored from the run's newest checkpoint.
@@ -67,6 +70,7 @@ def setup(request: SessionRequest, record: Record, library: LibraryLoop | None) 
     for folder in (request.run.best, request.run.light):
         with suppress(OSError):  # the folder does not exist yet, or the next save there tries again
             fileset.complete_replacement(folder)
+    light.remove_leftovers(request.run.light)
     store = run_store(request, record)
     with explaining_out_of_memory("loading the checkpoint"):
         restored = load_newest(store, record)

@@ -94,7 +94,9 @@ def load_tokenizer(source: Path | str) -> Any:
     auto_tokenizer: Any = AutoTokenizer
     try:
         require_regular_files(Path(source))
-        return auto_tokenizer.from_pretrained(source, local_files_only=Path(source).exists(), padding_side="left")
+        return auto_tokenizer.from_pretrained(
+            source, local_files_only=Path(source).exists(), trust_remote_code=False, padding_side="left"
+        )
     except Exception as error:  # the library for tokenizers raises just that
         raise UsageError(
             f"weights_from={source} cannot be read: {' '.join(str(error).split())[:200]}",

@@ -4,6 +4,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from shoestring.checkpoint.files import matches_digest
 from shoestring.errors import UsageError
 from shoestring.monitor import events as record
 from shoestring.monitor.events import Event
@@ -63,14 +64,18 @@ def read(path: Path) -> Run:
             f"{path} is not a run directory: it contains none of {', '.join(file.name for file in run_files)}",
             hint="pass the directory of a run, as created by `shoestring train RECIPE --run DIR`",
         )
+    run.refuse_links()
     problems: list[str] = []
     if not run.events_file.is_file():
         problems.append(f"{run.events_file.name} is missing: the history of the run cannot be shown")
     all_events = _read_events(run.events_file, problems)
+    state = _read_object(run.state_file, problems)
+    if state and record.is_changed(state, all_events):
+        problems.append(f"{run.state_file.name} has changed since the last session wrote it")
     return Run(
         path=path,
         plan=_read_object(run.plan_file, problems),
-        state=_read_object(run.state_file, problems),
+        state=state,
         events=all_events,
         current=record.current(all_events),
         problems=tuple(problems),
@@ -89,6 +94,8 @@ def _read_object(path: Path, problems: list[str]) -> dict[str, Any]:
     if not isinstance(value, dict):
         problems.append(f"{path.name} is not a JSON object")
         return {}
+    if "sha256" in value and not matches_digest(value):
+        problems.append(f"{path.name} has changed since it was written: its digest does not match its content")
     return value
 
 

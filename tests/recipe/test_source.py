@@ -1,0 +1,100 @@
+"""The files beside a recipe that its code imports."""
+
+import importlib.util
+import sys
+
+import pytest
+
+from shoestring.errors import UsageError
+from shoestring.recipe.finding import find
+
+RECIPE = """
+class Mine:
+    def model(self): ...
+    def batch(self, size): return helper.VALUE
+    def loss(self, model, batch): ...
+"""
+
+
+def write(folder, **files):
+    """Write Python files; two underscores stand for a folder."""
+    for name, text in files.items():
+        path = folder / f"{name.replace('__', '/')}.py"
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text)
+    return folder / "mine.py"
+
+
+def verified(path, *names):
+    return {name: (path.parent / name).read_bytes() for name in (path.name, *names)}
+
+
+def test_two_recipes_with_a_module_of_one_name_each_have_their_own(tmp_path):
+    first = find(str(write(tmp_path / "a", mine=f"import helper{RECIPE}", helper="VALUE = 1")))
+    second = find(str(write(tmp_path / "b", mine=f"import helper{RECIPE}", helper="VALUE = 2")))
+    assert (first.recipe.batch(1), second.recipe.batch(1)) == (1, 2)
+    assert "helper" not in sys.modules and importlib.util.find_spec("helper") is None
+
+
+def test_forms_of_import(tmp_path):
+    path = write(
+        tmp_path,
+        mine=(
+            "import helper\nimport parts.shapes as shapes, parts.inner.deep\nfrom parts import sizes\n"
+            "from flat.names import NAME\nimport statistics\nfrom helper import VALUE\n"
+            "assert (VALUE, shapes.SIZE, sizes.SIZE, parts.inner.deep.DEPTH, NAME) == (1, 3, 3, 4, 'n')\n"
+            f"assert statistics.mean([1, 3]) == 2{RECIPE}"
+            "    def data(self):\n        import late\n        return late.VALUE\n"
+        ),
+        helper="import parts\nVALUE = 1",
+        late="VALUE = 9",
+        statistics="raise RuntimeError('this is not the standard library')",
+        unused="raise RuntimeError('this is not imported')",
+        parts__shapes="from .sizes import SIZE",
+        parts__sizes="from . import inner\nSIZE = 3",
+        parts__inner__deep="from .. import sizes\nDEPTH = 4",
+        flat__names="NAME = 'n'",
+    )
+    for package in ("parts", "parts/inner"):
+        (tmp_path / package / "__init__.py").write_text("")
+    loaded = find(str(path))
+    assert loaded.recipe.batch(1) == 1 and loaded.recipe.data() == 9
+    assert loaded.imports.keys() == {
+        *("helper.py", "late.py", "flat/names.py", "parts/__init__.py", "parts/shapes.py", "parts/sizes.py"),
+        *("parts/inner/__init__.py", "parts/inner/deep.py"),
+    }
+    assert not list(tmp_path.rglob("__pycache__"))
+
+
+def test_missing_module_is_named_as_it_is_imported(tmp_path):
+    path = write(tmp_path, mine=f"import helper.missing{RECIPE}", helper="VALUE = 1")
+    with pytest.raises(UsageError, match=r"No module named 'helper\.missing'"):
+        find(str(path))
+
+
+def test_changed_module_is_executed_when_the_recipe_is_loaded_again(tmp_path):
+    path = write(tmp_path, mine=f"import helper{RECIPE}", helper="VALUE = 1")
+    before = find(str(path)).imports
+    write(tmp_path, helper="VALUE = 2")
+    after = find(str(path))
+    assert after.recipe.batch(1) == 2 and after.imports != before
+
+
+@pytest.mark.parametrize("statement", ["import other", "importlib.import_module('other')", "from plain import other"])
+def test_verified_files_alone_are_executed(tmp_path, monkeypatch, statement):
+    """Also if the folder is in Python's path, and if the files have changed since."""
+    path = write(
+        tmp_path,
+        mine=f"import helper, importlib{RECIPE}    def data(self):\n        {statement}\n",
+        helper="VALUE = 1",
+        other="raise RuntimeError('executed')",
+        plain__other="raise RuntimeError('executed')",
+    )
+    contents = verified(path, "helper.py")
+    monkeypatch.syspath_prepend(tmp_path)
+    write(tmp_path, mine="raise RuntimeError('executed')", helper="raise RuntimeError('executed')")
+    loaded = find(str(path), verified=contents)
+    assert loaded.recipe.batch(1) == 1
+    with pytest.raises(ImportError, match="other"):
+        loaded.recipe.data()
+    assert importlib.util.find_spec("other").loader.get_filename() == str(tmp_path / "other.py")  # for other code
