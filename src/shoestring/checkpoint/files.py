@@ -73,7 +73,9 @@ def write_file(path: Path, chunks: Iterable[Buffer]) -> str:
     Returns its SHA-256 in hexadecimal. Raises OSError, also if the bytes read differ from the bytes written.
     """
     digest = hashlib.sha256()
-    descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC | os.O_NOFOLLOW, 0o644)
+    # A pipe under this name is an error (O_NONBLOCK) and does not wait for a reader.
+    flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK
+    descriptor = os.open(path, flags, 0o644)
     try:
         for chunk in chunks:
             for start in range(0, len(chunk), _BLOCK_BYTES):

@@ -11,7 +11,7 @@ from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from pathlib import Path
 
-from shoestring.checkpoint.files import Buffer, remove_file, sync, write_file, write_text
+from shoestring.checkpoint.files import Buffer, remove, sync, write_file, write_text
 from shoestring.checkpoint.manifest import (
     MANIFEST,
     STAGED_FILE,
@@ -74,7 +74,7 @@ def complete_replacement(folder: Path) -> None:
         if path == staged_path(folder, name) and name in entries and not describe_difference(path, entries[name]):
             path.replace(folder / name)
         else:
-            remove_file(path)
+            remove(path)
     sync(folder)
 
 
