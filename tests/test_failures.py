@@ -61,8 +61,9 @@ def test_error_in_training_names_the_lines_of_the_user(recipe, run_command, monk
     _, _, err = run_command("train", recipe, "--run", run)
     assert "Traceback (most recent call last):" in err and "\x1b" not in err
     write_helper(recipe, "return 1.0")
-    monkeypatch.delitem(__import__("sys").modules, "helper")
-    assert run_command("train", recipe, "--run", run)[:2][0] == 0  # the checkpoint is intact
+    status, _, err = run_command("train", recipe, "--run", run)
+    assert status == 2 and "--allow-inexact" in err  # another helper may have another result
+    assert run_command("train", recipe, "--run", run, "--allow-inexact")[0] == 0  # the checkpoint is intact
 
 
 @pytest.mark.parametrize(

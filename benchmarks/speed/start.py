@@ -97,16 +97,19 @@ def time_start(source: Path, options: Sequence[str]) -> Start:
             )
             try:
                 update_time = _wait_for_update(process, run / "events.jsonl", start + TIMEOUT_SECONDS)
-                cpu_times = psutil.Process(process.pid).cpu_times() if update_time else None
+                processor_seconds = _processor_seconds(process.pid) if update_time else None
             finally:
                 process.kill()
                 process.wait()
-        if update_time is None or cpu_times is None:
+        if update_time is None or processor_seconds is None:
             raise RuntimeError(f"{source} has completed no update:\n{log.read_text()}")
-        return Start(
-            seconds=update_time - start,
-            processor_seconds=cpu_times.user + cpu_times.system + cpu_times.children_user + cpu_times.children_system,
-        )
+        return Start(seconds=update_time - start, processor_seconds=processor_seconds)
+
+
+def _processor_seconds(pid: int) -> float:
+    """Return the processor time of a process, its descendants, and those of them that have ended."""
+    process = psutil.Process(pid)
+    return sum(sum(member.cpu_times()[:4]) for member in (process, *process.children(recursive=True)))
 
 
 def _wait_for_update(process: subprocess.Popen[bytes], events: Path, end: float) -> float | None:

@@ -46,7 +46,7 @@ def close_all():
 def cached_traces():
     """Plans of live recipes use caching tracers."""
 
-    def open_tracer(loaded):
+    def open_tracer(loaded, _stored=None):
         options = getattr(loaded.recipe, "options", None)
         return nullcontext(tracer(type(loaded.recipe), *([options] if options else [])))
 

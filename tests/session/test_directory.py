@@ -7,7 +7,7 @@ import pytest
 from shoestring.errors import ShoestringError, UsageError
 from shoestring.session.directory import RunDirectory
 from shoestring.session.stored import StoredPlan, StoredState
-from tests.checkpoint.faults import Disk, failing
+from tests.checkpoint.faults import Disk, failing_from
 
 
 def test_new_run_has_neither_plan_nor_state(tmp_path):
@@ -77,10 +77,10 @@ def test_unusable_path_is_one_error_with_a_hint(tmp_path, path, hint):
 )
 def test_directory_that_cannot_be_written_or_locked_is_one_error(tmp_path, code, status, hint):
     run = RunDirectory(tmp_path / "run")
-    with Disk(tmp_path, failing(0, code)).watching(), pytest.raises(ShoestringError) as created:
+    with Disk(tmp_path, failing_from(0, code)).watching(), pytest.raises(ShoestringError) as created:
         run.create()
     run.create()
-    with Disk(tmp_path, failing(0, code)).watching(), pytest.raises(ShoestringError) as locked, run.locked():
+    with Disk(tmp_path, failing_from(0, code)).watching(), pytest.raises(ShoestringError) as locked, run.locked():
         pass
     for error in (created.value, locked.value):
         assert (error.status, hint in error.hint, os.strerror(code) in error.message) == (status, True, True)

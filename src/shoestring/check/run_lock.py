@@ -19,7 +19,8 @@ def inspect_lock(run: Path) -> RunLock:
     except (OSError, ValueError):
         return RunLock(run=run, holder="", locked=False, process_status="")
     try:
-        holder = os.read(descriptor, 200).decode(errors="replace").strip()
+        # The second line names the parent of the holder.
+        holder = os.read(descriptor, 200).decode(errors="replace").partition("\n")[0].strip()
         process_status = _process_status(holder)
         try:
             fcntl.flock(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)

@@ -210,7 +210,7 @@ def _parse(line: bytes | None) -> Event:
     """Return the event in a line, without its checksum. Raises ValueError with the reason if there is none."""
     if line is None:
         raise ValueError("it is too long")
-    event = parse_json(line, strict=False)  # fast, because a record may have millions of lines
+    event = parse_json(line, strict=False, paths=True)  # fast, because a record may have millions of lines
     if not isinstance(event, dict):
         raise ValueError("it is not a JSON object")
     if event.pop("crc32", None) is not None:  # version 0.1.0 wrote none

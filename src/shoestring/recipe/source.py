@@ -20,7 +20,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from importlib.abc import InspectLoader, Loader, MetaPathFinder
 from importlib.machinery import ModuleSpec, PathFinder
 from pathlib import Path
-from types import FrameType, ModuleType
+from types import CodeType, FrameType, ModuleType
 
 from shoestring.reading import read_bytes
 from shoestring.units import MIB
@@ -126,11 +126,13 @@ class _Loader(InspectLoader):
         self._source, self._name = source, name
 
     def exec_module(self, module: ModuleType) -> None:
+        module.__dict__["__builtins__"] = {**vars(builtins), "__import__": _Import(self._source)}
+        super().exec_module(module)
+
+    def get_code(self, fullname: str) -> CodeType:  # noqa: ARG002 - the signature of the base class
         content = self._source.content(self._name)
         self._source.record(self._name, content)
-        code = compile(content, str(self._source.path.parent / self._name), "exec", dont_inherit=True)
-        module.__dict__["__builtins__"] = {**vars(builtins), "__import__": _Import(self._source)}
-        exec(code, module.__dict__)
+        return self.source_to_code(content, str(self._source.path.parent / self._name))
 
     def get_source(self, fullname: str) -> str:  # noqa: ARG002 - the signature of the base class
         return importlib.util.decode_source(self._source.content(self._name))

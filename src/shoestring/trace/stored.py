@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from shoestring import config
+from shoestring.reading import parse_json, read_bytes
 from shoestring.recipe.options import LoadedRecipe
 from shoestring.trace.record import Facts, Trace
 from shoestring.version import __version__
@@ -31,6 +32,7 @@ class StoredTraces:
             importlib.metadata.version("torch"),
             loaded.reference,
             loaded.digest,
+            dict(loaded.imports),
             config.as_json(loaded.options),
         ]
         self._is_repeatable = bool(loaded.reference)  # a live object may change between two sessions
@@ -62,14 +64,11 @@ class StoredTraces:
         return _digest(json.dumps([self._subject, facts_of_data, request], sort_keys=True).encode()).decode()
 
     def _read(self) -> None:
-        with suppress(OSError):
-            descriptor = os.open(self._path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK)
-            with os.fdopen(descriptor, "rb") as file:
-                lines = file.read(_MAX_BYTES).splitlines()
-            for line in lines:
+        with suppress(OSError, ValueError):
+            for line in read_bytes(self._path, follow=False, max_bytes=_MAX_BYTES).splitlines():
                 digest, _, entry = line.partition(b" ")
                 if digest == _digest(entry):  # a line that was being written when the process was killed is incomplete
-                    values = json.loads(entry)
+                    values = parse_json(entry)
                     self._traces[values["key"]] = values["trace"]
 
 

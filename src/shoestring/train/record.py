@@ -16,7 +16,7 @@ from shoestring.checkpoint.presence import Presence
 from shoestring.checkpoint.reserved import release
 from shoestring.checkpoint.store import Saved
 from shoestring.engine.recovery import OutOfMemory
-from shoestring.errors import RunError, ShoestringError
+from shoestring.errors import RunError, ShoestringError, UsageError
 from shoestring.hardware.probe import machine
 from shoestring.monitor.events import Events, read, state_digest
 from shoestring.monitor.host_memory import host_memory
@@ -34,6 +34,9 @@ from shoestring.system_errors import explaining
 from shoestring.system_errors import reason as describe
 from shoestring.units import count_text, seconds_text
 from shoestring.version import __version__
+
+_RECORD_ERRORS = (OSError, UsageError)
+"""Errors of reading the events, and of writing a sum of them."""
 
 
 class Record:
@@ -187,12 +190,12 @@ class Record:
         """Record the end of the session."""
         self.update, self._metrics, self._is_ended = update, metrics, True
         self._require_recorded(status, self._end(status, reason))
-        with suppress(OSError):  # a message only
+        with suppress(*_RECORD_ERRORS):  # a message only
             self.progress.message(describe_breakdown(compute_breakdown(read(self._run.events_file, self._offset))))
 
     def was_saved(self, kind: str) -> bool:
         """Return whether this run has ever written weights of the `kind` (best, light or epoch)."""
-        with suppress(OSError):
+        with suppress(*_RECORD_ERRORS):
             events = read(self._run.events_file)
             return any(event["event"] == "save" and event.get("kind") == kind for event in events)
         return False
@@ -226,7 +229,7 @@ class Record:
 
     def _record_earlier_sessions(self) -> None:
         """Write the ledger with all earlier sessions; the last of them may have been killed."""
-        with suppress(OSError):
+        with suppress(*_RECORD_ERRORS):
             records = sessions(read(self._run.events_file), "killed")  # an earlier one without an end
             # On a full disk, the events of this session may be lost.
             self._earlier = [record for record in records if record.number < self.events.session]
@@ -245,7 +248,7 @@ class Record:
             return
         try:
             write_json(self._run.ledger_file, ledger([*self._earlier, *self._current(status)]))
-        except OSError as error:
+        except _RECORD_ERRORS as error:
             self.progress.message(f"not written: {self._run.ledger_file}: {error}")
 
     def _write_traceback(self, error: BaseException) -> None:
