@@ -104,6 +104,11 @@ class Clock:
 
 def final_bits(run: Path):
     """Return the final content of a run that must be bit-identical: files as bytes, the rest as JSON."""
+    return {**final_checkpoint(run), "light": light_bits(run / "light"), "best": light_bits(run / "best")}
+
+
+def final_checkpoint(run: Path):
+    """Return the content of the newest checkpoint that must be bit-identical, and the run's metrics."""
     newest = max((run / "checkpoints").glob("update-*"))
     state = json.loads((newest / "state.json").read_text())
     state.get("log", {}).pop("seconds", None)  # the only measured value of a trainer's state
@@ -112,8 +117,6 @@ def final_bits(run: Path):
         "model": (newest / "model.safetensors").read_bytes(),
         "optimizer": (newest / "optimizer.safetensors").read_bytes(),
         "state": state,
-        "light": light_bits(run / "light"),
-        "best": light_bits(run / "best"),
         "metrics": json.loads((run / "state.json").read_text())["metrics"],
     }
 

@@ -10,7 +10,7 @@ from pathlib import Path
 
 from tests.crash.schedule import newest_checkpoint
 from tests.crash.sessions_of_machine import children, processes_with_files
-from tests.sessions import light_bits
+from tests.sessions import final_checkpoint, light_bits
 
 LEFTOVER_SECONDS = 10.0
 CANARY = "this file belongs to somebody else"
@@ -18,18 +18,8 @@ CANARY = "this file belongs to somebody else"
 
 def result(run):
     """Return the bits of a finished run, and what else must be equal to those of an undisturbed one."""
-    newest = max((run / "checkpoints").glob("update-*"))
-    state = json.loads((newest / "state.json").read_text())
-    state.get("log", {}).pop("seconds", None)  # the only measured value of a trainer's state
-    return {
-        "checkpoint": newest.name,
-        "model": (newest / "model.safetensors").read_bytes(),
-        "optimizer": (newest / "optimizer.safetensors").read_bytes(),
-        "state": state,
-        "metrics": json.loads((run / "state.json").read_text())["metrics"],
-        "status": state_of_run(run),
-        **{name: light_bits(run / name) for name in ("light", "best") if (run / name).exists()},
-    }
+    weights = {name: light_bits(run / name) for name in ("light", "best") if (run / name).exists()}
+    return {**final_checkpoint(run), "status": state_of_run(run), **weights}
 
 
 def state_of_run(run):

@@ -11,13 +11,14 @@ from tempfile import TemporaryDirectory
 import pytest
 import torch
 from torch import nn
-from torch.utils.data import Subset, TensorDataset
+from torch.utils.data import Subset
 
 import shoestring
 from shoestring.errors import ShoestringError
 from shoestring.monitor.events import read
 from shoestring.runs import launch
 from tests.checkpoint.faults import Disk, failing, failing_from
+from tests.mine import Mine
 from tests.sessions import final_bits
 
 ERRORS = (errno.ENOSPC, errno.EROFS, errno.EACCES, errno.EIO)
@@ -25,24 +26,17 @@ EVERY = 1 if os.environ.get("SHOESTRING_SOAK") else int(os.environ.get("EVERY", 
 """Which of the operations fail; a prime number, so that over time all kinds of them do."""
 
 
-class Small:
+class Small(Mine):
     epochs = 2
     effective_batch = 8
     learning_rate = 0.01
 
-    def model(self):
-        return nn.Linear(2, 1)
-
-    def batch(self, size):
-        return torch.zeros(size, 2), torch.zeros(size, 1)
-
     def loss(self, model, batch):
-        return nn.functional.mse_loss(model(batch[0]), batch[1])
+        return nn.functional.mse_loss(model(batch), batch.sum(dim=1, keepdim=True))
 
     def data(self):
-        inputs = torch.randn(24, 2, generator=torch.Generator().manual_seed(0))
-        dataset = TensorDataset(inputs, inputs.sum(dim=1, keepdim=True))
-        return {part: Subset(dataset, range(16)) for part in ("train", "validation", "test")}
+        inputs = torch.randn(24, 3, generator=torch.Generator().manual_seed(0))
+        return {part: Subset(inputs, range(16)) for part in ("train", "validation", "test")}
 
 
 def train(run):

@@ -6,6 +6,8 @@ import time
 from collections.abc import Callable
 from dataclasses import asdict, replace
 from pathlib import Path
+from signal import Signals
+from typing import NoReturn
 
 from shoestring.checkpoint.manifest import DamagedFileError, load_manifest
 from shoestring.checkpoint.names import update_of
@@ -16,9 +18,9 @@ from shoestring.monitor.events import append_end
 from shoestring.session.deadline import Deadline
 from shoestring.session.directory import RunDirectory
 from shoestring.session.outcome import Outcome
-from shoestring.session.signals import STOP_SIGNALS
 from shoestring.session.stored import StoredState
-from shoestring.session.supervisor import ProcessEnd, supervise
+from shoestring.session.supervisor import supervise
+from shoestring.streams import write_messages
 
 
 def session_seconds(platform: Platform | None, limit_seconds: float | None) -> float | None:
@@ -54,7 +56,9 @@ def train_supervised(
         return _paused_at_limit(directory, limit_seconds, time.monotonic() - started, resume_command)
     if end.status >= 0:
         raise SystemExit(end.status)
-    raise _killed(directory, end, resume_command)
+    if end.by_request:
+        _end_by(end.by_request, directory, resume_command)
+    raise _killed(directory, Signals(-end.status).name, resume_command)
 
 
 def write_pause(
@@ -120,20 +124,22 @@ def _paused_at_limit(directory: RunDirectory, limit_seconds: float, elapsed: flo
     return write_pause(directory, reason, resume_command, seconds=elapsed).outcome()
 
 
-def _killed(directory: RunDirectory, end: ProcessEnd, resume_command: str) -> RunError:
-    """Return the error of a training process that a signal has ended.
-
-    For a signal that requested the stop, the second one, this process ends by it as well.
-    """
-    is_requested = -end.status in STOP_SIGNALS
-    reason = f"the training process was ended by {end.signal_name}"
-    state = write_pause(directory, reason, resume_command, status="paused" if is_requested else "failed")
-    if is_requested:
-        signal.signal(-end.status, signal.SIG_DFL)
-        signal.pthread_sigmask(signal.SIG_UNBLOCK, [-end.status])
-        os.kill(os.getpid(), -end.status)
-    memory = "; the system sends SIGKILL if memory runs out" if end.signal_name == "SIGKILL" else ""
-    return RunError(
-        f"{reason}{memory}",
-        hint=f"train again to continue from update {state.update}: {state.next}",
+def _end_by(requested: Signals, directory: RunDirectory, resume_command: str) -> NoReturn:
+    """End this process by the signal that has requested it for the second time."""
+    state = write_pause(directory, f"{requested.name}, a second time", resume_command)
+    write_messages(
+        f"{requested.name} again: the run has ended at once, and updates after update {state.update} are lost; "
+        f"continue: {state.next}"
     )
+    signal.signal(requested, signal.SIG_DFL)
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, [requested])
+    os.kill(os.getpid(), requested)
+    raise SystemExit(128 + requested)  # if the signal is ignored
+
+
+def _killed(directory: RunDirectory, signal_name: str, resume_command: str) -> RunError:
+    """Return the error of a training process that a signal has ended."""
+    reason = f"the training process was ended by {signal_name}"
+    state = write_pause(directory, reason, resume_command, status="failed")
+    memory = "; the system sends SIGKILL if memory runs out" if signal_name == "SIGKILL" else ""
+    return RunError(f"{reason}{memory}", hint=f"train again to continue from update {state.update}: {state.next}")

@@ -27,6 +27,11 @@ class StopSignals:
     nohup, stays ignored. Outside the main thread, where Python cannot install handlers, the context has no effect.
     """
 
+    is_supervised = False
+    """Whether a supervisor ends this process at the second request: it knows when a signal arrived, but a handler runs
+    only between two instructions of Python.
+    """
+
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self.received: str | None = None
         self.describe_loss: Callable[[], str] = lambda: "updates since the last checkpoint are lost"
@@ -71,7 +76,7 @@ class StopSignals:
             self.received, self._received_at = signal.Signals(number).name, self._clock()
             if self._error is not None:
                 raise self._error(self.received)
-        elif self._clock() - self._received_at > ONE_REQUEST_SECONDS:
+        elif not self.is_supervised and self._clock() - self._received_at > ONE_REQUEST_SECONDS:
             with suppress(OSError):  # standard error may be closed
                 os.write(2, f"{signal.Signals(number).name}: ending at once; {self.describe_loss()}\n".encode())
             signal.signal(number, signal.SIG_DFL)

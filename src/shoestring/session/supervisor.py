@@ -17,7 +17,7 @@ from signal import Signals
 from typing import NoReturn
 
 from shoestring.processes import exit_with_parent, kill_with_descendants
-from shoestring.session.signals import STOP_SIGNALS
+from shoestring.session.signals import ONE_REQUEST_SECONDS, STOP_SIGNALS, StopSignals
 
 _LONGEST_WAIT_SECONDS = 1e6
 """The system rejects waiting times of centuries."""
@@ -31,18 +31,16 @@ class ProcessEnd:
     """Its exit status, negative for a signal, as in `subprocess`."""
     at_limit: bool = False
     """Whether the supervisor killed it at the limit."""
-
-    @property
-    def signal_name(self) -> str:
-        """The name of the signal that ended it; empty if it exited."""
-        return Signals(-self.status).name if self.status < 0 else ""
+    by_request: Signals | None = None
+    """The signal at which the supervisor killed it, because it was the second request."""
 
 
 def supervise(work: Callable[[], int], kill_at: float | None) -> ProcessEnd:
     """Run `work` in a forked child that exits with the status it returns, and return how the child ended.
 
-    At `kill_at`, a value of `time.monotonic()`, the child and all its descendants are killed. SIGTERM, SIGINT and
-    SIGHUP are forwarded to the child. If this process is killed, so is the child.
+    At `kill_at`, a value of `time.monotonic()`, the child and all its descendants are killed. The first SIGTERM, SIGINT
+    or SIGHUP is forwarded to the child; one that follows more than two seconds later kills the child. If this process
+    is killed, so is the child.
 
     The child has these signals blocked until `StopSignals` handles them, so that none is lost while it starts.
     """
@@ -64,6 +62,7 @@ def _run_in_child(work: Callable[[], int], supervisor: int) -> NoReturn:
     status = 1
     try:
         exit_with_parent(supervisor)
+        StopSignals.is_supervised = True
         signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGCHLD})
         status = work()
     except BaseException:  # noqa: BLE001  (the child must not return to the code that forked it)
@@ -86,7 +85,8 @@ def _leave(status: int) -> NoReturn:
         os._exit(status)
 
 
-def _wait(child: int, watched_signals: set[signal.Signals], kill_at: float | None) -> ProcessEnd:
+def _wait(child: int, watched_signals: set[Signals], kill_at: float | None) -> ProcessEnd:
+    requested_at: float | None = None
     while True:
         left = _LONGEST_WAIT_SECONDS if kill_at is None else kill_at - time.monotonic()
         received = signal.sigtimedwait(watched_signals, min(max(0.0, left), _LONGEST_WAIT_SECONDS))
@@ -94,8 +94,16 @@ def _wait(child: int, watched_signals: set[signal.Signals], kill_at: float | Non
         if reaped_child:
             return ProcessEnd(status=os.waitstatus_to_exitcode(status))
         if received and received.si_signo != signal.SIGCHLD:
-            os.kill(child, received.si_signo)
+            if requested_at is None:
+                requested_at = time.monotonic()
+                os.kill(child, received.si_signo)
+            elif time.monotonic() - requested_at > ONE_REQUEST_SECONDS:
+                return _kill(child, by_request=Signals(received.si_signo))
         elif not received and left <= 0:
-            kill_with_descendants(child)
-            _, status = os.waitpid(child, 0)
-            return ProcessEnd(status=os.waitstatus_to_exitcode(status), at_limit=True)
+            return _kill(child, at_limit=True)
+
+
+def _kill(child: int, *, at_limit: bool = False, by_request: Signals | None = None) -> ProcessEnd:
+    kill_with_descendants(child)
+    _, status = os.waitpid(child, 0)
+    return ProcessEnd(status=os.waitstatus_to_exitcode(status), at_limit=at_limit, by_request=by_request)
