@@ -1,11 +1,11 @@
 """Measure how long before its limit a session ends, on a machine that is kept busy by other processes.
 
-    python -m benchmarks.sessions.limits [--sessions 60] [--load 8] [--seed 0] [--json OUT]
+    python -m benchmarks.sessions.limits [--runs 20] [--load 8] [--at-once 1] [--seed 0] [--json OUT]
 
 Each session is the real command with a random limit of 20 to 60 seconds, and its time is measured from outside: from
-before the process is started until it has been waited for. A third of the sessions are the first of their run, so they
-plan; the others continue it. The load is the number of processes that compute without end, besides the session. The 60
-sessions take about 40 minutes.
+before the process is started until it has been waited for. Each run has three sessions; the first plans, the others
+continue it. The load is the number of processes that compute without end, besides the sessions. The 60 sessions take
+about 40 minutes one at a time.
 """
 
 import argparse
@@ -17,6 +17,7 @@ import subprocess
 import sys
 import tempfile
 import time
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from statistics import median
@@ -68,20 +69,26 @@ def run_session(recipe: str, run: Path, limit: float) -> dict[str, Any]:
     }
 
 
-def measure(sessions: int, load: int, seed: int) -> list[dict[str, Any]]:
-    """Return the rows of `sessions` sessions."""
-    generator, rows = random.Random(seed), []
+def measure_run(folder: Path, number: int, seed: int) -> list[dict[str, Any]]:
+    """Return the rows of the sessions of one run, the first of which plans."""
+    generator, recipe, rows = random.Random(f"{seed} {number}"), list(OPTIONS)[number % len(OPTIONS)], []
+    for session in range(SESSIONS_OF_A_RUN):
+        row = run_session(recipe, folder / f"run-{number}", generator.uniform(20, 60))
+        rows.append({"first": session == 0, **row})
+        print(json.dumps(rows[-1]), file=sys.stderr, flush=True)
+    return rows
+
+
+def measure(runs: int, load: int, at_once: int, seed: int) -> list[dict[str, Any]]:
+    """Return the rows of the sessions of `runs` runs."""
     with ExitStack() as stack:
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory()))
         for _ in range(load):
             stack.enter_context(busy_process())
-        for number in range(sessions):
-            recipe = list(OPTIONS)[number // SESSIONS_OF_A_RUN % len(OPTIONS)]
-            run = folder / f"run-{number // SESSIONS_OF_A_RUN}"
-            row = run_session(recipe, run, generator.uniform(20, 60))
-            rows.append({"first": number % SESSIONS_OF_A_RUN == 0, **row})
-            print(json.dumps(rows[-1]), file=sys.stderr, flush=True)
-    return rows
+        threads = stack.enter_context(ThreadPoolExecutor(at_once))
+        return [
+            row for rows in threads.map(lambda number: measure_run(folder, number, seed), range(runs)) for row in rows
+        ]
 
 
 def summarize(rows: list[dict[str, Any]]) -> dict[str, Any]:
@@ -102,13 +109,19 @@ def summarize(rows: list[dict[str, Any]]) -> dict[str, Any]:
 def main() -> None:
     """Run the sessions and print the summary."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--sessions", type=int, default=60)
+    parser.add_argument("--runs", type=int, default=20)
     parser.add_argument("--load", type=int, default=8)
+    parser.add_argument("--at-once", type=int, default=1)
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--json", type=Path, default=RESULTS / "session_limits.json")
     options = parser.parse_args()
-    rows = measure(options.sessions, options.load, options.seed)
-    machine = {"machine": platform.platform(), "cores": os.cpu_count(), "busy_processes": options.load}
+    rows = measure(options.runs, options.load, options.at_once, options.seed)
+    machine = {
+        "machine": platform.platform(),
+        "cores": os.cpu_count(),
+        "busy_processes": options.load,
+        "at_once": options.at_once,
+    }
     result = {**machine, "summary": summarize(rows), "rows": rows}
     options.json.write_text(json.dumps(result, indent=1) + "\n")
     print(json.dumps(result["summary"], indent=1))
