@@ -10,6 +10,7 @@ import pytest
 from shoestring.checkpoint.store import Store
 from shoestring.monitor.events import Events, read
 from shoestring.runs.supervised import newest_update
+from shoestring.session.directory import RunDirectory
 
 SCRIPT = """
 import os, signal, sys, time
@@ -45,6 +46,7 @@ def run(tmp_path):
     store = Store(folder / "checkpoints")
     for update in (2, 4):
         store.save(update, {"model": {}})
+    (folder / "plan.json").write_text("{}")
     (folder / "state.json").write_text('{"status": "running", "update": 4, "total_updates": 9}')
     with Events(folder / "events.jsonl") as events:
         events.emit("session", update=0)
@@ -89,6 +91,16 @@ def test_killed_process_is_a_failed_run(run):
     assert output.startswith("the training process was ended by SIGKILL; the system sends SIGKILL if memory runs out\n")
     assert "hint: train again to continue from update 4: shoestring train mine.py" in output
     assert (state["status"], state["update"]) == ("failed", 4)
+    # Without an end, the next session looks for the reason.
+    assert list(read(run / "events.jsonl"))[-1]["event"] == "save"
+
+
+def test_run_of_another_process_is_left_alone(run):
+    """A process that waits for the lock until its limit does not write."""
+    with RunDirectory(run).locked():
+        _, output, state = supervised(run, HANG, limit=2)
+    assert output.startswith(f"{run} is being trained by another process")
+    assert state["status"] == "running"
 
 
 def test_second_request_ends_the_run_at_once(run):

@@ -3,7 +3,8 @@
 import os
 import signal
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import asdict, replace
 from pathlib import Path
 from signal import Signals
@@ -53,7 +54,7 @@ def train_supervised(
             raise SystemExit(1 if state.status == "failed" else 0)
     elif end.at_limit:
         assert limit_seconds is not None
-        return _paused_at_limit(directory, limit_seconds, time.monotonic() - started, resume_command)
+        return _pause_at_limit(directory, limit_seconds, time.monotonic() - started, resume_command)
     if end.status >= 0:
         raise SystemExit(end.status)
     if end.by_request:
@@ -62,23 +63,42 @@ def train_supervised(
 
 
 def write_pause(
-    directory: RunDirectory, reason: str, resume_command: str, *, status: str = "paused", seconds: float | None = None
+    directory: RunDirectory, reason: str, resume_command: str, *, seconds: float | None = None
 ) -> StoredState:
-    """Write state.json for a session that ended before it could, at the update of the newest checkpoint.
+    """Write state.json and the last event of a session that was paused before it could do so itself.
 
-    `seconds` is the duration of a session that could not record its end. A finished run stays finished.
+    The caller holds the lock. `seconds` is the duration of the session. A finished run stays finished.
 
     Raises OSError.
     """
+    state = _write_state(directory, "paused", reason, resume_command)
+    if state.status == "paused":
+        duration = {} if seconds is None else {"seconds": seconds}
+        append_end(
+            directory.events_file, asdict(state), update=state.update, status="paused", reason=reason, **duration
+        )
+    return state
+
+
+def _write_state(directory: RunDirectory, status: str, reason: str, resume_command: str) -> StoredState:
+    """Write state.json at the update of the newest checkpoint, unless the run is finished. Raises OSError."""
     state = _read_state(directory) or StoredState()
     if state.status != "finished":
         update = newest_update(directory.checkpoints)
         state = replace(state, status=status, reason=reason, update=update, next=state.next or resume_command)
-        directory.path.mkdir(parents=True, exist_ok=True)  # the limit may have been reached before anything else
         state.write_end(directory.state_file)
-        duration = {} if seconds is None else {"seconds": seconds}
-        append_end(directory.events_file, asdict(state), update=update, status=status, reason=reason, **duration)
     return state
+
+
+@contextmanager
+def _locked(directory: RunDirectory) -> Iterator[None]:
+    """Lock the directory, which the killed process may not have created.
+
+    Raises UsageError if another process has the lock: the killed one was waiting for it.
+    """
+    directory.create()
+    with directory.locked():
+        yield
 
 
 def newest_update(checkpoints: Path) -> int:
@@ -116,17 +136,19 @@ def _read_state(directory: RunDirectory) -> StoredState | None:
         return None
 
 
-def _paused_at_limit(directory: RunDirectory, limit_seconds: float, elapsed: float, resume_command: str) -> Outcome:
+def _pause_at_limit(directory: RunDirectory, limit_seconds: float, elapsed: float, resume_command: str) -> Outcome:
     reason = (
         f"{Deadline(limit_seconds).limit_text()}: the training process did not stop in time and was ended; "
         "updates after the last checkpoint are repeated"
     )
-    return write_pause(directory, reason, resume_command, seconds=elapsed).outcome()
+    with _locked(directory):
+        return write_pause(directory, reason, resume_command, seconds=elapsed).outcome()
 
 
 def _end_by(requested: Signals, directory: RunDirectory, resume_command: str) -> NoReturn:
     """End this process by the signal that has requested it for the second time."""
-    state = write_pause(directory, f"{requested.name}, a second time", resume_command)
+    with _locked(directory):
+        state = write_pause(directory, f"{requested.name}, a second time", resume_command)
     write_messages(
         f"{requested.name} again: the run has ended at once, and updates after update {state.update} are lost; "
         f"continue: {state.next}"
@@ -138,8 +160,12 @@ def _end_by(requested: Signals, directory: RunDirectory, resume_command: str) ->
 
 
 def _killed(directory: RunDirectory, signal_name: str, resume_command: str) -> RunError:
-    """Return the error of a training process that a signal has ended."""
+    """Return the error of a training process that a signal has ended.
+
+    Its events have no end: the next session sees that it was killed, and whether memory was the reason.
+    """
     reason = f"the training process was ended by {signal_name}"
-    state = write_pause(directory, reason, resume_command, status="failed")
+    with _locked(directory):
+        state = _write_state(directory, "failed", reason, resume_command)
     memory = "; the system sends SIGKILL if memory runs out" if signal_name == "SIGKILL" else ""
     return RunError(f"{reason}{memory}", hint=f"train again to continue from update {state.update}: {state.next}")
