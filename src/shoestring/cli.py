@@ -248,12 +248,17 @@ def train(
         "allow_inexact": allow_inexact,
         **_values(api.train, set_),
     }
-    if "torch" in sys.modules:  # part of another Python program
+    if not _is_own_process():
         _train(recipe, {**session, **arguments}, as_json)
         return
     session["started"] = api.process_started()  # the limit of a session includes the time of the imports
     work = partial(_train, recipe, {**session, **arguments}, as_json)
     _print_outcome(api.train_supervised(lambda: _status_of(work), recipe, **session), recipe, run, as_json)
+
+
+def _is_own_process() -> bool:
+    """Return whether this process is there for the command alone, so that it can become a supervisor."""
+    return "torch" not in sys.modules
 
 
 def _train(recipe: str, arguments: dict[str, Any], as_json: bool) -> None:

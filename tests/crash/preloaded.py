@@ -81,6 +81,8 @@ def become(command, environment, output, errors):
     os.environ.clear()
     os.environ.update(environment)
     sys.argv = command
+    if "shoestring.cli" in sys.modules:  # this process has torch, but belongs to the command: it gets a supervisor
+        sys.modules["shoestring.cli"]._is_own_process = lambda: True
     runpy.run_module(command[0], run_name="__main__", alter_sys=True)
 
 
