@@ -1,6 +1,7 @@
 """The package as a whole: its public names, its imports, and operations that it must not use."""
 
 import ast
+import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -58,3 +59,15 @@ def test_nothing_is_unpickled(path):
 def test_every_module_has_a_docstring(path):
     source = path.read_text()
     assert not source.strip() or ast.get_docstring(ast.parse(source))
+
+
+def test_ctrl_c_while_starting_is_no_traceback():
+    script = (
+        "import builtins, shoestring.__main__ as program\n"
+        "def interrupt(*_):\n"
+        "    raise KeyboardInterrupt\n"
+        "builtins.__import__ = interrupt\n"
+        "program.main()\n"
+    )
+    process = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True)
+    assert (process.returncode, process.stderr) == (-signal.SIGINT, "interrupted\n")

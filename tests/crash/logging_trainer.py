@@ -49,6 +49,7 @@ def run_script(run: Path, limit_seconds: float | None) -> None:
         data = recipe.data()["train"]
         settings = Settings(micro_batch=EFFECTIVE_BATCH // 2)
         ByTrainer(recipe).trainer(settings, data, survive, folder=Path(folder), device=torch.device("cpu")).train()
+    log(f"end {time.monotonic()}")  # nor the time to leave Python after
 
 
 if __name__ == "__main__":

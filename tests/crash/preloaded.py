@@ -81,9 +81,17 @@ def become(command, environment, output, errors):
     os.environ.clear()
     os.environ.update(environment)
     sys.argv = command
-    if "shoestring.cli" in sys.modules:  # this process has torch, but belongs to the command: it gets a supervisor
+    supervised = command[0] == "shoestring"
+    if supervised:  # this process has torch, but belongs to the command: it gets a supervisor
         sys.modules["shoestring.cli"]._is_own_process = lambda: True
-    runpy.run_module(command[0], run_name="__main__", alter_sys=True)
+    try:
+        runpy.run_module(command[0], run_name="__main__", alter_sys=True)
+    except SystemExit as end:
+        if supervised:  # a real supervisor has no torch, with which leaving Python takes seconds
+            sys.stdout.flush()
+            sys.stderr.flush()
+            os._exit(end.code or 0)
+        raise
 
 
 if __name__ == "__main__":

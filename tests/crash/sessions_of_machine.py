@@ -159,9 +159,11 @@ class Session:
         return self.log.read_text().splitlines()
 
     def seconds_late(self):
-        """Return the seconds from the limit to the command's end; a script's limit starts with `surviving`."""
-        begins = [float(entry[6:]) for entry in self.entries() if entry.startswith("begin ")]
-        return self.seconds - (begins[0] - self.started if begins else 0.0) - self.limit
+        """Return the seconds from the limit to the command's end; a script's limit holds for `surviving`."""
+        times = {kind: float(value) for kind, _, value in (entry.partition(" ") for entry in self.entries())
+                 if kind in ("begin", "end")}  # fmt: skip
+        end = times.get("end", self.started + self.seconds)
+        return end - times.get("begin", self.started) - self.limit
 
     def started_updates(self):
         counts = [len(line.split(",")) for line in self.entries() if line.startswith("samples")]

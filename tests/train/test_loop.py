@@ -124,6 +124,14 @@ def test_damaged_best_weights_are_replaced_with_a_note(tmp_path, kind):
 
 
 @pytest.mark.parametrize("kind", KINDS)
+def test_state_is_saved_before_the_first_evaluation(tmp_path, kind):
+    """Its duration is unknown, and the deadline of these sessions has a limit."""
+    session(Line(), tmp_path, {"save_every_seconds": 1000}, kind=kind)
+    saved = [event["update"] for event in read(tmp_path / "events.jsonl") if event.get("kind") == "full"]
+    assert saved == [0, 3, 12]
+
+
+@pytest.mark.parametrize("kind", KINDS)
 def test_resuming_evaluates_the_ended_epoch_first(tmp_path, kind):
     assert session(Line(), tmp_path, {}, stop="limit", at=3, kind=kind).update == 3
     assert events(tmp_path, "evaluation") == []
