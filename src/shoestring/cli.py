@@ -4,6 +4,7 @@ Answers go to stdout, progress and errors to stderr. The exit status is 0 for an
 run that finished or paused, 1 if a run or a check failed, 2 for invalid usage.
 """
 
+import importlib
 import inspect
 import json
 import logging
@@ -251,6 +252,9 @@ def train(
     if not _is_own_process():
         _train(recipe, {**session, **arguments}, as_json)
         return
+    # The supervisor prints an outcome if it has to end the session, and has no time for imports then.
+    importlib.import_module("shoestring.report.terminal.outcome")
+    importlib.import_module("shoestring.report.terminal.console")
     session["started"] = api.process_started()  # the limit of a session includes the time of the imports
     work = partial(_train, recipe, {**session, **arguments}, as_json)
     _print_outcome(api.train_supervised(lambda: _status_of(work), recipe, **session), recipe, run, as_json)

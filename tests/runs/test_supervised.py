@@ -62,22 +62,22 @@ def supervised(run, work, limit=None):
 
 
 def test_session_is_paused_at_the_limit(run):
-    status, output, state = supervised(run, HANG, limit=2)
+    status, output, state = supervised(run, HANG, limit=3)
     assert (status, output) == (0, "paused 4 9\n")
     assert (state["status"], state["update"], state["next"]) == ("paused", 4, "shoestring train mine.py")
-    assert state["reason"].startswith("session limit of 2.0 s: the training process did not stop in time")
+    assert state["reason"].startswith("session limit of 3.0 s: the training process did not stop in time")
     stop = list(read(run / "events.jsonl"))[-1]
     assert (stop["event"], stop["session"], stop["status"], stop["update"]) == ("stop", 1, "paused", 4)
 
 
 def test_session_is_paused_before_it_has_a_directory(tmp_path):
-    status, output, state = supervised(tmp_path / "new", HANG, limit=2)
+    status, output, state = supervised(tmp_path / "new", HANG, limit=3)
     assert (status, output) == (0, "paused 0 0\n")
     assert (state["status"], state["update"]) == ("paused", 0)
 
 
 def test_finished_run_whose_process_does_not_end_is_finished(run):
-    status, output, state = supervised(run, FINISH + HANG.replace("while True: ", ""), limit=2)
+    status, output, state = supervised(run, FINISH + HANG.replace("while True: ", ""), limit=3)
     assert (status, output, state["status"]) == (0, "", "finished")
 
 
@@ -98,7 +98,7 @@ def test_killed_process_is_a_failed_run(run):
 def test_run_of_another_process_is_left_alone(run):
     """A process that waits for the lock until its limit does not write."""
     with RunDirectory(run).locked():
-        _, output, state = supervised(run, HANG, limit=2)
+        _, output, state = supervised(run, HANG, limit=3)
     assert output.startswith(f"{run} is being trained by another process")
     assert state["status"] == "running"
 
