@@ -77,7 +77,7 @@ FAULTS = [
         act=actions.free_later, suspends=("interval", "best"),
     ),
     Fault(
-        name="read-only directory", act=actions.make_immutable, applies=can_mount, moment="training", statuses=(1,),
+        name="read-only directory", act=actions.make_immutable, applies=can_mount, moment="training", statuses=(1, 2),
         suspends=("interval", "best"),
     ),
     Fault(

@@ -51,8 +51,8 @@ def train_supervised(
     end = supervise(work, kill_at)
     state = _read_state(directory)
     if state and state != state_before and state.status != "running":
-        # The session had recorded its end when the process was killed: only leaving Python was not complete.
-        if end.at_limit:
+        if end.status < 0:
+            # The session had recorded its end when the process was killed: only leaving Python was not complete.
             raise SystemExit(1 if state.status == "failed" else 0)
     elif end.at_limit:
         assert limit_seconds is not None
