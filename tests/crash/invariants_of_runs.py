@@ -19,7 +19,7 @@ CANARY = "this file belongs to somebody else"
 def result(run):
     """Return the bits of a finished run, and what else must be equal to those of an undisturbed one."""
     checkpoint = final_checkpoint(run)
-    # After the last update a request of the trainer to stop has no effect; a session that a signal stops there has none.
+    # After the last update a trainer's request to stop has no effect; a session that is stopped there has none.
     checkpoint["state"].get("trainer", {}).get("stateful_callbacks", {}).pop("TrainerControl", None)
     weights = {name: light_bits(run / name) for name in ("light", "best") if (run / name).exists()}
     return {**checkpoint, "status": state_of_run(run), **weights}
