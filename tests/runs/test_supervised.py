@@ -77,7 +77,7 @@ def test_session_is_paused_before_it_has_a_directory(tmp_path):
 
 
 def test_finished_run_whose_process_does_not_end_is_finished(run):
-    for end, limit in ((HANG.replace("while True: ", ""), 3), ("os.kill(os.getpid(), signal.SIGKILL)", None)):
+    for end, limit in ((HANG.replace("while True: ", ""), 4), ("os.kill(os.getpid(), signal.SIGKILL)", None)):
         status, output, state = supervised(run, FINISH + end, limit=limit)
         assert (status, output, state["status"]) == (0, "", "finished")
         (run / "state.json").write_text('{"status": "running", "update": 4, "total_updates": 9}')
