@@ -16,6 +16,7 @@ from dataclasses import dataclass
 from signal import Signals
 from typing import NoReturn
 
+from shoestring import streams
 from shoestring.processes import exit_with_parent, kill_with_descendants
 from shoestring.session.signals import ONE_REQUEST_SECONDS, STOP_SIGNALS, StopSignals
 
@@ -47,8 +48,7 @@ def supervise(work: Callable[[], int], kill_at: float | None) -> ProcessEnd:
     watched_signals = {signal.SIGCHLD, *STOP_SIGNALS}
     previous_mask = signal.pthread_sigmask(signal.SIG_BLOCK, watched_signals)
     try:
-        sys.stdout.flush()
-        sys.stderr.flush()
+        streams.flush()
         supervisor = os.getpid()
         child = os.fork()
         if child == 0:
@@ -79,8 +79,7 @@ def _leave(status: int) -> NoReturn:
     try:
         threading._shutdown()  # type: ignore[attr-defined]
         atexit._run_exitfuncs()
-        sys.stdout.flush()
-        sys.stderr.flush()
+        streams.flush()
     finally:
         os._exit(status)
 
