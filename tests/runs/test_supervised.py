@@ -4,6 +4,7 @@ import json
 import signal
 import subprocess
 import sys
+import time
 
 import pytest
 
@@ -36,6 +37,8 @@ except ShoestringError as error:
 
 HANG = "while True: time.sleep(600)"
 FINISH = 'StoredState(status="finished", update=9, next="report").write(run / "state.json"); '
+
+UNBLOCK = "signal.pthread_sigmask(signal.SIG_UNBLOCK, [signal.SIGINT]); print('ready', flush=True)\n    "
 
 
 @pytest.fixture
@@ -119,3 +122,16 @@ def test_incomplete_checkpoint_is_not_the_newest(run):
     (run / "checkpoints" / "update-00000004" / "state.json").write_text("")
     assert newest_update(run / "checkpoints") == 2
     assert newest_update(run / "missing") == 0
+
+
+def test_signal_after_the_training_process_has_ended_does_not_change_the_status(run):
+    """A terminal and a launcher may both send the signal, and the training process may have ended in between."""
+    code = SCRIPT.format(work="signal.signal(signal.SIGINT, lambda *_: os._exit(0)); " + UNBLOCK + HANG, limit=None)
+    slow_end = "except SystemExit:\n    time.sleep(1)\n    raise\n"
+    code = code.replace("except ShoestringError", slow_end + "except ShoestringError")
+    with subprocess.Popen([sys.executable, "-c", code, str(run)], stdout=subprocess.PIPE, text=True) as process:
+        process.stdout.readline()
+        process.send_signal(signal.SIGINT)
+        time.sleep(0.5)
+        process.send_signal(signal.SIGINT)
+        assert process.wait(60) == 0

@@ -20,6 +20,7 @@ from shoestring.monitor.events import append_end
 from shoestring.session.deadline import Deadline
 from shoestring.session.directory import RunDirectory
 from shoestring.session.outcome import Outcome
+from shoestring.session.signals import STOP_SIGNALS
 from shoestring.session.stored import StoredState
 from shoestring.session.supervisor import supervise
 from shoestring.streams import write_messages
@@ -40,8 +41,12 @@ def train_supervised(
     Returns the outcome of a session that was ended at the limit. If the child ends by itself, this process exits with
     its status. The limit counts from `started`, a value of `time.monotonic()`.
 
+    SIGTERM, SIGINT and SIGHUP stay blocked in this process: what follows is its end, and a signal that repeats the
+    request after the child has ended must not change the exit status.
+
     Raises RunError if the child was killed by another process.
     """
+    signal.pthread_sigmask(signal.SIG_BLOCK, STOP_SIGNALS)
     importlib.import_module("psutil")  # for the kill: at the limit there is no time for imports
     platform = probe.platform_here() if on in targets.PROBED else targets.find(on).platform
     limit_seconds = session_seconds(platform, limit_seconds)
