@@ -68,6 +68,29 @@ class Recipe(Protocol):
       by default `("loss", "min")`. `patience`: training stops after this many epochs without improvement; by default
       never.
 
+    Optional parts for the use of a trained model:
+
+    - `predict(model, batch)` -> a sequence with the prediction of each sample of the batch, or a tensor whose first
+      dimension is the samples. A prediction is JSON; a mapping with the key `prediction` becomes several columns of the
+      row; `Rows` (`recipe/inputs.py`) are several rows. Called in evaluation mode, without gradients. Targets in the
+      batch must not change the prediction; samples of `inputs` have none.
+    - `inputs(source)` -> an iterable of `Input`s without targets (`recipe/inputs.py`), read lazily; with `len` if their
+      number is known. `source` is the path in the option `data` (None if it is not set), or a list of rows as they are
+      in the data file. By default the samples of `data()`, part after part, or the members of the list.
+    - `targets(batch)` -> a sequence with the true answer of each sample, in the form of a prediction, for the rows of
+      `evaluate --out`. `identify(dataset, index)` -> the identifier of a sample in these rows; by default its index.
+    - `whole()` -> all data as one dataset, for `evaluate --whole`; by default the parts of `data()`, one after another.
+    - `save_preprocessing(folder)` writes into the empty `folder` what inference needs besides the weights and the
+      options: a scaler that was fitted on the training data, a vocabulary, a tokenizer, configurations. Called once in
+      a run, after `data()`. `load_preprocessing(folder)` restores it in a new recipe, before any other method: `data()`
+      then uses it instead of fitting it again. The folder stays there as long as the recipe is used.
+    - `skeleton()` -> the model without pretrained weights, into which all weights of a run are loaded, for recipes that
+      train all weights: it makes the pretrained weights unnecessary. By default `model()`.
+    - `pretrained(path)` -> the model with the weights at `path`, a file or a folder of any origin; by default `model()`
+      with the tensors of a state dict of the same names.
+    - `inference(model, batch)`: the model's work in `predict`, for planning, as an iterator like `rollout`; by default
+      `rollout`, or else the forward pass of `loss`.
+
     A recipe that leaves its updates to a library's trainer is also a `TrainerRecipe`.
     """
 

@@ -8,6 +8,8 @@ from dataclasses import dataclass, fields
 from typing import TYPE_CHECKING, Any, Protocol
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from torch import nn
     from torch.optim import Optimizer
 
@@ -39,6 +41,16 @@ class Parts:
     evaluate: Callable[[nn.Module, Iterator[Any]], Mapping[str, Any]] | None = None
     best: tuple[str, str] = ("loss", "min")
     patience: int | None = None
+    predict: Callable[[nn.Module, Any], Any] | None = None
+    inputs: Callable[[Any], Iterable[Any]] | None = None
+    targets: Callable[[Any], Sequence[Any]] | None = None
+    identify: Callable[[Any, int], Any] | None = None
+    whole: Callable[[], Any] | None = None
+    save_preprocessing: Callable[[Path], None] | None = None
+    load_preprocessing: Callable[[Path], None] | None = None
+    skeleton: Callable[[], nn.Module] | None = None
+    pretrained: Callable[[Path], nn.Module] | None = None
+    inference: Callable[[nn.Module, Any], Iterable[Any]] | None = None
     trainer: Callable[..., Any] | None = None
     learner: Callable[[], nn.Module] | None = None
     measured: Callable[..., Mapping[str, Any]] | None = None
