@@ -4,6 +4,7 @@ plan.json      the plan that was made when the run started
 planning.jsonl the traced updates of a plan that is not complete yet
 state.json     the status (running, paused, finished or failed), the update reached, the next command
 checkpoints/   full checkpoints          light/ best/   weights for use
+preprocessing/ what inference needs besides the weights: a scaler, labels, a tokenizer
 events.jsonl   the event log             report.html
 ledger.json    the duration, the progress and the end of each session
 failed/        the samples of an update whose result has values that are not finite; the traceback of an error
@@ -63,6 +64,10 @@ class RunDirectory:
     @property
     def best(self) -> Path:
         return self.path / "best"
+
+    @property
+    def preprocessing(self) -> Path:
+        return self.path / "preprocessing"
 
     def failed_update(self, update: int) -> Path:
         """Return the file for the samples of update number `update` (from 1), whose result was not finite."""
