@@ -279,39 +279,109 @@ def _print_outcome(outcome: Any, recipe: str, run: Path, as_json: bool) -> None:
         )
 
 
-@app.command(epilog=_examples("evaluate runs/temporal", "evaluate runs/legal/best --set data=judgments/ --json"))
+Saved = Annotated[
+    Path,
+    typer.Argument(
+        metavar="DIR",
+        help="A run, its best or light folder, or one of its checkpoints; with --recipe also other weights.",
+        autocompletion=completion.run_directory,
+    ),
+]
+OnHere = Annotated[str, typer.Option("--on", metavar="TARGET", help="local, or cpu to leave out the GPU.")]
+RecipeOfRun = Annotated[
+    str | None,
+    typer.Option(
+        "--recipe",
+        metavar="RECIPE",
+        help="The recipe, if its file has moved since the run or if the weights belong to no run.",
+        autocompletion=completion.recipe,
+    ),
+]
+
+
+@app.command(
+    epilog=_examples(
+        "evaluate runs/temporal",
+        "evaluate runs/legal/best --set data=judgments/ --whole --out rows.csv",
+        "evaluate CR_net.pth --recipe cloud --set data=tiles/",
+    )
+)
 def evaluate(
-    directory: Annotated[
-        Path,
-        typer.Argument(
-            metavar="DIR",
-            help="A run, its best or light folder, or one of its checkpoints.",
-            autocompletion=completion.run_directory,
-        ),
-    ],
-    on: Annotated[str, typer.Option("--on", metavar="TARGET", help="local, or cpu to leave out the GPU.")] = "local",
-    recipe: Annotated[
-        str | None,
-        typer.Option(
-            "--recipe",
-            metavar="RECIPE",
-            help="The recipe, if its file has moved since the run.",
-            autocompletion=completion.recipe,
-        ),
-    ] = None,
+    directory: Saved,
+    on: OnHere = "local",
+    recipe: RecipeOfRun = None,
     limit: Annotated[
         str | None, typer.Option(metavar="DURATION", help="Give up after this time, e.g. 90s, 20m or 1.5h.")
+    ] = None,
+    whole: Annotated[bool, typer.Option("--whole", help="Evaluate on all data as one part.")] = False,
+    out: Annotated[
+        Path | None,
+        typer.Option(metavar="FILE", help="Write target and prediction of each sample, as .jsonl or .csv."),
     ] = None,
     set_: Set = None,
     as_json: Json = False,
 ) -> None:
-    """Compute the metrics of a run's weights on its data or on other data. Nothing is written."""
+    """Compute the metrics of saved weights on the run's data or on other data. The run is not changed."""
     from shoestring.report.terminal.evaluated import screen
 
-    limit_seconds = _parsed("--limit", limit, parse_seconds)
-    values = _values(api.evaluate, set_)
-    evaluated = api.evaluate(directory, recipe=recipe, on=on, limit_seconds=limit_seconds, **values)
+    evaluated = api.evaluate(
+        directory,
+        recipe=recipe,
+        on=on,
+        limit_seconds=_parsed("--limit", limit, parse_seconds),
+        whole=whole,
+        out=out,
+        **_values(api.evaluate, set_),
+    )
     _answer(asdict(evaluated), as_json, lambda: screen(evaluated))
+
+
+@app.command(
+    epilog=_examples(
+        "predict runs/legal --set data=judgment.txt",
+        "predict runs/vqa --set data=questions.jsonl --out answers.csv",
+        "predict runs/cloud/best --set data=tiles/ --out clear/",
+    )
+)
+def predict(
+    directory: Saved,
+    on: OnHere = "local",
+    recipe: RecipeOfRun = None,
+    limit: Annotated[
+        str | None, typer.Option(metavar="DURATION", help="Pause after this time, e.g. 90s, 20m or 1.5h.")
+    ] = None,
+    out: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="PATH",
+            help="Write the rows to a .jsonl or .csv file, or with the recipe's files to a folder; repeat the command "
+            "to complete it. By default JSON lines are printed.",
+        ),
+    ] = None,
+    set_: Set = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print the outcome as JSON; needs --out.")] = False,
+) -> None:
+    """Predict for new inputs, without targets: a row for each, in their order. Set data to their file or folder.
+
+    The status is 1 if an input cannot be used; all others are predicted.
+    """
+    from shoestring.report.terminal.predictions import messages
+
+    if as_json and out is None:
+        raise UsageError("--json prints the outcome, and without --out the rows are printed", hint="add --out PATH")
+    predictions = api.predict(
+        directory,
+        recipe=recipe,
+        on=on,
+        limit_seconds=_parsed("--limit", limit, parse_seconds),
+        out=out,
+        **_values(api.predict, set_),
+    )
+    streams.write_messages(*messages(predictions))
+    if as_json:
+        _answer(asdict(predictions), as_json, lambda: None)
+    if predictions.errors and predictions.status == "finished":
+        raise typer.Exit(1)
 
 
 @app.command(epilog=_examples("report runs/temporal", "report runs/legal"))
