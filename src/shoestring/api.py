@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from shoestring.hardware.catalog import Target
     from shoestring.plan.comparison import Comparison
     from shoestring.plan.estimate import Estimate
+    from shoestring.plan.inference import InferencePlan
     from shoestring.plan.plan import Plan
     from shoestring.runs.evaluate import Evaluation
     from shoestring.runs.loaded import LoadedModel
@@ -85,6 +86,19 @@ def plan(
         **values,
     ).plans
     return plans[0]
+
+
+def plan_inference(recipe: str | object, on: str = "local", **values: object) -> InferencePlan:
+    """Choose the number of inputs that a trained model predicts at once, and predict memory and speed, without a GPU.
+
+    Options and settings in `values` are fixed. The errors are those of `estimate`.
+    """
+    from shoestring.hardware.targets import find
+    from shoestring.plan.inference import plan_inference
+    from shoestring.recipe.finding import choose
+
+    loaded, settings = choose(recipe, values)
+    return plan_inference(loaded, find(on), settings)
 
 
 def compare(

@@ -13,6 +13,7 @@ import sys
 import traceback
 from collections.abc import Callable
 from dataclasses import asdict
+from enum import StrEnum
 from functools import partial
 from pathlib import Path
 from typing import Annotated, Any, TypeVar
@@ -25,6 +26,14 @@ from shoestring.system_errors import explain
 from shoestring.units import parse_bytes, parse_seconds
 
 T = TypeVar("T")
+
+
+class Purpose(StrEnum):
+    """What a plan is for."""
+
+    TRAIN = "train"
+    PREDICT = "predict"
+
 
 app = typer.Typer(
     no_args_is_help=True,
@@ -123,7 +132,9 @@ def estimate(recipe: Recipe, on: On = "local", set_: Set = None, as_json: Json =
 
 @app.command(
     epilog=_examples(
-        "plan legal --on kaggle-t4 --set epochs=5", "plan path/to/file.py --on kaggle-t4 --on a100-80 --limit 9h"
+        "plan legal --on kaggle-t4 --set epochs=5",
+        "plan path/to/file.py --on kaggle-t4 --on a100-80 --limit 9h",
+        "plan legal --on t4 --for predict",
     )
 )
 def plan(
@@ -158,6 +169,9 @@ def plan(
     full: Annotated[
         bool, typer.Option("--full", help="Print everything: reasons, alternatives, proposals, phases.")
     ] = False,
+    purpose: Annotated[
+        Purpose, typer.Option("--for", help="What to plan: training, or predictions with a trained model.")
+    ] = Purpose.TRAIN,
     set_: Set = None,
     as_json: Json = False,
 ) -> None:
@@ -167,6 +181,9 @@ def plan(
     from shoestring.report.terminal.plan import summary
 
     names = on or ["local"]
+    if purpose is Purpose.PREDICT:
+        _plan_inference(recipe, names, set_, as_json)
+        return
     limit_seconds, disk_bytes = _parsed("--limit", limit, parse_seconds), _parsed("--disk", disk, parse_bytes)
     with _progress(f"planning {recipe} for {', '.join(names)}"):
         comparison = api.compare(
@@ -183,6 +200,18 @@ def plan(
     else:
         plan = comparison.plans[0]
         _answer(plan.json(), as_json, lambda: plan_screen(plan) if full else summary(plan))
+
+
+def _plan_inference(recipe: str, names: list[str], set_: list[str] | None, as_json: bool) -> None:
+    from rich.console import Group
+
+    from shoestring.report.terminal.inference import screen
+
+    with _progress(f"planning predictions of {recipe} for {', '.join(names)}"):
+        values = _values(api.plan_inference, set_)
+        plans = [api.plan_inference(recipe, name, **values) for name in names]
+    facts = [plan.json() for plan in plans]
+    _answer(facts if len(plans) > 1 else facts[0], as_json, lambda: Group(*map(screen, plans)))
 
 
 @app.command(epilog=_examples("check", "check temporal --on kaggle-t4 --set size=tiny"))
