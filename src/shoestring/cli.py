@@ -134,7 +134,6 @@ def estimate(recipe: Recipe, on: On = "local", set_: Set = None, as_json: Json =
     epilog=_examples(
         "plan legal --on kaggle-t4 --set epochs=5",
         "plan path/to/file.py --on kaggle-t4 --on a100-80 --limit 9h",
-        "plan legal --on t4 --for predict",
     )
 )
 def plan(
@@ -330,7 +329,6 @@ RecipeOfRun = Annotated[
 
 @app.command(
     epilog=_examples(
-        "evaluate runs/temporal",
         "evaluate runs/legal/best --set data=judgments/ --whole --out rows.csv",
         "evaluate CR_net.pth --recipe cloud --set data=tiles/",
     )
@@ -368,7 +366,6 @@ def evaluate(
 @app.command(
     epilog=_examples(
         "predict runs/legal --set data=judgment.txt",
-        "predict runs/vqa --set data=questions.jsonl --out answers.csv",
         "predict runs/cloud/best --set data=tiles/ --out clear/",
     )
 )

@@ -33,10 +33,10 @@ class Counter:
     def add(self, count: int) -> None:
         """Record that `count` more items are completed."""
         self._completed += count
-        now = self._clock()
-        if now - self._printed_at >= (0.2 if self._is_live else self._plain_seconds):
-            self._printed_at = now
-            self._print(self._text(now))
+        time_now = self._clock()
+        if time_now - self._printed_at >= (0.2 if self._is_live else self._plain_seconds):
+            self._printed_at = time_now
+            self._print(self._text(time_now))
 
     def message(self, text: str) -> None:
         """Print a permanent line."""
@@ -56,8 +56,8 @@ class Counter:
         self._stream.flush()
         self._is_line_open = self._is_live
 
-    def _text(self, now: float) -> str:
-        rate = (self._completed - self._first) / max(1e-9, now - self._start_time)
+    def _text(self, time_now: float) -> str:
+        rate = (self._completed - self._first) / max(1e-9, time_now - self._start_time)
         of_total = "" if self._total is None else f" of {count_text(self._total)}"
         facts = [f"{count_text(self._completed)}{of_total} {self._item}", f"{rate:.3g}/s"]
         if self._total is not None and rate:

@@ -17,7 +17,9 @@ if TYPE_CHECKING:
 class LoadedModel:
     """A trained model and its recipe."""
 
-    def __init__(self, saved: SavedModel, model: "nn.Module", update: int | None, notes: tuple[str, ...]) -> None:
+    def __init__(
+        self, saved: SavedModel, model: "nn.Module", *, batch: int, update: int | None, notes: tuple[str, ...]
+    ) -> None:
         self.model = model
         """The module, in evaluation mode on its device."""
         self.recipe = saved.loaded.recipe
@@ -26,7 +28,7 @@ class LoadedModel:
         """The update after which the weights were saved; None if it is not stored with them."""
         self.notes = notes
         """Differences from the run, and whether the weights are verified."""
-        self._saved = saved
+        self._saved, self._batch = saved, batch
 
     def predict(self, inputs: Sequence[Any] | str | Path) -> list[Row]:
         """Return the rows of all inputs, as `shoestring predict` writes them.
@@ -39,7 +41,7 @@ class LoadedModel:
 
         require_predict(self._saved.loaded)
         source = Path(inputs) if isinstance(inputs, str | Path) else list(inputs)
-        predictor = Predictor(saved=self._saved, model=self.model, batch=batch_size(self._saved))
+        predictor = Predictor(saved=self._saved, model=self.model, batch=self._batch)
         with deterministic():
             batches = predictor.rows(make_inputs(self._saved.loaded, source))
             return [{name: value for name, value in row.items() if name != "files"} for rows in batches for row in rows]
@@ -49,10 +51,11 @@ def load(
     location: Path, values: Mapping[str, object], *, recipe: str | object | None = None, on: str = "local"
 ) -> LoadedModel:
     """Implement `shoestring.load`, with options and settings in `values`."""
-    saved = open_saved(location, values, recipe=recipe, on=on)
+    saved = open_saved(location, values, recipe=recipe, on=on, notes_on_values=False)
     stack = ExitStack()
     notes = stack.enter_context(saved.preprocessing())
     model, update, weights_notes = saved.load_model()
-    loaded_model = LoadedModel(saved, model, update, (*saved.notes, *notes, *weights_notes))
+    all_notes = (*saved.notes, *notes, *weights_notes)
+    loaded_model = LoadedModel(saved, model, batch=batch_size(saved, values), update=update, notes=all_notes)
     weakref.finalize(loaded_model, stack.close)
     return loaded_model

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 from shoestring import config
-from shoestring.errors import RunError, UsageError
+from shoestring.errors import RunError, TraceError, UsageError
 from shoestring.failures import exits_as_errors
 from shoestring.monitor.counter import Counter
 from shoestring.recipe.inputs import Input
@@ -18,6 +18,7 @@ from shoestring.runs.digests import data_digest, weights_digest
 from shoestring.runs.prediction_output import Output, open_output
 from shoestring.runs.predictor import Predictor, Row
 from shoestring.runs.saved_model import SavedModel, open_saved
+from shoestring.settings import Settings
 from shoestring.version import __version__
 
 if TYPE_CHECKING:
@@ -59,8 +60,9 @@ def predict(
     out: Path | None = None,
 ) -> Predictions:
     """Implement `shoestring.predict`, with options and settings in `values`."""
-    saved = open_saved(location, values, recipe=recipe, on=on)
+    saved = open_saved(location, values, recipe=recipe, on=on, notes_on_values=False)
     require_predict(saved.loaded)
+    _require_data(saved.loaded, values)
 
     from shoestring.engine.determinism import deterministic
     from shoestring.engine.environment import device_name
@@ -75,7 +77,7 @@ def predict(
         deterministic(),
         exits_as_errors(),
         saved.preprocessing() as notes,
-        open_output(out, origin, facts, batch=batch_size(saved)) as output,
+        open_output(out, origin, facts, batch=batch_size(saved, values)) as output,
     ):
         try:
             if not output.is_complete:
@@ -111,6 +113,15 @@ def require_predict(loaded: LoadedRecipe) -> None:
         )
 
 
+def _require_data(loaded: LoadedRecipe, values: Mapping[str, object]) -> None:
+    """Raise UsageError if the inputs would be the data that the model was trained on."""
+    if "data" not in values and (path := loaded.options.get("data")):
+        raise UsageError(
+            f"the inputs are not named; the run was trained on {path}",
+            hint="name them: --set data=PATH; to predict for the training data, name these",
+        )
+
+
 def make_inputs(loaded: LoadedRecipe, source: Path | Sequence[Any] | None) -> Any:
     """Return an iterable of the recipe's inputs: of a path, or of a list of rows; with `len` if it is known."""
     if loaded.parts.inputs:
@@ -125,9 +136,18 @@ def make_inputs(loaded: LoadedRecipe, source: Path | Sequence[Any] | None) -> An
     ]
 
 
-def batch_size(saved: SavedModel) -> int:
-    """Return the number of inputs to predict at once."""
-    return saved.loaded.parts.evaluation_size(saved.settings.micro_batch or 1)
+def batch_size(saved: SavedModel, values: Mapping[str, object]) -> int:
+    """Return the number of inputs to predict at once: the one in `values`, on a GPU the planned one, else the run's."""
+    size = saved.loaded.parts.evaluation_size(saved.settings.micro_batch or 1)
+    if "micro_batch" in values or saved.target.device.kind == "cpu":
+        return size
+    from shoestring.plan.inference import plan_inference
+
+    try:
+        plan = plan_inference(saved.loaded, saved.target, Settings(precision=saved.settings.precision))
+    except TraceError:
+        return size
+    return plan.settings.micro_batch or size
 
 
 def _write_predictions(saved: SavedModel, source: Path | None, output: Output, stop: "Stop") -> tuple[str, ...]:
