@@ -34,7 +34,9 @@ from shoestring.recipes.huggingface import configuration
 from shoestring.recipes.legal import documents
 from shoestring.recipes.legal.roles import SETS, class_numbers
 from shoestring.recipes.rows import BadRows
+from shoestring.recipes.temporal import preprocessing
 from shoestring.recipes.temporal.bars import read_bars
+from shoestring.recipes.temporal.features import FEATURES
 from shoestring.recipes.vqa import teacher
 from shoestring.report.page import document
 from shoestring.report.page.run import read as read_run
@@ -223,6 +225,12 @@ def read_bar_table(folder: Path) -> Any:
     return read_bars(folder / "bars.csv", BadRows("skip")).to_csv()
 
 
+def write_preprocessing(folder: Path) -> None:
+    zeros, ones = (len(FEATURES) * (value,) for value in (0.0, 1.0))
+    scaler = preprocessing.Preprocessing(timeframes=("1 week", "1 month"), mean=zeros, deviation=ones)
+    preprocessing.save(scaler, folder)
+
+
 CHECKPOINT = "update-00000004"
 TRIPLETS = "1,a,b,c,x.tif\n2,a,b,c,y.tif\n3,a,b,c,z.tif\n"
 JUDGMENT = "".join(f"A sentence.\t{role}\n" for role in SETS["legalseg"]) + "\n"
@@ -267,6 +275,7 @@ READERS = [
         "staged files", write_texts(staged={"a": [1, 2, "f"]}), "staged", lambda folder: _read_record(folder / "staged")
     ),
     Reader("bars", write_texts(**{"bars.csv": BARS}), "bars.csv", read_bar_table),
+    Reader("preprocessing of bars", write_preprocessing, preprocessing.NAME, preprocessing.load),
     Reader(
         "judgments",
         write_texts(**{"a.txt": JUDGMENT * 3}),
