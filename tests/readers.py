@@ -30,6 +30,7 @@ from shoestring.monitor.time_breakdown import compute_breakdown
 from shoestring.recipes.chart import data as chart
 from shoestring.recipes.cloud import geotiff, table
 from shoestring.recipes.cloud.published_weights import load_published
+from shoestring.recipes.cloud.writing import encode_geotiff
 from shoestring.recipes.huggingface import configuration
 from shoestring.recipes.legal import documents
 from shoestring.recipes.legal.roles import SETS, class_numbers
@@ -44,7 +45,7 @@ from shoestring.runs.calibrate import load_calibration
 from shoestring.session.ledger import ledger, sessions, slowest_durations
 from shoestring.session.stored import StoredPlan, StoredState
 from shoestring.train.saving import _saved_environment
-from tests.recipes.cloud.images import optical_image, write_image
+from tests.recipes.cloud.images import geo_tag_options, optical_image, write_image
 from tests.report.runs import PLAN
 
 LLAMA = {
@@ -298,6 +299,13 @@ READERS = [
         lambda folder: write_image(folder / "a.tif", optical_image(side=16)),
         "a.tif",
         lambda folder: geotiff.read_pixels(folder / "a.tif", 13).tobytes(),
+        errors=geotiff.UnusableImageError,
+    ),
+    Reader(
+        "georeference",
+        lambda folder: write_image(folder / "a.tif", optical_image(side=4), extratags=geo_tag_options()),
+        "a.tif",
+        lambda folder: len(encode_geotiff(optical_image(side=4), geotiff.read_geo_tags(folder / "a.tif"))),
         errors=geotiff.UnusableImageError,
     ),
     Reader(

@@ -9,7 +9,7 @@ The model needs torch alone; images from files need `pip install 'shoestring[clo
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from torch.optim import Optimizer
 
     from shoestring.recipes.cloud.network import Batch
+    from shoestring.recipes.cloud.prediction import TileInputs
     from shoestring.recipes.cloud.tiles import Crops, Tiles
 
 EPOCHS_PER_HALVING = 5
@@ -140,6 +141,82 @@ class Cloud:
         return {
             part: Crops(tiles, self._crop, random_position=part == "train") for part, tiles in tiles_by_part.items()
         }
+
+    def whole(self) -> Crops:
+        """Return the center of every tile as one dataset; the folder may have tiles of any parts."""
+        from shoestring.recipes.cloud.tiles import Crops
+
+        if self.options.data is None:
+            from shoestring.recipes.cloud import synthetic
+
+            tiles: Tiles = synthetic.SyntheticTiles(*synthetic.CLOUDS_PER_BLOCK)
+            self._data_notes = [synthetic.NOTE]
+        else:
+            require("cloud", "tifffile")
+            from shoestring.recipes.cloud import measured
+            from shoestring.recipes.rows import BadRows
+
+            bad_rows, options = BadRows(self.options.on_bad_rows), self.options
+            tiles, self._data_notes = measured.load_whole(
+                self.options.data, options.table, options.look, self._crop, bad_rows
+            )
+        return Crops(tiles, self._crop, random_position=False)
+
+    def inputs(self, source: Path | Sequence[Any] | None) -> TileInputs:
+        """Return one input for each whole tile, without a clear image.
+
+        `source` is a folder with radar and cloudy images, in SEN12MS-CR's layout or with a data.csv, a list of mappings
+        with the paths `cloudy` and `radar`, or None for the synthetic test tiles.
+        """
+        from shoestring.recipes.cloud import prediction
+
+        if source is None:
+            from shoestring.recipes.cloud import synthetic
+
+            self._data_notes = [synthetic.NOTE]
+            tiles = synthetic.SyntheticTiles("test")
+            return prediction.TileInputs(prediction.list_synthetic(tiles, synthetic.BLOCK_SIDE))
+        require("cloud", "tifffile", "PIL")
+        self._data_notes = []
+        if isinstance(source, str | Path):
+            return prediction.TileInputs(prediction.list_folder(Path(source), self.options.table))
+        return prediction.TileInputs(prediction.list_rows(source))
+
+    def collate(self, samples: Sequence[Any]) -> Any:
+        """Return whole tiles as a list, because their sizes may differ, and crops as tensors."""
+        from torch.utils.data import default_collate
+
+        from shoestring.recipes.cloud.prediction import Tile
+
+        return list(samples) if isinstance(samples[0], Tile) else default_collate(samples)
+
+    def predict(self, model: nn.Module, batch: Any) -> list[Any]:
+        """Return a summary of each clear image; for whole tiles also a GeoTIFF and a preview as `files`.
+
+        Tiles are processed one after another, and their windows too.
+        """
+        from shoestring.recipes.cloud.prediction import Tile, predict_tile, summarise
+
+        if isinstance(batch[0], Tile):
+            return [predict_tile(model, tile, self._crop) for tile in batch]
+        cloudy, radar, *_ = batch
+        return [summarise(*images) for images in zip(model(cloudy, radar), cloudy, strict=True)]
+
+    def targets(self, batch: Batch) -> list[Any]:
+        """Return the summary of each clear image."""
+        from shoestring.recipes.cloud.prediction import summarise
+
+        cloudy, _, clear = batch
+        return [summarise(*images) for images in zip(clear, cloudy, strict=True)]
+
+    def identify(self, dataset: Crops, index: int) -> str:
+        """Return the path of the cloudy image of a sample."""
+        return dataset.name(index)
+
+    def inference(self, model: nn.Module, batch: Batch) -> Iterator[Tensor]:
+        """Process one window, which is all that `predict` has on the device at a time, however many tiles there are."""
+        cloudy, radar, _ = batch
+        yield model(cloudy[:1], radar[:1])
 
     def notes(self) -> list[str]:
         """Return sentences about the data and about the initial weights."""

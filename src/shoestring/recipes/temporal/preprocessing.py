@@ -64,7 +64,7 @@ def save(preprocessing: Preprocessing, folder: Path) -> None:
         for name, mean, deviation in zip(FEATURES, preprocessing.mean, preprocessing.deviation, strict=True)
     }
     content = {"timeframes": preprocessing.timeframes, "scaler": scaler}
-    (folder / NAME).write_text(json.dumps(content, indent=1) + "\n", encoding="utf-8")
+    (folder / NAME).write_text(json.dumps(content, indent=1), encoding="utf-8")
 
 
 def load(folder: Path) -> Preprocessing:
