@@ -18,7 +18,7 @@ from tests.recipes.cloud.images import (
 from shoestring.errors import DataError, UsageError  # isort: skip
 from shoestring.recipe.contract import datasets  # isort: skip
 from shoestring.recipes.cloud import Cloud, Options, geotiff  # isort: skip
-from shoestring.recipes.cloud.prediction import unique_names  # isort: skip
+from shoestring.recipes.cloud.unlabelled import unique_names  # isort: skip
 
 TINY = {"size": "tiny", "crop": 16}
 

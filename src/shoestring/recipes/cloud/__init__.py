@@ -22,8 +22,8 @@ if TYPE_CHECKING:
     from torch.optim import Optimizer
 
     from shoestring.recipes.cloud.network import Batch
-    from shoestring.recipes.cloud.prediction import TileInputs
     from shoestring.recipes.cloud.tiles import Crops, Tiles
+    from shoestring.recipes.cloud.unlabelled import TileInputs
 
 EPOCHS_PER_HALVING = 5
 """Epochs after which the learning rate is halved, as published."""
@@ -168,27 +168,23 @@ class Cloud:
         `source` is a folder with radar and cloudy images, in SEN12MS-CR's layout or with a data.csv, a list of mappings
         with the paths `cloudy` and `radar`, or None for the synthetic test tiles.
         """
-        from shoestring.recipes.cloud import prediction
-
-        if source is None:
-            from shoestring.recipes.cloud import synthetic
-
-            self._data_notes = [synthetic.NOTE]
-            tiles = synthetic.SyntheticTiles("test")
-            return prediction.TileInputs(prediction.list_synthetic(tiles, synthetic.BLOCK_SIDE))
         require("cloud", "tifffile", "PIL")
-        self._data_notes = []
-        if isinstance(source, str | Path):
-            return prediction.TileInputs(prediction.list_folder(Path(source), self.options.table))
-        return prediction.TileInputs(prediction.list_rows(source))
+        from shoestring.recipes.cloud import synthetic, unlabelled
 
-    def collate(self, samples: Sequence[Any]) -> Any:
+        self._data_notes = [synthetic.NOTE] if source is None else []
+        if source is None:
+            return unlabelled.TileInputs(unlabelled.list_synthetic())
+        if isinstance(source, str | Path):
+            return unlabelled.TileInputs(unlabelled.list_folder(Path(source), self.options.table))
+        return unlabelled.TileInputs(unlabelled.list_rows(source))
+
+    def collate(self, samples: list[Any]) -> Any:
         """Return whole tiles as a list, because their sizes may differ, and crops as tensors."""
         from torch.utils.data import default_collate
 
         from shoestring.recipes.cloud.prediction import Tile
 
-        return list(samples) if isinstance(samples[0], Tile) else default_collate(samples)
+        return samples if isinstance(samples[0], Tile) else default_collate(samples)
 
     def predict(self, model: nn.Module, batch: Any) -> list[Any]:
         """Return a summary of each clear image; for whole tiles also a GeoTIFF and a preview as `files`.

@@ -7,10 +7,11 @@ as well. Neither library reads anything but the given file.
 import re
 import struct
 import zlib
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import tifffile
@@ -36,7 +37,7 @@ GEO_TAGS = {
     42113: _ASCII,  # GDAL_NODATA
 }
 """The tags of a georeference and their types. Source: OGC 19-008r4 (GeoTIFF 1.1); gdal.org, driver GTiff."""
-NO_DATA = 42113
+_NO_DATA = 42113
 MAX_TAG_VALUES = 2**16
 _STATISTICS = re.compile(r'<Item name="STATISTICS_[^>]*>[^<]*</Item>\s*')
 
@@ -74,7 +75,8 @@ def read_pixels(path: Path, bands: int) -> NDArray[np.generic]:
     return pixels
 
 
-class GeoTag(NamedTuple):
+@dataclass(frozen=True)
+class GeoTag:
     """A tag of the georeference, as tifffile writes it."""
 
     code: int
@@ -89,12 +91,22 @@ def read_geo_tags(path: Path) -> tuple[GeoTag, ...]:
     A tag of another type than the standard's is left out. Raises UnusableImageError if the file cannot be read.
     """
     with _opened(path) as file:
-        tags = [file.pages[0].tags.get(code) for code in GEO_TAGS]
+        page: Any = file.pages[0]
+        tags = [page.tags.get(code) for code in GEO_TAGS]
         return tuple(
             GeoTag(tag.code, int(tag.dtype), tag.count, _without_statistics(tag.value))
             for tag in tags
             if tag is not None and tag.dtype == GEO_TAGS[tag.code] and tag.count <= MAX_TAG_VALUES
         )
+
+
+def find_no_data(tags: Iterable[GeoTag]) -> float | None:
+    """Return the value of pixels where nothing was measured; None if there is no valid one."""
+    for tag in tags:
+        if tag.code == _NO_DATA:
+            with suppress(ValueError):
+                return float(tag.value)
+    return None
 
 
 def _without_statistics(value: Any) -> Any:
