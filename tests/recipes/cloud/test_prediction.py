@@ -197,7 +197,7 @@ def test_synthetic_tiles_are_predicted_and_evaluated() -> None:
     assert len(whole) == 80 and recipe.identify(whole, 64) == source.value
 
 
-def test_prediction_is_planned_for_one_window() -> None:
-    recipe = Cloud(Options(**TINY))
+def test_prediction_is_planned_for_the_windows_at_once() -> None:
+    recipe = Cloud(Options(size="tiny", crop=64))
     (state,) = recipe.inference(recipe.model(), recipe.batch(7))
-    assert state.shape == (1, 13, 16, 16)
+    assert state.shape == (4, 13, 64, 64)

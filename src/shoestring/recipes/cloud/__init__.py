@@ -189,7 +189,7 @@ class Cloud:
     def predict(self, model: nn.Module, batch: Any) -> list[Any]:
         """Return a summary of each clear image; for whole tiles also a GeoTIFF and a preview as `files`.
 
-        Tiles are processed one after another, and their windows too.
+        Tiles are processed one after another, in windows.
         """
         from shoestring.recipes.cloud.prediction import Tile, predict_tile, summarise
 
@@ -210,9 +210,10 @@ class Cloud:
         return dataset.name(index)
 
     def inference(self, model: nn.Module, batch: Batch) -> Iterator[Tensor]:
-        """Process one window, which is all that `predict` has on the device at a time, however many tiles there are."""
-        cloudy, radar, _ = batch
-        yield model(cloudy[:1], radar[:1])
+        """Process the windows that `predict` has on the device at a time, however many tiles there are."""
+        from shoestring.recipes.cloud.windows import windows_at_once
+
+        yield model(*(image[:1].repeat(windows_at_once(self._crop), 1, 1, 1) for image in batch[:2]))
 
     def notes(self) -> list[str]:
         """Return sentences about the data and about the initial weights."""
