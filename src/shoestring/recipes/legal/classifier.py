@@ -71,6 +71,8 @@ def read_configuration(encoder: str, *, download: bool) -> BertConfig:
     """Return the configuration of `encoder`. Raises UsageError if it cannot be read, or has sizes of no model."""
     with _usage_errors(encoder):
         require_regular_files(Path(encoder))
+        if Path(encoder).is_dir() and not Path(encoder, "config.json").is_file():
+            raise ValueError("it has no config.json")  # transformers would use the default configuration
         config = BertConfig.from_pretrained(encoder, local_files_only=not download)
         require_sizes(f"encoder={encoder}", config.to_dict(), BertConfig)
     return config

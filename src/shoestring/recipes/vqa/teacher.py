@@ -6,9 +6,9 @@
 `teacher_raw` is ignored: the target texts are built from the answer and the reasoning, so their format is always valid.
 """
 
+from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
-from collections.abc import Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
