@@ -5,10 +5,14 @@ from typing import Any
 import pytest
 import torch
 
+from shoestring.hardware.targets import find
+from shoestring.recipe.finding import load
 from shoestring.recipes.vqa import VQA, Options
 from shoestring.recipes.vqa.texts import BEGIN
 from shoestring.recipes.vqa.tokens import build_text_tokenizer
-from shoestring.trace import simulated_device
+from shoestring.settings import Settings
+from shoestring.trace import Tracer
+from shoestring.trace.record import Alloc, Free
 
 
 @pytest.mark.parametrize(("beams", "a_len"), [(3, 40), (1, 2), (2, 1)])
@@ -37,6 +41,14 @@ def test_the_last_cache_is_that_of_generate(beams: int, a_len: int) -> None:
     assert lengths == sorted(lengths)
 
 
-def test_the_prediction_is_traced_on_the_simulated_device() -> None:
-    with Tracer(load("vqa", VQA.options_type if False else {"size": "tiny", "a_len": 40})) as tracer:
-        pass
+def test_a_traced_prediction_has_the_cache_of_all_beams() -> None:
+    with Tracer(load("vqa", {"size": "tiny", "a_len": 40, "beams": 3})) as tracer:
+        trace = tracer.trace_inference(Settings(micro_batch=2, precision="fp32"), find("t4").device)
+    live = peak = 0
+    for event in trace.events:
+        if isinstance(event, Alloc | Free) and trace.storages[event.storage].part == "KV cache":
+            live += trace.storages[event.storage].bytes * (1 if isinstance(event, Alloc) else -1)
+            peak = max(peak, live)
+    # Keys and values of width 32 in fp32, for 40 positions of the text and one of the context.
+    final = 2 * 3 * (40 + 1) * 2 * 32 * 4
+    assert final <= peak <= 2 * final
