@@ -24,7 +24,7 @@ def sentence_inputs(judgments: Iterable[Judgment], build: Callable[[list[Documen
     """
     for judgment in judgments:
         texts = [sentence.text for sentence in judgment.sentences if sentence.error is None]
-        dataset = build([_document(texts)]) if texts else None
+        dataset: Any = build([_document(texts)]) if texts else None
         index = 0
         for number, sentence in enumerate(judgment.sentences, start=1):
             identifier = _identifier(judgment, number)

@@ -6,6 +6,7 @@ fp32 copy of the logits with its log-softmax and the sums of it over the tokens 
 """
 
 from collections.abc import Iterator
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -63,7 +64,8 @@ def _choose_tokens(logits: Tensor, beams: int) -> Tensor:
 def _reorder(cache: EncoderDecoderCache) -> None:
     """Copy the keys and values of the chosen beams, layer by layer."""
     tensors = _tensors(cache)
-    cache.reorder_cache(torch.arange(len(tensors[0]), device=tensors[0].device))
+    order: Any = torch.arange(len(tensors[0]), device=tensors[0].device)
+    cache.reorder_cache(order)
 
 
 def _tensors(cache: EncoderDecoderCache) -> list[Tensor]:
