@@ -116,3 +116,8 @@ def test_stored_roles_replace_the_option(tmp_path: Path) -> None:
     (tmp_path / "roles.json").write_text('{"roles": [1]}')
     with pytest.raises(UsageError, match=r"roles.json cannot be read"):
         recipe.load_preprocessing(tmp_path)
+
+
+def test_a_sentence_without_tokens_is_an_error(folder: Path) -> None:
+    inputs = list(build_recipe(folder).inputs([{"sentences": ["The appeal", "\N{ZERO WIDTH SPACE}", "is dismissed"]}]))
+    assert [item.error for item in inputs] == [None, "0, sentence 2: has no tokens", None]
