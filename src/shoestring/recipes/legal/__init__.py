@@ -204,8 +204,15 @@ class Legal:
         return {name: self._build_dataset(documents, tokenizer) for name, documents in parts.items()}
 
     def notes(self) -> list[str]:
-        """Return sentences about the data, skipped rows and random weights."""
-        if self.options.encoder is None and not self._hierarchical and self.options.size == "full":
+        """Return sentences about the data, skipped rows and random or missing weights."""
+        if self.options.encoder is not None:
+            from shoestring.recipes.huggingface.pretrained import weights_notes
+
+            return [
+                *self._data_notes,
+                *weights_notes("encoder", self.options.encoder, download=self.options.download),
+            ]
+        if not self._hierarchical and self.options.size == "full":
             return [
                 *self._data_notes,
                 "BERT's initial weights are random and its tokens are hashed words; --set encoder=law-ai/InLegalBERT "

@@ -3,12 +3,10 @@
 from pathlib import Path
 from typing import Any, TypeAlias
 
-from safetensors import SafetensorError
 from torch import Tensor, nn
 from transformers import BertConfig, BertModel
 
-from shoestring.errors import UsageError
-from shoestring.reading import require_regular_files
+from shoestring.recipes.huggingface import pretrained
 from shoestring.recipes.huggingface.configuration import require_sizes
 
 Batch: TypeAlias = tuple[Tensor, Tensor, Tensor]
@@ -45,28 +43,26 @@ class RoleClassifier(nn.Module):
 def build_classifier(size: str, roles: int, encoder: str | None, *, download: bool) -> RoleClassifier:
     """Return one of `SIZES` with random weights, or the shape and weights of `encoder`, a folder or a name on the hub.
 
-    Raises UsageError if the encoder cannot be read or has no weights in safetensors.
+    Raises UsageError if the encoder cannot be read.
     """
     if encoder is None:
         return RoleClassifier(BertConfig(**SIZES[size]), roles=roles)
-    try:
-        require_regular_files(Path(encoder))
-        config = BertConfig.from_pretrained(encoder, local_files_only=not download)
-        require_sizes(f"encoder={encoder}", config.to_dict(), BertConfig)
+    with pretrained.reading(f"encoder={encoder}"):
+        folder = pretrained.find_weights(encoder, download=download)
+        config = load_configuration(folder)
         model = RoleClassifier(config, roles=roles)
         # An estimate needs the shape alone; its tensors have no memory for weights.
-        if not model.head.weight.is_meta:
-            source = BertModel.from_pretrained(
-                encoder, config=config, use_safetensors=True, local_files_only=not download
-            )
+        if not pretrained.is_planned():
+            source, _ = pretrained.load_model(BertModel, folder, config=config)
             model.encoder.load_state_dict(source.state_dict())
-    except (OSError, ValueError, TypeError, LookupError, RuntimeError, SafetensorError) as error:
-        raise UsageError(
-            f"encoder={encoder} cannot be read: {' '.join(str(error).split())[:200]}",
-            hint="use a folder with config.json and model.safetensors, or the name of such a model on the hub with "
-            "download=true",
-        ) from error
     return model
+
+
+def load_configuration(folder: Path) -> BertConfig:
+    """Return the configuration of a BERT in a folder. Raises UsageError for sizes that no model has."""
+    config: BertConfig = BertConfig.from_pretrained(folder, local_files_only=True)
+    require_sizes(str(folder), config.to_dict(), BertConfig)
+    return config
 
 
 def vocabulary_size(size: str) -> int:
