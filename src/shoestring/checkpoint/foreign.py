@@ -40,7 +40,7 @@ _ERRORS = (*READ_ERRORS, pickle.UnpicklingError, zipfile.BadZipFile, EOFError, L
 """Exceptions of torch and its reader for damaged files."""
 
 _NAMES_HINT = "expected: model.safetensors or pytorch_model.bin, each also with an index, or one file like CR_net.pth"
-_HINT = "give weights in safetensors, or a file that torch.save has made of a state dict: tensors by name"
+_HINT = "give weights in safetensors, or a file that torch.save has made of tensors by name; see docs/data.md"
 
 
 class _Ignored:
@@ -73,6 +73,15 @@ def find_files(path: Path) -> list[Path]:
     if missing := [part.name for part in files if not part.is_file()]:
         raise CheckpointError(f"there is no file {missing[0]} in {file.parent}", hint=_NAMES_HINT)
     return files
+
+
+def missing_files(path: Path) -> str:
+    """Return why the weights at `path` are not complete; empty if they are."""
+    try:
+        find_files(path)
+    except CheckpointError as error:
+        return error.message
+    return ""
 
 
 def check_weights(path: Path) -> None:

@@ -44,14 +44,14 @@ def find_weights(source: str | Path, *, download: bool) -> Path:
     machine are checked, as far as can be seen without their values.
     """
     folder = find(source, download=download)
-    if download and folder != Path(source) and missing_weights(folder):
+    if download and folder != Path(source) and foreign.missing_files(folder):
         if is_planned():
             _require_published(str(source))
         else:
             for patterns in _WEIGHTS:
-                if missing_weights(folder):
+                if foreign.missing_files(folder):
                     _fetch(str(source), patterns, download=True)
-    if not (is_planned() and missing_weights(folder)):
+    if not (is_planned() and foreign.missing_files(folder)):
         foreign.check_weights(folder)
     return folder
 
@@ -61,15 +61,6 @@ def is_planned() -> bool:
     return torch.get_default_device().type == "meta"
 
 
-def missing_weights(folder: Path) -> str:
-    """Return why a folder has no complete weights; empty if it has."""
-    try:
-        foreign.find_files(folder)
-    except CheckpointError as error:
-        return error.message
-    return ""
-
-
 def weights_notes(option: str, source: str | Path, *, download: bool) -> list[str]:
     """Return a note if the weights are not on this machine: a plan only needs the configuration, training more."""
     try:
@@ -77,7 +68,7 @@ def weights_notes(option: str, source: str | Path, *, download: bool) -> list[st
             folder = find(source, download=download)
     except UsageError:  # which the model or the data raises
         return []
-    if not (missing := missing_weights(folder)):
+    if not (missing := foreign.missing_files(folder)):
         return []
     consequence = "training downloads them" if download and folder != Path(source) else "training will refuse it"
     return [f"{option}={source} has no complete weights on this machine ({missing}): {consequence}"]
