@@ -244,7 +244,9 @@ class Chart:
         from shoestring.recipes.chart import adapters, building
 
         if adapters.is_adapter(path):
-            return adapters.load_adapters(path, building.build_base(self.options, self._load_tokenizer()))
+            # The base of other adapters is only known if it is pretrained.
+            self._tokenizer = self._tokenizer or building.build_tokenizer(self.options, None)
+            return adapters.load_adapters(path, building.build_base(self.options, self._tokenizer))
         self.options, self._tokenizer = replace(self.options, weights_from=path.absolute()), None
         return self.learner()
 

@@ -146,6 +146,22 @@ class Legal:
 
         return build_classifier(size, count, self.options.encoder, download=self.options.download)
 
+    def pretrained(self, path: Path) -> nn.Module:
+        """Return the network with the weights at `path`: its own, transformers' or the guide's."""
+        if self._hierarchical:
+            from shoestring.checkpoint.foreign import load_foreign
+
+            network = self.model()
+            load_foreign(path, network)
+            return network
+        require("legal", "transformers")
+        from shoestring.recipes.legal.published_weights import load_classifier
+
+        options = self.options
+        return load_classifier(
+            path, size=options.size, roles=self._roles, encoder=options.encoder, download=options.download
+        )
+
     def batch(self, size: int) -> Any:
         """Return the largest batch of the network.
 

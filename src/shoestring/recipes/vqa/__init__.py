@@ -103,6 +103,14 @@ class VQA:
             fuse_attention(student.vision)
         return student
 
+    def pretrained(self, path: Path) -> nn.Module:
+        """Return the student with the weights at `path`: its own, or the guide's."""
+        from shoestring.recipes.vqa.published_weights import load_student
+
+        model, options = self.model(), self.options
+        load_student(path, model, has_tokenizers=bool(options.text_from and options.writer_from))
+        return model
+
     def blocks(self, model: Student) -> list[nn.Module]:
         """Return the blocks to checkpoint, the decoder's first: the published system recomputes those."""
         return model.blocks()
