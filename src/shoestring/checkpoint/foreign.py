@@ -4,7 +4,6 @@ torch's format is a pickle. It is only read with `weights_only=True`, whose read
 refuses everything else, so no code in a file is executed. Nothing larger than the file itself is accepted.
 """
 
-import pickle
 import re
 import zipfile
 from collections.abc import Iterator, Mapping
@@ -18,7 +17,7 @@ from torch import Tensor, nn
 from shoestring.checkpoint import fileset
 from shoestring.checkpoint.compatibility import state_mismatches
 from shoestring.checkpoint.light import read_light
-from shoestring.checkpoint.mapped import READ_ERRORS, MappedFile
+from shoestring.checkpoint.mapped import MappedFile
 from shoestring.errors import CheckpointError
 from shoestring.reading import open_binary, read_json, reason
 from shoestring.units import bytes_text
@@ -36,9 +35,7 @@ _PARALLEL = "module."
 _LEGACY_START = b"\x80\x02\x8a\nl\xfc\x9cF\xf9 j\xa8P\x19."
 """The first bytes of torch's format before version 1.6, which is no zip file."""
 _REFUSED = re.compile(r"GLOBAL ([\w.]+)")
-_ERRORS = (*READ_ERRORS, pickle.UnpicklingError, zipfile.BadZipFile, EOFError, LookupError, AttributeError, MemoryError)
-"""Exceptions of torch and its reader for damaged files."""
-
+"""What torch's reader names when it refuses to build something."""
 _NAMES_HINT = "expected: model.safetensors or pytorch_model.bin, each also with an index, or one file like CR_net.pth"
 _HINT = "give weights in safetensors, or a file that torch.save has made of tensors by name; see docs/data.md"
 
@@ -176,9 +173,9 @@ def _unpickle(file: Path, *, values: bool, is_mapped: bool) -> Any:
     ignored: Any = [(_Ignored, name) for name in _NUMPY]
     with torch.serialization.safe_globals(ignored):
         if values:
-            return torch.load(file, map_location="cpu", weights_only=True, mmap=is_mapped)
+            return torch.serialization.load(file, map_location="cpu", weights_only=True, mmap=is_mapped)
         with torch.serialization.skip_data():
-            return torch.load(file, map_location="cpu", weights_only=True)
+            return torch.serialization.load(file, map_location="cpu", weights_only=True)
 
 
 def _unwrap(content: Any) -> dict[str, Tensor]:
@@ -215,10 +212,9 @@ def _identity(tensor: Tensor) -> tuple[object, ...]:
 def _checkpoint_errors(file: Path) -> Iterator[None]:
     try:
         yield
-    except _ERRORS as error:
+    except Exception as error:  # torch's reader of a damaged pickle raises errors of many kinds
         text = str(error)
-        refused = _REFUSED.search(text) if isinstance(error, pickle.UnpicklingError) else None
-        if refused:
+        if refused := _REFUSED.search(text):
             raise CheckpointError(
                 f"{file} is not loaded: it contains {refused[1]}, which is not a tensor and may execute code",
                 hint=_HINT,
