@@ -51,7 +51,19 @@ EXCEPTIONS = {
 """Calls that open or parse a file and are not in `reading`, with the reason."""
 
 READING_CALLS = {"open", "read_text", "read_bytes", "load", "loads", "load_file", "safe_open", "fromfile", "loadtxt"}
-RECEIVERS = {"json", "np", "torch", "os", "Image", "Pillow", "Pictures", "gzip", "zipfile", "safetensors"}
+RECEIVERS = {
+    "json",
+    "np",
+    "torch",
+    "torch.serialization",
+    "os",
+    "Image",
+    "Pillow",
+    "Pictures",
+    "gzip",
+    "zipfile",
+    "safetensors",
+}
 """Modules and classes whose `load` or `open` reads a file; other methods `load` are a recipe's or a store's."""
 
 

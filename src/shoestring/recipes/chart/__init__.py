@@ -246,7 +246,8 @@ class Chart:
         if adapters.is_adapter(path):
             # The base of other adapters is only known if it is pretrained.
             self._tokenizer = self._tokenizer or building.build_tokenizer(self.options, None)
-            return adapters.load_adapters(path, building.build_base(self.options, self._tokenizer))
+            model: nn.Module = adapters.load_adapters(path, building.build_base(self.options, self._tokenizer))
+            return model
         self.options, self._tokenizer = replace(self.options, weights_from=path.absolute()), None
         return self.learner()
 
@@ -257,7 +258,10 @@ class Chart:
         from shoestring.recipes.chart import training
 
         processor = self._processor(charts)
-        return training.evaluate(model, processor, charts, completion_len=self.options.completion_len, polled=polled)
+        metrics: dict[str, float] = training.evaluate(
+            model, processor, charts, completion_len=self.options.completion_len, polled=polled
+        )
+        return metrics
 
     def _read_parts(self) -> dict[str, Charts]:
         from shoestring.recipes.chart.data import make_synthetic_parts, read_parts

@@ -7,7 +7,7 @@ weights is trained on the charts.
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -85,7 +85,7 @@ def without_deprecations() -> Iterator[None]:
         yield
 
 
-def silence(function: Any) -> Callable[..., Any]:
+def silence(function: Any) -> Any:
     """Return a function without these warnings."""
     return without_deprecations()(function)
 

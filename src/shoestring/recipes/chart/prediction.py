@@ -108,9 +108,10 @@ def _parse_row(row: Any, *, locate: Locate, size: tuple[int, int]) -> Input:
     if missing:
         return known(error=f"has no {' and no '.join(missing)}")
     if not isinstance(image, str | Path):
-        if not hasattr(image, "convert"):
+        picture: Any = image
+        if not hasattr(picture, "convert"):
             return known(error=f"its image is {type(image).__name__}, not a path or an image")
-        return known(load=lambda: _sample(image.convert("RGB").resize(size), str(query)))
+        return known(load=lambda: _sample(picture.convert("RGB").resize(size), str(query)))
     try:
         path = locate(image, fields[0])
     except (OSError, ValueError, RuntimeError) as error:  # a null byte in the path, or a cycle of links

@@ -7,6 +7,7 @@ of its list of roles (`server/src/models/training/data_loader.py`).
 
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 from torch import Tensor
 from transformers import BertConfig
@@ -61,8 +62,8 @@ def _read_labels(path: Path) -> list[str]:
     if not path.is_dir():
         return sorted(SETS["legalseg"])
     with pretrained.reading(str(path)):
-        names: dict[int, str] = load_configuration(path).id2label
-    return [str(names[number]) for number in sorted(names)]
+        names: dict[Any, Any] = dict(load_configuration(path).id2label or {})
+        return [str(names[number]) for number in sorted(names)]
 
 
 def _translate(state: dict[str, Tensor], order: list[int]) -> dict[str, Tensor]:
