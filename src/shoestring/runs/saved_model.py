@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from shoestring import config
-from shoestring.checkpoint.folder import verify_folder
 from shoestring.errors import ShoestringError, UsageError
 from shoestring.hardware import targets
 from shoestring.hardware.catalog import Target
@@ -16,6 +15,7 @@ from shoestring.recipe.finding import choose
 from shoestring.recipe.options import LoadedRecipe
 from shoestring.session.directory import RunDirectory
 from shoestring.settings import Settings
+from shoestring.train.preprocessing import load_preprocessing
 
 if TYPE_CHECKING:
     import torch
@@ -75,17 +75,17 @@ class SavedModel:
         if load is None or self.weights.run is None:
             yield ()
             return
-        folder = self.weights.run.preprocessing
-        if folder.is_dir():
-            verify_folder(folder)
-            load(folder)
+        if load_preprocessing(self.weights.run, self.loaded.parts):
             yield ()
             return
         with tempfile.TemporaryDirectory() as temporary:
             try:
                 self._derive_preprocessing(Path(temporary))
             except ShoestringError as error:
-                yield (f"the preprocessing of the training data is not known, because {folder} is missing: {error}",)
+                yield (
+                    f"the preprocessing of the training data is not known, because {self.weights.run.preprocessing} is "
+                    f"missing: {error}",
+                )
                 return
             load(Path(temporary))
             yield ()

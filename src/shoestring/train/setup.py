@@ -6,7 +6,6 @@ from dataclasses import replace
 from typing import Any, Protocol
 
 from shoestring.checkpoint import fileset, light
-from shoestring.checkpoint.folder import write_folder
 from shoestring.checkpoint.store import Restored, Store
 from shoestring.checkpoint.trained import frozen_digest
 from shoestring.data import inputs
@@ -20,11 +19,11 @@ from shoestring.engine.state import State, TrainingState, build, trains_batch_no
 from shoestring.errors import CheckpointError, RunError
 from shoestring.monitor.events import read
 from shoestring.monitor.host_memory import host_memory
-from shoestring.system_errors import explaining
 from shoestring.train import oom, steps
 from shoestring.train.memory_kill import find_memory_kill
 from shoestring.train.meter import Meter
 from shoestring.train.non_finite import non_finite_error
+from shoestring.train.preprocessing import load_preprocessing, save_preprocessing
 from shoestring.train.record import Record
 from shoestring.train.request import SessionRequest
 from shoestring.train.saving import Saver
@@ -67,9 +66,10 @@ def setup(request: SessionRequest, record: Record, library: LibraryLoop | None) 
         loaded, staging_notes = inputs.stage_inputs(
             request.recipe, request.settings.stage, disk_bytes=request.disk_bytes, report=record.progress.message
         )
+        load_preprocessing(request.run, loaded.parts)
         data = loaded.data()
+        save_preprocessing(request.run, loaded.parts)
     request = replace(request, loaded=loaded)
-    _save_preprocessing(request)
     for folder in (request.run.best, request.run.light):
         with suppress(OSError):  # the folder does not exist yet, or the next save there tries again
             fileset.complete_replacement(folder)
@@ -118,14 +118,6 @@ def setup(request: SessionRequest, record: Record, library: LibraryLoop | None) 
     )
     steps.begin(session)
     return session
-
-
-def _save_preprocessing(request: SessionRequest) -> None:
-    """Store what inference needs of the training data, once in a run."""
-    save, folder = request.recipe.parts.save_preprocessing, request.run.preprocessing
-    if save and not folder.is_dir():
-        with explaining(f"{folder} could not be written", ", then train again"):
-            write_folder(folder, save)
 
 
 def load_newest(store: Store, record: Record) -> Restored | None:
