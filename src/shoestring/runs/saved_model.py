@@ -154,8 +154,8 @@ def open_saved(
         loaded, settings = choose(recipe, values)
         notes: list[str] = []
     else:
-        loaded, settings, stored, notes = _reopen_run(weights.run, recipe, values)
-    settings, settings_notes = _adapt_settings(settings, target, loaded, is_precision_set="precision" in values)
+        loaded, settings, stored, notes = reopen_run(weights.run, recipe, values)
+    settings, settings_notes = adapt_settings(settings, target, loaded, is_precision_set="precision" in values)
     return SavedModel(
         loaded=loaded,
         settings=settings,
@@ -217,7 +217,7 @@ def _build_pretrained(loaded: LoadedRecipe, path: Path) -> "nn.Module":
     return model
 
 
-def _reopen_run(
+def reopen_run(
     run: RunDirectory, recipe: str | object | None, values: Mapping[str, object]
 ) -> tuple[LoadedRecipe, Settings, LoadedRecipe, list[str]]:
     """Return the run's recipe with its options and `values`, its settings, the recipe with its stored options, and
@@ -238,7 +238,7 @@ def _reopen_run(
     return reopened.loaded, reopened.settings, reopened.stored, notes
 
 
-def _adapt_settings(
+def adapt_settings(
     settings: Settings, target: Target, loaded: LoadedRecipe, *, is_precision_set: bool
 ) -> tuple[Settings, tuple[str, ...]]:
     """Return the run's settings for this device, with a note if it does not support the run's precision."""
