@@ -20,7 +20,7 @@ from shoestring.hardware import targets
 from shoestring.recipe.options import LoadedRecipe
 from shoestring.runs.debugging import Debugged, LeftDebuggerError
 from shoestring.runs.replayed import Replay, describe_sample, summarize
-from shoestring.runs.saved_model import adapt_settings, reopen_run
+from shoestring.runs.saved_model import reopen_run
 from shoestring.session.directory import RunDirectory
 from shoestring.settings import Settings
 
@@ -65,9 +65,11 @@ def replay(
     from shoestring.train.request import SessionRequest
 
     restored, damage = read_earlier(run.checkpoints, update - 1)
-    settings = _settings_of(restored, settings, values)
+    settings = _settings_of(restored, settings, values).replace(workers=0, stage="no")
+    settings = settings.replace(
+        micro_batch=settings.micro_batch or loaded.effective_batch, precision=settings.precision or "fp32"
+    )
     target = targets.find(on)
-    settings, settings_notes = adapt_settings(settings, target, loaded, is_precision_set="precision" in values)
     sizes = RecordedSizes(read(run.events_file))
     if debug:
         loaded = replace(loaded, recipe=Debugged(loaded.recipe))
@@ -81,7 +83,7 @@ def replay(
             stop.signals.describe_loss = lambda: "the run is unchanged"
             request = SessionRequest(
                 loaded=loaded,
-                settings=settings.replace(workers=0, stage="no"),
+                settings=settings,
                 run=RunDirectory(Path(folder)),
                 target=on,
                 device=torch.device(target.device.kind),
@@ -92,7 +94,7 @@ def replay(
     except SessionOver as over:
         raise RunError(f"not replayed: {over.reason}", hint="the run is unchanged; repeat the command") from over
     damage_notes = [f"a damaged checkpoint was skipped: {text}" for text in damage]
-    return replace(result, notes=(*run_notes, *settings_notes, *damage_notes, *result.notes))
+    return replace(result, notes=(*run_notes, *damage_notes, *result.notes))
 
 
 def _find_run(location: Path, update: int, on: str) -> RunDirectory:

@@ -155,7 +155,7 @@ def open_saved(
         notes: list[str] = []
     else:
         loaded, settings, stored, notes = reopen_run(weights.run, recipe, values)
-    settings, settings_notes = adapt_settings(settings, target, loaded, is_precision_set="precision" in values)
+    settings, settings_notes = _adapt_settings(settings, target, loaded, is_precision_set="precision" in values)
     return SavedModel(
         loaded=loaded,
         settings=settings,
@@ -238,7 +238,7 @@ def reopen_run(
     return reopened.loaded, reopened.settings, reopened.stored, notes
 
 
-def adapt_settings(
+def _adapt_settings(
     settings: Settings, target: Target, loaded: LoadedRecipe, *, is_precision_set: bool
 ) -> tuple[Settings, tuple[str, ...]]:
     """Return the run's settings for this device, with a note if it does not support the run's precision."""
