@@ -1,4 +1,4 @@
-"""A recipe with dropout, BatchNorm and samples of different weight: its bits depend on everything that a replay repeats."""
+"""A recipe with dropout, BatchNorm, a schedule and samples of different weight, on all of which its bits depend."""
 
 import torch
 from torch import nn

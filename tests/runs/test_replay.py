@@ -292,10 +292,10 @@ def test_update_of_a_trainer(tmp_path):
         assert result.largest_activations
     assert contents(copy) == before
     recipe.samples[17] = float("nan")
-    microbatches = [part for update in range(1, 6) for part in shoestring.replay(run, update, recipe=recipe).microbatches]
+    microbatches = [
+        part for update in range(1, 6) for part in shoestring.replay(run, update, recipe=recipe).microbatches
+    ]
     assert sorted(sample for part in microbatches for sample in part["samples"]) == list(range(40))
     assert [17 in part["samples"] for part in microbatches] == [part["loss"] != part["loss"] for part in microbatches]
     with pytest.raises(UsageError, match="no loss"):
         shoestring.replay(copy, 2, recipe=recipe, debug=True)
-
-

@@ -79,8 +79,8 @@ class Recipe(Protocol):
       in the data file. By default the samples of `data()`, part after part, or the members of the list.
     - `targets(batch)` -> a sequence with the true answer of each sample, in the form of a prediction, for the rows of
       `evaluate --out`. `identify(dataset, index)` -> the identifier of a sample in these rows; by default its index.
-    - `describe(dataset, index)` -> a sample for people, as JSON, in the answer of `replay`; by default the shapes and the
-      first values of its tensors.
+    - `describe(dataset, index)` -> a sample for people, as JSON, in the answer of `replay`; by default its identifier,
+      and the shapes and the first values of its tensors.
     - `whole()` -> all data as one dataset, for `evaluate --whole`; by default the parts of `data()`, one after another.
     - `save_preprocessing(folder)` writes into the empty `folder` what inference needs besides the weights and the
       options: a scaler that was fitted on the training data, a vocabulary, a tokenizer, configurations. Called once in

@@ -34,7 +34,7 @@ class Debugged:
             if value is None:
                 raise LeftDebuggerError
             return value
-        breakpoint()  # noqa: T100  (the debugger that the user has chosen; its command `step` enters the loss)
+        breakpoint()  # the debugger that the user has chosen; its command `step` enters the loss
         return self._recipe.loss(model, batch, **stage)
 
 

@@ -17,7 +17,6 @@ from typing import TYPE_CHECKING, Any
 from shoestring.errors import RunError, UsageError
 from shoestring.failures import describe, exits_as_errors
 from shoestring.hardware import targets
-from shoestring.recipe.options import LoadedRecipe
 from shoestring.runs.debugging import Debugged, LeftDebuggerError
 from shoestring.runs.replayed import Replay, describe_sample, summarize
 from shoestring.runs.saved_model import reopen_run
@@ -109,7 +108,7 @@ def _find_run(location: Path, update: int, on: str) -> RunDirectory:
     assert plan is not None
     if plan.settings is not None and plan.reference is None:
         raise UsageError(
-            f"the updates of the run in {location} are made by the trainer of a script, which only that script can make",
+            f"the updates of the run in {location} are made by the trainer of a script, which alone can build it",
             hint="to replay updates, write a recipe with trainer(): see docs/recipes.md",
         )
     total = state.total_updates if state else 0

@@ -74,12 +74,7 @@ class Replay:
 
 def summarize(observation: "Observation") -> dict[str, Any]:
     """Return the fields of `Replay` that an observation contains."""
-    attempt = observation.last
-    if attempt is None:
-        return {
-            **{"micro_batch": 0, "samples": (), "microbatches": (), "gradient_norm": None, "gradient_norms": {}},
-            **{"largest_activations": (), "not_finite": (), "attempts": ()},
-        }
+    attempt = observation.attempts[-1]
     outputs = sorted(
         attempt.outputs.items(), key=lambda item: (math.isnan(item[1].largest), item[1].largest), reverse=True
     )
@@ -122,7 +117,11 @@ def describe_sample(parts: Parts, dataset: Any, index: int) -> Any:
     if isinstance(dataset, Subset):
         dataset, index = dataset.dataset, dataset.indices[index]
     try:
-        value = parts.describe(dataset, index) if parts.describe else _brief(dataset[index])
+        if parts.describe:
+            value = parts.describe(dataset, index)
+        else:
+            identifier = {"id": parts.identify(dataset, index)} if parts.identify else {}
+            value = {**identifier, "sample": _brief(dataset[index])}
         json.dumps(value, allow_nan=False)
     except Exception as error:  # noqa: BLE001  (the answer is worth more than the description of a sample)
         return f"it cannot be described: {type(error).__name__}: {error}"

@@ -28,9 +28,7 @@ class ReplaySaver(Saver):
             raise NotImplementedError(f"{quantity} of update {update}: {value}")  # nothing is saved
 
         store = Store(request.run.checkpoints)
-        super().__init__(
-            store, request.settings, record, request.stop.deadline, environment, non_finite_error=fail
-        )
+        super().__init__(store, request.settings, record, request.stop.deadline, environment, non_finite_error=fail)
         self._restored, self._notes = restored, notes
 
     def restore(self, state: State, *, allow_inexact: bool, restored: Restored | None = None) -> bool:  # noqa: ARG002

@@ -89,9 +89,7 @@ def _microbatch_rows(replay: Replay) -> list[tuple[str, ...]]:
             str(number),
             f"{microbatch['loss']:.6g}",
             f"{microbatch['weight']:g}",
-            "unknown"
-            if microbatch["samples"] is None
-            else _short(" ".join(map(str, microbatch["samples"]))),
+            "unknown" if microbatch["samples"] is None else _short(" ".join(map(str, microbatch["samples"]))),
         )
         for number, microbatch in enumerate(replay.microbatches)
     ]
