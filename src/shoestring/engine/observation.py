@@ -94,11 +94,13 @@ class Observation:
         parts: Callable[[int], Sequence[Sequence[int]]] | None = None,
         loss_scale: Callable[[], float | None] = lambda: None,
         watches_modules: bool = True,
+        watches_generation: bool = True,
     ) -> None:
         """`parts` returns the samples of each microbatch, given its size; `watches_modules` is False for compiled
-        modules, whose code would change.
+        modules, whose code would change, `watches_generation` for a library that generates samples without gradients.
         """
-        self._parts, self._loss_scale, self._watches_modules = parts, loss_scale, watches_modules
+        self._parts, self._loss_scale = parts, loss_scale
+        self._watches_modules, self._watches_generation = watches_modules, watches_generation
         self.attempts: list[Attempt] = []
         self.watch_model(model)
 
@@ -177,6 +179,8 @@ class Observation:
     def _watch(self, module: nn.Module, output: Any, number: int) -> None:
         name = self._names.get(id(module))
         if name is None:  # not of the model, such as a loss function
+            return
+        if not (self._watches_generation or torch.is_grad_enabled()):
             return
         attempt = self.attempts[-1]
         for leaf in trees.leaves(output):

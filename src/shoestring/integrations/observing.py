@@ -77,7 +77,9 @@ class _Callback(TrainerCallback):
         trainer, owner = self._trainer, self._owner
         model, scaler = trainer.accelerator.unwrap_model(trainer.model), trainer.accelerator.scaler
         if owner.observation is None:
-            owner.observation = Observation(model, loss_scale=lambda: scaler.get_scale() if scaler else None)
+            owner.observation = Observation(
+                model, loss_scale=lambda: scaler.get_scale() if scaler else None, watches_generation=False
+            )
         else:  # of a trainer with smaller microbatches, after an out-of-memory
             owner.observation.watch_model(model)
         owner.observation.begin(args.per_device_train_batch_size)

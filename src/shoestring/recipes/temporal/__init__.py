@@ -126,6 +126,9 @@ class Temporal:
         )
         return datasets
 
+    def describe(self, dataset: Windows, index: int) -> dict[str, str]:
+        return dataset.describe(index)
+
     def notes(self) -> list[str]:
         """Return sentences about the data, its number of samples and skipped rows."""
         return list(self._data_notes)

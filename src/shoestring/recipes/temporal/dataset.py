@@ -67,6 +67,7 @@ def _load_cached(
     empty_parts = [part for part in PARTS if not len(ends_by_part[part])]
     if empty_parts:
         raise _too_few_bars(bars, str(file or "the sample data"), table.moments, empty_parts, seq_len, horizon, fold)
+    symbols, bar_times = bars["symbol"].cat.categories, pd.DatetimeIndex(table.time)
     features = torch.from_numpy(standardise(table, before=ranges["train"][1])).contiguous()
     samples = {
         part: Windows(
@@ -77,6 +78,8 @@ def _load_cached(
         )
         for part, ends in ends_by_part.items()
     }
+    for windows in samples.values():
+        windows.last_bar = lambda row: (f"{bar_times[row]:%Y-%m-%d %H:%M:%S}", str(symbols[table.symbol[row]]))
     return samples, (_describe(bars, file, samples), *bad_rows.notes)
 
 

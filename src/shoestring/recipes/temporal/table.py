@@ -33,6 +33,9 @@ class Table:
     moment: NDArray[np.int64]
     """Index of each bar's time among all times of the table; equal times have equal indices in all symbols."""
 
+    time: NDArray[np.datetime64] | None = None
+    """Time of each bar, for people."""
+
     @property
     def moments(self) -> int:
         """Number of different times in the table."""
@@ -55,6 +58,7 @@ def tabulate(bars: pd.DataFrame) -> Table:
         close=remaining["close"].to_numpy(dtype=np.float64),
         symbol=remaining["symbol"].cat.codes.to_numpy().astype(np.int64),
         moment=moment.astype(np.int64),
+        time=remaining["time"].to_numpy(),
     )
 
 

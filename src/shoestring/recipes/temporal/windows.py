@@ -1,6 +1,6 @@
 """Samples as windows into one table: a sequence of bars and the class of the following price change."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import TypeAlias
 
 import numpy as np
@@ -20,6 +20,9 @@ Batch: TypeAlias = tuple[Tensor, Tensor]
 class Windows(Dataset[Batch]):
     """The samples of one part, gathered on access from one table of bars."""
 
+    last_bar: Callable[[int], tuple[str, str]] | None = None
+    """Returns the time and the symbol of a row of the table."""
+
     def __init__(self, features: Tensor, ends: Tensor, labels: Tensor, seq_len: int) -> None:
         """`features` is (bars, 29); `ends` and `labels` have the row of each sample's last bar and its class, int64."""
         self.features, self.ends, self.labels = features, ends, labels
@@ -34,6 +37,11 @@ class Windows(Dataset[Batch]):
         """Return the same samples from a table on `device`."""
         features, ends, labels = (tensor.to(device) for tensor in (self.features, self.ends, self.labels))
         return Windows(features, ends, labels, len(self.offsets))
+
+    def describe(self, index: int) -> dict[str, str]:
+        """Return the time and the symbol of the last bar of a sample, and its class."""
+        time, symbol = self.last_bar(int(self.ends[index])) if self.last_bar else ("", "")
+        return {"time": time, "symbol": symbol, "class": CLASSES[int(self.labels[index])]}
 
     def __len__(self) -> int:
         return len(self.ends)

@@ -51,6 +51,11 @@ class Dataset:
         """Return the number of tokens of the whole text."""
         return len(self._encoded[index].texts[0])
 
+    def describe(self, index: int) -> dict[str, str]:
+        """Return the image, the question and the answer of a sample."""
+        sample = self._samples[index]
+        return {"image": sample.image, "question": sample.question, "answer": sample.answer}
+
     def kind(self, index: int) -> str:
         """Return the kind of the reasoning."""
         return self._samples[index].kind

@@ -1,7 +1,7 @@
 """A replayed update in a terminal: what is not finite first, then samples, microbatches, gradients and activations."""
 
 import json
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 from rich.console import Group, RenderableType
@@ -15,6 +15,7 @@ from shoestring.units import count_text, seconds_text
 _ROWS = 12
 _BAR = 24
 _MOST_TEXT = 110
+_MOST_NAME = 40
 
 
 def screen(replay: Replay) -> RenderableType:
@@ -26,10 +27,10 @@ def screen(replay: Replay) -> RenderableType:
     norms = sorted(replay.gradient_norms.items(), key=lambda item: item[1], reverse=True)
     parts += _table("largest gradient norms", (), _bars([(name, norm, "") for name, norm in norms]))
     outputs = [
-        (f"{row['module']} {row['type']}", row["value"], f"microbatch {row['microbatch']}")
+        (f"{row['module']} {row['type']}", row["value"], f"in {row['microbatch']}")
         for row in replay.largest_activations
     ]
-    parts += _table("largest activations", (), _bars(outputs))
+    parts += _table("largest activations, with the number of the microbatch", (), _bars(outputs))
     return Group(*parts, *(Text(message_text(note), style="yellow") for note in replay.notes))
 
 
@@ -79,7 +80,7 @@ def _not_finite(replay: Replay) -> list[RenderableType]:
         place += [f"microbatch {entry['microbatch']}"] if entry["microbatch"] is not None else []
         place += [f"samples {', '.join(map(count_text, entry['samples'][:_ROWS]))}"] if entry["samples"] else []
         share = f"{count_text(entry['count'])} of {count_text(entry['total'])}"
-        rows.append((entry["kind"], one_line(entry["name"]), share, "; ".join(place)))
+        rows.append((entry["kind"], _end_of(entry["name"]), share, "; ".join(place)))
     return _table("not finite, in this order", (), rows, style="bold red")
 
 
@@ -104,10 +105,10 @@ def _bars(rows: Iterable[tuple[str, float, str]]) -> list[tuple[str, ...]]:
     def bar(value: float) -> str:
         return "█" * max(1, round(_BAR * value / largest)) if value in finite and largest else ""
 
-    return [(one_line(name), f"{value:.4g}", bar(value), remark) for name, value, remark in rows]
+    return [(_end_of(name), f"{value:.4g}", bar(value), remark) for name, value, remark in rows]
 
 
-def _table(title: str, columns: tuple[str, ...], rows: list[tuple[str, ...]], style: str = "bold") -> list[Any]:
+def _table(title: str, columns: tuple[str, ...], rows: Sequence[tuple[str, ...]], style: str = "bold") -> list[Any]:
     """Return the title and a table of the first rows; nothing without rows."""
     if not rows:
         return []
@@ -121,6 +122,17 @@ def _table(title: str, columns: tuple[str, ...], rows: list[tuple[str, ...]], st
 
 
 def _short(value: Any) -> str:
-    text = value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
-    text = one_line(text)
+    if isinstance(value, dict):
+        value = " · ".join(f"{name} {_text(part)}" for name, part in value.items())
+    text = one_line(_text(value))
     return text if len(text) <= _MOST_TEXT else f"{text[:_MOST_TEXT]} …"
+
+
+def _end_of(name: str) -> str:
+    """Return the end of a long name, which says more than its beginning."""
+    name = one_line(name)
+    return name if len(name) <= _MOST_NAME else f"…{name[-_MOST_NAME:]}"
+
+
+def _text(value: Any) -> str:
+    return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
