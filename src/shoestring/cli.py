@@ -413,7 +413,6 @@ def predict(
 @app.command(
     epilog=_examples(
         "replay runs/temporal --update 120",
-        "replay runs/legal --update 7 --json",
         "replay runs/mine --update 7 --break",
     )
 )

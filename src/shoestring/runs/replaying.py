@@ -140,8 +140,8 @@ class Replaying:
         except Exception as error:
             if observation and not observation.attempts:
                 raise
-            described = error if isinstance(error, RunError) else describe(error)
-            return "\n".join(described.lines()[: 1 + len(described.problems)])
+            failure = error if isinstance(error, RunError) else describe(error)
+            return "\n".join(failure.lines()[: 1 + len(failure.problems)])
         if observation and observation.attempts:
             observation.weights()
         return ""
@@ -193,8 +193,8 @@ class Replaying:
         progress, repeated = session.record.progress, self._update - 1 - self._first
         progress.expect(self._update)
         source = f"the checkpoint of update {self._first}" if self._restored else "the seed, without a checkpoint"
-        again = f", after {repeated} updates that are made again" if repeated else ""
-        progress.message(f"replaying update {self._update} from {source}{again}; the run is not changed")
+        repetition = f", after {repeated} updates that are made again" if repeated else ""
+        progress.message(f"replaying update {self._update} from {source}{repetition}; the run is not changed")
 
     def _use_recorded_size(self, session: "TrainingSession") -> None:
         state = session.state

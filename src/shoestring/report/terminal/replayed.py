@@ -35,9 +35,11 @@ def screen(replay: Replay) -> RenderableType:
 
 
 def _header(replay: Replay) -> list[RenderableType]:
-    made = f"{replay.device}, {replay.precision}, {seconds_text(replay.seconds)}"
+    environment = f"{replay.device}, {replay.precision}, {seconds_text(replay.seconds)}"
     source = f"from update {count_text(replay.from_checkpoint)}"
-    title = one_line(f"{replay.recipe}: update {count_text(replay.update)}, epoch {replay.epoch}, {source} ({made})")
+    title = one_line(
+        f"{replay.recipe}: update {count_text(replay.update)}, epoch {replay.epoch}, {source} ({environment})"
+    )
     facts = {
         "loss": replay.loss,
         "gradient norm": replay.gradient_norm,
