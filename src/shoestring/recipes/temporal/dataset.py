@@ -67,7 +67,7 @@ def _load_cached(
     empty_parts = [part for part in PARTS if not len(ends_by_part[part])]
     if empty_parts:
         raise _too_few_bars(bars, str(file or "the sample data"), table.moments, empty_parts, seq_len, horizon, fold)
-    symbols, bar_times = bars["symbol"].cat.categories, pd.DatetimeIndex(table.time)
+    symbols, bar_times = bars["symbol"].cat.categories, pd.DatetimeIndex([] if table.time is None else table.time)
     features = torch.from_numpy(standardise(table, before=ranges["train"][1])).contiguous()
     samples = {
         part: Windows(
