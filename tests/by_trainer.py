@@ -17,6 +17,8 @@ class ByTrainer:
         self._recipe = recipe
 
     def __getattr__(self, name):
+        if name == "_recipe":  # of a copy that is being made
+            raise AttributeError(name)
         return getattr(self._recipe, name)
 
     def measured(self, model, samples, polled, size=8):

@@ -47,7 +47,7 @@ from shoestring.report.page.run import read as read_run
 from shoestring.runs.calibrate import load_calibration
 from shoestring.session.ledger import ledger, sessions, slowest_durations
 from shoestring.session.stored import StoredPlan, StoredState
-from shoestring.train.saving import _saved_environment
+from shoestring.train.saving import saved_environment
 from tests.recipes.cloud.images import geo_tag_options, optical_image, write_image
 from tests.report.runs import PLAN
 
@@ -182,7 +182,7 @@ def sign_checkpoint(folder: Path) -> None:
 def restore(folder: Path) -> Any:
     restored = Store(folder).load()
     assert restored is not None
-    differences = require_same(_saved_environment(restored), {"torch": "2", "threads": 1}, allow_inexact=True)
+    differences = require_same(saved_environment(restored), {"torch": "2", "threads": 1}, allow_inexact=True)
     state = training_state()
     state.restore(restored.state)
     return differences, state.update, state.history, state.model.state_dict(), state.optimizer.state_dict()

@@ -11,7 +11,19 @@ import shoestring.estimate
 import shoestring.plan
 import shoestring.report
 import shoestring.train  # noqa: F401
-from shoestring.api import check, compare, estimate, evaluate, load, plan, plan_inference, predict, report, train
+from shoestring.api import (
+    check,
+    compare,
+    estimate,
+    evaluate,
+    load,
+    plan,
+    plan_inference,
+    predict,
+    replay,
+    report,
+    train,
+)
 from shoestring.version import __version__
 
 __all__ = [
@@ -24,6 +36,7 @@ __all__ = [
     "plan",
     "plan_inference",
     "predict",
+    "replay",
     "report",
     "train",
 ]

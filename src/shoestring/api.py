@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from shoestring.runs.evaluate import Evaluation
     from shoestring.runs.loaded import LoadedModel
     from shoestring.runs.predict import Predictions
+    from shoestring.runs.replayed import Replay
     from shoestring.session.outcome import Outcome
 
 
@@ -293,6 +294,29 @@ def load(
     from shoestring.runs.loaded import load
 
     return load(_path(directory), values, recipe=recipe, on=on)
+
+
+def replay(
+    run: str | Path,
+    update: int,
+    *,
+    recipe: str | object | None = None,
+    on: str = "local",
+    debug: bool = False,
+    **values: object,
+) -> Replay:
+    """Make update number `update` (from 1) of a run again, to the bit, and return what it was made of and led to.
+
+    It begins with the nearest checkpoint before the update, or with the seed; the run's directory is only read.
+    `debug` stops in the debugger at the first line of the recipe's `loss`. `values`, such as `data`, replace the run's
+    own options; `recipe` is only needed if the run's own recipe is not found any more.
+
+    Raises UsageError for invalid usage, RunError if an update before it fails. A failure of the update itself is in the
+    answer.
+    """
+    from shoestring.runs.replay import replay
+
+    return replay(_path(run), update, values, recipe=recipe, on=on, debug=debug)
 
 
 def report(run: str | Path) -> Path:

@@ -410,6 +410,38 @@ def predict(
         raise typer.Exit(1)
 
 
+@app.command(
+    epilog=_examples(
+        "replay runs/temporal --update 120",
+        "replay runs/mine --update 7 --break",
+    )
+)
+def replay(
+    run: Annotated[
+        Path, typer.Argument(metavar="DIR", help="A run's directory.", autocompletion=completion.run_directory)
+    ],
+    update: Annotated[
+        int, typer.Option("--update", metavar="N", help="The update's number, from 1: state.json's `update` after it.")
+    ],
+    on: OnHere = "local",
+    recipe: RecipeOfRun = None,
+    debug: Annotated[
+        bool,
+        typer.Option("--break", help="Stop in Python's debugger, or the one of PYTHONBREAKPOINT, at the loss's start."),
+    ] = False,
+    set_: Set = None,
+    as_json: Json = False,
+) -> None:
+    """Make one update of a run again, to the bit, and show it: samples, losses, gradients, activations, overflow.
+
+    It begins with the nearest checkpoint before the update. The run is not changed.
+    """
+    from shoestring.report.terminal.replayed import screen
+
+    replayed = api.replay(run, update, recipe=recipe, on=on, debug=debug, **_values(api.replay, set_))
+    _answer(replayed.json(), as_json, lambda: screen(replayed))
+
+
 @app.command(epilog=_examples("report runs/temporal", "report runs/legal"))
 def report(
     run: Annotated[

@@ -102,6 +102,7 @@ def test_non_finite_loss_ends_the_run_and_names_samples(tmp_path, precision):
         "epoch": 2,
         "seed": 0,
         "precision": precision,
+        "replay": f"shoestring replay {tmp_path} --update 7",
     }
     assert Store(tmp_path / "checkpoints").updates()[-1] == 6
 

@@ -38,7 +38,9 @@ from shoestring.system_errors import explaining, reason, remedy
 from shoestring.units import MIB, bytes_text
 
 _REPLACED = re.compile(r"\.replaced-([0-9]{8,18})")
-_MODEL = "model.safetensors"
+MODEL_FILE = "model.safetensors"
+METADATA = {"format": "pt"}
+"""The metadata of the files with tensors."""
 _UNFINISHED = re.compile(r"\.writing-[0-9]{8,18}-[0-9]+|\.removed-[0-9]{8,18}")
 
 
@@ -305,11 +307,11 @@ def _write_files(folder: Path, update: int, state: Snapshot) -> None:
     for name, section in state.sections.items():
         if section.tensors:
             file = f"{name}.safetensors"
-            digests[file] = write_file(folder / file, serialize(section.tensors, {"format": "pt"}))
+            digests[file] = write_file(folder / file, serialize(section.tensors, METADATA))
     skeletons = {name: section.skeleton for name, section in state.sections.items()}
     digests[STATE] = write_text(folder / STATE, json.dumps(skeletons, allow_nan=False))
     files = {name: FileEntry.for_file(folder / name, digest) for name, digest in digests.items()}
-    weights = {TRAINED: (_MODEL,)} if _MODEL in files else {}
+    weights = {TRAINED: (MODEL_FILE,)} if MODEL_FILE in files else {}
     try:
         manifest = Manifest(kind="full", update=update, files=files, weights=weights)
     except ValueError as error:

@@ -1,7 +1,7 @@
 """Loading the microbatches of each update to the device, with prefetching if that helps."""
 
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from types import TracebackType
 from typing import Any, Self
 
@@ -89,6 +89,10 @@ class Loader:
             yield to_device(batch, self._device), len(indices)
         # Exhaust it, so that the workers continue with the next update.
         next(source, None)
+
+    def parts(self, update: int, micro_batch: int) -> list[Sequence[int]]:
+        """Return the samples of each microbatch of `update`."""
+        return [indices for _, indices in self._requests(update, micro_batch)]
 
     def restart(self) -> None:
         """Exclude the time since the last update, which was spent on something else, such as an evaluation."""

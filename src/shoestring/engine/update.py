@@ -63,12 +63,13 @@ def update(
     mixed_precision: MixedPrecision,
     clip_norm: float | None = None,
     run: Runner | None = None,
+    on_gradients: Callable[[], None] | None = None,
 ) -> UpdateResult:
     """Run one update over `microbatches`, pairs of (batch on the device, its number of samples).
 
     `samples` is the size of the effective batch. `loss(model, batch)` returns a mean over the batch's samples, or
     (sum, weight). Gradients must be clear on entry and are clear on return. `run` runs the work of each microbatch, by
-    default eagerly.
+    default eagerly. `on_gradients` is called when the gradient is complete, before it is clipped.
 
     Raises RunError if the total weight is zero, and HalfDoneError if the optimizer's step runs out of memory; an
     out-of-memory error before the step has changed only gradients and buffers.
@@ -99,6 +100,8 @@ def update(
         mixed_precision.scaler.unscale_(optimizer)
     if needs_correction and total_weight != expected_weight:
         foreach.multiply(gradients, float(expected_weight / total_weight))
+    if on_gradients:
+        on_gradients()
     norm = nn.utils.clip_grad_norm_(parameters, clip_norm) if clip_norm is not None else None
     mean = total_sum / total_weight
     stepped = _step(optimizer, mixed_precision)

@@ -43,6 +43,8 @@ class StepsCallback(TrainerCallback):
         self._trainer_session.state.load_restored()
         self._trainer_session.reports.begin(state.global_step)
         self._trainer_session.begin()
+        if session.watch_trainer:
+            session.watch_trainer(self._trainer)
         session.record.update = state.global_step
         if session.request.loaded and (reason := steps.before_update(session)):
             raise TrainingEnded(reason)

@@ -44,8 +44,8 @@ class TrainerSession:
         return self.session.state
 
     def begin(self) -> None:
-        """Record the start of the session, once."""
-        if not self._is_started:
+        """Record the start of the session, once; a replay is not recorded."""
+        if not self._is_started and self.session.watch_trainer is None:
             self._is_started = True
             steps.begin(self.session)
 

@@ -97,7 +97,7 @@ class Events:
         values = {"time": time.time(), "session": self.session, "event": event, **fields}
         if self.lost:
             values["lost"] = self.lost
-        text = json.dumps(_finite(values), allow_nan=False, ensure_ascii=False)
+        text = json.dumps(finite(values), allow_nan=False, ensure_ascii=False)
         # A path that is not UTF-8 is written with the escapes of JSON.
         line = _with_checksum(text.encode(errors="backslashreplace")) + b"\n"
         if self._incomplete_line:
@@ -233,12 +233,12 @@ def _same_evaluation(old: Event, new: Event) -> bool:
     return old["event"] == "evaluation" and all(old.get(key) == new.get(key) for key in ("update", "part"))
 
 
-def _finite(value: Any) -> Any:
+def finite(value: Any) -> Any:
     """Replace every number in `value` that JSON cannot represent by its name."""
     if isinstance(value, float) and not math.isfinite(value):
         return str(float(value))
     if isinstance(value, Mapping):
-        return {key: _finite(part) for key, part in value.items()}
+        return {key: finite(part) for key, part in value.items()}
     if isinstance(value, list | tuple):
-        return [_finite(part) for part in value]
+        return [finite(part) for part in value]
     return value

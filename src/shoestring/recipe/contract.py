@@ -82,6 +82,8 @@ class Recipe(Protocol):
     - `targets(batch)` -> a sequence with the true answer of each sample, in the form of a prediction, for the rows of
       `evaluate --out`. `identify(dataset, index)` -> the identifier of a sample in these rows, or `Rows` of
       them; by default its index.
+    - `describe(dataset, index)` -> a sample for people, as JSON, in the answer of `replay`; by default its identifier,
+      and the shapes and the first values of its tensors.
     - `whole()` -> all data as one dataset, for `evaluate --whole`; by default the parts of `data()`, one after another.
     - `save_preprocessing(folder)` writes into the empty `folder` what inference needs besides the weights and the
       options: a scaler that was fitted on the training data, a vocabulary, a tokenizer, configurations. Called once in

@@ -46,6 +46,7 @@ class Parts:
     targets: Callable[[Any], Sequence[Any]] | None = None
     identify: Callable[[Any, int], Any] | None = None
     whole: Callable[[], Any] | None = None
+    describe: Callable[[Any, int], Any] | None = None
     save_preprocessing: Callable[[Path], None] | None = None
     load_preprocessing: Callable[[Path], None] | None = None
     skeleton: Callable[[], nn.Module] | None = None

@@ -161,7 +161,7 @@ def open_saved(
         notes: list[str] = []
     else:
         unmentioned = set() if notes_on_values else set(values)
-        loaded, settings, stored, notes = _reopen_run(weights.run, recipe, values, unmentioned)
+        loaded, settings, stored, notes = reopen_run(weights.run, recipe, values, unmentioned)
     settings, settings_notes = _adapt_settings(settings, target, loaded, is_precision_set="precision" in values)
     return SavedModel(
         loaded=loaded,
@@ -224,8 +224,8 @@ def _build_pretrained(loaded: LoadedRecipe, path: Path) -> "nn.Module":
     return model
 
 
-def _reopen_run(
-    run: RunDirectory, recipe: str | object | None, values: Mapping[str, object], unmentioned: Set[str]
+def reopen_run(
+    run: RunDirectory, recipe: str | object | None, values: Mapping[str, object], unmentioned: Set[str] = frozenset()
 ) -> tuple[LoadedRecipe, Settings, LoadedRecipe, list[str]]:
     """Return the run's recipe with its options and `values`, its settings, the recipe with its stored options, and
     notes on differences from the run, except those of the options `unmentioned`.

@@ -1,6 +1,7 @@
 """Updates whose loss, gradient or weights are not finite: detecting them, and the error that names their samples."""
 
 import math
+import shlex
 from collections.abc import Iterable, Sequence
 from typing import Any
 
@@ -28,6 +29,7 @@ def non_finite_error(
     hint = "lower the learning rate, clip gradients, or train in fp32"
     if order:
         path = request.run.failed_update(update)
+        command = shlex.join(["shoestring", "replay", str(request.run.path), "--update", str(update)])
         facts: dict[str, Any] = {
             "update": update,
             "what": quantity,
@@ -37,6 +39,7 @@ def non_finite_error(
             "epoch": order.place(update - 1)[0] + 1,
             "seed": order.seed,
             "precision": request.settings.precision,
+            "replay": command,
         }
         try:
             path.parent.mkdir(exist_ok=True)
@@ -45,7 +48,7 @@ def non_finite_error(
         except OSError as error:
             samples = ", ".join(map(str, facts["samples"]))
             problems.append(f"the update's samples, which could not be written to {path} ({reason(error)}): {samples}")
-        hint = f"inspect these samples; if they are valid, {hint}"
+        hint = f"{command} shows them and what they lead to; if they are valid, {hint}"
     return RunError(f"the {quantity} of update {update} is {value}", problems=problems, hint=hint)
 
 

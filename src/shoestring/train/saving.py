@@ -173,7 +173,7 @@ class Saver:
         restored = restored or self._store.load()
         if restored is None:
             return False
-        changed = require_same(_saved_environment(restored), self._environment, allow_inexact=allow_inexact)
+        changed = require_same(saved_environment(restored), self._environment, allow_inexact=allow_inexact)
         with explaining_out_of_memory("restoring the checkpoint"):
             state.restore(restored.state)
         self._policy.resume(state.update)
@@ -255,7 +255,7 @@ def _use_one_thread() -> None:
     torch.get_num_threads()  # applies the number here; otherwise the thread's first kernel would determine it anew
 
 
-def _saved_environment(restored: Restored) -> dict[str, Any]:
+def saved_environment(restored: Restored) -> dict[str, Any]:
     """Return the environment of a checkpoint. Raises CheckpointError if it has none."""
     saved = restored.state.get("environment")
     if not isinstance(saved, dict) or not all(isinstance(name, str) for name in saved):

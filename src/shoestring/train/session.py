@@ -1,14 +1,15 @@
 """The data that the steps of a session share."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 from shoestring.data.loading import Loader
 from shoestring.data.order import DataOrder
+from shoestring.engine.observation import Observation
 from shoestring.engine.recovery import OutOfMemory, Recovering
 from shoestring.engine.state import State, TrainingState
-from shoestring.train.meter import Meter
+from shoestring.engine.update import UpdateResult
 from shoestring.train.record import Record
 from shoestring.train.request import SessionRequest
 from shoestring.train.saving import Saver
@@ -24,6 +25,13 @@ class Reports(Protocol):
         """Exclude the time since `flush`, before updates continue."""
 
 
+class UpdateReports(Reports, Protocol):
+    """Reports the updates that the engine makes: the meter of a session, or that of a replay."""
+
+    def add(self, result: UpdateResult, *, update: int, epoch: int, samples: int, learning_rate: float) -> None:
+        """Add the `result` of update number `update` (from 1), in epoch number `epoch` (from 1)."""
+
+
 @dataclass(frozen=True, kw_only=True)
 class EngineUpdates:
     """The objects with which the engine makes the updates."""
@@ -31,8 +39,10 @@ class EngineUpdates:
     state: TrainingState
     order: DataOrder
     loader: Loader
-    meter: Meter
+    meter: UpdateReports
     recovering: Recovering
+    observation: Observation | None = None
+    """Watches the next update, in a replay."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -52,3 +62,5 @@ class TrainingSession:
     """The smaller microbatch after the kernel ended the session before for lack of memory."""
     notes: tuple[str, ...] = ()
     """Notes for the user about the data, the model and the settings."""
+    watch_trainer: Callable[[Any], None] | None = None
+    """In a replay, which is no session of the run: called with each of a library's trainers before it trains."""

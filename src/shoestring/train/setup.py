@@ -1,8 +1,9 @@
 """Building a session: its data, its state restored from the newest checkpoint, and everything around them."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
+from functools import partial
 from typing import Any, Protocol
 
 from shoestring.checkpoint import fileset, light
@@ -61,15 +62,8 @@ def setup(request: SessionRequest, record: Record, library: LibraryLoop | None) 
 
     Raises SessionOver if the session ends before the data is loaded, ShoestringError if the run cannot continue.
     """
-    stop = request.stop
-    with stop.interrupting(), explaining_out_of_memory("loading the data, data()"):
-        loaded, staging_notes = inputs.stage_inputs(
-            request.recipe, request.settings.stage, disk_bytes=request.disk_bytes, report=record.progress.message
-        )
-        load_preprocessing(request.run, loaded.parts)
-        data = loaded.data()
-        save_preprocessing(request.run, loaded.parts)
-    request = replace(request, loaded=loaded)
+    request, data, staging_notes = load_data(request, record)
+    save_preprocessing(request.run, request.recipe.parts)
     for folder in (request.run.best, request.run.light):
         with suppress(OSError):  # the folder does not exist yet, or the next save there tries again
             fileset.complete_replacement(folder)
@@ -77,10 +71,44 @@ def setup(request: SessionRequest, record: Record, library: LibraryLoop | None) 
     store = run_store(request, record)
     with explaining_out_of_memory("loading the checkpoint"):
         restored = load_newest(store, record)
+    make_saver = partial(run_saver, request, record, store)
+    session = build_session(request, record, data, restored, make_saver, library, staging_notes)
+    if session.updates:  # those of a library begin when its trainer knows the number of updates
+        steps.begin(session)
+    return session
+
+
+def load_data(request: SessionRequest, record: Record) -> tuple[SessionRequest, dict[str, Any], list[str]]:
+    """Return the request with the staged copies of the inputs, the data by part, and notes on the inputs.
+
+    Raises SessionOver if the session ends before the data is loaded.
+    """
+    with request.stop.interrupting(), explaining_out_of_memory("loading the data, data()"):
+        loaded, notes = inputs.stage_inputs(
+            request.recipe, request.settings.stage, disk_bytes=request.disk_bytes, report=record.progress.message
+        )
+        load_preprocessing(request.run, loaded.parts)
+        return replace(request, loaded=loaded), loaded.data(), notes
+
+
+def build_session(
+    request: SessionRequest,
+    record: Record,
+    data: dict[str, Any],
+    restored: Restored | None,
+    make_saver: Callable[..., Saver],
+    library: LibraryLoop | None,
+    staging_notes: Sequence[str] = (),
+) -> TrainingSession:
+    """Build the session, with the state of the checkpoint `restored`, if given. It has not begun.
+
+    `make_saver` is called with the environment of the run and, if the engine makes the updates, with their order.
+    """
+    stop, loaded = request.stop, request.recipe
     if library:
         with stop.interrupting(), explaining_out_of_memory("building the trainer, trainer()"):
             state: State = library.build(request, data["train"], restored.state if restored else None)
-        saver = run_saver(request, record, store, _environment(request, state) | library.environment())
+        saver = make_saver(_environment(request, state) | library.environment())
         saver.restore(state, allow_inexact=request.allow_inexact, restored=restored)
         after_kill, kill_notes = _shrink_after_kill(request, record, state)
         if after_kill:
@@ -96,16 +124,16 @@ def setup(request: SessionRequest, record: Record, library: LibraryLoop | None) 
             data=data if loaded.parts.measured or loaded.parts.evaluate else {},
             after_kill=after_kill,
             notes=(*kill_notes, *staging_notes, *loaded.parts.notes()),
-        )  # its first step, `begin`, follows when the trainer knows the number of updates
+        )
     with stop.interrupting():
         order = DataOrder.of(data["train"], effective_batch=loaded.effective_batch, seed=loaded.seed)
         state = build(loaded, request.settings, request.device, updates_per_epoch=order.updates_per_epoch)
     record.expect(state.total_updates)
-    saver = run_saver(request, record, store, _environment(request, state) | {"data order": order.key}, order)
+    saver = make_saver(_environment(request, state) | {"data order": order.key}, order)
     updates = _engine_updates(request, record, state, saver, order, data["train"])
     saver.restore(state, allow_inexact=request.allow_inexact, restored=restored)
     after_kill, kill_notes = _shrink_after_kill(request, record, state)
-    session = TrainingSession(
+    return TrainingSession(
         request=request,
         record=record,
         state=state,
@@ -116,8 +144,6 @@ def setup(request: SessionRequest, record: Record, library: LibraryLoop | None) 
         after_kill=after_kill,
         notes=(*kill_notes, *staging_notes, *_notes(request, state)),
     )
-    steps.begin(session)
-    return session
 
 
 def load_newest(store: Store, record: Record) -> Restored | None:

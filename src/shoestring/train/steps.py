@@ -124,10 +124,13 @@ def one_update(session: TrainingSession) -> None:
     number = state.update
     samples = len(order.indices(number))
     loss = loss_at(loaded.recipe, number, order.updates_per_epoch, state.total_updates)
+    observation = updates.observation
     _set_learning_rates(session, updates)
 
     def attempt(micro_batch: int) -> UpdateResult:
         seed_all(derive(loaded.seed, "update", number))
+        if observation:
+            observation.begin(micro_batch)
         return update(
             state.model,
             state.optimizer,
@@ -136,7 +139,8 @@ def one_update(session: TrainingSession) -> None:
             samples=samples,
             mixed_precision=state.mixed_precision,
             clip_norm=loaded.parts.clip_norm,
-            run=state.cuda_graphs,
+            run=observation.run if observation else state.cuda_graphs,
+            on_gradients=observation.gradients if observation else None,
         )
 
     failure = ""

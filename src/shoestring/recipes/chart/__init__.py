@@ -207,6 +207,9 @@ class Chart:
 
         return REWARDS
 
+    def describe(self, charts: Charts, index: int) -> dict[str, Any]:
+        return charts.describe(index)
+
     def trainer(
         self, settings: Settings, charts: Charts, surviving: Callable[[Any], Any], *, folder: Path, device: Any
     ) -> Any:

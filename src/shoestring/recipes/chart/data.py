@@ -63,6 +63,12 @@ class Charts:
         annotations = {name: row.annotations.get(name) for name in ANNOTATIONS}
         return {"prompt": messages, "image": self._image(row), **annotations}
 
+    def describe(self, index: int) -> dict[str, Any]:
+        """Return the question, the image and the answer of a row."""
+        row = self.rows[index]
+        image = row.path.name if row.path else f"synthetic chart {row.number}"
+        return {"query": row.query, "image": image, "label": str(row.annotations.get("label"))}
+
     def _image(self, row: Chart) -> Image:
         return _load_image(row.path, row.number, self.size).copy()
 

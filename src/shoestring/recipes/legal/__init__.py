@@ -276,6 +276,13 @@ class Legal:
         """Return the number of tokens of a sentence with its context, or of sentences of a judgment."""
         return int(dataset.length(index))
 
+    def describe(self, dataset: Any, index: int) -> dict[str, Any]:
+        """Return the beginning of a sample's (first) sentence, and the number of its sentences or its role."""
+        beginning = dataset.text(index)[:120]
+        if self._hierarchical:
+            return {"beginning": beginning, "sentences": dataset.length(index)}
+        return {"beginning": beginning, "role": self._roles[int(dataset.roles[index])]}
+
     def label(self, dataset: Any, index: int) -> int:
         """Return the role of a sentence, or 0 for a judgment."""
         return 0 if self._hierarchical else int(dataset.roles[index])

@@ -34,9 +34,8 @@ class Judgments(Dataset[Sample]):
     """
 
     def __init__(self, documents: Sequence[Document], tokenizer: Tokenizer, *, words: int, sentences: int) -> None:
-        self._tokens = encode_sentences(
-            tokenizer, [sentence for document in documents for sentence in document.sentences]
-        )
+        self._texts = [sentence for document in documents for sentence in document.sentences]
+        self._tokens = encode_sentences(tokenizer, self._texts)
         self._words = words
         self.roles = torch.tensor([role for document in documents for role in document.roles])
         self.ids = SentenceIds(documents)
@@ -55,6 +54,10 @@ class Judgments(Dataset[Sample]):
             [self._tokens[sentence][: self._words].to(torch.int64) for sentence in part],
             self.roles[part[0] : part[-1] + 1],
         )
+
+    def text(self, index: int) -> str:
+        """Return the first sentence of a sample."""
+        return self._texts[self._parts[index][0]]
 
     def length(self, index: int) -> int:
         """Return the number of sentences of a sample."""

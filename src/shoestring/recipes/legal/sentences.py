@@ -27,9 +27,8 @@ class Sentences(Dataset[tuple[Tensor, Tensor, Tensor]]):
     """
 
     def __init__(self, documents: Sequence[Document], tokenizer: Tokenizer, context: str, max_tokens: int) -> None:
-        self._tokens = encode_sentences(
-            tokenizer, [sentence for document in documents for sentence in document.sentences]
-        )
+        self._texts = [sentence for document in documents for sentence in document.sentences]
+        self._tokens = encode_sentences(tokenizer, self._texts)
         self.roles = torch.tensor([role for document in documents for role in document.roles])
         self.ids = SentenceIds(documents)
         # The number of sentences before and after each sentence in its judgment.
@@ -55,6 +54,10 @@ class Sentences(Dataset[tuple[Tensor, Tensor, Tensor]]):
             pieces.append(self._separator)
         tokens = torch.cat([piece.to(torch.int64) for piece in pieces])
         return tokens, torch.ones_like(tokens), self.roles[index]
+
+    def text(self, index: int) -> str:
+        """Return the sentence to classify."""
+        return self._texts[index]
 
     def length(self, index: int) -> int:
         """Return the number of tokens of a sample."""

@@ -47,6 +47,10 @@ class Vectors(Dataset[tuple[Tensor, Tensor]]):
     def __getitem__(self, index: int) -> tuple[Tensor, Tensor]:
         return self._parts[index]
 
+    def text(self, index: int) -> str:  # noqa: ARG002
+        """Return an empty text: the sentences are only known as vectors."""
+        return ""
+
     def length(self, index: int) -> int:
         """Return the number of sentences of a sample."""
         return len(self._parts[index][1])

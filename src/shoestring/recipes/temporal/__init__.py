@@ -194,6 +194,9 @@ class Temporal:
         """Return the position in the file of the last bar of a sample, which is also its identifier as an input."""
         return dataset.position(index)
 
+    def describe(self, dataset: Windows, index: int) -> dict[str, str]:
+        return dataset.describe(index)
+
     def notes(self) -> list[str]:
         """Return sentences about the data, its number of samples and skipped rows."""
         return list(self._data_notes)

@@ -111,7 +111,7 @@ class LabelledBars:
         ends_by_part = {part: last_bars(table, seq_len, horizon, *limits) for part, limits in moments_by_part.items()}
         if empty_parts := [part for part, ends in ends_by_part.items() if not len(ends)]:
             raise self._too_few_bars(empty_parts)
-        return {
+        parts = {
             part: Windows(
                 self._features,
                 torch.from_numpy(ends),
@@ -121,6 +121,14 @@ class LabelledBars:
             )
             for part, ends in ends_by_part.items()
         }
+        for windows in parts.values():
+            windows.describe_bar = self._describe_bar
+        return parts
+
+    def _describe_bar(self, row: int) -> dict[str, str]:
+        """Return the time and the symbol of a row of the table."""
+        bar = self._bars.iloc[int(self._table.row[row])]
+        return {"time": f"{bar['time']:%Y-%m-%d %H:%M:%S}", "symbol": str(bar["symbol"])}
 
     @cached_property
     def _features(self) -> torch.Tensor:

@@ -1,6 +1,6 @@
 """Samples as windows into one table: a sequence of bars and the class of the following price change."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import TypeAlias
 
 import numpy as np
@@ -21,6 +21,9 @@ Samples: TypeAlias = tuple[Tensor, ...]
 
 class Windows(Dataset[Batch]):
     """The samples of one part, gathered on access from one table of bars."""
+
+    describe_bar: Callable[[int], dict[str, str]] = staticmethod(lambda _: {})
+    """Returns the time and the symbol of a row of the table."""
 
     def __init__(
         self,
@@ -51,6 +54,10 @@ class Windows(Dataset[Batch]):
         """Return the position in the file of the last bar of a sample; its row in the table if there is no file."""
         end = int(self.ends[index])
         return end if self.positions is None else int(self.positions[end])
+
+    def describe(self, index: int) -> dict[str, str]:
+        """Return the time and the symbol of the last bar of a sample, and its class."""
+        return {**self.describe_bar(int(self.ends[index])), "class": CLASSES[int(self.labels[index])]}
 
     def __len__(self) -> int:
         return len(self.ends)

@@ -253,6 +253,9 @@ class VQA:
     def length(self, dataset: Dataset, index: int) -> int:
         return dataset.length(index)
 
+    def describe(self, dataset: Dataset, index: int) -> dict[str, str]:
+        return dataset.describe(index)
+
     def label(self, dataset: Dataset, index: int) -> str:
         return dataset.kind(index)
 

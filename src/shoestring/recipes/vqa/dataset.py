@@ -56,6 +56,11 @@ class Dataset:
         identifier = self._samples[index].id
         return index if identifier is None else identifier
 
+    def describe(self, index: int) -> dict[str, str]:
+        """Return the image, the question and the answer of a sample."""
+        sample = self._samples[index]
+        return {"image": sample.image, "question": sample.question, "answer": sample.answer}
+
     def kind(self, index: int) -> str:
         """Return the kind of the reasoning."""
         return self._samples[index].kind
