@@ -15,7 +15,17 @@ MODULES = sorted(PACKAGE.rglob("*.py"))
 
 
 def test_public_names():
-    assert shoestring.__all__ == ["__version__", "check", "compare", "estimate", "evaluate", "plan", "report", "train"]
+    assert shoestring.__all__ == [
+        "__version__",
+        "check",
+        "compare",
+        "estimate",
+        "evaluate",
+        "export",
+        "plan",
+        "report",
+        "train",
+    ]
     assert (PACKAGE / "py.typed").exists()
 
 

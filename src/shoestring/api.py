@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from shoestring.plan.estimate import Estimate
     from shoestring.plan.plan import Plan
     from shoestring.runs.evaluate import Evaluation
+    from shoestring.runs.export import Export
     from shoestring.session.outcome import Outcome
 
 
@@ -222,6 +223,30 @@ def evaluate(
 
     _require_limits(limit_seconds=limit_seconds)
     return evaluate(_path(directory), values, recipe=recipe, on=on, limit_seconds=limit_seconds)
+
+
+def export(
+    directory: str | Path,
+    *,
+    to: str,
+    out: str | Path | None = None,
+    overwrite: bool = False,
+    recipe: str | object | None = None,
+    **values: object,
+) -> Export:
+    """Write the model of a run or of a checkpoint to a folder that other libraries load, with a model card.
+
+    `directory` is as in `evaluate`. Every recipe can be exported `to` safetensors, and to the formats that it defines:
+    onnx, huggingface, adapter, merged. The folder is `export/FORMAT` in the run's directory, or `out`; with `overwrite`
+    it replaces an older export. Outputs are compared with the model's on the recipe's data; `values`, such as `data`,
+    replace the run's own options.
+
+    Raises UsageError for invalid usage, RunError if the outputs differ from the model's or the disk has no space, and
+    CheckpointError for weights that are damaged or belong to another model.
+    """
+    from shoestring.runs.export import export
+
+    return export(_path(directory), values, to=to, out=_path(out) if out else None, overwrite=overwrite, recipe=recipe)
 
 
 def report(run: str | Path) -> Path:

@@ -314,6 +314,53 @@ def evaluate(
     _answer(asdict(evaluated), as_json, lambda: screen(evaluated))
 
 
+@app.command(epilog=_examples("export runs/temporal --to onnx", "export runs/legal --to huggingface --out role-model"))
+def export(
+    directory: Annotated[
+        Path,
+        typer.Argument(
+            metavar="DIR",
+            help="A run, its best or light folder, or one of its checkpoints.",
+            autocompletion=completion.run_directory,
+        ),
+    ],
+    to: Annotated[
+        str,
+        typer.Option(
+            "--to",
+            metavar="FORMAT",
+            help="safetensors, or one of the recipe's formats: onnx, huggingface, adapter, merged.",
+        ),
+    ],
+    out: Annotated[
+        Path | None,
+        typer.Option("--out", metavar="FOLDER", help="The folder to write; by default export/FORMAT in the run."),
+    ] = None,
+    overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace an older export in the folder.")] = False,
+    recipe: Annotated[
+        str | None,
+        typer.Option(
+            "--recipe",
+            metavar="RECIPE",
+            help="The recipe, if its file has moved since the run.",
+            autocompletion=completion.recipe,
+        ),
+    ] = None,
+    set_: Set = None,
+    as_json: Json = False,
+) -> None:
+    """Write a run's model to a folder that other libraries load, with a model card.
+
+    The outputs of the export are compared with those of the model.
+    """
+    from shoestring.report.terminal.exported import screen
+
+    values = _values(api.export, set_)
+    with _progress(f"exporting {directory} to {to}"):
+        exported = api.export(directory, to=to, out=out, overwrite=overwrite, recipe=recipe, **values)
+    _answer(asdict(exported), as_json, lambda: screen(exported))
+
+
 @app.command(epilog=_examples("report runs/temporal", "report runs/legal"))
 def report(
     run: Annotated[

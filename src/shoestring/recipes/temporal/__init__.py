@@ -32,6 +32,7 @@ if TYPE_CHECKING:
     from torch import Tensor, nn
     from torch.optim import Optimizer
 
+    from shoestring.recipe.exports import OnnxGraph
     from shoestring.recipes.temporal.ensemble import Ensemble
     from shoestring.recipes.temporal.windows import Batch, Windows
 
@@ -187,6 +188,11 @@ class Temporal:
                 {"weights": dict(zip(MEMBERS, torch.cat(weights).mean(dim=0).tolist(), strict=True))} if weights else {}
             ),
         }
+
+    def onnx(self, model: nn.Module) -> OnnxGraph:
+        from shoestring.recipes.temporal.export import graph
+
+        return graph(model)
 
     def _cross_entropy(self, logits: Tensor, labels: Tensor, reduction: Literal["mean", "sum"]) -> Tensor:
         from torch.nn.functional import cross_entropy
