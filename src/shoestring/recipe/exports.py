@@ -39,8 +39,8 @@ class Format:
     """A format of a recipe's own."""
 
     write: Callable[[nn.Module, Path, Sequence[Any]], Exported]
-    """`write(model, folder, batches)` writes the model, in evaluation mode, to the empty folder. The batches are of the
-    recipe's data, with one, two and three samples, to compare the outputs on. It may change the model.
+    """`write(model, folder, samples)` writes the model, in evaluation mode, to the empty folder, and may change it.
+    `samples` are lists of one, two and three samples of the recipe's data, to compare the outputs on.
     """
     tensors: Callable[[nn.Module], Iterable[Tensor]] = _all_tensors
     """The tensors that will be written, to know the disk space before."""

@@ -4,6 +4,7 @@ import inspect
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
+from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -62,19 +63,15 @@ class _Opened:
     data: Mapping[str, Any]
     notes: tuple[str, ...]
 
-    def batches(self) -> list[Any]:
-        """Return batches of `BATCH_SIZES` samples, spread over the first part that the model was not trained on."""
-        from shoestring.data.batches import collate_function, fetch
+    def samples(self) -> list[list[Any]]:
+        """Return lists of `BATCH_SIZES` samples, spread over the first part that the model was not trained on."""
+        from shoestring.data.seeding import derive, seed_host
 
-        loaded = self.saved.loaded
         part = next(self.data[name] for name in ("validation", "test", "train") if len(self.data.get(name, ())))
         total = sum(BATCH_SIZES)
-        indices = [number * len(part) // total for number in range(total)]
-        collate = collate_function(loaded.recipe)
-        return [
-            fetch(part, collate, [indices.pop(0) for _ in range(size)], seed=loaded.seed, epoch=0)
-            for size in BATCH_SIZES
-        ]
+        indices = iter([number * len(part) // total for number in range(total)])
+        seed_host(derive(self.saved.loaded.seed, "export"))
+        return [[part[index] for index in islice(indices, size)] for size in BATCH_SIZES]
 
 
 def export(
@@ -126,8 +123,7 @@ def _formats(loaded: LoadedRecipe) -> dict[str, Format]:
     parts = loaded.parts
     formats = {SAFETENSORS: Format(write=partial(_write_safetensors, loaded)), **parts.exports}
     if parts.onnx:
-        make_graph = parts.onnx
-        formats[ONNX] = Format(write=lambda model, folder, batches: onnx.write(make_graph(model), folder, batches))
+        formats[ONNX] = Format(write=partial(_write_onnx, loaded))
     return formats
 
 
@@ -193,7 +189,7 @@ def _write(opened: _Opened, to: str, format_: Format, temporary: Path, folder: P
     """Write the files, compare their outputs with the model's, and add the card and the manifest."""
     saved, loaded = opened.saved, opened.saved.loaded
     parameters = sum(parameter.numel() for parameter in opened.model.parameters())
-    exported = format_.write(opened.model, temporary, opened.batches() if to != SAFETENSORS else [])
+    exported = format_.write(opened.model, temporary, opened.samples() if to != SAFETENSORS else [])
     difference = _largest_difference(to, exported)
     if to in WITH_PREPROCESSING:
         _copy_preprocessing(opened, temporary / "preprocessing")
@@ -234,7 +230,14 @@ def _write(opened: _Opened, to: str, format_: Format, temporary: Path, folder: P
     )
 
 
-def _write_safetensors(loaded: LoadedRecipe, model: "nn.Module", folder: Path, _batches: Sequence[Any]) -> Exported:
+def _write_onnx(loaded: LoadedRecipe, model: "nn.Module", folder: Path, samples: Sequence[Sequence[Any]]) -> Exported:
+    from shoestring.data.batches import collate_function
+
+    assert loaded.parts.onnx
+    return onnx.write(loaded.parts.onnx(model), folder, list(map(collate_function(loaded.recipe), samples)))
+
+
+def _write_safetensors(loaded: LoadedRecipe, model: "nn.Module", folder: Path, _samples: Sequence[Any]) -> Exported:
     """Write all weights, or the adapter alone, as the run stores weights to use; every byte is read back."""
     from shoestring.checkpoint.light import save_light
 

@@ -7,7 +7,7 @@ Needs `pip install 'shoestring[chart]'`.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from torch import Tensor, nn
     from torch.optim import Optimizer
 
+    from shoestring.recipe.exports import Exported, Format
     from shoestring.recipes.chart.data import Charts
     from shoestring.recipes.chart.policy import Batch, Policy
     from shoestring.recipes.chart.rewards import Reward
@@ -193,3 +194,35 @@ class Chart:
 
         processor = training.reader(self.options, self._whole or charts)
         return training.evaluate(model, processor, charts, completion_len=self.options.completion_len, polled=polled)
+
+    @property
+    def exports(self) -> dict[str, Format]:
+        """Merged weights have the dtype of the frozen ones, which 4-bit weights are not to be."""
+        from shoestring.recipe.exports import Format
+
+        adapter = Format(write=self._writer("write_adapter"), tensors=self._adapter_tensors)
+        if self.options.quantization != "none":
+            return {"adapter": adapter}
+        merged, both = (Format(write=self._writer(name)) for name in ("write_merged", "write_both"))
+        return {"huggingface": both, "adapter": adapter, "merged": merged}
+
+    def _writer(self, name: str) -> Callable[[Any, Path, Sequence[Any]], Exported]:
+        """Return the function of `export.py` with this policy's processor."""
+
+        def write(model: Any, folder: Path, samples: Sequence[Any]) -> Exported:
+            from shoestring.recipes.chart import export, training
+
+            assert self._whole is not None
+            processor = training.reader(self.options, self._whole)
+            exported: Exported = getattr(export, name)(
+                model, folder, samples, options=self.options, processor=processor
+            )
+            return exported
+
+        return write
+
+    def _adapter_tensors(self, model: nn.Module) -> Iterable[Tensor]:
+        """Return what is written of an adapter: its tensors, and a base with random weights, which nobody has."""
+        from shoestring.recipes.chart.export import adapter_tensors
+
+        return adapter_tensors(model) if self.options.weights_from else model.state_dict().values()

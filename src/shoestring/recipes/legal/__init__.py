@@ -314,7 +314,7 @@ class Legal:
         frequencies = self._frequencies or [1] * len(self._roles)
         return [sum(frequencies) / (len(frequencies) * max(1, count)) for count in frequencies]
 
-    def _write_classifier(self, model: Any, folder: Path, batches: Sequence[Any]) -> Exported:
+    def _write_classifier(self, model: Any, folder: Path, samples: Sequence[Any]) -> Exported:
         from shoestring.recipes.legal.export import write_classifier
         from shoestring.recipes.legal.tokens import PretrainedTokenizer
 
@@ -322,7 +322,7 @@ class Legal:
         return write_classifier(
             model,
             folder,
-            batches,
+            [self.collate(part) for part in samples],
             roles=self._roles,
             tokenizer=tokenizer.library_tokenizer if isinstance(tokenizer, PretrainedTokenizer) else None,
             max_tokens=self._max_tokens,

@@ -11,6 +11,7 @@ from torch import Tensor, nn
 
 from shoestring.data.padding import pad_batch
 from shoestring.recipe.exports import Exported, OnnxGraph
+from shoestring.recipes.huggingface.saving import quiet
 
 if TYPE_CHECKING:
     from shoestring.recipes.legal.classifier import RoleClassifier
@@ -89,13 +90,15 @@ def write_classifier(
     with torch.device("meta"):
         exported: Any = BertForSequenceClassification(config)
     exported.load_state_dict(state, strict=False, assign=True)
-    exported.save_pretrained(folder)
+    with quiet():
+        exported.save_pretrained(folder)
     if tokenizer is not None:
         # The network was trained without types of tokens, and on texts whose context is truncated at its beginning.
         tokenizer.model_input_names = ["input_ids", "attention_mask"]
         tokenizer.truncation_side, tokenizer.model_max_length = "left", max_tokens
         tokenizer.save_pretrained(folder)
-    loaded: Any = AutoModelForSequenceClassification.from_pretrained(folder, local_files_only=True).eval()
+    with quiet():
+        loaded: Any = AutoModelForSequenceClassification.from_pretrained(folder, local_files_only=True).eval()
     hashed = (
         "There is no tokenizer file: the ids of words are their CRC-32, reduced to the size of the vocabulary, which no "
         "tokenizer of transformers can express. The code above tokenizes in the same way."

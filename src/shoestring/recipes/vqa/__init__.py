@@ -7,7 +7,7 @@ reasoning. Their weights in the loss change in stages over the run. Needs `pip i
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from torch import Tensor, nn
     from torch.optim import Optimizer
 
+    from shoestring.recipe.exports import Exported, Format
     from shoestring.recipes.vqa.dataset import Dataset
     from shoestring.recipes.vqa.parts import Source
     from shoestring.recipes.vqa.student import Batch, Student
@@ -244,6 +245,27 @@ class VQA:
             texts += [tokenizer.decode(text) for text in tokens]
             samples += batch.samples
         return {"loss": sum(map(float, losses)) / len(samples), **compute_scores(texts, samples)}
+
+    @property
+    def exports(self) -> dict[str, Format]:
+        from shoestring.recipe.exports import Format
+
+        return {"huggingface": Format(write=self._write_parts)}
+
+    def _write_parts(self, model: Student, folder: Path, samples: Sequence[Any]) -> Exported:
+        from shoestring.recipes.vqa.export import write_parts
+        from shoestring.recipes.vqa.parts import FUSION_DROPOUT
+
+        options = self.options
+        return write_parts(
+            model,
+            folder,
+            [self.collate(part) for part in samples],
+            source=self._source,
+            lengths=self._lengths,
+            beams=options.beams,
+            dropout=FUSION_DROPOUT[options.size],
+        )
 
     @property
     def _source(self) -> Source:
