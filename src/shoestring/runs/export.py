@@ -265,8 +265,8 @@ def _largest_difference(to: str, exported: Exported) -> float:
         difference, scale = float((expected - actual).abs().max()), float(expected.abs().max())
         if not difference <= exported.tolerance * scale:  # also if one is not a number
             raise RunError(
-                f"the export to {to} differs from the model by {difference:.3g}, where the largest output is {scale:.3g}"
-                f"; at most {exported.tolerance:.1g} of it is accepted",
+                f"the export to {to} differs from the model by {difference:.3g}, where the largest output is "
+                f"{scale:.3g}; at most {exported.tolerance:.1g} of that is accepted",
                 hint="nothing was written; export to safetensors instead",
             )
         largest = max(largest, difference)

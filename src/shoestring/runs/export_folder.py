@@ -64,7 +64,7 @@ def require_space(folder: Path, parts: Mapping[str, int]) -> None:
 
 @contextmanager
 def writing(folder: Path, *, overwrite: bool) -> Iterator[Path]:
-    """Return an empty folder to write to, which becomes `folder` by `complete` at the end; after an error it is removed.
+    """Return an empty folder to write to, which becomes `folder` at the end of the context. After an error it is gone.
 
     Raises UsageError as `require_replaceable` does, and an error with a hint if the disk refuses.
     """
@@ -111,7 +111,7 @@ def _hidden(folder: Path, state: str) -> Path:
 
 
 def _remove_leftovers(folder: Path) -> None:
-    """Remove what killed processes have left of exports to `folder`, or move the folder back that they were replacing."""
+    """Remove what killed processes have left of exports to `folder`, or move back the folder that they replaced."""
     pattern = re.compile(rf"\.{re.escape(folder.name)}\.(?P<state>writing|replaced)-(?P<pid>[0-9]+)")
     for path in sorted(folder.parent.iterdir()):
         match = pattern.fullmatch(path.name)

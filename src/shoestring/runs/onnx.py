@@ -100,7 +100,14 @@ def _takes_a_list(graph: OnnxGraph) -> bool:
 
 
 def _name_axes(model: Any, graph: OnnxGraph) -> None:
-    """Name the dimensions that may vary, for which the exporter writes expressions or the size of the example."""
+    """Name the dimensions that may vary, for which the exporter writes expressions or the size of the example.
+
+    onnxruntime infers the shapes between inputs and outputs by itself.
+    """
+    for node in model.graph:
+        for value in node.outputs:
+            if not value.is_graph_output():
+                value.shape = None
     for values, named in ((model.graph.inputs, graph.inputs), (model.graph.outputs, graph.outputs)):
         for value, axes in zip(values, named.values(), strict=True):
             sizes = list(value.shape)

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import torch
 from torch import Tensor
 
 from shoestring.recipe.exports import Exported
@@ -173,6 +172,6 @@ def _usage(processor: Any, place: str, imports: str, model: str) -> str:
 def _notes(processor: Any) -> list[str]:
     pixels = processor.image_processor.size["longest_edge"]
     return [
-        f"Images are resized to {pixels:,} pixels. The prompt is the system message of the code above and the question; "
-        "the answer is between `<answer>` and `</answer>`.",
+        f"Images are resized to {pixels:,} pixels. The prompt is the system message of the code above and the "
+        "question; the answer is between `<answer>` and `</answer>`.",
     ]

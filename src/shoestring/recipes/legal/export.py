@@ -18,8 +18,8 @@ if TYPE_CHECKING:
     from shoestring.recipes.legal.hierarchical import HierarchicalBiLSTM
 
 _CLASSIFIER_NOTES = [
-    "A text is the token of the beginning, then each sentence of the context followed by the separator: with "
-    "the context `previous`, the sentence before and the sentence to classify. A sentence that does not exist is empty. "
+    "A text is the token of the beginning, then each sentence of the context followed by the separator: with the "
+    "context `previous`, the sentence before and the sentence to classify. A sentence that does not exist is empty.",
     "The tokens have no types (`token_type_ids` are 0).",
 ]
 
@@ -100,8 +100,8 @@ def write_classifier(
     with quiet():
         loaded: Any = AutoModelForSequenceClassification.from_pretrained(folder, local_files_only=True).eval()
     hashed = (
-        "There is no tokenizer file: the ids of words are their CRC-32, reduced to the size of the vocabulary, which no "
-        "tokenizer of transformers can express. The code above tokenizes in the same way."
+        "There is no tokenizer file: the ids of words are their CRC-32, reduced to the size of the vocabulary, which "
+        "no tokenizer of transformers can express. The code above tokenizes in the same way."
     )
     return Exported(
         compared=[
@@ -169,8 +169,8 @@ def emission_graph(model: HierarchicalBiLSTM, roles: Sequence[str], *, has_words
         notes=[
             *notes,
             "`emissions` (judgments, sentences, roles) float32 are the scores of each sentence, 0 for padding.",
-            "The roles of a judgment are the sequence r with the largest sum of first[r_1], last[r_n], the emissions of "
-            "its sentences and transitions[r_i][r_i+1] (Viterbi); `crf` in `graph.json` has these scores.",
+            "The roles of a judgment are the sequence r with the largest sum of first[r_1], last[r_n], the emissions "
+            "of its sentences and transitions[r_i][r_i+1] (Viterbi); `crf` in `graph.json` has these scores.",
         ],
     )
 

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from torch import Tensor
-from transformers import AutoModel, AutoModelForSeq2SeqLM, PreTrainedTokenizerFast
+from transformers import AutoModel, AutoModelForSeq2SeqLM, BlipVisionModel, PreTrainedTokenizerFast
 
 from shoestring.checkpoint.files import json_text, write_file, write_text
 from shoestring.checkpoint.mapped import MappedFile
@@ -29,10 +29,10 @@ import torch
 from PIL import Image
 from safetensors.torch import load_file
 from torch.nn import Linear, ReLU, Sequential
-from transformers import AutoImageProcessor, AutoModel, AutoModelForSeq2SeqLM, AutoTokenizer
+from transformers import AutoImageProcessor, AutoModel, AutoModelForSeq2SeqLM, AutoTokenizer, BlipVisionModel
 from transformers.modeling_outputs import BaseModelOutput
 
-images, vision = AutoImageProcessor.from_pretrained("vision"), AutoModel.from_pretrained("vision").eval()
+images, vision = AutoImageProcessor.from_pretrained("vision"), BlipVisionModel.from_pretrained("vision").eval()
 words, reader = AutoTokenizer.from_pretrained("text"), AutoModel.from_pretrained("text").eval()
 texts, writer = AutoTokenizer.from_pretrained("writer"), AutoModelForSeq2SeqLM.from_pretrained("writer").eval()
 fusion = Sequential(Linear({features}, {features}), ReLU(), Linear({features}, {width}), ReLU())
@@ -172,7 +172,7 @@ def _load(folder: Path, dropout: tuple[float, float]) -> Student:
     auto_model: Any = AutoModel
     auto_writer: Any = AutoModelForSeq2SeqLM
     student = Student(
-        vision=auto_model.from_pretrained(folder / "vision", local_files_only=True),
+        vision=BlipVisionModel.from_pretrained(folder / "vision", local_files_only=True),
         text=auto_model.from_pretrained(folder / "text", local_files_only=True),
         writer=auto_writer.from_pretrained(folder / "writer", local_files_only=True),
         dropout=dropout,
