@@ -15,17 +15,8 @@ MODULES = sorted(PACKAGE.rglob("*.py"))
 
 
 def test_public_names():
-    assert shoestring.__all__ == [
-        "__version__",
-        "check",
-        "compare",
-        "estimate",
-        "evaluate",
-        "export",
-        "plan",
-        "report",
-        "train",
-    ]
+    verbs = "check compare estimate evaluate export load plan plan_inference predict report train"
+    assert shoestring.__all__ == ["__version__", *verbs.split()]
     assert (PACKAGE / "py.typed").exists()
 
 

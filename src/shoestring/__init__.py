@@ -11,7 +11,32 @@ import shoestring.estimate
 import shoestring.plan
 import shoestring.report
 import shoestring.train  # noqa: F401
-from shoestring.api import check, compare, estimate, evaluate, export, plan, report, train
+from shoestring.api import (
+    check,
+    compare,
+    estimate,
+    evaluate,
+    export,
+    load,
+    plan,
+    plan_inference,
+    predict,
+    report,
+    train,
+)
 from shoestring.version import __version__
 
-__all__ = ["__version__", "check", "compare", "estimate", "evaluate", "export", "plan", "report", "train"]
+__all__ = [
+    "__version__",
+    "check",
+    "compare",
+    "estimate",
+    "evaluate",
+    "export",
+    "load",
+    "plan",
+    "plan_inference",
+    "predict",
+    "report",
+    "train",
+]

@@ -17,9 +17,12 @@ if TYPE_CHECKING:
     from shoestring.hardware.catalog import Target
     from shoestring.plan.comparison import Comparison
     from shoestring.plan.estimate import Estimate
+    from shoestring.plan.inference import InferencePlan
     from shoestring.plan.plan import Plan
     from shoestring.runs.evaluate import Evaluation
     from shoestring.runs.export import Export
+    from shoestring.runs.loaded import LoadedModel
+    from shoestring.runs.predict import Predictions
     from shoestring.session.outcome import Outcome
 
 
@@ -84,6 +87,19 @@ def plan(
         **values,
     ).plans
     return plans[0]
+
+
+def plan_inference(recipe: str | object, on: str = "local", **values: object) -> InferencePlan:
+    """Choose the number of inputs that a trained model predicts at once, and predict memory and speed, without a GPU.
+
+    Options and settings in `values` are fixed. The errors are those of `estimate`.
+    """
+    from shoestring.hardware.targets import find
+    from shoestring.plan.inference import plan_inference
+    from shoestring.recipe.finding import choose
+
+    loaded, settings = choose(recipe, values)
+    return plan_inference(loaded, find(on), settings)
 
 
 def compare(
@@ -209,20 +225,75 @@ def evaluate(
     recipe: str | object | None = None,
     on: str = "local",
     limit_seconds: float | None = None,
+    whole: bool = False,
+    out: str | Path | None = None,
     **values: object,
 ) -> Evaluation:
-    """Compute the metrics of the weights of a run or of a checkpoint, without an optimizer in memory.
+    """Compute the metrics of saved weights, without an optimizer in memory.
 
     `directory` is a run (its best weights, else its last ones, else those of its newest checkpoint), its `best` or
-    `light` folder, or one of its checkpoints. `values`, such as `data`, replace the run's own options; `recipe` is only
-    needed if the run's own recipe is not found any more. Nothing is written.
+    `light` folder, or one of its checkpoints. With `recipe` it may also be weights without a run; with a run, `recipe`
+    is only needed if the run's own recipe is not found any more. `values`, such as `data`, replace the run's own
+    options. With `whole`, all data are one part. The file `out` (.jsonl or .csv) gets a row for each sample. The run is
+    not changed.
 
     Raises UsageError for invalid usage, CheckpointError for weights that are damaged or belong to another model.
     """
     from shoestring.runs.evaluate import evaluate
 
     _require_limits(limit_seconds=limit_seconds)
-    return evaluate(_path(directory), values, recipe=recipe, on=on, limit_seconds=limit_seconds)
+    return evaluate(
+        _path(directory),
+        values,
+        recipe=recipe,
+        on=on,
+        limit_seconds=limit_seconds,
+        whole=whole,
+        out=_path(out) if out else None,
+    )
+
+
+def predict(
+    directory: str | Path,
+    *,
+    recipe: str | object | None = None,
+    on: str = "local",
+    limit_seconds: float | None = None,
+    out: str | Path | None = None,
+    **values: object,
+) -> Predictions:
+    """Predict for the inputs in the option `data`, which need no targets, and write a row for each.
+
+    `directory` and `recipe` are those of `evaluate`. `out` is a file (.jsonl or .csv), or a folder, which also gets the
+    files of a recipe's predictions; by default JSON lines on standard output. A file or folder that is not complete is
+    completed by the same call.
+
+    Raises UsageError for invalid usage, CheckpointError for weights that are damaged or belong to another model. An
+    input that cannot be used is a row with `error`.
+    """
+    from shoestring.runs.predict import predict
+
+    _require_limits(limit_seconds=limit_seconds)
+    return predict(
+        _path(directory),
+        values,
+        recipe=recipe,
+        on=on,
+        limit_seconds=limit_seconds,
+        out=_path(out) if out else None,
+    )
+
+
+def load(
+    directory: str | Path, *, recipe: str | object | None = None, on: str = "local", **values: object
+) -> LoadedModel:
+    """Load a trained model: its `model` is the module, its `predict(inputs)` returns a row for each input.
+
+    The arguments and the errors are those of `predict`.
+    """
+    from shoestring.runs.loaded import load
+
+    return load(_path(directory), values, recipe=recipe, on=on)
 
 
 def export(

@@ -13,6 +13,7 @@ import sys
 import traceback
 from collections.abc import Callable
 from dataclasses import asdict
+from enum import StrEnum
 from functools import partial
 from pathlib import Path
 from typing import Annotated, Any, TypeVar
@@ -25,6 +26,14 @@ from shoestring.system_errors import explain
 from shoestring.units import parse_bytes, parse_seconds
 
 T = TypeVar("T")
+
+
+class Purpose(StrEnum):
+    """What a plan is for."""
+
+    TRAIN = "train"
+    PREDICT = "predict"
+
 
 app = typer.Typer(
     no_args_is_help=True,
@@ -123,7 +132,8 @@ def estimate(recipe: Recipe, on: On = "local", set_: Set = None, as_json: Json =
 
 @app.command(
     epilog=_examples(
-        "plan legal --on kaggle-t4 --set epochs=5", "plan path/to/file.py --on kaggle-t4 --on a100-80 --limit 9h"
+        "plan legal --on kaggle-t4 --set epochs=5",
+        "plan path/to/file.py --on kaggle-t4 --on a100-80 --limit 9h",
     )
 )
 def plan(
@@ -158,6 +168,9 @@ def plan(
     full: Annotated[
         bool, typer.Option("--full", help="Print everything: reasons, alternatives, proposals, phases.")
     ] = False,
+    purpose: Annotated[
+        Purpose, typer.Option("--for", help="What to plan: training, or predictions with a trained model.")
+    ] = Purpose.TRAIN,
     set_: Set = None,
     as_json: Json = False,
 ) -> None:
@@ -167,6 +180,9 @@ def plan(
     from shoestring.report.terminal.plan import summary
 
     names = on or ["local"]
+    if purpose is Purpose.PREDICT:
+        _plan_inference(recipe, names, set_, as_json)
+        return
     limit_seconds, disk_bytes = _parsed("--limit", limit, parse_seconds), _parsed("--disk", disk, parse_bytes)
     with _progress(f"planning {recipe} for {', '.join(names)}"):
         comparison = api.compare(
@@ -183,6 +199,18 @@ def plan(
     else:
         plan = comparison.plans[0]
         _answer(plan.json(), as_json, lambda: plan_screen(plan) if full else summary(plan))
+
+
+def _plan_inference(recipe: str, names: list[str], set_: list[str] | None, as_json: bool) -> None:
+    from rich.console import Group
+
+    from shoestring.report.terminal.inference import screen
+
+    with _progress(f"planning predictions of {recipe} for {', '.join(names)}"):
+        values = _values(api.plan_inference, set_)
+        plans = [api.plan_inference(recipe, name, **values) for name in names]
+    facts = [plan.json() for plan in plans]
+    _answer(facts if len(plans) > 1 else facts[0], as_json, lambda: Group(*map(screen, plans)))
 
 
 @app.command(epilog=_examples("check", "check temporal --on kaggle-t4 --set size=tiny"))
@@ -279,51 +307,65 @@ def _print_outcome(outcome: Any, recipe: str, run: Path, as_json: bool) -> None:
         )
 
 
-@app.command(epilog=_examples("evaluate runs/temporal", "evaluate runs/legal/best --set data=judgments/ --json"))
+Saved = Annotated[
+    Path,
+    typer.Argument(
+        metavar="DIR",
+        help="A run, its best or light folder, or one of its checkpoints; with --recipe also other weights.",
+        autocompletion=completion.run_directory,
+    ),
+]
+OnHere = Annotated[str, typer.Option("--on", metavar="TARGET", help="local, or cpu to leave out the GPU.")]
+RecipeOfRun = Annotated[
+    str | None,
+    typer.Option(
+        "--recipe",
+        metavar="RECIPE",
+        help="The recipe, if its file has moved since the run or if the weights belong to no run.",
+        autocompletion=completion.recipe,
+    ),
+]
+
+
+@app.command(
+    epilog=_examples(
+        "evaluate runs/legal/best --set data=judgments/ --whole --out rows.csv",
+        "evaluate CR_net.pth --recipe cloud --set data=tiles/",
+    )
+)
 def evaluate(
-    directory: Annotated[
-        Path,
-        typer.Argument(
-            metavar="DIR",
-            help="A run, its best or light folder, or one of its checkpoints.",
-            autocompletion=completion.run_directory,
-        ),
-    ],
-    on: Annotated[str, typer.Option("--on", metavar="TARGET", help="local, or cpu to leave out the GPU.")] = "local",
-    recipe: Annotated[
-        str | None,
-        typer.Option(
-            "--recipe",
-            metavar="RECIPE",
-            help="The recipe, if its file has moved since the run.",
-            autocompletion=completion.recipe,
-        ),
-    ] = None,
+    directory: Saved,
+    on: OnHere = "local",
+    recipe: RecipeOfRun = None,
     limit: Annotated[
         str | None, typer.Option(metavar="DURATION", help="Give up after this time, e.g. 90s, 20m or 1.5h.")
+    ] = None,
+    whole: Annotated[bool, typer.Option("--whole", help="Evaluate on all data as one part.")] = False,
+    out: Annotated[
+        Path | None,
+        typer.Option(metavar="FILE", help="Write target and prediction of each sample, as .jsonl or .csv."),
     ] = None,
     set_: Set = None,
     as_json: Json = False,
 ) -> None:
-    """Compute the metrics of a run's weights on its data or on other data. Nothing is written."""
+    """Compute the metrics of saved weights on the run's data or on other data. The run is not changed."""
     from shoestring.report.terminal.evaluated import screen
 
-    limit_seconds = _parsed("--limit", limit, parse_seconds)
-    values = _values(api.evaluate, set_)
-    evaluated = api.evaluate(directory, recipe=recipe, on=on, limit_seconds=limit_seconds, **values)
+    evaluated = api.evaluate(
+        directory,
+        recipe=recipe,
+        on=on,
+        limit_seconds=_parsed("--limit", limit, parse_seconds),
+        whole=whole,
+        out=out,
+        **_values(api.evaluate, set_),
+    )
     _answer(asdict(evaluated), as_json, lambda: screen(evaluated))
 
 
 @app.command(epilog=_examples("export runs/temporal --to onnx", "export runs/legal --to huggingface --out role-model"))
 def export(
-    directory: Annotated[
-        Path,
-        typer.Argument(
-            metavar="DIR",
-            help="A run, its best or light folder, or one of its checkpoints.",
-            autocompletion=completion.run_directory,
-        ),
-    ],
+    directory: Saved,
     to: Annotated[
         str,
         typer.Option(
@@ -337,15 +379,7 @@ def export(
         typer.Option("--out", metavar="FOLDER", help="The folder to write; by default export/FORMAT in the run."),
     ] = None,
     overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace an older export in the folder.")] = False,
-    recipe: Annotated[
-        str | None,
-        typer.Option(
-            "--recipe",
-            metavar="RECIPE",
-            help="The recipe, if its file has moved since the run.",
-            autocompletion=completion.recipe,
-        ),
-    ] = None,
+    recipe: RecipeOfRun = None,
     set_: Set = None,
     as_json: Json = False,
 ) -> None:
@@ -359,6 +393,53 @@ def export(
     with _progress(f"exporting {directory} to {to}"):
         exported = api.export(directory, to=to, out=out, overwrite=overwrite, recipe=recipe, **values)
     _answer(asdict(exported), as_json, lambda: screen(exported))
+
+
+@app.command(
+    epilog=_examples(
+        "predict runs/legal --set data=judgment.txt",
+        "predict runs/cloud/best --set data=tiles/ --out clear/",
+    )
+)
+def predict(
+    directory: Saved,
+    on: OnHere = "local",
+    recipe: RecipeOfRun = None,
+    limit: Annotated[
+        str | None, typer.Option(metavar="DURATION", help="Pause after this time, e.g. 90s, 20m or 1.5h.")
+    ] = None,
+    out: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="PATH",
+            help="Write the rows to a .jsonl or .csv file, or with the recipe's files to a folder; repeat the command "
+            "to complete it. By default JSON lines are printed.",
+        ),
+    ] = None,
+    set_: Set = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print the outcome as JSON; needs --out.")] = False,
+) -> None:
+    """Predict for new inputs, without targets: a row for each, in their order. Set data to their file or folder.
+
+    The status is 1 if an input cannot be used; all others are predicted.
+    """
+    from shoestring.report.terminal.predictions import messages
+
+    if as_json and out is None:
+        raise UsageError("--json prints the outcome, and without --out the rows are printed", hint="add --out PATH")
+    predictions = api.predict(
+        directory,
+        recipe=recipe,
+        on=on,
+        limit_seconds=_parsed("--limit", limit, parse_seconds),
+        out=out,
+        **_values(api.predict, set_),
+    )
+    streams.write_messages(*messages(predictions))
+    if as_json:
+        _answer(asdict(predictions), as_json, lambda: None)
+    if predictions.errors and predictions.status == "finished":
+        raise typer.Exit(1)
 
 
 @app.command(epilog=_examples("report runs/temporal", "report runs/legal"))

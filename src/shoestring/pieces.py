@@ -6,6 +6,7 @@ update, mixed_precision      one update in fp32, fp16 or bf16
 Recovering                   repeats an update with smaller microbatches on out-of-memory
 session                      stops before a time limit and on signals
 Store                        atomic, verified checkpoints
+Input, Rows                  new inputs of a recipe's `inputs`, and values of several rows
 seed_all, deterministic      reproducible bits: random numbers by position in the run, deterministic kernels
 
 Each can be used alone. Importing this module imports torch.
@@ -23,12 +24,19 @@ from shoestring.engine.determinism import deterministic
 from shoestring.engine.precision import mixed_precision
 from shoestring.engine.recovery import Recovering
 from shoestring.engine.update import update as engine_update
+from shoestring.recipe.exports import Exported, Format, OnnxGraph
+from shoestring.recipe.inputs import Input, Rows
 from shoestring.renamed import accepts_old_arguments, attributes_of
 from shoestring.session.stop import session
 
 __all__ = [
     "DataOrder",
+    "Exported",
+    "Format",
+    "Input",
+    "OnnxGraph",
     "Recovering",
+    "Rows",
     "Shards",
     "Store",
     "arithmetic",  # noqa: F822  the old name of mixed_precision

@@ -8,6 +8,7 @@ from shoestring.estimate.memory import Breakdown
 from shoestring.plan.comparison import Comparison
 from shoestring.plan.costs import PlannedTime
 from shoestring.plan.estimate import Estimate
+from shoestring.plan.inference import InferencePlan
 from shoestring.plan.limits import Limit
 from shoestring.plan.plan import Plan
 from shoestring.plan.proposals import Proposal
@@ -56,6 +57,22 @@ def render_estimate(estimate: Estimate) -> Markup:
         estimate.facts.parameters_total,
         "fits" if estimate.memory.fits else "does not fit",
         {"settings": _settings(estimate.settings), "memory": _memory(estimate.memory)},
+    )
+
+
+@display.html.register
+def render_inference(plan: InferencePlan) -> Markup:
+    """Render the batch, the memory and the speed of predictions."""
+    rate = plan.inputs_per_second
+    return _box(
+        f"{plan.recipe} on {plan.target.name}, predictions",
+        plan.facts.parameters_total,
+        plan.verdict,
+        {
+            "settings": _settings(plan.settings),
+            "memory": _memory(plan.memory),
+            "speed": "" if rate is None else f"{rate:,.3g} inputs a second",
+        },
     )
 
 

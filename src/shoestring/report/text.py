@@ -7,8 +7,9 @@ from rich.console import RenderableType
 from shoestring import display
 from shoestring.plan.comparison import Comparison
 from shoestring.plan.estimate import Estimate
+from shoestring.plan.inference import InferencePlan
 from shoestring.plan.plan import Plan
-from shoestring.report.terminal import comparison, estimate, plan
+from shoestring.report.terminal import comparison, estimate, inference, plan
 from shoestring.report.terminal.console import SafeConsole
 
 WIDTH = 100
@@ -23,6 +24,11 @@ def _plan(answer: Plan) -> str:
 @display.text.register
 def _estimate(answer: Estimate) -> str:
     return _plain(estimate.screen(answer))
+
+
+@display.text.register
+def _inference(answer: InferencePlan) -> str:
+    return _plain(inference.screen(answer))
 
 
 @display.text.register

@@ -14,10 +14,11 @@ from shoestring.errors import RunError, ShoestringError, UsageError
 from shoestring.failures import exits_as_errors
 from shoestring.reading import read_blocks
 from shoestring.recipe.exports import Exported, Format
-from shoestring.recipe.options import LoadedRecipe
+from shoestring.recipe.options import LoadedRecipe, option_fields, own_fields
 from shoestring.runs import export_folder, model_card, onnx
 from shoestring.runs.provenance import describe_origin, read_metrics
 from shoestring.runs.saved_model import SavedModel, open_saved
+from shoestring.units import MIB
 from shoestring.version import __version__
 
 if TYPE_CHECKING:
@@ -26,6 +27,8 @@ if TYPE_CHECKING:
 BATCH_SIZES = (1, 2, 3)
 """The numbers of samples on which an export is compared with the model: a graph may be wrong for all but one size."""
 SAFETENSORS, ONNX = "safetensors", "onnx"
+SMALL_BYTES, LARGE_BYTES = MIB, 64 * MIB
+"""Bounds for what is written besides weights: a card and configurations; a graph (cloud's has 30 MB) or a tokenizer."""
 WITH_PREPROCESSING = (SAFETENSORS, ONNX)
 """The formats that are the model alone; those of a recipe have its tokenizers and processors in their own form."""
 
@@ -113,8 +116,12 @@ def export(
             notes=(*saved.notes, *notes, *weights_notes, *data_notes, *saved.loaded.parts.notes()),
         )
         format_ = formats[to]
-        sizes = {"the weights": _tensor_bytes(format_, opened.model), "other files": onnx.GRAPH_BYTES}
-        export_folder.require_space(folder, {**sizes, "the preprocessing": _preprocessing_bytes(saved)})
+        sizes = {
+            "the weights": _tensor_bytes(format_, opened.model),
+            "the preprocessing": _preprocessing_bytes(saved),
+            "other files": SMALL_BYTES if to == SAFETENSORS else LARGE_BYTES,
+        }
+        export_folder.require_space(folder, sizes)
         with export_folder.writing(folder, overwrite=overwrite) as temporary, explaining_out_of_memory("exporting"):
             return _write(opened, to, format_, temporary, folder)
 
@@ -202,7 +209,7 @@ def _write(opened: _Opened, to: str, format_: Format, temporary: Path, folder: P
         max_difference=difference if exported.compared else None,
         samples={part: len(dataset) for part, dataset in opened.data.items()},
         metrics=read_metrics(saved.weights, opened.update),
-        options=config.as_json(loaded.options),
+        options=_important_options(loaded),
         settings={name: value for name, value in saved.settings.json().items() if value is not None},
         limits=[*opened.notes, "The weights were trained by this run alone; nobody else has verified them."],
         interface=exported.notes,
@@ -228,6 +235,16 @@ def _write(opened: _Opened, to: str, format_: Format, temporary: Path, folder: P
         update=opened.update,
         notes=opened.notes,
     )
+
+
+def _important_options(loaded: LoadedRecipe) -> dict[str, Any]:
+    """Return the recipe's own options that have a value, and those of every recipe that differ from their default."""
+    own = own_fields(loaded)
+    return {
+        name: value
+        for name, value in config.as_json(loaded.options).items()
+        if value is not None and (name in own or value != option_fields(loaded)[name].default)
+    }
 
 
 def _write_onnx(loaded: LoadedRecipe, model: "nn.Module", folder: Path, samples: Sequence[Sequence[Any]]) -> Exported:

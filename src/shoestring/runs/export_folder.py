@@ -32,6 +32,7 @@ from shoestring.system_errors import explaining
 from shoestring.units import bytes_text
 
 MANIFEST = "export.json"
+_HIDDEN = re.compile(r"\.(?P<name>.+)\.(?P<state>writing|replaced)-(?P<pid>[0-9]{1,9})")
 
 
 def require_replaceable(folder: Path, *, overwrite: bool) -> None:
@@ -111,16 +112,16 @@ def _hidden(folder: Path, state: str) -> Path:
 
 
 def _remove_leftovers(folder: Path) -> None:
-    """Remove what killed processes have left of exports to `folder`, or move back the folder that they replaced."""
-    pattern = re.compile(rf"\.{re.escape(folder.name)}\.(?P<state>writing|replaced)-(?P<pid>[0-9]+)")
+    """Remove what killed processes have left of exports beside `folder`, or move back what they were replacing."""
     for path in sorted(folder.parent.iterdir()):
-        match = pattern.fullmatch(path.name)
+        match = _HIDDEN.fullmatch(path.name)
         if not match or path.is_symlink() or not path.is_dir():
             continue
         if int(match["pid"]) != os.getpid() and psutil.pid_exists(int(match["pid"])):
             continue
-        if match["state"] == "replaced" and not os.path.lexists(folder):
-            path.rename(folder)
+        final = path.with_name(match["name"])
+        if match["state"] == "replaced" and not os.path.lexists(final):
+            path.rename(final)
         else:
             remove(path)
 

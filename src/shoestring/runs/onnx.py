@@ -17,9 +17,6 @@ if TYPE_CHECKING:
     from torch import Tensor
 
 MODEL, FACTS = "model.onnx", "graph.json"
-GRAPH_BYTES = 64 * 2**20
-"""A bound for the graph besides its weights: the largest of the recipes has 30 MB."""
-
 _USAGE = """\
 import numpy
 import onnxruntime

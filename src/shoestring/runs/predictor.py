@@ -1,6 +1,6 @@
 """Predictions for a stream of inputs, batch after batch, in constant memory."""
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Generator, Iterable
 from contextlib import ExitStack
 from dataclasses import dataclass, field
 from itertools import islice
@@ -36,7 +36,7 @@ class Predictor:
     def __post_init__(self) -> None:
         self._size = self.batch
 
-    def rows(self, inputs: Iterable[Input], *, completed: int = 0) -> Iterator[list[Row]]:
+    def rows(self, inputs: Iterable[Input], *, completed: int = 0) -> Generator[list[Row], None, None]:
         """Yield the rows of each `batch` inputs, in order, without the first `completed` rows.
 
         Raises RunError if predictions are not as the recipe's contract requires, or if none fits into memory.
@@ -128,7 +128,7 @@ def _rows(item: Input, position: int, columns: Row | None, error: str | None) ->
     ids = [position + offset for offset in range(count)] if item.id is None else spread(item.id, count)
     if columns is None:
         return [{"id": identifier, "error": error} for identifier in ids]
-    values = {} if item.value is None else {"input": item.value}
+    values = {} if "target" in columns else {"input": item.value}
     cells = {name: spread(value, count) for name, value in {**values, **columns}.items()}
     return [{"id": ids[row], **{name: value[row] for name, value in cells.items()}} for row in range(count)]
 

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any, TextIO
 
 from shoestring.errors import RunError
-from shoestring.reading import read_lines
+from shoestring.reading import parse_json, read_lines
 
 SUFFIXES = (".jsonl", ".csv")
 """The endings of a file of rows."""
@@ -69,8 +69,8 @@ class RowWriter:
 
     def _write_columns(self, row: Mapping[str, Any]) -> None:
         first = [column for column in _FIRST_COLUMNS if column in row or column in ("id", "prediction")]
-        others = [column for column in row if column not in (*first, "error")]
-        self._columns = [*first, *others, "error"]
+        recipe_columns = [column for column in row if column not in (*first, "error")]
+        self._columns = [*first, *recipe_columns, "error"]
         self._write_line(self._columns)
         pending, self._pending = self._pending, []
         for waiting in pending:
@@ -117,7 +117,7 @@ def count_rows(path: Path) -> WrittenRows:
 
 def _has_error(record: bytes, columns: list[str] | None) -> bool:
     if columns is None:
-        return "error" in json.loads(record)
+        return "error" in parse_json(record)
     cells = next(csv.reader(io.StringIO(record.decode(), newline="")))
     return bool(dict(zip(columns, cells, strict=False)).get("error"))
 

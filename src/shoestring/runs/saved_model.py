@@ -1,7 +1,7 @@
 """Opening a saved model: its recipe with the options of its run, its settings, and its weights."""
 
 import tempfile
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Set
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -137,11 +137,17 @@ class SavedModel:
 
 
 def open_saved(
-    location: Path, values: Mapping[str, object], *, recipe: str | object | None = None, on: str = "local"
+    location: Path,
+    values: Mapping[str, object],
+    *,
+    recipe: str | object | None = None,
+    on: str = "local",
+    notes_on_values: bool = True,
 ) -> SavedModel:
     """Return the saved model at `location`, with options and settings in `values`.
 
-    `location` is a run, a folder of its weights or one of its checkpoints; with `recipe` also weights without a run.
+    With `notes_on_values`, notes name the options in `values` that differ from those of the run. `location` is a run, a
+    folder of its weights or one of its checkpoints; with `recipe` also weights without a run.
 
     Raises UsageError for any other path, and as `StoredPlan.reopen` does.
     """
@@ -154,7 +160,8 @@ def open_saved(
         loaded, settings = choose(recipe, values)
         notes: list[str] = []
     else:
-        loaded, settings, stored, notes = _reopen_run(weights.run, recipe, values)
+        unmentioned = set() if notes_on_values else set(values)
+        loaded, settings, stored, notes = _reopen_run(weights.run, recipe, values, unmentioned)
     settings, settings_notes = _adapt_settings(settings, target, loaded, is_precision_set="precision" in values)
     return SavedModel(
         loaded=loaded,
@@ -218,10 +225,10 @@ def _build_pretrained(loaded: LoadedRecipe, path: Path) -> "nn.Module":
 
 
 def _reopen_run(
-    run: RunDirectory, recipe: str | object | None, values: Mapping[str, object]
+    run: RunDirectory, recipe: str | object | None, values: Mapping[str, object], unmentioned: Set[str]
 ) -> tuple[LoadedRecipe, Settings, LoadedRecipe, list[str]]:
     """Return the run's recipe with its options and `values`, its settings, the recipe with its stored options, and
-    notes on differences from the run.
+    notes on differences from the run, except those of the options `unmentioned`.
     """
     plan = run.plan()
     assert plan is not None
@@ -230,7 +237,7 @@ def _reopen_run(
     notes = [
         f"{name}={options[name]}, but the run was trained with {value}"
         for name, value in stored_options.items()
-        if options[name] != value
+        if options[name] != value and name not in unmentioned
     ]
     if plan.is_changed:
         notes.append(f"{run.plan_file} has changed since it was written: its digest does not match its content")

@@ -2,6 +2,7 @@
 
 {"do": "open", "reference": ..., "options": {...}}      -> {"facts": {...}}
 {"do": "trace", "settings": {...}, ...}                 -> {"trace": {...}}
+{"do": "trace inference", "settings": {...}, ...}       -> {"trace": {...}}
 any request                                             -> {"error": {"kind", "message", "problems", "hint"}}
 """
 
@@ -88,7 +89,7 @@ def _open(loaded: LoadedRecipe) -> Facts:
 
 def _trace(loaded: LoadedRecipe, facts: Facts, request: Mapping[str, Any]) -> Trace:
     from shoestring.techniques import deferred_compiler
-    from shoestring.trace import update
+    from shoestring.trace import inference, update
     from shoestring.trace.explain import explain_errors
     from shoestring.trace.facts import first_batches
     from shoestring.trace.recorder import Recorder
@@ -96,14 +97,25 @@ def _trace(loaded: LoadedRecipe, facts: Facts, request: Mapping[str, Any]) -> Tr
     recorder = Recorder()
     settings = Settings.from_json(request["settings"])
     assert settings.micro_batch is not None and settings.precision is not None
-    capability = request["capability"]
+    capability = tuple(request["capability"]) if request["capability"] else None
+    if request["do"] == "trace inference":
+        with explain_errors(recorder):
+            storages, events = inference.run(recorder, loaded, settings, capability=capability)
+        return Trace(
+            micro_batch=settings.micro_batch,
+            microbatches=1,
+            precision=settings.precision,
+            facts=facts,
+            storages=storages,
+            events=events,
+        )
     with explain_errors(recorder):
         storages, events = update.run(
             recorder,
             loaded,
             settings,
             accumulate=request["accumulate"],
-            capability=tuple(capability) if capability else None,
+            capability=capability,
             gpus=request["gpus"],
         )
     return Trace(

@@ -87,6 +87,20 @@ class Tracer:
             self.stored.add(facts, request, trace)
         return trace
 
+    def trace_inference(self, settings: Settings, device: Device) -> Trace:
+        """Trace predictions for two batches, as forward phases of two updates.
+
+        `settings` must set the microbatch and the precision. Raises TraceError as `trace` does.
+        """
+        _ = self.facts  # opens the recipe
+        request = {
+            "do": "trace inference",
+            "settings": settings.json(),
+            "capability": device.compute_capability,
+            "options": {},
+        }
+        return Trace.from_json(self._request(request)["trace"])
+
     def close(self) -> None:
         """Kill the child, even while it is handling a request."""
         if self._child:

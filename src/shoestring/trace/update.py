@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from shoestring.recipe.options import LoadedRecipe
 from shoestring.settings import Precision, Settings
 from shoestring.techniques import adapt, checkpointing, kernels, offload
-from shoestring.trace import attention, autocast, offloading, rollout, sharding, simulated_device, values
+from shoestring.trace import attention, autocast, inference, offloading, sharding, simulated_device, values
 from shoestring.trace.record import Event, Storage
 from shoestring.trace.recorder import Recorder
 from shoestring.trace.simulated_device import DEVICE
@@ -58,7 +58,9 @@ def run(
         clip_norm = loaded.parts.clip_norm
         samples = settings.micro_batch * accumulate
         for number, microbatches in enumerate((1, min(TRACED_MICROBATCHES, accumulate))):
-            rollout.run(recorder, recipe, model, samples=samples, precision=precision, number=number)
+            if loaded.parts.rollout:
+                recorder.mark("generation", number)
+                inference.run_steps(recorder, loaded.parts.rollout, model, recipe.batch(samples), precision)
             for index in range(microbatches):
                 recorder.mark("forward", number, index)
                 parallelism.before_forward()

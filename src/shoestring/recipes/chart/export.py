@@ -53,7 +53,7 @@ def write_adapter(
 
     `place` is the folder's path in the code that uses it.
     """
-    inputs = list(_encode(processor, samples))
+    inputs = [encode(processor, rows) for rows in samples]
     expected = _compute(model, inputs)
     config, base = model.peft_config[model.active_adapter], model.get_base_model()
     has_own_base = options.weights_from is None
@@ -94,7 +94,7 @@ def write_merged(
     from transformers import AutoModelForImageTextToText
 
     auto_model: Any = AutoModelForImageTextToText
-    inputs = list(_encode(processor, samples))
+    inputs = [encode(processor, rows) for rows in samples]
     expected = _compute(model, inputs)
     with quiet():
         merged = model.merge_and_unload()
@@ -135,16 +135,16 @@ def adapter_tensors(model: Any) -> Iterator[Tensor]:
     return (parameter for parameter in model.parameters() if parameter.requires_grad)
 
 
-def _encode(processor: Any, samples: Sequence[Sequence[Any]]) -> Iterator[Any]:
-    for rows in samples:
-        yield processor.apply_chat_template(
-            conversation=[conversation(row) for row in rows],
-            add_generation_prompt=True,
-            tokenize=True,
-            return_dict=True,
-            return_tensors="pt",
-            processor_kwargs={"padding": True},
-        )
+def encode(processor: Any, rows: Sequence[Any]) -> Any:
+    """Return the model's inputs for the rows."""
+    return processor.apply_chat_template(
+        conversation=[conversation(row) for row in rows],
+        add_generation_prompt=True,
+        tokenize=True,
+        return_dict=True,
+        return_tensors="pt",
+        processor_kwargs={"padding": True},
+    )
 
 
 def _compute(model: Any, inputs: Sequence[Any]) -> list[Tensor]:

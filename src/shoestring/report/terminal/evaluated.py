@@ -16,4 +16,6 @@ def screen(evaluation: Evaluation) -> RenderableType:
     weights = one_line(f"{evaluation.recipe}: the weights{update} in {evaluation.weights}")
     lines = [Text(f"{weights} ({environment})", style="bold")]
     lines += [Text(f"{part}: {summary(metrics)}") for part, metrics in evaluation.metrics.items()]
+    if evaluation.out:
+        lines.append(Text(one_line(f"rows: {evaluation.out}")))
     return Group(*lines, *(Text(message_text(note), style="yellow") for note in evaluation.notes))

@@ -1,0 +1,70 @@
+"""Trace a recipe's work without gradients: its predictions, and the rollout before an update."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+from typing import Any
+
+import torch
+from torch import nn
+
+from shoestring.recipe.options import LoadedRecipe
+from shoestring.settings import Precision, Settings
+from shoestring.techniques import adapt
+from shoestring.trace import attention, autocast, simulated_device
+from shoestring.trace.record import Event, Storage
+from shoestring.trace.recorder import Recorder
+
+Steps = Callable[[nn.Module, Any], Iterable[Any]]
+
+
+def run(
+    recorder: Recorder, loaded: LoadedRecipe, settings: Settings, *, capability: tuple[int, int] | None
+) -> tuple[tuple[Storage, ...], tuple[Event, ...]]:
+    """Trace predictions for two batches of `settings.micro_batch` samples, as forward phases of two updates.
+
+    The steps are those of the recipe's `inference` or `rollout`, or else the forward pass of its `loss`. A `capability`
+    of None means a CPU. Raises whatever the recipe's code raises.
+    """
+    attention.CAPABILITY.set(capability)
+    assert settings.micro_batch is not None and settings.precision is not None
+    recipe = loaded.recipe
+    model = simulated_device.build(lambda: adapt.model(recipe.model(), loaded.adaptation))
+    batch = recipe.batch(settings.micro_batch)
+    steps = loaded.parts.inference or loaded.parts.rollout or _forward(recipe)
+    with simulated_device.fake_mode(), recorder:
+        recorder.mark("model", 0)
+        simulated_device.move_model(model)
+        recorder.label(model.parameters(), "weights")
+        recorder.label(model.buffers(), "buffers")
+        for number in range(2):
+            recorder.mark("forward", number)
+            run_steps(recorder, steps, model, batch, settings.precision)
+        recorder.mark("end", 1)
+        return recorder.record()
+
+
+def run_steps(recorder: Recorder, steps: Steps, model: nn.Module, batch: Any, precision: Precision) -> None:
+    """Run the steps in evaluation mode without gradients, with `batch` moved to the simulated device.
+
+    A step yields the tensors that it keeps for the next one.
+    """
+    device_batch = simulated_device.move_batch(batch)
+    recorder.label(simulated_device.tensors(device_batch), "batch")
+    training = {module: module.training for module in model.modules()}
+    model.eval()
+    with torch.no_grad(), autocast.region(precision):
+        for cache in steps(model, device_batch):
+            recorder.label(simulated_device.tensors(cache), "KV cache")
+            # The next step replaces one tensor after another; a reference here would keep both alive.
+            del cache
+    for module, mode in training.items():
+        module.training = mode
+
+
+def _forward(recipe: Any) -> Steps:
+    def steps(model: nn.Module, batch: Any) -> Iterator[None]:
+        recipe.loss(model, batch)
+        yield None
+
+    return steps
