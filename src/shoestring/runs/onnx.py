@@ -63,17 +63,21 @@ def write(graph: OnnxGraph, folder: Path, batches: Sequence[Any]) -> Exported:
 def _export(graph: OnnxGraph, example: "tuple[Tensor, ...]", path: Path) -> None:
     import torch
 
-    dimensions = {name: torch.export.Dim(name) for axes in graph.inputs.values() for name in axes.values()}
-    shapes = tuple({index: dimensions[name] for index, name in axes.items()} for axes in graph.inputs.values())
+    shapes = tuple(dict.fromkeys(axes, torch.export.Dim.DYNAMIC) for axes in graph.inputs.values())
     try:
         with _quiet():
-            program: Any = torch.onnx.export(
+            # Not left to torch.onnx: after a failure it tries other ways, whose graphs may be wrong for other sizes.
+            captured = torch.export.export(
                 graph.module.eval(),
                 example,
+                dynamic_shapes=(shapes,) if _takes_a_list(graph) else shapes,
+                strict=False,
+            )
+            program: Any = torch.onnx.export(
+                captured,
                 dynamo=True,
                 input_names=list(graph.inputs),
                 output_names=list(graph.outputs),
-                dynamic_shapes=(shapes,) if _takes_a_list(graph) else shapes,
                 # onnxruntime optimizes a graph when it loads it; to do it here took three minutes for a large one.
                 optimize=False,
                 verbose=False,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from copy import deepcopy
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -12,6 +13,8 @@ from torch import Tensor, nn
 from shoestring.data.padding import pad_batch
 from shoestring.recipe.exports import Exported, OnnxGraph
 from shoestring.recipes.huggingface.saving import quiet
+from shoestring.recipes.legal.bilstm import BiLSTM
+from shoestring.recipes.legal.onnx_lstm import OnnxLSTM
 
 if TYPE_CHECKING:
     from shoestring.recipes.legal.classifier import RoleClassifier
@@ -94,8 +97,11 @@ def write_classifier(
         exported.save_pretrained(folder)
     if tokenizer is not None:
         # The network was trained without types of tokens, and on texts whose context is truncated at its beginning.
-        tokenizer.model_input_names = ["input_ids", "attention_mask"]
-        tokenizer.truncation_side, tokenizer.model_max_length = "left", max_tokens
+        names = ["input_ids", "attention_mask"]
+        values = {"truncation_side": "left", "model_max_length": max_tokens, "model_input_names": names}
+        for name, value in values.items():
+            setattr(tokenizer, name, value)
+        tokenizer.init_kwargs.update(values)  # the names that are saved
         tokenizer.save_pretrained(folder)
     with quiet():
         loaded: Any = AutoModelForSequenceClassification.from_pretrained(folder, local_files_only=True).eval()
@@ -136,7 +142,12 @@ class _Emissions(nn.Module):
 
     def __init__(self, network: HierarchicalBiLSTM, *, has_words: bool) -> None:
         super().__init__()
-        self.network, self.has_words = network, has_words
+        self.network, self.has_words = deepcopy(network), has_words
+        for part in self.network.modules():
+            if isinstance(part, BiLSTM):
+                part.forwards, part.backwards = (
+                    nn.ModuleList(map(OnnxLSTM, layers)) for layers in (part.forwards, part.backwards)
+                )
 
     def forward(self, sentences: Tensor, lengths: Tensor) -> Tensor:
         """Map words (n, s, w) with the number of words of each sentence (n, s), or vectors (n, s, width) with the
