@@ -12,6 +12,7 @@ from shoestring.errors import RunError, UsageError
 from shoestring.failures import exits_as_errors
 from shoestring.recipe.inputs import Input
 from shoestring.recipe.options import LoadedRecipe
+from shoestring.runs.predictions import without_files
 from shoestring.runs.predictor import Predictor
 from shoestring.runs.rows import SUFFIXES, RowWriter, is_csv, is_row_file
 from shoestring.runs.saved_model import SavedModel, open_saved
@@ -159,7 +160,8 @@ def _write_rows(
         for part, dataset in parts.items():
             for rows in predictor.rows(_labelled_inputs(saved.loaded, dataset)):
                 stop.check()
-                writer.write([{"part": part, **row} if len(parts) > 1 else row for row in rows])
+                part_column = {"part": part} if len(parts) > 1 else {}
+                writer.write([{**part_column, **without_files(row)} for row in rows])
         writer.finish()
 
 

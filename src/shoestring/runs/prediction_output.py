@@ -18,6 +18,7 @@ from shoestring import streams
 from shoestring.checkpoint.files import replace, sync, write_file, write_json
 from shoestring.errors import RunError, UsageError
 from shoestring.reading import read_json
+from shoestring.runs.predictions import FILES, without_files
 from shoestring.runs.predictor import Row
 from shoestring.runs.rows import RowWriter, WrittenRows, count_rows, is_csv, is_row_file
 from shoestring.system_errors import explain, explaining
@@ -92,7 +93,7 @@ class StandardOutput:
         self._writer = RowWriter(sys.stdout, csv=False)
 
     def write(self, rows: Sequence[Row]) -> None:
-        self._writer.write([_without_contents(row) for row in rows])
+        self._writer.write([without_files(row) for row in rows])
         if error := streams.lost_output():
             raise RunError(f"standard output could not be written: {error}")
         self.rows += len(rows)
@@ -130,32 +131,22 @@ class RowsOnDisk:
 
     def _write_contents(self, row: Row) -> Row:
         """Write the files of a row, before the row itself, and return the row with their names."""
-        contents = row.get("files")
+        contents = row.get(FILES)
         if not contents or self._folder is None:
-            return _without_contents(row)
+            return without_files(row)
         for name, content in contents.items():
             path = self._folder / _safe_name(name)
             path.parent.mkdir(parents=True, exist_ok=True)
             replace(path, lambda temporary: write_file(temporary, [content() if callable(content) else content]))  # noqa: B023
-        return {**row, "files": list(contents)}
-
-
-def _without_contents(row: Row) -> Row:
-    return {name: value for name, value in row.items() if name != "files"}
+        return {**row, FILES: list(contents)}
 
 
 def _safe_name(name: str) -> str:
     """Return a file's relative name. Raises RunError if it leads out of the folder, or replaces the rows."""
     path = PurePosixPath(name)
-    if (
-        path.is_absolute()
-        or ".." in path.parts
-        or "\0" in name
-        or path.parts[:1] in ((), (ROWS,), (f"{ROWS}.meta.json",))
-    ):
-        raise RunError(
-            f"the recipe's prediction has a file with the name {name!r}, which is not below the output folder"
-        )
+    is_own = path.parts[:1] in ((), (ROWS,), (meta_file(Path(ROWS)).name,))
+    if path.is_absolute() or ".." in path.parts or "\0" in name or is_own:
+        raise RunError(f"a prediction has a file named {name!r}: not a name for a file in the output folder")
     return name
 
 
@@ -215,7 +206,8 @@ def _continue(path: Path, file: Any) -> WrittenRows:
         written = count_rows(path)
     except ValueError as error:
         raise UsageError(f"{path} cannot be continued: {error}", hint="choose another --out") from error
-    file.truncate(written.bytes)
+    if written.bytes < path.stat().st_size:
+        file.truncate(written.bytes)
     file.seek(0, os.SEEK_END)
     sync(path.parent)
     return written

@@ -11,6 +11,9 @@ from shoestring.recipe.options import LoadedRecipe
 if TYPE_CHECKING:
     from torch import nn
 
+FILES = "files"
+"""The key of a prediction with the contents of files, by name, which are not JSON."""
+
 
 def predict_batch(loaded: LoadedRecipe, model: "nn.Module", batch: Any, samples: int) -> list[Any]:
     """Return the recipe's predictions for the samples of a batch, as JSON.
@@ -34,6 +37,11 @@ def columns_of(prediction: Any) -> dict[str, Any]:
     return {"prediction": prediction}
 
 
+def without_files(row: Mapping[str, Any]) -> dict[str, Any]:
+    """Return a row without the contents of files."""
+    return {name: value for name, value in row.items() if name != FILES}
+
+
 def spread(value: Any, count: int) -> Sequence[Any]:
     """Return the value of each of a sample's `count` rows. Raises RunError if there are not so many."""
     if not isinstance(value, Rows):
@@ -54,7 +62,7 @@ def _as_list(values: Any, samples: int, source: str) -> list[Any]:
 
 
 def as_json(value: Any, source: str) -> Any:
-    """Return a value as JSON: tensors as lists, numbers that are not finite as None. `Rows` and bytes are kept.
+    """Return a value as JSON: tensors as lists, numbers that are not finite as None. `Rows` and `FILES` are kept.
 
     Raises RunError for a value that JSON does not have.
     """
@@ -63,12 +71,12 @@ def as_json(value: Any, source: str) -> Any:
     if hasattr(value, "tolist"):  # a tensor, or an array or number of NumPy
         value = value.tolist()
     if isinstance(value, Mapping):
-        return {str(key): as_json(item, source) for key, item in value.items()}
+        return {str(key): item if key == FILES else as_json(item, source) for key, item in value.items()}
     if isinstance(value, list | tuple):
         return [as_json(item, source) for item in value]
     if isinstance(value, float) and not math.isfinite(value):
         return None
-    if value is None or isinstance(value, str | int | float | bytes) or callable(value):
+    if value is None or isinstance(value, str | int | float):
         return value
     raise RunError(
         f"{source} returned {value!r:.100} of type {type(value).__name__}, which is not JSON",

@@ -159,7 +159,7 @@ class _Emissions(nn.Module):
             sentences = vectors.unflatten(0, (sentences.shape[0], sentences.shape[1])) * mask[..., None]
         else:
             mask = torch.arange(sentences.shape[1], device=lengths.device) < lengths[:, None]
-        emissions = self.network({"vectors": sentences, "mask": mask})
+        emissions: Tensor = self.network({"vectors": sentences, "mask": mask})
         return emissions * mask[..., None]
 
 

@@ -252,7 +252,7 @@ class VQA:
 
         return {"huggingface": Format(write=self._write_parts)}
 
-    def _write_parts(self, model: Student, folder: Path, samples: Sequence[Any]) -> Exported:
+    def _write_parts(self, model: Any, folder: Path, samples: Sequence[Any]) -> Exported:
         from shoestring.recipes.vqa.export import write_parts
         from shoestring.recipes.vqa.parts import FUSION_DROPOUT
 
