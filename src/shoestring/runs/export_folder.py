@@ -137,8 +137,8 @@ def _find_foreign_files(folder: Path) -> str | None:
     files = manifest.get("files") if isinstance(manifest, dict) and matches_digest(manifest) else None
     if not isinstance(files, dict):
         return f"it is not an export: its {MANIFEST} has changed"
-    others = sorted(set(_file_names(folder)) - files.keys() - {MANIFEST})
-    return f"it has files that the export did not write: {', '.join(others[:5])}" if others else None
+    foreign = sorted(set(_file_names(folder)) - files.keys() - {MANIFEST})
+    return f"it has files that the export did not write: {', '.join(foreign[:5])}" if foreign else None
 
 
 def _file_names(folder: Path) -> list[str]:

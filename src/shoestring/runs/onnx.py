@@ -67,14 +67,14 @@ def _export(graph: OnnxGraph, example: "tuple[Tensor, ...]", path: Path) -> None
     try:
         with _quiet():
             # Not left to torch.onnx: after a failure it tries other ways, whose graphs may be wrong for other sizes.
-            captured = torch.export.export(
+            exported_program = torch.export.export(
                 graph.module.eval(),
                 example,
                 dynamic_shapes=(shapes,) if _takes_a_list(graph) else shapes,
                 strict=False,
             )
             program: Any = torch.onnx.export(
-                captured,
+                exported_program,
                 dynamo=True,
                 input_names=list(graph.inputs),
                 output_names=list(graph.outputs),
