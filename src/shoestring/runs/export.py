@@ -279,6 +279,11 @@ def _largest_difference(to: str, exported: Exported) -> float:
         expected, actual = expected.double(), actual.double()
         if expected.shape != actual.shape:
             raise RunError(f"an output of the export has the shape {tuple(actual.shape)}, not {tuple(expected.shape)}")
+        if not expected.isfinite().all():
+            raise RunError(
+                f"the export to {to} cannot be compared with the model, whose outputs have numbers that are not finite",
+                hint="look for the update after which the run's loss is not finite; export earlier weights",
+            )
         difference, scale = float((expected - actual).abs().max()), float(expected.abs().max())
         if not difference <= exported.tolerance * scale:  # also if one is not a number
             raise RunError(
