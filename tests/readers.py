@@ -30,11 +30,14 @@ from shoestring.monitor.time_breakdown import compute_breakdown
 from shoestring.recipes.chart import data as chart
 from shoestring.recipes.cloud import geotiff, table
 from shoestring.recipes.cloud.published_weights import load_published
+from shoestring.recipes.cloud.writing import encode_geotiff
 from shoestring.recipes.huggingface import configuration
 from shoestring.recipes.legal import documents
 from shoestring.recipes.legal.roles import SETS, class_numbers
 from shoestring.recipes.rows import BadRows
+from shoestring.recipes.temporal import preprocessing
 from shoestring.recipes.temporal.bars import read_bars
+from shoestring.recipes.temporal.features import FEATURES
 from shoestring.recipes.vqa import teacher
 from shoestring.report.page import document
 from shoestring.report.page.run import read as read_run
@@ -42,7 +45,7 @@ from shoestring.runs.calibrate import load_calibration
 from shoestring.session.ledger import ledger, sessions, slowest_durations
 from shoestring.session.stored import StoredPlan, StoredState
 from shoestring.train.saving import _saved_environment
-from tests.recipes.cloud.images import optical_image, write_image
+from tests.recipes.cloud.images import geo_tag_options, optical_image, write_image
 from tests.report.runs import PLAN
 
 LLAMA = {
@@ -223,6 +226,12 @@ def read_bar_table(folder: Path) -> Any:
     return read_bars(folder / "bars.csv", BadRows("skip")).to_csv()
 
 
+def write_preprocessing(folder: Path) -> None:
+    zeros, ones = (len(FEATURES) * (value,) for value in (0.0, 1.0))
+    scaler = preprocessing.Preprocessing(timeframes=("1 week", "1 month"), mean=zeros, deviation=ones)
+    preprocessing.save(scaler, folder)
+
+
 CHECKPOINT = "update-00000004"
 TRIPLETS = "1,a,b,c,x.tif\n2,a,b,c,y.tif\n3,a,b,c,z.tif\n"
 JUDGMENT = "".join(f"A sentence.\t{role}\n" for role in SETS["legalseg"]) + "\n"
@@ -267,6 +276,7 @@ READERS = [
         "staged files", write_texts(staged={"a": [1, 2, "f"]}), "staged", lambda folder: _read_record(folder / "staged")
     ),
     Reader("bars", write_texts(**{"bars.csv": BARS}), "bars.csv", read_bar_table),
+    Reader("preprocessing of bars", write_preprocessing, preprocessing.NAME, preprocessing.load),
     Reader(
         "judgments",
         write_texts(**{"a.txt": JUDGMENT * 3}),
@@ -289,6 +299,13 @@ READERS = [
         lambda folder: write_image(folder / "a.tif", optical_image(side=16)),
         "a.tif",
         lambda folder: geotiff.read_pixels(folder / "a.tif", 13).tobytes(),
+        errors=geotiff.UnusableImageError,
+    ),
+    Reader(
+        "georeference",
+        lambda folder: write_image(folder / "a.tif", optical_image(side=4), extratags=geo_tag_options()),
+        "a.tif",
+        lambda folder: len(encode_geotiff(optical_image(side=4), geotiff.read_geo_tags(folder / "a.tif"))),
         errors=geotiff.UnusableImageError,
     ),
     Reader(

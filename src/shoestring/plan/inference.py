@@ -15,6 +15,8 @@ from shoestring.trace.record import Facts
 _TRACED = (4, 8)
 """The batches that are traced to project others."""
 _LARGEST_BATCH = 256
+_LARGEST_BATCH_WITHOUT_SPEED = 64
+"""A larger batch may be no faster, and its rows are written later."""
 _USEFUL_GAIN = 1.05
 """The least gain in speed for which the batch is doubled: a larger one leaves less memory free."""
 
@@ -84,7 +86,8 @@ def _best_batch(tracer: Tracer, loaded: LoadedRecipe, target: Target, settings: 
         return _plan(tracer, loaded, target, settings)
     first, second = (_plan(tracer, loaded, target, settings.replace(micro_batch=size)) for size in _TRACED)
     size = _TRACED[0]
-    while 2 * size <= _LARGEST_BATCH and _project_bytes(first, second, 2 * size) <= first.memory.capacity_bytes:
+    largest = _LARGEST_BATCH if first.inputs_per_second else _LARGEST_BATCH_WITHOUT_SPEED
+    while 2 * size <= largest and _project_bytes(first, second, 2 * size) <= first.memory.capacity_bytes:
         if first.inputs_per_second:
             speed, double_speed = (_project_speed(first, second, batch) for batch in (size, 2 * size))
             if double_speed < _USEFUL_GAIN * speed:

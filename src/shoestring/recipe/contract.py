@@ -72,13 +72,16 @@ class Recipe(Protocol):
 
     - `predict(model, batch)` -> a sequence with the prediction of each sample of the batch, or a tensor whose first
       dimension is the samples. A prediction is JSON; a mapping with the key `prediction` becomes several columns of the
-      row; `Rows` (`recipe/inputs.py`) are several rows. Called in evaluation mode, without gradients. Targets in the
-      batch must not change the prediction; samples of `inputs` have none.
+      row; `Rows` (`recipe/inputs.py`) are several rows. The column `files`, a mapping from relative names to bytes or
+      to functions that return them, is written into the folder of the answer if that is one, and its names are in the
+      row. Called in evaluation mode, without gradients. Targets in the batch must not change the prediction; samples
+      of `inputs` have none.
     - `inputs(source)` -> an iterable of `Input`s without targets (`recipe/inputs.py`), read lazily; with `len` if their
       number is known. `source` is the path in the option `data` (None if it is not set), or a list of rows as they are
       in the data file. By default the samples of `data()`, part after part, or the members of the list.
     - `targets(batch)` -> a sequence with the true answer of each sample, in the form of a prediction, for the rows of
-      `evaluate --out`. `identify(dataset, index)` -> the identifier of a sample in these rows; by default its index.
+      `evaluate --out`. `identify(dataset, index)` -> the identifier of a sample in these rows, or `Rows` of
+      them; by default its index.
     - `whole()` -> all data as one dataset, for `evaluate --whole`; by default the parts of `data()`, one after another.
     - `save_preprocessing(folder)` writes into the empty `folder` what inference needs besides the weights and the
       options: a scaler that was fitted on the training data, a vocabulary, a tokenizer, configurations. Called once in

@@ -1,5 +1,6 @@
 """Unusable rows of data files: reported together with file and line, or skipped and counted, but never replaced."""
 
+import re
 from pathlib import Path
 from typing import Literal, TypeAlias
 
@@ -11,6 +12,15 @@ OnBadRows: TypeAlias = Literal["refuse", "skip"]
 
 MAX_LISTED = 20
 """The number of unusable rows that a message lists at most."""
+
+_HALF_CHARACTER = re.compile("[\ud800-\udfff]")
+
+
+def character_problem(text: str) -> str | None:
+    """Return why a text cannot be one that a person has written; None if it can."""
+    if "\0" in text:
+        return "contains a NUL character, which no text has"
+    return "contains half a character" if _HALF_CHARACTER.search(text) else None
 
 
 class BadRows:

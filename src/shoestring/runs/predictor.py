@@ -119,7 +119,8 @@ class Predictor:
 
 
 def _row_count(item: Input) -> int:
-    return len(item.value) if isinstance(item.value, Rows) else 1
+    values = next((value for value in (item.value, item.id) if isinstance(value, Rows)), (None,))
+    return len(values)
 
 
 def _rows(item: Input, position: int, columns: Row | None, error: str | None) -> list[Row]:

@@ -8,7 +8,8 @@ from shoestring.hardware.targets import find
 from shoestring.recipe.finding import load
 from shoestring.recipes.chart import Chart, Options
 from shoestring.recipes.chart.policy import SIZES, Batch, Policy
-from shoestring.recipes.chart.rollout import cache_tensors, grow_cache, sample_token, simulate_generation
+from shoestring.recipes.chart.rollout import sample_token, simulate_generation
+from shoestring.recipes.huggingface.cache import cache_tensors, grow_cache
 from shoestring.settings import Settings
 from shoestring.trace import Tracer
 from shoestring.trace.record import Alloc, Free, Phase, Trace

@@ -26,8 +26,12 @@ def test_recipe_is_built_in_and_documents_every_option() -> None:
     assert all(field.help for field in option_fields(loaded).values())
 
 
-def test_import_does_not_import_torch() -> None:
-    script = "import sys, shoestring.recipes.cloud; assert 'torch' not in sys.modules"
+def test_torch_and_the_extra_are_imported_when_they_are_used() -> None:
+    script = (
+        "import sys; from shoestring.recipes.cloud import Cloud, Options; assert 'torch' not in sys.modules\n"
+        "recipe = Cloud(Options(size='tiny')); model = recipe.model().eval(); sample = recipe.data()['test'][0]\n"
+        "recipe.predict(model, recipe.collate([sample])); assert 'tifffile' not in sys.modules  # of the extra"
+    )
     subprocess.run([sys.executable, "-c", script], check=True)
 
 

@@ -6,7 +6,7 @@ import pytest
 from tests.recipes.cloud.images import optical_image, radar_image, write_image, write_triplet
 
 from shoestring.errors import DataError, UsageError  # isort: skip
-from shoestring.recipes.cloud.measured import MeasuredTiles, load_parts  # isort: skip
+from shoestring.recipes.cloud.measured import MeasuredTiles, load_parts, load_whole  # isort: skip
 from shoestring.recipes.cloud.inspection import InspectionLevel  # isort: skip
 from shoestring.recipes.cloud.scale import to_backscatter, to_reflectance  # isort: skip
 from shoestring.recipes.cloud.tiles import Window  # isort: skip
@@ -111,6 +111,13 @@ def test_data_without_training_tiles_is_an_error(tmp_path: Path) -> None:
     data = write_table(tmp_path, "3," + write_triplet(tmp_path, "a.tif"))
     with pytest.raises(DataError, match="train 0, validation 0, test 1"):
         load(data)
+    name = "ROIs2017_winter_{}_108_p5.tif"
+    for kind, image in (("s1", radar_image()), ("s2", optical_image()), ("s2_cloudy", optical_image())):
+        write_image(tmp_path / "official" / f"{kind}_108" / name.format(kind), image)
+    with pytest.raises(DataError, match="no tiles to train on") as test_error:
+        load(tmp_path / "official")
+    assert test_error.value.hint and "--whole" in test_error.value.hint
+    assert len(load_whole(tmp_path / "official", None, "headers", 16, BadRows("refuse"))[0]) == 1
 
 
 def test_images_are_read_on_access(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -91,3 +91,15 @@ def test_gradients_equal_finite_differences(crf: CRF, emissions: Tensor) -> None
         return losses
 
     assert torch.autograd.gradcheck(loss, (emissions.double().requires_grad_(), *weights.values()))
+
+
+def test_marginals_are_sums_over_all_sequences(crf: CRF, emissions: Tensor) -> None:
+    marginals = crf.marginals(emissions, MASK)
+    expected = torch.zeros_like(marginals)
+    for row, length in enumerate(LENGTHS):
+        scores = score_all_sequences(crf, emissions[row], length)
+        total = torch.tensor(list(scores.values())).logsumexp(0)
+        for labels, score in scores.items():
+            for step, label in enumerate(labels):
+                expected[row, step, label] += torch.exp(score - total)
+    torch.testing.assert_close(marginals, expected)

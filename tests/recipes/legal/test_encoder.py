@@ -79,3 +79,45 @@ def test_a_folder_must_be_an_absolute_path(folder: Path, monkeypatch: pytest.Mon
     monkeypatch.chdir(folder.parent)
     with pytest.raises(UsageError, match="absolute path"):
         Options(encoder=folder.name)
+
+
+def test_a_trained_model_needs_no_folder_of_its_encoder(folder: Path, tmp_path: Path) -> None:
+    for name in ("model.safetensors", "config.json", "vocab.txt", "tokenizer.json", "tokenizer_config.json"):
+        (tmp_path / name).write_bytes((folder / name).read_bytes())
+    recipe = build_recipe(tmp_path)
+    stored = tmp_path / "stored"
+    stored.mkdir()
+    recipe.save_preprocessing(stored)
+    texts = ["The appeal is dismissed.", "Dismissed"]
+    expected_samples, weights = [item.load() for item in recipe.inputs(texts)], recipe.model().state_dict()
+    assert {path.relative_to(stored).as_posix() for path in stored.rglob("*.json")} >= {
+        "roles.json", "encoder/config.json", "encoder/tokenizer.json"
+    }  # fmt: skip
+    for name in ("model.safetensors", "config.json", "vocab.txt", "tokenizer.json", "tokenizer_config.json"):
+        (tmp_path / name).unlink()
+    trained = build_recipe(tmp_path)
+    trained.load_preprocessing(stored)
+    model = trained.skeleton()
+    model.load_state_dict(weights)
+    assert not any("random" in note for note in trained.notes())
+    samples = [item.load() for item in trained.inputs(texts)]
+    for sample, expected in zip(samples, expected_samples, strict=True):
+        assert torch.equal(sample.samples[0], expected.samples[0])
+    with pytest.raises(UsageError, match="cannot be read"):
+        build_recipe(tmp_path).skeleton()
+
+
+def test_stored_roles_replace_the_option(tmp_path: Path) -> None:
+    Legal(Options(size="tiny", roles="Fact,Law")).save_preprocessing(tmp_path)
+    recipe = Legal(Options(size="tiny"))
+    recipe.load_preprocessing(tmp_path)
+    assert recipe.targets((None, None, torch.tensor([1, 0]))) == ["Law", "Fact"]
+    assert recipe.model().head.out_features == 2
+    (tmp_path / "roles.json").write_text('{"roles": [1]}')
+    with pytest.raises(UsageError, match=r"roles.json cannot be read"):
+        recipe.load_preprocessing(tmp_path)
+
+
+def test_a_sentence_without_tokens_is_an_error(folder: Path) -> None:
+    inputs = list(build_recipe(folder).inputs([{"sentences": ["The appeal", "\N{ZERO WIDTH SPACE}", "is dismissed"]}]))
+    assert [item.error for item in inputs] == [None, "0, sentence 2: has no tokens", None]

@@ -16,7 +16,7 @@ GOOD = "2024-01-01,10,12,9,11,5"
 
 
 def read_bars(path: Path, bad_rows: BadRows | None = None) -> pd.DataFrame:
-    return read_bars_with_rows(path, bad_rows or BadRows("refuse"))
+    return read_bars_with_rows(path, bad_rows or BadRows("refuse")).reset_index(drop=True)
 
 
 def read_problems(tmp_path: Path, *lines: str, header: str = HEADER) -> tuple[str, ...]:

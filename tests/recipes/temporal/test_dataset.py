@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from shoestring.errors import DataError
-from shoestring.recipes.temporal.dataset import load_parts
+from shoestring.recipes.temporal.dataset import Sampling, load_bars
 from shoestring.recipes.temporal.windows import Windows
 
 from .market import change_future, concatenate, random_bars, write_csv
@@ -18,8 +18,8 @@ BARS = random_bars(WARM_UP + 400)
 
 
 def load_windows(path: Path | str | None, *, seq_len: int = 10, fold: str | None = None) -> dict[str, Windows]:
-    file = None if path is None else str(path)
-    return load_parts(file, seq_len=seq_len, horizon=HORIZON, threshold=0.006, fold=fold)[0]
+    sampling = Sampling(seq_len=seq_len, horizon=HORIZON, threshold=0.006, fold=fold)
+    return load_bars(path and Path(path), sampling).parts
 
 
 def samples_before(data: Windows, *, row: int) -> tuple[torch.Tensor, torch.Tensor]:
@@ -149,6 +149,6 @@ def test_no_bar_is_used_by_two_parts(fold: str | None) -> None:
 
 
 def test_the_features_of_a_bar_are_contiguous() -> None:
-    parts, _ = load_parts(None, seq_len=20, horizon=8, threshold=0.006, fold=None)
+    parts = load_windows(None, seq_len=20)
     # Gathering bars whose features are not adjacent takes six times as long.
     assert all(windows.features.is_contiguous() for windows in parts.values())

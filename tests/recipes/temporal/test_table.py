@@ -1,9 +1,15 @@
 import numpy as np
 
 from shoestring.recipes.temporal.features import compute_features
-from shoestring.recipes.temporal.table import CLIP, standardise, tabulate
+from shoestring.recipes.temporal.preprocessing import CLIP, fit
+from shoestring.recipes.temporal.preprocessing import standardise as standardise_with
+from shoestring.recipes.temporal.table import Table, tabulate
 
 from .market import change_future, concatenate, random_bars
+
+
+def standardise(table: Table, *, before: int) -> np.ndarray:
+    return standardise_with(table, fit(table, ("4 hours", "1 day"), before))
 
 
 def test_the_warm_up_is_dropped_for_every_symbol() -> None:

@@ -17,6 +17,8 @@ def build_table(*lengths: int) -> Table:
         close=1.0 + moment,
         symbol=np.repeat(np.arange(len(lengths)), lengths),
         moment=moment,
+        row=np.arange(len(moment)),
+        position=np.arange(len(moment)),
     )
 
 

@@ -1,5 +1,6 @@
 """Pretrained parts: random weights, saved in the format of the published models."""
 
+import json
 from pathlib import Path
 
 import pytest
@@ -112,3 +113,26 @@ def test_folders_become_absolute_paths(folders: dict[str, str], monkeypatch: pyt
     monkeypatch.chdir(Path(folders["vision_from"]).parent)
     assert Options(vision_from="blip").vision_from == folders["vision_from"]
     assert Options(vision_from="Salesforce/blip-vqa-base").vision_from == "Salesforce/blip-vqa-base"
+
+
+def test_a_trained_model_needs_no_pretrained_folders(folders: dict[str, str], tmp_path: Path) -> None:
+    generation = Path(folders["writer_from"]) / "generation_config.json"
+    original = generation.read_text()
+    generation.write_text(json.dumps({**json.loads(original), "length_penalty": -9.0}))
+    recipe = VQA(Options(size="tiny", **folders, beams=3, a_len=24))
+    recipe.save_preprocessing(tmp_path)
+    model = recipe.model().eval()
+    generation.write_text(original)
+    gone = {name: f"gone-{name}" for name in folders}
+    trained = VQA(Options(size="tiny", **gone, beams=3, a_len=24))
+    trained.load_preprocessing(tmp_path)
+    skeleton = trained.skeleton().eval()
+    assert any(not torch.equal(a, b) for a, b in zip(skeleton.parameters(), model.parameters(), strict=True))
+    skeleton.load_state_dict(model.state_dict())
+    assert skeleton.writer.generation_config.length_penalty == -9.0
+    batch = recipe.collate([item.load() for item, _ in zip(recipe.inputs(None), range(3), strict=False)])
+    stored_batch = trained.collate([item.load() for item, _ in zip(trained.inputs(None), range(3), strict=False)])
+    assert torch.equal(batch.questions, stored_batch.questions) and torch.equal(batch.images, stored_batch.images)
+    with torch.no_grad():
+        assert trained.predict(skeleton, stored_batch) == recipe.predict(model, batch)
+    assert not any("random weights" in note for note in trained.notes())

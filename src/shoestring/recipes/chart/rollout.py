@@ -10,13 +10,13 @@ layer's cache once at its full length.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Any
 
 import torch
 from torch import Tensor
 from transformers import DynamicCache
 
 from shoestring.recipes.chart.policy import Batch, Policy
+from shoestring.recipes.huggingface.cache import cache_tensors, grow_cache
 
 STRIDE = 64
 """Tokens between two simulated growths of the cache. Growing blocks leave gaps that none of them fits into again; in
@@ -49,18 +49,3 @@ def sample_token(logits: Tensor) -> Tensor:
     """Sample a token for each of n texts from logits (n, 1, vocabulary): (n, 1) int64, via an fp32 copy and softmax."""
     scores = logits[:, -1].to(copy=True, dtype=torch.float32)
     return torch.multinomial(scores.softmax(dim=-1), num_samples=1)
-
-
-def grow_cache(cache: DynamicCache, length: int) -> None:
-    """Grow the keys and values to `length` positions, layer by layer; their values are zeros."""
-    layers: Any = cache.layers
-    for layer in layers:
-        if layer.keys.shape[2] < length:
-            layer.keys = layer.keys.new_zeros(*layer.keys.shape[:2], length, layer.keys.shape[3])
-            layer.values = layer.values.new_zeros(*layer.values.shape[:2], length, layer.values.shape[3])
-
-
-def cache_tensors(cache: DynamicCache) -> list[Tensor]:
-    """Return the keys and values of all layers, which persist from one step to the next."""
-    layers: Any = cache.layers
-    return [tensor for layer in layers for tensor in (layer.keys, layer.values)]

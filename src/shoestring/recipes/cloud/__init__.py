@@ -9,7 +9,7 @@ The model needs torch alone; images from files need `pip install 'shoestring[clo
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from shoestring.recipe.exports import OnnxGraph
     from shoestring.recipes.cloud.network import Batch
     from shoestring.recipes.cloud.tiles import Crops, Tiles
+    from shoestring.recipes.cloud.unlabelled import TileInputs
 
 EPOCHS_PER_HALVING = 5
 """Epochs after which the learning rate is halved, as published."""
@@ -141,6 +142,79 @@ class Cloud:
         return {
             part: Crops(tiles, self._crop, random_position=part == "train") for part, tiles in tiles_by_part.items()
         }
+
+    def whole(self) -> Crops:
+        """Return the center of every tile as one dataset; the folder may have tiles of any parts."""
+        from shoestring.recipes.cloud.tiles import Crops
+
+        if self.options.data is None:
+            from shoestring.recipes.cloud import synthetic
+
+            tiles: Tiles = synthetic.SyntheticTiles(*synthetic.CLOUDS_PER_BLOCK)
+            self._data_notes = [synthetic.NOTE]
+        else:
+            require("cloud", "tifffile")
+            from shoestring.recipes.cloud import measured
+            from shoestring.recipes.rows import BadRows
+
+            bad_rows, options = BadRows(self.options.on_bad_rows), self.options
+            tiles, self._data_notes = measured.load_whole(
+                self.options.data, options.table, options.look, self._crop, bad_rows
+            )
+        return Crops(tiles, self._crop, random_position=False)
+
+    def inputs(self, source: Path | Sequence[Any] | None) -> TileInputs:
+        """Return one input for each whole tile, without a clear image.
+
+        `source` is a folder with radar and cloudy images, in SEN12MS-CR's layout or with a data.csv, a list of mappings
+        with the paths `cloudy` and `radar`, or None for the synthetic test tiles.
+        """
+        require("cloud", "tifffile", "PIL")
+        from shoestring.recipes.cloud import synthetic, unlabelled
+
+        self._data_notes = [synthetic.NOTE] if source is None else []
+        if source is None:
+            return unlabelled.TileInputs(unlabelled.list_synthetic())
+        if isinstance(source, str | Path):
+            return unlabelled.TileInputs(unlabelled.list_folder(Path(source), self.options.table))
+        return unlabelled.TileInputs(unlabelled.list_rows(source))
+
+    def collate(self, samples: list[Any]) -> Any:
+        """Return whole tiles as a list, because their sizes may differ, and crops as tensors."""
+        from torch.utils.data import default_collate
+
+        from shoestring.recipes.cloud.prediction import Tile
+
+        return samples if isinstance(samples[0], Tile) else default_collate(samples)
+
+    def predict(self, model: nn.Module, batch: Any) -> list[Any]:
+        """Return a summary of each clear image; for whole tiles also a GeoTIFF and a preview as `files`.
+
+        Tiles are processed one after another, in windows.
+        """
+        from shoestring.recipes.cloud.prediction import Tile, predict_tile, summarise
+
+        if isinstance(batch[0], Tile):
+            return [predict_tile(model, tile, self._crop) for tile in batch]
+        cloudy, radar, *_ = batch
+        return [summarise(*images) for images in zip(model(cloudy, radar), cloudy, strict=True)]
+
+    def targets(self, batch: Batch) -> list[Any]:
+        """Return the summary of each clear image."""
+        from shoestring.recipes.cloud.prediction import summarise
+
+        cloudy, _, clear = batch
+        return [summarise(*images) for images in zip(clear, cloudy, strict=True)]
+
+    def identify(self, dataset: Crops, index: int) -> str:
+        """Return the path of the cloudy image of a sample."""
+        return dataset.name(index)
+
+    def inference(self, model: nn.Module, batch: Batch) -> Iterator[Tensor]:
+        """Process the windows that `predict` has on the device at a time, however many tiles there are."""
+        from shoestring.recipes.cloud.windows import windows_at_once
+
+        yield model(*(image[:1].repeat(windows_at_once(self._crop), 1, 1, 1) for image in batch[:2]))
 
     def notes(self) -> list[str]:
         """Return sentences about the data and about the initial weights."""

@@ -7,6 +7,7 @@ because some copies of the data set nest them several times.
 import os
 import re
 from collections import defaultdict
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 
 from shoestring.recipes.cloud.triplets import PARTS, Listing, TileName, Triplet, parse_tile_name
@@ -36,6 +37,18 @@ def read(root: Path, bad_rows: BadRows) -> Listing:
 
     Tiles that lack an image are reported to `rows`.
     """
+    tiles = find_tiles(root)
+    parts: dict[str, list[Triplet]] = {part: [] for part in PARTS}
+    for tile, images in tiles:
+        if problem := missing_images_problem(images, KINDS):
+            bad_rows.report(root / next(iter(images.values())), None, problem)
+            continue
+        parts[_official_part(tile)].append(Triplet(images["s1"], images["s2"], images["s2_cloudy"], None))
+    return Listing(root=root, file=None, parts=parts, row_count=len(tiles))
+
+
+def find_tiles(root: Path) -> list[tuple[TileName, dict[str, str]]]:
+    """Return the tiles below `root`, sorted by season, scene and patch, with the path of each kind of image."""
     paths_by_tile: dict[TileName, dict[str, str]] = defaultdict(dict)
     for folder, subfolders, names in os.walk(root):
         subfolders.sort()
@@ -46,16 +59,13 @@ def read(root: Path, bad_rows: BadRows) -> Listing:
         for name in sorted(names):
             if tile := parse_tile_name(name):
                 paths_by_tile[tile][kind[1]] = Path(folder, name).relative_to(root).as_posix()
-    parts: dict[str, list[Triplet]] = {part: [] for part in PARTS}
-    for tile in sorted(paths_by_tile):
-        images = paths_by_tile[tile]
-        if missing := [kind for kind in KINDS if kind not in images]:
-            bad_rows.report(
-                root / next(iter(images.values())), None, f"this tile has no {' and no '.join(missing)} image"
-            )
-            continue
-        parts[_official_part(tile)].append(Triplet(images["s1"], images["s2"], images["s2_cloudy"], None))
-    return Listing(root=root, file=None, parts=parts, row_count=len(paths_by_tile))
+    return sorted(paths_by_tile.items())
+
+
+def missing_images_problem(images: Mapping[str, str], kinds: Iterable[str]) -> str:
+    """Return which of `kinds` are missing; empty if none is."""
+    missing = [kind for kind in kinds if kind not in images]
+    return f"this tile has no {' and no '.join(missing)} image" if missing else ""
 
 
 def _official_part(tile: TileName) -> str:

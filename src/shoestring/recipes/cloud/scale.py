@@ -3,6 +3,8 @@
 The bounds are those of GLF-CR and of the dataset's own loader (Xu et al., 2022; Ebel et al., 2020).
 """
 
+from typing import Any
+
 import numpy as np
 from numpy.typing import NDArray
 
@@ -26,3 +28,11 @@ def to_backscatter(decibels: NDArray[np.generic]) -> Image:
     """Convert (2, h, w) decibels of VV and VH to 0 for the weakest echo up to 1 for the strongest."""
     minimum = np.array(MIN_DB, dtype=np.float32)[:, None, None]
     return 1 - np.clip(decibels.astype(np.float32), minimum, 0) / minimum
+
+
+def to_counts(reflectance: Image, kind: np.dtype[Any]) -> NDArray[np.generic]:
+    """Convert (13, h, w) reflectance to counts of Sentinel-2 in the dtype `kind`, the inverse of `to_reflectance`."""
+    counts = np.clip(reflectance, 0, 1) * np.float32(FULL_REFLECTANCE)
+    if kind.kind in "iu":
+        counts = np.rint(counts).clip(max=np.iinfo(kind).max)
+    return counts.astype(kind)

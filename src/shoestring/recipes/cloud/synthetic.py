@@ -56,14 +56,20 @@ def load_parts() -> "dict[str, SyntheticTiles]":
 
 
 class SyntheticTiles:
-    """The tiles of one part, each of its blocks under several clouds; implements `tiles.Tiles`."""
+    """The tiles of some parts, each of their blocks under several clouds; implements `tiles.Tiles`."""
 
-    def __init__(self, part: str) -> None:
-        blocks = HELD_OUT_BLOCKS[part] if part in HELD_OUT_BLOCKS else _training_blocks()
-        self._tiles = list(product(blocks, range(CLOUDS_PER_BLOCK[part])))
+    def __init__(self, *parts: str) -> None:
+        self._tiles: list[tuple[tuple[int, int], int]] = []
+        for part in parts:
+            blocks = HELD_OUT_BLOCKS[part] if part in HELD_OUT_BLOCKS else _training_blocks()
+            self._tiles += product(blocks, range(CLOUDS_PER_BLOCK[part]))
 
     def __len__(self) -> int:
         return len(self._tiles)
+
+    def name(self, index: int) -> str:
+        (row, column), number = self._tiles[index]
+        return f"block {row} {column} under cloud {number}"
 
     def cut(self, index: int, place: PlaceWindow) -> tuple[Image, Image, Image]:
         """Cut a window as `Tiles.cut` does."""

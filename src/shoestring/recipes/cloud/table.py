@@ -25,12 +25,12 @@ def read(file: Path, root: Path, bad_rows: BadRows) -> Listing:
     parts: dict[str, list[Triplet]] = {part: [] for part in PARTS}
     first_occurrences: dict[str, tuple[str, int]] = {}
     row_count = 0
-    for line, row in _read_rows(file):
+    for line, row in read_rows(file):
         row_count += 1
-        if problem := _row_problem(row):
+        if problem := row_problem(row):
             bad_rows.report(file, line, problem)
             continue
-        part, triplet = SPLITS[row[0]], _to_triplet(row, line)
+        part, triplet = SPLITS[row[0]], to_triplet(row, line)
         first = first_occurrences.setdefault(triplet.clear, (part, line))
         if first != (part, line):
             bad_rows.report(file, line, f"{triplet.clear} is already in line {first[1]}, {first[0]}")
@@ -39,7 +39,7 @@ def read(file: Path, root: Path, bad_rows: BadRows) -> Listing:
     return Listing(root=root, file=file, parts=parts, row_count=row_count)
 
 
-def _read_rows(file: Path) -> Iterator[tuple[int, list[str]]]:
+def read_rows(file: Path) -> Iterator[tuple[int, list[str]]]:
     """Yield the line number and the fields of each row that is not empty."""
     try:
         with open_table(file) as text:
@@ -51,19 +51,19 @@ def _read_rows(file: Path) -> Iterator[tuple[int, list[str]]]:
         raise DataError(f"{file} cannot be read: {error}", hint="use a data.csv in UTF-8") from error
 
 
-def _row_problem(row: list[str]) -> str:
+def row_problem(row: list[str]) -> str:
     """Return why a row cannot be used; empty if it can."""
     if len(row) not in (5, 7):
         return f"has {len(row)} fields, not 5 (one name for all images) or 7 (a name for each)"
     if row[0] not in SPLITS:
         return f"split is {row[0]!r}, not 1 (train), 2 (validation) or 3 (test)"
-    for path in _to_triplet(row, None)[:3]:
+    for path in to_triplet(row, None)[:3]:
         if PurePosixPath(path).is_absolute() or ".." in PurePosixPath(path).parts or "\0" in path:
             return f"{path!r} is outside the data folder"
     return ""
 
 
-def _to_triplet(row: list[str], line: int | None) -> Triplet:
+def to_triplet(row: list[str], line: int | None) -> Triplet:
     _, radar, clear, cloudy, *names = row
     clear_name, radar_name, cloudy_name = names if len(names) == 3 else names * 3
     return Triplet(f"{radar}/{radar_name}", f"{clear}/{clear_name}", f"{cloudy}/{cloudy_name}", line)

@@ -35,6 +35,9 @@ class Tiles(Protocol):
     def cut(self, index: int, place: PlaceWindow) -> tuple[Image, Image, Image]:
         """Return cloudy (13, side, side), radar (2, side, side) and clear (13, side, side), from 0 to 1."""
 
+    def name(self, index: int) -> str:
+        """Return what identifies a tile: the path of its cloudy image."""
+
 
 class Crops(Dataset[tuple[Tensor, Tensor, Tensor]]):
     """One square of each tile, read on access, because all tiles together may exceed the memory."""
@@ -44,6 +47,10 @@ class Crops(Dataset[tuple[Tensor, Tensor, Tensor]]):
 
     def __len__(self) -> int:
         return len(self._tiles)
+
+    def name(self, index: int) -> str:
+        """Return the name of the tile of a sample."""
+        return self._tiles.name(index)
 
     def __getitem__(self, index: int) -> tuple[Tensor, Tensor, Tensor]:
         """Return cloudy (13, crop, crop), radar (2, crop, crop) and clear (13, crop, crop), float32.

@@ -10,13 +10,15 @@ The baseline always predicts the most frequent role, so `evaluate` reports the m
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from shoestring.errors import UsageError
 from shoestring.recipe.extras import require
+from shoestring.recipe.inputs import Input, Rows
 from shoestring.recipes.legal import roles
 from shoestring.recipes.legal.split import is_fold, split_documents
 from shoestring.recipes.rows import BadRows, OnBadRows
@@ -28,6 +30,7 @@ if TYPE_CHECKING:
 
     from shoestring.recipe.exports import Exported, Format, OnnxGraph
     from shoestring.recipes.legal.documents import Document
+    from shoestring.recipes.legal.texts import Reader
     from shoestring.recipes.legal.tokens import Tokenizer
 
 LEARNING_RATES = {
@@ -90,6 +93,10 @@ class Options:
         int | None,
         "hier_bilstm_crf reads precomputed vectors of this width, f1 f2 ...<TAB>role; none: words",
     ] = None
+    text: Annotated[
+        Literal["auto", "lines", "running"],
+        "data for predictions: one sentence on each line, or running text to be split; auto: by the first 200 lines",
+    ] = "auto"
     learning_rate: Annotated[
         float | None,
         "peak learning rate; none: 2e-5 for BERT at full size, and a default for each other network and size",
@@ -114,6 +121,8 @@ class Options:
                 )
             if self.vectors is not None and self.data is None:
                 problems.append(f"vectors={self.vectors}: the synthetic judgments have no vectors; set data as well")
+            if self.vectors is not None and self.text == "running":
+                problems.append("text=running: vectors are one on each line; set text=lines")
         elif self.vectors is not None:
             problems.append(f"vectors={self.vectors}: the classifier takes words; set architecture=hier_bilstm_crf")
         elif self.encoder is not None and Path(self.encoder).is_dir() and not Path(self.encoder).is_absolute():
@@ -134,9 +143,19 @@ class Legal:
         self.options = options or Options()
         self._frequencies: list[int] = []
         self._data_notes: list[str] = []
+        self._preprocessing: Path | None = None
+        self._stored_roles: tuple[str, ...] = ()
+        self._reader: Reader | None = None
 
     def model(self) -> nn.Module:
         """Return the network. Raises UsageError if the extra is not installed or the encoder cannot be read."""
+        return self._build_network(pretrained=True)
+
+    def skeleton(self) -> nn.Module:
+        """Return the network without pretrained weights."""
+        return self._build_network(pretrained=False)
+
+    def _build_network(self, *, pretrained: bool) -> nn.Module:
         count, size = len(self._roles), self.options.size
         if self._hierarchical:
             from shoestring.recipes.legal.hierarchical import SIZES, HierarchicalBiLSTM
@@ -145,7 +164,13 @@ class Legal:
         require("legal", "transformers")
         from shoestring.recipes.legal.classifier import build_classifier
 
-        return build_classifier(size, count, self.options.encoder, download=self.options.download)
+        return build_classifier(
+            size,
+            count,
+            self._encoder,
+            download=self.options.download,
+            pretrained=pretrained and not self._preprocessing,
+        )
 
     def batch(self, size: int) -> Any:
         """Return the largest batch of the network.
@@ -197,25 +222,31 @@ class Legal:
             for name, documents in parts.items()
         ]
         self._data_notes.append(f"judgments: {', '.join(counts)}")
-        if self.options.vectors is not None:
-            from shoestring.recipes.legal.vectors import Vectors
+        build = self._dataset_builder()
+        return {name: build(documents) for name, documents in parts.items()}
 
-            return {name: Vectors(documents, sentences=self.options.max_sentences) for name, documents in parts.items()}
-        tokenizer = self._build_tokenizer()
-        return {name: self._build_dataset(documents, tokenizer) for name, documents in parts.items()}
+    def whole(self) -> Any:
+        """Return all judgments as one dataset, in the order of the files. Raises as `data` does."""
+        return self._dataset_builder()([document for part in self._load_documents().values() for document in part])
 
     def notes(self) -> list[str]:
         """Return sentences about the data, skipped rows and random weights."""
-        if self.options.encoder is None and not self._hierarchical and self.options.size == "full":
+        notes = [*self._data_notes, *(self._reader.notes() if self._reader else ())]
+        is_random = self.options.encoder is None and self._preprocessing is None
+        if is_random and not self._hierarchical and self.options.size == "full":
             return [
-                *self._data_notes,
+                *notes,
                 "BERT's initial weights are random and its tokens are hashed words; --set encoder=law-ai/InLegalBERT "
                 "(or a folder) uses pretrained weights and their tokenizer",
             ]
-        return self._data_notes
+        return notes
 
     def collate(self, samples: Sequence[Any]) -> Any:
         """Return a batch padded to its longest sample; for the other network see `judgments.collate`."""
+        from shoestring.recipes.legal import prediction
+
+        if isinstance(samples[0], prediction.Located):
+            return prediction.collate(samples, self.collate)
         if self.options.vectors is not None:
             from shoestring.recipes.legal import vectors
 
@@ -279,6 +310,61 @@ class Legal:
         loss = float(torch.stack(losses).double().sum()) / len(truths)
         return {"loss": loss, **scores(torch.cat(predicted).cpu(), truths, self._roles)}
 
+    def inputs(self, source: Any) -> Iterator[Input]:
+        """Return the sentences of `texts.Reader`, or those of the synthetic judgments; `Rows` of them for a judgment.
+
+        Raises DataError if there is no such file.
+        """
+        from shoestring.recipes.legal import prediction, texts
+
+        if source is None:
+            source = [
+                {"sentences": document.sentences} for part in self._load_documents().values() for document in part
+            ]
+        form = "lines" if self.options.vectors is not None else self.options.text
+        self._reader = texts.Reader(form=form, roles=self._roles, find_problem=self._sentence_problem)
+        make_inputs = prediction.judgment_inputs if self._hierarchical else prediction.sentence_inputs
+        return make_inputs(self._reader.read(source), self._dataset_builder())
+
+    def predict(self, model: Any, batch: Any) -> list[dict[str, Any]]:
+        """Return the role of each sentence and its probability; for a judgment `Rows` of them."""
+        from shoestring.recipes.legal import prediction
+
+        predict = prediction.predict_judgments if self._hierarchical else prediction.predict_sentences
+        return predict(model, batch, self._roles)
+
+    def targets(self, batch: Any) -> list[Any]:
+        """Return the true role of each sentence."""
+        from shoestring.recipes.legal.prediction import role_targets
+
+        return role_targets(batch, self._roles)
+
+    def identify(self, dataset: Any, index: int) -> str | int | Rows:
+        """Return `FILE:LINE` of a sentence, or `Rows` of them; the number of a sentence that is of no file."""
+        if self._hierarchical:
+            return Rows(dataset.ids[number] for number in dataset.numbers(index))
+        identifier: str | int = dataset.ids[index]
+        return identifier
+
+    def save_preprocessing(self, folder: Path) -> None:
+        from shoestring.recipes.legal import preprocessing
+
+        preprocessing.save(folder, self._roles, self._encoder, download=self.options.download)
+
+    def load_preprocessing(self, folder: Path) -> None:
+        """Use the roles, the configuration and the tokenizer of the run. Raises UsageError if they are damaged."""
+        from shoestring.recipes.legal import preprocessing
+
+        self._preprocessing, self._stored_roles = folder, preprocessing.read_roles(folder)
+
+    @property
+    def _encoder(self) -> str | None:
+        """The folder or name of the encoder's configuration and tokenizer."""
+        from shoestring.recipes.legal.preprocessing import encoder_folder
+
+        encoder = self.options.encoder
+        return encoder_folder(self._preprocessing, encoder) if self._preprocessing else encoder
+
     @property
     def exports(self) -> dict[str, Format]:
         """The classifier is a model of transformers; the other network is not."""
@@ -301,7 +387,7 @@ class Legal:
 
     @property
     def _roles(self) -> tuple[str, ...]:
-        return roles.role_names(self.options.roles)
+        return self._stored_roles or roles.role_names(self.options.roles)
 
     @property
     def _max_tokens(self) -> int:
@@ -364,21 +450,27 @@ class Legal:
 
             return HashedWords(SIZES[self.options.size]["vocabulary"])
         require("legal", "transformers")
-        if self.options.encoder is not None:
-            return PretrainedTokenizer(self.options.encoder, download=self.options.download)
+        if self._encoder is not None:
+            return PretrainedTokenizer(self._encoder, download=self.options.download)
         from shoestring.recipes.legal.classifier import vocabulary_size
 
         return HashedWords(vocabulary_size(self.options.size))
 
-    def _build_dataset(self, documents: list[Document], tokenizer: Tokenizer) -> Any:
-        """Return the dataset of one part."""
+    def _dataset_builder(self) -> Callable[[list[Document]], Any]:
+        """Return a function from judgments to their dataset."""
+        words, sentences = self._max_tokens, self.options.max_sentences
+        if self.options.vectors is not None:
+            from shoestring.recipes.legal.vectors import Vectors
+
+            return partial(Vectors, sentences=sentences)
+        tokenizer = self._build_tokenizer()
         if self._hierarchical:
             from shoestring.recipes.legal.judgments import Judgments
 
-            return Judgments(documents, tokenizer, words=self._max_tokens, sentences=self.options.max_sentences)
+            return partial(Judgments, tokenizer=tokenizer, words=words, sentences=sentences)
         from shoestring.recipes.legal.sentences import Sentences
 
-        return Sentences(documents, tokenizer, self.options.context, self._max_tokens)
+        return partial(Sentences, tokenizer=tokenizer, context=self.options.context, max_tokens=words)
 
 
 def _count_sentences(documents: Sequence[Document]) -> int:

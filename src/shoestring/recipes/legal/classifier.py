@@ -1,5 +1,7 @@
 """BERT with a linear head on its pooled first token."""
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, TypeAlias
 
@@ -42,33 +44,52 @@ class RoleClassifier(nn.Module):
         return logits
 
 
-def build_classifier(size: str, roles: int, encoder: str | None, *, download: bool) -> RoleClassifier:
+def build_classifier(
+    size: str, roles: int, encoder: str | None, *, download: bool, pretrained: bool = True
+) -> RoleClassifier:
     """Return one of `SIZES` with random weights, or the shape and weights of `encoder`, a folder or a name on the hub.
+
+    Without `pretrained` it has the encoder's shape and random weights.
 
     Raises UsageError if the encoder cannot be read or has no weights in safetensors.
     """
     if encoder is None:
         return RoleClassifier(BertConfig(**SIZES[size]), roles=roles)
-    try:
-        require_regular_files(Path(encoder))
-        config = BertConfig.from_pretrained(encoder, local_files_only=not download)
-        require_sizes(f"encoder={encoder}", config.to_dict(), BertConfig)
+    config = read_configuration(encoder, download=download)
+    with _usage_errors(encoder):
         model = RoleClassifier(config, roles=roles)
         # An estimate needs the shape alone; its tensors have no memory for weights.
-        if not model.head.weight.is_meta:
+        if pretrained and not model.head.weight.is_meta:
             source = BertModel.from_pretrained(
                 encoder, config=config, use_safetensors=True, local_files_only=not download
             )
             model.encoder.load_state_dict(source.state_dict())
+    return model
+
+
+def read_configuration(encoder: str, *, download: bool) -> BertConfig:
+    """Return the configuration of `encoder`. Raises UsageError if it cannot be read, or has sizes of no model."""
+    with _usage_errors(encoder):
+        require_regular_files(Path(encoder))
+        if Path(encoder).is_dir() and not Path(encoder, "config.json").is_file():
+            raise ValueError("it has no config.json")  # transformers would use the default configuration
+        config = BertConfig.from_pretrained(encoder, local_files_only=not download)
+        require_sizes(f"encoder={encoder}", config.to_dict(), BertConfig)
+    return config
+
+
+def vocabulary_size(size: str) -> int:
+    """Return the number of tokens in the vocabulary of one of `SIZES`."""
+    return int(BertConfig(**SIZES[size]).vocab_size)
+
+
+@contextmanager
+def _usage_errors(encoder: str) -> Iterator[None]:
+    try:
+        yield
     except (OSError, ValueError, TypeError, LookupError, RuntimeError, SafetensorError) as error:
         raise UsageError(
             f"encoder={encoder} cannot be read: {' '.join(str(error).split())[:200]}",
             hint="use a folder with config.json and model.safetensors, or the name of such a model on the hub with "
             "download=true",
         ) from error
-    return model
-
-
-def vocabulary_size(size: str) -> int:
-    """Return the number of tokens in the vocabulary of one of `SIZES`."""
-    return int(BertConfig(**SIZES[size]).vocab_size)

@@ -69,6 +69,24 @@ class CRF(nn.Module):
             labels.append(label)
         return torch.cat(labels[::-1], dim=1) * mask
 
+    @torch.no_grad()
+    def marginals(self, emissions: Tensor, mask: Tensor) -> Tensor:
+        """Return the probability of each label at each step (forward-backward), (n, steps, labels).
+
+        It is 0 where `mask` is False.
+        """
+        emissions = emissions.to(self.transitions.dtype)
+        before = [self.first + emissions[:, 0]]
+        for step in range(1, emissions.shape[1]):
+            score = torch.logsumexp(before[-1][:, :, None] + self.transitions, dim=1) + emissions[:, step]
+            before.append(torch.where(mask[:, step, None], score, before[-1]))
+        after = [self.last.expand_as(before[0])]
+        for step in range(emissions.shape[1] - 1, 0, -1):
+            score = torch.logsumexp(self.transitions + (emissions[:, step] + after[-1])[:, None, :], dim=2)
+            after.append(torch.where(mask[:, step, None], score, after[-1]))
+        scores = torch.stack(before, dim=1) + torch.stack(after[::-1], dim=1)
+        return scores.softmax(dim=-1) * mask[..., None]
+
 
 def _log_matmul(left: Tensor, right: Tensor) -> Tensor:
     """Multiply matrices (..., a, b) and (..., b, c) in log space."""

@@ -1,7 +1,10 @@
 """Reading judgments from files: `sentence<TAB>role` on each line, a blank line between two judgments."""
 
-from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
+from array import array
+from bisect import bisect_right
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from itertools import accumulate
 from pathlib import Path
 
 from shoestring.errors import DataError
@@ -12,7 +15,8 @@ from shoestring.recipes.rows import BadRows
 PART_NAMES = {"train": ("train", "training"), "validation": ("validation", "valid", "val", "dev"), "test": ("test",)}
 """Names of files and folders that are a part of the data."""
 
-_SUFFIXES = (".txt", ".tsv")
+SUFFIXES = (".txt", ".tsv")
+"""The endings of files with judgments."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -22,6 +26,10 @@ class Document:
     sentences: tuple[str, ...]
     roles: tuple[int, ...]
     """The class of each sentence."""
+    file: str = field(default="", compare=False)
+    """The path of its file in the data; empty for a synthetic judgment."""
+    lines: Sequence[int] = field(default=(), compare=False)
+    """The line of each sentence in the file, from 1."""
 
 
 def read(
@@ -36,7 +44,8 @@ def read(
     parts: dict[str, list[Document]] = {}
     row_count = 0
     for part, file in _list_files(path):
-        documents, line_count = _parse(file, roles, bad_rows, find_problem)
+        name = file.relative_to(path).as_posix() if file != path else file.name
+        documents, line_count = _parse(file, name, roles, bad_rows, find_problem)
         parts.setdefault(part, []).extend(documents)
         row_count += line_count
     bad_rows.finish(row_count)
@@ -53,25 +62,25 @@ def _list_files(path: Path) -> Iterator[tuple[str, Path]]:
             f"{path} is neither a file nor a folder" if path.exists() else f"the file or folder {path} does not exist",
             hint="use a file of sentence<TAB>role lines, or a folder",
         )
-    entries = sorted(entry for entry in path.iterdir() if entry.is_dir() or entry.suffix in _SUFFIXES)
+    entries = sorted(entry for entry in path.iterdir() if entry.is_dir() or entry.suffix in SUFFIXES)
     parts = {part: [entry for entry in entries if entry.stem.casefold() in names] for part, names in PART_NAMES.items()}
     if not parts["train"]:
         parts = {"all": [entry for entry in entries if entry.is_file()]}
         if not parts["all"]:
             raise DataError(
-                f"{path} has no file *{' or *'.join(_SUFFIXES)}",
+                f"{path} has no file *{' or *'.join(SUFFIXES)}",
                 hint="add files of sentence<TAB>role lines, usually one for each judgment",
             )
     for part, members in parts.items():
         for member in members:
             files = [member] if member.is_file() else sorted(member.iterdir())
-            yield from ((part, file) for file in files if file.is_file() and file.suffix in _SUFFIXES)
+            yield from ((part, file) for file in files if file.is_file() and file.suffix in SUFFIXES)
 
 
 def _parse(
-    path: Path, roles: Mapping[str, int], bad_rows: BadRows, find_problem: Callable[[str], str | None]
+    path: Path, name: str, roles: Mapping[str, int], bad_rows: BadRows, find_problem: Callable[[str], str | None]
 ) -> tuple[list[Document], int]:
-    """Return the judgments of one file, and its number of lines that are not blank."""
+    """Return the judgments of the file `name` of the data, and its number of lines that are not blank."""
     try:
         content = read_bytes(path, follow=True, max_bytes=TEXT_BYTES)
     except (OSError, ValueError) as error:
@@ -79,16 +88,18 @@ def _parse(
     lines = content.removeprefix(b"\xef\xbb\xbf").splitlines()
     documents: list[Document] = []
     sentences: list[tuple[str, int]] = []
+    places = array("I")
     filled_lines = 0
     for number, line in enumerate([*lines, b""], start=1):
         if line.strip():
             filled_lines += 1
             if (row := _parse_row(path, number, line, roles, bad_rows, find_problem)) is not None:
                 sentences.append(row)
+                places.append(number)
         elif sentences:
             texts, classes = zip(*sentences, strict=True)
-            documents.append(Document(sentences=texts, roles=classes))
-            sentences = []
+            documents.append(Document(sentences=texts, roles=classes, file=name, lines=places))
+            sentences, places = [], array("I")
     return documents, filled_lines
 
 
@@ -101,13 +112,10 @@ def _parse_row(
     find_problem: Callable[[str], str | None],
 ) -> tuple[str, int] | None:
     """Return sentence and class of one line; None, and a report to `rows`, if it is unusable."""
-    if len(line) > LINE_BYTES:
-        bad_rows.report(path, number, f"has {len(line):,} bytes, more than {LINE_BYTES:,}")
-        return None
     try:
-        text = line.decode()
-    except UnicodeDecodeError as error:
-        bad_rows.report(path, number, f"is not UTF-8: {error.reason} at byte {error.start}")
+        text = decode_line(line)
+    except ValueError as error:
+        bad_rows.report(path, number, str(error))
         return None
     sentence, tab, label = (field.strip(" \r\n") for field in text.rpartition("\t"))
     if not tab:
@@ -121,3 +129,26 @@ def _parse_row(
     else:
         return sentence.strip(), roles[label.casefold()]
     return None
+
+
+def decode_line(line: bytes) -> str:
+    """Return the text of a line. Raises ValueError if it is too long or not UTF-8."""
+    if len(line) > LINE_BYTES:
+        raise ValueError(f"has {len(line):,} bytes, more than {LINE_BYTES:,}")
+    try:
+        return line.decode()
+    except UnicodeDecodeError as error:
+        raise ValueError(f"is not UTF-8: {error.reason} at byte {error.start}") from error
+
+
+class SentenceIds:
+    """The identifier of each sentence of some judgments: `FILE:LINE`, or its number if they are of no file."""
+
+    def __init__(self, documents: Sequence[Document]) -> None:
+        self._places = [(document.file, document.lines) for document in documents]
+        self._starts = [0, *accumulate(len(document.roles) for document in documents)]
+
+    def __getitem__(self, number: int) -> str | int:
+        judgment = bisect_right(self._starts, number) - 1
+        file, lines = self._places[judgment]
+        return f"{file}:{lines[number - self._starts[judgment]]}" if file else number

@@ -9,7 +9,7 @@ from torch.utils.data import Dataset
 
 from shoestring.data.order import split
 from shoestring.data.padding import pad_batch
-from shoestring.recipes.legal.documents import Document
+from shoestring.recipes.legal.documents import Document, SentenceIds
 from shoestring.recipes.legal.tokens import Tokenizer, encode_sentences
 
 Sample: TypeAlias = tuple[list[Tensor], Tensor]
@@ -39,6 +39,7 @@ class Judgments(Dataset[Sample]):
         )
         self._words = words
         self.roles = torch.tensor([role for document in documents for role in document.roles])
+        self.ids = SentenceIds(documents)
         self._parts: list[Sequence[int]] = []
         first = 0
         for document in documents:
@@ -58,6 +59,10 @@ class Judgments(Dataset[Sample]):
     def length(self, index: int) -> int:
         """Return the number of sentences of a sample."""
         return len(self._parts[index])
+
+    def numbers(self, index: int) -> Sequence[int]:
+        """Return the numbers of a sample's sentences among those of all judgments."""
+        return self._parts[index]
 
 
 def collate(samples: Sequence[Sample]) -> Batch:

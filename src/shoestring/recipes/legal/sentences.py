@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 from torch.utils.data import Dataset
 
-from shoestring.recipes.legal.documents import Document
+from shoestring.recipes.legal.documents import Document, SentenceIds
 from shoestring.recipes.legal.tokens import Tokenizer, encode_sentences
 
 CONTEXTS: dict[str, tuple[int, ...]] = {
@@ -31,6 +31,7 @@ class Sentences(Dataset[tuple[Tensor, Tensor, Tensor]]):
             tokenizer, [sentence for document in documents for sentence in document.sentences]
         )
         self.roles = torch.tensor([role for document in documents for role in document.roles])
+        self.ids = SentenceIds(documents)
         # The number of sentences before and after each sentence in its judgment.
         self._before = [place for document in documents for place in range(len(document.roles))]
         self._after = [
@@ -58,6 +59,10 @@ class Sentences(Dataset[tuple[Tensor, Tensor, Tensor]]):
     def length(self, index: int) -> int:
         """Return the number of tokens of a sample."""
         return 1 + len(self._context) + sum(self._token_counts(index).values())
+
+    def is_empty(self, index: int) -> bool:
+        """Return whether a sentence has no tokens besides the separator that stands for it."""
+        return self._tokens[index].tolist() == self._separator.tolist()
 
     def _token_counts(self, index: int) -> dict[int, int]:
         """Return the number of tokens of each sentence that fit into the text, by the offset of the sentence."""

@@ -87,6 +87,10 @@ class PretrainedTokenizer:
         tokens: list[list[int]] = self._tokenizer(list(sentences), add_special_tokens=False, verbose=False)["input_ids"]
         return tokens
 
+    def save(self, folder: Path) -> None:
+        """Write the tokenizer's files into `folder`."""
+        self._tokenizer.save_pretrained(folder)
+
 
 @dataclass(frozen=True, kw_only=True)
 class EncodedSentences:

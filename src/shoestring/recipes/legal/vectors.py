@@ -9,7 +9,7 @@ from torch.utils.data import Dataset
 
 from shoestring.data.order import split
 from shoestring.data.padding import pad_batch
-from shoestring.recipes.legal.documents import Document
+from shoestring.recipes.legal.documents import Document, SentenceIds
 
 
 def vector_problem(text: str, width: int) -> str | None:
@@ -30,12 +30,16 @@ class Vectors(Dataset[tuple[Tensor, Tensor]]):
     """
 
     def __init__(self, documents: Sequence[Document], *, sentences: int) -> None:
-        self._parts = []
+        self._parts, self._numbers = [], []
+        self.ids = SentenceIds(documents)
+        first = 0
         for document in documents:
             numbers = torch.tensor([[float(number) for number in text.split()] for text in document.sentences])
             roles = torch.tensor(document.roles)
             for part in split(range(len(roles)), sentences):
                 self._parts.append((numbers[part[0] : part[-1] + 1], roles[part[0] : part[-1] + 1]))
+                self._numbers.append(range(first + part[0], first + part[-1] + 1))
+            first += len(roles)
 
     def __len__(self) -> int:
         return len(self._parts)
@@ -46,6 +50,10 @@ class Vectors(Dataset[tuple[Tensor, Tensor]]):
     def length(self, index: int) -> int:
         """Return the number of sentences of a sample."""
         return len(self._parts[index][1])
+
+    def numbers(self, index: int) -> Sequence[int]:
+        """Return the numbers of a sample's sentences among those of all judgments."""
+        return self._numbers[index]
 
 
 def collate(samples: Sequence[tuple[Tensor, Tensor]]) -> dict[str, Any]:

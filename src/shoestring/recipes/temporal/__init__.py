@@ -10,7 +10,7 @@ The models need torch alone; data and metrics need `pip install 'shoestring[temp
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal, cast
@@ -33,8 +33,11 @@ if TYPE_CHECKING:
     from torch.optim import Optimizer
 
     from shoestring.recipe.exports import OnnxGraph
+    from shoestring.recipes.temporal.dataset import LabelledBars
     from shoestring.recipes.temporal.ensemble import Ensemble
-    from shoestring.recipes.temporal.windows import Batch, Windows
+    from shoestring.recipes.temporal.prediction import BarInputs
+    from shoestring.recipes.temporal.preprocessing import Preprocessing
+    from shoestring.recipes.temporal.windows import Batch, Samples, Windows
 
 RULES: tuple[tuple[tuple[str, ...], str, Callable[[Any], bool]], ...] = (
     (("patience", "seq_len", "horizon"), "at least 1", lambda value: value >= 1),
@@ -71,6 +74,9 @@ class Options:
     threshold: Annotated[float, "relative change of the close beyond which the class is up or down, else flat"] = 0.006
     label_smoothing: Annotated[float, "share of each label that is spread evenly over all classes"] = 0.1
     warmup_epochs: Annotated[int, "epochs of linear warmup of the learning rate"] = 5
+    bars: Annotated[
+        Literal["all", "latest"], "the bars to predict: all that have a full history, or the latest of each symbol"
+    ] = "all"
     fold: Annotated[str | None, "3/5: the third of five expanding walk-forward folds; none: 70/15/15 % by time"] = None
 
     def __post_init__(self) -> None:
@@ -91,7 +97,9 @@ class Temporal:
 
     def __init__(self, options: Options | None = None) -> None:
         self.options = options or Options()
-        self._data_notes: tuple[str, ...] = ()
+        self._data_notes: list[str] = []
+        self._loaded: Preprocessing | None = None
+        self._preprocessing: Preprocessing | None = None
 
     def model(self) -> nn.Module:
         options = self.options
@@ -115,23 +123,83 @@ class Temporal:
         """
         # torchmetrics is required here too, so that a missing package is reported before the first epoch.
         require("temporal", "pandas", "torchmetrics")
-        from shoestring.recipes.temporal.dataset import load_parts
+        bars = self._load_bars()
+        parts, self._preprocessing = bars.parts, bars.preprocessing
+        self._data_notes = bars.notes(parts)
+        return parts
 
-        datasets, self._data_notes = load_parts(
-            self.options.data,
-            seq_len=self.options.seq_len,
-            horizon=self.options.horizon,
-            threshold=self.options.threshold,
-            fold=self.options.fold,
-            on_bad_rows=self.options.on_bad_rows,
+    def whole(self) -> Windows:
+        """Return all samples of the data as one dataset, also those across the borders of parts."""
+        require("temporal", "pandas")
+        bars = self._load_bars()
+        whole, self._preprocessing = bars.whole, bars.preprocessing
+        self._data_notes = bars.notes({"all": whole})
+        return whole
+
+    def save_preprocessing(self, folder: Path) -> None:
+        """Write the timeframes, and mean and deviation of each feature in the training part."""
+        from shoestring.recipes.temporal import preprocessing
+
+        preprocessing.save(self._preprocessing or self._load_bars().preprocessing, folder)
+
+    def load_preprocessing(self, folder: Path) -> None:
+        """Use the timeframes and the scaler of the data that the model was trained on, instead of fitting them."""
+        from shoestring.recipes.temporal import preprocessing
+
+        self._loaded = self._preprocessing = preprocessing.load(folder)
+
+    def inputs(self, source: Path | Sequence[Any] | None) -> BarInputs:
+        """Return one input for each bar with a full history, and one with an error for each unusable row.
+
+        `source` is a CSV file of bars, a list of its rows as mappings, or None for the sample bars. The identifier of
+        an input is the position of its row, from 0.
+
+        Raises UsageError if nothing was fitted or loaded before.
+        """
+        require("temporal", "pandas")
+        from shoestring.recipes.temporal.prediction import BarInputs, read_source
+
+        if self._preprocessing is None:
+            raise UsageError(
+                "the scaler of the training data is not known: predictions on features of another scale would be wrong",
+                hint="use a run that has stored its preprocessing, or call data() with the training data first",
+            )
+        options = self.options
+        inputs = BarInputs(
+            read_source(source),
+            self._preprocessing,
+            options.seq_len,
+            bars=options.bars,
+            skip=options.on_bad_rows == "skip",
         )
-        return datasets
+        self._data_notes = inputs.notes()
+        return inputs
+
+    def predict(self, model: nn.Module, batch: Samples) -> list[Any]:
+        """Return the class of each sample, the probabilities of all classes, and the weights of an ensemble."""
+        from shoestring.recipes.temporal.prediction import predict
+        from shoestring.recipes.temporal.windows import CLASSES
+
+        features = batch[0]
+        is_ensemble = self.options.architecture == "ensemble"
+        weights = cast("Ensemble", model).log_weights(features).exp() if is_ensemble else None
+        return predict(model(features), weights, CLASSES, [*MEMBERS])
+
+    def targets(self, batch: Batch) -> list[str]:
+        """Return the true class of each sample."""
+        from shoestring.recipes.temporal.windows import CLASSES
+
+        return [CLASSES[number] for number in batch[1].tolist()]
+
+    def identify(self, dataset: Windows, index: int) -> int:
+        """Return the position in the file of the last bar of a sample, which is also its identifier as an input."""
+        return dataset.position(index)
 
     def notes(self) -> list[str]:
         """Return sentences about the data, its number of samples and skipped rows."""
         return list(self._data_notes)
 
-    def collate(self, samples: Batch | list[Batch]) -> Batch:
+    def collate(self, samples: Samples | list[Samples]) -> Samples:
         from shoestring.recipes.temporal.windows import collate
 
         return collate(samples)
@@ -193,6 +261,20 @@ class Temporal:
         from shoestring.recipes.temporal.export import graph
 
         return graph(model)
+
+    def _load_bars(self) -> LabelledBars:
+        from shoestring.recipes.temporal.dataset import Sampling, load_bars
+
+        options = self.options
+        sampling = Sampling(
+            seq_len=options.seq_len,
+            horizon=options.horizon,
+            threshold=options.threshold,
+            fold=options.fold,
+            on_bad_rows=options.on_bad_rows,
+            preprocessing=self._loaded,
+        )
+        return load_bars(options.data, sampling)
 
     def _cross_entropy(self, logits: Tensor, labels: Tensor, reduction: Literal["mean", "sum"]) -> Tensor:
         from torch.nn.functional import cross_entropy

@@ -1,11 +1,14 @@
-"""Reading OHLCV bars from a CSV file, with validation that reports all problems at once with their lines."""
+"""Reading OHLCV bars from a CSV file or a list, with validation that finds all problems of every row."""
 
 import csv
-from collections.abc import Callable, Collection, Iterator
+from bisect import bisect_left
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
+from dataclasses import dataclass
+from functools import cached_property
 from importlib.util import find_spec
 from pathlib import Path
-from typing import NoReturn, TypeAlias
+from typing import Any, NoReturn, TypeAlias
 
 import numpy as np
 import pandas as pd
@@ -20,6 +23,9 @@ NUMBERS = (*PRICES, "volume")
 REQUIRED = ("time", *NUMBERS)
 MAX_COLUMNS = 10_000
 TIME_COLUMNS = ("time", "date", "datetime", "timestamp")
+
+ONLY_SYMBOL = "the only one"
+"""The symbol of bars without a symbol."""
 
 SAMPLE = "GOOG from matplotlib's sample data"
 
@@ -56,69 +62,118 @@ def _find_sample_file() -> Path:
     return Path(matplotlib.get_data_path()) / relative_path
 
 
+@dataclass(frozen=True, kw_only=True)
+class Rows:
+    """The rows of a file or of a list, usable or not. A row's position counts from 0, without the header."""
+
+    bars: pd.DataFrame
+    """One row for each row that could be divided into columns, with NaN or NaT for values that cannot be parsed."""
+    positions: NDArray[np.int64]
+    """The position of each of `bars`."""
+    problems: list[tuple[NDArray[np.bool_], Callable[[int], str]]]
+    """For each kind of problem, which of `bars` have it, and its description for one of them."""
+    unreadable: dict[int, str]
+    """For the position of every other row, why it could not be divided into columns."""
+
+    @property
+    def count(self) -> int:
+        return len(self.bars) + len(self.unreadable)
+
+    @cached_property
+    def usable(self) -> NDArray[np.bool_]:
+        """Which of `bars` have no problem."""
+        bad = np.zeros(len(self.bars), dtype=np.bool_)
+        for mask, _ in self.problems:
+            bad |= mask
+        return ~bad
+
+    @cached_property
+    def bad_positions(self) -> list[int]:
+        """The positions of all unusable rows."""
+        return sorted([*self.unreadable, *self.positions[~self.usable].tolist()])
+
+    def describe(self, position: int) -> str:
+        """Return all problems of an unusable row."""
+        if position in self.unreadable:
+            return self.unreadable[position]
+        row = int(np.searchsorted(self.positions, position))
+        return "; ".join(describe(row) for mask, describe in self.problems if mask[row])
+
+    def usable_bars(self) -> pd.DataFrame:
+        """Return the usable bars, sorted by symbol, then time; the index is their position."""
+        return _sort(self.bars[self.usable].set_axis(self.positions[self.usable]))
+
+
 def read_bars(path: Path, bad_rows: BadRows) -> pd.DataFrame:
     """Return the bars of a CSV file: `symbol`, `time` (UTC, without zone), `open high low close volume` (float64).
 
     The file has a header with these names in any case and order; `time` may be named date, datetime or timestamp,
     `symbol` may be absent, and other columns are ignored. Times are ISO 8601; one with an offset is converted to UTC,
-    one without is taken as UTC. The rows of each symbol ascend in time. The result is sorted by symbol, then time.
+    one without is taken as UTC. The rows of each symbol ascend in time. The result is sorted by symbol, then time, and
+    its index is the position of the row in the file.
 
     Unusable rows are reported to `rows`, each with all its problems and its line in the file (the header is line 1). If
     they are skipped, the bars before and after them become neighbours, as they are around a holiday.
 
     Raises DataError with all problems.
     """
+    rows = read_rows(path)
+    lines = _row_lines(path) if rows.bad_positions else []
+    for number, position in enumerate(rows.bad_positions):
+        # Only the first problems are displayed, so a file of a million bad rows is not described in full.
+        line = lines[position] if position < len(lines) else None
+        bad_rows.report(path, line, rows.describe(position) if number < MAX_LISTED else "")
+    bad_rows.finish(rows.count)
+    return rows.usable_bars()
+
+
+def read_rows(path: Path) -> Rows:
+    """Return the rows of a CSV file as `read_bars` describes it. Raises DataError if it has no usable columns."""
     try:
-        return _read_bars(path, bad_rows)
+        header = _read_header(path)
+        if column_problems := _find_column_problems(header):
+            hint = f"the columns {', '.join(REQUIRED)} are required; this file has {', '.join(header) or 'no columns'}"
+            _raise_data_error(path, column_problems, hint=hint)
+        raw, ragged_lines = _read_raw(path, header)
+        if raw.empty and not ragged_lines:
+            _raise_data_error(path, ["there are no rows"])
+        lines = _row_lines(path) if ragged_lines else []
     except (OSError, UnicodeDecodeError, csv.Error) as error:
         raise DataError(f"{path} cannot be read: {error}", hint="use a CSV file in UTF-8") from error
+    return _parse(raw, {bisect_left(lines, line): problem for line, problem in ragged_lines.items()})
 
 
-def _read_bars(path: Path, bad_rows: BadRows) -> pd.DataFrame:
-    header = _read_header(path)
-    column_problems = [f"there is no column {name}" for name in REQUIRED if name not in header]
-    column_problems += [f"{name}: more than one column has this name" for name in _repeated_columns(header)]
-    if column_problems:
-        hint = f"the columns {', '.join(REQUIRED)} are required; this file has {', '.join(header) or 'no columns'}"
-        _raise_data_error(path, column_problems, hint=hint)
-    raw, ragged_lines = _read_raw(path, header)
-    if raw.empty and not ragged_lines:
-        _raise_data_error(path, ["there are no rows"])
-    bars = _parse(raw)
-    usable = _validate(path, bad_rows, raw, bars, ragged_lines)
-    bad_rows.finish(len(raw) + len(ragged_lines))
-    return _sort(bars[usable])
+def parse_rows(rows: Sequence[Any]) -> Rows:
+    """Return rows that are mappings with the columns of a file."""
+    columns: list[dict[str, Any]] = []
+    unreadable = {}
+    for position, row in enumerate(rows):
+        if not isinstance(row, Mapping):
+            unreadable[position] = f"is of type {type(row).__name__}, not an object with the keys {', '.join(REQUIRED)}"
+            continue
+        names = _canonical_names(map(str, row))
+        if problems := _find_column_problems(names):
+            unreadable[position] = "; ".join(problems)
+            continue
+        values = dict(zip(names, row.values(), strict=True))
+        columns.append(
+            {name: str(values.get(name, ONLY_SYMBOL)) for name in ("symbol", "time")}
+            | {name: value if type(value := values[name]) in (int, float) else str(value) for name in NUMBERS}
+        )
+    return _parse(pd.DataFrame(columns, columns=["symbol", *REQUIRED], dtype="object"), unreadable)
 
 
-def _validate(
-    path: Path, bad_rows: BadRows, raw: pd.DataFrame, bars: pd.DataFrame, ragged_lines: dict[int, str]
-) -> NDArray[np.bool_]:
-    """Return which rows are usable, and report the others to `rows` in the order of the file."""
-    problems = [(mask.to_numpy(), describe) for mask, describe in _find_problems(raw, bars) if mask.any()]
-    bad = np.zeros(len(raw), dtype=np.bool_)
-    for mask, _ in problems:
-        bad |= mask
-    if not ragged_lines and not problems:
-        return ~bad
-    lines = _row_lines(path, ragged_lines)
-    # Ragged lines are no rows of `raw`, so their row is -1.
-    bad_lines = sorted(
-        [*((line, -1) for line in ragged_lines), *((lines[row], row) for row in np.flatnonzero(bad).tolist())]
-    )
-    for number, (line, row) in enumerate(bad_lines):
-        descriptions = []
-        # Only the first problems are displayed, so a file of a million bad rows is not described in full.
-        if row >= 0 and number < MAX_LISTED:
-            descriptions = [describe(row) for mask, describe in problems if mask[row]]
-        bad_rows.report(path, line, "; ".join(descriptions) or ragged_lines.get(line, ""))
-    return ~bad
+def _find_column_problems(header: list[str]) -> list[str]:
+    return [
+        *(f"there is no column {name}" for name in REQUIRED if name not in header),
+        *(f"{name}: more than one column has this name" for name in ("symbol", *REQUIRED) if header.count(name) > 1),
+    ]
 
 
-def _row_lines(path: Path, ragged_lines: Collection[int]) -> list[int]:
-    """Return the line of each row; it differs from the row's number because pandas skips blank lines."""
+def _row_lines(path: Path) -> list[int]:
+    """Return the line of each row; it differs from the row's position because pandas skips blank lines."""
     with open_table(path) as file:
-        lines = [number for number, line in enumerate(file, start=1) if line.strip() and number not in ragged_lines]
-    return lines[1:]
+        return [number for number, line in enumerate(file, start=1) if line.strip()][1:]
 
 
 def _raise_data_error(path: Path, problems: list[str], *, hint: str | None = None) -> NoReturn:
@@ -128,8 +183,7 @@ def _raise_data_error(path: Path, problems: list[str], *, hint: str | None = Non
 
 def _sort(bars: pd.DataFrame) -> pd.DataFrame:
     # Categories are sorted by their codes, which is fast for a million rows; codes are in alphabetical order.
-    bars["symbol"] = bars["symbol"].astype("category")
-    return bars.sort_values(["symbol", "time"], ignore_index=True)
+    return bars.astype({"symbol": "category"}).sort_values(["symbol", "time"])
 
 
 def _read_header(path: Path) -> list[str]:
@@ -143,13 +197,12 @@ def _read_header(path: Path) -> list[str]:
         raise DataError(f"{path} cannot be read: {error}", hint="use a CSV file in UTF-8") from error
     if len(names) > MAX_COLUMNS:
         raise DataError(f"{path} has {len(names):,} columns, more than {MAX_COLUMNS:,}", hint="use a CSV file of bars")
-    lowered = {name: name.strip().lower() for name in names}
+    return _canonical_names(names)
+
+
+def _canonical_names(names: Iterable[str]) -> list[str]:
     canonical = {**dict.fromkeys(TIME_COLUMNS, "time"), **{name: name for name in (*NUMBERS, "symbol")}}
-    return [canonical.get(lowered[name], name) for name in names]
-
-
-def _repeated_columns(header: list[str]) -> list[str]:
-    return [name for name in ("symbol", *REQUIRED) if header.count(name) > 1]
+    return [canonical.get(name.strip().lower(), name) for name in names]
 
 
 def _read_raw(path: Path, header: list[str]) -> tuple[pd.DataFrame, dict[int, str]]:
@@ -196,15 +249,18 @@ def _read_columns(path: Path, header: list[str], skipped_lines: Collection[int])
             low_memory=False,
         )
     if "symbol" not in header:
-        rows["symbol"] = "the only one"
+        rows["symbol"] = ONLY_SYMBOL
     return rows[["symbol", *REQUIRED]]
 
 
-def _parse(raw: pd.DataFrame) -> pd.DataFrame:
-    """Return the rows with NaN or NaT for values that cannot be parsed."""
+def _parse(raw: pd.DataFrame, unreadable: dict[int, str]) -> Rows:
     times = pd.to_datetime(raw["time"], format="ISO8601", utc=True, errors="coerce").dt.tz_localize(None)
     numbers = {name: _parse_numbers(raw[name]) for name in NUMBERS}
-    return pd.DataFrame({"symbol": raw["symbol"], "time": times.astype("datetime64[us]"), **numbers})
+    bars = pd.DataFrame({"symbol": raw["symbol"], "time": times.astype("datetime64[us]"), **numbers})
+    problems = [(mask.to_numpy(), describe) for mask, describe in _find_problems(raw, bars) if mask.any()]
+    # Every position that is not unreadable is a row of `raw`; lines within quotes may have made the last ones larger.
+    readable = np.setdiff1d(np.arange(len(raw) + max(unreadable, default=0) + 1), [*unreadable])
+    return Rows(bars=bars, positions=readable[: len(raw)], problems=problems, unreadable=unreadable)
 
 
 def _parse_numbers(texts: "pd.Series[str]") -> "pd.Series[float]":

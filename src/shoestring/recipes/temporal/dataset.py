@@ -1,37 +1,43 @@
-"""Loading bars as datasets for training, validation and test."""
+"""Loading bars as datasets for training, validation and test, or as one dataset."""
 
 from collections.abc import Mapping
-from functools import lru_cache
+from dataclasses import dataclass
+from functools import cached_property, lru_cache
 from math import ceil
 from pathlib import Path
 
-import pandas as pd
 import torch
 
 from shoestring.errors import DataError
 from shoestring.recipes.rows import BadRows, OnBadRows
 from shoestring.recipes.temporal.bars import SAMPLE, load_sample_bars, read_bars
 from shoestring.recipes.temporal.features import LOOK_BACK
+from shoestring.recipes.temporal.preprocessing import Preprocessing, fit, standardise
 from shoestring.recipes.temporal.split import PARTS, borders, shares
-from shoestring.recipes.temporal.table import standardise, tabulate
+from shoestring.recipes.temporal.table import tabulate
 from shoestring.recipes.temporal.timeframes import choose_timeframes
 from shoestring.recipes.temporal.windows import Windows, classify, last_bars
 
 
-def load_parts(
-    path: Path | None,
-    *,
-    seq_len: int,
-    horizon: int,
-    threshold: float,
-    fold: str | None,
-    on_bad_rows: OnBadRows = "refuse",
-) -> tuple[dict[str, Windows], tuple[str, ...]]:
-    """Return the `PARTS` of the bars in the CSV file `path`, or of the sample bars, and notes about them for the user.
+@dataclass(frozen=True, kw_only=True)
+class Sampling:
+    """How samples are cut from bars; the fields are options of the recipe."""
+
+    seq_len: int
+    horizon: int
+    threshold: float
+    fold: str | None
+    on_bad_rows: OnBadRows = "refuse"
+    preprocessing: Preprocessing | None = None
+    """That of another file, which the model was trained on; None: fitted on the training part of this one."""
+
+
+def load_bars(path: Path | None, sampling: Sampling) -> "LabelledBars":
+    """Return the bars in the CSV file `path`, or the sample bars.
 
     The result is cached until the file changes.
 
-    Raises DataError for problems of the file, and if a part is too short for a single sample.
+    Raises DataError for problems of the file.
     """
     file, version = None, (0, 0)
     if path is not None:
@@ -44,65 +50,96 @@ def load_parts(
                 hint="if the file has moved, pass its new path: --set data=PATH",
             ) from error
         version = stat.st_mtime_ns, stat.st_size
-    datasets, notes = _load_cached(file, version, seq_len, horizon, threshold, fold, on_bad_rows)
-    return dict(datasets), notes
+    return _load_cached(file, version, sampling)
 
 
 # The cache has one entry, so that a large table is freed when another one is loaded.
 @lru_cache(maxsize=1)
-def _load_cached(
-    file: Path | None,
-    _version: tuple[int, int],
-    seq_len: int,
-    horizon: int,
-    threshold: float,
-    fold: str | None,
-    on_bad_rows: OnBadRows,
-) -> tuple[dict[str, Windows], tuple[str, ...]]:
-    bad_rows = BadRows(on_bad_rows)
-    bars = read_bars(file, bad_rows) if file else load_sample_bars()
-    table = tabulate(bars)
-    ranges = dict(zip(PARTS, borders(table.moments, fold), strict=True))
-    ends_by_part = {part: last_bars(table, seq_len, horizon, *limits) for part, limits in ranges.items()}
-    empty_parts = [part for part in PARTS if not len(ends_by_part[part])]
-    if empty_parts:
-        raise _too_few_bars(bars, str(file or "the sample data"), table.moments, empty_parts, seq_len, horizon, fold)
-    features = torch.from_numpy(standardise(table, before=ranges["train"][1])).contiguous()
-    samples = {
-        part: Windows(
-            features,
-            torch.from_numpy(ends),
-            torch.from_numpy(classify(table.close, ends, horizon, threshold)),
-            seq_len,
+def _load_cached(file: Path | None, _version: tuple[int, int], sampling: Sampling) -> "LabelledBars":
+    return LabelledBars(file, sampling)
+
+
+class LabelledBars:
+    """Bars with their features and labels, cut into samples."""
+
+    def __init__(self, file: Path | None, sampling: Sampling) -> None:
+        self._file, self._sampling = file, sampling
+        bad_rows = BadRows(sampling.on_bad_rows)
+        self._bars = read_bars(file, bad_rows) if file else load_sample_bars()
+        self._skipped_rows_notes = bad_rows.notes
+        trained = sampling.preprocessing
+        self._timeframes = trained.timeframes if trained else choose_timeframes(self._bars)
+        self._table = tabulate(self._bars, self._timeframes)
+        self._borders = dict(zip(PARTS, borders(self._table.moments, sampling.fold), strict=True))
+
+    @property
+    def parts(self) -> dict[str, Windows]:
+        """The datasets of the `PARTS`. Raises DataError if one of them is too short for a single sample."""
+        return dict(self._parts)
+
+    @cached_property
+    def _parts(self) -> dict[str, Windows]:
+        return self._cut(self._borders)
+
+    @cached_property
+    def whole(self) -> Windows:
+        """All samples of the file, also those across the borders of parts. Raises DataError if there are none."""
+        return self._cut({"all": (0, self._table.moments)})["all"]
+
+    @cached_property
+    def preprocessing(self) -> Preprocessing:
+        """What was fitted on the training part of this file, or of the file that the model was trained on."""
+        trained = self._sampling.preprocessing
+        if trained is None and not self._borders["train"][1]:
+            raise self._too_few_bars(["train"])
+        return trained or fit(self._table, self._timeframes, before=self._borders["train"][1])
+
+    def notes(self, samples: Mapping[str, Windows]) -> list[str]:
+        """Return sentences about the data, of which `samples` are used, and about skipped rows."""
+        bars = self._bars
+        source = f"{len(bars):,} bars" if self._file else f"{SAMPLE}, {len(bars):,} real daily bars"
+        symbols = bars["symbol"].nunique()
+        symbols_text = f" of {symbols:,} symbols" if symbols > 1 else ""
+        counts = ", ".join(f"{part} {len(data):,}" for part, data in samples.items())
+        first, last = bars["time"].min(), bars["time"].max()
+        description = f"data: {source}{symbols_text} from {first:%Y-%m-%d} to {last:%Y-%m-%d}; samples: {counts}"
+        return [description, *self._skipped_rows_notes]
+
+    def _cut(self, moments_by_part: Mapping[str, tuple[int, int]]) -> dict[str, Windows]:
+        """Return the samples between two moments, by part."""
+        table, seq_len, horizon = self._table, self._sampling.seq_len, self._sampling.horizon
+        ends_by_part = {part: last_bars(table, seq_len, horizon, *limits) for part, limits in moments_by_part.items()}
+        if empty_parts := [part for part, ends in ends_by_part.items() if not len(ends)]:
+            raise self._too_few_bars(empty_parts)
+        return {
+            part: Windows(
+                self._features,
+                torch.from_numpy(ends),
+                torch.from_numpy(classify(table.close, ends, horizon, self._sampling.threshold)),
+                seq_len,
+                table.position,
+            )
+            for part, ends in ends_by_part.items()
+        }
+
+    @cached_property
+    def _features(self) -> torch.Tensor:
+        return torch.from_numpy(standardise(self._table, self.preprocessing)).contiguous()
+
+    def _too_few_bars(self, empty_parts: list[str]) -> DataError:
+        base_count, middle_count, coarse_count = LOOK_BACK
+        middle, coarse = self._timeframes
+        seq_len, horizon = self._sampling.seq_len, self._sampling.horizon
+        span = seq_len + horizon
+        required = span if empty_parts == ["all"] else ceil(span / min(shares(self._sampling.fold)))
+        return DataError(
+            f"{self._file or 'the sample data'} has too few rows: {len(self._bars):,}, with {self._table.moments:,} "
+            "points in time after the warm-up",
+            problems=[
+                f"the warm-up ends with the {base_count}th bar and after {middle_count} closed bars of {middle} and "
+                f"{coarse_count} of {coarse}",
+                f"a sample needs {span} bars of one part: {seq_len} in its sequence and {horizon} up to its label",
+                f"parts without any sample: {', '.join(empty_parts)}",
+            ],
+            hint=f"provide {required:,} bars after the warm-up, or lower seq_len or horizon",
         )
-        for part, ends in ends_by_part.items()
-    }
-    return samples, (_describe(bars, file, samples), *bad_rows.notes)
-
-
-def _describe(bars: pd.DataFrame, file: Path | None, samples: Mapping[str, Windows]) -> str:
-    """Return a sentence that describes the data."""
-    source = f"{len(bars):,} bars" if file else f"{SAMPLE}, {len(bars):,} real daily bars"
-    symbols = bars["symbol"].nunique()
-    symbols_text = f" of {symbols:,} symbols" if symbols > 1 else ""
-    counts = ", ".join(f"{part} {len(data):,}" for part, data in samples.items())
-    first, last = bars["time"].min(), bars["time"].max()
-    return f"data: {source}{symbols_text} from {first:%Y-%m-%d} to {last:%Y-%m-%d}; samples: {counts}"
-
-
-def _too_few_bars(
-    bars: pd.DataFrame, name: str, moments: int, empty_parts: list[str], seq_len: int, horizon: int, fold: str | None
-) -> DataError:
-    base_count, middle_count, coarse_count = LOOK_BACK
-    middle, coarse = choose_timeframes(bars)
-    span = seq_len + horizon
-    return DataError(
-        f"{name} has too few rows: {len(bars):,}, with {moments:,} points in time after the warm-up",
-        problems=[
-            f"the warm-up ends with the {base_count}th bar and after {middle_count} closed bars of {middle} and "
-            f"{coarse_count} of {coarse}",
-            f"a sample needs {span} bars of one part: {seq_len} in its sequence and {horizon} up to its label",
-            f"parts without any sample: {', '.join(empty_parts)}",
-        ],
-        hint=f"provide {ceil(span / min(shares(fold))):,} bars after the warm-up, or lower seq_len or horizon",
-    )

@@ -15,14 +15,26 @@ CLASSES = ("down", "flat", "up")
 
 Batch: TypeAlias = tuple[Tensor, Tensor]
 """Sequences (n, seq_len, 29) float32 and their classes (n,) int64."""
+Samples: TypeAlias = tuple[Tensor, ...]
+"""A batch or a sample; one to predict has the sequence alone."""
 
 
 class Windows(Dataset[Batch]):
     """The samples of one part, gathered on access from one table of bars."""
 
-    def __init__(self, features: Tensor, ends: Tensor, labels: Tensor, seq_len: int) -> None:
-        """`features` is (bars, 29); `ends` and `labels` have the row of each sample's last bar and its class, int64."""
-        self.features, self.ends, self.labels = features, ends, labels
+    def __init__(
+        self,
+        features: Tensor,
+        ends: Tensor,
+        labels: Tensor,
+        seq_len: int,
+        positions: NDArray[np.int64] | None = None,
+    ) -> None:
+        """`features` is (bars, 29); `ends` and `labels` have the row of each sample's last bar and its class, int64.
+
+        `positions` has the position of each of the bars in its file.
+        """
+        self.features, self.ends, self.labels, self.positions = features, ends, labels, positions
         self.offsets = torch.arange(1 - seq_len, 1, device=features.device)
 
     @property
@@ -33,7 +45,12 @@ class Windows(Dataset[Batch]):
     def to(self, device: torch.device) -> "Windows":
         """Return the same samples from a table on `device`."""
         features, ends, labels = (tensor.to(device) for tensor in (self.features, self.ends, self.labels))
-        return Windows(features, ends, labels, len(self.offsets))
+        return Windows(features, ends, labels, len(self.offsets), self.positions)
+
+    def position(self, index: int) -> int:
+        """Return the position in the file of the last bar of a sample; its row in the table if there is no file."""
+        end = int(self.ends[index])
+        return end if self.positions is None else int(self.positions[end])
 
     def __len__(self) -> int:
         return len(self.ends)
@@ -50,12 +67,11 @@ class Windows(Dataset[Batch]):
         return self.features.index_select(0, rows.flatten()).unflatten(0, rows.shape), self.labels[samples]
 
 
-def collate(samples: Batch | list[Batch]) -> Batch:
-    """Return the batch of `Windows.__getitems__` unchanged, or stack single samples."""
+def collate(samples: Samples | Sequence[Samples]) -> Samples:
+    """Return the batch of `Windows.__getitems__` unchanged, or stack single samples, which may have no class."""
     if isinstance(samples, tuple):
         return samples
-    inputs, labels = zip(*samples, strict=True)
-    return torch.stack(inputs), torch.stack(labels)
+    return tuple(map(torch.stack, zip(*samples, strict=True)))
 
 
 def last_bars(table: Table, seq_len: int, horizon: int, first: int, stop: int) -> NDArray[np.int64]:

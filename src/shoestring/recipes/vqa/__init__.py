@@ -7,25 +7,31 @@ reasoning. Their weights in the loss change in stages over the run. Needs `pip i
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from shoestring.config import too_small
 from shoestring.errors import UsageError
 from shoestring.recipe.extras import require
+from shoestring.recipe.inputs import Input
 from shoestring.recipes.rows import OnBadRows
 from shoestring.recipes.vqa import curriculum
+from shoestring.recipes.vqa.texts import BEGIN
 
 if TYPE_CHECKING:
+    from PIL.Image import Image
     from torch import Tensor, nn
     from torch.optim import Optimizer
 
     from shoestring.recipe.exports import Exported, Format
     from shoestring.recipes.vqa.dataset import Dataset
     from shoestring.recipes.vqa.parts import Source
+    from shoestring.recipes.vqa.samples import Sample
     from shoestring.recipes.vqa.student import Batch, Student
+    from shoestring.recipes.vqa.tokens import Tokenizer
 
 WEIGHT_DECAY = 0.01
 LEARNING_RATES = {"full": 1e-5, "tiny": 5e-3}
@@ -91,15 +97,24 @@ class VQA:
     def __init__(self, options: Options | None = None) -> None:
         self.options = options or Options()
         self._data_notes: list[str] = []
+        self._preprocessing: Path | None = None
+        self._tokenizers: dict[str, Tokenizer] = {}
 
     def model(self) -> nn.Module:
         """Build the student.
 
         Raises UsageError where the extra is not installed, or pretrained weights are incomplete.
         """
+        return self._build_student(self._source)
+
+    def skeleton(self) -> nn.Module:
+        """Build the student without pretrained weights. Raises UsageError where the extra is not installed."""
+        return self._build_student(replace(self._source, pretrained=False))
+
+    def _build_student(self, source: Source) -> nn.Module:
         from shoestring.recipes.vqa.attention import fuse_attention
 
-        student = self._source.build_student()
+        student = source.build_student()
         if self.options.forwards == "shared":
             fuse_attention(student.vision)
         return student
@@ -164,52 +179,69 @@ class VQA:
 
         Raises UsageError where the extra is not installed, DataError for data that cannot be trained on.
         """
+        from shoestring.recipes.vqa import samples
+
+        all_samples, load_image = self._load_samples()
+        parts = samples.split(all_samples) if self.options.split == "by_image" else {"train": all_samples}
+        return self._build_datasets(parts, load_image)
+
+    def whole(self) -> Dataset:
+        """Return all samples as one dataset, in the order of the file. Raises as `data` does."""
+        all_samples, load_image = self._load_samples()
+        return self._build_datasets({"train": all_samples}, load_image)["train"]
+
+    def _load_samples(self) -> tuple[list[Sample], Callable[[Sample], Image]]:
+        """Return all samples in order, and the function that loads their images."""
         require("vqa", "transformers", "sklearn")
-        from functools import partial
-
         from shoestring.recipes.rows import BadRows
-        from shoestring.recipes.vqa import dataset, digits, samples, teacher
+        from shoestring.recipes.vqa import digits, teacher
 
-        options, source = self.options, self._source
+        options = self.options
         if options.data is None:
-            all_samples, load_image, notes = digits.make_samples(), digits.load_image, [digits.NOTE]
-        else:
-            bad_rows = BadRows(options.on_bad_rows)
-            all_samples = teacher.read(options.data, options.images, bad_rows)
-            load_image, notes = teacher.load_image, bad_rows.notes
-        parts = samples.split(all_samples) if options.split == "by_image" else {"train": all_samples}
+            self._data_notes = [digits.NOTE]
+            return digits.make_samples(), digits.load_image
+        bad_rows = BadRows(options.on_bad_rows)
+        all_samples = teacher.read(options.data, options.images, bad_rows)
+        self._data_notes = bad_rows.notes
+        return all_samples, teacher.load_image
+
+    def _build_datasets(
+        self, parts: dict[str, list[Sample]], load_image: Callable[[Sample], Image]
+    ) -> dict[str, Dataset]:
+        from shoestring.recipes.vqa import dataset
+
         q_len, a_len = self._lengths
         encode = partial(
             dataset.encode,
-            question_tokenizer=source.load_tokenizer("text"),
-            text_tokenizer=source.load_tokenizer("writer"),
+            question_tokenizer=self._load_tokenizer("text"),
+            text_tokenizer=self._load_tokenizer("writer"),
             q_len=q_len,
             a_len=a_len,
         )
         encoded = {name: [encode(sample) for sample in part] for name, part in parts.items()}
         truncated = sum(sample.is_truncated for part in encoded.values() for sample in part)
         if truncated:
-            share = f"{truncated:,} of {len(all_samples):,} samples"
-            notes = [*notes, f"{share} are truncated, because they are longer than q_len={q_len} or a_len={a_len}"]
-        self._data_notes = notes
+            share = f"{truncated:,} of {sum(map(len, parts.values())):,} samples"
+            reason = f"because they are longer than q_len={q_len} or a_len={a_len}"
+            self._data_notes = [*self._data_notes, f"{share} are truncated, {reason}"]
         return {
             name: dataset.Dataset(
                 part,
                 encoded[name],
                 load_image,
-                side=source.load_configuration("vision").image_size,
+                side=self._source.load_configuration("vision").image_size,
                 mean_weight=dataset.mean_weight(parts["train"]),
             )
             for name, part in parts.items()
         }
 
     def notes(self) -> list[str]:
-        return [*self._data_notes, *self._source.notes()]
+        return [*self._data_notes, *([] if self._preprocessing else self._source.notes())]
 
     def collate(self, samples: list[tuple[object, ...]]) -> Batch:
         from shoestring.recipes.vqa import dataset
 
-        return dataset.collate(samples, padding=self._source.load_tokenizer("text").pad)
+        return dataset.collate(samples, padding=self._load_tokenizer("text").pad)
 
     def length(self, dataset: Dataset, index: int) -> int:
         return dataset.length(index)
@@ -233,18 +265,72 @@ class VQA:
     def evaluate(self, model: Student, batches: Iterable[Batch]) -> dict[str, Any]:
         """Return `metrics.compute_scores` of the generated texts, and the `loss` of the whole text in any stage."""
         from shoestring.recipes.vqa.metrics import compute_scores
-        from shoestring.recipes.vqa.texts import BEGIN
 
-        tokenizer = self._source.load_tokenizer("writer")
-        beginning, max_length = tokenizer.encode(BEGIN), self._lengths[1]
         losses, texts, samples = [], [], []
         for batch in batches:
             context = model.encode(batch.images, batch.questions, batch.mask)
             losses.append(model.cross_entropy(context, batch.whole).double().sum())
-            tokens = model.generate(context, beginning, beams=self.options.beams, max_length=max_length)
-            texts += [tokenizer.decode(text) for text in tokens]
+            texts += self._generate(model, context)
             samples += batch.samples
         return {"loss": sum(map(float, losses)) / len(samples), **compute_scores(texts, samples)}
+
+    def inputs(self, source: Any) -> Iterator[Input]:
+        """Return the questions of `questions.Questions`, or those about the default images.
+
+        Raises DataError if there is no such file, UsageError where the extra is not installed.
+        """
+        from shoestring.recipes.vqa.questions import Questions
+
+        if source is None:
+            samples, load_image = self._load_samples()
+            source = ({"id": s.image, "image": load_image(s), "question": s.question} for s in samples)
+        questions = Questions(
+            images=self.options.images,
+            tokenizer=self._load_tokenizer("text"),
+            q_len=self._lengths[0],
+            side=self._source.load_configuration("vision").image_size,
+        )
+        return questions.read(source)
+
+    def predict(self, model: Student, batch: Batch) -> list[dict[str, Any]]:
+        """Return the answer and the reason to each question, with the generated text."""
+        from shoestring.recipes.vqa.texts import parse
+
+        generated = self._generate(model, model.encode(batch.images, batch.questions, batch.mask))
+        return [
+            {"prediction": text.answer, "reason": text.reasoning, "well_formed": text.well_formed, "text": whole}
+            for whole, text in zip(generated, map(parse, generated), strict=True)
+        ]
+
+    def targets(self, batch: Batch) -> list[str]:
+        return [sample.answer for sample in batch.samples]
+
+    def identify(self, dataset: Dataset, index: int) -> str | int:
+        """Return the `id` of a row, else its position from 0 in the file."""
+        return dataset.identify(index)
+
+    def inference(self, model: Student, batch: Batch) -> Iterator[Any]:
+        from shoestring.recipes.vqa.beams import simulate_beam_search
+
+        beginning, max_length = self._load_tokenizer("writer").encode(BEGIN), self._lengths[1]
+        return simulate_beam_search(model, batch, len(beginning), beams=self.options.beams, max_length=max_length)
+
+    def save_preprocessing(self, folder: Path) -> None:
+        self._source.save(folder)
+
+    def load_preprocessing(self, folder: Path) -> None:
+        self._preprocessing, self._tokenizers = folder, {}
+
+    def _generate(self, model: Student, context: Tensor) -> list[str]:
+        """Return the text of each context; it begins with `BEGIN`."""
+        tokenizer = self._load_tokenizer("writer")
+        tokens = model.generate(context, tokenizer.encode(BEGIN), beams=self.options.beams, max_length=self._lengths[1])
+        return [tokenizer.decode(text) for text in tokens]
+
+    def _load_tokenizer(self, name: Literal["text", "writer"]) -> Tokenizer:
+        if name not in self._tokenizers:
+            self._tokenizers[name] = self._source.load_tokenizer(name)
+        return self._tokenizers[name]
 
     @property
     def exports(self) -> dict[str, Format]:
@@ -274,7 +360,11 @@ class VQA:
 
         options = self.options
         folders = {name: getattr(options, f"{name}_from") for name in PARTS}
-        return Source(size=options.size, folders=folders, download=options.download)
+        if self._preprocessing:
+            folders = {name: str(self._preprocessing / name) if folder else None for name, folder in folders.items()}
+        return Source(
+            size=options.size, folders=folders, download=options.download, pretrained=self._preprocessing is None
+        )
 
     @property
     def _lengths(self) -> tuple[int, int]:

@@ -51,6 +51,11 @@ class Dataset:
         """Return the number of tokens of the whole text."""
         return len(self._encoded[index].texts[0])
 
+    def identify(self, index: int) -> str | int:
+        """Return the identifier of a sample."""
+        identifier = self._samples[index].id
+        return index if identifier is None else identifier
+
     def kind(self, index: int) -> str:
         """Return the kind of the reasoning."""
         return self._samples[index].kind
@@ -60,13 +65,18 @@ def encode(
     sample: Sample, question_tokenizer: Tokenizer, text_tokenizer: Tokenizer, *, q_len: int, a_len: int
 ) -> EncodedSample:
     """Return the tokens of a sample, truncated to the maximum lengths."""
-    question = [question_tokenizer.begin, *question_tokenizer.encode(sample.question), question_tokenizer.end]
+    question = encode_question(sample.question, question_tokenizer)
     targets = build_targets(sample.answer, sample.reasoning, sample.kind)
     whole, answer, reasoning = map(text_tokenizer.encode, targets)
     # The answer has no end token, because it is the beginning of the whole text, which continues after it.
     whole, reasoning = [*whole, text_tokenizer.end], [*reasoning, text_tokenizer.end]
     is_truncated = len(question) > q_len or len(whole) > a_len
     return EncodedSample(question[:q_len], (whole[:a_len], answer[:a_len], reasoning[:a_len]), is_truncated)
+
+
+def encode_question(question: str, tokenizer: Tokenizer) -> list[int]:
+    """Return the tokens of a question with those of its begin and end."""
+    return [tokenizer.begin, *tokenizer.encode(question), tokenizer.end]
 
 
 def collate(samples: Sequence[tuple[object, ...]], *, padding: int) -> Batch:

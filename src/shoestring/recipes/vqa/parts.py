@@ -11,6 +11,7 @@ from transformers import (
     AutoTokenizer,
     BlipVisionConfig,
     BlipVisionModel,
+    GenerationConfig,
     RobertaConfig,
     RobertaModel,
     T5Config,
@@ -111,6 +112,9 @@ PARTS = {
     ),
 }  # fmt: skip
 
+TOKENIZED = ("text", "writer")
+"""The parts with a tokenizer."""
+
 FUSION_DROPOUT: Mapping[Size, tuple[float, float]] = {"full": (0.2, 0.1), "tiny": (0.02, 0.02)}
 """Dropout of the fusion's two layers; a tiny network underfits with more."""
 
@@ -123,6 +127,8 @@ class Source:
     folders: Mapping[str, str | None]
     """A folder or a name on the hub by part; None for random weights of `size`."""
     download: bool
+    pretrained: bool = True
+    """Whether the weights in the folders are loaded; otherwise only their shape is used."""
 
     def load_configuration(self, name: str) -> Any:
         """Return the part's configuration. Raises UsageError where it is unreadable or of another model type."""
@@ -144,9 +150,7 @@ class Source:
         if folder is None:
             tokenizer = tokens.build_question_tokenizer() if name == "text" else tokens.build_text_tokenizer()
         else:
-            with _usage_errors(name, folder):
-                pretrained = AutoTokenizer.from_pretrained(folder, **self._loading_options)
-            tokenizer = tokens.PretrainedTokenizer(pretrained, has_markers=name == "writer")
+            tokenizer = tokens.PretrainedTokenizer(self._load_pretrained_tokenizer(name), has_markers=name == "writer")
         vocab_size = self.load_configuration(name).vocab_size
         if tokenizer.count > vocab_size:
             raise UsageError(
@@ -158,6 +162,20 @@ class Source:
         """Build the student. Raises UsageError where weights cannot be read or are incomplete."""
         models = {name: self._load_model(name) for name in PARTS}
         return Student(**models, dropout=FUSION_DROPOUT[self.size])
+
+    def save(self, folder: Path) -> None:
+        """Write the configurations and tokenizers of the pretrained parts into `folder`, one folder for each part.
+
+        Raises UsageError where they cannot be read, and OSError.
+        """
+        for name, source in self.folders.items():
+            if source is None:
+                continue
+            self.load_configuration(name).save_pretrained(folder / name)
+            if name in TOKENIZED:
+                self._load_pretrained_tokenizer(name).save_pretrained(folder / name)
+            if generation := self._load_generation_configuration(source):
+                generation.save_pretrained(folder / name)
 
     def notes(self) -> list[str]:
         """Return notes for the user about the weights."""
@@ -173,6 +191,8 @@ class Source:
         part, folder = PARTS[name], self.folders[name]
         if folder is None:
             return part.model(self.load_configuration(name))
+        if not self.pretrained:
+            return self._build_model(name, folder)
         with _usage_errors(name, folder):
             model, loading_info = part.model.from_pretrained(
                 folder,
@@ -190,6 +210,26 @@ class Source:
                 hint="give the complete weights of a model of this kind",
             )
         return model.train()
+
+    def _build_model(self, name: str, folder: str) -> Any:
+        """Return the part's model with random weights, which generates as the one in `folder`."""
+        model = PARTS[name].model(self.load_configuration(name))
+        if generation := self._load_generation_configuration(folder):
+            model.generation_config = generation
+        return model
+
+    def _load_pretrained_tokenizer(self, name: str) -> Any:
+        folder = self.folders[name]
+        assert folder is not None
+        with _usage_errors(name, folder):
+            return AutoTokenizer.from_pretrained(folder, **self._loading_options)
+
+    def _load_generation_configuration(self, folder: str) -> GenerationConfig | None:
+        """Return the defaults of generation; None where the source has none of its own."""
+        try:
+            return GenerationConfig.from_pretrained(folder, local_files_only=not self.download)
+        except OSError:
+            return None
 
     @property
     def _loading_options(self) -> dict[str, Any]:

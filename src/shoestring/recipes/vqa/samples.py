@@ -1,7 +1,7 @@
 """Samples, each a question about an image with its answer and reasoning, and their split into parts."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from hashlib import sha256
 
 from shoestring.errors import DataError
@@ -24,6 +24,8 @@ class Sample:
     kind: str
     weight: float
     """Weight of its reasoning in the loss, relative to the other samples."""
+    id: str | int | None = field(default=None, compare=False)
+    """The row's own identifier, else its position from 0 in the file; None for default data."""
 
 
 def split(samples: Sequence[Sample]) -> dict[str, list[Sample]]:

@@ -6,7 +6,9 @@
 `teacher_raw` is ignored: the target texts are built from the answer and the reasoning, so their format is always valid.
 """
 
+from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -51,7 +53,11 @@ def read(data: Path, images: Path | None, bad_rows: BadRows) -> list[Sample]:
         if isinstance(result, str):
             bad_rows.report(file, position, result)
     bad_rows.finish(len(numbered))
-    return [result for result in results if isinstance(result, Sample)]
+    return [
+        replace(result, id=position if result.id is None else result.id)
+        for position, result in enumerate(results)
+        if isinstance(result, Sample)
+    ]
 
 
 def load_image(sample: Sample) -> Image.Image:
@@ -70,7 +76,8 @@ def _parse_line(line: bytes, folder: Path) -> Sample | str:
         return str(error)
 
 
-def _parse_sample(line: bytes, folder: Path) -> Sample:
+def parse_row(line: bytes) -> dict[str, Any]:
+    """Return the object in a line. Raises ValueError with the reason if there is none."""
     if len(line) > LINE_BYTES:
         raise ValueError(f"{len(line):,} bytes, more than {LINE_BYTES:,}")
     try:
@@ -79,9 +86,25 @@ def _parse_sample(line: bytes, folder: Path) -> Sample:
         raise ValueError(f"no JSON: {error}") from error
     if not isinstance(row, dict):
         raise ValueError("no JSON object")
-    missing = [name for name in _TEXTS if not isinstance(row.get(name), str) or not row[name].strip()]
+    return row
+
+
+def require_texts(row: Mapping[str, Any], names: Sequence[str]) -> None:
+    """Raise ValueError that names the fields without a text."""
+    missing = [name for name in names if not isinstance(row.get(name), str) or not row[name].strip()]
     if missing:
         raise ValueError(f"no text in {', '.join(missing)}")
+
+
+def own_identifier(row: Mapping[str, Any]) -> str | int | None:
+    """Return the `id` of a row; None if it has none that is a text or an integer."""
+    identifier = row.get("id")
+    return identifier if isinstance(identifier, str) or type(identifier) is int else None
+
+
+def _parse_sample(line: bytes, folder: Path) -> Sample:
+    row = parse_row(line)
+    require_texts(row, _TEXTS)
     tagged = [name for name in _TEXTS[2:] if "<" in row[name]]
     if tagged:
         raise ValueError(f"a tag or a < in {', '.join(tagged)}")
@@ -92,7 +115,7 @@ def _parse_sample(line: bytes, folder: Path) -> Sample:
     if weight is None or not 0 < weight <= MAX_WEIGHT:
         value = repr(row["reasoning_weight"])[:40]
         raise ValueError(f"reasoning_weight {value} is no finite number above 0 and at most {MAX_WEIGHT:,}")
-    path = _resolve_inside(folder, row["image_path"])
+    path = resolve_inside(folder, row["image_path"])
     open_image(path)
     return Sample(
         image=str(path),
@@ -102,10 +125,11 @@ def _parse_sample(line: bytes, folder: Path) -> Sample:
         reasoning=normalize(row["teacher_reasoning"]),
         kind=kind,
         weight=weight,
+        id=own_identifier(row),
     )
 
 
-def _resolve_inside(folder: Path, name: str) -> Path:
+def resolve_inside(folder: Path, name: str) -> Path:
     """Return the path of a file in `folder` with links resolved. Raises ValueError where it is outside the folder."""
     try:
         path = (folder / name).resolve()
