@@ -6,6 +6,7 @@ The sample is written into a folder; `file` is the one that is damaged.
 import json
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +18,7 @@ from torch import nn
 
 from shoestring.check.run_lock import inspect_lock
 from shoestring.checkpoint.files import sha256
+from shoestring.checkpoint.foreign import check_weights, load_foreign
 from shoestring.checkpoint.light import read_light, save_light
 from shoestring.checkpoint.manifest import add_digest
 from shoestring.checkpoint.store import Store
@@ -27,6 +29,7 @@ from shoestring.engine.state import TrainingState
 from shoestring.errors import ShoestringError
 from shoestring.monitor import events
 from shoestring.monitor.time_breakdown import compute_breakdown
+from shoestring.recipes.chart import adapters, prediction
 from shoestring.recipes.chart import data as chart
 from shoestring.recipes.cloud import geotiff, table
 from shoestring.recipes.cloud.published_weights import load_published
@@ -200,6 +203,57 @@ def read_published(folder: Path) -> Any:
     return model.state_dict()
 
 
+def write_foreign(file: str, *, is_zip: bool = True) -> Callable[[Path], None]:
+    """Return a function that writes weights as torch.save does."""
+
+    def write(folder: Path) -> None:
+        weights = {"network": nn.Linear(2, 1).state_dict(), "epoch": 3}
+        torch.save(weights, folder / file, _use_new_zipfile_serialization=is_zip)
+
+    return write
+
+
+def write_shards(folder: Path) -> None:
+    write_foreign("pytorch_model-1.bin")(folder)
+    write_texts(**{"pytorch_model.bin.index.json": {"weight_map": dict.fromkeys("ab", "pytorch_model-1.bin")}})(folder)
+
+
+def read_foreign(folder: Path) -> Any:
+    check_weights(folder)
+    model = nn.Linear(2, 1)
+    load_foreign(folder, model)
+    return model.state_dict()
+
+
+def write_adapters(folder: Path) -> None:
+    config = {"peft_type": "LORA", "r": 2, "lora_alpha": 4, "target_modules": ["0"], "bias": "none"}
+    write_texts(**{"adapter_config.json": config})(folder)
+    names = [f"base_model.model.0.lora_{name}.weight" for name in "AB"]
+    save_file(dict(zip(names, (torch.ones(2, 2), torch.ones(1, 2)), strict=True)), folder / "adapter_model.safetensors")
+
+
+def read_adapters(folder: Path) -> Any:
+    return {name: str(value) for name, value in adapters.load_adapters(folder, nn.Sequential(nn.Linear(2, 1)))
+            .state_dict().items() if "lora" in name}  # fmt: skip
+
+
+def write_questions(folder: Path) -> None:
+    write_image_file(folder)
+    rows = [{"image": "a.png", "query": f"how many {number}?", "id": number} for number in range(3)]
+    (folder / "rows.json").write_text(json.dumps(rows))
+    (folder / "rows.jsonl").write_text("".join(f"{json.dumps(row)}\n" for row in rows))
+
+
+def read_questions(folder: Path, file: str) -> Any:
+    answers = []
+    for question in prediction.read_inputs(folder / file, (8, 8)):
+        try:
+            answers.append((question.id, question.value, question.error or question.load()["image"].tobytes()))
+        except ValueError as error:
+            answers.append((question.id, question.value, str(error)))
+    return answers
+
+
 def write_image_file(folder: Path, name: str = "a.png") -> None:
     pixels = np.random.default_rng(0).integers(0, 255, (8, 8, 3), dtype=np.uint8)
     (folder / name).parent.mkdir(exist_ok=True)
@@ -271,6 +325,19 @@ READERS = [
         lambda folder: save_file(nn.Linear(2, 1).state_dict(), folder / "published.safetensors"),
         "published.safetensors",
         read_published,
+    ),
+    *(
+        Reader(f"weights in {file}", write_foreign(file, is_zip=is_zip), file, read_foreign)
+        for file, is_zip in (("CR_net.pth", True), ("pytorch_model.bin", False))
+    ),
+    Reader("index of weights", write_shards, "pytorch_model.bin.index.json", read_foreign),
+    *(
+        Reader(f"adapters' {file}", write_adapters, file, read_adapters)
+        for file in ("adapter_config.json", "adapter_model.safetensors")
+    ),
+    *(
+        Reader(f"questions in {file}", write_questions, file, partial(read_questions, file=file))
+        for file in ("rows.json", "rows.jsonl")
     ),
     Reader(
         "staged files", write_texts(staged={"a": [1, 2, "f"]}), "staged", lambda folder: _read_record(folder / "staged")

@@ -15,6 +15,7 @@ class ExampleOptions:
     fast: bool = False
     size: Literal["full", "tiny"] = "full"
     data: Path | None = None
+    source: Path | str | None = None
     limit: float | None = None
     precision: Literal["fp32", "fp16"] | None = None
     hidden: list[int] = field(default_factory=list, init=False)
@@ -24,7 +25,7 @@ FIELDS = config.fields(ExampleOptions)
 
 
 def test_field_has_default_choices_and_help():
-    assert list(FIELDS) == ["epochs", "rate", "fast", "size", "data", "limit", "precision"]
+    assert list(FIELDS) == ["epochs", "rate", "fast", "size", "data", "source", "limit", "precision"]
     assert (FIELDS["epochs"].default, FIELDS["epochs"].help) == (3, "passes")
     assert FIELDS["size"].expected() == "one of full, tiny"
     assert FIELDS["epochs"].expected() == "an integer"
@@ -43,6 +44,10 @@ def test_field_has_default_choices_and_help():
         ("size", "tiny", "tiny"),
         ("data", "bars.csv", Path.cwd() / "bars.csv"),
         ("data", "none", None),
+        ("source", "owner/model", "owner/model"),
+        ("source", "./owner/model", Path.cwd() / "owner/model"),
+        ("source", "src/shoestring", Path.cwd() / "src/shoestring"),
+        ("source", "none", None),
         ("limit", None, None),
         ("limit", "2.5", 2.5),
         ("precision", "fp16", "fp16"),

@@ -34,7 +34,7 @@ EXCEPTIONS = {
     ("report/page/document.py", "read_text"): "the style sheet of this package",
     ("checkpoint/files.py", "open"): "writing, and directories, whose entries are synced",
     ("checkpoint/mapped.py", "safe_open"): "maps the file, whose kind is checked before",
-    ("recipes/cloud/published_weights.py", "load_file"): "maps the file, whose kind is checked before",
+    ("checkpoint/foreign.py", "load"): "maps the file, whose kind is checked before, with weights_only",
     ("monitor/events.py", "open"): "appends to the record",
     ("session/lock.py", "open"): "creates the lock; what is not a regular file is refused",
     ("check/disk.py", "open"): "writes a new file",
@@ -53,7 +53,19 @@ EXCEPTIONS = {
 """Calls that open or parse a file and are not in `reading`, with the reason."""
 
 READING_CALLS = {"open", "read_text", "read_bytes", "load", "loads", "load_file", "safe_open", "fromfile", "loadtxt"}
-RECEIVERS = {"json", "np", "torch", "os", "Image", "Pillow", "Pictures", "gzip", "zipfile", "safetensors"}
+RECEIVERS = {
+    "json",
+    "np",
+    "torch",
+    "torch.serialization",
+    "os",
+    "Image",
+    "Pillow",
+    "Pictures",
+    "gzip",
+    "zipfile",
+    "safetensors",
+}
 """Modules and classes whose `load` or `open` reads a file; other methods `load` are a recipe's or a store's."""
 
 

@@ -3,6 +3,8 @@
 The help of a field is the string in its `Annotated` type, its choices are its `Literal` values:
 
     effective_batch: Annotated[int, "samples in one update"] = 32
+
+A value of a field of the type `Path | str` is a path if it exists or begins like one, else a name: `owner/model`.
 """
 
 import dataclasses
@@ -47,7 +49,8 @@ class Field:
             if value in self.choices:
                 return value
             raise ValueError(self.expected())
-        for kind in self.types:
+        is_name = {Path, str} <= set(self.types) and isinstance(value, str) and not _is_path(value)
+        for kind in (str,) if is_name else self.types:
             try:
                 return _convert(value, kind)
             except ValueError:
@@ -136,6 +139,15 @@ def _field(name: str, hint: Any, default: Any) -> Field:
         else:
             types.append(member)
     return Field(name=name, types=tuple(types), choices=tuple(choices), default=default, help=text)
+
+
+def _is_path(text: str) -> bool:
+    if text.startswith(("/", "~", ".")):
+        return True
+    try:
+        return Path(text).exists()
+    except (OSError, ValueError):  # too long, or with a null character
+        return False
 
 
 def _convert(value: object, kind: Any) -> Any:

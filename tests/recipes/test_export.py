@@ -127,8 +127,8 @@ def vqa_case(run: Path) -> dict:
 
 
 def chart_case(run: Path) -> dict:
+    from shoestring.recipes.chart.building import reader
     from shoestring.recipes.chart.export import encode
-    from shoestring.recipes.chart.training import reader
 
     model = save_untrained(run, "chart", size="tiny", weights="fp32")
     recipe = choose("chart", {"size": "tiny"})[0].recipe

@@ -21,7 +21,7 @@ from trl.trainer.grpo_trainer import GRPOTrainer
 
 from shoestring.data.seeding import derive, seed_all
 from shoestring.recipe.options import LoadedRecipe
-from shoestring.recipes.chart import Chart, training
+from shoestring.recipes.chart import Chart, building, training
 
 if TYPE_CHECKING:
     from shoestring.recipes.chart.rewards import Reward
@@ -60,7 +60,7 @@ RECIPE = Digits
 def build_processor(recipe: Chart) -> Any:
     """Build the processor of texts and images; `data()` must have been called before."""
     assert recipe._whole is not None
-    return training.reader(recipe.options, recipe._whole)
+    return building.reader(recipe.options, recipe._whole)
 
 
 def train(loaded: LoadedRecipe, model: nn.Module, folder: Path, device: torch.device) -> None:

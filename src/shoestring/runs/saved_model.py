@@ -217,10 +217,10 @@ def _build_pretrained(loaded: LoadedRecipe, path: Path) -> "nn.Module":
     """Return the recipe's model with weights that belong to no run."""
     if loaded.parts.pretrained:
         return loaded.parts.pretrained(path)
-    from shoestring.checkpoint.light import read_light
+    from shoestring.checkpoint.foreign import load_foreign
 
     model: nn.Module = loaded.recipe.model()
-    read_light(path, model)
+    load_foreign(path, model)
     return model
 
 

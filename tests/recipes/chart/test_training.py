@@ -11,7 +11,7 @@ from PIL import Image
 import shoestring
 from shoestring.errors import DataError, UsageError
 from shoestring.recipe.finding import choose
-from shoestring.recipes.chart import Chart, Options, training
+from shoestring.recipes.chart import Chart, Options, building, training
 from shoestring.recipes.chart.data import read_parts
 from shoestring.session.deadline import Deadline
 from tests.runs.test_evaluate import planned
@@ -94,7 +94,7 @@ def test_resume_over_4_bit_weights_is_bit_exact(tmp_path):
     bitsandbytes = pytest.importorskip("bitsandbytes")
     options = Options(size="tiny", weights="fp32")
     torch.manual_seed(0)
-    for part in training.build_policy(options, Chart(options).data()["train"]):
+    for part in building.build_policy(options, Chart(options).data()["train"]):
         part.save_pretrained(tmp_path / "weights")
     trainers = []
 

@@ -7,7 +7,7 @@ import torch
 from peft import get_peft_model
 from torch.nn import functional
 
-from shoestring.recipes.chart import Chart, Options, training
+from shoestring.recipes.chart import Chart, Options, building, training
 from shoestring.recipes.chart.policy import SIZES, lora_config
 from shoestring.recipes.chart.processing import build_processor
 from shoestring.recipes.chart.writing import generate, unique_prompts
@@ -21,7 +21,7 @@ def prompted_policy():
     options = Options(size="tiny", weights="fp32")
     charts = Chart(options).data()["train"]
     torch.manual_seed(0)
-    policy, tokenizer = training.build_policy(options, charts)
+    policy, tokenizer = building.build_policy(options, charts)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", FutureWarning)
         policy = get_peft_model(policy, lora_config(8))

@@ -36,4 +36,12 @@ def test_a_meta_model_is_left_unchanged(tmp_path: Path) -> None:
     with torch.device("meta"):
         model = Cloud(Options(size="tiny")).model()
         load_weights(tmp_path, model)
+        (tmp_path / "model.safetensors").write_bytes(b"damaged")
+        with pytest.raises(CheckpointError, match="cannot be loaded"):
+            load_weights(tmp_path, model)
     assert all(parameter.is_meta for parameter in model.parameters())
+
+
+def test_an_estimate_says_that_the_weights_are_missing(tmp_path: Path) -> None:
+    (note,) = Cloud(Options(size="tiny", weights_from=tmp_path)).notes()
+    assert "but it cannot" in note and "0 files of weights" in note

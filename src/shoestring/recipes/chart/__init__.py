@@ -7,8 +7,9 @@ Needs `pip install 'shoestring[chart]'`.
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
@@ -21,6 +22,7 @@ if TYPE_CHECKING:
     from torch.optim import Optimizer
 
     from shoestring.recipe.exports import Exported, Format
+    from shoestring.recipe.inputs import Input
     from shoestring.recipes.chart.data import Charts
     from shoestring.recipes.chart.policy import Batch, Policy
     from shoestring.recipes.chart.rewards import Reward
@@ -48,7 +50,10 @@ class Options:
     weights: Annotated[Literal["fp16", "bf16", "fp32"], "dtype of the frozen weights; the adapters are fp32"] = "fp16"
     quantization: Annotated[Literal["none", "nf4"], "4-bit quantization of the frozen weights"] = "none"
     learning_rate: Annotated[float, "constant learning rate"] = 1e-5
-    weights_from: Annotated[Path | None, "folder with Qwen2.5-VL weights; by default random weights"] = None
+    weights_from: Annotated[
+        Path | str | None, "Qwen2.5-VL weights, a folder or a name on the hub; by default random weights"
+    ] = None
+    download: Annotated[bool, "whether weights may be downloaded from the hub"] = False
     data: Annotated[Path | None, "folder with rows in JSON and images in png/; by default synthetic charts"] = None
     on_bad_rows: Annotated[
         Literal["refuse", "skip"], "refuse data with unusable rows, or skip and count these rows"
@@ -79,12 +84,16 @@ class Chart:
         self.options = options or Options()
         self._whole: Charts | None = None
         """The complete training part; training may use a subset of it."""
+        self._tokenizer: Any = None
+        """The tokenizer of the policy, once it is known."""
 
     def model(self) -> nn.Module:
-        """Build the policy for planning. Raises UsageError where the extra is not installed."""
+        """Build the policy for planning. Raises UsageError without the extra, and for unusable pretrained weights."""
         require("chart", "transformers", "peft")
+        from shoestring.recipes.chart.building import check_weights
         from shoestring.recipes.chart.policy import SIZES, Policy
 
+        check_weights(self.options)
         return Policy(
             SIZES[self.options.size],
             rank=self.options.lora_r,
@@ -137,21 +146,61 @@ class Chart:
         Raises UsageError for a folder of another layout, DataError for rows that cannot be used.
         """
         require("chart", "transformers", "peft", "trl")
-        from shoestring.recipes.chart.data import make_synthetic_parts, read_parts
-        from shoestring.recipes.chart.policy import SIZES
-
-        size = SIZES[self.options.size].pixels
-        if self.options.data is None:
-            parts = make_synthetic_parts(size)
-        else:
-            parts = read_parts(self.options.data, size, self.options.on_bad_rows)
+        parts = self._read_parts()
         self._whole = parts["train"]
         return parts
 
+    def whole(self) -> Charts:
+        """Return all rows as one part."""
+        from shoestring.recipes.chart.data import join_parts
+
+        return join_parts(self._read_parts())
+
+    def inputs(self, source: Any) -> Iterable[Input]:
+        """Return the questions in a folder, a file or a list (`prediction.read_inputs`)."""
+        from shoestring.recipes.chart.policy import SIZES
+        from shoestring.recipes.chart.prediction import read_inputs
+
+        return read_inputs(source, SIZES[self.options.size].pixels)
+
+    def collate(self, samples: Sequence[Any]) -> list[Any]:
+        """Return the samples themselves: their prompts are tokenized with those of the batch."""
+        return list(samples)
+
+    def predict(self, model: nn.Module, batch: list[Any]) -> list[dict[str, Any]]:
+        """Return `prediction` (the answer), `reasoning` and `text` of each sample, generated greedily."""
+        from shoestring.recipes.chart.prediction import answer
+        from shoestring.recipes.chart.training import generate_texts
+
+        return list(map(answer, generate_texts(model, self._processor(), batch, self.options.completion_len)))
+
+    def targets(self, batch: list[Any]) -> list[Any]:
+        return [sample.get("label") for sample in batch]
+
+    def identify(self, dataset: Charts, index: int) -> Any:
+        return dataset.rows[index].id
+
+    def save_preprocessing(self, folder: Path) -> None:
+        """Write the tokenizer and the configurations of the images and of the base model."""
+        from shoestring.recipes.chart.building import save_preprocessing
+
+        save_preprocessing(self.options, self._load_tokenizer(), folder)
+
+    def load_preprocessing(self, folder: Path) -> None:
+        """Use the tokenizer that `save_preprocessing` has written."""
+        require("chart", "transformers", "peft")
+        from shoestring.recipes.chart.building import restore_tokenizer
+
+        self._tokenizer = restore_tokenizer(folder)
+
     def notes(self) -> list[str]:
         """Return notes for the user about the data and the weights."""
-        random = [] if self.options.weights_from else ["the weights are random, because weights_from is not set"]
-        return [*(self._whole.notes if self._whole else []), *random]
+        notes = self._whole.notes if self._whole else []
+        if not self.options.weights_from:
+            return [*notes, "the weights are random, because weights_from is not set"]
+        from shoestring.recipes.huggingface.pretrained import weights_notes
+
+        return [*notes, *weights_notes("weights_from", self.options.weights_from, download=self.options.download)]
 
     def rewards(self) -> dict[str, Reward]:
         """Return the reward functions by name; a completion's reward is their sum."""
@@ -163,15 +212,16 @@ class Chart:
         self, settings: Settings, charts: Charts, surviving: Callable[[Any], Any], *, folder: Path, device: Any
     ) -> Any:
         """Return TRL's trainer, of the class that `surviving` derives from it."""
-        from shoestring.recipes.chart import training
+        from shoestring.recipes.chart import building, training
 
-        model, tokenizer = training.build_policy(self.options, self._whole or charts)
+        tokenizer = self._load_tokenizer(charts)
+        model = building.build_base(self.options, tokenizer)
         return training.build_trainer(
             self.options,
             settings,
             surviving,
             model=model,
-            tokenizer=tokenizer,
+            tokenizer=copy.deepcopy(tokenizer),  # the trainer changes it
             charts=charts,
             rewards=self.rewards(),
             folder=folder,
@@ -179,12 +229,28 @@ class Chart:
         )
 
     def learner(self) -> nn.Module:
-        """Return the model that `trainer` trains, to load saved weights into. Call `data()` first."""
-        from shoestring.recipes.chart import training
+        """Return the model that `trainer` trains, to load saved weights into.
 
-        assert self._whole is not None
-        model: nn.Module = training.build_learner(self.options, self._whole)
+        The tokenizer must be known: call `data()` or `load_preprocessing()` first, unless `weights_from` is set.
+        """
+        require("chart", "transformers", "peft")
+        from shoestring.recipes.chart import building
+
+        model: nn.Module = building.build_learner(self.options, self._load_tokenizer())
         return model
+
+    def pretrained(self, path: Path) -> nn.Module:
+        """Return the policy with whole weights, or with adapters on `weights_from`, from a folder."""
+        require("chart", "transformers", "peft")
+        from shoestring.recipes.chart import adapters, building
+
+        if adapters.is_adapter(path):
+            # The base of other adapters is only known if it is pretrained.
+            self._tokenizer = self._tokenizer or building.build_tokenizer(self.options, None)
+            model: nn.Module = adapters.load_adapters(path, building.build_base(self.options, self._tokenizer))
+            return model
+        self.options, self._tokenizer = replace(self.options, weights_from=path.absolute()), None
+        return self.learner()
 
     def measured(
         self, model: nn.Module, charts: Charts, polled: Callable[[Any, int], Iterator[Any]]
@@ -192,8 +258,34 @@ class Chart:
         """Return the policy's relaxed accuracy on `charts`."""
         from shoestring.recipes.chart import training
 
-        processor = training.reader(self.options, self._whole or charts)
-        return training.evaluate(model, processor, charts, completion_len=self.options.completion_len, polled=polled)
+        processor = self._processor(charts)
+        metrics: dict[str, float] = training.evaluate(
+            model, processor, charts, completion_len=self.options.completion_len, polled=polled
+        )
+        return metrics
+
+    def _read_parts(self) -> dict[str, Charts]:
+        from shoestring.recipes.chart.data import make_synthetic_parts, read_parts
+        from shoestring.recipes.chart.policy import SIZES
+
+        size = SIZES[self.options.size].pixels
+        if self.options.data is None:
+            return make_synthetic_parts(size)
+        return read_parts(self.options.data, size, self.options.on_bad_rows)
+
+    def _load_tokenizer(self, charts: Charts | None = None) -> Any:
+        """Return the tokenizer; without pretrained weights it is trained on the complete training part, or `charts`."""
+        from shoestring.recipes.chart.building import build_tokenizer
+
+        if self._tokenizer is None:
+            self._tokenizer = build_tokenizer(self.options, self._whole or charts)
+        return self._tokenizer
+
+    def _processor(self, charts: Charts | None = None) -> Any:
+        from shoestring.recipes.chart.policy import SIZES
+        from shoestring.recipes.chart.processing import build_processor
+
+        return build_processor(self._load_tokenizer(charts), SIZES[self.options.size].tokens)
 
     @property
     def exports(self) -> dict[str, Format]:
@@ -210,12 +302,10 @@ class Chart:
         """Return the function of `export.py` with this policy's processor."""
 
         def write(model: Any, folder: Path, samples: Sequence[Any]) -> Exported:
-            from shoestring.recipes.chart import export, training
+            from shoestring.recipes.chart import export
 
-            assert self._whole is not None
-            processor = training.reader(self.options, self._whole)
             exported: Exported = getattr(export, name)(
-                model, folder, samples, options=self.options, processor=processor
+                model, folder, samples, options=self.options, processor=self._processor()
             )
             return exported
 

@@ -7,7 +7,8 @@ also have `chart_type`, `table` ({"columns": [...], "rows": [[...], ...]}) and `
 from __future__ import annotations
 
 import functools
-from dataclasses import dataclass, field
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -40,6 +41,8 @@ class Chart:
     path: Path | None = None
     number: int | None = None
     """Number of a synthetic chart."""
+    id: str | int | None = None
+    """Its own identifier; otherwise its position among all rows, from 0."""
 
 
 @dataclass(frozen=True)
@@ -84,7 +87,10 @@ def make_synthetic_parts(size: tuple[int, int]) -> dict[str, Charts]:
     parts = {}
     for name, numbers in SYNTHETIC_NUMBERS.items():
         charts = [(number, make_chart(number)) for number in numbers]
-        rows = [Chart(query=chart.query, annotations=chart.annotations(), number=number) for number, chart in charts]
+        rows = [
+            Chart(query=chart.query, annotations=chart.annotations(), number=number, id=number)
+            for number, chart in charts
+        ]
         parts[name] = Charts(rows, size, [note])
     return parts
 
@@ -96,7 +102,7 @@ def read_parts(folder: Path, size: tuple[int, int], on_bad_rows: OnBadRows) -> d
 
     Raises UsageError for a folder of another layout, DataError listing every unusable row.
     """
-    file = _find_json_file(folder)
+    file = find_json_file(folder)
     try:
         values = read_json(file, follow=True, max_bytes=TEXT_BYTES, strict=False)
     except (OSError, ValueError) as error:
@@ -110,7 +116,7 @@ def read_parts(folder: Path, size: tuple[int, int], on_bad_rows: OnBadRows) -> d
     for number, value in enumerate(values, start=1):
         chart, problem = _parse_row(value, folder / "png")
         if chart:
-            rows.append(chart)
+            rows.append(chart if chart.id is not None else replace(chart, id=number - 1))
         else:
             problems.report(file, number, problem)
     problems.finish(len(values))
@@ -119,7 +125,8 @@ def read_parts(folder: Path, size: tuple[int, int], on_bad_rows: OnBadRows) -> d
     return {name: Charts(part, size, problems.notes) for name, part in parts.items() if part}
 
 
-def _find_json_file(folder: Path) -> Path:
+def find_json_file(folder: Path) -> Path:
+    """Return the one JSON file in a folder. Raises UsageError if there are none or several."""
     files = sorted(folder.glob("*.json")) if folder.is_dir() else []
     if len(files) != 1:
         raise UsageError(
@@ -129,13 +136,19 @@ def _find_json_file(folder: Path) -> Path:
     return files[0]
 
 
+def join_parts(parts: Mapping[str, Charts]) -> Charts:
+    """Return the rows of all parts in their order."""
+    first = parts["train"]
+    return replace(first, rows=[row for part in parts.values() for row in part.rows])
+
+
 def _parse_row(row: Any, images: Path) -> tuple[Chart | None, str]:
     """Return the chart of a row and "", or None and the reason why the row cannot be used."""
     from shoestring.recipes.images import verify_image
 
     if not isinstance(row, dict):
         return None, "is not a JSON object"
-    missing = [name for name in ("imgname", "query", "label") if not str(row.get(name) or "").strip()]
+    missing = [name for name in ("imgname", "query", "label") if row.get(name) is None or not str(row[name]).strip()]
     if missing:
         return None, f"has no {', '.join(missing)}"
     if not _is_table(row.get("table")):
@@ -148,7 +161,9 @@ def _parse_row(row: Any, images: Path) -> tuple[Chart | None, str]:
     except (OSError, ValueError, RuntimeError) as error:  # also a null byte in the path, or a cycle of links
         return None, f"its image cannot be read: {error}"
     annotations = {name: row[name] for name in ANNOTATIONS if row.get(name) is not None}
-    return Chart(query=str(row["query"]), annotations={**annotations, "label": str(row["label"])}, path=path), ""
+    identifier = row["id"] if isinstance(row.get("id"), str | int) else None
+    annotations["label"] = str(row["label"])
+    return Chart(query=str(row["query"]), annotations=annotations, path=path, id=identifier), ""
 
 
 def _is_table(value: object) -> bool:

@@ -8,8 +8,6 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from shoestring.errors import UsageError
-from shoestring.reading import require_regular_files
 from shoestring.recipes.chart.data import INSTRUCTION, Charts
 
 SPECIAL_TOKENS = (
@@ -84,21 +82,9 @@ def train_tokenizer(charts: Charts, vocabulary: int) -> Any:
     )
 
 
-def load_tokenizer(source: Path | str) -> Any:
-    """Load the tokenizer of pretrained weights from a folder or, by name, from the hub.
-
-    Raises UsageError if it cannot be read.
-    """
+def load_tokenizer(folder: Path) -> Any:
+    """Load a tokenizer from a folder, without running code from there."""
     from transformers import AutoTokenizer
 
     auto_tokenizer: Any = AutoTokenizer
-    try:
-        require_regular_files(Path(source))
-        return auto_tokenizer.from_pretrained(
-            source, local_files_only=Path(source).exists(), trust_remote_code=False, padding_side="left"
-        )
-    except Exception as error:  # the library for tokenizers raises just that
-        raise UsageError(
-            f"weights_from={source} cannot be read: {' '.join(str(error).split())[:200]}",
-            hint="give a folder with config.json, model.safetensors and the tokenizer's files",
-        ) from error
+    return auto_tokenizer.from_pretrained(folder, local_files_only=True, trust_remote_code=False, padding_side="left")

@@ -4,17 +4,16 @@ from __future__ import annotations
 
 import functools
 import os
-import warnings
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import torch
 
 from shoestring.recipes.chart.answers import is_correct, parse_tag
-from shoestring.recipes.chart.policy import DTYPES, SIZES, lora_config
-from shoestring.recipes.chart.processing import build_processor, load_tokenizer, train_tokenizer
+from shoestring.recipes.chart.building import silence, without_deprecations
+from shoestring.recipes.chart.policy import SIZES, lora_config
+from shoestring.recipes.chart.processing import build_processor
 from shoestring.recipes.chart.rewards import Reward
 from shoestring.recipes.chart.writing import generate
 from shoestring.settings import Settings
@@ -51,7 +50,7 @@ def build_trainer(
         """GRPOTrainer without deprecation warnings: TRL 1.16 uses names of transformers 5.23 that version 6 removes."""
 
         def train(self, *args: Any, **kwargs: Any) -> Any:
-            with _without_deprecations():
+            with without_deprecations():
                 return super().train(*args, **kwargs)
 
         def _generate_single_turn(
@@ -70,7 +69,7 @@ def build_trainer(
     # TRL's microbatches have equal sizes.
     micro_batch = max(size for size in range(1, settings.micro_batch + 1) if options.effective_batch % size == 0)
     accumulation = options.effective_batch // micro_batch
-    arguments = _silence(GRPOConfig)(
+    arguments = silence(GRPOConfig)(
         output_dir=str(folder),
         per_device_train_batch_size=micro_batch,
         gradient_accumulation_steps=accumulation,
@@ -95,7 +94,7 @@ def build_trainer(
         dataloader_pin_memory=device.type == "cuda",
         remove_unused_columns=False,
     )
-    trainer = _silence(surviving(Quiet))(
+    trainer = silence(surviving(Quiet))(
         model=model,
         reward_funcs=[_for_trl(name, reward) for name, reward in rewards.items()],
         args=arguments,
@@ -151,17 +150,6 @@ def _truncate(tokens: list[int], ends: list[int]) -> list[int]:
     return tokens[: next((count for count, token in enumerate(tokens, start=1) if token in ends), len(tokens))]
 
 
-@contextmanager
-def _without_deprecations() -> Iterator[None]:
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", FutureWarning)
-        yield
-
-
-def _silence(function: Any) -> Any:
-    return _without_deprecations()(function)
-
-
 def as_dataset(charts: Charts) -> Any:
     """Return the rows as a Hugging Face dataset, which TRL requires: row numbers that are loaded on access."""
     from datasets import Dataset
@@ -174,71 +162,14 @@ def as_dataset(charts: Charts) -> Any:
     return dataset.from_dict({"row": list(range(len(charts)))}).with_transform(load_rows)
 
 
-def build_policy(options: Options, charts: Charts) -> tuple[Any, Any]:
-    """Return Qwen2.5-VL without adapters and its tokenizer: pretrained, or random with one trained on `charts`."""
-    return _load_pretrained(options) if options.weights_from else _build_random(options, charts)
-
-
-def reader(options: Options, charts: Charts) -> Any:
-    """Return the processor of the policy's texts and images."""
-    source, shape = options.weights_from, SIZES[options.size]
-    tokenizer = load_tokenizer(str(source)) if source else train_tokenizer(charts, shape.text["vocab_size"])
-    return build_processor(tokenizer, shape.tokens)
-
-
-def _load_pretrained(options: Options) -> tuple[Any, Any]:
-    """Load weights and tokenizer from a folder or, by name, from the hub's cache or the hub."""
-    from transformers import AutoModelForImageTextToText, BitsAndBytesConfig
-
-    source = str(options.weights_from)
-    auto_model: Any = AutoModelForImageTextToText
-    four_bits: Any = BitsAndBytesConfig
-    quantization = {
-        "quantization_config": four_bits(
-            load_in_4bit=True, bnb_4bit_quant_type="nf4", bnb_4bit_compute_dtype=DTYPES[options.weights]
-        )
-    }
-    tokenizer = load_tokenizer(source)
-    model = auto_model.from_pretrained(
-        source,
-        dtype=DTYPES[options.weights],
-        use_safetensors=True,
-        trust_remote_code=False,
-        **(quantization if options.quantization == "nf4" else {}),
-    )
-    return model, tokenizer
-
-
-def _build_random(options: Options, charts: Charts) -> tuple[Any, Any]:
-    """Build a model with random weights, and train a tokenizer on the questions."""
-    from transformers import AutoModelForImageTextToText
-
-    shape = SIZES[options.size]
-    tokenizer = train_tokenizer(charts, shape.text["vocab_size"])
-    from_config: Any = AutoModelForImageTextToText.from_config
-    model = from_config(shape.config(), dtype=DTYPES[options.weights])
-    # Without a cache, generation would process all preceding tokens again for each token.
-    model.config.use_cache = model.generation_config.use_cache = True
-    model.generation_config.eos_token_id = tokenizer.eos_token_id
-    return model, tokenizer
-
-
-@_without_deprecations()
-def build_learner(options: Options, charts: Charts) -> Any:
-    """Return the policy with its adapters, as the trainer trains it."""
-    import peft
-
-    return peft.get_peft_model(build_policy(options, charts)[0], lora_config(options.lora_r))
-
-
-@_without_deprecations()
+@silence
 def evaluate(
     model: Any, processor: Any, charts: Charts, *, completion_len: int, polled: Callable[[Any, int], Iterator[Any]]
 ) -> dict[str, float]:
     """Return the relaxed accuracy and the share of completions with an answer, generated greedily."""
     correct_count = answer_count = 0
     for rows, _ in polled(_batches(charts), len(charts)):
-        for row, completion in zip(rows, _generate_texts(model, processor, rows, completion_len), strict=True):
+        for row, completion in zip(rows, generate_texts(model, processor, rows, completion_len), strict=True):
             answer = parse_tag(completion, "answer")
             answer_count += answer is not None
             correct_count += answer is not None and is_correct(answer, str(row["label"]))
@@ -252,7 +183,8 @@ def _batches(charts: Charts) -> Iterator[tuple[list[dict[str, Any]], int]]:
         yield rows, len(rows)
 
 
-def _generate_texts(model: Any, processor: Any, rows: list[dict[str, Any]], completion_len: int) -> list[str]:
+@silence
+def generate_texts(model: Any, processor: Any, rows: list[dict[str, Any]], completion_len: int) -> list[str]:
     """Generate the completion of each row greedily."""
     inputs = processor.apply_chat_template(
         conversation=[conversation(row) for row in rows],

@@ -60,7 +60,7 @@ class Options:
     ] = "headers"
     on_bad_rows: Annotated[Literal["refuse", "skip"], "stop on unusable images, or skip and count them"] = "refuse"
     weights_from: Annotated[
-        Path | None, "initial weights: the folder best or light of a run, or a file of the published ones; none: random"
+        Path | None, "initial weights: the folder best or light of a run, or the published CR_net.pth; none: random"
     ] = None
     epochs: Annotated[int, "passes over the training data"] = 30
     effective_batch: Annotated[int, "samples in one update"] = 4
@@ -105,11 +105,18 @@ class Cloud:
 
     def model(self) -> nn.Module:
         from shoestring.recipes.cloud.network import SIZES, CloudRemoval
+
+        if self.options.weights_from is not None:
+            return self.pretrained(self.options.weights_from)
+        return CloudRemoval(SIZES[self.options.size], crop=self._crop)
+
+    def pretrained(self, path: Path) -> nn.Module:
+        """Return the model with the weights at `path`: of a run, or the published ones."""
+        from shoestring.recipes.cloud.network import SIZES, CloudRemoval
         from shoestring.recipes.cloud.weights import load_weights
 
         model = CloudRemoval(SIZES[self.options.size], crop=self._crop)
-        if self.options.weights_from is not None:
-            load_weights(self.options.weights_from, model)
+        load_weights(path, model)
         return model
 
     def batch(self, size: int) -> Batch:
@@ -218,9 +225,9 @@ class Cloud:
 
     def notes(self) -> list[str]:
         """Return sentences about the data and about the initial weights."""
-        source = self.options.weights_from
-        weights_note = f"training starts from the weights in {source}" if source else "initial weights are random"
-        return [*self._data_notes, weights_note]
+        from shoestring.recipes.cloud.weights import source_notes
+
+        return [*self._data_notes, *source_notes(self.options.weights_from)]
 
     def optimizer(self, model: nn.Module) -> Optimizer:
         import torch

@@ -1,21 +1,16 @@
 """The published weights of GLF-CR: the same tensors under other names.
 
-The names are those of `RDN_residual_CR` (github.com/xufangchn/GLF-CR, `codes/net_CR_RDN.py`). The published file is
-not safe to load, so no pickle is loaded here; `CONVERSION_HINT` names the conversion to safetensors.
+The names are those of `RDN_residual_CR` (github.com/xufangchn/GLF-CR, `codes/net_CR_RDN.py`). Its authors store them as
+`torch.save({"network": state_dict})` in `CR_net.pth`.
 """
 
 import re
 from pathlib import Path
 
-import safetensors.torch
 from torch import nn
 
-from shoestring.checkpoint.compatibility import state_mismatches
-from shoestring.checkpoint.mapped import READ_ERRORS
-from shoestring.errors import CheckpointError
-from shoestring.reading import open_binary
+from shoestring.checkpoint.foreign import load_state, read_state_dict
 
-CONVERSION_HINT = "docs/data.md has the command that converts a published CR_net.pth to safetensors"
 _LAYER = r"RDBs\.(\d+)\.convs\.(\d+)"
 _NAMES = [
     (r"SFENet1(_SAR)?", r"shallow.{0}"),
@@ -44,19 +39,13 @@ _DERIVED = (".relative_position_index", ".attn_mask")
 
 
 def load_published(file: Path, model: nn.Module) -> None:
-    """Load the model's weights from a .safetensors file with the published names.
+    """Load the model's weights from a file with the published names, or the names here.
 
     Raises CheckpointError if the file cannot be read or belongs to another model; the model is unchanged then.
     """
-    try:
-        with open_binary(file, max_bytes=None):  # a regular file: a pipe would block
-            published = safetensors.torch.load_file(file)
-    except READ_ERRORS as error:
-        raise CheckpointError(f"{file} cannot be loaded: {error}", hint=CONVERSION_HINT) from error
+    published = read_state_dict(file)
     weights = {translate_name(name): value for name, value in published.items() if not name.endswith(_DERIVED)}
-    if problems := state_mismatches(weights, model.state_dict(), dtypes=False):
-        raise CheckpointError(f"{file} cannot be loaded: it belongs to another model", problems=problems[:20])
-    model.load_state_dict(weights)
+    load_state(file, weights, model)
 
 
 def translate_name(name: str) -> str:

@@ -4,26 +4,36 @@ from pathlib import Path
 
 from torch import nn
 
-from shoestring.checkpoint.light import load_light
+from shoestring.checkpoint.foreign import check_weights, missing_files
+from shoestring.checkpoint.light import has_weights, load_light
 from shoestring.errors import UsageError
-from shoestring.recipes.cloud.published_weights import CONVERSION_HINT, load_published
+from shoestring.recipes.cloud.published_weights import load_published
 
 
 def load_weights(source: Path, model: nn.Module) -> None:
-    """Load the model's weights from `source`: the folder `best` or `light` of a run, or a published .safetensors file.
+    """Load the model's weights from `source`: the folder `best` or `light` of a run, or a file of the published ones.
 
-    A file has the tensor names of the authors of GLF-CR. A model on the meta device, which has no memory, is unchanged.
+    A model on the meta device, which has no memory, is unchanged; the files are checked then, if there are any.
 
     Raises UsageError if `source` does not exist, CheckpointError for weights of another model.
     """
     if not source.exists():
         raise UsageError(
             f"weights_from={source} does not exist",
-            hint=f"use the folder best or light of a run, or a .safetensors file; {CONVERSION_HINT}",
+            hint="use the folder best or light of a run, or a file: CR_net.pth, or one in safetensors",
         )
     if any(parameter.is_meta for parameter in model.parameters()):
-        return
-    if source.is_dir():
+        if not missing_files(source):
+            check_weights(source)
+    elif source.is_dir() and has_weights(source):
         load_light(source, model)
     else:
         load_published(source, model)
+
+
+def source_notes(source: Path | None) -> list[str]:
+    """Return notes about the initial weights."""
+    if source is None:
+        return ["initial weights are random"]
+    missing = f", but it cannot: {problem}" if source.exists() and (problem := missing_files(source)) else ""
+    return [f"training starts from the weights in {source}{missing}"]

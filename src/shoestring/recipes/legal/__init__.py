@@ -149,13 +149,13 @@ class Legal:
 
     def model(self) -> nn.Module:
         """Return the network. Raises UsageError if the extra is not installed or the encoder cannot be read."""
-        return self._build_network(pretrained=True)
+        return self._build_network(self.options.encoder, has_weights=True)
 
     def skeleton(self) -> nn.Module:
-        """Return the network without pretrained weights."""
-        return self._build_network(pretrained=False)
+        """Return the network without pretrained weights, by the stored configuration of the encoder if there is one."""
+        return self._build_network(self._encoder, has_weights=False)
 
-    def _build_network(self, *, pretrained: bool) -> nn.Module:
+    def _build_network(self, encoder: str | None, *, has_weights: bool) -> nn.Module:
         count, size = len(self._roles), self.options.size
         if self._hierarchical:
             from shoestring.recipes.legal.hierarchical import SIZES, HierarchicalBiLSTM
@@ -164,12 +164,22 @@ class Legal:
         require("legal", "transformers")
         from shoestring.recipes.legal.classifier import build_classifier
 
-        return build_classifier(
-            size,
-            count,
-            self._encoder,
-            download=self.options.download,
-            pretrained=pretrained and not self._preprocessing,
+        return build_classifier(size, count, encoder, download=self.options.download, has_weights=has_weights)
+
+    def pretrained(self, path: Path) -> nn.Module:
+        """Return the network with the weights at `path`: its own, transformers' or the guide's."""
+        if self._hierarchical:
+            from shoestring.checkpoint.foreign import load_foreign
+
+            network = self.model()
+            load_foreign(path, network)
+            return network
+        require("legal", "transformers")
+        from shoestring.recipes.legal.published_weights import load_classifier
+
+        options = self.options
+        return load_classifier(
+            path, size=options.size, roles=self._roles, encoder=options.encoder, download=options.download
         )
 
     def batch(self, size: int) -> Any:
@@ -230,8 +240,12 @@ class Legal:
         return self._dataset_builder()([document for part in self._load_documents().values() for document in part])
 
     def notes(self) -> list[str]:
-        """Return sentences about the data, skipped rows and random weights."""
+        """Return sentences about the data, skipped rows and random or missing weights."""
         notes = [*self._data_notes, *(self._reader.notes() if self._reader else ())]
+        if self.options.encoder is not None and self._preprocessing is None:
+            from shoestring.recipes.huggingface.pretrained import weights_notes
+
+            return [*notes, *weights_notes("encoder", self.options.encoder, download=self.options.download)]
         is_random = self.options.encoder is None and self._preprocessing is None
         if is_random and not self._hierarchical and self.options.size == "full":
             return [

@@ -1,16 +1,12 @@
 """BERT with a linear head on its pooled first token."""
 
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, TypeAlias
 
-from safetensors import SafetensorError
 from torch import Tensor, nn
 from transformers import BertConfig, BertModel
 
-from shoestring.errors import UsageError
-from shoestring.reading import require_regular_files
+from shoestring.recipes.huggingface import pretrained
 from shoestring.recipes.huggingface.configuration import require_sizes
 
 Batch: TypeAlias = tuple[Tensor, Tensor, Tensor]
@@ -45,51 +41,40 @@ class RoleClassifier(nn.Module):
 
 
 def build_classifier(
-    size: str, roles: int, encoder: str | None, *, download: bool, pretrained: bool = True
+    size: str, roles: int, encoder: str | None, *, download: bool, has_weights: bool = True
 ) -> RoleClassifier:
     """Return one of `SIZES` with random weights, or the shape and weights of `encoder`, a folder or a name on the hub.
 
-    Without `pretrained` it has the encoder's shape and random weights.
+    Without `has_weights` it has the encoder's shape and random weights.
 
-    Raises UsageError if the encoder cannot be read or has no weights in safetensors.
+    Raises UsageError if the encoder cannot be read.
     """
     if encoder is None:
         return RoleClassifier(BertConfig(**SIZES[size]), roles=roles)
-    config = read_configuration(encoder, download=download)
-    with _usage_errors(encoder):
+    with pretrained.reading(f"encoder={encoder}"):
+        find = pretrained.find_weights if has_weights else pretrained.find
+        folder = find(encoder, download=download)
+        config = load_configuration(folder)
         model = RoleClassifier(config, roles=roles)
         # An estimate needs the shape alone; its tensors have no memory for weights.
-        if pretrained and not model.head.weight.is_meta:
-            source = BertModel.from_pretrained(
-                encoder, config=config, use_safetensors=True, local_files_only=not download
-            )
+        if has_weights and not pretrained.is_planned():
+            source, _ = pretrained.load_model(BertModel, folder, config=config)
             model.encoder.load_state_dict(source.state_dict())
     return model
 
 
-def read_configuration(encoder: str, *, download: bool) -> BertConfig:
-    """Return the configuration of `encoder`. Raises UsageError if it cannot be read, or has sizes of no model."""
-    with _usage_errors(encoder):
-        require_regular_files(Path(encoder))
-        if Path(encoder).is_dir() and not Path(encoder, "config.json").is_file():
-            raise ValueError("it has no config.json")  # transformers would use the default configuration
-        config = BertConfig.from_pretrained(encoder, local_files_only=not download)
-        require_sizes(f"encoder={encoder}", config.to_dict(), BertConfig)
+def load_configuration(folder: Path) -> BertConfig:
+    """Return the configuration of a BERT in a folder.
+
+    Raises UsageError for sizes that no model has, and ValueError if there is none.
+    """
+    if not (folder / "config.json").is_file():
+        raise ValueError("it has no config.json")  # transformers would use the default configuration
+    config: BertConfig = BertConfig.from_pretrained(folder, local_files_only=True)
+    require_sizes(str(folder), config.to_dict(), BertConfig)
     return config
 
 
 def vocabulary_size(size: str) -> int:
     """Return the number of tokens in the vocabulary of one of `SIZES`."""
     return int(BertConfig(**SIZES[size]).vocab_size)
-
-
-@contextmanager
-def _usage_errors(encoder: str) -> Iterator[None]:
-    try:
-        yield
-    except (OSError, ValueError, TypeError, LookupError, RuntimeError, SafetensorError) as error:
-        raise UsageError(
-            f"encoder={encoder} cannot be read: {' '.join(str(error).split())[:200]}",
-            hint="use a folder with config.json and model.safetensors, or the name of such a model on the hub with "
-            "download=true",
-        ) from error

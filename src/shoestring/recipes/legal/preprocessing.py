@@ -19,10 +19,13 @@ def save(folder: Path, roles: tuple[str, ...], encoder: str | None, *, download:
     (folder / _ROLES).write_text(json.dumps({"roles": roles}, ensure_ascii=False, indent=1), encoding="utf-8")
     if encoder is None:
         return
-    from shoestring.recipes.legal.classifier import read_configuration
+    from shoestring.recipes.huggingface import pretrained
+    from shoestring.recipes.legal.classifier import load_configuration
     from shoestring.recipes.legal.tokens import PretrainedTokenizer
 
-    read_configuration(encoder, download=download).save_pretrained(folder / _ENCODER)
+    with pretrained.reading(f"encoder={encoder}"):
+        configuration = load_configuration(pretrained.find(encoder, download=download))
+    configuration.save_pretrained(folder / _ENCODER)
     PretrainedTokenizer(encoder, download=download).save(folder / _ENCODER)
 
 

@@ -12,9 +12,6 @@ from zlib import crc32
 import torch
 from torch import Tensor
 
-from shoestring.errors import UsageError
-from shoestring.reading import require_regular_files
-
 _WORD = re.compile(r"\w+|[^\w\s]")
 _DIGIT = re.compile(r"\d")
 
@@ -61,16 +58,11 @@ class PretrainedTokenizer:
         """Raises UsageError if there is no tokenizer."""
         from transformers import AutoTokenizer
 
-        try:
-            require_regular_files(Path(source))
-            tokenizer: Any = AutoTokenizer.from_pretrained(
-                source, local_files_only=not download, trust_remote_code=False
-            )
-        except Exception as error:  # the library for tokenizers raises just that
-            raise UsageError(
-                f"encoder={source}: the tokenizer cannot be read: {' '.join(str(error).split())[:200]}",
-                hint="use a folder with tokenizer.json or vocab.txt; a name on the hub needs download=true once",
-            ) from error
+        from shoestring.recipes.huggingface import pretrained
+
+        with pretrained.reading(f"encoder={source}: the tokenizer", expected="tokenizer.json or vocab.txt"):
+            folder = pretrained.find(source, download=download)
+            tokenizer: Any = AutoTokenizer.from_pretrained(folder, local_files_only=True, trust_remote_code=False)
         self._tokenizer, self.first, self.separator = (
             tokenizer,
             int(tokenizer.cls_token_id),

@@ -105,11 +105,11 @@ class VQA:
 
         Raises UsageError where the extra is not installed, or pretrained weights are incomplete.
         """
-        return self._build_student(self._source)
+        return self._build_student(self._make_source(stored=False))
 
     def skeleton(self) -> nn.Module:
         """Build the student without pretrained weights. Raises UsageError where the extra is not installed."""
-        return self._build_student(replace(self._source, pretrained=False))
+        return self._build_student(replace(self._source, has_weights=False))
 
     def _build_student(self, source: Source) -> nn.Module:
         from shoestring.recipes.vqa.attention import fuse_attention
@@ -118,6 +118,14 @@ class VQA:
         if self.options.forwards == "shared":
             fuse_attention(student.vision)
         return student
+
+    def pretrained(self, path: Path) -> nn.Module:
+        """Return the student with the weights at `path`: its own, or the guide's."""
+        from shoestring.recipes.vqa.published_weights import load_student
+
+        model, options = self.model(), self.options
+        load_student(path, model, has_tokenizers=bool(options.text_from and options.writer_from))
+        return model
 
     def blocks(self, model: Student) -> list[nn.Module]:
         """Return the blocks to checkpoint, the decoder's first: the published system recomputes those."""
@@ -355,16 +363,18 @@ class VQA:
 
     @property
     def _source(self) -> Source:
+        """The source of configurations and tokenizers, those of the run if they are stored."""
+        return self._make_source(stored=self._preprocessing is not None)
+
+    def _make_source(self, *, stored: bool) -> Source:
         require("vqa", "transformers")
         from shoestring.recipes.vqa.parts import PARTS, Source
 
         options = self.options
         folders = {name: getattr(options, f"{name}_from") for name in PARTS}
-        if self._preprocessing:
+        if stored and self._preprocessing:
             folders = {name: str(self._preprocessing / name) if folder else None for name, folder in folders.items()}
-        return Source(
-            size=options.size, folders=folders, download=options.download, pretrained=self._preprocessing is None
-        )
+        return Source(size=options.size, folders=folders, download=options.download)
 
     @property
     def _lengths(self) -> tuple[int, int]:

@@ -126,12 +126,11 @@ def as_library_tokenizer(tokenizer: Tokenizer, *, begins: bool) -> Any:
     from tokenizers import Regex, decoders, models, pre_tokenizers, processors
     from tokenizers import Tokenizer as Library
 
-    names = {"<unused>": FIRST - 1, "<unk>": tokenizer.unknown, "</s>": tokenizer.end, "<pad>": tokenizer.pad}
+    names = {"<unk>": tokenizer.unknown, "</s>": tokenizer.end, "<pad>": tokenizer.pad}
     if tokenizer.begin != tokenizer.pad:
         names["<s>"] = tokenizer.begin
-    names = {
-        name: number for name, number in names.items() if name != "<unused>" or number not in [*names.values()][1:]
-    }
+    unused = {f"<unused{number}>": number for number in range(FIRST) if number not in names.values()}
+    names.update(unused)
     pieces = {piece: number for number, piece in enumerate(tokenizer.pieces, start=FIRST)}
     library: Any = Library(models.WordLevel({**pieces, **names}, unk_token="<unk>"))
     longest_first = "|".join(map(_escape, sorted(pieces, key=len, reverse=True)))
@@ -142,7 +141,12 @@ def as_library_tokenizer(tokenizer: Tokenizer, *, begins: bool) -> Any:
             single="<s> $A </s>", special_tokens=[("<s>", tokenizer.begin), ("</s>", tokenizer.end)]
         )
     create: Any = PreTrainedTokenizerFast
-    special = {"unk_token": "<unk>", "eos_token": "</s>", "pad_token": "<pad>"}
+    special = {
+        "unk_token": "<unk>",
+        "eos_token": "</s>",
+        "pad_token": "<pad>",
+        "additional_special_tokens": list(unused),
+    }
     return create(tokenizer_object=library, **special, **({"bos_token": "<s>"} if "<s>" in names else {}))
 
 

@@ -1,9 +1,7 @@
 """The student's three parts: random weights with published shapes, or pretrained weights."""
 
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Mapping
 from dataclasses import dataclass
-from logging import ERROR
 from pathlib import Path
 from typing import Any, Literal
 
@@ -17,10 +15,9 @@ from transformers import (
     T5Config,
     T5ForConditionalGeneration,
 )
-from transformers.utils import logging
 
 from shoestring.errors import UsageError
-from shoestring.reading import require_regular_files
+from shoestring.recipes.huggingface import pretrained
 from shoestring.recipes.huggingface.configuration import require_sizes
 from shoestring.recipes.vqa import tokens
 from shoestring.recipes.vqa.student import Student
@@ -127,7 +124,7 @@ class Source:
     folders: Mapping[str, str | None]
     """A folder or a name on the hub by part; None for random weights of `size`."""
     download: bool
-    pretrained: bool = True
+    has_weights: bool = True
     """Whether the weights in the folders are loaded; otherwise only their shape is used."""
 
     def load_configuration(self, name: str) -> Any:
@@ -135,8 +132,9 @@ class Source:
         part, folder = PARTS[name], self.folders[name]
         if folder is None:
             return part.configuration(**part.sizes[self.size])
-        with _usage_errors(name, folder):
-            configuration = part.configuration.from_pretrained(folder, **self._loading_options)
+        with pretrained.reading(f"{name}_from={folder}"):
+            directory = pretrained.find(folder, download=self.download)
+            configuration = part.configuration.from_pretrained(directory, local_files_only=True)
         require_sizes(f"{name}_from={folder}", configuration.to_dict(), part.configuration)
         return configuration
 
@@ -179,30 +177,36 @@ class Source:
 
     def notes(self) -> list[str]:
         """Return notes for the user about the weights."""
+        notes = [
+            note
+            for name, folder in self.folders.items()
+            if folder is not None
+            for note in pretrained.weights_notes(f"{name}_from", folder, download=self.download)
+        ]
         random = [name for name, folder in self.folders.items() if folder is None]
         if not random or self.size == "tiny":
-            return []
+            return notes
         return [
+            *notes,
             f"random weights, not pretrained ones: {', '.join(random)}"
-            f" (set {', '.join(f'{name}_from=FOLDER' for name in random)} for pretrained weights)"
+            f" (set {', '.join(f'{name}_from=FOLDER' for name in random)} for pretrained weights)",
         ]
 
     def _load_model(self, name: str) -> Any:
         part, folder = PARTS[name], self.folders[name]
         if folder is None:
             return part.model(self.load_configuration(name))
-        if not self.pretrained:
+        if not self.has_weights:
             return self._build_model(name, folder)
-        with _usage_errors(name, folder):
-            model, loading_info = part.model.from_pretrained(
-                folder,
-                use_safetensors=True,
-                output_loading_info=True,
-                dtype="float32",
-                key_mapping={rf"^{part.published_prefix}\.": ""} if part.published_prefix else None,
-                **self._loading_options,
+        with pretrained.reading(f"{name}_from={folder}"):
+            directory = pretrained.find_weights(folder, download=self.download)
+            if pretrained.is_planned():
+                return part.model(self.load_configuration(name))
+            prefix = part.published_prefix
+            model, missing = pretrained.load_model(
+                part.model, directory, dtype="float32", key_mapping={rf"^{prefix}\.": ""} if prefix else None
             )
-        missing = sorted(key for key in loading_info["missing_keys"] if key not in part.unused_weights)
+        missing = [key for key in missing if key not in part.unused_weights]
         if missing:
             raise UsageError(
                 f"{name}_from={folder} lacks {len(missing)} of the weights, for example {missing[0]};"
@@ -221,34 +225,15 @@ class Source:
     def _load_pretrained_tokenizer(self, name: str) -> Any:
         folder = self.folders[name]
         assert folder is not None
-        with _usage_errors(name, folder):
-            return AutoTokenizer.from_pretrained(folder, **self._loading_options)
+        with pretrained.reading(f"{name}_from={folder}"):
+            directory = pretrained.find(folder, download=self.download)
+            return AutoTokenizer.from_pretrained(directory, local_files_only=True, trust_remote_code=False)
 
     def _load_generation_configuration(self, folder: str) -> GenerationConfig | None:
         """Return the defaults of generation; None where the source has none of its own."""
+        with pretrained.reading(f"{folder}"):
+            directory = pretrained.find(folder, download=self.download)
         try:
-            return GenerationConfig.from_pretrained(folder, local_files_only=not self.download)
+            return GenerationConfig.from_pretrained(directory, local_files_only=True)
         except OSError:
             return None
-
-    @property
-    def _loading_options(self) -> dict[str, Any]:
-        return {"local_files_only": not self.download, "trust_remote_code": False}
-
-
-@contextmanager
-def _usage_errors(name: str, folder: str) -> Iterator[None]:
-    """Raise UsageError for unreadable files, and silence warnings about unused weights (the rest of BLIP)."""
-    verbosity = logging.get_verbosity()
-    logging.set_verbosity(ERROR)
-    try:
-        require_regular_files(Path(folder))
-        yield
-    except Exception as error:  # the library for tokenizers raises just that
-        raise UsageError(
-            f"{name}_from={folder} cannot be read: {' '.join(str(error).split())[:200]}",
-            hint="give a folder with config.json, model.safetensors and the tokenizer's files, "
-            "or a name on the hub and download=true",
-        ) from error
-    finally:
-        logging.set_verbosity(verbosity)
