@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from shoestring.plan.inference import InferencePlan
     from shoestring.plan.plan import Plan
     from shoestring.runs.evaluate import Evaluation
+    from shoestring.runs.export import Export
     from shoestring.runs.loaded import LoadedModel
     from shoestring.runs.predict import Predictions
     from shoestring.runs.replayed import Replay
@@ -294,6 +295,30 @@ def load(
     from shoestring.runs.loaded import load
 
     return load(_path(directory), values, recipe=recipe, on=on)
+
+
+def export(
+    directory: str | Path,
+    *,
+    to: str,
+    out: str | Path | None = None,
+    overwrite: bool = False,
+    recipe: str | object | None = None,
+    **values: object,
+) -> Export:
+    """Write the model of a run or of a checkpoint to a folder that other libraries load, with a model card.
+
+    `directory` is as in `evaluate`. Every recipe can be exported `to` safetensors, and to the formats that it defines:
+    onnx, huggingface, adapter, merged. The folder is `export/FORMAT` in the run's directory, or `out`; with `overwrite`
+    it replaces an older export. Outputs are compared with the model's on the recipe's data; `values`, such as `data`,
+    replace the run's own options.
+
+    Raises UsageError for invalid usage, RunError if the outputs differ from the model's or the disk has no space, and
+    CheckpointError for weights that are damaged or belong to another model.
+    """
+    from shoestring.runs.export import export
+
+    return export(_path(directory), values, to=to, out=_path(out) if out else None, overwrite=overwrite, recipe=recipe)
 
 
 def replay(

@@ -363,6 +363,38 @@ def evaluate(
     _answer(asdict(evaluated), as_json, lambda: screen(evaluated))
 
 
+@app.command(epilog=_examples("export runs/temporal --to onnx", "export runs/legal --to huggingface --out role-model"))
+def export(
+    directory: Saved,
+    to: Annotated[
+        str,
+        typer.Option(
+            "--to",
+            metavar="FORMAT",
+            help="safetensors, or one of the recipe's formats: onnx, huggingface, adapter, merged.",
+        ),
+    ],
+    out: Annotated[
+        Path | None,
+        typer.Option("--out", metavar="FOLDER", help="The folder to write; by default export/FORMAT in the run."),
+    ] = None,
+    overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace an older export in the folder.")] = False,
+    recipe: RecipeOfRun = None,
+    set_: Set = None,
+    as_json: Json = False,
+) -> None:
+    """Write a run's model to a folder that other libraries load, with a model card.
+
+    The outputs of the export are compared with those of the model.
+    """
+    from shoestring.report.terminal.exported import screen
+
+    values = _values(api.export, set_)
+    with _progress(f"exporting {directory} to {to}"):
+        exported = api.export(directory, to=to, out=out, overwrite=overwrite, recipe=recipe, **values)
+    _answer(asdict(exported), as_json, lambda: screen(exported))
+
+
 @app.command(
     epilog=_examples(
         "predict runs/legal --set data=judgment.txt",

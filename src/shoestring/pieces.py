@@ -24,13 +24,17 @@ from shoestring.engine.determinism import deterministic
 from shoestring.engine.precision import mixed_precision
 from shoestring.engine.recovery import Recovering
 from shoestring.engine.update import update as engine_update
+from shoestring.recipe.exports import Exported, Format, OnnxGraph
 from shoestring.recipe.inputs import Input, Rows
 from shoestring.renamed import accepts_old_arguments, attributes_of
 from shoestring.session.stop import session
 
 __all__ = [
     "DataOrder",
+    "Exported",
+    "Format",
     "Input",
+    "OnnxGraph",
     "Recovering",
     "Rows",
     "Shards",

@@ -93,6 +93,9 @@ class Recipe(Protocol):
       train all weights: it makes the pretrained weights unnecessary. By default `model()`.
     - `pretrained(path)` -> the model with the weights at `path`, a file or a folder of any origin; by default `model()`
       with the tensors of a state dict of the same names.
+    - `onnx(model)` -> an `OnnxGraph` (`recipe/exports.py`): the model as a function of tensors, for
+      `shoestring export --to onnx`.
+    - `exports`: the recipe's other formats by name, `{"huggingface": Format(write=...)}` (`recipe/exports.py`).
     - `inference(model, batch)`: the model's work in `predict`, for planning, as an iterator like `rollout`; by default
       `rollout`, or else the forward pass of `loss`.
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, field, fields
 from typing import TYPE_CHECKING, Any, Protocol
 
 if TYPE_CHECKING:
@@ -12,6 +12,8 @@ if TYPE_CHECKING:
 
     from torch import nn
     from torch.optim import Optimizer
+
+    from shoestring.recipe.exports import Format, OnnxGraph
 
 
 class Schedule(Protocol):
@@ -52,6 +54,8 @@ class Parts:
     skeleton: Callable[[], nn.Module] | None = None
     pretrained: Callable[[Path], nn.Module] | None = None
     inference: Callable[[nn.Module, Any], Iterable[Any]] | None = None
+    onnx: Callable[[nn.Module], OnnxGraph] | None = None
+    exports: Mapping[str, Format] = field(default_factory=dict)
     trainer: Callable[..., Any] | None = None
     learner: Callable[[], nn.Module] | None = None
     measured: Callable[..., Mapping[str, Any]] | None = None

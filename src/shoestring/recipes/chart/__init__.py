@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from torch import Tensor, nn
     from torch.optim import Optimizer
 
+    from shoestring.recipe.exports import Exported, Format
     from shoestring.recipe.inputs import Input
     from shoestring.recipes.chart.data import Charts
     from shoestring.recipes.chart.policy import Batch, Policy
@@ -288,3 +289,33 @@ class Chart:
         from shoestring.recipes.chart.processing import build_processor
 
         return build_processor(self._load_tokenizer(charts), SIZES[self.options.size].tokens)
+
+    @property
+    def exports(self) -> dict[str, Format]:
+        """Merged weights have the dtype of the frozen ones, which 4-bit weights are not to be."""
+        from shoestring.recipe.exports import Format
+
+        adapter = Format(write=self._writer("write_adapter"), tensors=self._adapter_tensors)
+        if self.options.quantization != "none":
+            return {"adapter": adapter}
+        merged, both = (Format(write=self._writer(name)) for name in ("write_merged", "write_both"))
+        return {"huggingface": both, "adapter": adapter, "merged": merged}
+
+    def _writer(self, name: str) -> Callable[[Any, Path, Sequence[Any]], Exported]:
+        """Return the function of `export.py` with this policy's processor."""
+
+        def write(model: Any, folder: Path, samples: Sequence[Any]) -> Exported:
+            from shoestring.recipes.chart import export
+
+            exported: Exported = getattr(export, name)(
+                model, folder, samples, options=self.options, processor=self._processor()
+            )
+            return exported
+
+        return write
+
+    def _adapter_tensors(self, model: nn.Module) -> Iterable[Tensor]:
+        """Return what is written of an adapter: its tensors, and a base with random weights, which nobody has."""
+        from shoestring.recipes.chart.export import adapter_tensors
+
+        return adapter_tensors(model) if self.options.weights_from else model.state_dict().values()

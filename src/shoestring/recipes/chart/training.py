@@ -187,7 +187,7 @@ def _batches(charts: Charts) -> Iterator[tuple[list[dict[str, Any]], int]]:
 def generate_texts(model: Any, processor: Any, rows: list[dict[str, Any]], completion_len: int) -> list[str]:
     """Generate the completion of each row greedily."""
     inputs = processor.apply_chat_template(
-        conversation=[_conversation(row) for row in rows],
+        conversation=[conversation(row) for row in rows],
         add_generation_prompt=True,
         tokenize=True,
         return_dict=True,
@@ -199,7 +199,7 @@ def generate_texts(model: Any, processor: Any, rows: list[dict[str, Any]], compl
     return texts
 
 
-def _conversation(row: dict[str, Any]) -> list[dict[str, Any]]:
+def conversation(row: dict[str, Any]) -> list[dict[str, Any]]:
     system, user = row["prompt"]
     image = {"type": "image", "image": row["image"]}
     return [

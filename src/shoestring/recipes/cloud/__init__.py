@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from torch import Tensor, nn
     from torch.optim import Optimizer
 
+    from shoestring.recipe.exports import OnnxGraph
     from shoestring.recipes.cloud.network import Batch
     from shoestring.recipes.cloud.tiles import Crops, Tiles
     from shoestring.recipes.cloud.unlabelled import TileInputs
@@ -256,6 +257,11 @@ class Cloud:
                     values_by_name.setdefault(prefix + name, []).append(values)
         means = {name: float(torch.cat(values).nanmean()) for name, values in values_by_name.items()}
         return {"loss": means.get("mae", float("nan")), **means}
+
+    def onnx(self, model: nn.Module) -> OnnxGraph:
+        from shoestring.recipes.cloud.export import graph
+
+        return graph(model)
 
     def _load_tiles(self) -> tuple[Mapping[str, Tiles], list[str]]:
         """Return the tiles of each part, and notes about them for the user."""

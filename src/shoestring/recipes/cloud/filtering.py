@@ -38,6 +38,27 @@ def dynamic_filter(features: Tensor, hidden: Tensor, weight: Tensor, bias: Tenso
     return filtered.permute(0, 3, 1, 2)
 
 
+def unrolled_filter(features: Tensor, hidden: Tensor, weight: Tensor, bias: Tensor, leak: float) -> Tensor:
+    """Return what `dynamic_filter` returns, beyond rounding, by operators that a graph for any number of samples can
+    have: one row of the kernel at a time, so the kernels of a row are in memory, k times as large as the features.
+    """
+    channels, height, width = features.shape[1:]
+    side = _kernel_side(len(weight) // channels)
+    padded = nn.functional.pad(features, (side // 2,) * 4, mode="replicate")
+    weight_by_row = weight.unflatten(0, (channels, side, side)).permute(1, 2, 0, 3)
+    bias_by_row = bias.unflatten(0, (channels, side, side)).permute(1, 2, 0)
+    filtered = torch.zeros_like(features)
+    for row in range(side):
+        kernels = nn.functional.conv2d(
+            hidden, weight_by_row[row].flatten(0, 1)[..., None, None], bias_by_row[row].flatten()
+        )
+        kernels = nn.functional.leaky_relu(kernels, leak).unflatten(1, (side, channels))
+        rows = padded[:, :, row : row + height]
+        squares = torch.stack([rows[..., column : column + width] for column in range(side)], dim=1)
+        filtered = filtered + (squares * kernels).sum(dim=1)
+    return filtered
+
+
 class _Filter(torch.autograd.Function):
     """The filter in channels-last layout: `padded` (n, h + k - 1, w + k - 1, c), `hidden` (n, h, w, d)."""
 

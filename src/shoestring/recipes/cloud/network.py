@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from itertools import pairwise
 from typing import Any, TypeAlias
@@ -112,6 +113,8 @@ class Fusion(nn.Module):
     The radar features are then corrected towards the optical ones.
     """
 
+    filter: Callable[..., Tensor] = staticmethod(dynamic_filter)
+
     def __init__(self, channels: int) -> None:
         super().__init__()
         self.kernels = nn.Sequential(
@@ -131,7 +134,7 @@ class Fusion(nn.Module):
             hidden = module(hidden)
         # The kernels are as large as 25 images, so `dynamic_filter` computes them when it uses them.
         kernels: Any = last
-        filtered = dynamic_filter(images.radar, hidden, kernels.weight.flatten(1), kernels.bias, LEAK)
+        filtered = self.filter(images.radar, hidden, kernels.weight.flatten(1), kernels.bias, LEAK)
         missing = filtered - images.optical
         optical_gate, radar_gate = self.gates
         optical = images.optical + torch.sigmoid(optical_gate(missing)) * missing

@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from torch import Tensor, nn
     from torch.optim import Optimizer
 
+    from shoestring.recipe.exports import Exported, Format, OnnxGraph
     from shoestring.recipes.legal.documents import Document
     from shoestring.recipes.legal.texts import Reader
     from shoestring.recipes.legal.tokens import Tokenizer
@@ -386,6 +387,22 @@ class Legal:
         return encoder_folder(self._preprocessing, encoder) if self._preprocessing else encoder
 
     @property
+    def exports(self) -> dict[str, Format]:
+        """The classifier is a model of transformers; the other network is not."""
+        if self._hierarchical:
+            return {}
+        from shoestring.recipe.exports import Format
+
+        return {"huggingface": Format(write=self._write_classifier)}
+
+    def onnx(self, model: Any) -> OnnxGraph:
+        from shoestring.recipes.legal.export import classifier_graph, emission_graph
+
+        if self._hierarchical:
+            return emission_graph(model, self._roles, has_words=self.options.vectors is None)
+        return classifier_graph(model, self._roles)
+
+    @property
     def _hierarchical(self) -> bool:
         return self.options.architecture == "hier_bilstm_crf"
 
@@ -403,6 +420,20 @@ class Legal:
         """Mean role frequency in the training data divided by that of each role; equal without data, for planning."""
         frequencies = self._frequencies or [1] * len(self._roles)
         return [sum(frequencies) / (len(frequencies) * max(1, count)) for count in frequencies]
+
+    def _write_classifier(self, model: Any, folder: Path, samples: Sequence[Any]) -> Exported:
+        from shoestring.recipes.legal.export import write_classifier
+        from shoestring.recipes.legal.tokens import PretrainedTokenizer
+
+        tokenizer = self._build_tokenizer()
+        return write_classifier(
+            model,
+            folder,
+            [self.collate(part) for part in samples],
+            roles=self._roles,
+            tokenizer=tokenizer.library_tokenizer if isinstance(tokenizer, PretrainedTokenizer) else None,
+            max_tokens=self._max_tokens,
+        )
 
     def _load_documents(self) -> dict[str, list[Document]]:
         """Return the judgments, by part if the files define parts."""

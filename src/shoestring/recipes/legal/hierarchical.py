@@ -56,14 +56,14 @@ class HierarchicalBiLSTM(nn.Module):
         mask: Tensor = batch["mask"]
         vectors = torch.cat(
             [
-                self._encode_sentences(words, lengths)
+                self.encode_sentences(words, lengths)
                 for words, lengths in zip(batch["words"], batch["lengths"], strict=True)
             ]
         )
         rows = vectors.new_zeros(mask.numel(), vectors.shape[1]).index_copy(0, torch.cat(batch["places"]), vectors)
         return rows.view(*mask.shape, -1)
 
-    def _encode_sentences(self, words: Tensor, lengths: Tensor) -> Tensor:
+    def encode_sentences(self, words: Tensor, lengths: Tensor) -> Tensor:
         """Return the vector of each sentence, (n, sentence): the final states of both directions."""
         states = self.sentence(self.dropout(self.words(words)), lengths)
         forward_states, backward_states = states.chunk(2, dim=-1)

@@ -69,6 +69,11 @@ class PretrainedTokenizer:
             int(tokenizer.sep_token_id),
         )
 
+    @property
+    def library_tokenizer(self) -> Any:
+        """The tokenizer of transformers."""
+        return self._tokenizer
+
     def encode(self, sentences: Sequence[str]) -> list[list[int]]:
         # verbose=False silences warnings about sentences longer than the model takes; `Sentences` truncates them.
         tokens: list[list[int]] = self._tokenizer(list(sentences), add_special_tokens=False, verbose=False)["input_ids"]

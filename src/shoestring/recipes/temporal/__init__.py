@@ -32,6 +32,7 @@ if TYPE_CHECKING:
     from torch import Tensor, nn
     from torch.optim import Optimizer
 
+    from shoestring.recipe.exports import OnnxGraph
     from shoestring.recipes.temporal.dataset import LabelledBars
     from shoestring.recipes.temporal.ensemble import Ensemble
     from shoestring.recipes.temporal.prediction import BarInputs
@@ -258,6 +259,11 @@ class Temporal:
                 {"weights": dict(zip(MEMBERS, torch.cat(weights).mean(dim=0).tolist(), strict=True))} if weights else {}
             ),
         }
+
+    def onnx(self, model: nn.Module) -> OnnxGraph:
+        from shoestring.recipes.temporal.export import graph
+
+        return graph(model)
 
     def _load_bars(self) -> LabelledBars:
         from shoestring.recipes.temporal.dataset import Sampling, load_bars

@@ -7,7 +7,7 @@ reasoning. Their weights in the loss change in stages over the run. Needs `pip i
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from torch import Tensor, nn
     from torch.optim import Optimizer
 
+    from shoestring.recipe.exports import Exported, Format
     from shoestring.recipes.vqa.dataset import Dataset
     from shoestring.recipes.vqa.parts import Source
     from shoestring.recipes.vqa.samples import Sample
@@ -341,6 +342,27 @@ class VQA:
         if name not in self._tokenizers:
             self._tokenizers[name] = self._source.load_tokenizer(name)
         return self._tokenizers[name]
+
+    @property
+    def exports(self) -> dict[str, Format]:
+        from shoestring.recipe.exports import Format
+
+        return {"huggingface": Format(write=self._write_parts)}
+
+    def _write_parts(self, model: Any, folder: Path, samples: Sequence[Any]) -> Exported:
+        from shoestring.recipes.vqa.export import write_parts
+        from shoestring.recipes.vqa.parts import FUSION_DROPOUT
+
+        options = self.options
+        return write_parts(
+            model,
+            folder,
+            [self.collate(part) for part in samples],
+            source=self._source,
+            lengths=self._lengths,
+            beams=options.beams,
+            dropout=FUSION_DROPOUT[options.size],
+        )
 
     @property
     def _source(self) -> Source:

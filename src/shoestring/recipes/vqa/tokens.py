@@ -41,15 +41,15 @@ class VocabularyTokenizer:
     """A tokenizer that repeatedly takes the longest matching piece of the recipe's own vocabulary."""
 
     def __init__(self, *, begin: int, end: int, pad: int, unknown: int) -> None:
-        self.begin, self.end, self.pad, self._unknown = begin, end, pad, unknown
-        self._pieces = vocabulary()
-        self._number = {piece: number for number, piece in enumerate(self._pieces, start=FIRST)}
-        longest_first = sorted(self._pieces, key=len, reverse=True)
+        self.begin, self.end, self.pad, self.unknown = begin, end, pad, unknown
+        self.pieces = vocabulary()
+        self._number = {piece: number for number, piece in enumerate(self.pieces, start=FIRST)}
+        longest_first = sorted(self.pieces, key=len, reverse=True)
         self._match = re.compile("|".join(map(re.escape, longest_first)) + "|.", re.DOTALL)
-        self.count = FIRST + len(self._pieces)
+        self.count = FIRST + len(self.pieces)
 
     def encode(self, text: str) -> list[int]:
-        return [self._number.get(piece, self._unknown) for piece in self._match.findall(text)]
+        return [self._number.get(piece, self.unknown) for piece in self._match.findall(text)]
 
     def decode(self, tokens: Iterable[int]) -> str:
         texts = []
@@ -58,7 +58,7 @@ class VocabularyTokenizer:
                 break
             if token not in (self.begin, self.pad):
                 index = token - FIRST
-                texts.append(self._pieces[index] if 0 <= index < len(self._pieces) else "\N{REPLACEMENT CHARACTER}")
+                texts.append(self.pieces[index] if 0 <= index < len(self.pieces) else "\N{REPLACEMENT CHARACTER}")
         return "".join(texts)
 
 
@@ -82,6 +82,11 @@ class PretrainedTokenizer:
         self._number = {marker: token_numbers[name] for marker, name in zip(MARKERS, names, strict=False)}
         self._marker = {number: marker for marker, number in self._number.items()}
         self._split = re.compile(f"({'|'.join(map(re.escape, self._number))})") if has_markers else None
+
+    @property
+    def library_tokenizer(self) -> Any:
+        """The tokenizer of transformers."""
+        return self._tokenizer
 
     def encode(self, text: str) -> list[int]:
         tokens: list[int] = []
