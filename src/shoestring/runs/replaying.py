@@ -35,8 +35,10 @@ class Replaying:
 
     def result(self, request: "SessionRequest") -> Replay:
         """Make the updates from the checkpoint on, and return what the last one showed."""
+        from shoestring.train.preprocessing import load_preprocessing
         from shoestring.train.setup import build_session, load_data
 
+        load_preprocessing(self._run, request.recipe.parts)
         with ExitStack() as stack:
             record = stack.enter_context(_record(request))
             request, data, _ = load_data(request, record)
