@@ -101,7 +101,8 @@ def test_readme_is_short():
 
 def test_reference_has_every_flag_setting_and_option():
     reference = (ROOT / "docs" / "reference.md").read_text()
-    flags = re.findall(r"--[a-z-]+", (ROOT / "src" / "shoestring" / "cli.py").read_text())
+    sources = [path.read_text() for path in (ROOT / "src" / "shoestring").glob("cli*.py")]
+    flags = re.findall(r"--[a-z-]+", "".join(sources))
     names = [*config.fields(Settings), *config.fields(Common), *config.fields(Adaptation)]
     assert [name for name in {*flags, *names} - {"--help"} if f"`{name}" not in reference] == []
 

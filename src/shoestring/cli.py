@@ -5,35 +5,34 @@ run that finished or paused, 1 if a run or a check failed, 2 for invalid usage.
 """
 
 import importlib
-import inspect
-import json
 import logging
 import os
 import sys
-import traceback
-from collections.abc import Callable
 from dataclasses import asdict
-from enum import StrEnum
 from functools import partial
 from pathlib import Path
-from typing import Annotated, Any, TypeVar
+from typing import Annotated, Any
 
 import typer
 
-from shoestring import api, completion, config, failures, streams
-from shoestring.errors import RunError, ShoestringError, UsageError
-from shoestring.system_errors import explain
+from shoestring import api, completion, streams
+from shoestring.cli_options import (
+    Json,
+    On,
+    OnHere,
+    Purpose,
+    Recipe,
+    RecipeOfRun,
+    RunDir,
+    Saved,
+    Set,
+    examples,
+    option_values,
+    parse,
+)
+from shoestring.cli_output import print_answer, show_progress, status_of
+from shoestring.errors import UsageError
 from shoestring.units import parse_bytes, parse_seconds
-
-T = TypeVar("T")
-
-
-class Purpose(StrEnum):
-    """What a plan is for."""
-
-    TRAIN = "train"
-    PREDICT = "predict"
-
 
 app = typer.Typer(
     no_args_is_help=True,
@@ -45,50 +44,7 @@ app = typer.Typer(
 )
 
 
-def _examples(*lines: str) -> str:
-    """Return the end of a command's help: one example per paragraph, since typer joins single lines."""
-    return "\n\n".join(["Examples:", *(f"[bold]shoestring {line}[/]" for line in lines)])
-
-
-Recipe = Annotated[
-    str,
-    typer.Argument(
-        metavar="RECIPE",
-        help="A built-in recipe, path/to/file.py, or hf:path/to/config.json.",
-        autocompletion=completion.recipe,
-    ),
-]
-On = Annotated[
-    str,
-    typer.Option(
-        "--on",
-        metavar="TARGET",
-        help="The machine to run on; `shoestring targets` lists them.",
-        autocompletion=completion.target,
-    ),
-]
-Set = Annotated[
-    list[str] | None,
-    typer.Option(
-        "--set",
-        metavar="KEY=VALUE",
-        help="Set an option of the recipe or a setting; may be repeated. `shoestring recipes RECIPE` lists them.",
-        autocompletion=completion.assignment,
-    ),
-]
-Json = Annotated[bool, typer.Option("--json", help="Print the answer as JSON.")]
-RunDir = Annotated[
-    Path,
-    typer.Option(
-        "--run",
-        metavar="DIR",
-        help="The run's directory. If it contains a run, the run is continued.",
-        autocompletion=completion.run_directory,
-    ),
-]
-
-
-@app.command(epilog=_examples("recipes", "recipes temporal"))
+@app.command(epilog=examples("recipes", "recipes temporal"))
 def recipes(
     recipe: Annotated[
         str | None,
@@ -101,22 +57,22 @@ def recipes(
 
     recipes = api.recipes(recipe)
     if recipe is None:
-        _answer(recipes, as_json, lambda: table(recipes))
+        print_answer(recipes, as_json, lambda: table(recipes))
     else:
-        _answer(recipes[0], as_json, lambda: options(recipes[0]))
+        print_answer(recipes[0], as_json, lambda: options(recipes[0]))
 
 
-@app.command(epilog=_examples("targets", "targets --json"))
+@app.command(epilog=examples("targets", "targets --json"))
 def targets(as_json: Json = False) -> None:
     """List the targets that a run can be planned for: platforms, GPUs, and this machine."""
     from shoestring.report.terminal.targets import screen
 
     targets = api.targets()
-    _answer([target.json() for target in targets], as_json, lambda: screen(targets))
+    print_answer([target.json() for target in targets], as_json, lambda: screen(targets))
 
 
 @app.command(
-    epilog=_examples(
+    epilog=examples(
         "estimate temporal --on t4 --set micro_batch=64 --set precision=fp16",
         "estimate hf:path/to/config.json --on t4 --set seq_len=1024 --set lora_r=8",
     )
@@ -125,13 +81,13 @@ def estimate(recipe: Recipe, on: On = "local", set_: Set = None, as_json: Json =
     """Estimate the memory of given settings, part by part, without a GPU."""
     from shoestring.report.terminal.estimate import screen
 
-    with _progress(f"tracing one training step of {recipe} for {on}"):
-        estimate = api.estimate(recipe, on, **_values(api.estimate, set_))
-    _answer(estimate.json(), as_json, lambda: screen(estimate))
+    with show_progress(f"tracing one training step of {recipe} for {on}"):
+        estimate = api.estimate(recipe, on, **option_values(api.estimate, set_))
+    print_answer(estimate.json(), as_json, lambda: screen(estimate))
 
 
 @app.command(
-    epilog=_examples(
+    epilog=examples(
         "plan legal --on kaggle-t4 --set epochs=5",
         "plan path/to/file.py --on kaggle-t4 --on a100-80 --limit 9h",
     )
@@ -183,8 +139,8 @@ def plan(
     if purpose is Purpose.PREDICT:
         _plan_inference(recipe, names, set_, as_json)
         return
-    limit_seconds, disk_bytes = _parsed("--limit", limit, parse_seconds), _parsed("--disk", disk, parse_bytes)
-    with _progress(f"planning {recipe} for {', '.join(names)}"):
+    limit_seconds, disk_bytes = parse("--limit", limit, parse_seconds), parse("--disk", disk, parse_bytes)
+    with show_progress(f"planning {recipe} for {', '.join(names)}"):
         comparison = api.compare(
             recipe,
             names,
@@ -192,13 +148,13 @@ def plan(
             disk_bytes=disk_bytes,
             usd_per_hour=price,
             calibrate=calibrate,
-            **_values(api.compare, set_),
+            **option_values(api.compare, set_),
         )
     if len(names) > 1:
-        _answer(comparison.json(), as_json, lambda: comparison_screen(comparison))
+        print_answer(comparison.json(), as_json, lambda: comparison_screen(comparison))
     else:
         plan = comparison.plans[0]
-        _answer(plan.json(), as_json, lambda: plan_screen(plan) if full else summary(plan))
+        print_answer(plan.json(), as_json, lambda: plan_screen(plan) if full else summary(plan))
 
 
 def _plan_inference(recipe: str, names: list[str], set_: list[str] | None, as_json: bool) -> None:
@@ -206,14 +162,14 @@ def _plan_inference(recipe: str, names: list[str], set_: list[str] | None, as_js
 
     from shoestring.report.terminal.inference import screen
 
-    with _progress(f"planning predictions of {recipe} for {', '.join(names)}"):
-        values = _values(api.plan_inference, set_)
+    with show_progress(f"planning predictions of {recipe} for {', '.join(names)}"):
+        values = option_values(api.plan_inference, set_)
         plans = [api.plan_inference(recipe, name, **values) for name in names]
     facts = [plan.json() for plan in plans]
-    _answer(facts if len(plans) > 1 else facts[0], as_json, lambda: Group(*map(screen, plans)))
+    print_answer(facts if len(plans) > 1 else facts[0], as_json, lambda: Group(*map(screen, plans)))
 
 
-@app.command(epilog=_examples("check", "check temporal --on kaggle-t4 --set size=tiny"))
+@app.command(epilog=examples("check", "check temporal --on kaggle-t4 --set size=tiny"))
 def check(
     recipe: Annotated[
         str | None,
@@ -234,15 +190,15 @@ def check(
     """Check this machine before a run: GPU, build, memory, disk, data, internet. The status is 1 if a check fails."""
     from shoestring.report.terminal.checked import screen
 
-    with _progress(f"checking this machine{f' and running a few updates of {recipe}' if recipe else ''}"):
-        checked = api.check(recipe, on, run=run, **_values(api.check, set_))
-    _answer(checked.json(), as_json, lambda: screen(checked))
+    with show_progress(f"checking this machine{f' and running a few updates of {recipe}' if recipe else ''}"):
+        checked = api.check(recipe, on, run=run, **option_values(api.check, set_))
+    print_answer(checked.json(), as_json, lambda: screen(checked))
     if checked.status == "fail":
         raise typer.Exit(1)
 
 
 @app.command(
-    epilog=_examples(
+    epilog=examples(
         "train temporal --run runs/temporal", "train legal --run runs/legal --on kaggle-t4 --limit 9h --set epochs=5"
     )
 )
@@ -271,11 +227,11 @@ def train(
 
     A run without a plan is planned first. Ctrl-C saves and stops.
     """
-    session: dict[str, Any] = {"run": run, "on": on, "limit_seconds": _parsed("--limit", limit, parse_seconds)}
+    session: dict[str, Any] = {"run": run, "on": on, "limit_seconds": parse("--limit", limit, parse_seconds)}
     arguments = {
-        "disk_bytes": _parsed("--disk", disk, parse_bytes),
+        "disk_bytes": parse("--disk", disk, parse_bytes),
         "allow_inexact": allow_inexact,
-        **_values(api.train, set_),
+        **option_values(api.train, set_),
     }
     if not _is_own_process():
         _train(recipe, {**session, **arguments}, as_json)
@@ -285,7 +241,7 @@ def train(
     importlib.import_module("shoestring.report.terminal.console")
     session["started"] = api.process_started()  # the limit of a session includes the time of the imports
     work = partial(_train, recipe, {**session, **arguments}, as_json)
-    _print_outcome(api.train_supervised(lambda: _status_of(work), recipe, **session), recipe, run, as_json)
+    _print_outcome(api.train_supervised(lambda: status_of(work), recipe, **session), recipe, run, as_json)
 
 
 def _is_own_process() -> bool:
@@ -300,35 +256,15 @@ def _train(recipe: str, arguments: dict[str, Any], as_json: bool) -> None:
 def _print_outcome(outcome: Any, recipe: str, run: Path, as_json: bool) -> None:
     from shoestring.report.terminal.outcome import screen
 
-    _answer(asdict(outcome), as_json, lambda: screen(outcome, recipe, run))
+    print_answer(asdict(outcome), as_json, lambda: screen(outcome, recipe, run))
     if error := streams.lost_output():  # the session is not a failure
         streams.write_messages(
             f"standard output could not be written ({error}); the outcome is in {run / 'state.json'}"
         )
 
 
-Saved = Annotated[
-    Path,
-    typer.Argument(
-        metavar="DIR",
-        help="A run, its best or light folder, or one of its checkpoints; with --recipe also other weights.",
-        autocompletion=completion.run_directory,
-    ),
-]
-OnHere = Annotated[str, typer.Option("--on", metavar="TARGET", help="local, or cpu to leave out the GPU.")]
-RecipeOfRun = Annotated[
-    str | None,
-    typer.Option(
-        "--recipe",
-        metavar="RECIPE",
-        help="The recipe, if its file has moved since the run or if the weights belong to no run.",
-        autocompletion=completion.recipe,
-    ),
-]
-
-
 @app.command(
-    epilog=_examples(
+    epilog=examples(
         "evaluate runs/legal/best --set data=judgments/ --whole --out rows.csv",
         "evaluate CR_net.pth --recipe cloud --set data=tiles/",
     )
@@ -355,15 +291,15 @@ def evaluate(
         directory,
         recipe=recipe,
         on=on,
-        limit_seconds=_parsed("--limit", limit, parse_seconds),
+        limit_seconds=parse("--limit", limit, parse_seconds),
         whole=whole,
         out=out,
-        **_values(api.evaluate, set_),
+        **option_values(api.evaluate, set_),
     )
-    _answer(asdict(evaluated), as_json, lambda: screen(evaluated))
+    print_answer(asdict(evaluated), as_json, lambda: screen(evaluated))
 
 
-@app.command(epilog=_examples("export runs/temporal --to onnx", "export runs/legal --to huggingface --out role-model"))
+@app.command(epilog=examples("export runs/temporal --to onnx", "export runs/legal --to huggingface --out role-model"))
 def export(
     directory: Saved,
     to: Annotated[
@@ -389,14 +325,14 @@ def export(
     """
     from shoestring.report.terminal.exported import screen
 
-    values = _values(api.export, set_)
-    with _progress(f"exporting {directory} to {to}"):
+    values = option_values(api.export, set_)
+    with show_progress(f"exporting {directory} to {to}"):
         exported = api.export(directory, to=to, out=out, overwrite=overwrite, recipe=recipe, **values)
-    _answer(asdict(exported), as_json, lambda: screen(exported))
+    print_answer(asdict(exported), as_json, lambda: screen(exported))
 
 
 @app.command(
-    epilog=_examples(
+    epilog=examples(
         "predict runs/legal --set data=judgment.txt",
         "predict runs/cloud/best --set data=tiles/ --out clear/",
     )
@@ -431,19 +367,19 @@ def predict(
         directory,
         recipe=recipe,
         on=on,
-        limit_seconds=_parsed("--limit", limit, parse_seconds),
+        limit_seconds=parse("--limit", limit, parse_seconds),
         out=out,
-        **_values(api.predict, set_),
+        **option_values(api.predict, set_),
     )
     streams.write_messages(*messages(predictions))
     if as_json:
-        _answer(asdict(predictions), as_json, lambda: None)
+        print_answer(asdict(predictions), as_json, lambda: None)
     if predictions.errors and predictions.status == "finished":
         raise typer.Exit(1)
 
 
 @app.command(
-    epilog=_examples(
+    epilog=examples(
         "replay runs/temporal --update 120",
         "replay runs/mine --update 7 --break",
     )
@@ -470,11 +406,11 @@ def replay(
     """
     from shoestring.report.terminal.replayed import screen
 
-    replayed = api.replay(run, update, recipe=recipe, on=on, debug=debug, **_values(api.replay, set_))
-    _answer(replayed.json(), as_json, lambda: screen(replayed))
+    replayed = api.replay(run, update, recipe=recipe, on=on, debug=debug, **option_values(api.replay, set_))
+    print_answer(replayed.json(), as_json, lambda: screen(replayed))
 
 
-@app.command(epilog=_examples("report runs/temporal", "report runs/legal"))
+@app.command(epilog=examples("report runs/temporal", "report runs/legal"))
 def report(
     run: Annotated[
         Path, typer.Argument(metavar="DIR", help="A run's directory.", autocompletion=completion.run_directory)
@@ -491,93 +427,4 @@ def main() -> None:
     with streams.usable():
         if os.environ.get(completion.VARIABLE) == "complete_bash":
             completion.complete_in_bash(app, os.environ)
-        sys.exit(_status_of(partial(app, standalone_mode=False)))
-
-
-def _status_of(command: Callable[[], Any]) -> int:
-    """Run a command and return its exit status. An error is printed."""
-    try:
-        status = command()
-        if error := streams.lost_output():
-            raise RunError(f"standard output could not be written: {error}")
-    except ShoestringError as error:
-        return _print_error(error)
-    except typer.Abort as abort:
-        return _print_error(failures.describe(abort.__cause__ or abort))
-    except SystemExit as exit_:
-        if not failures.user_frames(exit_):
-            raise  # of shell completion, or of a supervisor
-        return _print_error(RunError(f"the recipe's code {failures.exit_text(exit_)}"))
-    except Exception as error:  # noqa: BLE001  (the recipe's code may raise anything)
-        if hasattr(error, "format_message"):
-            return _print_typer_error(error)
-        if isinstance(error, OSError) and not failures.user_frames(error):
-            return _print_error(explain("the system refused an operation", error))
-        return _print_error(failures.describe(error), error)
-    return status or 0
-
-
-def _parsed(name: str, text: str | None, parse: Callable[[str], T]) -> T | None:
-    """Return the parsed value of an option, None if it is not set. Raises UsageError if it cannot be parsed."""
-    try:
-        return None if text is None else parse(text)
-    except ValueError as error:
-        raise UsageError(f"{name}: {error}") from error
-
-
-def _values(verb: Callable[..., object], set_: list[str] | None) -> dict[str, Any]:
-    """Return the values of --set as keyword arguments of `verb`, besides the arguments that it names."""
-    values = config.parse_pairs(set_ or [])
-    parameters = inspect.signature(verb).parameters.values()
-    names = [parameter.name for parameter in parameters if parameter.kind is not parameter.VAR_KEYWORD]
-    problems = [
-        f"{name}={values[name]}: {name} is an option of the command, not of a recipe"
-        for name in names
-        if name in values
-    ]
-    if problems:
-        raise UsageError(
-            "--set was not understood", problems=problems, hint="see the command's --help for its own options"
-        )
-    return values
-
-
-def _answer(facts: Any, as_json: bool, screen: Callable[[], Any]) -> None:
-    """Print the answer: its facts as JSON, or what `screen` returns."""
-    if as_json:
-        print(json.dumps(facts, indent=1, allow_nan=False))
-        return
-    from shoestring.report.terminal.console import SafeConsole
-
-    SafeConsole().print(screen(), crop=False)  # commands stay on one line, however long
-
-
-def _print_error(error: Exception, cause: BaseException | None = None) -> int:
-    """Print an error, and return the exit status."""
-    if os.environ.get(failures.TRACEBACK_VARIABLE):
-        streams.write_messages(*"".join(traceback.format_exception(cause or error)).splitlines())
-    message, *lines = error.lines() if isinstance(error, ShoestringError) else [str(error)]
-    streams.write_messages(f"error: {message}", *lines, *getattr(cause or error, "__notes__", ()))
-    return error.status if isinstance(error, ShoestringError) else 1
-
-
-def _print_typer_error(error: Any) -> int:
-    """Print an error in the command line itself: an unknown command, a missing or invalid option."""
-    context = getattr(error, "ctx", None)
-    if not sys.argv[1:]:
-        error.show()  # the help
-        return 2
-    command = context.command_path if context else "shoestring"
-    return _print_error(UsageError(error.format_message(), hint=f"see {command} --help"))
-
-
-def _progress(text: str) -> Any:
-    """Return a context manager with a spinner on stderr if that is a terminal, for work of a few seconds."""
-    from contextlib import nullcontext
-
-    from rich.text import Text
-
-    from shoestring.report.terminal.console import SafeConsole
-
-    console = SafeConsole(stderr=True)
-    return console.status(Text(f"{text} …")) if console.is_terminal else nullcontext()
+        sys.exit(status_of(partial(app, standalone_mode=False)))

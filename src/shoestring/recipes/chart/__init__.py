@@ -9,13 +9,12 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import TYPE_CHECKING, Any
 
-from shoestring.config import too_small
-from shoestring.errors import UsageError
 from shoestring.recipe.extras import require
+from shoestring.recipes.chart.options import IMAGE_TOKENS, Options
 
 if TYPE_CHECKING:
     from torch import Tensor, nn
@@ -27,49 +26,6 @@ if TYPE_CHECKING:
     from shoestring.recipes.chart.policy import Batch, Policy
     from shoestring.recipes.chart.rewards import Reward
     from shoestring.settings import Settings
-
-IMAGE_TOKENS = {"full": 320, "tiny": 32}
-"""Tokens of an image in the prompt: its 14x14 patches, merged two by two."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class Options:
-    """The options of `chart`."""
-
-    size: Annotated[Literal["full", "tiny"], "Qwen2.5-VL-3B, or a model of some hundred thousand parameters"] = "full"
-    epochs: Annotated[int, "passes over the training data"] = 4
-    effective_batch: Annotated[int, "completions in one update, a multiple of generations"] = 4
-    generations: Annotated[int, "completions per prompt, whose rewards are compared with each other; at least 2"] = 4
-    written_at_once: Annotated[
-        int | None, "completions generated at the same time; by default all completions of an update"
-    ] = None
-    seed: Annotated[int, "seed of the initialization, sample order, dropout and sampling of completions"] = 42
-    prompt_len: Annotated[int, "maximum number of tokens of a prompt, including its image"] = 800
-    completion_len: Annotated[int, "maximum number of tokens of a completion"] = 768
-    lora_r: Annotated[int, "rank of the adapters"] = 8
-    weights: Annotated[Literal["fp16", "bf16", "fp32"], "dtype of the frozen weights; the adapters are fp32"] = "fp16"
-    quantization: Annotated[Literal["none", "nf4"], "4-bit quantization of the frozen weights"] = "none"
-    learning_rate: Annotated[float, "constant learning rate"] = 1e-5
-    weights_from: Annotated[
-        Path | str | None, "Qwen2.5-VL weights, a folder or a name on the hub; by default random weights"
-    ] = None
-    download: Annotated[bool, "whether weights may be downloaded from the hub"] = False
-    data: Annotated[Path | None, "folder with rows in JSON and images in png/; by default synthetic charts"] = None
-    on_bad_rows: Annotated[
-        Literal["refuse", "skip"], "refuse data with unusable rows, or skip and count these rows"
-    ] = "refuse"
-
-    def __post_init__(self) -> None:
-        minimums = {"generations": 2, "written_at_once": 1, "completion_len": 1, "lora_r": 1}
-        problems = too_small(vars(self), {**minimums, "prompt_len": IMAGE_TOKENS[self.size] + 1})
-        if self.generations > 1 and self.effective_batch % self.generations:
-            problems.append(
-                f"effective_batch={self.effective_batch}: must be a multiple of generations={self.generations}"
-            )
-        if self.learning_rate <= 0:
-            problems.append(f"learning_rate={self.learning_rate}: must be more than 0")
-        if problems:
-            raise UsageError("options of chart cannot be used", problems=problems)
 
 
 class Chart:

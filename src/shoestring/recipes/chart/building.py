@@ -18,8 +18,8 @@ from shoestring.recipes.chart.processing import build_processor, load_tokenizer,
 from shoestring.recipes.huggingface import pretrained
 
 if TYPE_CHECKING:
-    from shoestring.recipes.chart import Options
     from shoestring.recipes.chart.data import Charts
+    from shoestring.recipes.chart.options import Options
 
 
 def build_tokenizer(options: Options, charts: Charts | None) -> Any:

@@ -14,7 +14,7 @@ from shoestring.recipes.chart.training import conversation
 from shoestring.recipes.huggingface.saving import quiet
 
 if TYPE_CHECKING:
-    from shoestring.recipes.chart import Options
+    from shoestring.recipes.chart.options import Options
 
 TOLERANCES = {"fp32": 1e-3, "fp16": 2e-2, "bf16": 0.1}
 """A merged weight is rounded to the dtype of the frozen weights, which the adapter is not."""

@@ -22,8 +22,8 @@ EVALUATION_BATCH = 8
 """Completions that evaluation generates at the same time."""
 
 if TYPE_CHECKING:
-    from shoestring.recipes.chart import Options
     from shoestring.recipes.chart.data import Charts
+    from shoestring.recipes.chart.options import Options
 
 
 def build_trainer(

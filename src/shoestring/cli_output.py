@@ -1,0 +1,78 @@
+"""What a command prints: its answer or an error, and its exit status."""
+
+import json
+import os
+import sys
+import traceback
+from collections.abc import Callable
+from typing import Any
+
+import typer
+
+from shoestring import failures, streams
+from shoestring.errors import RunError, ShoestringError, UsageError
+from shoestring.system_errors import explain
+
+
+def status_of(command: Callable[[], Any]) -> int:
+    """Run a command and return its exit status. An error is printed."""
+    try:
+        status = command()
+        if error := streams.lost_output():
+            raise RunError(f"standard output could not be written: {error}")
+    except ShoestringError as error:
+        return print_error(error)
+    except typer.Abort as abort:
+        return print_error(failures.describe(abort.__cause__ or abort))
+    except SystemExit as exit_:
+        if not failures.user_frames(exit_):
+            raise  # of shell completion, or of a supervisor
+        return print_error(RunError(f"the recipe's code {failures.exit_text(exit_)}"))
+    except Exception as error:  # noqa: BLE001  (the recipe's code may raise anything)
+        if hasattr(error, "format_message"):
+            return _print_typer_error(error)
+        if isinstance(error, OSError) and not failures.user_frames(error):
+            return print_error(explain("the system refused an operation", error))
+        return print_error(failures.describe(error), error)
+    return status or 0
+
+
+def print_answer(facts: Any, as_json: bool, screen: Callable[[], Any]) -> None:
+    """Print the answer: its facts as JSON, or what `screen` returns."""
+    if as_json:
+        print(json.dumps(facts, indent=1, allow_nan=False))
+        return
+    from shoestring.report.terminal.console import SafeConsole
+
+    SafeConsole().print(screen(), crop=False)  # commands stay on one line, however long
+
+
+def print_error(error: Exception, cause: BaseException | None = None) -> int:
+    """Print an error, and return the exit status."""
+    if os.environ.get(failures.TRACEBACK_VARIABLE):
+        streams.write_messages(*"".join(traceback.format_exception(cause or error)).splitlines())
+    message, *lines = error.lines() if isinstance(error, ShoestringError) else [str(error)]
+    streams.write_messages(f"error: {message}", *lines, *getattr(cause or error, "__notes__", ()))
+    return error.status if isinstance(error, ShoestringError) else 1
+
+
+def _print_typer_error(error: Any) -> int:
+    """Print an error in the command line itself: an unknown command, a missing or invalid option."""
+    context = getattr(error, "ctx", None)
+    if not sys.argv[1:]:
+        error.show()  # the help
+        return 2
+    command = context.command_path if context else "shoestring"
+    return print_error(UsageError(error.format_message(), hint=f"see {command} --help"))
+
+
+def show_progress(text: str) -> Any:
+    """Return a context manager with a spinner on stderr if that is a terminal, for work of a few seconds."""
+    from contextlib import nullcontext
+
+    from rich.text import Text
+
+    from shoestring.report.terminal.console import SafeConsole
+
+    console = SafeConsole(stderr=True)
+    return console.status(Text(f"{text} …")) if console.is_terminal else nullcontext()
