@@ -173,9 +173,9 @@ def _unpickle(file: Path, *, values: bool, is_mapped: bool) -> Any:
     ignored: Any = [(_Ignored, name) for name in _NUMPY]
     with torch.serialization.safe_globals(ignored):
         if values:
-            return torch.serialization.load(file, map_location="cpu", weights_only=True, mmap=is_mapped)
+            return torch.load(file, map_location="cpu", weights_only=True, mmap=is_mapped)
         with torch.serialization.skip_data():
-            return torch.serialization.load(file, map_location="cpu", weights_only=True)
+            return torch.load(file, map_location="cpu", weights_only=True)
 
 
 def _unwrap(content: Any) -> dict[str, Tensor]:

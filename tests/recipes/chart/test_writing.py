@@ -34,7 +34,7 @@ def prompted_policy():
     ):
         row["prompt"][1]["content"] += suffix
     inputs = build_processor(tokenizer, SIZES["tiny"].tokens).apply_chat_template(
-        conversation=[training._conversation(row) for row in rows],
+        conversation=[training.conversation(row) for row in rows],
         add_generation_prompt=True, tokenize=True, return_dict=True, return_tensors="pt",
         processor_kwargs={"padding": True},
     )  # fmt: skip
