@@ -50,6 +50,7 @@ with torch.no_grad():
 
     names = run_card(chart["folder"])
     inputs = {name: torch.tensor(value) for name, value in chart["inputs"].items()}
+    differences["instruction"] = names["messages"][0]["content"] != chart["instruction"]
     differences["merged"] = largest(names["model"](**inputs).logits[0, -1], chart["logits"])
     from peft import PeftModel
     from transformers import AutoModelForImageTextToText
@@ -137,6 +138,7 @@ def chart_case(run: Path) -> dict:
     return {
         "folder": export_folder(run, "huggingface"),
         "inputs": {name: value.tolist() for name, value in inputs.items()},
+        "instruction": charts[0]["prompt"][0]["content"],
         "logits": model(**inputs).logits[0, -1].tolist(),
     }
 
@@ -159,7 +161,7 @@ def test_exports_are_loaded_without_shoestring(tmp_path):
     )
     assert process.returncode == 0, process.stderr
     differences = json.loads(process.stdout.splitlines()[-1])
-    assert len(differences) == 11
+    assert len(differences) == 12
     assert {name: value for name, value in differences.items() if value > 1e-4} == {}
 
 

@@ -55,7 +55,7 @@ def render(facts: CardFacts) -> str:
         else f"Its outputs differ from those of the trained model by at most {facts.max_difference:.3g}, compared on "
         "samples of the data."
     )
-    blocks = [
+    before_code = [
         "---",
         "# license: choose one; it also depends on the data and on pretrained weights, which have their own",
         *(f"{name}: {json.dumps(value, ensure_ascii=False)}" for name, value in header.items()),
@@ -67,7 +67,8 @@ def render(facts: CardFacts) -> str:
         "",
         f"Trained with the recipe `{facts.recipe}` of Shoestring {__version__}: {facts.weights}. "
         f"{count_text(facts.parameters)} parameters. {difference}",
-        *_section("Use", ["```python", facts.usage.rstrip(), "```"]),
+    ]
+    after_code = [
         *_section("Inputs and outputs", _list(facts.interface)),
         *_section("Data", _list(f"{part}: {count_text(count)} samples" for part, count in facts.samples.items())),
         *_section("Metrics", _metrics(facts.metrics)),
@@ -77,7 +78,9 @@ def render(facts: CardFacts) -> str:
         *_section("License", ["Not chosen yet: whoever publishes this model has to name it here and in the header."]),
         "",
     ]
-    return "\n".join(without_paths(line) if not line.startswith("```") else line for line in blocks)
+    # Code has no paths of this machine, but tags such as </think>, which look like paths.
+    code = _section("Use", ["```python", facts.usage.rstrip(), "```"])
+    return "\n".join([*map(without_paths, before_code), *code, *map(without_paths, after_code)])
 
 
 def without_paths(text: str) -> str:

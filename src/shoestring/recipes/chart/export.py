@@ -57,7 +57,9 @@ def write_adapter(
     expected = _compute(model, inputs)
     config, base = model.peft_config[model.active_adapter], model.get_base_model()
     has_own_base = options.weights_from is None
-    config.base_model_name_or_path = None if has_own_base else Path(str(options.weights_from)).name
+    # A folder is named without its path; a name on the hub is complete.
+    source = options.weights_from
+    config.base_model_name_or_path = source.name if isinstance(source, Path) else source
     with quiet():
         model.save_pretrained(folder, save_embedding_layers=False)
         (folder / "README.md").unlink(missing_ok=True)  # a template with the path of the base
