@@ -179,6 +179,9 @@ def test_an_existing_folder_is_not_replaced_unless_an_export_made_it(run, run_co
     status, _, message = run_command(*command, file, "--overwrite")
     assert status == 2 and "mine.txt" in message
     (out / "mine.txt").unlink()
+    (out / "README.md").write_text("license: mine")
+    status, _, message = run_command(*command, file, "--overwrite")
+    assert status == 2 and "README.md has been edited" in message
     (out / "export.json").write_text("{}")
     assert run_command(*command, file, "--overwrite")[0] == 2
     shutil.rmtree(out)

@@ -8,6 +8,7 @@ import signal
 import subprocess
 import sys
 import time
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -15,6 +16,8 @@ import torch
 
 import shoestring
 from shoestring.errors import CheckpointError, RunError, UsageError
+from shoestring.recipe.finding import find
+from shoestring.runs.rows import RowWriter, count_rows, identifier_text, read_ids, write_text
 from tests.runs import scorer
 
 RECIPE = Path(scorer.__file__)
@@ -112,8 +115,9 @@ def test_rows_of_another_origin_are_not_continued(run, data, tmp_path):
     other_data = tmp_path / "other.jsonl"
     other_data.write_text("1\n")
     for changes in ({"data": other_data}, {"data": data, "seconds": 0.001}):
-        with pytest.raises(UsageError, match="another run, other data or other options"):
+        with pytest.raises(UsageError, match="another run, other data or other options") as error:
             shoestring.predict(run, out=out, **changes)
+    assert error.value.problems == ("seconds: 0.0, now 0.001",)
     with pytest.raises(UsageError, match="another run") as error:
         shoestring.predict(run / "best", out=out, data=data, precision="bf16")
     assert error.value.problems == ('precision: "fp32", now "bf16"',)
@@ -125,20 +129,62 @@ def test_rows_of_another_origin_are_not_continued(run, data, tmp_path):
     with pytest.raises(UsageError, match=r"exists, and there is no rows\.jsonl\.meta\.json"):
         shoestring.predict(run, out=out, data=data)
     (tmp_path / "folder").mkdir()
+    (tmp_path / "folder" / "predictions.jsonl").touch()
+    shoestring.predict(run, out=tmp_path / "folder", data=data)  # a command that was killed at its start left no more
+    (tmp_path / "folder" / "predictions.jsonl.meta.json").unlink()
     (tmp_path / "folder" / "mine").touch()
     with pytest.raises(UsageError, match="is not empty"):
         shoestring.predict(run, out=tmp_path / "folder", data=data)
 
 
-def test_out_of_memory_halves_the_batch(run, data, tmp_path, capsys):
+def test_rows_that_have_changed_are_not_continued(run, data, tmp_path):
     out = tmp_path / "rows.jsonl"
+    shoestring.predict(run, data=data, out=out)
+    rows = out.read_text().splitlines(keepends=True)
+    for changed in (rows[:3] + rows[4:], [*rows, rows[-1]], [rows[1], rows[0], *rows[2:]], [*rows[:-1], "[]\n"]):
+        out.write_text("".join(changed))
+        with pytest.raises(UsageError, match="cannot be continued"):
+            shoestring.predict(run, data=data, out=out)
+    out.write_text("".join(rows[:5]) + rows[5][:9])
+    shoestring.predict(run, data=data, out=out)
+    assert out.read_text() == "".join(rows)
+
+
+def test_failed_command_does_not_block_its_correction(run, data, tmp_path):
+    out = tmp_path / "rows.csv"
+    with pytest.raises(RunError, match="not JSON"):
+        shoestring.predict(
+            run, recipe=recipe_with(lambda _, __, batch: [object()] * len(batch[0])), data=data, out=out, micro_batch=4
+        )
+    assert shoestring.predict(run, data=data, out=out, seconds=0.001).rows == len(VALUES)
+
+
+def test_cells_of_any_text_are_one_row(tmp_path):
+    texts = ["a\rb", 'quote " and, comma', "two\nlines", "x" * 200_000, "\ud83d half"]
+    rows = [{"id": text[:5], "input": text, "prediction": number} for number, text in enumerate(texts)]
+    for name in ("rows.csv", "rows.jsonl"):
+        path = tmp_path / name
+        with path.open("w+b") as file:
+            writer = RowWriter(partial(write_text, file.fileno()), csv=name.endswith("csv"))
+            writer.write([{"id": "bad", "error": "no\r\nreason"}, *rows])
+            writer.finish()
+        written = count_rows(path)
+        assert (written.count, written.errors, written.bytes) == (6, 1, path.stat().st_size)
+        assert list(read_ids(path)) == [identifier_text(row["id"]) for row in ({"id": "bad"}, *rows)]
+
+
+def test_out_of_memory_halves_the_batch(run, data, tmp_path, capsys):
+    out, stopped = tmp_path / "rows.jsonl", tmp_path / "stopped.jsonl"
     shoestring.predict(run, data=data, out=out, most=1, micro_batch=4)
     assert read_rows(out) == shoestring.load(run).predict(VALUES)
     meta = json.loads((tmp_path / "rows.jsonl.meta.json").read_text())
-    assert [event.partition(":")[0] for event in meta["out_of_memory"]] == [
-        "out of memory with 3 inputs at once",
-    ]
+    assert [event.partition(":")[0] for event in meta["out_of_memory"]] == ["out of memory with 3 inputs at once"]
     assert "continuing with 1" in capsys.readouterr().err
+    # A continued command begins with the size that fits.
+    stopped.write_text("".join(out.read_text().splitlines(keepends=True)[:5]))
+    shutil.copy(tmp_path / "rows.jsonl.meta.json", tmp_path / "stopped.jsonl.meta.json")
+    shoestring.predict(run, data=data, out=stopped, most=1, micro_batch=4)
+    assert stopped.read_bytes() == out.read_bytes() and "continuing with" not in capsys.readouterr().err
 
 
 def test_single_input_that_does_not_fit_is_an_error_of_its_row(run, monkeypatch):
@@ -175,29 +221,24 @@ def test_memory_does_not_grow_with_the_number_of_inputs(run, tmp_path):
         ([1], "returned 1 values for a batch of 2 samples"),
         ([1, object()], "which is not JSON"),
         ([{"prediction": 1, "files": {"../x": b""}}] * 2, "not a name for a file in the output folder"),
+        ([{"prediction": 1, "files": {"x": b""}}] * 2, "have a file of the same name"),
         ([{"prediction": 1, "files": {"predictions.jsonl": b""}}] * 2, "not a name for a file in the output folder"),
     ],
 )
-def test_recipe_that_returns_something_else_is_an_error(run, data, tmp_path, monkeypatch, answer, message):
-    recipe = scorer.Scorer()
-    monkeypatch.setattr(scorer.Scorer, "predict", lambda *_: answer)
+def test_recipe_that_returns_something_else_is_an_error(run, data, tmp_path, answer, message):
     data.write_text("1\n2\n")
     with pytest.raises(RunError, match=message):
-        shoestring.predict(run, recipe=recipe_named(recipe), data=data, out=tmp_path / "folder")
+        shoestring.predict(run, recipe=recipe_with(lambda *_: answer), data=data, out=tmp_path / "folder")
 
 
-def recipe_named(recipe):
-    """Return the recipe loaded from its file, with the methods of this process's class."""
-    from shoestring.recipe.finding import find
-
+def recipe_with(predict):
+    """Return the recipe loaded from its file, with another method `predict`."""
     loaded = find(str(RECIPE))
-    type(loaded.recipe).predict = type(recipe).predict
+    type(loaded.recipe).predict = predict
     return loaded
 
 
 def test_recipe_without_predict_is_an_error(run, data):
-    from shoestring.recipe.finding import find
-
     loaded = find(str(RECIPE))
     del type(loaded.recipe).predict
     with pytest.raises(UsageError, match=r"cannot predict: it has no predict\(model, batch\)"):

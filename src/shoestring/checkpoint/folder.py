@@ -11,7 +11,7 @@ from shoestring.checkpoint.files import json_text, matches_digest, remove, sha25
 from shoestring.errors import CheckpointError
 from shoestring.reading import COUNT, OBJECT, find_problems, read_json
 
-_MANIFEST = "manifest.json"
+MANIFEST = "manifest.json"
 _FORMAT = 1
 
 
@@ -30,7 +30,7 @@ def write_folder(folder: Path, write: Callable[[Path], object]) -> None:
             path = temporary / name
             sync(path)
             entries[name] = {"bytes": path.stat().st_size, "sha256": sha256(path)}
-        write_text(temporary / _MANIFEST, json_text(with_digest({"format": _FORMAT, "files": entries})))
+        write_text(temporary / MANIFEST, json_text(with_digest({"format": _FORMAT, "files": entries})))
         sync(temporary)
         temporary.rename(folder)
     finally:
@@ -48,20 +48,20 @@ def verify_folder(folder: Path) -> None:
 
 def _find_problems(folder: Path) -> list[str]:
     try:
-        manifest = read_json(folder / _MANIFEST)
+        manifest = read_json(folder / MANIFEST)
     except (OSError, ValueError) as error:
-        return [f"{_MANIFEST} cannot be read: {error}"]
+        return [f"{MANIFEST} cannot be read: {error}"]
     if not isinstance(manifest, dict) or not matches_digest(manifest):
-        return [f"{_MANIFEST}: its SHA-256 digest does not match its content"]
+        return [f"{MANIFEST}: its SHA-256 digest does not match its content"]
     if problems := find_problems(manifest, {"format": COUNT, "files": OBJECT}):
         return problems
     entries, names = manifest["files"], set(_names(folder))
     problems = [f"{name} is missing" for name in sorted(entries.keys() - names)]
-    problems += [f"{name} is not in {_MANIFEST}" for name in sorted(names - entries.keys())]
+    problems += [f"{name} is not in {MANIFEST}" for name in sorted(names - entries.keys())]
     for name in sorted(names & entries.keys()):
         try:
             if sha256(folder / name) != entries[name].get("sha256"):
-                problems.append(f"{name}: its SHA-256 digest does not match {_MANIFEST}")
+                problems.append(f"{name}: its SHA-256 digest does not match {MANIFEST}")
         except (OSError, ValueError, AttributeError) as error:
             problems.append(f"{name} cannot be read: {error}")
     return problems
@@ -74,5 +74,5 @@ def _names(folder: Path) -> Iterator[str]:
         links = [name for name in folders if Path(parent, name).is_symlink()]
         for name in sorted([*files, *links]):
             relative = Path(parent, name).relative_to(folder).as_posix()
-            if relative != _MANIFEST:
+            if relative != MANIFEST:
                 yield relative

@@ -219,5 +219,7 @@ def _checkpoint_errors(file: Path) -> Iterator[None]:
                 f"{file} is not loaded: it contains {refused[1]}, which is not a tensor and may execute code",
                 hint=_HINT,
             ) from error
+        # torch continues with the advice to load the file without this protection.
+        text = text.partition("(1)")[0].partition("Please file an issue")[0].partition("Re-running")[0]
         cause = reason(error) if isinstance(error, OSError) else " ".join(text.split())[:200]
         raise CheckpointError(f"{file} cannot be loaded: {cause or type(error).__name__}", hint=_HINT) from error

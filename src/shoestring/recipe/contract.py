@@ -79,6 +79,7 @@ class Recipe(Protocol):
     - `inputs(source)` -> an iterable of `Input`s without targets (`recipe/inputs.py`), read lazily; with `len` if their
       number is known. `source` is the path in the option `data` (None if it is not set), or a list of rows as they are
       in the data file. By default the samples of `data()`, part after part, or the members of the list.
+    - `prediction_options`: the names of options that only predictions have.
     - `targets(batch)` -> a sequence with the true answer of each sample, in the form of a prediction, for the rows of
       `evaluate --out`. `identify(dataset, index)` -> the identifier of a sample in these rows, or `Rows` of
       them; by default its index.

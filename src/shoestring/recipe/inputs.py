@@ -27,3 +27,9 @@ class Input:
     """The input's own identifier, a text or an integer; None: its position from 0."""
     error: str | None = None
     """The reason why the input cannot be used; None if it may be."""
+
+    def __post_init__(self) -> None:
+        if self.load is not None and not callable(self.load):
+            raise TypeError(
+                f"Input(load={self.load!r:.100}): must be a function; the reason why an input is unusable is error="
+            )

@@ -8,7 +8,10 @@ from shoestring.checkpoint.files import sha256
 from shoestring.checkpoint.manifest import MANIFEST
 from shoestring.errors import DataError
 from shoestring.system_errors import explain
+from shoestring.units import MIB
 
+_MAX_CONTENT_BYTES = 512 * MIB
+"""A second of reading; larger folders are recognised without it."""
 _WEIGHTS = (".safetensors", ".bin", ".pth", ".pt", ".json")
 
 
@@ -31,19 +34,26 @@ def weights_digest(path: Path) -> str:
 
 
 def data_digest(path: Path) -> str:
-    """Return the SHA-256 of a data file; of a folder that of the names and sizes of its files.
+    """Return the SHA-256 of a data file, or of the names and contents of the files in a folder.
+
+    Of a folder of more than `_MAX_CONTENT_BYTES` it is that of names, sizes and times of change.
 
     Raises DataError if it cannot be read.
     """
     try:
         if not path.is_dir():
             return sha256(path, follow=True)
+        files = {
+            file.relative_to(path).as_posix(): file.stat()
+            for parent, _, names in os.walk(path)
+            for file in (Path(parent, name) for name in names)
+            if file.is_file()
+        }
+        is_small = sum(status.st_size for status in files.values()) <= _MAX_CONTENT_BYTES
         digest = hashlib.sha256()
-        for parent, folders, names in os.walk(path):
-            folders.sort()
-            for name in sorted(names):
-                file = Path(parent, name)
-                digest.update(f"{file.relative_to(path)}\0{file.stat().st_size}\n".encode(errors="surrogateescape"))
+        for name, status in sorted(files.items()):
+            content = sha256(path / name, follow=True) if is_small else f"{status.st_size} {status.st_mtime_ns}"
+            digest.update(f"{name}\0{content}\n".encode(errors="surrogateescape"))
         return digest.hexdigest()
     except (OSError, ValueError) as error:
         raise DataError(f"{path} cannot be read: {error}", hint="give the inputs with --set data=PATH") from error

@@ -100,6 +100,8 @@ def evaluate(
 def _require_writable(loaded: LoadedRecipe, out: Path) -> None:
     if not is_row_file(out):
         raise UsageError(f"--out {out}: must end in {' or '.join(SUFFIXES)}")
+    with explaining(f"{out} could not be written"):
+        out.parent.mkdir(parents=True, exist_ok=True)
     if out.exists():
         raise UsageError(f"{out} exists", hint="remove it, or choose another file")
     if not (loaded.parts.predict and loaded.parts.targets):
@@ -155,8 +157,8 @@ def _write_rows(
     """Write a row with the target and the prediction of each sample."""
     batch = saved.loaded.parts.evaluation_size(saved.settings.micro_batch or 1)
     predictor = Predictor(saved=saved, model=model, batch=batch, with_targets=True)
-    with path.open("w", encoding="utf-8", newline="") as file:
-        writer = RowWriter(file, csv=csv)
+    with path.open("w", encoding="utf-8", errors="replace", newline="") as file:
+        writer = RowWriter(file.write, csv=csv)
         for part, dataset in parts.items():
             for rows in predictor.rows(_labelled_inputs(saved.loaded, dataset)):
                 stop.check()

@@ -216,7 +216,7 @@ def _write(opened: _Opened, to: str, format_: Format, temporary: Path, folder: P
         usage=exported.usage,
         metadata=exported.metadata,
     )
-    write_text(temporary / "README.md", model_card.render(card))
+    write_text(temporary / export_folder.CARD, model_card.render(card))
     facts = {
         "format": to,
         "recipe": loaded.name,
@@ -304,6 +304,6 @@ def _copy_preprocessing(opened: _Opened, folder: Path) -> None:
                 copy = folder / path.relative_to(run.preprocessing)
                 copy.parent.mkdir(parents=True, exist_ok=True)
                 write_file(copy, read_blocks(path, follow=False))
-    elif save and opened.data:
+    elif run and save and opened.data:
         folder.mkdir()
         save(folder)

@@ -31,7 +31,7 @@ from shoestring.reading import read_json
 from shoestring.system_errors import explaining
 from shoestring.units import bytes_text
 
-MANIFEST = "export.json"
+MANIFEST, CARD = "export.json", "README.md"
 _HIDDEN = re.compile(r"\.(?P<name>.+)\.(?P<state>writing|replaced)-(?P<pid>[0-9]{1,9})")
 
 
@@ -112,10 +112,14 @@ def _hidden(folder: Path, state: str) -> Path:
 
 
 def _remove_leftovers(folder: Path) -> None:
-    """Remove what killed processes have left of exports beside `folder`, or move back what they were replacing."""
+    """Remove what killed processes have left of exports to `folder`, or move back what they were replacing.
+
+    In a run's directory, that of all exports is removed; elsewhere, folders of such names may be somebody else's.
+    """
+    in_run = (folder.parent.parent / "plan.json").is_file()
     for path in sorted(folder.parent.iterdir()):
         match = _HIDDEN.fullmatch(path.name)
-        if not match or path.is_symlink() or not path.is_dir():
+        if not match or not (in_run or match["name"] == folder.name) or path.is_symlink() or not path.is_dir():
             continue
         if int(match["pid"]) != os.getpid() and psutil.pid_exists(int(match["pid"])):
             continue
@@ -138,7 +142,19 @@ def _find_foreign_files(folder: Path) -> str | None:
     if not isinstance(files, dict):
         return f"it is not an export: its {MANIFEST} has changed"
     foreign = sorted(set(_file_names(folder)) - files.keys() - {MANIFEST})
-    return f"it has files that the export did not write: {', '.join(foreign[:5])}" if foreign else None
+    if foreign:
+        return f"it has files that the export did not write: {', '.join(foreign[:5])}"
+    return f"its {CARD} has been edited" if _is_changed(folder / CARD, files.get(CARD)) else None
+
+
+def _is_changed(path: Path, entry: Any) -> bool:
+    """Return whether a file that exists has another digest than its entry in the manifest."""
+    try:
+        return not isinstance(entry, dict) or sha256(path) != entry.get("sha256")
+    except FileNotFoundError:
+        return False
+    except (OSError, ValueError):
+        return True
 
 
 def _file_names(folder: Path) -> list[str]:

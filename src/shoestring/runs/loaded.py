@@ -6,6 +6,7 @@ from contextlib import ExitStack
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from shoestring.errors import UsageError
 from shoestring.runs.predict import batch_size, make_inputs, require_predict
 from shoestring.runs.predictor import Predictor, Row
 from shoestring.runs.saved_model import SavedModel, open_saved
@@ -30,6 +31,9 @@ class LoadedModel:
         """Differences from the run, and whether the weights are verified."""
         self._saved, self._batch = saved, batch
 
+    def __repr__(self) -> str:
+        return f"<LoadedModel of {self._saved.loaded.name}: the weights in {self._saved.weights.path}>"
+
     def predict(self, inputs: Sequence[Any] | str | Path) -> list[Row]:
         """Return the rows of all inputs, as `shoestring predict` writes them.
 
@@ -40,6 +44,8 @@ class LoadedModel:
         from shoestring.engine.determinism import deterministic
 
         require_predict(self._saved.loaded)
+        if not isinstance(inputs, str | Path | Sequence):
+            raise UsageError(f"inputs is {inputs!r:.100}", hint="pass a list of inputs, or the path of a file")
         source = Path(inputs) if isinstance(inputs, str | Path) else list(inputs)
         predictor = Predictor(saved=self._saved, model=self.model, batch=self._batch)
         with deterministic():
@@ -51,7 +57,7 @@ def load(
     location: Path, values: Mapping[str, object], *, recipe: str | object | None = None, on: str = "local"
 ) -> LoadedModel:
     """Implement `shoestring.load`, with options and settings in `values`."""
-    saved = open_saved(location, values, recipe=recipe, on=on, notes_on_values=False)
+    saved = open_saved(location, values, recipe=recipe, on=on, is_prediction=True)
     stack = ExitStack()
     notes = stack.enter_context(saved.preprocessing())
     model, update, weights_notes = saved.load_model()

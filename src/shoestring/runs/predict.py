@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 from shoestring import config
+from shoestring.checkpoint.files import json_digest
 from shoestring.errors import RunError, TraceError, UsageError
 from shoestring.failures import exits_as_errors
 from shoestring.monitor.counter import Counter
@@ -60,7 +61,7 @@ def predict(
     out: Path | None = None,
 ) -> Predictions:
     """Implement `shoestring.predict`, with options and settings in `values`."""
-    saved = open_saved(location, values, recipe=recipe, on=on, notes_on_values=False)
+    saved = open_saved(location, values, recipe=recipe, on=on, is_prediction=True)
     require_predict(saved.loaded)
     _require_data(saved.loaded, values)
 
@@ -115,6 +116,9 @@ def require_predict(loaded: LoadedRecipe) -> None:
 
 def _require_data(loaded: LoadedRecipe, values: Mapping[str, object]) -> None:
     """Raise UsageError if the inputs would be the data that the model was trained on."""
+    has_own_inputs = loaded.parts.inputs and "data" in loaded.options and (loaded.source or loaded.is_live)
+    if "data" not in values and has_own_inputs and loaded.options["data"] is None:
+        raise UsageError("the inputs are not named", hint="name them: --set data=PATH")
     if "data" not in values and (path := loaded.options.get("data")):
         raise UsageError(
             f"the inputs are not named; the run was trained on {path}",
@@ -163,14 +167,15 @@ def _write_predictions(saved: SavedModel, source: Path | None, output: Output, s
         model, update, notes = saved.load_model()
     total = len(inputs) if hasattr(inputs, "__len__") else None
     counter = Counter("inputs", total=total, completed=output.rows)
-    events: list[str] = []
 
-    def report_out_of_memory(message: str) -> None:
-        events.append(message)
+    def report_out_of_memory(size: int, message: str) -> None:
+        output.reduce(size, message)
         counter.message(message)
 
-    predictor = Predictor(saved=saved, model=model, batch=output.batch, on_out_of_memory=report_out_of_memory)
-    rows_of_batches = predictor.rows(inputs, completed=output.rows)
+    predictor = Predictor(
+        saved=saved, model=model, batch=output.batch, size=output.size, on_out_of_memory=report_out_of_memory
+    )
+    rows_of_batches = predictor.rows(inputs, completed=output.rows, check=output.check)
     with closing(rows_of_batches), explaining_out_of_memory("predicting"), closing(counter):
         while True:
             stop.check()
@@ -181,7 +186,7 @@ def _write_predictions(saved: SavedModel, source: Path | None, output: Output, s
                 _report_errors(rows, output.errors, counter)
                 output.write(rows)
             counter.add(len(rows))
-    output.finish({"update": update, "out_of_memory": events})
+    output.finish({"update": update})
     return (*notes, *saved.loaded.parts.notes())
 
 
@@ -196,9 +201,13 @@ def _report_errors(rows: Sequence[Row], earlier: int, counter: Counter) -> None:
 def _describe_origin(saved: SavedModel, source: Path | None) -> dict[str, Any]:
     """Return what decides the predictions: rows of another origin are not continued."""
     loaded = saved.loaded
-    options = {name: value for name, value in config.as_json(loaded.options).items() if name not in loaded.paths}
+    options = config.as_json(loaded.options)
+    # A path may have moved; its content counts.
+    options |= {name: data_digest(path) for name, path in loaded.paths.items() if name != "data"}
+    options.pop("data", None)
     return {
         "weights_sha256": weights_digest(saved.weights.path),
+        "recipe_sha256": json_digest({"file": loaded.digest, **loaded.imports}),
         "data_sha256": data_digest(source) if source else None,
         "options": options,
         "precision": saved.settings.precision,

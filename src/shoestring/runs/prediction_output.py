@@ -6,21 +6,32 @@ command with the same origin.
 """
 
 import fcntl
+import glob
 import json
 import os
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path, PurePosixPath
 from typing import Any, Protocol
 
 from shoestring import streams
-from shoestring.checkpoint.files import replace, sync, write_file, write_json
+from shoestring.checkpoint.files import remove_file, replace, sha256, sync, write_file, write_json
 from shoestring.errors import RunError, UsageError
 from shoestring.reading import read_json
 from shoestring.runs.predictions import FILES, without_files
 from shoestring.runs.predictor import Row
-from shoestring.runs.rows import RowWriter, WrittenRows, count_rows, is_csv, is_row_file
+from shoestring.runs.rows import (
+    RowWriter,
+    WrittenRows,
+    count_rows,
+    identifier_text,
+    is_csv,
+    is_row_file,
+    read_ids,
+    write_text,
+)
 from shoestring.system_errors import explain, explaining
 
 ROWS = "predictions.jsonl"
@@ -38,9 +49,20 @@ class Output(Protocol):
     """Whether an earlier command has written all rows."""
     batch: int
     """The number of inputs that are read at a time, as in earlier commands."""
+    size: int
+    """The number of inputs to predict at once: less than `batch` after out-of-memory."""
+
+    def check(self, identifiers: Sequence[Any]) -> None:
+        """Compare the identifiers of inputs with those of the next rows that earlier commands have written.
+
+        Raises UsageError if they differ.
+        """
 
     def write(self, rows: Sequence[Row]) -> None:
         """Write rows. Raises ShoestringError."""
+
+    def reduce(self, size: int, message: str) -> None:
+        """Record that only `size` inputs are predicted at once, because more did not fit into memory."""
 
     def finish(self, facts: Mapping[str, Any]) -> None:
         """Record that all rows are written, with further facts."""
@@ -69,17 +91,22 @@ def open_output(
         _require_usable(out)
         path.parent.mkdir(parents=True, exist_ok=True)
         descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NONBLOCK, 0o644)
-    with os.fdopen(descriptor, "r+", encoding="utf-8", newline="") as file:
         try:
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError as error:
-            raise UsageError(f"{path} is being written by another process", hint="wait until it has ended") from error
-        except OSError:
-            pass  # a filesystem without locks
-        with explaining(f"{path} could not be written"):
-            meta = _meta(path, origin, facts, batch)
-            written = _continue(path, file)
-            yield RowsOnDisk(path, None if is_row_file(out) else out, file, meta, written)
+            _lock(descriptor, path)
+            written = _continue(path, descriptor)
+            meta = _meta(path, origin, facts, batch, is_new=not written.bytes)
+            yield RowsOnDisk(path, None if is_row_file(out) else out, descriptor, meta, written)
+        finally:
+            os.close(descriptor)
+
+
+def _lock(descriptor: int, path: Path) -> None:
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError as error:
+        raise UsageError(f"{path} is being written by another process", hint="wait until it has ended") from error
+    except OSError:
+        return  # a filesystem without locks
 
 
 class StandardOutput:
@@ -89,15 +116,22 @@ class StandardOutput:
 
     def __init__(self, batch: int) -> None:
         self.rows = self.errors = 0
-        self.batch = batch
-        self._writer = RowWriter(sys.stdout, csv=False)
+        self.batch = self.size = batch
+        self._writer = RowWriter(sys.stdout.write, csv=False)
+
+    def check(self, identifiers: Sequence[Any]) -> None:
+        pass
 
     def write(self, rows: Sequence[Row]) -> None:
-        self._writer.write([without_files(row) for row in rows])
+        self._writer.write(map(without_files, rows))
+        sys.stdout.flush()
         if error := streams.lost_output():
             raise RunError(f"standard output could not be written: {error}")
         self.rows += len(rows)
         self.errors += sum("error" in row for row in rows)
+
+    def reduce(self, size: int, message: str) -> None:
+        pass
 
     def finish(self, facts: Mapping[str, Any]) -> None:
         pass
@@ -106,11 +140,26 @@ class StandardOutput:
 class RowsOnDisk:
     """Rows in a file, in a folder if the recipe's predictions have files."""
 
-    def __init__(self, path: Path, folder: Path | None, file: Any, meta: dict[str, Any], written: WrittenRows) -> None:
+    def __init__(
+        self, path: Path, folder: Path | None, descriptor: int, meta: dict[str, Any], written: WrittenRows
+    ) -> None:
         self.rows, self.errors = written.count, written.errors
-        self.is_complete, self.batch = meta["complete"] and meta["rows"] == written.count, meta["batch"]
-        self._path, self._folder, self._file, self._meta = path, folder, file, meta
-        self._writer = RowWriter(file, csv=is_csv(path), columns=written.columns)
+        self.batch, self.size = meta["batch"], min(meta["batch"], meta["size"])
+        self.is_complete = meta["complete"] and meta["rows_sha256"] == sha256(path, follow=True)
+        self._path, self._folder, self._descriptor, self._meta = path, folder, descriptor, meta
+        self._ids = read_ids(path)
+        self._file_names: set[str] = set()
+        self._writer = RowWriter(partial(write_text, descriptor), csv=is_csv(path), columns=written.columns)
+
+    def check(self, identifiers: Sequence[Any]) -> None:
+        for identifier in identifiers:
+            written = next(self._ids, None)
+            if written != identifier_text(identifier):
+                raise UsageError(
+                    f"{self._path} cannot be continued: it has the row {written} where that of the input {identifier} "
+                    "belongs, so it has changed since it was written",
+                    hint="choose another --out, or remove the file",
+                )
 
     def write(self, rows: Sequence[Row]) -> None:
         try:
@@ -120,14 +169,23 @@ class RowsOnDisk:
         self.rows += len(rows)
         self.errors += sum("error" in row for row in rows)
 
+    def reduce(self, size: int, message: str) -> None:
+        self._meta = {**self._meta, "size": size, "out_of_memory": [*self._meta["out_of_memory"], message]}
+        self._write_meta()
+
     def finish(self, facts: Mapping[str, Any]) -> None:
         with explaining(f"{self._path} could not be written", ", then repeat the command"):
             self._writer.finish()
-            os.fsync(self._file.fileno())
-            write_json(
-                meta_file(self._path),
-                {**self._meta, **facts, "rows": self.rows, "errors": self.errors, "complete": True},
-            )
+            os.fsync(self._descriptor)
+            digest = sha256(self._path, follow=True)
+        self._meta = {
+            **self._meta, **facts, "rows": self.rows, "errors": self.errors, "complete": True, "rows_sha256": digest
+        }  # fmt: skip
+        self._write_meta()
+
+    def _write_meta(self) -> None:
+        with explaining(f"{meta_file(self._path)} could not be written", ", then repeat the command"):
+            write_json(meta_file(self._path), self._meta)
 
     def _write_contents(self, row: Row) -> Row:
         """Write the files of a row, before the row itself, and return the row with their names."""
@@ -136,6 +194,12 @@ class RowsOnDisk:
             return without_files(row)
         for name, content in contents.items():
             path = self._folder / _safe_name(name)
+            if name in self._file_names:
+                raise RunError(
+                    f"the predictions of two inputs have a file of the same name, {name!r}",
+                    hint="the recipe's predict has to choose names that differ",
+                )
+            self._file_names.add(name)
             path.parent.mkdir(parents=True, exist_ok=True)
             replace(path, lambda temporary: write_file(temporary, [content() if callable(content) else content]))  # noqa: B023
         return {**row, FILES: list(contents)}
@@ -157,31 +221,39 @@ def _require_usable(out: Path) -> None:
             raise UsageError(f"{out} is a folder", hint="choose another name for the file of rows")
     elif out.exists() and not out.is_dir():
         raise UsageError(f"{out} is a file", hint="--out ends in .jsonl or .csv for a file; anything else is a folder")
-    elif out.is_dir() and any(out.iterdir()) and not meta_file(out / ROWS).exists():
-        raise UsageError(f"{out} is not empty and has no {ROWS} of an earlier command", hint="choose an empty folder")
+    elif out.is_dir() and not meta_file(out / ROWS).exists():
+        # A command that was killed at its start has left no more than an empty file, and hidden temporary ones.
+        names = [path.name for path in out.iterdir() if not path.name.startswith(f".{ROWS}")]
+        if names and (names != [ROWS] or (out / ROWS).stat().st_size):
+            raise UsageError(
+                f"{out} is not empty and has no {ROWS} of an earlier command", hint="choose an empty folder"
+            )
 
 
-def _meta(path: Path, origin: Mapping[str, Any], facts: Mapping[str, Any], batch: int) -> dict[str, Any]:
-    """Return the stored description of the rows, or write a new one."""
+def _meta(
+    path: Path, origin: Mapping[str, Any], facts: Mapping[str, Any], batch: int, *, is_new: bool
+) -> dict[str, Any]:
+    """Return the stored description of the rows, or write a new one if there are no rows yet."""
     file = meta_file(path)
-    meta = {"format": 1, **origin, **facts, "batch": batch, "rows": 0, "errors": 0, "complete": False}
+    for leftover in path.parent.glob(f".{glob.escape(file.name)}.*"):
+        remove_file(leftover)
+    if is_new:
+        counts = {"batch": batch, "size": batch, "rows": 0, "errors": 0, "complete": False, "rows_sha256": None}
+        meta = {"format": 1, **origin, **facts, **counts, "out_of_memory": []}
+        write_json(file, meta)
+        return meta
     try:
         stored = read_json(file)
     except FileNotFoundError:
-        if path.stat().st_size:
-            raise UsageError(
-                f"{path} exists, and there is no {file.name} that tells where its rows are from",
-                hint="choose another --out, or remove the file",
-            ) from None
-        write_json(file, meta)
-        return meta
+        raise UsageError(
+            f"{path} exists, and there is no {file.name} that tells where its rows are from",
+            hint="choose another --out, or remove the file",
+        ) from None
     except ValueError as error:
         raise UsageError(f"{file} cannot be read: {error}", hint="choose another --out") from error
     stored = stored if isinstance(stored, dict) else {}
     differences = [
-        f"{name}: {_short(stored.get(name))}, now {_short(value)}"
-        for name, value in origin.items()
-        if stored.get(name) != value
+        f"{name}: {_short(old)}, now {_short(new)}" for name, (old, new) in _pairs(stored, origin).items() if old != new
     ]
     if differences:
         raise UsageError(
@@ -189,10 +261,20 @@ def _meta(path: Path, origin: Mapping[str, Any], facts: Mapping[str, Any], batch
             problems=differences,
             hint="choose another --out, or repeat the command that has begun the file",
         )
-    kinds = {"batch": int, "rows": int, "complete": bool}
-    if any(type(stored.get(name)) is not kind for name, kind in kinds.items()) or stored["batch"] < 1:
+    kinds = {"batch": int, "size": int, "complete": bool, "out_of_memory": list}
+    is_valid = all(type(stored.get(name)) is kind for name, kind in kinds.items())
+    if not is_valid or "rows_sha256" not in stored or min(stored["batch"], stored["size"]) < 1:
         raise UsageError(f"{file} is damaged", hint="choose another --out")
     return stored
+
+
+def _pairs(stored: Mapping[str, Any], origin: Mapping[str, Any]) -> dict[str, tuple[Any, Any]]:
+    """Return each fact of the origin as it is stored and as it is now, the options one by one."""
+    options, stored_options = origin["options"], stored.get("options")
+    stored_options = stored_options if isinstance(stored_options, dict) else {}
+    facts = {name: (stored.get(name), value) for name, value in origin.items() if name != "options"}
+    names = sorted(options.keys() | stored_options.keys())
+    return {**facts, **{name: (stored_options.get(name), options.get(name)) for name in names}}
 
 
 def _short(value: Any) -> str:
@@ -200,14 +282,14 @@ def _short(value: Any) -> str:
     return text if len(text) <= 80 else f"{text[:77]}..."
 
 
-def _continue(path: Path, file: Any) -> WrittenRows:
+def _continue(path: Path, descriptor: int) -> WrittenRows:
     """Remove an incomplete last row, and return the complete ones. The file is at their end."""
     try:
         written = count_rows(path)
     except ValueError as error:
         raise UsageError(f"{path} cannot be continued: {error}", hint="choose another --out") from error
     if written.bytes < path.stat().st_size:
-        file.truncate(written.bytes)
-    file.seek(0, os.SEEK_END)
+        os.ftruncate(descriptor, written.bytes)
+    os.lseek(descriptor, 0, os.SEEK_END)
     sync(path.parent)
     return written

@@ -11,6 +11,7 @@ from shoestring.recipe.options import LoadedRecipe
 if TYPE_CHECKING:
     from torch import nn
 
+_MAX_INTEGER = 10**290  # readers of JSON refuse longer ones
 FILES = "files"
 """The key of a prediction with the contents of files, by name, which are not JSON."""
 
@@ -76,7 +77,7 @@ def as_json(value: Any, source: str) -> Any:
         return [as_json(item, source) for item in value]
     if isinstance(value, float) and not math.isfinite(value):
         return None
-    if value is None or isinstance(value, str | int | float):
+    if value is None or isinstance(value, str | float) or (isinstance(value, int) and abs(value) < _MAX_INTEGER):
         return value
     raise RunError(
         f"{source} returned {value!r:.100} of type {type(value).__name__}, which is not JSON",

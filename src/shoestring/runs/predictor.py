@@ -25,19 +25,23 @@ class Predictor:
     model: "nn.Module"
     batch: int
     """The number of inputs that are read at a time. It decides which samples are in one batch, and so the bits."""
+    size: int = 0
+    """The number of samples that are predicted at once; less than `batch` after out-of-memory. 0: `batch`."""
     with_targets: bool = False
     """Whether rows have the true answers, of samples that have them."""
-    on_out_of_memory: Callable[[str], None] = lambda _: None
-    """Is called with a sentence after each out-of-memory error."""
-    _size: int = field(init=False)
-    """The number of samples that are predicted at once; less than `batch` after out-of-memory."""
+    on_out_of_memory: Callable[[int, str], None] = lambda *_: None
+    """Is called with the smaller size and a sentence after out-of-memory errors."""
     _has_predicted: bool = field(init=False, default=False)
 
     def __post_init__(self) -> None:
-        self._size = self.batch
+        self.size = self.size or self.batch
 
-    def rows(self, inputs: Iterable[Input], *, completed: int = 0) -> Generator[list[Row], None, None]:
+    def rows(
+        self, inputs: Iterable[Input], *, completed: int = 0, check: Callable[[list[Any]], None] = lambda _: None
+    ) -> Generator[list[Row], None, None]:
         """Yield the rows of each `batch` inputs, in order, without the first `completed` rows.
+
+        `check` is called with the identifiers of the rows that are left out.
 
         Raises RunError if predictions are not as the recipe's contract requires, or if none fits into memory.
         """
@@ -45,59 +49,76 @@ class Predictor:
         number = 0
         while window := list(islice(iterator, self.batch)):
             end = position + sum(map(_row_count, window))
+            if completed > position:
+                check(_identifiers(window, position)[: completed - position])
             if end > completed:
                 yield self._predict(window, number, position)[max(0, completed - position) :]
             position, number = end, number + 1
+        if completed > position:
+            check([None] * (completed - position))
 
     def _predict(self, window: list[Input], number: int, position: int) -> list[Row]:
         """Return the rows of consecutive inputs; `position` is that of their first row."""
-        from shoestring.data.seeding import derive, seed_all, seed_host
+        from shoestring.data.seeding import derive, seed_host
 
+        seed = self.saved.loaded.seed
         errors: dict[int, str] = {}
         samples: dict[int, Any] = {}
         for index, item in enumerate(window):
             if item.error is not None:
                 errors[index] = item.error
                 continue
-            seed_host(derive(self.saved.loaded.seed, "sample", 0, number * self.batch + index))
+            seed_host(derive(seed, "sample", 0, number * self.batch + index))
             try:
                 samples[index] = item.load() if item.load else None
             except Exception as error:  # noqa: BLE001  (one input must not end the others; libraries raise anything)
                 errors[index] = _describe(error)
-        seed_all(derive(self.saved.loaded.seed, "prediction", number))
-        answers = self._predict_samples(samples, errors)
+        answers = self._predict_samples(samples, errors, derive(seed, "prediction", number))
         rows: list[Row] = []
         for index, item in enumerate(window):
             rows += _rows(item, position + len(rows), answers.get(index), errors.get(index))
         return rows
 
-    def _predict_samples(self, samples: dict[int, Any], errors: dict[int, str]) -> dict[int, Row]:
-        """Return the columns of each sample by its index, and add to `errors` those that do not fit into memory."""
+    def _predict_samples(self, samples: dict[int, Any], errors: dict[int, str], seed: int) -> dict[int, Row]:
+        """Return the columns of each sample by its index, and add to `errors` those that do not fit into memory.
+
+        After out-of-memory all samples are predicted again: their bits depend on which ones are predicted together.
+        """
+        from shoestring.data.seeding import seed_all
         from shoestring.engine.memory import Failure, catch_out_of_memory, free_unused_memory
 
-        answers: dict[int, Row] = {}
-        waiting = list(samples)
-        while waiting:
-            indices = waiting[: self._size]
-            result = catch_out_of_memory(lambda: self._predict_batch([samples[index] for index in indices]))  # noqa: B023
-            if isinstance(result, Failure):
+        while True:
+            seed_all(seed)
+            answers: dict[int, Row] = {}
+            failed: dict[int, str] = {}
+            indices = list(samples)
+            for start in range(0, len(indices), self.size):
+                group = indices[start : start + self.size]
+                result = catch_out_of_memory(lambda: self._predict_batch([samples[index] for index in group]))  # noqa: B023
+                if not isinstance(result, Failure):
+                    answers.update(zip(group, result, strict=True))
+                    continue
                 free_unused_memory()
-                self._reduce(result.message, len(indices))
-                if len(indices) == 1:
-                    errors[waiting.pop(0)] = f"out of memory: {result.message}"
-                continue
-            self._has_predicted = True
-            answers.update(zip(indices, result, strict=True))
-            waiting = waiting[len(indices) :]
-        return answers
+                if self.size > 1:
+                    self._reduce(result.message, len(group))
+                    break
+                failed[group[0]] = result.message
+            else:
+                self._require_success(answers, failed)
+                errors.update({index: f"out of memory: {message}" for index, message in failed.items()})
+                return answers
 
-    def _reduce(self, failure: str, size: int) -> None:
-        if size > 1:
-            self._size = max(1, size // 2)
-            self.on_out_of_memory(f"out of memory with {size} inputs at once: continuing with {self._size} ({failure})")
-        elif not self._has_predicted:
+    def _reduce(self, failure: str, count: int) -> None:
+        self.size = max(1, min(count, self.size) // 2)
+        message = f"out of memory with {count} inputs at once: continuing with {self.size} ({failure})"
+        self.on_out_of_memory(self.size, message)
+
+    def _require_success(self, answers: dict[int, Row], failed: dict[int, str]) -> None:
+        """Raise RunError if not a single input has fitted so far: then it is the machine that is too small."""
+        self._has_predicted = self._has_predicted or bool(answers)
+        if failed and not self._has_predicted:
             raise RunError(
-                f"out of memory with a single input: {failure}",
+                f"out of memory with a single input: {next(iter(failed.values()))}",
                 hint="use shorter or smaller inputs, another precision, or a machine with more memory",
             )
 
@@ -123,10 +144,18 @@ def _row_count(item: Input) -> int:
     return len(values)
 
 
+def _identifiers(window: list[Input], position: int) -> list[Any]:
+    """Return the identifier of each row of consecutive inputs; `position` is that of the first row."""
+    identifiers: list[Any] = []
+    for item in window:
+        count, first = _row_count(item), position + len(identifiers)
+        identifiers += range(first, first + count) if item.id is None else spread(item.id, count)
+    return identifiers
+
+
 def _rows(item: Input, position: int, columns: Row | None, error: str | None) -> list[Row]:
     """Return the rows of an input, given the columns of its prediction or its error."""
-    count = _row_count(item)
-    ids = [position + offset for offset in range(count)] if item.id is None else spread(item.id, count)
+    count, ids = _row_count(item), _identifiers([item], position)
     if columns is None:
         return [{"id": identifier, "error": error} for identifier in ids]
     values = {} if "target" in columns else {"input": item.value}

@@ -85,8 +85,13 @@ def replay(
             result = Replaying(run, update, sizes, restored).result(request)
     except SessionOver as over:
         raise RunError(f"not replayed: {over.reason}", hint="the run is unchanged; repeat the command") from over
+    set_notes = [
+        f"{name}={values[name]} is set by this command: the bits may differ from those of the run"
+        for name in values
+        if hasattr(settings, name)
+    ]
     damage_notes = [f"a damaged checkpoint was skipped: {text}" for text in damage]
-    return replace(result, notes=(*run_notes, *damage_notes, *result.notes))
+    return replace(result, notes=(*run_notes, *set_notes, *damage_notes, *result.notes))
 
 
 def _find_run(location: Path, update: int, on: str) -> RunDirectory:

@@ -1,14 +1,15 @@
 """Opening a saved model: its recipe with the options of its run, its settings, and its weights."""
 
 import tempfile
-from collections.abc import Iterator, Mapping, Set
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from shoestring import config
-from shoestring.errors import ShoestringError, UsageError
+from shoestring.checkpoint.folder import MANIFEST, verify_folder
+from shoestring.errors import CheckpointError, ShoestringError, UsageError
 from shoestring.hardware import targets
 from shoestring.hardware.catalog import Target
 from shoestring.recipe.finding import choose
@@ -72,8 +73,22 @@ class SavedModel:
         Raises CheckpointError if the folder is damaged, and errors of the recipe.
         """
         load = self.loaded.parts.load_preprocessing
-        if load is None or self.weights.run is None:
+        if load is None:
             yield ()
+            return
+        if self.weights.run is None:
+            folder = _find_preprocessing(self.weights.path)
+            if folder:
+                verify_folder(folder)
+                load(folder)
+            yield (
+                ()
+                if folder
+                else (
+                    f"{self.weights.path} has no preprocessing/: what was fitted on the training data "
+                    "is not known, and is fitted on this data where that is possible",
+                )
+            )
             return
         if load_preprocessing(self.weights.run, self.loaded.parts):
             yield ()
@@ -116,11 +131,12 @@ class SavedModel:
         path = self.weights.path
         if self.weights.run is None:
             return model, None, (f"the weights in {path} are not verified: they belong to no run",)
+        notes = _frozen_notes(self.weights.run, model)
         if self.weights.full:
-            return model, load_weights(path, model), ()
+            return model, load_weights(path, model), notes
         light_weights = read_light(path, model)
         update = light_weights.facts.get("update")
-        notes = () if light_weights.verified else (UNVERIFIED.format(folder=path),)
+        notes += () if light_weights.verified else (UNVERIFIED.format(folder=path),)
         return model, update if isinstance(update, int) else None, notes
 
     def _build_model(self) -> "nn.Module":
@@ -142,12 +158,13 @@ def open_saved(
     *,
     recipe: str | object | None = None,
     on: str = "local",
-    notes_on_values: bool = True,
+    is_prediction: bool = False,
 ) -> SavedModel:
     """Return the saved model at `location`, with options and settings in `values`.
 
-    With `notes_on_values`, notes name the options in `values` that differ from those of the run. `location` is a run, a
-    folder of its weights or one of its checkpoints; with `recipe` also weights without a run.
+    The notes name the options that differ from those of the run, for a prediction without paths and options that only
+    predictions have. `location` is a run, a folder of its weights or one of its checkpoints; with `recipe` also weights
+    without a run.
 
     Raises UsageError for any other path, and as `StoredPlan.reopen` does.
     """
@@ -160,8 +177,7 @@ def open_saved(
         loaded, settings = choose(recipe, values)
         notes: list[str] = []
     else:
-        unmentioned = set() if notes_on_values else set(values)
-        loaded, settings, stored, notes = reopen_run(weights.run, recipe, values, unmentioned)
+        loaded, settings, stored, notes = reopen_run(weights.run, recipe, values, is_prediction=is_prediction)
     settings, settings_notes = _adapt_settings(settings, target, loaded, is_precision_set="precision" in values)
     return SavedModel(
         loaded=loaded,
@@ -213,6 +229,32 @@ def find_weights(path: Path, *, has_recipe: bool = False) -> Weights:
     )
 
 
+def _frozen_notes(run: RunDirectory, model: "nn.Module") -> tuple[str, ...]:
+    """Return a note if the frozen weights, which are not stored in a run, are not those it was trained with."""
+    from shoestring.checkpoint.manifest import DamagedFileError
+    from shoestring.checkpoint.names import update_of
+    from shoestring.checkpoint.sections import read_sections
+    from shoestring.checkpoint.trained import frozen_digest
+    from shoestring.checkpoint.weights import newest
+
+    digest, checkpoint = frozen_digest(model), newest(run.checkpoints)
+    if digest is None or checkpoint is None:
+        return ()
+    try:
+        environment = read_sections(checkpoint, update_of(checkpoint.name) or 0, only={"environment"})["environment"]
+    except (DamagedFileError, CheckpointError):
+        return ()
+    if not isinstance(environment, dict) or environment.get("frozen weights") == digest:
+        return ()
+    return ("the frozen weights, to which the trained ones were fitted, are not those of the run: another base model?",)
+
+
+def _find_preprocessing(path: Path) -> Path | None:
+    """Return the folder with the preprocessing of weights without a run: within them as in an export, or beside."""
+    candidates = (path / "preprocessing", path.parent / "preprocessing")
+    return next((folder for folder in candidates if (folder / MANIFEST).is_file()), None)
+
+
 def _build_pretrained(loaded: LoadedRecipe, path: Path) -> "nn.Module":
     """Return the recipe's model with weights that belong to no run."""
     if loaded.parts.pretrained:
@@ -225,15 +267,16 @@ def _build_pretrained(loaded: LoadedRecipe, path: Path) -> "nn.Module":
 
 
 def reopen_run(
-    run: RunDirectory, recipe: str | object | None, values: Mapping[str, object], unmentioned: Set[str] = frozenset()
+    run: RunDirectory, recipe: str | object | None, values: Mapping[str, object], *, is_prediction: bool = False
 ) -> tuple[LoadedRecipe, Settings, LoadedRecipe, list[str]]:
     """Return the run's recipe with its options and `values`, its settings, the recipe with its stored options, and
-    notes on differences from the run, except those of the options `unmentioned`.
+    notes on differences from the run; for a prediction without paths and options that only predictions have.
     """
     plan = run.plan()
     assert plan is not None
     reopened = plan.reopen(run.plan_file, values, recipe)
     stored_options, options = config.as_json(reopened.stored.options), config.as_json(reopened.loaded.options)
+    unmentioned = {*reopened.loaded.paths, *reopened.loaded.parts.prediction_options} if is_prediction else set()
     notes = [
         f"{name}={options[name]}, but the run was trained with {value}"
         for name, value in stored_options.items()

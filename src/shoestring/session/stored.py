@@ -124,7 +124,7 @@ class StoredPlan:
         if default_recipe.name != self.recipe:
             raise UsageError(
                 f"{file.parent} is a run of {self.recipe}, not of {default_recipe.name}",
-                hint="give another --run, or the recipe that the run was started with",
+                hint="give the recipe that the run was started with; its file may move, but keeps its name",
             )
         try:
             (stored_recipe, _) = choose(default_recipe, self.options)

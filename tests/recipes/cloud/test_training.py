@@ -44,7 +44,7 @@ def test_bits_depend_on_the_seed(uninterrupted: Path, tmp_path: Path) -> None:
 def test_a_run_on_synthetic_data_has_a_note(uninterrupted: Path) -> None:
     notes = read_notes(uninterrupted)
     assert any(note.startswith("the data are synthetic") for note in notes)
-    assert "initial weights are random" in notes
+    assert "training starts from random weights" in notes
 
 
 def test_tiny_network_beats_the_cloudy_image(tmp_path: Path) -> None:

@@ -21,7 +21,7 @@ def test_weights_of_another_run_are_loaded(tmp_path: Path) -> None:
 
 
 def test_random_initial_weights_are_noted() -> None:
-    assert Cloud().notes() == ["initial weights are random"]
+    assert Cloud().notes() == ["training starts from random weights"]
 
 
 def test_missing_or_mismatched_weights_are_errors(tmp_path: Path) -> None:

@@ -116,6 +116,9 @@ def test_stored_roles_replace_the_option(tmp_path: Path) -> None:
     (tmp_path / "roles.json").write_text('{"roles": [1]}')
     with pytest.raises(UsageError, match=r"roles.json cannot be read"):
         recipe.load_preprocessing(tmp_path)
+    (tmp_path / "roles.json").write_text('{"roles": ["Fact", "Law"]}')
+    with pytest.raises(UsageError, match="the model was trained with the roles Fact, Law"):
+        Legal(Options(size="tiny", roles="law-ai")).load_preprocessing(tmp_path)
 
 
 def test_a_sentence_without_tokens_is_an_error(folder: Path) -> None:

@@ -1,15 +1,13 @@
 """The ONNX graph of each network."""
 
-import pytest
 import torch
 
 from shoestring.recipes.temporal import Options, Temporal
 from shoestring.runs import onnx
 
 
-@pytest.mark.parametrize("architecture", ["lstm", "transformer", "ensemble"])
-def test_graph_has_the_outputs_of_the_network(architecture, tmp_path):
-    recipe = Temporal(Options(size="tiny", architecture=architecture))
+def test_graph_has_the_outputs_of_the_network(tmp_path):
+    recipe = Temporal(Options(size="tiny", architecture="ensemble"))  # it contains all networks
     torch.manual_seed(0)
     model = recipe.model().eval()
     batches = [(torch.randn(size, 20, 29), torch.zeros(size)) for size in (1, 2, 3)]

@@ -34,6 +34,6 @@ def load_weights(source: Path, model: nn.Module) -> None:
 def source_notes(source: Path | None) -> list[str]:
     """Return notes about the initial weights."""
     if source is None:
-        return ["initial weights are random"]
+        return ["training starts from random weights"]
     missing = f", but it cannot: {problem}" if source.exists() and (problem := missing_files(source)) else ""
     return [f"training starts from the weights in {source}{missing}"]

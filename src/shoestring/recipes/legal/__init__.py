@@ -48,6 +48,7 @@ class Legal:
     """Classification of the rhetorical roles of the sentences of judgments."""
 
     best = ("weighted_f1", "max")
+    prediction_options = ("text",)
     clip_norm = 1.0
 
     def __init__(self, options: Options | None = None) -> None:
@@ -287,7 +288,14 @@ class Legal:
         """Use the roles, the configuration and the tokenizer of the run. Raises UsageError if they are damaged."""
         from shoestring.recipes.legal import preprocessing
 
-        self._preprocessing, self._stored_roles = folder, preprocessing.read_roles(folder)
+        stored_roles = preprocessing.read_roles(folder)
+        is_set = self.options.roles != Options.roles
+        if is_set and roles.role_names(self.options.roles) != stored_roles:
+            raise UsageError(
+                f"roles={self.options.roles}: the model was trained with the roles {', '.join(stored_roles)}",
+                hint="leave out roles; data with other roles cannot be evaluated with this model",
+            )
+        self._preprocessing, self._stored_roles = folder, stored_roles
 
     @property
     def _encoder(self) -> str | None:

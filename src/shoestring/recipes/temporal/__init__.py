@@ -94,6 +94,7 @@ class Temporal:
     """Three-class classification of the return over the next bars."""
 
     best = ("loss", "min")
+    prediction_options = ("bars",)
 
     def __init__(self, options: Options | None = None) -> None:
         self.options = options or Options()
@@ -162,7 +163,7 @@ class Temporal:
         if self._preprocessing is None:
             raise UsageError(
                 "the scaler of the training data is not known: predictions on features of another scale would be wrong",
-                hint="use a run that has stored its preprocessing, or call data() with the training data first",
+                hint="use a run that has stored its preprocessing, or put its folder preprocessing beside the weights",
             )
         options = self.options
         inputs = BarInputs(

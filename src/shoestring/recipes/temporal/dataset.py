@@ -103,7 +103,17 @@ class LabelledBars:
         counts = ", ".join(f"{part} {len(data):,}" for part, data in samples.items())
         first, last = bars["time"].min(), bars["time"].max()
         description = f"data: {source}{symbols_text} from {first:%Y-%m-%d} to {last:%Y-%m-%d}; samples: {counts}"
-        return [description, *self._skipped_rows_notes]
+        return [description, *self._skipped_rows_notes, *self._spacing_notes()]
+
+    def _spacing_notes(self) -> list[str]:
+        """Return a warning if the bars have another spacing than those that the model was trained on."""
+        timeframes = choose_timeframes(self._bars)
+        if timeframes == self._timeframes:
+            return []
+        return [
+            f"the model was trained with the timeframes {' and '.join(self._timeframes)}, but the spacing of these "
+            f"bars is one for {' and '.join(timeframes)}: do not rely on its metrics"
+        ]
 
     def _cut(self, moments_by_part: Mapping[str, tuple[int, int]]) -> dict[str, Windows]:
         """Return the samples between two moments, by part."""

@@ -65,6 +65,7 @@ def make_samples() -> list[Sample]:
                 reasoning=reasoning,
                 kind=kind,
                 weight=KINDS[kind],
+                id=number,
             )
         )
     return samples

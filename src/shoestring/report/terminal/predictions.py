@@ -15,4 +15,5 @@ def messages(predictions: Predictions) -> list[str]:
     ]
     if predictions.status == "paused":
         lines.append(f"paused: {predictions.reason}; repeat the command to continue")
-    return [*lines, f"{count_text(predictions.rows)} rows{out}{errors}"]
+    rows = "1 row" if predictions.rows == 1 else f"{count_text(predictions.rows)} rows"
+    return [*lines, f"{rows}{out}{errors}"]
