@@ -126,8 +126,11 @@ def test_rows_of_another_origin_are_not_continued(run, data, tmp_path):
         with pytest.raises(UsageError, match="being written by another process"):
             shoestring.predict(run, out=out, data=data)
     (tmp_path / "rows.jsonl.meta.json").unlink()
-    with pytest.raises(UsageError, match=r"exists, and there is no rows\.jsonl\.meta\.json"):
-        shoestring.predict(run, out=out, data=data)
+    for content in (out.read_text(), "one line of mine"):
+        out.write_text(content)
+        with pytest.raises(UsageError, match=r"exists, and there is no rows\.jsonl\.meta\.json"):
+            shoestring.predict(run, out=out, data=data)
+        assert out.read_text() == content
     (tmp_path / "folder").mkdir()
     (tmp_path / "folder" / "predictions.jsonl").touch()
     shoestring.predict(run, out=tmp_path / "folder", data=data)  # a command that was killed at its start left no more

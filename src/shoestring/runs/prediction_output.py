@@ -91,13 +91,15 @@ def open_output(
         _require_usable(out)
         path.parent.mkdir(parents=True, exist_ok=True)
         descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NONBLOCK, 0o644)
-        try:
+    try:
+        with explaining(f"{path} could not be written"):
             _lock(descriptor, path)
-            written = _continue(path, descriptor)
+            written = _count(path)
             meta = _meta(path, origin, facts, batch, is_new=not written.bytes)
-            yield RowsOnDisk(path, None if is_row_file(out) else out, descriptor, meta, written)
-        finally:
-            os.close(descriptor)
+            _remove_incomplete_row(descriptor, path, written)
+        yield RowsOnDisk(path, None if is_row_file(out) else out, descriptor, meta, written)
+    finally:
+        os.close(descriptor)
 
 
 def _lock(descriptor: int, path: Path) -> None:
@@ -237,7 +239,7 @@ def _meta(
     file = meta_file(path)
     for leftover in path.parent.glob(f".{glob.escape(file.name)}.*"):
         remove_file(leftover)
-    if is_new:
+    if is_new and (file.exists() or not path.stat().st_size):
         counts = {"batch": batch, "size": batch, "rows": 0, "errors": 0, "complete": False, "rows_sha256": None}
         meta = {"format": 1, **origin, **facts, **counts, "out_of_memory": []}
         write_json(file, meta)
@@ -282,14 +284,16 @@ def _short(value: Any) -> str:
     return text if len(text) <= 80 else f"{text[:77]}..."
 
 
-def _continue(path: Path, descriptor: int) -> WrittenRows:
-    """Remove an incomplete last row, and return the complete ones. The file is at their end."""
+def _count(path: Path) -> WrittenRows:
     try:
-        written = count_rows(path)
+        return count_rows(path)
     except ValueError as error:
         raise UsageError(f"{path} cannot be continued: {error}", hint="choose another --out") from error
+
+
+def _remove_incomplete_row(descriptor: int, path: Path, written: WrittenRows) -> None:
+    """Remove what a kill has left of the last row. The file is at its end then."""
     if written.bytes < path.stat().st_size:
         os.ftruncate(descriptor, written.bytes)
     os.lseek(descriptor, 0, os.SEEK_END)
     sync(path.parent)
-    return written
