@@ -241,6 +241,14 @@ def recipe_with(predict):
     return loaded
 
 
+def test_samples_need_no_inputs_of_the_recipe(run):
+    """A recipe without `inputs` predicts for samples; its own columns may have any name."""
+    recipe = recipe_with(lambda _, __, batch: [{"prediction": 1, "target": float(row)} for row in batch[0][:, 0]])
+    del type(recipe.recipe).inputs
+    rows = shoestring.load(run, recipe=recipe).predict([(torch.tensor([2.0]), 0), (torch.tensor([3.0]), 0)])
+    assert rows == [{"id": number, "input": None, "prediction": 1, "target": number + 2} for number in range(2)]
+
+
 def test_recipe_without_predict_is_an_error(run, data):
     loaded = find(str(RECIPE))
     del type(loaded.recipe).predict

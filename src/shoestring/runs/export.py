@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from shoestring import config
 from shoestring.checkpoint.files import directory_bytes, json_text, write_file, write_text
+from shoestring.checkpoint.folder import write_folder
 from shoestring.errors import RunError, ShoestringError, UsageError
 from shoestring.failures import exits_as_errors
 from shoestring.reading import read_blocks
@@ -305,5 +306,4 @@ def _copy_preprocessing(opened: _Opened, folder: Path) -> None:
                 copy.parent.mkdir(parents=True, exist_ok=True)
                 write_file(copy, read_blocks(path, follow=False))
     elif run and save and opened.data:
-        folder.mkdir()
-        save(folder)
+        write_folder(folder, save)

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from shoestring.errors import UsageError
 from shoestring.runs.predict import batch_size, make_inputs, require_predict
+from shoestring.runs.predictions import without_files
 from shoestring.runs.predictor import Predictor, Row
 from shoestring.runs.saved_model import SavedModel, open_saved
 
@@ -50,7 +51,7 @@ class LoadedModel:
         predictor = Predictor(saved=self._saved, model=self.model, batch=self._batch)
         with deterministic():
             batches = predictor.rows(make_inputs(self._saved.loaded, source))
-            return [{name: value for name, value in row.items() if name != "files"} for rows in batches for row in rows]
+            return [without_files(row) for rows in batches for row in rows]
 
 
 def load(

@@ -1,7 +1,7 @@
 """Predictions for new inputs, streamed into a file that the same command completes after any interruption."""
 
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass
 from functools import partial
@@ -127,12 +127,11 @@ def _require_data(loaded: LoadedRecipe, values: Mapping[str, object]) -> None:
 
 
 def make_inputs(loaded: LoadedRecipe, source: Path | Sequence[Any] | None) -> Any:
-    """Return an iterable of the recipe's inputs: of a path, or of a list of rows; with `len` if it is known."""
+    """Return an iterable of inputs, or of samples, of a path or of a list of rows; with `len` if it is known."""
     if loaded.parts.inputs:
-        inputs = loaded.parts.inputs(source)
-        return inputs if hasattr(inputs, "__len__") else _as_inputs(inputs)
-    if isinstance(source, list | tuple):
-        return [_loaded_input(sample) for sample in source]
+        return loaded.parts.inputs(source)
+    if isinstance(source, list):
+        return source
     return [
         Input(load=partial(dataset.__getitem__, index))
         for dataset in loaded.data().values()
@@ -212,12 +211,3 @@ def _describe_origin(saved: SavedModel, source: Path | None) -> dict[str, Any]:
         "options": options,
         "precision": saved.settings.precision,
     }
-
-
-def _as_inputs(items: Any) -> Iterator[Input]:
-    for item in items:
-        yield item if isinstance(item, Input) else _loaded_input(item)
-
-
-def _loaded_input(sample: Any) -> Input:
-    return Input(load=lambda: sample)

@@ -37,9 +37,11 @@ class Predictor:
         self.size = self.size or self.batch
 
     def rows(
-        self, inputs: Iterable[Input], *, completed: int = 0, check: Callable[[list[Any]], None] = lambda _: None
+        self, inputs: Iterable[Any], *, completed: int = 0, check: Callable[[list[Any]], None] = lambda _: None
     ) -> Generator[list[Row], None, None]:
         """Yield the rows of each `batch` inputs, in order, without the first `completed` rows.
+
+        What is no `Input` is a sample.
 
         `check` is called with the identifiers of the rows that are left out.
 
@@ -47,7 +49,7 @@ class Predictor:
         """
         position, iterator = 0, iter(inputs)
         number = 0
-        while window := list(islice(iterator, self.batch)):
+        while window := list(map(_as_input, islice(iterator, self.batch))):
             end = position + sum(map(_row_count, window))
             if completed > position:
                 check(_identifiers(window, position)[: completed - position])
@@ -76,7 +78,9 @@ class Predictor:
         answers = self._predict_samples(samples, errors, derive(seed, "prediction", number))
         rows: list[Row] = []
         for index, item in enumerate(window):
-            rows += _rows(item, position + len(rows), answers.get(index), errors.get(index))
+            values = {} if self.with_targets else {"input": item.value}
+            columns = {**values, **answers[index]} if index in answers else None
+            rows += _rows(item, position + len(rows), columns, errors.get(index))
         return rows
 
     def _predict_samples(self, samples: dict[int, Any], errors: dict[int, str], seed: int) -> dict[int, Row]:
@@ -139,6 +143,10 @@ class Predictor:
         return rows
 
 
+def _as_input(item: Any) -> Input:
+    return item if isinstance(item, Input) else Input(load=lambda: item)
+
+
 def _row_count(item: Input) -> int:
     values = next((value for value in (item.value, item.id) if isinstance(value, Rows)), (None,))
     return len(values)
@@ -154,12 +162,11 @@ def _identifiers(window: list[Input], position: int) -> list[Any]:
 
 
 def _rows(item: Input, position: int, columns: Row | None, error: str | None) -> list[Row]:
-    """Return the rows of an input, given the columns of its prediction or its error."""
+    """Return the rows of an input, given their columns or its error."""
     count, ids = _row_count(item), _identifiers([item], position)
     if columns is None:
         return [{"id": identifier, "error": error} for identifier in ids]
-    values = {} if "target" in columns else {"input": item.value}
-    cells = {name: spread(value, count) for name, value in {**values, **columns}.items()}
+    cells = {name: spread(value, count) for name, value in columns.items()}
     return [{"id": ids[row], **{name: value[row] for name, value in cells.items()}} for row in range(count)]
 
 

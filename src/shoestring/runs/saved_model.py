@@ -78,17 +78,15 @@ class SavedModel:
             return
         if self.weights.run is None:
             folder = _find_preprocessing(self.weights.path)
-            if folder:
-                verify_folder(folder)
-                load(folder)
-            yield (
-                ()
-                if folder
-                else (
-                    f"{self.weights.path} has no preprocessing/: what was fitted on the training data "
-                    "is not known, and is fitted on this data where that is possible",
+            if folder is None:
+                yield (
+                    f"{self.weights.path} has no preprocessing/: what was fitted on the training data is not known, "
+                    "and is fitted on this data where that is possible",
                 )
-            )
+                return
+            verify_folder(folder)
+            load(folder)
+            yield ()
             return
         if load_preprocessing(self.weights.run, self.loaded.parts):
             yield ()
@@ -130,7 +128,7 @@ class SavedModel:
         offload.move(model, self.loaded.parts, self.settings, self.device)
         path = self.weights.path
         if self.weights.run is None:
-            return model, None, (f"the weights in {path} are not verified: they belong to no run",)
+            return model, None, (f"the weights in {path} belong to no run, so nothing shows how they were trained",)
         notes = _frozen_notes(self.weights.run, model)
         if self.weights.full:
             return model, load_weights(path, model), notes
