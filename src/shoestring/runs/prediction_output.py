@@ -203,7 +203,7 @@ class RowsOnDisk:
                 )
             self._file_names.add(name)
             path.parent.mkdir(parents=True, exist_ok=True)
-            replace(path, lambda temporary: write_file(temporary, [content() if callable(content) else content]))  # noqa: B023
+            replace(path, partial(write_file, chunks=[content() if callable(content) else content]))
         return {**row, FILES: list(contents)}
 
 

@@ -3,6 +3,7 @@
 from collections.abc import Callable, Generator, Iterable
 from contextlib import ExitStack
 from dataclasses import dataclass, field
+from functools import partial
 from itertools import islice
 from typing import TYPE_CHECKING, Any
 
@@ -98,7 +99,7 @@ class Predictor:
             indices = list(samples)
             for start in range(0, len(indices), self.size):
                 group = indices[start : start + self.size]
-                result = catch_out_of_memory(lambda: self._predict_batch([samples[index] for index in group]))  # noqa: B023
+                result = catch_out_of_memory(partial(self._predict_batch, [samples[index] for index in group]))
                 if not isinstance(result, Failure):
                     answers.update(zip(group, result, strict=True))
                     continue
