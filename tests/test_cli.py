@@ -31,11 +31,13 @@ class Mine:
 
 
 def test_json_is_the_only_output(run_command, mine):
-    """Estimates and plans have tests of their own below."""
+    """Estimates and plans have tests of their own below. What the recipe prints goes to standard error."""
+    mine.write_text(mine.read_text().replace("def data(self):", "def data(self): print('the data');"))
     for command in (["recipes"], ["targets"], ["train", mine, "--run", mine.parent / "run"]):
-        status, out, _ = run_command(*command, "--json")
+        status, out, err = run_command(*command, "--json")
         assert status == 0
         json.loads(out)
+    assert "the data" in err
 
 
 def test_recipes_has_one_line_for_each(run_command, monkeypatch):

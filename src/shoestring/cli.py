@@ -30,7 +30,7 @@ from shoestring.cli_options import (
     option_values,
     parse,
 )
-from shoestring.cli_output import print_answer, show_progress, status_of
+from shoestring.cli_output import Command, print_answer, show_progress, status_of
 from shoestring.errors import UsageError
 from shoestring.units import parse_bytes, parse_seconds
 
@@ -44,7 +44,7 @@ app = typer.Typer(
 )
 
 
-@app.command(epilog=examples("recipes", "recipes temporal"))
+@app.command(cls=Command, epilog=examples("recipes", "recipes temporal"))
 def recipes(
     recipe: Annotated[
         str | None,
@@ -62,7 +62,7 @@ def recipes(
         print_answer(recipes[0], as_json, lambda: options(recipes[0]))
 
 
-@app.command(epilog=examples("targets", "targets --json"))
+@app.command(cls=Command, epilog=examples("targets", "targets --json"))
 def targets(as_json: Json = False) -> None:
     """List the targets that a run can be planned for: platforms, GPUs, and this machine."""
     from shoestring.report.terminal.targets import screen
@@ -72,10 +72,11 @@ def targets(as_json: Json = False) -> None:
 
 
 @app.command(
+    cls=Command,
     epilog=examples(
         "estimate temporal --on t4 --set micro_batch=64 --set precision=fp16",
         "estimate hf:path/to/config.json --on t4 --set seq_len=1024 --set lora_r=8",
-    )
+    ),
 )
 def estimate(recipe: Recipe, on: On = "local", set_: Set = None, as_json: Json = False) -> None:
     """Estimate the memory of given settings, part by part, without a GPU."""
@@ -87,10 +88,11 @@ def estimate(recipe: Recipe, on: On = "local", set_: Set = None, as_json: Json =
 
 
 @app.command(
+    cls=Command,
     epilog=examples(
         "plan legal --on kaggle-t4 --set epochs=5",
         "plan path/to/file.py --on kaggle-t4 --on a100-80 --limit 9h",
-    )
+    ),
 )
 def plan(
     recipe: Recipe,
@@ -169,7 +171,7 @@ def _plan_inference(recipe: str, names: list[str], set_: list[str] | None, as_js
     print_answer(facts if len(plans) > 1 else facts[0], as_json, lambda: Group(*map(screen, plans)))
 
 
-@app.command(epilog=examples("check", "check temporal --on kaggle-t4 --set size=tiny"))
+@app.command(cls=Command, epilog=examples("check", "check temporal --on kaggle-t4 --set size=tiny"))
 def check(
     recipe: Annotated[
         str | None,
@@ -198,9 +200,10 @@ def check(
 
 
 @app.command(
+    cls=Command,
     epilog=examples(
         "train temporal --run runs/temporal", "train legal --run runs/legal --on kaggle-t4 --limit 9h --set epochs=5"
-    )
+    ),
 )
 def train(
     recipe: Recipe,
@@ -264,10 +267,11 @@ def _print_outcome(outcome: Any, recipe: str, run: Path, as_json: bool) -> None:
 
 
 @app.command(
+    cls=Command,
     epilog=examples(
         "evaluate runs/legal/best --set data=judgments/ --whole --out rows.csv",
         "evaluate CR_net.pth --recipe cloud --set data=tiles/",
-    )
+    ),
 )
 def evaluate(
     directory: Saved,
@@ -299,7 +303,10 @@ def evaluate(
     print_answer(asdict(evaluated), as_json, lambda: screen(evaluated))
 
 
-@app.command(epilog=examples("export runs/temporal --to onnx", "export runs/legal --to huggingface --out role-model"))
+@app.command(
+    cls=Command,
+    epilog=examples("export runs/temporal --to onnx", "export runs/legal --to huggingface --out role-model"),
+)
 def export(
     directory: Saved,
     to: Annotated[
@@ -332,10 +339,11 @@ def export(
 
 
 @app.command(
+    cls=Command,
     epilog=examples(
         "predict runs/legal --set data=judgment.txt",
         "predict runs/cloud/best --set data=tiles/ --out clear/",
-    )
+    ),
 )
 def predict(
     directory: Saved,
@@ -379,10 +387,11 @@ def predict(
 
 
 @app.command(
+    cls=Command,
     epilog=examples(
         "replay runs/temporal --update 120",
         "replay runs/mine --update 7 --break",
-    )
+    ),
 )
 def replay(
     run: Annotated[
@@ -410,14 +419,14 @@ def replay(
     print_answer(replayed.json(), as_json, lambda: screen(replayed))
 
 
-@app.command(epilog=examples("report runs/temporal", "report runs/legal"))
+@app.command(cls=Command, epilog=examples("report runs/temporal", "report runs/legal"))
 def report(
     run: Annotated[
         Path, typer.Argument(metavar="DIR", help="A run's directory.", autocompletion=completion.run_directory)
     ],
 ) -> None:
     """Write the report of a run, the self-contained page report.html, and print its path."""
-    print(streams.one_line(str(api.report(run))))
+    print(streams.one_line(str(api.report(run))), file=streams.answer_stream())
 
 
 def main() -> None:

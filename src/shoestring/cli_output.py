@@ -8,10 +8,19 @@ from collections.abc import Callable
 from typing import Any
 
 import typer
+from typer.core import TyperCommand
 
 from shoestring import failures, streams
 from shoestring.errors import RunError, ShoestringError, UsageError
 from shoestring.system_errors import explain
+
+
+class Command(TyperCommand):
+    """A command that writes nothing but its answer to standard output."""
+
+    def invoke(self, ctx: Any) -> Any:
+        with streams.reserved_for_answers():
+            return super().invoke(ctx)
 
 
 def status_of(command: Callable[[], Any]) -> int:
@@ -40,11 +49,11 @@ def status_of(command: Callable[[], Any]) -> int:
 def print_answer(facts: Any, as_json: bool, screen: Callable[[], Any]) -> None:
     """Print the answer: its facts as JSON, or what `screen` returns."""
     if as_json:
-        print(json.dumps(facts, indent=1, allow_nan=False))
+        print(json.dumps(facts, indent=1, allow_nan=False), file=streams.answer_stream())
         return
     from shoestring.report.terminal.console import SafeConsole
 
-    SafeConsole().print(screen(), crop=False)  # commands stay on one line, however long
+    SafeConsole(file=streams.answer_stream()).print(screen(), crop=False)  # commands stay on one line, however long
 
 
 def print_error(error: Exception, cause: BaseException | None = None) -> int:

@@ -9,7 +9,7 @@ import os
 import re
 import sys
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, redirect_stdout
 from typing import Any, TextIO
 
 _UNPRINTABLE = re.compile(
@@ -20,6 +20,9 @@ _UNPRINTABLE = re.compile(
 
 _MOST_CHARACTERS = 4000
 """Of a message, which may quote a value of any length."""
+
+_answer_streams: list[TextIO] = []
+"""The standard output of the command that runs; empty outside of a command."""
 
 
 def printable(text: str) -> str:
@@ -49,7 +52,7 @@ def write_messages(*messages: str) -> None:
 
 def flush() -> None:
     """Flush both streams; what cannot be written remains in their buffers."""
-    for stream in (sys.stdout, sys.stderr):
+    for stream in (answer_stream(), sys.stdout, sys.stderr):
         ReportStream(stream).flush()
 
 
@@ -136,12 +139,28 @@ def usable() -> Iterator[None]:
         streams.stdin, streams.stdout, streams.stderr = previous
 
 
+@contextmanager
+def reserved_for_answers() -> Iterator[None]:
+    """Reserve standard output for the answer of a command: what recipes and libraries print goes to standard error."""
+    _answer_streams.append(sys.stdout)
+    try:
+        with redirect_stdout(sys.stderr):
+            yield
+    finally:
+        _answer_streams.pop()
+
+
+def answer_stream() -> TextIO:
+    """Return the stream for the answer of a command."""
+    return _answer_streams[-1] if _answer_streams else sys.stdout
+
+
 def lost_output() -> OSError | None:
     """Return why text written to standard output was lost; None if it was not, or if its reader had read enough.
 
     Text written after that is not expected to be read.
     """
-    stream: Any = sys.stdout
+    stream: Any = answer_stream()
     error = stream.finish() if isinstance(stream, ReportStream) else None
     return None if error is None or error.errno == errno.EPIPE else error
 

@@ -240,3 +240,37 @@ def test_mixed_precision_resumes_to_the_same_bits(tmp_path, precision):
         ).read_bytes()
     scaler = json.loads((tmp_path / "straight" / newest / "state.json").read_text())["scaler"]
     assert (scaler is not None) == (precision == "fp16")
+
+
+class Turns(Line):
+    """Trains the weight and the bias in turns, as scripts train a generator and a discriminator."""
+
+    def stage(self, update, updates_per_epoch, total_updates):
+        return ("weight", "bias")[update % 2]
+
+    def loss(self, model, batch, stage="weight"):
+        for name, parameter in model.named_parameters():
+            parameter.requires_grad_(name == stage)
+        return super().loss(model, batch)
+
+
+def test_parameters_that_a_stage_freezes_are_in_the_checkpoint(tmp_path):
+    for name, stop_points in (("straight", []), ("stopped", [5, 4])):
+        for loss_count in stop_points:
+            session(Turns(), tmp_path / name, {}, stop="limit", at=loss_count)
+        session(Turns(), tmp_path / name, {})
+    assert final_bits(tmp_path / "straight") == final_bits(tmp_path / "stopped")
+
+
+def test_loss_cannot_enable_the_training_of_frozen_parameters(tmp_path):
+    class Frozen(Turns):
+        def model(self):
+            model = super().model()
+            model.bias.requires_grad_(False)
+            return model
+
+        def optimizer(self, model):
+            return torch.optim.SGD(model.parameters(), lr=0.1)
+
+    with pytest.raises(UsageError, match="enabled the training of 1 parameters that model"):
+        session(Frozen(), tmp_path, {})

@@ -18,7 +18,7 @@ from shoestring.engine import autotuning, cuda_graphs
 from shoestring.engine.cuda_graphs import CudaGraphs
 from shoestring.engine.memory import explaining_out_of_memory
 from shoestring.engine.precision import MixedPrecision, mixed_precision
-from shoestring.errors import CheckpointError
+from shoestring.errors import CheckpointError, UsageError
 from shoestring.reading import is_count
 from shoestring.recipe.options import LoadedRecipe
 from shoestring.recipe.parts import Parts
@@ -96,6 +96,9 @@ class TrainingState:
     cuda_graphs: CudaGraphs | None = None
     """The CUDA graphs of the microbatches, if the settings use them."""
 
+    def __post_init__(self) -> None:
+        self._are_trained = [(parameter, parameter.requires_grad) for parameter in self.model.parameters()]
+
     @property
     def total_updates(self) -> int:
         return self.epochs * self.updates_per_epoch
@@ -107,6 +110,25 @@ class TrainingState:
     @property
     def at_epoch_end(self) -> bool:
         return self.update % self.updates_per_epoch == 0
+
+    def reset_trained(self) -> None:
+        """Set which parameters are trained as before the update, in which a `loss` may have frozen some of them for its
+        stage: a checkpoint contains those that are trained.
+
+        Raises UsageError if the loss has enabled the training of parameters that `model()` returned frozen.
+        """
+        enabled = 0
+        for parameter, is_trained in self._are_trained:
+            if parameter.requires_grad != is_trained:
+                enabled += parameter.requires_grad
+                parameter.requires_grad_(is_trained)
+        if enabled:
+            raise UsageError(
+                f"loss() has enabled the training of {enabled} parameters that model() returned frozen: checkpoints "
+                "would lack them",
+                hint="return them trainable from model(), and disable their gradients in loss() while they must not "
+                "change",
+            )
 
     def pack(self) -> dict[str, Any]:
         scaler = self.mixed_precision.scaler

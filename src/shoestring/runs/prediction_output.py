@@ -9,7 +9,6 @@ import fcntl
 import glob
 import json
 import os
-import sys
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import partial
@@ -119,14 +118,14 @@ class StandardOutput:
     def __init__(self, batch: int) -> None:
         self.rows = self.errors = 0
         self.batch = self.size = batch
-        self._writer = RowWriter(sys.stdout.write, csv=False)
+        self._writer = RowWriter(streams.answer_stream().write, csv=False)
 
     def check(self, identifiers: Sequence[Any]) -> None:
         pass
 
     def write(self, rows: Sequence[Row]) -> None:
         self._writer.write(map(without_files, rows))
-        sys.stdout.flush()
+        streams.answer_stream().flush()
         if error := streams.lost_output():
             raise RunError(f"standard output could not be written: {error}")
         self.rows += len(rows)

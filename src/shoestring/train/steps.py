@@ -149,6 +149,7 @@ def one_update(session: TrainingSession) -> None:
             result, micro_batch = updates.recovering.run(attempt, state.sizes.micro_batch)
         except HalfDoneError as error:
             failure = error.message
+    state.reset_trained()
     if failure:
         # Outside of the handler: the exception, which holds the tensors of the failed attempt, is gone.
         return_to_checkpoint(session, "optimizer step", failure)
