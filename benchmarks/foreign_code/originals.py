@@ -45,7 +45,7 @@ def nanogpt(first: FirstUpdate) -> float:
     import model as module  # type: ignore[import-not-found]
 
     (Path("data") / "random" / "meta.pkl").write_bytes(pickle.dumps({"vocab_size": 96}))
-    original_init, original_forward, weights = module.GPT.__init__, module.GPT.forward, model.state_dict()
+    original_init, original_forward, weights = module.GPT.__init__, module.GPT.forward, first.model.state_dict()
     starts = torch.tensor(first.indices) * 7
 
     def init(self: Any, config: Any) -> None:
