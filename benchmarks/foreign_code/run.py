@@ -2,10 +2,10 @@
 
     python -m benchmarks.foreign_code.run CODE [--only NAME] [--json OUT]
 
-CODE is a folder with the repositories `nanoGPT` (karpathy) and `examples` (pytorch), and with a folder `site` that has
-timm, torchvision, diffusers and torch_geometric: `pip install --no-deps --target CODE/site ...`. Their data are replaced
-by random ones. Each recipe is trained on the CPU without an interruption, and again with two kills (SIGKILL) at different
-updates.
+CODE is a folder with the repositories `nanoGPT` (karpathy) and `examples` (pytorch), and with a folder `site` that
+has timm, torchvision, diffusers and torch_geometric: `pip install --no-deps --target CODE/site ...`. Their data are
+replaced by random ones. Each recipe is trained on the CPU without an interruption, and again with two kills (SIGKILL) at
+different updates.
 """
 
 import argparse
