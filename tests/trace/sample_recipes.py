@@ -1,5 +1,6 @@
 """Small recipes with each kind of model that can be traced."""
 
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -194,3 +195,28 @@ class BiasedAttention(Linears):
 
     def batch(self, size: int) -> Tensor:
         return torch.zeros(size, 2, 16, 32)
+
+
+class MovingInPlace:
+    """A batch that moves its tensor itself, as those of transformers and PyTorch Geometric do."""
+
+    def __init__(self, values: Tensor) -> None:
+        self.values = values
+
+    def to(self, device: object) -> None:
+        self.values = self.values.to(device)
+
+
+@dataclass(frozen=True)
+class Wrapping:
+    inputs: tuple[MovingInPlace, str]
+
+
+class Wrapped(Linears):
+    """The same work as `Linears`, with another form of its batch."""
+
+    def batch(self, size: int) -> Any:
+        return Wrapping((MovingInPlace(super().batch(size)), "text"))
+
+    def loss(self, model: nn.Module, batch: Any) -> Tensor:
+        return super().loss(model, batch.inputs[0].values)

@@ -18,7 +18,7 @@ import torch
 from torch.utils.data import DataLoader
 
 from shoestring import processes
-from shoestring.data.batches import SampleRandomness, fetch
+from shoestring.data.batches import SampleRandomness, fetch, pinned
 from shoestring.errors import RunError
 from shoestring.monitor.host_memory import describe_memory
 
@@ -101,7 +101,8 @@ class Workers:
 
     def _next_batch(self) -> Any:
         try:
-            return next(self._iterator)
+            batch: _FetchedBatch = next(self._iterator)
+            return batch.content
         except RuntimeError as error:
             if not str(error).startswith("DataLoader worker (pid"):
                 raise
@@ -136,7 +137,19 @@ class _RequestDataset:
 
     def __getitem__(self, request: Request) -> Any:
         epoch, indices = request
-        return fetch(self._dataset, self._collate, indices, seed=self._seed, epoch=epoch, randomness=self._randomness)
+        return _FetchedBatch(
+            fetch(self._dataset, self._collate, indices, seed=self._seed, epoch=epoch, randomness=self._randomness)
+        )
+
+
+class _FetchedBatch:
+    """A batch on its way from a worker. The DataLoader, which does not know all containers, calls its `pin_memory`."""
+
+    def __init__(self, content: Any) -> None:
+        self.content = content
+
+    def pin_memory(self) -> "_FetchedBatch":
+        return _FetchedBatch(pinned(self.content))
 
 
 class _InitWorker:

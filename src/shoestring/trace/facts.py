@@ -12,7 +12,7 @@ from torch import nn
 from shoestring.recipe.contract import length_of
 from shoestring.recipe.options import LoadedRecipe
 from shoestring.recipe.parts import Parts
-from shoestring.techniques import adapt, checkpointing, norms
+from shoestring.techniques import adapt, checkpointing, nested, norms
 from shoestring.trace import simulated_device
 from shoestring.trace.record import Facts
 
@@ -76,7 +76,5 @@ def first_batches(recipe: Any, size: int) -> tuple[tuple[float, float], ...]:
     if recipe_first_batches is not None:
         probabilities: Mapping[float, float] = recipe_first_batches(size)
         return tuple(probabilities.items())
-    tokens = any(
-        tensor.dtype == torch.int64 and tensor.dim() > 1 for tensor in simulated_device.tensors(recipe.batch(size))
-    )
+    tokens = any(tensor.dtype == torch.int64 and tensor.dim() > 1 for tensor in nested.tensors(recipe.batch(size)))
     return ((15 / 16, 0.25), (7 / 8, 0.25)) if tokens else ()

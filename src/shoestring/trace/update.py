@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 from shoestring.recipe.options import LoadedRecipe
 from shoestring.settings import Precision, Settings
-from shoestring.techniques import adapt, checkpointing, kernels, offload
+from shoestring.techniques import adapt, checkpointing, kernels, nested, offload
 from shoestring.trace import attention, autocast, inference, offloading, sharding, simulated_device, values
 from shoestring.trace.record import Event, Storage
 from shoestring.trace.recorder import Recorder
@@ -102,7 +102,7 @@ def _run_microbatch(
 ) -> None:
     """Run forward and backward of a microbatch; `position` is the number of its update and its index there."""
     device_batch = simulated_device.move_batch(batch)
-    recorder.label(simulated_device.tensors(device_batch), "batch")
+    recorder.label(nested.tensors(device_batch), "batch")
     with autocast.region(precision):
         loss = recipe.loss(model, device_batch)
         if isinstance(loss, tuple):
