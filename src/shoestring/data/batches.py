@@ -86,6 +86,11 @@ def collate_function(recipe: object) -> Callable[[Any], Any]:
     return Parts.from_recipe(recipe).collate or default_collate
 
 
+def evaluation_collate_function(recipe: object) -> Callable[[Any], Any]:
+    """Return the recipe's `evaluation_collate`, or its `collate`."""
+    return Parts.from_recipe(recipe).evaluation_collate or collate_function(recipe)
+
+
 def to_device(batch: Any, device: torch.device) -> Any:
     """Return the batch with its tensors on `device`; objects with their own `to` (PyTorch Geometric's Batch) use it.
 

@@ -10,6 +10,7 @@ import torch
 from torch import nn
 
 from shoestring.recipe.contract import length_of
+from shoestring.recipe.losses import EVALUATION_HINT, loss_without_stage
 from shoestring.recipe.options import LoadedRecipe
 from shoestring.recipe.parts import Parts
 from shoestring.techniques import adapt, checkpointing, nested, norms
@@ -24,6 +25,8 @@ def read(loaded: LoadedRecipe) -> Facts:
         data = loaded.data()
         samples = {name: len(dataset) for name, dataset in data.items()}
         lengths = _lengths(recipe, data["train"])
+        if data.keys() - {"train"} and not (loaded.parts.evaluate or loaded.parts.measured):
+            loss_without_stage(recipe, "an evaluation", EVALUATION_HINT)
     model: nn.Module = simulated_device.build(lambda: adapt.model(recipe.model(), loaded.adaptation))
     # Unless torch's compiler can be left out, creating an optimizer imports it, as in training.
     torch.optim.AdamW([torch.zeros(1)])

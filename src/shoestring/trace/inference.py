@@ -8,6 +8,7 @@ from typing import Any
 import torch
 from torch import nn
 
+from shoestring.recipe.losses import loss_without_stage
 from shoestring.recipe.options import LoadedRecipe
 from shoestring.settings import Precision, Settings
 from shoestring.techniques import adapt, nested
@@ -63,8 +64,11 @@ def run_steps(recorder: Recorder, steps: Steps, model: nn.Module, batch: Any, pr
 
 
 def _forward(recipe: Any) -> Steps:
+    hint = "write inference(model, batch), the steps of predict as an iterator, or give the argument a default"
+    loss = loss_without_stage(recipe, "a prediction", hint)
+
     def steps(model: nn.Module, batch: Any) -> Iterator[None]:
-        recipe.loss(model, batch)
+        loss(model, batch)
         yield None
 
     return steps
