@@ -93,9 +93,9 @@ def test_all_containers_are_moved_and_plain_values_stay():
 @pytest.mark.parametrize(
     ("value", "position"),
     [
-        (SimpleNamespace(x=torch.zeros(1)), "batch is a types.SimpleNamespace"),
+        (SimpleNamespace(x=torch.zeros(1)), "batch is a SimpleNamespace"),
         ({"a": [0, SimpleNamespace(inner=SimpleNamespace(x=torch.zeros(1)))]}, r"batch\['a'\]\[1\] is a"),
-        (Nested([{torch.zeros(1)}]), r"batch\.pairs\[0\] is a builtins.set"),
+        (Nested([{torch.zeros(1)}]), r"batch\.pairs\[0\] is a set"),
     ],
 )
 def test_what_cannot_be_moved_is_named(value, position):

@@ -3,7 +3,7 @@
 The request is a JSON object on standard input. For each stage, a line of JSON is written to standard output:
 
 {"stage": "data", "samples": 733, "seconds": 0.4}  the first microbatch of real data; omitted without data()
-{"stage": "model"}                                  model and optimizer are on the device
+{"stage": "model", "stages": 1}                     model and optimizer are on the device; the stages of the loss
 {"stage": "update", "seconds": 0.1, "loss": 1.1}    one for each update
 {"stage": "done", "bytes": 123, "device": "cpu"}    the peak of memory in use since the data was loaded
 {"stage": "error", "message", "hint", "memory"}     the error that ended the trial; `memory` is true for out-of-memory
@@ -71,9 +71,9 @@ def _run_updates(request: dict[str, Any], report: Report) -> None:
         first_batches = _load_first_batch(loaded, sizes[0], device, report)
         initial_bytes = _reset_peak(device)
         state = build(loaded, settings, device)
-        report({"stage": "model"})
-        started = time.perf_counter()
         losses = losses_by_stage(loaded.recipe)
+        report({"stage": "model", "stages": len(losses)})
+        started = time.perf_counter()
         for number in range(max(UPDATES, 2 * len(losses))):
             use_first = number == 0 and bool(first_batches)
             batches = first_batches if use_first else _largest_batches(loaded.recipe, sizes, device, to_device)

@@ -15,7 +15,6 @@ from shoestring.check.finding import Finding, failed, passed, warned
 from shoestring.errors import ShoestringError
 from shoestring.hardware.catalog import Target
 from shoestring.plan.plan import Plan, make_plan
-from shoestring.recipe.losses import losses_by_stage
 from shoestring.recipe.options import LoadedRecipe
 from shoestring.settings import Settings
 from shoestring.units import MIB, bytes_text, count_text, seconds_text
@@ -237,7 +236,7 @@ def _check_time(trial: Trial) -> Finding:
 def _update_seconds(trial: Trial) -> float:
     """Return the median time of an update, without the first: it loads real data and includes one-time work."""
     seconds = [float(stage["seconds"]) for stage in trial.stages_named("update")[1:]]
-    stages = len(losses_by_stage(trial.loaded.recipe))
+    stages = next((stage.get("stages", 1) for stage in trial.stages_named("model")), 1)
     # The stages of a recipe take turns, and the prediction is the mean over them.
     return statistics.median(seconds) if stages == 1 else statistics.mean(seconds[-stages:])
 

@@ -21,6 +21,7 @@ from shoestring import processes
 from shoestring.data.batches import SampleRandomness, fetch, pinned
 from shoestring.errors import RunError
 from shoestring.monitor.host_memory import describe_memory
+from shoestring.recipe.source import RecipeModules
 
 PREFETCH = 2
 """Batches that each process prefetches."""
@@ -135,11 +136,21 @@ class _RequestDataset:
         self._dataset, self._collate, self._seed = dataset, collate, seed
         self._randomness = SampleRandomness()
 
+    def __reduce__(self) -> tuple[Any, ...]:
+        # For a worker that is spawned: the dataset may be of a class in the recipe's file.
+        return _make_request_dataset, (RecipeModules(), self._dataset, self._collate, self._seed)
+
     def __getitem__(self, request: Request) -> Any:
         epoch, indices = request
         return _FetchedBatch(
             fetch(self._dataset, self._collate, indices, seed=self._seed, epoch=epoch, randomness=self._randomness)
         )
+
+
+def _make_request_dataset(
+    _modules: RecipeModules, dataset: Any, collate: Callable[[Any], Any], seed: int
+) -> _RequestDataset:
+    return _RequestDataset(dataset, collate, seed)
 
 
 class _FetchedBatch:

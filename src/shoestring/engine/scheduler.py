@@ -30,6 +30,7 @@ class SteppedScheduler:
         self._initial_state = copy.deepcopy(self._scheduler.state_dict())
         self._initial_values = [_hyperparameters(group) for group in self._own_groups]
         self.name = type(self._scheduler).__name__
+        self.by_epoch = built.by_epoch
 
     def require_steps(self, total_updates: int) -> None:
         """Raise UsageError if the scheduler is known to end before the last of `total_updates`."""

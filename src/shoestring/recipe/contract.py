@@ -156,10 +156,11 @@ class TrainerRecipe(Recipe, Protocol):
 
 def require_data(recipe: object) -> None:
     """Raise UsageError if the recipe has no `data()`: it can be planned, but not trained."""
-    if Parts.from_recipe(recipe).data is None:
+    parts = Parts.from_recipe(recipe)
+    if parts.data is None:
         raise UsageError(
             f"{type(recipe).__name__} cannot be trained: it has no data()",
-            hint="return a map-style dataset from data(), or {'train': ..., 'validation': ...}",
+            hint=parts.data_hint or "return a map-style dataset from data(), or {'train': ..., 'validation': ...}",
         )
 
 

@@ -74,7 +74,7 @@ def _read(returned: Any) -> BuiltOptimizer:
         return _with_configuration(returned["optimizer"], returned.get("lr_scheduler"))
     if isinstance(returned, tuple | list):
         optimizers, schedulers = (returned, [])
-        if len(returned) == 2 and not is_optimizer(returned[1]):
+        if len(returned) == 2 and not _has_optimizer(returned[1]):
             optimizers, schedulers = returned
             if is_optimizer(optimizers) and not isinstance(schedulers, list | tuple | Mapping):
                 return BuiltOptimizer(optimizer=optimizers, scheduler=schedulers)

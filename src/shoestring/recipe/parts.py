@@ -26,6 +26,8 @@ class Parts:
     """A recipe's optional parts, which `contract.Recipe` and `TrainerRecipe` describe; None for a missing part."""
 
     data: Callable[[], Any] | None = None
+    data_hint: str = ""
+    """What to do about a built-in recipe without `data`."""
     collate: Callable[[Any], Any] | None = None
     evaluation_collate: Callable[[Any], Any] | None = None
     length: Callable[[Any, int], float] | None = None

@@ -60,7 +60,7 @@ def replaced(batch: Any, replace: Callable[[Tensor], Tensor], move: Callable[[An
     if node is None:
         if next(tensors(batch), None) is not None:
             raise UsageError(
-                f"{_position(path)} is a {kind.__module__}.{kind.__qualname__}, whose tensors cannot be moved to a "
+                f"{_position(path)} is a {kind.__qualname__}, whose tensors cannot be moved to a "
                 "device",
                 hint="make it a dataclass, or give it a method to(device); or collate into tuples, lists or dicts",
             )
