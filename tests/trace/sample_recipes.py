@@ -220,3 +220,18 @@ class Wrapped(Linears):
 
     def loss(self, model: nn.Module, batch: Any) -> Tensor:
         return super().loss(model, batch.inputs[0].values)
+
+
+class Staged(Linears):
+    """Trains one of two layers in each stage; the second stage makes twice the work."""
+
+    stages = (0, 1)
+
+    def model(self) -> nn.Module:
+        return nn.ModuleList([nn.Linear(256, 512, bias=False) for _ in range(2)])
+
+    def stage(self, update: int, updates_per_epoch: int, total_updates: int) -> int:
+        return update % 2
+
+    def loss(self, model: Any, batch: Tensor, stage: int) -> Tensor:
+        return sum(model[stage](batch).mean() for _ in range(1 + stage))

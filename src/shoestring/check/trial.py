@@ -24,8 +24,8 @@ from typing import Any
 from shoestring.errors import ShoestringError
 
 UPDATES = 4
-"""The first update uses real data, the others the largest batch that can occur, as predictions do. If the recipe declares
-stages, they take turns, each at least twice."""
+"""The first update uses real data, the others the largest batch that can occur, as predictions do. If the recipe
+declares stages, they take turns, each at least twice."""
 ENOUGH_SECONDS = 20.0
 """After this time two updates are enough: the second one has the optimizer's states, so the peak is reached. With
 stages, one more than these are enough, because each stage has created its states."""

@@ -19,7 +19,9 @@ _PIECE_BYTES = 4 * 2**20
 _RECORD_SECONDS = 1.0
 
 
-def stage(source: str | Path, folder: str | Path, *, budget_bytes: int, progress: Progress = lambda _staged, _total: None) -> Path:
+def stage(
+    source: str | Path, folder: str | Path, *, budget_bytes: int, progress: Progress = lambda _staged, _total: None
+) -> Path:
     """Copy the file or directory `source` into `folder`, which has no other content, and return the path of the copy.
 
     A file that was staged before is not copied again if neither the source (by size and modification time) nor the copy

@@ -25,7 +25,9 @@ if TYPE_CHECKING:
 __all__ = ["Batch", "Recipe", "TrainerRecipe", "build_optimizer", "datasets", "length_of", "loss_at", "require_data"]
 __all__ += ["updates_per_epoch"]
 
-Batch: TypeAlias = Any  # a tensor, or tuples, lists and dicts of tensors whose first dimension is the samples
+Batch: TypeAlias = Any
+"""A tensor whose first dimension is the samples; or tuples, lists, mappings and dataclasses of them; or an object that
+moves itself with `to(device)`."""
 
 
 @runtime_checkable
@@ -75,6 +77,9 @@ class Recipe(Protocol):
     - `best`: the metric on the validation data that selects the best weights, and whether `"min"` or `"max"` is better;
       by default `("loss", "min")`. `patience`: training stops after this many epochs without improvement; by default
       never.
+
+    - `own_names`: names of the class that other frameworks use for parts of a recipe (`recipe/near_misses.py`), and its
+      own code for something else. Without it such a name is an error, because it would be ignored.
 
     Optional parts for the use of a trained model:
 

@@ -29,9 +29,7 @@ HUGGING_FACE = "hf:"
 _HUB_NAME = re.compile(r"[A-Za-z0-9][\w.-]*/[\w.-]+")
 
 
-def find(
-    reference: str | object, *, verified: Mapping[str, bytes] | None = None, is_new: bool = True
-) -> LoadedRecipe:
+def find(reference: str | object, *, verified: Mapping[str, bytes] | None = None, is_new: bool = True) -> LoadedRecipe:
     """Return a recipe with its default options.
 
     `reference` is a built-in name, `hf:PATH_OR_NAME`, `path/to/file.py`, `path/to/file.py:Class`, an object of this

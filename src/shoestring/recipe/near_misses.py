@@ -7,7 +7,9 @@ from collections.abc import Collection, Mapping
 from shoestring.errors import UsageError
 
 _OPTIMIZER = "optimizer(model)"
-_SCHEDULE = "schedule(update, updates_per_epoch, total_updates), or the pair (optimizer, scheduler) from optimizer(model)"
+_SCHEDULE = (
+    "schedule(update, updates_per_epoch, total_updates), or the pair (optimizer, scheduler) from optimizer(model)"
+)
 _EVALUATE = "evaluate(model, batches) -> metrics by name"
 _DATA = 'data() -> a dataset, or {"train": ..., "validation": ...}'
 _MICRO_BATCH = "effective_batch: the samples of one update; the plan chooses how they are split"
@@ -28,9 +30,15 @@ NEAR_MISSES: Mapping[str, str] = {
     **dict.fromkeys(("batch_size", "train_batch_size", "global_batch_size", "total_batch_size"), "effective_batch"),
     **dict.fromkeys(("per_device_train_batch_size", "per_gpu_train_batch_size"), _MICRO_BATCH),
     **dict.fromkeys(("gradient_accumulation_steps", "accumulate_grad_batches"), _MICRO_BATCH),
-    **dict.fromkeys(("lr", "LR", "learningRate", "learningrate"), "learning_rate, of the AdamW without optimizer(model)"),
-    **dict.fromkeys(("num_epochs", "max_epochs", "n_epochs", "num_train_epochs", "total_epochs", "nb_epochs"), "epochs"),
-    **dict.fromkeys(("max_steps", "num_steps", "total_steps", "max_iters", "num_train_steps"), "the option max_updates"),
+    **dict.fromkeys(
+        ("lr", "LR", "learningRate", "learningrate"), "learning_rate, of the AdamW without optimizer(model)"
+    ),
+    **dict.fromkeys(
+        ("num_epochs", "max_epochs", "n_epochs", "num_train_epochs", "total_epochs", "nb_epochs"), "epochs"
+    ),
+    **dict.fromkeys(
+        ("max_steps", "num_steps", "total_steps", "max_iters", "num_train_steps"), "the option max_updates"
+    ),
     **dict.fromkeys(("clip_grad_norm", "clip_grad", "max_grad_norm", "grad_clip", "grad_clip_norm"), "clip_norm"),
     **dict.fromkeys(("gradient_clip_val", "gradient_clip", "gradient_clip_norm"), "clip_norm"),
     **dict.fromkeys(("early_stopping", "early_stopping_patience", "early_stopping_epochs"), "patience"),

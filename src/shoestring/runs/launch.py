@@ -196,8 +196,8 @@ def _continue_run(
             hint="they change the training result: start another run with another --run",
         )
     require_trainable(reopened.settings, loaded.adaptation)
-    if names := find_near_misses(type(loaded.recipe)):
-        write_messages(f"note: these names of {loaded.name} are ignored, as since the run was started: {', '.join(names)}")
+    if names := ", ".join(find_near_misses(type(loaded.recipe))):
+        write_messages(f"note: these names of {loaded.name} are ignored, as since the run was started: {names}")
     return loaded, reopened.settings
 
 

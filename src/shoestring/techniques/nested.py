@@ -1,8 +1,8 @@
 """Batches of any structure: their tensors, and copies of a batch with other tensors in their place.
 
-A batch is a tensor, or a container of batches: a tuple, list or mapping, a dataclass or a class of attrs, or a type that
-a library has registered in torch's trees. An object with a method `to` moves itself. An object of any other type stays
-as it is, so it must not hold tensors.
+A batch is a tensor, or a container of batches: a tuple, list or mapping, a dataclass or a class of attrs, or a type
+that a library has registered in torch's trees. An object with a method `to` moves itself. An object of any other type
+stays as it is, so it must not hold tensors.
 """
 
 from __future__ import annotations
@@ -60,8 +60,7 @@ def replaced(batch: Any, replace: Callable[[Tensor], Tensor], move: Callable[[An
     if node is None:
         if next(tensors(batch), None) is not None:
             raise UsageError(
-                f"{_position(path)} is a {kind.__qualname__}, whose tensors cannot be moved to a "
-                "device",
+                f"{_position(path)} is a {kind.__qualname__}, whose tensors cannot be moved to a device",
                 hint="make it a dataclass, or give it a method to(device); or collate into tuples, lists or dicts",
             )
         return batch
@@ -152,9 +151,7 @@ def _node(value: Any) -> _Node | None:
     names = _field_names(value)
     if names is not None:
         children = [getattr(value, name) for name in names]
-        return _Node(
-            names, children, lambda items: _with_attributes(value, dict(zip(names, items, strict=True))), True
-        )
+        return _Node(names, children, lambda items: _with_attributes(value, dict(zip(names, items, strict=True))), True)
     return _Node(range(len(value)), value, kind) if isinstance(value, list | tuple) else None
 
 

@@ -102,7 +102,8 @@ def _move_object(value: Any) -> Any:
     """
     with _SharingTensors():
         copied = copy.deepcopy(value)
-    with _AllocatingCopies():
+    mode: Any = _AllocatingCopies
+    with mode():
         moved = copied.to(DEVICE)
     return copied if moved is None else moved
 

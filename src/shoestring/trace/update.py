@@ -33,7 +33,9 @@ def run(
 ) -> tuple[tuple[Storage, ...], tuple[Event, ...]]:
     """Trace two updates of the recipe, the first with one microbatch, on one of `gpus` of this compute capability.
 
-    If the recipe declares stages, each of the two is one update of every stage. A `capability` of None means a CPU. Raises whatever the recipe's code raises.
+    If the recipe declares stages, each of the two is one update of every stage. A `capability` of None means a CPU.
+
+    Raises whatever the recipe's code raises.
     """
     attention.CAPABILITY.set(capability)
     on_gpu = capability is not None
