@@ -34,10 +34,10 @@ class SteppedScheduler:
 
     def require_steps(self, total_updates: int) -> None:
         """Raise UsageError if the scheduler is known to end before the last of `total_updates`."""
-        most, needed = getattr(self._scheduler, "total_steps", None), self._steps_before(total_updates - 1)
-        if isinstance(most, int) and most < needed:
+        limit, needed = getattr(self._scheduler, "total_steps", None), self._steps_before(total_updates - 1)
+        if isinstance(limit, int) and limit < needed:
             raise UsageError(
-                f"{self.name} was made with total_steps={most}, but the run has {total_updates} updates, and "
+                f"{self.name} was made with total_steps={limit}, but the run has {total_updates} updates, and "
                 f"it makes {needed} steps before the last of them",
                 hint=f"total_steps={needed + 1}",
             )
