@@ -138,7 +138,7 @@ def test_each_declared_stage_is_tried(load_recipe):
     assert len(result.stages_named("update")) == 6, result.stages
     times = [{"stage": "update", "seconds": seconds, "loss": "1"} for seconds in (9, 9, 9, 9, 1, 3, 5)]
     stages = ({"stage": "model", "stages": 3}, *times, *result.stages_named("done"))
-    assert summarize_trial(replace(result, stages=stages))["measured_seconds"] == 3
+    assert summarize_trial(replace(result, stages=stages))["time"]["measured_seconds"] == 3
 
 
 def test_trial_has_a_time_limit(load_recipe):
