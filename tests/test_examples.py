@@ -10,7 +10,7 @@ import torch
 from shoestring.checkpoint.store import Store
 from shoestring.monitor.events import read
 from shoestring.runs.launch import LaunchRequest, launch
-from tests.sessions import session
+from tests.sessions import final_bits, session
 
 EXAMPLES = Path(__file__).parents[1] / "examples"
 UPDATES = 40  # own_loop has 15 updates in an epoch
@@ -22,6 +22,17 @@ def test_the_spirals_are_classified(tmp_path):
     outcome = launch(str(example), {}, LaunchRequest(run=tmp_path))
     assert outcome.status == "finished"
     assert outcome.metrics["validation"]["loss"] < 0.1
+
+
+def test_two_networks_are_trained_in_stages(tmp_path):
+    example = str(EXAMPLES / "gan.py")
+    outcome = launch(example, {}, LaunchRequest(run=tmp_path / "whole"))
+    assert outcome.metrics["validation"]["distance"] < 0.5  # it begins with 2.2
+    values = {"epochs": 1, "micro_batch": 16}
+    session(example, tmp_path / "one", values)
+    session(example, tmp_path / "two", values, stop="SIGTERM", at=27)  # in the stage of the generator
+    session(example, tmp_path / "two", values)
+    assert final_bits(tmp_path / "one") == final_bits(tmp_path / "two")
 
 
 def test_lines_of_text_are_staged_streamed_and_padded(tmp_path, monkeypatch):

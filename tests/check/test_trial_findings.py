@@ -130,6 +130,17 @@ def test_exit_of_the_child_process_is_a_finding(load_recipe, loss, message):
     assert re.search(message, findings[1].message), findings[1].message
 
 
+def test_each_declared_stage_is_tried(load_recipe):
+    path = load_recipe().path
+    text = path.read_text().replace("loss(self, model, batch)", "loss(self, model, batch, stage)")
+    path.write_text(text + "    stages = (0, 1, 2)\n    def stage(self, update, *_): return update % 3\n")
+    result = run_trial_here(make_plan(), choose(str(path), {})[0])
+    assert len(result.stages_named("update")) == 6, result.stages
+    times = [{"stage": "update", "seconds": seconds, "loss": "1"} for seconds in (9, 9, 9, 9, 1, 3, 5)]
+    stages = ({"stage": "model", "stages": 3}, *times, *result.stages_named("done"))
+    assert summarize_trial(replace(result, stages=stages))["time"]["measured_seconds"] == 3
+
+
 def test_trial_has_a_time_limit(load_recipe):
     trial_result = run_trial(make_plan(), load_recipe(loss="time.sleep(600)"), find("cpu"), seconds=3.0)
     assert "did not finish within 3.0 s" in findings_by_name(trial_result)["update"].message

@@ -39,7 +39,7 @@ def test_newest_checkpoint_round_trips(tmp_path):
 
 
 def test_empty_store_loads_nothing(tmp_path):
-    assert Store(tmp_path / "checkpoints").load() is None
+    assert Store(str(tmp_path / "checkpoints")).load() is None
 
 
 def test_only_the_newest_are_kept(tmp_path):

@@ -1,11 +1,14 @@
 import random
 from collections import UserDict
+from types import SimpleNamespace
 
 import torch
 from torch.utils.data import TensorDataset, default_collate
 
 from shoestring.data import batches
 from shoestring.data.batches import SampleRandomness, fetch, to_device
+from shoestring.data.loading import Loader
+from shoestring.data.order import DataOrder
 from shoestring.data.sequential import sequential_batches
 
 CPU = torch.device("cpu")
@@ -70,6 +73,16 @@ def test_to_device_moves_only_tensors():
     assert moved["x"].device.type == moved["more"][0][0].device.type == "meta"
     assert moved["more"][0][1:] == ("text", 3)
     assert to_device(Encoding(), CPU) == "moved itself"
+
+
+def test_evaluation_may_collate_otherwise():
+    recipe = SimpleNamespace(collate=sum)
+    assert [batch for batch, _ in sequential_batches(range(4), recipe, 2, CPU, 0)] == [1, 5]
+    recipe.evaluation_collate = tuple
+    assert [batch for batch, _ in sequential_batches(range(4), recipe, 2, CPU, 0)] == [(0, 1), (2, 3)]
+    order = DataOrder(samples=4, effective_batch=4, seed=0)
+    with Loader(recipe, range(4), order, seed=0, device=CPU, workers=0) as loader:
+        assert [batch for batch, _ in loader.microbatches(0, 4)] == [6]
 
 
 class PartlyAugmented(Augmented):

@@ -35,7 +35,7 @@ def test_folder_is_staged_with_progress(source, tmp_path):
 
 
 def test_single_file_is_staged(source, tmp_path):
-    copy = stage(source / "one.bin", tmp_path / "local", budget_bytes=1000)
+    copy = stage(str(source / "one.bin"), str(tmp_path / "local"), budget_bytes=1000)
     assert copy.read_bytes() == (source / "one.bin").read_bytes()
 
 

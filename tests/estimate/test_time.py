@@ -35,6 +35,12 @@ def test_device_runs_while_the_host_queues_operators() -> None:
     assert estimate.value == sum(estimate.parts.values())
 
 
+def test_stages_have_equal_shares() -> None:
+    trace = update(forward=op(), backward=op(), optimizer=op())
+    both = seconds(dataclasses.replace(trace, stages=2))
+    assert both.parts == {name: part / 2 for name, part in seconds(trace).parts.items()}
+
+
 def test_small_operators_wait_for_the_host() -> None:
     small = dataclasses.replace(op(size=1), calls=3)
     estimate = seconds(update(forward=small, backward=small, optimizer=small))

@@ -1,6 +1,7 @@
 import pytest
 
 from shoestring.errors import UsageError
+from shoestring.recipe.contract import require_data
 from shoestring.recipe.finding import built_in, find
 
 MINE = """
@@ -72,6 +73,17 @@ def test_imported_recipe_does_not_count(tmp_path, mine):
 def test_missing_recipe_is_refused(reference):
     with pytest.raises(UsageError, match="there is no"):
         find(reference)
+
+
+def test_reference_without_prefix_suggests_the_hugging_face_model(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "model").mkdir()
+    (tmp_path / "model" / "config.json").write_text("{}")
+    for reference in ("Qwen/Qwen3-0.6B", "model", "model/config.json", str(tmp_path / "model")):
+        with pytest.raises(UsageError, match=f"for a Hugging Face model use hf:{reference}$"):
+            find(reference)
+    with pytest.raises(UsageError, match=r"recipe_class\('Qwen/Qwen3-0.6B'\)"):
+        require_data(find("hf:Qwen/Qwen3-0.6B").recipe)
 
 
 def test_object_with_three_methods_is_a_recipe():

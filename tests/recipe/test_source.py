@@ -1,12 +1,17 @@
 """The files beside a recipe that its code imports."""
 
 import importlib.util
+import pickle
 import sys
 
 import pytest
 
+from shoestring.data.workers import _RequestDataset
 from shoestring.errors import UsageError
+from shoestring.hardware import targets
+from shoestring.plan import phases
 from shoestring.recipe.finding import find
+from shoestring.settings import Settings
 
 RECIPE = """
 class Mine:
@@ -98,3 +103,33 @@ def test_verified_files_alone_are_executed(tmp_path, monkeypatch, statement):
     with pytest.raises(ImportError, match="other"):
         loaded.recipe.data()
     assert importlib.util.find_spec("other").loader.get_filename() == str(tmp_path / "other.py")  # for other code
+
+
+def test_module_beside_the_recipe_is_imported_in_a_new_process(tmp_path):
+    """As a data worker that is spawned: its dataset, which is pickled, is of a class beside the recipe."""
+    path = write(
+        tmp_path,
+        mine=f"import helper{RECIPE}    def data(self): return helper.Samples()\n",
+        helper="VALUE = 1\nclass Samples:\n    def __getitem__(self, index): return VALUE",
+    )
+    loaded = find(str(path))
+    payload = pickle.dumps(_RequestDataset(loaded.recipe.data(), list, 0))
+    write(tmp_path, helper="raise RuntimeError('the worker executes the bytes that this process has executed')")
+    package = loaded.source.package
+    for name in [name for name in sys.modules if name.startswith(package)]:
+        del sys.modules[name]
+    sys.meta_path[:] = [finder for finder in sys.meta_path if getattr(finder, "package", "") != package]
+    assert pickle.loads(payload)[0, [0]].content == [1]  # noqa: S301 - written above
+
+
+def test_module_that_is_not_imported_by_a_statement_is_named(tmp_path):
+    path = write(tmp_path, mine=f"import importlib\nhelper = importlib.import_module('helper'){RECIPE}", helper="")
+    with pytest.raises(UsageError, match="'helper': a module beside the recipe is imported by an import statement"):
+        find(str(path))
+
+
+def test_plan_does_not_execute_the_recipe_again(tmp_path):
+    """Its classes would be others than those of the datasets and batches that data workers pickle."""
+    loaded = find(str(write(tmp_path, mine=f"import helper{RECIPE}", helper="VALUE = 1")))
+    phases.phases(loaded, Settings(), targets.find("cpu"), samples=90, update_seconds=None, total_seconds=None)
+    assert sys.modules[loaded.source.package].Mine is type(loaded.recipe)

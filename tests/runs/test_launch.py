@@ -10,6 +10,7 @@ import pytest
 import shoestring
 from shoestring.errors import RunError, UsageError
 from shoestring.hardware import targets
+from shoestring.recipe import near_misses
 from shoestring.runs import launch
 from shoestring.session.stop import SessionOver
 from tests.mine import Mine
@@ -39,6 +40,20 @@ def test_interrupted_planning_pauses_the_run(tmp_path, monkeypatch):
     (tmp_path / "planning.jsonl").write_text("")
     assert shoestring.train("temporal", run=tmp_path, size="tiny", epochs=1).status == "finished"
     assert not (tmp_path / "planning.jsonl").exists()
+
+
+def test_run_that_began_with_names_of_other_frameworks_goes_on(tmp_path, monkeypatch, capsys):
+    class Near(Mine):
+        num_epochs = 7
+
+    with monkeypatch.context() as patched:
+        patched.setattr(near_misses, "NEAR_MISSES", {})  # as in the version that began it
+        shoestring.train(Near(), run=tmp_path / "run", limit_seconds=1e-9)
+    assert shoestring.train(Near(), run=tmp_path / "run").update == 9
+    assert "these names of Near are ignored, as since the run was started: num_epochs" in capsys.readouterr().err
+    assert shoestring.evaluate(tmp_path / "run", recipe=Near()).metrics
+    with pytest.raises(UsageError, match="num_epochs: the name is epochs"):
+        shoestring.train(Near(), run=tmp_path / "other")
 
 
 def test_values_set_options_and_settings(tmp_path):

@@ -1,5 +1,6 @@
 """Small recipes with each kind of model that can be traced."""
 
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -194,3 +195,43 @@ class BiasedAttention(Linears):
 
     def batch(self, size: int) -> Tensor:
         return torch.zeros(size, 2, 16, 32)
+
+
+class MovingInPlace:
+    """A batch that moves its tensor itself, as those of transformers and PyTorch Geometric do."""
+
+    def __init__(self, values: Tensor) -> None:
+        self.values = values
+
+    def to(self, device: object) -> None:
+        self.values = self.values.to(device)
+
+
+@dataclass(frozen=True)
+class Wrapping:
+    inputs: tuple[MovingInPlace, str]
+
+
+class Wrapped(Linears):
+    """The same work as `Linears`, with another form of its batch."""
+
+    def batch(self, size: int) -> Any:
+        return Wrapping((MovingInPlace(super().batch(size)), "text"))
+
+    def loss(self, model: nn.Module, batch: Any) -> Tensor:
+        return super().loss(model, batch.inputs[0].values)
+
+
+class Staged(Linears):
+    """Trains one of two layers in each stage; the second stage makes twice the work."""
+
+    stages = (0, 1)
+
+    def model(self) -> nn.Module:
+        return nn.ModuleList([nn.Linear(256, 512, bias=False) for _ in range(2)])
+
+    def stage(self, update: int, updates_per_epoch: int, total_updates: int) -> int:
+        return update % 2
+
+    def loss(self, model: Any, batch: Tensor, stage: int) -> Tensor:
+        return sum(model[stage](batch).mean() for _ in range(1 + stage))

@@ -10,7 +10,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-from shoestring.errors import DataError, TraceError
+from shoestring.errors import DataError, TraceError, UsageError
 from shoestring.hardware.catalog import DEVICES
 from shoestring.recipe import finding
 from shoestring.settings import Settings
@@ -47,6 +47,10 @@ class Dying(Base):
 class Deciding(Base):
     def loss(self, model, batch):
         return model(batch).mean() if batch.sum().item() else None
+
+class Unreduced(Base):
+    def loss(self, model, batch):
+        return model(batch).squeeze(1)
 
 class Endless(Base):
     def model(self):
@@ -112,6 +116,14 @@ def test_data_errors_are_passed_on_unchanged(odd_recipes: Path) -> None:
 
 def line_of(text: str) -> int:
     return next(number for number, line in enumerate(MISFITS.splitlines(), start=1) if text in line)
+
+
+def test_loss_of_each_sample_has_a_message_of_its_own(odd_recipes: Path) -> None:
+    with (
+        Tracer(finding.load(f"{odd_recipes}:Unreduced", {})) as recipe_tracer,
+        pytest.raises(UsageError, match=r"loss\(\) returned \(2,\)"),
+    ):
+        recipe_tracer.trace(Settings(micro_batch=2, precision="fp32"), accumulate=1, device=T4)
 
 
 def test_data_dependent_code_is_named_with_its_line(odd_recipes: Path) -> None:

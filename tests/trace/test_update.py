@@ -2,6 +2,7 @@
 
 from collections import Counter
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 
 import pytest
 
@@ -200,3 +201,20 @@ def test_update_frees_everything_it_allocated(trace_recipe: TraceRecipe) -> None
     live = live_by_part(trace_recipe("Mlp", "fp16", accumulate=2), "end")
     assert set(live) <= {"weights", "buffers", "optimizer states", "temporaries"}
     assert live["temporaries"] == 3 * 4  # the loss scale, its growth count, and whether infinities were found
+
+
+def test_form_of_the_batch_changes_nothing(trace_recipe):
+    assert trace_recipe("Wrapped", accumulate=2) == replace(
+        plain := trace_recipe("Linears", accumulate=2), facts=trace_recipe("Wrapped", accumulate=2).facts
+    )
+    assert any(storage.part == "batch" for storage in plain.storages)
+
+
+def test_each_stage_is_one_of_the_measured_updates(trace_recipe):
+    trace, weight = trace_recipe("Staged"), 256 * 512 * 4
+    assert (trace.stages, Trace.from_json(trace.json()).stages) == (2, 2)
+    steps = [event for event in trace.events if event == Phase("optimizer", 1, 0)]
+    forwards = [event for event in trace.events if event == Phase("forward", 1, 0)]
+    assert len(steps) == len(forwards) == 2
+    live = live_by_part(trace, "forward")  # of the first stage, with the states of both
+    assert live["optimizer states"] // weight == 4 and live["gradients"] == 0

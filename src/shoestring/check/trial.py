@@ -3,7 +3,7 @@
 The request is a JSON object on standard input. For each stage, a line of JSON is written to standard output:
 
 {"stage": "data", "samples": 733, "seconds": 0.4}  the first microbatch of real data; omitted without data()
-{"stage": "model"}                                  model and optimizer are on the device
+{"stage": "model", "stages": 1}                     model and optimizer are on the device; the stages of the loss
 {"stage": "update", "seconds": 0.1, "loss": 1.1}    one for each update
 {"stage": "done", "bytes": 123, "device": "cpu"}    the peak of memory in use since the data was loaded
 {"stage": "error", "message", "hint", "memory"}     the error that ended the trial; `memory` is true for out-of-memory
@@ -24,9 +24,11 @@ from typing import Any
 from shoestring.errors import ShoestringError
 
 UPDATES = 4
-"""The first update uses real data, the others the largest batch that can occur, as predictions do."""
+"""The first update uses real data, the others the largest batch that can occur, as predictions do. If the recipe
+declares stages, they take turns, each at least twice."""
 ENOUGH_SECONDS = 20.0
-"""After this time two updates are enough: the second one has the optimizer's states, so the peak is reached."""
+"""After this time two updates are enough: the second one has the optimizer's states, so the peak is reached. With
+stages, one more than these are enough, because each stage has created its states."""
 
 Report = Callable[[dict[str, Any]], None]
 
@@ -58,6 +60,7 @@ def _run_updates(request: dict[str, Any], report: Report) -> None:
     from shoestring.engine.state import build
     from shoestring.engine.update import update
     from shoestring.recipe.finding import load
+    from shoestring.recipe.losses import losses_by_stage
     from shoestring.settings import Settings
 
     loaded, device = load(request["reference"], request["options"]), torch.device(request["device"])
@@ -68,9 +71,10 @@ def _run_updates(request: dict[str, Any], report: Report) -> None:
         first_batches = _load_first_batch(loaded, sizes[0], device, report)
         initial_bytes = _reset_peak(device)
         state = build(loaded, settings, device)
-        report({"stage": "model"})
+        losses = losses_by_stage(loaded.recipe)
+        report({"stage": "model", "stages": len(losses)})
         started = time.perf_counter()
-        for number in range(UPDATES):
+        for number in range(max(UPDATES, 2 * len(losses))):
             use_first = number == 0 and bool(first_batches)
             batches = first_batches if use_first else _largest_batches(loaded.recipe, sizes, device, to_device)
             seed_all(derive(loaded.seed, "update", number))
@@ -78,7 +82,7 @@ def _run_updates(request: dict[str, Any], report: Report) -> None:
             result = update(
                 state.model,
                 state.optimizer,
-                loaded.recipe.loss,
+                losses[number % len(losses)],
                 batches,
                 samples=first_batches[0][1] if use_first else sum(sizes),
                 mixed_precision=state.mixed_precision,
@@ -87,7 +91,7 @@ def _run_updates(request: dict[str, Any], report: Report) -> None:
             )
             loss = float(result.loss)  # synchronizes with the device
             report({"stage": "update", "seconds": time.perf_counter() - start, "loss": repr(loss)})
-            if number and time.perf_counter() - started > ENOUGH_SECONDS:
+            if number >= len(losses) and time.perf_counter() - started > ENOUGH_SECONDS:
                 break
         report({"stage": "done", "bytes": _peak_bytes(device) - initial_bytes, "device": device_name(device)})
 

@@ -76,7 +76,7 @@ class Store:
 
     def __init__(
         self,
-        root: Path,
+        root: str | Path,
         *,
         keep: int = 2,
         limit_bytes: int | None = None,
@@ -92,7 +92,7 @@ class Store:
 
         Raises CheckpointError if `root` cannot be created.
         """
-        self.root = root
+        self.root = root = Path(root)
         self._keep = keep
         self._limit_bytes = limit_bytes
         self._expendable = expendable

@@ -10,7 +10,7 @@ from torch.utils.data import TensorDataset, default_collate
 from shoestring.data.generators import GeneratorStates
 from shoestring.data.seeding import derive, seed_host
 from shoestring.recipe.parts import Parts
-from shoestring.techniques import trees
+from shoestring.techniques import nested
 
 
 class SampleRandomness:
@@ -86,26 +86,34 @@ def collate_function(recipe: object) -> Callable[[Any], Any]:
     return Parts.from_recipe(recipe).collate or default_collate
 
 
+def evaluation_collate_function(recipe: object) -> Callable[[Any], Any]:
+    """Return the recipe's `evaluation_collate`, or its `collate`."""
+    return Parts.from_recipe(recipe).evaluation_collate or collate_function(recipe)
+
+
 def to_device(batch: Any, device: torch.device) -> Any:
-    """Move every tensor of `batch` to `device`; objects with their own `to` (transformers' BatchEncoding) use it.
+    """Return the batch with its tensors on `device`; objects with their own `to` (PyTorch Geometric's Batch) use it.
 
     Copies from pinned memory to a GPU are asynchronous; those from other memory cannot be.
+
+    Raises UsageError for an object whose tensors cannot be moved.
     """
-    if isinstance(batch, torch.Tensor):
-        return _move(batch, device)
-    if hasattr(batch, "to"):
-        return batch.to(device)
-    # Most batches are one of these; torch's own traversal, which supports all containers, takes ten times as long.
-    if type(batch) in (tuple, list):
-        return type(batch)(to_device(item, device) for item in batch)
-    if type(batch) is dict:
-        return {key: to_device(item, device) for key, item in batch.items()}
-    if batch is None or isinstance(batch, str | bytes | int | float):
-        return batch
-    return trees.mapped(lambda leaf: _move(leaf, device), batch)
+    is_gpu = device.type == "cuda"
+
+    def move(tensor: torch.Tensor) -> torch.Tensor:
+        return tensor.to(device, non_blocking=is_gpu and tensor.device.type == "cpu" and tensor.is_pinned())
+
+    def move_object(value: Any) -> Any:
+        moved = value.to(device)
+        return value if moved is None else moved  # None: it has moved in place
+
+    return nested.replaced(batch, move, move_object)
 
 
-def _move(leaf: Any, device: torch.device) -> Any:
-    if isinstance(leaf, torch.Tensor):
-        return leaf.to(device, non_blocking=device.type == "cuda" and leaf.device.type == "cpu" and leaf.is_pinned())
-    return leaf.to(device) if hasattr(leaf, "to") else leaf
+def pinned(batch: Any) -> Any:
+    """Return the batch with its tensors in pinned memory."""
+
+    def pin_object(value: Any) -> Any:
+        return value.pin_memory() if hasattr(value, "pin_memory") else nested.with_children(value, pinned)
+
+    return nested.replaced(batch, lambda tensor: tensor.pin_memory(), pin_object)

@@ -14,7 +14,7 @@ from shoestring.data.worker_count import WorkerCount, max_workers_in_shared_memo
 from shoestring.data.workers import PREFETCH, Request, Workers
 from shoestring.hardware.probe import cores
 from shoestring.recipe.contract import length_of
-from shoestring.techniques import trees
+from shoestring.techniques import nested
 
 
 class Loader:
@@ -163,7 +163,7 @@ class Loader:
 
 def _nbytes(batch: Any) -> int:
     """Return the bytes of the batch's tensors."""
-    return sum(leaf.nbytes for leaf in trees.leaves(batch) if isinstance(leaf, torch.Tensor))
+    return sum(tensor.nbytes for tensor in nested.tensors(batch))
 
 
 class _UpdateTiming:

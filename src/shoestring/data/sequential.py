@@ -6,7 +6,7 @@ from typing import Any
 
 import torch
 
-from shoestring.data.batches import SampleRandomness, collate_function, fetch, to_device
+from shoestring.data.batches import SampleRandomness, evaluation_collate_function, fetch, to_device
 from shoestring.data.workers import Request, Workers
 
 _START_SECONDS = 0.1
@@ -22,7 +22,7 @@ def sequential_batches(
     the remaining batches in this process, at the speed of the first one, would take longer than starting them. Close
     the generator if it is not exhausted.
     """
-    collate, randomness = collate_function(recipe), SampleRandomness()
+    collate, randomness = evaluation_collate_function(recipe), SampleRandomness()
     requests: list[Request] = [
         (0, range(start, min(start + size, len(dataset)))) for start in range(0, len(dataset), size)
     ]

@@ -19,7 +19,9 @@ _PIECE_BYTES = 4 * 2**20
 _RECORD_SECONDS = 1.0
 
 
-def stage(source: Path, folder: Path, *, budget_bytes: int, progress: Progress = lambda _staged, _total: None) -> Path:
+def stage(
+    source: str | Path, folder: str | Path, *, budget_bytes: int, progress: Progress = lambda _staged, _total: None
+) -> Path:
     """Copy the file or directory `source` into `folder`, which has no other content, and return the path of the copy.
 
     A file that was staged before is not copied again if neither the source (by size and modification time) nor the copy
@@ -30,6 +32,7 @@ def stage(source: Path, folder: Path, *, budget_bytes: int, progress: Progress =
     Raises UsageError if `source` does not exist or does not fit into the budget or the free space, DataError if it
     contains links to directories, and OSError, also if the written bytes differ from those that were read.
     """
+    source, folder = Path(source), Path(folder)
     files = _files(source)
     sizes = {name: path.stat().st_size for name, path in files.items()}
     folder.mkdir(parents=True, exist_ok=True)

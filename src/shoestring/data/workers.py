@@ -18,9 +18,10 @@ import torch
 from torch.utils.data import DataLoader
 
 from shoestring import processes
-from shoestring.data.batches import SampleRandomness, fetch
+from shoestring.data.batches import SampleRandomness, fetch, pinned
 from shoestring.errors import RunError
 from shoestring.monitor.host_memory import describe_memory
+from shoestring.recipe.source import RecipeModules
 
 PREFETCH = 2
 """Batches that each process prefetches."""
@@ -101,7 +102,8 @@ class Workers:
 
     def _next_batch(self) -> Any:
         try:
-            return next(self._iterator)
+            batch: _FetchedBatch = next(self._iterator)
+            return batch.content
         except RuntimeError as error:
             if not str(error).startswith("DataLoader worker (pid"):
                 raise
@@ -134,9 +136,31 @@ class _RequestDataset:
         self._dataset, self._collate, self._seed = dataset, collate, seed
         self._randomness = SampleRandomness()
 
+    def __reduce__(self) -> tuple[Any, ...]:
+        # For a worker that is spawned: the dataset may be of a class in the recipe's file.
+        return _make_request_dataset, (RecipeModules(), self._dataset, self._collate, self._seed)
+
     def __getitem__(self, request: Request) -> Any:
         epoch, indices = request
-        return fetch(self._dataset, self._collate, indices, seed=self._seed, epoch=epoch, randomness=self._randomness)
+        return _FetchedBatch(
+            fetch(self._dataset, self._collate, indices, seed=self._seed, epoch=epoch, randomness=self._randomness)
+        )
+
+
+def _make_request_dataset(
+    _modules: RecipeModules, dataset: Any, collate: Callable[[Any], Any], seed: int
+) -> _RequestDataset:
+    return _RequestDataset(dataset, collate, seed)
+
+
+class _FetchedBatch:
+    """A batch on its way from a worker. The DataLoader, which does not know all containers, calls its `pin_memory`."""
+
+    def __init__(self, content: Any) -> None:
+        self.content = content
+
+    def pin_memory(self) -> "_FetchedBatch":
+        return _FetchedBatch(pinned(self.content))
 
 
 class _InitWorker:

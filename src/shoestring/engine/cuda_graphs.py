@@ -20,7 +20,7 @@ from shoestring.engine.memory import error_message, out_of_memory
 from shoestring.engine.update import Microbatch, Weight, Work
 from shoestring.errors import RunError, UsageError
 from shoestring.settings import Settings
-from shoestring.techniques import trees
+from shoestring.techniques import nested
 
 MAX_GRAPHS = 16
 """Each graph has gradients and inputs of its own. Further shapes run without graphs."""
@@ -60,15 +60,12 @@ class CudaGraphs:
 
         Raises RunError if it cannot be captured, UsageError if replaying a graph would give another result.
         """
-        leaves, structure = trees.flatten((batch, expected))
-        tensors = [leaf for leaf in leaves if isinstance(leaf, Tensor)]
-        # The structure as text, since not every version of torch can hash it.
-        kind = (key, str(structure), *map(_kind, leaves))
+        tensors, structure = nested.flatten((batch, expected))
+        kind = (key, structure, *map(_layout, tensors))
 
         def work_on(tensors: list[Tensor]) -> Microbatch:
             remaining = iter(tensors)
-            inputs = [next(remaining) if isinstance(leaf, Tensor) else leaf for leaf in leaves]
-            return work(*trees.unflatten(inputs, structure))
+            return work(*nested.replaced((batch, expected), lambda _: next(remaining), lambda value: value))
 
         try:
             if kind not in self._observed_kinds:
@@ -172,6 +169,6 @@ def _clone(value: Any) -> Any:
     return value.clone() if isinstance(value, Tensor) else value
 
 
-def _kind(leaf: Any) -> Hashable:
-    """Return what must be equal to reuse a graph: a tensor's layout, or any other value itself."""
-    return (leaf.shape, leaf.stride(), leaf.dtype, leaf.device) if isinstance(leaf, Tensor) else (leaf,)
+def _layout(tensor: Tensor) -> Hashable:
+    """Return what must be equal to reuse a graph with another tensor."""
+    return tensor.shape, tensor.stride(), tensor.dtype, tensor.device

@@ -18,6 +18,7 @@ from shoestring.engine import autotuning, cuda_graphs
 from shoestring.engine.cuda_graphs import CudaGraphs
 from shoestring.engine.memory import explaining_out_of_memory
 from shoestring.engine.precision import MixedPrecision, mixed_precision
+from shoestring.engine.scheduler import SteppedScheduler
 from shoestring.errors import CheckpointError, UsageError
 from shoestring.reading import is_count
 from shoestring.recipe.options import LoadedRecipe
@@ -86,6 +87,8 @@ class TrainingState:
     """The parts of the recipe."""
     learning_rates: list[float]
     """The learning rate of each parameter group, without the schedule's factor."""
+    scheduler: SteppedScheduler | None = None
+    """The scheduler that the recipe has returned with its optimizer."""
     update: int = 0
     """The number of completed updates."""
     epochs: int = 1
@@ -149,6 +152,8 @@ class TrainingState:
         # Only the optimizer can tell whether it accepts a state. So it is loaded first, and on failure its previous
         # state is loaded again.
         scaler, previous_optimizer_state = self.mixed_precision.scaler, self.optimizer.state_dict()
+        if self.scheduler:
+            self.scheduler.rewind()
         try:
             self.optimizer.load_state_dict(self._own_memory(saved["optimizer"]))
             eightbit.share_tables(self.optimizer)
@@ -162,6 +167,16 @@ class TrainingState:
         self.update = saved["progress"]["update"]
         self.history = saved["progress"]["history"]
         self.resize(self.sizes.resumed(saved["progress"].get("fit")))
+
+    def set_learning_rates(self) -> None:
+        """Set the hyperparameters of the next update, which are functions of its number."""
+        if self.scheduler:
+            self.scheduler.apply(self.update)
+            return
+        schedule = self.parts.schedule
+        factor = schedule(self.update, self.updates_per_epoch, self.total_updates) if schedule else 1.0
+        for group, rate in zip(self.optimizer.param_groups, self.learning_rates, strict=True):
+            group["lr"] = rate * factor
 
     def limits(self) -> Limits:
         return Limits(
@@ -243,13 +258,15 @@ def build(
         compiled.apply(model, loaded.parts, settings, device)
         checkpointing.apply(model, loaded.parts, settings.checkpointing)
     with explaining_out_of_memory("building the optimizer"):
-        optimizer = adapt.trained_optimizer(loaded, model, device)
-        kernels.choose(optimizer, settings.optimizer_kernel)
-        optimizer = offload.offloaded_optimizer(optimizer, settings)
+        built = adapt.trained_optimizer(loaded, model, device)
+        kernels.choose(built.optimizer, settings.optimizer_kernel)
+        optimizer = offload.offloaded_optimizer(built.optimizer, settings)
+        scheduler = None if built.scheduler is None else SteppedScheduler(built, optimizer, updates_per_epoch)
     torch.backends.cudnn.benchmark = autotuning.uses_cudnn_benchmark(settings, loaded.parts)
     return TrainingState(
         model=model,
         optimizer=optimizer,
+        scheduler=scheduler,
         mixed_precision=mixed_precision(settings.precision, device),
         learning_rates=[float(group["lr"]) for group in optimizer.param_groups],
         parts=loaded.parts,

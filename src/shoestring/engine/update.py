@@ -16,7 +16,8 @@ from torch.optim import Optimizer
 from shoestring.engine import foreach
 from shoestring.engine.memory import HalfDoneError, out_of_memory_message
 from shoestring.engine.precision import MixedPrecision
-from shoestring.errors import RunError, UsageError
+from shoestring.errors import RunError
+from shoestring.recipe.losses import scalar_loss
 
 LossFunction = Callable[[nn.Module, Any], Any]
 Weight = float | Tensor
@@ -146,20 +147,14 @@ def loss_sum_and_weight(value: Any, size: int) -> tuple[Tensor, Weight]:
 
     Raises UsageError for anything other than a scalar or (scalar, weight).
     """
-    pair = isinstance(value, tuple) and len(value) == 2
-    loss_sum, weight = value if pair else (value, size)
-    invalid_weight = isinstance(weight, Tensor) and weight.numel() != 1
-    if not isinstance(loss_sum, Tensor) or loss_sum.numel() != 1 or invalid_weight:
-        shape = tuple(loss_sum.shape) if isinstance(loss_sum, Tensor) else type(loss_sum).__name__
-        raise UsageError(
-            f"loss() returned {shape}", hint="return the mean over the batch as a scalar, or the pair (sum, weight)"
-        )
-    loss_sum = loss_sum.float().reshape(())
+    loss, own_weight = scalar_loss(value)
+    loss_sum: Tensor = loss.float().reshape(())
+    weight: Any = size if own_weight is None else own_weight
     if isinstance(weight, Tensor) and weight.device.type != "cpu":
         weight = weight.detach().double().reshape(())
     else:
         weight = float(weight)
-    return (loss_sum if pair else loss_sum * size), weight
+    return (loss_sum * size if own_weight is None else loss_sum), weight
 
 
 def _step(optimizer: Optimizer, mixed_precision: MixedPrecision) -> bool:

@@ -84,7 +84,7 @@ _GRADIENT_BYTES = 4
 def _phase_seconds(
     trace: Trace, microbatches: int, rates: Rates, call_seconds: float, cuda_graphs: bool
 ) -> dict[str, float]:
-    """Return the seconds of each phase until the device has finished it.
+    """Return the seconds of each phase until the device has finished it: the mean over the recipe's stages.
 
     The host starts each update when the device is idle, since it has read the loss, and runs ahead from there.
     """
@@ -104,4 +104,5 @@ def _phase_seconds(
             times[phase.name, phase.microbatch] += device_time - start
     last = trace.microbatches - 1
     parts = {name: times[name, 0] + (microbatches - 1) * times[name, last] for name in ("forward", "backward")}
-    return {**parts, "optimizer": times["optimizer", 0]}
+    parts["optimizer"] = times["optimizer", 0]
+    return {name: seconds / trace.stages for name, seconds in parts.items()}

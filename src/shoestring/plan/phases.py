@@ -11,8 +11,7 @@ from shoestring import config
 from shoestring.hardware import targets
 from shoestring.hardware.catalog import Platform, Target
 from shoestring.plan.sessions import START_SECONDS, STOP_SECONDS
-from shoestring.recipe.finding import find
-from shoestring.recipe.options import LoadedRecipe
+from shoestring.recipe.options import LoadedRecipe, with_defaults
 from shoestring.settings import Settings
 
 SMOKE_UPDATES = 20
@@ -92,7 +91,8 @@ def _command(
     verb: str, loaded: LoadedRecipe, requested: Settings, target: Target, suffix: str, changes: Mapping[str, Any]
 ) -> str:
     """Return a command line for a shell."""
-    default = find(loaded.reference).options
+    # Not by the reference: that would execute the recipe's file again, as other classes than those of `loaded`.
+    default = with_defaults(type(loaded.recipe), loaded.name).options
     options = {name: value for name, value in loaded.options.items() if value != default[name]}
     default_settings = Settings().json()
     settings = {name: value for name, value in requested.json().items() if value != default_settings[name]}

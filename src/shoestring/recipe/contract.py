@@ -7,10 +7,11 @@ part is optional and has a default.
 from __future__ import annotations
 
 from collections.abc import Callable
-from functools import partial
 from typing import TYPE_CHECKING, Any, Protocol, TypeAlias, runtime_checkable
 
 from shoestring.errors import UsageError
+from shoestring.recipe.losses import loss_at
+from shoestring.recipe.optimizers import build_optimizer
 from shoestring.recipe.parts import Parts
 from shoestring.recipe.subset import Subset
 
@@ -18,11 +19,15 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from torch import Tensor, nn
-    from torch.optim import Optimizer
 
     from shoestring.settings import Settings
 
-Batch: TypeAlias = Any  # a tensor, or tuples, lists and dicts of tensors whose first dimension is the samples
+__all__ = ["Batch", "Recipe", "TrainerRecipe", "build_optimizer", "datasets", "length_of", "loss_at", "require_data"]
+__all__ += ["updates_per_epoch"]
+
+Batch: TypeAlias = Any
+"""A tensor whose first dimension is the samples; or tuples, lists, mappings and dataclasses of them; or an object that
+moves itself with `to(device)`."""
 
 
 @runtime_checkable
@@ -42,15 +47,20 @@ class Recipe(Protocol):
     - `collate(samples)` -> a batch; by default `torch.utils.data.default_collate`; for sequences of different lengths
       `shoestring.pieces.pad_batch(samples, value)`. Draw random numbers in `[index]`, or in `collate` if the dataset
       has no `__getitems__`: there they are the same in every process that fetches.
+    - `evaluation_collate(samples)` -> a batch for an evaluation or predictions; by default `collate`.
     - `length(dataset, index)` -> the length of a sample, without reading it: an update's samples of similar length
       share a microbatch. The samples of an update do not change.
     - `label(dataset, index)` -> the label of a sample; a subset of the training data preserves the labels' shares.
-    - `optimizer(model)` -> a torch optimizer; by default AdamW with `learning_rate` (1e-3).
+    - `optimizer(model)` -> a torch optimizer, or the pair (optimizer, torch scheduler), whose scheduler makes a step
+      after each update; by default AdamW with `learning_rate` (1e-3).
     - `schedule(update, updates_per_epoch, total_updates)` -> the factor on the optimizer's learning rates for update
       number `update` (from 0); a pure function, so that a resumed run has the same schedule; by default 1.
     - `stage(update, updates_per_epoch, total_updates)` -> the argument `stage=` of `loss` in update number `update`
       (a curriculum's weights, for example); a pure function like `schedule`. When the loss is computed outside of a
-      run's updates, for example in an estimate, `stage` is not passed.
+      run's updates, for example in an evaluation, `stage` is not passed.
+    - `stages`: the values of `stage` that estimates trace and `check` runs: the memory is that of the largest, with the
+      optimizer's states of all of them, and the time is the mean over them, as if each had an equal share of the
+      updates. Without it, estimates do not pass `stage` either.
     - `blocks(model)` -> the modules that activation checkpointing may recompute, in the order in which they are
       checkpointed; by default the layers of transformers' models, or the modules that occur several times in a list.
     - `first_batches(size)` -> the probability of each size of the first batch, as a share of `batch(size)`, for
@@ -67,6 +77,9 @@ class Recipe(Protocol):
     - `best`: the metric on the validation data that selects the best weights, and whether `"min"` or `"max"` is better;
       by default `("loss", "min")`. `patience`: training stops after this many epochs without improvement; by default
       never.
+
+    - `own_names`: names of the class that other frameworks use for parts of a recipe (`recipe/near_misses.py`), and its
+      own code for something else. Without it such a name is an error, because it would be ignored.
 
     Optional parts for the use of a trained model:
 
@@ -148,10 +161,11 @@ class TrainerRecipe(Recipe, Protocol):
 
 def require_data(recipe: object) -> None:
     """Raise UsageError if the recipe has no `data()`: it can be planned, but not trained."""
-    if Parts.from_recipe(recipe).data is None:
+    parts = Parts.from_recipe(recipe)
+    if parts.data is None:
         raise UsageError(
             f"{type(recipe).__name__} cannot be trained: it has no data()",
-            hint="return a map-style dataset from data(), or {'train': ..., 'validation': ...}",
+            hint=parts.data_hint or "return a map-style dataset from data(), or {'train': ..., 'validation': ...}",
         )
 
 
@@ -199,26 +213,6 @@ def length_of(recipe: object, dataset: Any) -> Callable[[int], float] | None:
     if isinstance(dataset, Subset):
         return lambda index: float(length(dataset.dataset, dataset.indices[index]))
     return lambda index: float(length(dataset, index))
-
-
-def build_optimizer(recipe: object, model: nn.Module) -> Optimizer:
-    """Return the recipe's optimizer for the model's trainable parameters."""
-    parts = Parts.from_recipe(recipe)
-    if parts.optimizer is not None:
-        return parts.optimizer(model)
-    import torch
-
-    trainable = [parameter for parameter in model.parameters() if parameter.requires_grad]
-    return torch.optim.AdamW(trainable, lr=parts.learning_rate)
-
-
-def loss_at(recipe: Any, update: int, updates_per_epoch: int, total_updates: int) -> Callable[[nn.Module, Batch], Any]:
-    """Return the recipe's loss for update number `update`, with its `stage` if the recipe has stages."""
-    stage = Parts.from_recipe(recipe).stage
-    if stage is None:
-        plain: Callable[[nn.Module, Batch], Any] = recipe.loss
-        return plain
-    return partial(recipe.loss, stage=stage(update, updates_per_epoch, total_updates))
 
 
 def updates_per_epoch(samples: int, effective_batch: int) -> int:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import re
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -10,6 +11,7 @@ from typing import Any
 from shoestring import config
 from shoestring.errors import UsageError, nearest
 from shoestring.failures import recipe_errors
+from shoestring.recipe.near_misses import require_no_near_misses
 from shoestring.recipe.options import LoadedRecipe, option_fields, own_fields, with_defaults
 from shoestring.recipe.source import RecipeSource
 from shoestring.settings import Settings
@@ -24,9 +26,10 @@ BUILT_IN = {
 
 HUGGING_FACE = "hf:"
 """The prefix of a recipe that is made from a Hugging Face configuration."""
+_HUB_NAME = re.compile(r"[A-Za-z0-9][\w.-]*/[\w.-]+")
 
 
-def find(reference: str | object, *, verified: Mapping[str, bytes] | None = None) -> LoadedRecipe:
+def find(reference: str | object, *, verified: Mapping[str, bytes] | None = None, is_new: bool = True) -> LoadedRecipe:
     """Return a recipe with its default options.
 
     `reference` is a built-in name, `hf:PATH_OR_NAME`, `path/to/file.py`, `path/to/file.py:Class`, an object of this
@@ -36,10 +39,17 @@ def find(reference: str | object, *, verified: Mapping[str, bytes] | None = None
     contents of the file and of files beside it are executed (`recipe.source`).
 
     Raises UsageError for an unknown name, an unreadable file, a file with no recipe or several, and an object that is
-    not a recipe.
+    not a recipe; if it `is_new`, which a recipe that has trained a run is not, also for names of other frameworks.
     """
     if isinstance(reference, LoadedRecipe):
         return reference
+    loaded = _find(reference, verified)
+    if is_new:
+        require_no_near_misses(type(loaded.recipe), loaded.name)
+    return loaded
+
+
+def _find(reference: str | object, verified: Mapping[str, bytes] | None) -> LoadedRecipe:
     if not isinstance(reference, str):
         return _find_live(reference)
     if "\0" in reference:
@@ -54,13 +64,25 @@ def find(reference: str | object, *, verified: Mapping[str, bytes] | None = None
     if path is None:
         raise UsageError(
             f"there is no recipe {reference!r}",
-            hint=f"{nearest(reference, BUILT_IN)}; for your own recipe use path/to/file.py, "
-            f"for a Hugging Face model {HUGGING_FACE}path/to/config.json",
+            hint=_suggest(reference),
         )
     class_name = reference.partition(":")[2]
     kind, source = _load_recipe_class(path, class_name, verified)
     name = f"{path.name}:{class_name}" if class_name else path.name
     return with_defaults(kind, name, source=source)
+
+
+def _suggest(reference: str) -> str:
+    """Return what an unknown reference may have been meant for: the model of a configuration, or another recipe."""
+    path = Path(reference).expanduser()
+    is_folder = path.is_dir() and (path / "config.json").is_file()
+    is_hub_name = _HUB_NAME.fullmatch(reference) and not path.exists()
+    if is_folder or path.suffix == ".json" or is_hub_name:
+        return f"for a Hugging Face model use {HUGGING_FACE}{reference}"
+    return (
+        f"{nearest(reference, BUILT_IN)}; for your own recipe use path/to/file.py, "
+        f"for a Hugging Face model {HUGGING_FACE}path/to/config.json"
+    )
 
 
 def file_of(reference: str) -> Path | None:

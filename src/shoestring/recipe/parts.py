@@ -11,7 +11,6 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from torch import nn
-    from torch.optim import Optimizer
 
     from shoestring.recipe.exports import Format, OnnxGraph
 
@@ -27,14 +26,18 @@ class Parts:
     """A recipe's optional parts, which `contract.Recipe` and `TrainerRecipe` describe; None for a missing part."""
 
     data: Callable[[], Any] | None = None
+    data_hint: str = ""
+    """What to do about a built-in recipe without `data`."""
     collate: Callable[[Any], Any] | None = None
+    evaluation_collate: Callable[[Any], Any] | None = None
     length: Callable[[Any, int], float] | None = None
     label: Callable[[Any, int], Any] | None = None
-    optimizer: Callable[[nn.Module], Optimizer] | None = None
+    optimizer: Callable[[nn.Module], Any] | None = None
     learning_rate: float = 1e-3
     """The learning rate of the AdamW that is used without `optimizer`."""
     schedule: Schedule | None = None
     stage: Schedule | None = None
+    stages: Sequence[Any] | None = None
     clip_norm: float | None = None
     blocks: Callable[[nn.Module], Sequence[nn.Module]] | None = None
     first_batches: Callable[[int], Mapping[float, float]] | None = None

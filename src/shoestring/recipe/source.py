@@ -21,6 +21,7 @@ from importlib.abc import InspectLoader, Loader, MetaPathFinder
 from importlib.machinery import ModuleSpec, PathFinder
 from pathlib import Path
 from types import CodeType, FrameType, ModuleType
+from typing import Any
 
 from shoestring.reading import read_bytes
 from shoestring.units import MIB
@@ -43,7 +44,7 @@ class RecipeSource:
         """The name of the recipe's module; the modules beside it are below this name."""
         self._verified = verified
         self._content = _read(path) if verified is None else verified[path.name]
-        self._executed: dict[str, str] = {}
+        self._executed: dict[str, bytes] = {}
         self._is_beside: dict[str, bool] = {}
 
     @property
@@ -54,8 +55,13 @@ class RecipeSource:
     @property
     def imports(self) -> dict[str, str]:
         """The digests of the files beside the recipe that its import statements name, directly or not, by path."""
-        digests = {name: digest_of(content) for name, content in _imported_files(self)} | self._executed
-        return {name: digests[name] for name in sorted(digests) if name != self.path.name}
+        contents = self.contents
+        return {name: digest_of(contents[name]) for name in sorted(contents) if name != self.path.name}
+
+    @property
+    def contents(self) -> dict[str, bytes]:
+        """The contents of the recipe's file and of the files that it imports, by path."""
+        return dict(_imported_files(self)) | self._executed
 
     @property
     def files(self) -> dict[str, str]:
@@ -100,7 +106,7 @@ class RecipeSource:
 
     def record(self, name: str, content: bytes) -> None:
         """Record that the file was executed with this content."""
-        self._executed[name] = digest_of(content)
+        self._executed[name] = content
 
     def refuses(self, spec: ModuleSpec | None) -> bool:
         """Return whether a module is a file in the recipe's folder although the files are verified."""
@@ -177,7 +183,8 @@ class _Finder(MetaPathFinder):
     """Finds the modules of one recipe, and keeps its code from importing files that are not verified."""
 
     def __init__(self, source: RecipeSource) -> None:
-        self._source, self.package = source, source.package
+        self.source = source
+        self.package = source.package
 
     def find_spec(
         self,
@@ -185,24 +192,30 @@ class _Finder(MetaPathFinder):
         path: Sequence[str] | None,
         target: ModuleType | None = None,  # noqa: ARG002 - the signature of the base class
     ) -> ModuleSpec | None:
-        folder = self._source.path.parent
+        folder = self.source.path.parent
         if f"{fullname}.".startswith(f"{self.package}."):
             module = fullname.removeprefix(self.package).removeprefix(".")
-            if name := self._source.find(module) if module else self._source.path.name:
+            if name := self.source.find(module) if module else self.source.path.name:
                 is_package = not module or name.endswith(f"/{_PACKAGE}")
                 return importlib.util.spec_from_file_location(
                     fullname,
                     folder / name,
-                    loader=_Loader(self._source, name),
+                    loader=_Loader(self.source, name),
                     submodule_search_locations=[] if is_package else None,
                 )
-            if self._source.is_folder(module):
+            if self.source.is_folder(module):
                 return ModuleSpec(fullname, None, is_package=True)
             raise ModuleNotFoundError(f"No module named {fullname!r}", name=fullname)  # no other finder may find it
         if self._is_called_by_recipe():
             spec = PathFinder.find_spec(fullname, path)
-            if spec and self._source.refuses(spec):
+            if spec and self.source.refuses(spec):
                 return importlib.util.spec_from_file_location(fullname, spec.origin, loader=_RefusingLoader())
+            if not spec and self.source.find(fullname):
+                raise ModuleNotFoundError(
+                    f"No module named {fullname!r}: a module beside the recipe is imported by an import statement, not "
+                    "by importlib",
+                    name=fullname,
+                )
         return None
 
     def _is_called_by_recipe(self) -> bool:
@@ -212,6 +225,25 @@ class _Finder(MetaPathFinder):
                 return True
             frame = frame.f_back
         return False
+
+
+class RecipeModules:
+    """The modules of the recipes that this process has loaded. In a process in which it is unpickled, such as a data
+    worker that is spawned rather than forked, objects of their classes can be unpickled after it.
+    """
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        sources = [finder.source for finder in sys.meta_path if isinstance(finder, _Finder)]
+        return _find_modules, (tuple((source.path, source.contents) for source in sources),)
+
+
+def _find_modules(sources: Sequence[tuple[Path, Mapping[str, bytes]]]) -> RecipeModules:
+    packages = [finder.package for finder in sys.meta_path if isinstance(finder, _Finder)]
+    for path, contents in sources:
+        finder = _Finder(RecipeSource(path, contents))
+        if finder.package not in packages:
+            sys.meta_path.insert(0, finder)
+    return RecipeModules()
 
 
 def digest_of(content: bytes) -> str:

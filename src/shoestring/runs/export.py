@@ -249,10 +249,10 @@ def _important_options(loaded: LoadedRecipe) -> dict[str, Any]:
 
 
 def _write_onnx(loaded: LoadedRecipe, model: "nn.Module", folder: Path, samples: Sequence[Sequence[Any]]) -> Exported:
-    from shoestring.data.batches import collate_function
+    from shoestring.data.batches import evaluation_collate_function
 
     assert loaded.parts.onnx
-    return onnx.write(loaded.parts.onnx(model), folder, list(map(collate_function(loaded.recipe), samples)))
+    return onnx.write(loaded.parts.onnx(model), folder, list(map(evaluation_collate_function(loaded.recipe), samples)))
 
 
 def _write_safetensors(loaded: LoadedRecipe, model: "nn.Module", folder: Path, _samples: Sequence[Any]) -> Exported:

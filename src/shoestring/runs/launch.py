@@ -17,6 +17,7 @@ from shoestring.monitor.events import is_changed, read
 from shoestring.plan.plan import Plan, make_plan
 from shoestring.recipe.contract import require_data
 from shoestring.recipe.finding import choose
+from shoestring.recipe.near_misses import find_near_misses
 from shoestring.recipe.options import LoadedRecipe
 from shoestring.runs.supervised import session_seconds, write_pause
 from shoestring.session import trust
@@ -195,6 +196,8 @@ def _continue_run(
             hint="they change the training result: start another run with another --run",
         )
     require_trainable(reopened.settings, loaded.adaptation)
+    if names := ", ".join(find_near_misses(type(loaded.recipe))):
+        write_messages(f"note: these names of {loaded.name} are ignored, as since the run was started: {names}")
     return loaded, reopened.settings
 
 

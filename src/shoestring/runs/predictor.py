@@ -130,13 +130,13 @@ class Predictor:
     def _predict_batch(self, samples: list[Any]) -> list[Row]:
         import torch
 
-        from shoestring.data.batches import collate_function, to_device
+        from shoestring.data.batches import evaluation_collate_function, to_device
 
         loaded, device = self.saved.loaded, self.saved.device
         with ExitStack() as stack:
             stack.enter_context(torch.no_grad())
             stack.enter_context(self.saved.mixed_precision().autocast())
-            batch = to_device(collate_function(loaded.recipe)(samples), device)
+            batch = to_device(evaluation_collate_function(loaded.recipe)(samples), device)
             rows = [columns_of(prediction) for prediction in predict_batch(loaded, self.model, batch, len(samples))]
             if self.with_targets:
                 targets = batch_targets(loaded, batch, len(samples))

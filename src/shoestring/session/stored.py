@@ -120,7 +120,7 @@ class StoredPlan:
         missing = sorted([*missing, *([] if self.recipe else ["recipe"])])
         if missing or self.options is None or self.plan is None or not isinstance(self.plan.get("settings"), dict):
             raise UsageError(f"{file} lacks {', '.join(missing) or 'settings'}", hint=_COPY_AGAIN)
-        default_recipe = self._find_recipe(file.parent) if recipe is None else find(recipe)
+        default_recipe = self._find_recipe(file.parent) if recipe is None else find(recipe, is_new=False)
         if default_recipe.name != self.recipe:
             raise UsageError(
                 f"{file.parent} is a run of {self.recipe}, not of {default_recipe.name}",
@@ -167,7 +167,7 @@ class StoredPlan:
             raise self._missing(run, error) from error
         verified = trust.verified_contents(path, run) if path else None
         try:
-            return find(self.reference, verified=verified)
+            return find(self.reference, verified=verified, is_new=False)
         except UsageError as error:
             raise self._missing(run, error) from error
 

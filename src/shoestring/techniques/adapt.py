@@ -4,12 +4,14 @@ states with fewer bytes. Estimates and training apply the same ones; each change
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import torch
 from torch import nn
 from torch.optim import Optimizer
 
 from shoestring.errors import UsageError
-from shoestring.recipe.contract import build_optimizer
+from shoestring.recipe.optimizers import BuiltOptimizer, build_optimizer, build_with_scheduler
 from shoestring.recipe.options import Adaptation, LoadedRecipe
 from shoestring.settings import Settings
 from shoestring.techniques import deferred_compiler, eightbit, lora, nf4, norms
@@ -56,8 +58,8 @@ def optimizer(loaded: LoadedRecipe, model: nn.Module) -> Optimizer:
     return own if states == "own" else eightbit.placeholder_optimizer(own, states)
 
 
-def trained_optimizer(loaded: LoadedRecipe, model: nn.Module, device: torch.device) -> Optimizer:
-    """Return the optimizer for training.
+def trained_optimizer(loaded: LoadedRecipe, model: nn.Module, device: torch.device) -> BuiltOptimizer:
+    """Return the optimizer for training, with its scheduler, which belongs to the recipe's own optimizer.
 
     Raises UsageError for trainable weights in fp16, if bitsandbytes is not installed, and for paged states without a
     GPU.
@@ -69,10 +71,12 @@ def trained_optimizer(loaded: LoadedRecipe, model: nn.Module, device: torch.devi
             problems=["in fp16 AdamW's eps and small steps round to 0, and the loss scaler needs gradients in fp32"],
             hint="weights=bf16, or weights=fp32 with precision=fp16, or lora.r=8, which does not train these weights",
         )
-    own = build_optimizer(loaded.recipe, model)
-    eightbit.require_real(own)
+    built = build_with_scheduler(loaded.recipe, model)
+    eightbit.require_real(built.optimizer)
     states = loaded.adaptation.optimizer_states
-    return own if states == "own" else eightbit.real_optimizer(own, states, device)
+    if states == "own":
+        return built
+    return replace(built, optimizer=eightbit.real_optimizer(built.optimizer, states, device))
 
 
 def _cast(model: nn.Module, dtype: torch.dtype) -> None:

@@ -21,6 +21,7 @@ from typing import Any, TextIO
 from shoestring.errors import ShoestringError
 from shoestring.processes import exit_with_parent
 from shoestring.recipe.finding import load
+from shoestring.recipe.losses import losses_by_stage
 from shoestring.recipe.options import LoadedRecipe
 from shoestring.settings import Settings
 from shoestring.trace.record import Facts, Trace
@@ -121,6 +122,7 @@ def _trace(loaded: LoadedRecipe, facts: Facts, request: Mapping[str, Any]) -> Tr
     return Trace(
         micro_batch=settings.micro_batch,
         microbatches=min(update.TRACED_MICROBATCHES, request["accumulate"]),
+        stages=len(losses_by_stage(loaded.recipe)),
         precision=settings.precision,
         facts=_add_compiler_bytes(facts)
         if settings.compile == "yes" and not deferred_compiler.is_compiler_loaded()

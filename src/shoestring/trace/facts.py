@@ -10,9 +10,10 @@ import torch
 from torch import nn
 
 from shoestring.recipe.contract import length_of
+from shoestring.recipe.losses import EVALUATION_HINT, loss_without_stage
 from shoestring.recipe.options import LoadedRecipe
 from shoestring.recipe.parts import Parts
-from shoestring.techniques import adapt, checkpointing, norms
+from shoestring.techniques import adapt, checkpointing, nested, norms
 from shoestring.trace import simulated_device
 from shoestring.trace.record import Facts
 
@@ -24,6 +25,8 @@ def read(loaded: LoadedRecipe) -> Facts:
         data = loaded.data()
         samples = {name: len(dataset) for name, dataset in data.items()}
         lengths = _lengths(recipe, data["train"])
+        if data.keys() - {"train"} and not (loaded.parts.evaluate or loaded.parts.measured):
+            loss_without_stage(recipe, "an evaluation", EVALUATION_HINT)
     model: nn.Module = simulated_device.build(lambda: adapt.model(recipe.model(), loaded.adaptation))
     # Unless torch's compiler can be left out, creating an optimizer imports it, as in training.
     torch.optim.AdamW([torch.zeros(1)])
@@ -76,7 +79,5 @@ def first_batches(recipe: Any, size: int) -> tuple[tuple[float, float], ...]:
     if recipe_first_batches is not None:
         probabilities: Mapping[float, float] = recipe_first_batches(size)
         return tuple(probabilities.items())
-    tokens = any(
-        tensor.dtype == torch.int64 and tensor.dim() > 1 for tensor in simulated_device.tensors(recipe.batch(size))
-    )
+    tokens = any(tensor.dtype == torch.int64 and tensor.dim() > 1 for tensor in nested.tensors(recipe.batch(size)))
     return ((15 / 16, 0.25), (7 / 8, 0.25)) if tokens else ()

@@ -8,9 +8,10 @@ from typing import Any
 import torch
 from torch import nn
 
+from shoestring.recipe.losses import loss_without_stage
 from shoestring.recipe.options import LoadedRecipe
 from shoestring.settings import Precision, Settings
-from shoestring.techniques import adapt
+from shoestring.techniques import adapt, nested
 from shoestring.trace import attention, autocast, simulated_device
 from shoestring.trace.record import Event, Storage
 from shoestring.trace.recorder import Recorder
@@ -50,7 +51,7 @@ def run_steps(recorder: Recorder, steps: Steps, model: nn.Module, batch: Any, pr
     A step yields the tensors that it keeps for the next one.
     """
     device_batch = simulated_device.move_batch(batch)
-    recorder.label(simulated_device.tensors(device_batch), "batch")
+    recorder.label(nested.tensors(device_batch), "batch")
     training = {module: module.training for module in model.modules()}
     model.eval()
     with torch.no_grad(), autocast.region(precision):
@@ -63,8 +64,11 @@ def run_steps(recorder: Recorder, steps: Steps, model: nn.Module, batch: Any, pr
 
 
 def _forward(recipe: Any) -> Steps:
+    hint = "write inference(model, batch), the steps of predict as an iterator, or give the argument a default"
+    loss = loss_without_stage(recipe, "a prediction", hint)
+
     def steps(model: nn.Module, batch: Any) -> Iterator[None]:
-        recipe.loss(model, batch)
+        loss(model, batch)
         yield None
 
     return steps

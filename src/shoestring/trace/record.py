@@ -130,6 +130,8 @@ class Trace:
     micro_batch: int
     microbatches: int
     """The number of microbatches in the measured update: at most two, since later ones repeat the second."""
+    stages: int = 1
+    """The number of updates that the measured one consists of: one for each stage that the recipe declares."""
     precision: Precision
     facts: Facts
     first_batches: tuple[tuple[float, float], ...] = ()
@@ -144,6 +146,7 @@ class Trace:
         return {
             "micro_batch": self.micro_batch,
             "microbatches": self.microbatches,
+            "stages": self.stages,
             "precision": self.precision,
             "facts": self.facts.json(),
             "first_batches": self.first_batches,
@@ -164,6 +167,7 @@ class Trace:
         return cls(
             micro_batch=values["micro_batch"],
             microbatches=values["microbatches"],
+            stages=values["stages"],
             precision=values["precision"],
             facts=Facts.from_json(values["facts"]),
             first_batches=tuple((share, probability) for share, probability in values["first_batches"]),

@@ -6,16 +6,19 @@ as dropout with a boolean mask). It cannot be unregistered as the process's acce
 process.
 """
 
+import copy
 import types
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 from torch._subclasses.fake_tensor import FakeTensorMode
+from torch.overrides import TorchFunctionMode
 from torch.utils import backend_registration
+from torch.utils._python_dispatch import TorchDispatchMode
 
-from shoestring.techniques import trees
+from shoestring.techniques import nested, trees
 from shoestring.trace import fake
 
 _REGISTER: Callable[..., None] | None = getattr(backend_registration, "_setup_privateuseone_for_python_backend", None)
@@ -89,15 +92,40 @@ def move_model(model: nn.Module, copy: Callable[[Tensor], Tensor] = allocate_lik
 
 def move_batch(batch: Any) -> Any:
     """Return the batch with its tensors on the simulated device, as an engine moves them."""
-    if isinstance(batch, Tensor):
-        return allocate_like(batch)
-    kind: Any = type(batch)
-    if isinstance(batch, Mapping):
-        return kind({key: move_batch(value) for key, value in batch.items()})
-    if isinstance(batch, list | tuple):
-        items = map(move_batch, batch)
-        return kind(*items) if hasattr(batch, "_fields") else kind(items)
-    return batch
+    return nested.replaced(batch, allocate_like, _move_object)
+
+
+def _move_object(value: Any) -> Any:
+    """Return a copy of an object that has moved itself, with each copy of a tensor replaced by an allocation.
+
+    The object is copied because many move in place, and the trace moves the same batch several times.
+    """
+    with _SharingTensors():
+        copied = copy.deepcopy(value)
+    mode: Any = _AllocatingCopies
+    with mode():
+        moved = copied.to(DEVICE)
+    return copied if moved is None else moved
+
+
+class _SharingTensors(TorchFunctionMode):
+    """Makes deep copies of objects that share their tensors."""
+
+    def __torch_function__(self, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        return args[0] if function is Tensor.__deepcopy__ else function(*args, **(kwargs or {}))
+
+
+class _AllocatingCopies(TorchDispatchMode):
+    """Allocates a tensor where one is copied to the simulated device, as `allocate_like` does."""
+
+    def __torch_dispatch__(self, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        kwargs = kwargs or {}
+        if function is torch.ops.aten._to_copy.default and str(kwargs.get("device")).partition(":")[0] == DEVICE:
+            tensor = args[0]
+            return torch.empty_strided(
+                tensor.size(), tensor.stride(), dtype=kwargs.get("dtype") or tensor.dtype, device=DEVICE
+            )
+        return function(*args, **kwargs)
 
 
 def tensors(tree: Any) -> Iterable[Tensor]:

@@ -8,9 +8,10 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from shoestring.recipe.losses import Loss, losses_by_stage, scalar_loss
 from shoestring.recipe.options import LoadedRecipe
 from shoestring.settings import Precision, Settings
-from shoestring.techniques import adapt, checkpointing, kernels, offload
+from shoestring.techniques import adapt, checkpointing, kernels, nested, offload
 from shoestring.trace import attention, autocast, inference, offloading, sharding, simulated_device, values
 from shoestring.trace.record import Event, Storage
 from shoestring.trace.recorder import Recorder
@@ -32,13 +33,15 @@ def run(
 ) -> tuple[tuple[Storage, ...], tuple[Event, ...]]:
     """Trace two updates of the recipe, the first with one microbatch, on one of `gpus` of this compute capability.
 
-    A `capability` of None means a CPU. Raises whatever the recipe's code raises.
+    If the recipe declares stages, each of the two is one update of every stage. A `capability` of None means a CPU.
+
+    Raises whatever the recipe's code raises.
     """
     attention.CAPABILITY.set(capability)
     on_gpu = capability is not None
     assert settings.micro_batch is not None and settings.precision is not None
     precision = settings.precision
-    recipe = loaded.recipe
+    recipe, losses = loaded.recipe, losses_by_stage(loaded.recipe)
     model = simulated_device.build(lambda: adapt.model(recipe.model(), loaded.adaptation))
     batch = recipe.batch(settings.micro_batch)
     # A Python exception raised in backward in another thread would abort the process.
@@ -57,7 +60,8 @@ def run(
         scaler = _Scaler() if precision == "fp16" else None
         clip_norm = loaded.parts.clip_norm
         samples = settings.micro_batch * accumulate
-        for number, microbatches in enumerate((1, min(TRACED_MICROBATCHES, accumulate))):
+        further = min(TRACED_MICROBATCHES, accumulate)
+        for number, microbatches, loss in [(n, count, loss) for n, count in enumerate((1, further)) for loss in losses]:
             if loaded.parts.rollout:
                 recorder.mark("generation", number)
                 inference.run_steps(recorder, loaded.parts.rollout, model, recipe.batch(samples), precision)
@@ -65,7 +69,7 @@ def run(
                 recorder.mark("forward", number, index)
                 parallelism.before_forward()
                 _run_microbatch(
-                    recorder, recipe, model, batch, precision, scaler, 1 / microbatches, (number, index), parallelism
+                    recorder, loss, model, batch, precision, scaler, 1 / microbatches, (number, index), parallelism
                 )
             recorder.mark("optimizer", number)
             parameters = [parameter for parameter in parallelism.trained if parameter.grad is not None]
@@ -91,7 +95,7 @@ def run(
 
 def _run_microbatch(
     recorder: Recorder,
-    recipe: Any,
+    compute_loss: Loss,
     model: nn.Module,
     batch: Any,
     precision: Precision,
@@ -102,11 +106,11 @@ def _run_microbatch(
 ) -> None:
     """Run forward and backward of a microbatch; `position` is the number of its update and its index there."""
     device_batch = simulated_device.move_batch(batch)
-    recorder.label(simulated_device.tensors(device_batch), "batch")
+    recorder.label(nested.tensors(device_batch), "batch")
     with autocast.region(precision):
-        loss = recipe.loss(model, device_batch)
-        if isinstance(loss, tuple):
-            loss = loss[0] / loss[1]
+        loss, weight = scalar_loss(compute_loss(model, device_batch))
+        if weight is not None:
+            loss = loss / weight
         loss = loss * loss_scale
     if scaler:
         loss = scaler.scale(loss)

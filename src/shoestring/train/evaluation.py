@@ -14,6 +14,7 @@ from shoestring.data.sequential import sequential_batches
 from shoestring.engine.precision import MixedPrecision
 from shoestring.engine.update import loss_sum_and_weight
 from shoestring.errors import UsageError
+from shoestring.recipe.losses import EVALUATION_HINT, loss_without_stage
 from shoestring.recipe.options import LoadedRecipe
 from shoestring.recipe.parts import Parts
 from shoestring.session.polling import poll_deadline
@@ -64,10 +65,11 @@ def evaluate(
 
 
 def mean_loss(recipe: Any, model: nn.Module, batches: Iterator[tuple[Any, int]]) -> dict[str, float]:
-    """Return the loss over all batches: its sum divided by the total weight."""
+    """Return the loss over all batches: its sum divided by the total weight. Raises UsageError if it needs a stage."""
+    loss = loss_without_stage(recipe, "an evaluation", EVALUATION_HINT)
     total, weight = 0.0, 0.0
     for batch, size in batches:
-        loss_sum, loss_weight = loss_sum_and_weight(recipe.loss(model, batch), size)
+        loss_sum, loss_weight = loss_sum_and_weight(loss(model, batch), size)
         total += float(loss_sum)
         weight += float(loss_weight)
     return {"loss": total / weight if weight else float("nan")}

@@ -128,6 +128,8 @@ def build_session(
     with stop.interrupting():
         order = DataOrder.of(data["train"], effective_batch=loaded.effective_batch, seed=loaded.seed)
         state = build(loaded, request.settings, request.device, updates_per_epoch=order.updates_per_epoch)
+    if state.scheduler:
+        state.scheduler.require_steps(state.total_updates)
     record.expect(state.total_updates)
     saver = make_saver(_environment(request, state) | {"data order": order.key}, order)
     updates = _engine_updates(request, record, state, saver, order, data["train"])
@@ -253,6 +255,11 @@ def _notes(request: SessionRequest, state: TrainingState) -> list[str]:
         )
     if settings.cudnn_benchmark and not autotuning.uses_cudnn_benchmark(settings, loaded.parts):
         notes.append(autotuning.NOTE)
+    if state.scheduler and state.scheduler.by_epoch:
+        notes.append(
+            f"{state.scheduler.name} makes its steps after epochs, as in Lightning; for a step after each update, "
+            'return {"scheduler": ..., "interval": "step"}, or the pair (optimizer, scheduler)'
+        )
     if note := precision.precision_note(state.mixed_precision.name, request.device):
         notes.append(note)
     return notes

@@ -21,11 +21,11 @@ from shoestring.engine.memory import (
 from shoestring.engine.recovery import OutOfMemory, discard_attempt
 from shoestring.engine.update import UpdateResult, update
 from shoestring.errors import CheckpointError
-from shoestring.recipe.contract import loss_at
+from shoestring.recipe.losses import loss_at
 from shoestring.techniques.fallbacks import Phase
 from shoestring.train import oom
 from shoestring.train.evaluation import best_entry, evaluate, patience_exhausted
-from shoestring.train.session import EngineUpdates, TrainingSession
+from shoestring.train.session import TrainingSession
 from shoestring.train.space import require_space
 
 
@@ -125,7 +125,7 @@ def one_update(session: TrainingSession) -> None:
     samples = len(order.indices(number))
     loss = loss_at(loaded.recipe, number, order.updates_per_epoch, state.total_updates)
     observation = updates.observation
-    _set_learning_rates(session, updates)
+    state.set_learning_rates()
 
     def attempt(micro_batch: int) -> UpdateResult:
         seed_all(derive(loaded.seed, "update", number))
@@ -161,7 +161,7 @@ def one_update(session: TrainingSession) -> None:
         update=state.update,
         epoch=order.place(number)[0] + 1,
         samples=samples,
-        learning_rate=state.optimizer.param_groups[0]["lr"],
+        learning_rate=float(state.optimizer.param_groups[0]["lr"]),
     )
 
 
@@ -235,14 +235,6 @@ def best_validation(session: TrainingSession) -> dict[str, Any]:
     """Return the validation metrics of the best epoch so far."""
     best = best_entry(session.request.recipe.parts, session.state.history)
     return {"validation": best["metrics"]} if best else {}
-
-
-def _set_learning_rates(session: TrainingSession, updates: EngineUpdates) -> None:
-    """Set the learning rates by the schedule, a function of the update's number."""
-    state, schedule = updates.state, session.request.recipe.parts.schedule
-    factor = schedule(state.update, state.updates_per_epoch, state.total_updates) if schedule else 1.0
-    for group, rate in zip(state.optimizer.param_groups, state.learning_rates, strict=True):
-        group["lr"] = rate * factor
 
 
 def _evaluate(session: TrainingSession, name: str) -> tuple[dict[str, Any], float]:

@@ -53,6 +53,16 @@ class HuggingFace:
     def __init__(self, options: Options | None = None) -> None:
         self.options = options or Options()
 
+    @property
+    def data_hint(self) -> str:
+        """What to do to train this model."""
+        return (
+            "write a file mine.py of your own: `from shoestring.recipes.huggingface import recipe_class`, then "
+            f"`class Mine(recipe_class({self.source!r})):` with a method data() that returns a map-style dataset; a "
+            "sample is a dict of tensors with the names of batch(1), without its first dimension. Its weights begin "
+            "at random; docs/recipe.md shows such a file"
+        )
+
     def model(self) -> nn.Module:
         """Return the model in training mode, in fp32."""
         extras.require(EXTRA, "transformers")
