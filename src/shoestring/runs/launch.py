@@ -18,6 +18,7 @@ from shoestring.plan.plan import Plan, make_plan
 from shoestring.recipe.contract import require_data
 from shoestring.recipe.finding import choose
 from shoestring.recipe.options import LoadedRecipe
+from shoestring.recipe.whole_batch import require_whole_batch
 from shoestring.runs.supervised import session_seconds, write_pause
 from shoestring.session import trust
 from shoestring.session.deadline import Deadline
@@ -150,6 +151,7 @@ def _start_run(
         loaded, settings = choose(recipe, values)
     require_data(loaded.recipe)
     require_trainable(settings, loaded.adaptation)
+    require_whole_batch(loaded, settings)
     if plan is None or plan.target.device.name != target.device.name:
         if target.device.kind == "cpu":  # on a GPU the plan's allocator has to be known before torch is imported
             # The child process that traces the update inherits the imported modules.
@@ -195,6 +197,7 @@ def _continue_run(
             hint="they change the training result: start another run with another --run",
         )
     require_trainable(reopened.settings, loaded.adaptation)
+    require_whole_batch(loaded, reopened.settings)
     return loaded, reopened.settings
 
 
