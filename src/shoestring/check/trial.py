@@ -94,7 +94,13 @@ def _run_updates(request: dict[str, Any], report: Report) -> None:
         report({"stage": "done", "bytes": _peak_bytes(device) - initial_bytes, "device": device_name(device)})
         if loader and not (loaded.parts.whole_batch or loaded.parts.trainer):
             difference = compare_with_halves(
-                state.model, loaded.recipe.loss, loader, sizes[0], state.mixed_precision, device, seed=loaded.seed
+                state.model,
+                lambda: loaded.recipe.loss,
+                loader,
+                sizes[0],
+                state.mixed_precision,
+                device,
+                seed=loaded.seed,
             )
             if difference:
                 report({"stage": "halves", "difference": difference.text})

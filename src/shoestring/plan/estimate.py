@@ -62,7 +62,8 @@ def make_estimate(loaded: LoadedRecipe, target: Target, requested: Settings) -> 
     By default the microbatch is a GPU's share of the effective batch, the precision is fp32, and no block is
     checkpointed. An update that is never split runs on one GPU.
 
-    Raises UsageError for a microbatch that would split such an update, and TraceError if a training step of the model cannot be traced.
+    Raises UsageError for a microbatch that would split such an update, and TraceError if a training step of the model
+    cannot be traced.
     """
     require_whole_batch(loaded, requested)
     gpus = 1 if loaded.parts.whole_batch else target.processes

@@ -116,9 +116,7 @@ def persistent_bytes(state: State) -> dict[str, int]:
 def _hint(gpu_bytes: int, *, is_whole: bool) -> str:
     smaller = "use shorter samples, a smaller model, or LoRA"
     if is_whole:
-        smaller = (
-            "use a smaller effective_batch, which changes the training result, shorter samples, or a smaller model"
-        )
+        smaller = "use a smaller effective_batch (another training result), shorter samples, or a smaller model"
     larger = sorted(
         (device.memory_bytes, device.title) for device in DEVICES.values() if 0 < gpu_bytes < device.memory_bytes
     )
