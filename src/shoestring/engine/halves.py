@@ -29,9 +29,9 @@ from shoestring.engine.update import LossFunction, mean_loss
 from shoestring.techniques import deferred_compiler
 
 _SEEDS = 6
-"""How often a loss that draws random numbers is compared. Its values for the whole and for the halves must then be apart
-by more than half of the range of either: for equal distributions the probability of that is 1 in 20,000, by simulation of
-normal and exponential ones."""
+"""How often a loss that draws random numbers is compared. Its values for the whole and for the halves must then be
+apart by more than half of the range of either: for equal distributions the probability of that is 1 in 20,000, by
+simulation of normal and exponential ones."""
 
 _SUM_ROUNDING = 3e-5
 """The largest relative error of a mean loss in fp32: sums of thousands of terms, added in another order."""
