@@ -1,5 +1,6 @@
 """Training sessions that stop where a test requests it."""
 
+import copy
 import json
 import os
 import signal
@@ -29,6 +30,9 @@ class ActingAtLoss:
 
     def __getattr__(self, name):
         return getattr(self._recipe, name)
+
+    def __copy__(self):
+        return copy.copy(self._recipe)  # for the comparison with halves, whose losses are not counted
 
     def loss(self, model, batch, **stage):
         self._count -= 1

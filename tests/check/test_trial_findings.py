@@ -15,6 +15,7 @@ from shoestring.hardware.targets import find
 from shoestring.recipe.finding import choose
 from shoestring.settings import Settings
 from shoestring.units import GIB, MIB
+from tests import contrastive
 from tests.check.sample_facts import BUILD, DISK, T4, make_driver, make_facts, with_used_memory
 
 MINE = """
@@ -68,14 +69,14 @@ def load_recipe(tmp_path):
     return load
 
 
-def run_trial_here(plan, loaded):
+def run_trial_here(plan, loaded, sizes=(4, 4)):
     """Run a trial as `run_trial` does, but in this process."""
     stages = []
     request = {
         "reference": loaded.reference,
         "options": dict(loaded.options),
         "settings": plan.settings.json(),
-        "microbatches": [4, 4],
+        "microbatches": list(sizes),
         "device": "cpu",
     }
     trial.run_trial(request, stages.append)
@@ -268,3 +269,13 @@ def test_status_is_the_worst_finding():
         return CheckResult(target="local", recipe="", findings=findings).status
 
     assert [status(passed), status(passed, warned), status(warned, failed, passed)] == ["pass", "warn", "fail"]
+
+
+def test_loss_over_the_batch_is_a_warning(tmp_path):
+    trial_results = {}
+    for name in ("InfoNCE", "Whole"):
+        loaded = choose(f"{contrastive.__file__}:{name}", {"effective_batch": 8})[0]
+        trial_results[name] = run_trial_here(make_plan(micro_batch=8), loaded, sizes=[8])
+    finding = findings_by_name(trial_results["InfoNCE"])["microbatches"]
+    assert finding.status == "warn" and "two halves" in finding.message and "whole_batch" in finding.message
+    assert "microbatches" not in findings_by_name(trial_results["Whole"])

@@ -9,8 +9,11 @@ from shoestring.data.order import DataOrder, split
 from shoestring.data.seeding import derive, seed_all
 from shoestring.engine.precision import mixed_precision
 from shoestring.engine.update import update
+from shoestring.monitor.events import read
 from shoestring.recipe.finding import choose
-from tests.sessions import session
+from shoestring.train import loop
+from tests.contrastive import InfoNCE
+from tests.sessions import final_bits, session
 
 UPDATES = 50
 EFFECTIVE = 64
@@ -100,3 +103,17 @@ def test_microbatches_are_complete_and_of_equal_size(samples):
         assert max(sizes) - min(sizes) <= 1
         # A microbatch of one: a single sample, microbatches of one, or an odd number of samples in pairs.
         assert min(sizes) > 1 or samples == 1 or micro_batch == 1 or (micro_batch == 2 and samples % 2)
+
+
+def test_comparison_with_halves_reports_and_changes_no_bits(tmp_path, monkeypatch):
+    """BatchNorm, dropout and the order of workers would show another forward or other random numbers."""
+    values = {"epochs": 3, "micro_batch": 16, "workers": 1}
+    session(InfoNCE(), tmp_path / "compared", values)
+    monkeypatch.setattr(loop, "report_split_loss", lambda _: None)
+    session(InfoNCE(), tmp_path / "plain", values)
+    assert final_bits(tmp_path / "compared") == final_bits(tmp_path / "plain")
+    reports = [
+        sum("two halves" in str(event.get("message")) for event in read(tmp_path / name / "events.jsonl"))
+        for name in ("compared", "plain")
+    ]
+    assert reports == [1, 0]

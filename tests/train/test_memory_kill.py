@@ -112,7 +112,10 @@ def test_smallest_microbatch_gets_advice(tmp_path):
         def model(self):
             return nn.Sequential(nn.Linear(3, 4), nn.BatchNorm1d(4))
 
-    for recipe, micro_batch in ((Stacked(), 1), (Normed(), 2)):
+    class Whole(Stacked):
+        whole_batch = True
+
+    for recipe, micro_batch in ((Stacked(), 1), (Normed(), 2), (Whole(), Whole.effective_batch)):
         run = tmp_path / str(micro_batch)
         session(recipe, run, {"micro_batch": micro_batch}, stop="limit", at=3)
         lines = [event for event in read(run / "events.jsonl") if event["event"] != "stop"]

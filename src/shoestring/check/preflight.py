@@ -13,6 +13,7 @@ from shoestring.check.finding import Finding, Status, failed, warned
 from shoestring.errors import ShoestringError
 from shoestring.hardware import probe
 from shoestring.recipe.options import LoadedRecipe
+from shoestring.recipe.whole_batch import require_whole_batch
 from shoestring.settings import Settings
 
 Check = Callable[[Facts], Finding | None]
@@ -79,8 +80,10 @@ def preflight(on: str, run: Path, loaded: LoadedRecipe | None = None, settings: 
 
     With a recipe, a few of its updates are tried on this machine, unless a check that they depend on has failed.
 
-    Raises UsageError for an unknown target.
+    Raises UsageError for an unknown target, and for settings that would split an update that is never split.
     """
+    if loaded is not None:
+        require_whole_batch(loaded, settings or Settings())
     facts = collect_facts(on, run, loaded)
     findings = run_checks(facts)
     trial_summary = None

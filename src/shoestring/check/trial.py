@@ -6,6 +6,7 @@ The request is a JSON object on standard input. For each stage, a line of JSON i
 {"stage": "model", "stages": 1}                     model and optimizer are on the device; the stages of the loss
 {"stage": "update", "seconds": 0.1, "loss": 1.1}    one for each update
 {"stage": "done", "bytes": 123, "device": "cpu"}    the peak of memory in use since the data was loaded
+{"stage": "halves", "difference": "the loss ..."}   the loss of a microbatch differs from that of its halves
 {"stage": "error", "message", "hint", "memory"}     the error that ended the trial; `memory` is true for out-of-memory
 """
 
@@ -57,6 +58,7 @@ def _run_updates(request: dict[str, Any], report: Report) -> None:
     from shoestring.data.seeding import derive, seed_all
     from shoestring.engine.determinism import deterministic
     from shoestring.engine.environment import device_name
+    from shoestring.engine.halves import compare_with_halves
     from shoestring.engine.state import build
     from shoestring.engine.update import update
     from shoestring.recipe.finding import load
@@ -68,7 +70,7 @@ def _run_updates(request: dict[str, Any], report: Report) -> None:
     sizes = request["microbatches"]
     with deterministic():
         _warm_up(device)
-        first_batches = _load_first_batch(loaded, sizes[0], device, report)
+        loader, first_batches = _load_first_batch(loaded, sizes[0], device, report)
         initial_bytes = _reset_peak(device)
         state = build(loaded, settings, device)
         losses = losses_by_stage(loaded.recipe)
@@ -94,22 +96,34 @@ def _run_updates(request: dict[str, Any], report: Report) -> None:
             if number >= len(losses) and time.perf_counter() - started > ENOUGH_SECONDS:
                 break
         report({"stage": "done", "bytes": _peak_bytes(device) - initial_bytes, "device": device_name(device)})
+        if loader and not (loaded.parts.whole_batch or loaded.parts.trainer):
+            difference = compare_with_halves(
+                state.model,
+                lambda: loaded.recipe.loss,
+                loader,
+                sizes[0],
+                state.mixed_precision,
+                device,
+                seed=loaded.seed,
+            )
+            if difference:
+                report({"stage": "halves", "difference": difference.text})
 
 
-def _load_first_batch(loaded: Any, size: int, device: Any, report: Report) -> list[tuple[Any, int]]:
-    """Load the first microbatch of the training data; return an empty list if the recipe has no data."""
+def _load_first_batch(loaded: Any, size: int, device: Any, report: Report) -> tuple[Any, list[tuple[Any, int]]]:
+    """Return a loader of the training data and their first microbatch; None and [] if the recipe has no data."""
     from shoestring.data.loading import Loader
     from shoestring.data.order import DataOrder
 
     if loaded.parts.data is None:
-        return []
+        return None, []
     start = time.perf_counter()
     train = loaded.data()["train"]
     order = DataOrder(samples=len(train), effective_batch=loaded.effective_batch, seed=loaded.seed)
-    with Loader(loaded.recipe, train, order, seed=loaded.seed, device=device, workers=0) as loader:
-        batch = next(iter(loader.microbatches(0, size)))
+    loader = Loader(loaded.recipe, train, order, seed=loaded.seed, device=device, workers=0)
+    batch = next(iter(loader.microbatches(0, size)))
     report({"stage": "data", "samples": len(train), "seconds": time.perf_counter() - start})
-    return [batch]
+    return loader, [batch]
 
 
 def _largest_batches(recipe: Any, sizes: list[int], device: Any, to_device: Any) -> Iterator[tuple[Any, int]]:

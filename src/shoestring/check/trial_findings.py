@@ -153,7 +153,7 @@ def check_trial(trial: Trial) -> list[Finding]:
         )
         hint = "choose a smaller micro_batch or model; if the system killed the process, it ran out of RAM"
         return [*findings, failed("update", message, hint)]
-    return [*findings, _check_updates(trial), _check_memory(trial), _check_time(trial)]
+    return [*findings, _check_updates(trial), *_check_halves(trial), _check_memory(trial), _check_time(trial)]
 
 
 def summarize_trial(trial: Trial) -> dict[str, Any] | None:
@@ -197,6 +197,11 @@ def _check_updates(trial: Trial) -> Finding:
             "update", f"{message}{losses[0]}", "check the data and loss() for values that are NaN or infinite"
         )
     return passed("update", f"{message}{losses[0]:.4g}")
+
+
+def _check_halves(trial: Trial) -> list[Finding]:
+    hint = "whole_batch = True plans updates that are never split; see docs/recipe.md"
+    return [warned("microbatches", stage["difference"], hint) for stage in trial.stages_named("halves")]
 
 
 def _check_memory(trial: Trial) -> Finding:

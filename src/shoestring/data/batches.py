@@ -81,6 +81,18 @@ def single_thread() -> Iterator[None]:
         torch.set_num_threads(threads)
 
 
+class WatchedCollate:
+    """A collate function that also returns whether it has drawn random numbers."""
+
+    def __init__(self, collate: Callable[[Any], Any]) -> None:
+        self._collate = collate
+
+    def __call__(self, samples: Any) -> tuple[Any, bool]:
+        states = GeneratorStates()
+        batch = self._collate(samples)
+        return batch, not states.unchanged()
+
+
 def collate_function(recipe: object) -> Callable[[Any], Any]:
     """Return the recipe's `collate`, or torch's default."""
     return Parts.from_recipe(recipe).collate or default_collate

@@ -2,18 +2,20 @@
 
 import time
 from collections.abc import Callable, Iterator, Sequence
+from itertools import islice
 from types import TracebackType
 from typing import Any, Self
 
 import torch
 
-from shoestring.data.batches import SampleRandomness, collate_function, fetch, to_device
+from shoestring.data.batches import SampleRandomness, WatchedCollate, collate_function, fetch, to_device
 from shoestring.data.order import DataOrder, longest_first, split
 from shoestring.data.resident import resident
 from shoestring.data.worker_count import WorkerCount, max_workers_in_shared_memory
 from shoestring.data.workers import PREFETCH, Request, Workers
 from shoestring.hardware.probe import cores
 from shoestring.recipe.contract import length_of
+from shoestring.recipe.parts import Parts
 from shoestring.techniques import nested
 
 
@@ -45,6 +47,7 @@ class Loader:
         on_device = resident(dataset, device)
         self._dataset = dataset if on_device is None else on_device
         self._collate, self._length = collate_function(recipe), length_of(recipe, self._dataset)
+        self._is_whole = Parts.from_recipe(recipe).whole_batch
         self._order, self._seed, self._device, self._clock = order, seed, device, clock
         self._randomness = SampleRandomness()
         self._fixed_workers = 0 if on_device is not None else workers
@@ -94,6 +97,31 @@ class Loader:
         """Return the samples of each microbatch of `update`."""
         return [indices for _, indices in self._requests(update, micro_batch)]
 
+    def batches(self, parts: Sequence[Sequence[int]], *, epoch: int) -> tuple[list[Any], bool]:
+        """Return a batch on the host for each of the `parts`, and whether `collate` has drawn random numbers for them.
+
+        Microbatches and their workers are not affected. Data that workers fetch from the start is fetched by another
+        process: workers are forked, and must not share the files that a dataset opens at its first sample.
+        """
+        collate = WatchedCollate(self._collate)
+        if not self._fixed_workers:
+            pairs = [fetch(self._dataset, collate, part, seed=self._seed, epoch=epoch) for part in parts]
+        else:
+            requests: list[Request] = [(epoch, part) for part in parts]
+            workers = Workers(
+                self._dataset,
+                collate,
+                lambda update, _: [] if update else requests,
+                count=1,
+                seed=self._seed,
+                pinned=False,
+            )
+            try:
+                pairs = list(islice(workers.batches(0, len(parts)), len(parts)))
+            finally:
+                workers.close()
+        return [batch for batch, _ in pairs], any(draws for _, draws in pairs)
+
     def restart(self) -> None:
         """Exclude the time since the last update, which was spent on something else, such as an evaluation."""
         self._current = None
@@ -117,7 +145,8 @@ class Loader:
         indices = self._order.indices(update)
         if self._length is not None:
             indices = longest_first(indices, self._length)
-        return [(epoch, part) for part in split(indices, micro_batch)]
+        # A single remaining sample joins the epoch's last full update, which then exceeds the microbatch.
+        return [(epoch, part) for part in split(indices, len(indices) if self._is_whole else micro_batch)]
 
     def _source(self, update: int, micro_batch: int, requests: list[Request]) -> Iterator[Any]:
         if self.workers != self._running_workers:

@@ -33,7 +33,9 @@ class BufferBackup:
     all buffers are copied.)
     """
 
-    def __init__(self, model: nn.Module) -> None:
+    def __init__(self, model: nn.Module, *, complete: bool = False) -> None:
+        """A `complete` backup copies large buffers as well, whether or not they have ever changed."""
+        self._complete = complete
         # Traversing a large model takes longer than copying its statistics, and its modules do not change.
         self._modules = [module for module in model.modules() if buffers(module)]
         self._entries: dict[tuple[int, str], _Entry] = {}
@@ -60,7 +62,8 @@ class BufferBackup:
                 if previous is not None and previous.copy is not None and _same_layout(previous.copy, tensor):
                     entry.copy = previous.copy
                 elif (
-                    isinstance(module, norms.RUNNING)
+                    self._complete
+                    or isinstance(module, norms.RUNNING)
                     or tensor.nbytes <= SMALL
                     or entry.version is None
                     or (previous and _has_changed(previous, tensor))

@@ -23,6 +23,8 @@ from shoestring.techniques.fallbacks import halved, least_micro_batch
 
 T = TypeVar("T")
 
+WHOLE_BATCH = "with all {size} samples at once, which are not split because the recipe has whole_batch = True"
+
 
 @dataclass(frozen=True, kw_only=True)
 class OutOfMemory:
@@ -66,11 +68,14 @@ class Recovering:
         *,
         on_out_of_memory: Callable[[OutOfMemory], None] = lambda _: None,
         fallback: Callable[[str], str] = lambda _: "",
+        divisible: bool = True,
     ) -> None:
         """`on_out_of_memory` is called after each failed attempt. `fallback` is called with the error message when the
         smallest microbatch does not fit: it reduces memory in another way and returns a description of it, or an empty
-        string if there is no other way. An evaluation passes None as the optimizer.
+        string if there is no other way. An evaluation passes None as the optimizer. The microbatch of a loss that
+        compares all samples of an update is not `divisible`: then the fallback is the first way.
         """
+        self._divisible = divisible
         self._model, self._optimizer, self._mixed_precision = model, optimizer, mixed_precision
         self._on_out_of_memory, self._fallback = on_out_of_memory, fallback
         self._buffers = BufferBackup(model)
@@ -105,11 +110,15 @@ class Recovering:
 
     def _next_micro_batch(self, failure: str, micro_batch: int) -> int:
         """Return the microbatch to try next, after applying a fallback if it cannot be smaller."""
-        smaller = halved(micro_batch, least_micro_batch(batch_norm=trains_batch_norm(self._model)))
+        least = least_micro_batch(
+            batch_norm=trains_batch_norm(self._model), whole_batch=None if self._divisible else micro_batch
+        )
+        smaller = halved(micro_batch, least)
         description = f"microbatch {smaller}" if smaller < micro_batch else self._fallback(failure)
         if not description:
+            reason = f"even with microbatches of {smaller}" if self._divisible else WHOLE_BATCH.format(size=smaller)
             raise RunError(
-                f"out of memory even with microbatches of {smaller}: {failure}",
+                f"out of memory {reason}: {failure}",
                 problems=describe_memory(),
                 hint="use a smaller model, shorter samples, activation checkpointing, or a GPU with more memory",
             )

@@ -166,7 +166,7 @@ class TrainingState:
             raise CheckpointError(f"the checkpoint cannot be restored: {type(error).__name__}: {error}") from error
         self.update = saved["progress"]["update"]
         self.history = saved["progress"]["history"]
-        self.resize(self.sizes.resumed(saved["progress"].get("fit")))
+        self.resize(self.sizes.resumed(saved["progress"].get("fit"), whole_batch=self.parts.whole_batch))
 
     def set_learning_rates(self) -> None:
         """Set the hyperparameters of the next update, which are functions of its number."""
@@ -180,7 +180,10 @@ class TrainingState:
 
     def limits(self) -> Limits:
         return Limits(
-            least_micro_batch=least_micro_batch(batch_norm=trains_batch_norm(self.model)),
+            least_micro_batch=least_micro_batch(
+                batch_norm=trains_batch_norm(self.model),
+                whole_batch=self.sizes.micro_batch if self.parts.whole_batch else None,
+            ),
             blocks=len(checkpointing.blocks(self.model, self.parts)),
             batched_step=kernels.is_batched(self.optimizer),
         )

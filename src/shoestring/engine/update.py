@@ -157,6 +157,16 @@ def loss_sum_and_weight(value: Any, size: int) -> tuple[Tensor, Weight]:
     return (loss_sum * size if own_weight is None else loss_sum), weight
 
 
+def mean_loss(loss: LossFunction, model: nn.Module, batches: Iterable[tuple[Any, int]]) -> float:
+    """Return the loss over pairs of (batch, its number of samples): its sum divided by the total weight."""
+    total, total_weight = 0.0, 0.0
+    for batch, size in batches:
+        loss_sum, weight = loss_sum_and_weight(loss(model, batch), size)
+        total += float(loss_sum)
+        total_weight += float(weight)
+    return total / total_weight if total_weight else float("nan")
+
+
 def _step(optimizer: Optimizer, mixed_precision: MixedPrecision) -> bool:
     """Make one optimizer step. Returns False if the scaler skipped it because of an overflow in fp16."""
     scaler = mixed_precision.scaler

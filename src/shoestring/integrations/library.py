@@ -49,12 +49,14 @@ class LibraryUpdates:
             _require_recomputation(sized_settings.checkpointing, settings.checkpointing, trainer)
             return trainer
 
-        sizes = Sizes.from_settings(settings).resumed(saved.get("fit") if saved else None)
+        whole_batch = request.recipe.parts.whole_batch
+        sizes = Sizes.from_settings(settings).resumed(saved.get("fit") if saved else None, whole_batch=whole_batch)
         return LibraryState(
             trainer=build(sizes),
             mixed_precision=mixed_precision(settings.precision, request.device),
             sizes=sizes,
             build=build,
+            whole_batch=whole_batch,
         )
 
     def run(self, session: TrainingSession) -> str:

@@ -37,6 +37,8 @@ class LibraryState:
     sizes: Sizes
     build: Callable[[Sizes], Any] | None = None
     """Makes a new trainer with other sizes; None in a script with a trainer of its own."""
+    whole_batch: bool = False
+    """Whether the recipe's updates are never split."""
     history: list[dict[str, Any]] = field(default_factory=list)
     restored: Mapping[str, Any] = field(default_factory=dict)
     """A checkpoint's sections, until the trainer has created its optimizer and they can be loaded."""
@@ -116,7 +118,7 @@ class LibraryState:
         if problems := [*_progress_problems(saved["trainer"], self.trainer.state), *history_problems(history)]:
             raise CheckpointError("the checkpoint does not fit the trainer", problems=problems[:20])
         self.restored, self.history, self.final_log = saved, list(history), None
-        self.sizes = self.sizes.resumed(saved.get("fit"))
+        self.sizes = self.sizes.resumed(saved.get("fit"), whole_batch=self.whole_batch)
 
     def load_restored(self) -> None:
         """Load the restored sections, if any, into model, optimizer, schedule, loss scale, callbacks and log.
@@ -146,7 +148,10 @@ class LibraryState:
 
     def limits(self) -> Limits:
         return Limits(
-            least_micro_batch=least_micro_batch(batch_norm=trains_batch_norm(self.model)),
+            least_micro_batch=least_micro_batch(
+                batch_norm=trains_batch_norm(self.model),
+                whole_batch=self.sizes.micro_batch if self.whole_batch else None,
+            ),
             blocks=len(checkpointing.blocks(self.model, Parts())),
         )
 

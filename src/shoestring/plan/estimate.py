@@ -10,6 +10,7 @@ from shoestring.estimate.phases import peak_tensor_bytes
 from shoestring.hardware.catalog import Target
 from shoestring.plan.candidates import candidate
 from shoestring.recipe.options import LoadedRecipe
+from shoestring.recipe.whole_batch import require_whole_batch
 from shoestring.settings import Settings
 from shoestring.trace import Tracer
 from shoestring.trace.record import Facts
@@ -59,11 +60,13 @@ def make_estimate(loaded: LoadedRecipe, target: Target, requested: Settings) -> 
     """Trace one update of `loaded` with the `requested` settings, divided among the target's GPUs.
 
     By default the microbatch is a GPU's share of the effective batch, the precision is fp32, and no block is
-    checkpointed.
+    checkpointed. An update that is never split runs on one GPU.
 
-    Raises TraceError if a training step of the model cannot be traced.
+    Raises UsageError for a microbatch that would split such an update, and TraceError if a training step of the model
+    cannot be traced.
     """
-    gpus = target.processes
+    require_whole_batch(loaded, requested)
+    gpus = 1 if loaded.parts.whole_batch else target.processes
     settings = requested.replace(
         micro_batch=requested.micro_batch or -(-loaded.effective_batch // gpus),
         precision=requested.precision or "fp32",

@@ -21,6 +21,7 @@ from shoestring.plan.search import search
 from shoestring.plan.sessions import PlannedSession, PlannedWeek, sessions, weeks
 from shoestring.recipe.contract import updates_per_epoch
 from shoestring.recipe.options import LoadedRecipe
+from shoestring.recipe.whole_batch import require_whole_batch
 from shoestring.renamed import instance_attributes_of
 from shoestring.settings import Settings
 from shoestring.techniques import fallbacks
@@ -168,6 +169,7 @@ def plan_with(
     calibration: Calibration | None,
 ) -> Plan:
     """Do what `make_plan` does, with a tracer of `loaded` that can be shared by targets: starting one takes seconds."""
+    require_whole_batch(loaded, requested)
     with Candidates(tracer, loaded, target, calibration) as candidates:
         facts = tracer.facts
         ranked = search(candidates, requested)
@@ -236,7 +238,9 @@ def _fallback_limits(loaded: LoadedRecipe, settings: Settings, facts: Facts, tar
     # By default torch's optimizers process many tensors at once on a GPU and one tensor at a time on a CPU.
     batched_by_default = settings.optimizer_kernel is None and target.device.kind == "cuda"
     return fallbacks.Limits(
-        least_micro_batch=fallbacks.least_micro_batch(batch_norm=facts.batch_norm),
+        least_micro_batch=fallbacks.least_micro_batch(
+            batch_norm=facts.batch_norm, whole_batch=settings.micro_batch if loaded.parts.whole_batch else None
+        ),
         blocks=facts.blocks,
         # A library's trainer has its own optimizer.
         batched_step=loaded.parts.trainer is None

@@ -261,7 +261,7 @@ def _propose_adaptations(
 def _propose_all_gpus(candidates: Candidates, chosen: Candidate, budget: _Budget) -> Iterator[Proposal]:
     """Propose all of the target's GPUs, which the engine does not use yet."""
     gpus = candidates.target.processes
-    if gpus < 2:
+    if gpus < 2 or candidates.loaded.parts.whole_batch:
         return
     title = f"all {gpus} GPUs (this can be estimated, but not trained yet)"
     share = -(-candidates.loaded.effective_batch // gpus)

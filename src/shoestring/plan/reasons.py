@@ -61,9 +61,12 @@ def reasons(
         if not limit.holds
     ]
     if target.gpus > 1:
-        sentences.append(
-            f"only one of the {target.gpus} GPUs is used, because this version cannot train on several GPUs yet"
+        reason = (
+            "whole_batch = True in the recipe: its loss compares all samples of an update"
+            if loaded.parts.whole_batch
+            else "this version cannot train on several GPUs yet"
         )
+        sentences.append(f"only one of the {target.gpus} GPUs is used, because {reason}")
     return sentences
 
 
@@ -116,6 +119,8 @@ def _micro_batch_reason(candidates: Sequence[Candidate], loaded: LoadedRecipe, r
             f"{requested.micro_batch} was requested, but an update has {loaded.effective_batch} samples, which are "
             f"divided into microbatches of at most {chosen.trace.micro_batch}"
         )
+    elif loaded.parts.whole_batch:
+        reason = "the recipe has whole_batch = True, so no update is split"
     elif requested.micro_batch:
         reason = "this value was requested"
     elif not chosen.memory.fits:

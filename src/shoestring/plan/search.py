@@ -85,7 +85,8 @@ def _requested_candidate(candidates: Candidates, requested: Settings) -> Candida
     """Return the candidate of exactly the requested settings; raises the error of settings that are not possible."""
     requested = _resolve_cuda_graphs(requested, candidates.target.device)
     precision = _precisions(requested, candidates.target.device)[0]
-    return candidates.evaluate(requested.replace(precision=precision, micro_batch=requested.micro_batch or 1))
+    least = candidates.loaded.effective_batch if candidates.loaded.parts.whole_batch else 1
+    return candidates.evaluate(requested.replace(precision=precision, micro_batch=requested.micro_batch or least))
 
 
 def _resolve_cuda_graphs(requested: Settings, device: Device) -> Settings:
@@ -110,6 +111,8 @@ def _precisions(requested: Settings, device: Device) -> Sequence[Precision]:
 def _micro_batch_sizes(candidates: Candidates, requested: Settings) -> list[int]:
     """Return the microbatches to choose from, in rising order; a single sample has no batch statistics."""
     effective_batch = candidates.loaded.effective_batch
+    if candidates.loaded.parts.whole_batch:
+        return [effective_batch]
     if requested.micro_batch:
         return [min(requested.micro_batch, effective_batch)]
     return micro_batches(effective_batch, least=2 if candidates.tracer.facts.batch_norm else 1)

@@ -66,6 +66,11 @@ class Recipe(Protocol):
     - `first_batches(size)` -> the probability of each size of the first batch, as a share of `batch(size)`, for
       planning: smaller first batches fragment memory, so that larger ones do not fit into it later. Empty if all
       batches have one shape; by default an assumption for sequences of tokens.
+    - `whole_batch = True`: the loss compares all samples of an update with each other (a contrastive loss with in-batch
+      negatives), so no update is ever split: its microbatch is the effective batch, on one GPU, also on out-of-memory,
+      where only the other fallbacks are tried. Evaluations use batches of `effective_batch` samples as well. The last
+      batch of an epoch or of an evaluation may be smaller. A loss that depends on its microbatch without `whole_batch`
+      is reported before the first update of a run and by `check`.
     - `clip_norm`: the maximum norm of the gradient; by default none.
     - `rollout(model, batch)`: the model's work without gradients before an update's first forward, in evaluation mode
       and over all of the update's samples (generating the completions that it then trains on), for planning. An
@@ -126,7 +131,8 @@ class Recipe(Protocol):
         """Return the mean over the microbatch's samples (a scalar), or the pair (sum, weight).
 
         Return the pair if samples have different weights (tokens that are not padding): an update's loss is the sum
-        over its microbatches divided by their total weight, independent of how the update was split.
+        over its microbatches divided by their total weight, independent of how the update was split. If the loss
+        compares samples with each other, set `whole_batch`.
         """
 
 

@@ -103,6 +103,10 @@ class LoadedRecipe:
     def effective_batch(self) -> int:
         return int(self.options["effective_batch"])
 
+    def evaluation_size(self, micro_batch: int) -> int:
+        """Return how many samples an evaluation first processes at once, if updates have this microbatch."""
+        return self.parts.evaluation_size(self.effective_batch if self.parts.whole_batch else micro_batch)
+
     @property
     def seed(self) -> int:
         return int(self.options["seed"])

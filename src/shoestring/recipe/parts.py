@@ -60,6 +60,7 @@ class Parts:
     inference: Callable[[nn.Module, Any], Iterable[Any]] | None = None
     onnx: Callable[[nn.Module], OnnxGraph] | None = None
     exports: Mapping[str, Format] = field(default_factory=dict)
+    whole_batch: bool = False
     trainer: Callable[..., Any] | None = None
     learner: Callable[[], nn.Module] | None = None
     measured: Callable[..., Mapping[str, Any]] | None = None
@@ -80,6 +81,11 @@ class Parts:
         """
         size = inspect.signature(self.measured).parameters.get("size") if self.measured else None
         return size.default if size and isinstance(size.default, int) else None
+
+    @property
+    def splits_evaluation(self) -> bool:
+        """Whether an evaluation may use smaller batches on out-of-memory."""
+        return not self.whole_batch or self.measured is not None
 
     def evaluation_size(self, micro_batch: int) -> int:
         """Return how many samples an evaluation first processes at once; 1 if `measured` has no parameter `size`."""

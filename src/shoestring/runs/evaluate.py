@@ -12,6 +12,7 @@ from shoestring.errors import RunError, UsageError
 from shoestring.failures import exits_as_errors
 from shoestring.recipe.inputs import Input
 from shoestring.recipe.options import LoadedRecipe
+from shoestring.recipe.whole_batch import last_batch_notes, require_whole_batch
 from shoestring.runs.predictions import without_files
 from shoestring.runs.predictor import Predictor
 from shoestring.runs.rows import SUFFIXES, RowWriter, is_csv, is_row_file
@@ -57,6 +58,8 @@ def evaluate(
 ) -> Evaluation:
     """Implement `shoestring.evaluate`, with options and settings in `values`."""
     saved = open_saved(location, values, recipe=recipe, on=on)
+    if "micro_batch" in values:
+        require_whole_batch(saved.loaded, saved.settings)
     if out:
         _require_writable(saved.loaded, out)
 
@@ -92,7 +95,13 @@ def evaluate(
         precision=str(saved.settings.precision),
         seconds=time.monotonic() - started_at,
         metrics=metrics,
-        notes=(*saved.notes, *preprocessing_notes, *weights_notes, *saved.loaded.parts.notes()),
+        notes=(
+            *saved.notes,
+            *preprocessing_notes,
+            *weights_notes,
+            *saved.loaded.parts.notes(),
+            *last_batch_notes(saved.loaded, parts),
+        ),
         out=str(out) if out else None,
     )
 
@@ -146,8 +155,9 @@ def _compute_metrics(saved: SavedModel, model: "nn.Module", dataset: Any, stop: 
             workers=saved.settings.workers or 0,
         )
 
-    size = saved.loaded.parts.evaluation_size(saved.settings.micro_batch or 1)
-    metrics, _ = Recovering(model, None, precision).run(attempt, size)
+    size = saved.loaded.evaluation_size(saved.settings.micro_batch or 1)
+    recovering = Recovering(model, None, precision, divisible=saved.loaded.parts.splits_evaluation)
+    metrics, _ = recovering.run(attempt, size)
     return metrics
 
 

@@ -19,6 +19,7 @@ from shoestring.recipe.contract import require_data
 from shoestring.recipe.finding import choose
 from shoestring.recipe.near_misses import find_near_misses
 from shoestring.recipe.options import LoadedRecipe
+from shoestring.recipe.whole_batch import require_whole_batch
 from shoestring.runs.supervised import session_seconds, write_pause
 from shoestring.session import trust
 from shoestring.session.deadline import Deadline
@@ -151,6 +152,7 @@ def _start_run(
         loaded, settings = choose(recipe, values)
     require_data(loaded.recipe)
     require_trainable(settings, loaded.adaptation)
+    require_whole_batch(loaded, settings)
     if plan is None or plan.target.device.name != target.device.name:
         if target.device.kind == "cpu":  # on a GPU the plan's allocator has to be known before torch is imported
             # The child process that traces the update inherits the imported modules.
@@ -198,6 +200,7 @@ def _continue_run(
     require_trainable(reopened.settings, loaded.adaptation)
     if names := ", ".join(find_near_misses(type(loaded.recipe))):
         write_messages(f"note: these names of {loaded.name} are ignored, as since the run was started: {names}")
+    require_whole_batch(loaded, reopened.settings)
     return loaded, reopened.settings
 
 

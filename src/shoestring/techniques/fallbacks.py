@@ -45,14 +45,18 @@ class Sizes:
         values = dataclasses.asdict(self)
         return {"asked": values.pop("requested"), **values}
 
-    def resumed(self, saved: object) -> Sizes:
+    def resumed(self, saved: object, *, whole_batch: bool = False) -> Sizes:
         """Return a checkpoint's sizes if it was saved under the same settings; they never exceed those of `self`.
+
+        The batches of a recipe with `whole_batch` stay those of `self`.
 
         Trainer runs of version 0.1.0 stored only the microbatch, without the settings.
         """
         if not isinstance(saved, Mapping) or saved.get("asked", self.requested) != self.requested:
             return self
         micro_batch, saved_evaluation = saved.get("micro_batch"), saved.get("evaluation_batch")
+        if whole_batch:
+            micro_batch, saved_evaluation = self.micro_batch, self.evaluation_batch
         if type(saved_evaluation) is not int or saved_evaluation <= 0:
             saved_evaluation = None
         evaluation_sizes = [size for size in (self.evaluation_batch, saved_evaluation) if size]
@@ -89,9 +93,12 @@ class Fallback:
     """Returns a description for the user, given the smaller sizes."""
 
 
-def least_micro_batch(*, batch_norm: bool) -> int:
-    """Return 2 for a model that trains a BatchNorm, because a single sample has no statistics, and 1 otherwise."""
-    return 2 if batch_norm else 1
+def least_micro_batch(*, batch_norm: bool, whole_batch: int | None = None) -> int:
+    """Return 2 for a model that trains a BatchNorm, because a single sample has no statistics, and 1 otherwise.
+
+    `whole_batch` is the microbatch of a recipe whose updates are never split.
+    """
+    return whole_batch or (2 if batch_norm else 1)
 
 
 def halved(micro_batch: int, least: int) -> int:

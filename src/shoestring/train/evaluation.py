@@ -1,7 +1,7 @@
 """Metrics on data the model does not train on, and what depends on them: the best weights and early stopping."""
 
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from contextlib import closing
 from functools import partial
 from typing import Any
@@ -11,8 +11,9 @@ from torch import nn
 
 from shoestring.data.seeding import derive, seed_all
 from shoestring.data.sequential import sequential_batches
+from shoestring.engine.evaluation_mode import evaluation_mode
 from shoestring.engine.precision import MixedPrecision
-from shoestring.engine.update import loss_sum_and_weight
+from shoestring.engine.update import mean_loss
 from shoestring.errors import UsageError
 from shoestring.recipe.losses import EVALUATION_HINT, loss_without_stage
 from shoestring.recipe.options import LoadedRecipe
@@ -43,36 +44,20 @@ def evaluate(
     Raises SessionOver if the session has to stop before the last batch; the model is unchanged then. Raises UsageError
     for metrics that are not JSON.
     """
-    parts, training_modes = loaded.parts, {module: module.training for module in model.modules()}
+    parts = loaded.parts
     batches = sequential_batches(dataset, loaded.recipe, micro_batch, device, loaded.seed, workers=workers)
     polled_batches = poll_deadline(stop, "evaluation", batches, len(dataset))
     seed_all(derive(loaded.seed, "evaluation"))
-    model.eval()
-    try:
-        with closing(batches), torch.no_grad(), mixed_precision.autocast():
-            if parts.measured:
-                size = {"size": micro_batch} if parts.default_measured_size else {}
-                metrics = parts.measured(model, dataset, partial(poll_deadline, stop, "evaluation"), **size)
-            elif parts.evaluate:
-                metrics = parts.evaluate(model, (batch for batch, _ in polled_batches))
-            else:
-                metrics = mean_loss(loaded.recipe, model, polled_batches)
-    finally:
-        # Not simply train(): a recipe may keep frozen parts in evaluation mode.
-        for module, mode in training_modes.items():
-            module.training = mode
+    with evaluation_mode(model), closing(batches), torch.no_grad(), mixed_precision.autocast():
+        if parts.measured:
+            size = {"size": micro_batch} if parts.default_measured_size else {}
+            metrics = parts.measured(model, dataset, partial(poll_deadline, stop, "evaluation"), **size)
+        elif parts.evaluate:
+            metrics = parts.evaluate(model, (batch for batch, _ in polled_batches))
+        else:
+            loss = loss_without_stage(loaded.recipe, "an evaluation", EVALUATION_HINT)
+            metrics = {"loss": mean_loss(loss, model, polled_batches)}
     return {str(name): _as_json(value, name) for name, value in metrics.items()}
-
-
-def mean_loss(recipe: Any, model: nn.Module, batches: Iterator[tuple[Any, int]]) -> dict[str, float]:
-    """Return the loss over all batches: its sum divided by the total weight. Raises UsageError if it needs a stage."""
-    loss = loss_without_stage(recipe, "an evaluation", EVALUATION_HINT)
-    total, weight = 0.0, 0.0
-    for batch, size in batches:
-        loss_sum, loss_weight = loss_sum_and_weight(loss(model, batch), size)
-        total += float(loss_sum)
-        weight += float(loss_weight)
-    return {"loss": total / weight if weight else float("nan")}
 
 
 def _as_json(value: Any, name: object) -> Any:

@@ -1,6 +1,6 @@
 """The training loop.
 
-    restore the newest checkpoint, or save the first one
+    restore the newest checkpoint, or save the first one and compare the loss of a microbatch with that of its halves
     until all epochs are done, or early stopping ends training:
         after an epoch: evaluate, save the weights if they are the best
         otherwise: one update
@@ -27,6 +27,7 @@ from shoestring.train import steps
 from shoestring.train.record import Record
 from shoestring.train.request import SessionRequest
 from shoestring.train.setup import LibraryLoop, setup
+from shoestring.train.split_loss import report_split_loss
 
 
 def train(request: SessionRequest, library: LibraryLoop | None = None) -> Outcome:
@@ -53,6 +54,7 @@ def train(request: SessionRequest, library: LibraryLoop | None = None) -> Outcom
                 if library:
                     reason = library.run(session)
                 else:
+                    report_split_loss(session)
                     while not (reason := steps.before_update(session)):
                         steps.one_update(session)
                         steps.save_if_due(session)

@@ -7,11 +7,12 @@ from functools import partial
 
 import torch
 
-from shoestring.engine.recovery import OutOfMemory, Recovering
+from shoestring.engine.recovery import WHOLE_BATCH, OutOfMemory, Recovering
 from shoestring.engine.state import State, TrainingState
 from shoestring.errors import RunError
 from shoestring.hardware.catalog import DEVICES
 from shoestring.monitor.host_memory import describe_memory
+from shoestring.recipe.parts import Parts
 from shoestring.session.stored import StoredPlan
 from shoestring.techniques.fallbacks import Phase, Step, next_step
 from shoestring.train.record import Record
@@ -36,16 +37,18 @@ def recovering_update(state: TrainingState, request: SessionRequest, record: Rec
         state.mixed_precision,
         on_out_of_memory=partial(_record_out_of_memory, record, state, "update"),
         fallback=apply_fallback,
+        divisible=not state.parts.whole_batch,
     )
 
 
-def recovering_evaluation(state: State, record: Record) -> Recovering:
-    """Return a `Recovering` for evaluations: it retries with smaller batches."""
+def recovering_evaluation(state: State, record: Record, parts: Parts) -> Recovering:
+    """Return a `Recovering` for evaluations of a recipe with these `parts`: it retries with smaller batches."""
     return Recovering(
         state.model,
         None,
         state.mixed_precision,
         on_out_of_memory=partial(_record_out_of_memory, record, state, "evaluation"),
+        divisible=parts.splits_evaluation,
     )
 
 
@@ -56,7 +59,8 @@ def fallback(phase: Phase, state: State, request: SessionRequest, failure: str) 
     """
     step = next_step(phase, state.sizes, state.limits())
     if step is None:
-        raise does_not_fit(state, failure, request.run.plan(), request.device)
+        is_whole = request.loaded is not None and request.loaded.parts.whole_batch
+        raise does_not_fit(state, failure, request.run.plan(), request.device, is_whole=is_whole)
     return step
 
 
@@ -64,8 +68,13 @@ def _record_out_of_memory(record: Record, state: State, during: Phase, event: Ou
     record.out_of_memory(during, event, update=state.update)
 
 
-def does_not_fit(state: State, failure: str, plan: StoredPlan | None, device: torch.device) -> RunError:
-    """Return the error when no fallback is left: what takes the memory, and what would fit."""
+def does_not_fit(
+    state: State, failure: str, plan: StoredPlan | None, device: torch.device, *, is_whole: bool = False
+) -> RunError:
+    """Return the error when no fallback is left: what takes the memory, and what would fit.
+
+    `is_whole` is True if the updates of the recipe are never split.
+    """
     recomputed = " and activations recomputed" if state.sizes.checkpointing == "full" else ""
     sizes = persistent_bytes(state)
     problems = [f"{name}: {bytes_text(size)}, independent of the microbatch" for name, size in sizes.items() if size]
@@ -80,10 +89,11 @@ def does_not_fit(state: State, failure: str, plan: StoredPlan | None, device: to
     if gpu_bytes:
         reserved = torch.cuda.max_memory_reserved(device)
         problems.append(f"the GPU has {bytes_text(gpu_bytes)}, of which torch reserved {bytes_text(reserved)}")
+    size = WHOLE_BATCH.format(size=state.sizes.micro_batch) if is_whole else "with the smallest microbatch"
     return RunError(
-        f"out of memory with the smallest microbatch{recomputed}: {failure}",
+        f"out of memory {size}{recomputed}: {failure}",
         problems=problems,
-        hint=_hint(gpu_bytes),
+        hint=_hint(gpu_bytes, is_whole=is_whole),
     )
 
 
@@ -103,8 +113,10 @@ def persistent_bytes(state: State) -> dict[str, int]:
     }
 
 
-def _hint(gpu_bytes: int) -> str:
+def _hint(gpu_bytes: int, *, is_whole: bool) -> str:
     smaller = "use shorter samples, a smaller model, or LoRA"
+    if is_whole:
+        smaller = "use a smaller effective_batch (another training result), shorter samples, or a smaller model"
     larger = sorted(
         (device.memory_bytes, device.title) for device in DEVICES.values() if 0 < gpu_bytes < device.memory_bytes
     )

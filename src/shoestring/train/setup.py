@@ -20,6 +20,7 @@ from shoestring.engine.state import State, TrainingState, build, trains_batch_no
 from shoestring.errors import CheckpointError, RunError
 from shoestring.monitor.events import read
 from shoestring.monitor.host_memory import host_memory
+from shoestring.recipe.whole_batch import last_batch_notes
 from shoestring.train import oom, steps
 from shoestring.train.memory_kill import find_memory_kill
 from shoestring.train.meter import Meter
@@ -123,7 +124,7 @@ def build_session(
             reports=library.reports,
             data=data if loaded.parts.measured or loaded.parts.evaluate else {},
             after_kill=after_kill,
-            notes=(*kill_notes, *staging_notes, *loaded.parts.notes()),
+            notes=(*kill_notes, *staging_notes, *loaded.parts.notes(), *last_batch_notes(loaded, data)),
         )
     with stop.interrupting():
         order = DataOrder.of(data["train"], effective_batch=loaded.effective_batch, seed=loaded.seed)
@@ -144,7 +145,7 @@ def build_session(
         updates=updates,
         data=data,
         after_kill=after_kill,
-        notes=(*kill_notes, *staging_notes, *_notes(request, state)),
+        notes=(*kill_notes, *staging_notes, *_notes(request, state), *last_batch_notes(loaded, data)),
     )
 
 

@@ -250,8 +250,8 @@ def _evaluate(session: TrainingSession, name: str) -> tuple[dict[str, Any], floa
         stop=request.stop,
         workers=session.updates.loader.workers if session.updates else 0,
     )
-    size = state.sizes.evaluation_batch or request.recipe.parts.evaluation_size(state.sizes.micro_batch)
-    recovering = oom.recovering_evaluation(state, session.record)
+    size = state.sizes.evaluation_batch or request.recipe.evaluation_size(state.sizes.micro_batch)
+    recovering = oom.recovering_evaluation(state, session.record, request.recipe.parts)
     metrics, fitting_size = recovering.run(lambda micro_batch: evaluate_part(micro_batch=micro_batch), size)
     if fitting_size < size:
         state.sizes = replace(state.sizes, evaluation_batch=fitting_size)

@@ -1,0 +1,18 @@
+"""Evaluation mode for a while."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from torch import nn
+
+
+@contextmanager
+def evaluation_mode(model: nn.Module) -> Iterator[None]:
+    """Set every module to evaluation mode, and restore the mode of each: a recipe may keep frozen parts in it."""
+    training_modes = {module: module.training for module in model.modules()}
+    model.eval()
+    try:
+        yield
+    finally:
+        for module, mode in training_modes.items():
+            module.training = mode
