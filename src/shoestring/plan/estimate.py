@@ -40,6 +40,7 @@ class Estimate:
             "settings": self.settings.json(),
             "parameters": {"total": self.facts.parameters_total, "trainable": self.facts.parameters_trainable},
             **self.memory.json(),
+            "notes": list(self.facts.notes),
         }
 
     def __repr__(self) -> str:
@@ -73,7 +74,7 @@ def make_estimate(loaded: LoadedRecipe, target: Target, requested: Settings) -> 
         loaded = loaded.replace(effective_batch=requested.micro_batch * gpus)
     with Tracer(loaded) as tracer:
         traced = candidate(tracer, loaded, target, settings, gpus=gpus)
-        facts = tracer.facts
+        facts = tracer.facts.with_notes(traced.trace.bounds)
     return Estimate(
         recipe=loaded.name,
         target=target,

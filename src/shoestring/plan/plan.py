@@ -209,7 +209,7 @@ def plan_with(
         recipe=loaded.name,
         options=loaded.options,
         settings=chosen.settings,
-        facts=facts,
+        facts=facts.with_notes(chosen.trace.bounds),
         memory=chosen.memory,
         time=time,
         sessions=tuple(planned_sessions or ()),

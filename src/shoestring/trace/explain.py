@@ -29,6 +29,9 @@ _TORCH = str(Path(torch.__file__).parent)
 _PYTHON_SYNTAX = {
     "aten._local_scalar_dense": "`.item()` or a condition",
     "aten.nonzero": "`nonzero()`, `x[mask]` or similar",
+    "aten.index": "`x[mask]`",
+    "aten._unique2": "`unique()`",
+    "aten.unique_dim": "`unique()`",
 }
 """Python code that calls the operators which return values to Python, or results whose shape depends on values."""
 
@@ -79,12 +82,23 @@ def explain_errors(recorder: Recorder | None = None) -> Iterator[None]:
     except Exception as error:
         during = f" during {recorder.operator}" if recorder and recorder.operator else ""
         hint = next((hint for fragment, hint in _HINTS.items() if fragment in f"{type(error).__name__} {error}"), _HINT)
-        raise TraceError(f"{type(error).__name__}{_location(error)}{during}: {error}", hint=hint) from error
+        message = f"{type(error).__name__}{_location(error)}{during}: {error}"
+        raise TraceError(message, problems=recorder.bounds if recorder else (), hint=hint) from error
 
 
 def _python_syntax(operator: object) -> str:
-    syntax = _PYTHON_SYNTAX.get(str(operator).rpartition(".")[0])
+    syntax = python_syntax(operator)
     return f" ({syntax})" if syntax else ""
+
+
+def python_syntax(operator: object) -> str:
+    """Return the Python code that calls an operator, or an empty string."""
+    return _PYTHON_SYNTAX.get(str(operator).rpartition(".")[0], "")
+
+
+def is_own(filename: str) -> bool:
+    """Return whether code in this file belongs to torch, to the trace or to Python itself, not to the recipe."""
+    return filename.startswith((_TORCH, *_OWN, "<", contextlib.__file__))
 
 
 def _location(error: BaseException) -> str:
@@ -92,7 +106,7 @@ def _location(error: BaseException) -> str:
     frames = [
         frame
         for frame in traceback.extract_tb(error.__traceback__)
-        if not frame.filename.startswith((_TORCH, *_OWN, "<", contextlib.__file__))
+        if not is_own(frame.filename)
     ]
     if not frames:
         return ""

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
-from dataclasses import asdict, dataclass
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import asdict, dataclass, replace
 from typing import Any, Literal, TypeAlias, get_args
 
 from shoestring.settings import Precision
@@ -67,6 +67,10 @@ class Facts:
 
     def json(self) -> dict[str, Any]:
         return asdict(self)
+
+    def with_notes(self, notes: Iterable[str]) -> Facts:
+        """Return the facts with these notes added."""
+        return replace(self, notes=(*self.notes, *notes))
 
 
 @dataclass(frozen=True, slots=True)
@@ -134,6 +138,8 @@ class Trace:
     facts: Facts
     first_batches: tuple[tuple[float, float], ...] = ()
     """Possible sizes of a smaller first batch, as pairs of a share of the traced batch and its probability."""
+    bounds: tuple[str, ...] = ()
+    """Notes on operators whose output size depends on values, traced with the largest (`trace/bounds.py`)."""
     storages: tuple[Storage, ...]
     events: tuple[Event, ...]
 
@@ -147,6 +153,7 @@ class Trace:
             "precision": self.precision,
             "facts": self.facts.json(),
             "first_batches": self.first_batches,
+            "bounds": self.bounds,
             "names": list(names),
             "storages": [[storage.bytes, PARTS.index(storage.part)] for storage in self.storages],
             "events": list(_rows(self.events, numbers)),
@@ -167,6 +174,7 @@ class Trace:
             precision=values["precision"],
             facts=Facts.from_json(values["facts"]),
             first_batches=tuple((share, probability) for share, probability in values["first_batches"]),
+            bounds=tuple(values.get("bounds", ())),
             storages=tuple(Storage(size, PARTS[part]) for size, part in values["storages"]),
             events=tuple(events),
         )
