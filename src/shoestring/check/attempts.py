@@ -56,7 +56,6 @@ def _try_sizes(request: dict[str, Any], report: Report) -> None:
         fitting = 0
         for size in sizes:
             initial_bytes = read_status("VmRSS")
-            begun = time.perf_counter()
             try:
                 result = catch_out_of_memory(partial(_update, loaded, state, device, size, 1 if fitting else 2))
             except Exception as error:  # noqa: BLE001 - the recipe's code may raise anything
@@ -67,18 +66,18 @@ def _try_sizes(request: dict[str, Any], report: Report) -> None:
             if isinstance(result, Failure):
                 report({"stage": "full", "micro_batch": size, "message": result.message})
                 break
-            report({"stage": "size", "micro_batch": size, "bytes": result, "seconds": time.perf_counter() - begun})
+            used_bytes, seconds = result
+            report({"stage": "size", "micro_batch": size, "bytes": used_bytes, "seconds": seconds})
             if not fitting:
                 full_bytes = _report_disk(report, state)
                 initial_bytes = read_status("VmRSS")  # gradients and the optimizer's states exist now
             fitting = size
             following = _following(sizes, size)
-            projected_bytes = initial_bytes + max(0, result - initial_bytes) * following / size
+            projected_bytes = initial_bytes + max(0, used_bytes - initial_bytes) * following / size
             if device.type == "cpu" and following > size and projected_bytes > host_bytes - COPY_SHARE * full_bytes:
                 report({"stage": "full", "micro_batch": following, "message": "the host's memory would be full"})
                 break
-            elapsed, seconds = time.perf_counter() - started, time.perf_counter() - begun
-            if elapsed + seconds * following / size > request["seconds"]:
+            if time.perf_counter() - started + seconds * following / size > request["seconds"]:
                 break
         del data
 
@@ -88,8 +87,8 @@ def _following(sizes: Sequence[int], size: int) -> int:
     return next((larger for larger in sizes if larger > size), size)
 
 
-def _update(loaded: Any, state: Any, device: Any, size: int, times: int) -> int:
-    """Make updates of one microbatch with the largest samples, and return the peak of memory in use.
+def _update(loaded: Any, state: Any, device: Any, size: int, times: int) -> tuple[int, float]:
+    """Make updates of one microbatch with the largest samples; return the last one's peak of memory and its seconds.
 
     The second update of a process has the optimizer's states from its beginning.
     """
@@ -100,6 +99,7 @@ def _update(loaded: Any, state: Any, device: Any, size: int, times: int) -> int:
     for number in range(times):
         reset_peak(device)
         seed_all(derive(loaded.seed, "update", number))
+        started = time.perf_counter()
         result = update(
             state.model,
             state.optimizer,
@@ -111,7 +111,8 @@ def _update(loaded: Any, state: Any, device: Any, size: int, times: int) -> int:
             run=state.cuda_graphs,
         )
         float(result.loss)  # synchronizes with the device
-    return peak_bytes(device)
+        seconds = time.perf_counter() - started
+    return peak_bytes(device), seconds
 
 
 def _report_disk(report: Report, state: Any) -> int:

@@ -6,7 +6,10 @@ from typing import Any
 
 from shoestring import config
 from shoestring.check.child import run_child
-from shoestring.errors import RunError
+from shoestring.check.finding import Finding, failed, passed, warned
+from shoestring.errors import RunError, ShoestringError, TraceError
+from shoestring.hardware.catalog import Target
+from shoestring.plan.untraced import TRAINING_HINT
 from shoestring.recipe.options import LoadedRecipe
 from shoestring.settings import Settings
 from shoestring.units import bytes_text, seconds_text
@@ -39,9 +42,7 @@ def measure(loaded: LoadedRecipe, requested: Settings, device: str, *, seconds: 
 
     Raises RunError if the recipe's code fails with every microbatch that was tried.
     """
-    settings = requested.replace(
-        precision=requested.precision or "fp32", checkpointing=requested.checkpointing or "no"
-    )
+    settings = requested.replace(precision=requested.precision or "fp32", checkpointing=requested.checkpointing or "no")
     largest = loaded.effective_batch
     if not loaded.reference:
         settings = settings.replace(micro_batch=requested.micro_batch or largest)
@@ -71,6 +72,26 @@ def measure(loaded: LoadedRecipe, requested: Settings, device: str, *, seconds: 
     )
 
 
+def check_by_trying(loaded: LoadedRecipe, target: Target, settings: Settings, error: TraceError) -> list[Finding]:
+    """Return the findings of a check whose estimate has ended with `error`: what the attempts show."""
+    findings = [warned("plan", f"could not be estimated: {error.message}", TRAINING_HINT)]
+    if not loaded.reference:
+        message, hint = (
+            "not tried: the recipe exists only in this process",
+            "save the recipe in a file to have it tried",
+        )
+        return [*findings, warned("update", message, hint)]
+    try:
+        measurement = measure(loaded, settings, target.device.kind)
+    except ShoestringError as failure:
+        message = "; ".join(("an update fails on this machine: " + failure.message, *failure.problems))
+        return [*findings, failed("update", message, "fix the recipe: it would fail in the same way in training")]
+    message = f"micro_batch {measurement.settings.micro_batch}: {measurement.reason}"
+    if not measurement.attempts:
+        return [*findings, failed("update", message, "choose a smaller micro_batch or model")]
+    return [*findings, passed("update", message)]
+
+
 def _sizes(loaded: LoadedRecipe) -> list[int]:
     """Return the microbatches to try, in their order: powers of two and the effective batch."""
     largest = loaded.effective_batch
@@ -87,7 +108,9 @@ def _reason(
         cause = full["message"] if full else failure or "no update was completed"
         return f"not measured: {cause}"
     last = attempts[-1]
-    measured = f"an update of {last['micro_batch']} took {bytes_text(last['bytes'])} and {seconds_text(last['seconds'])}"
+    measured = (
+        f"an update of {last['micro_batch']} took {bytes_text(last['bytes'])} and {seconds_text(last['seconds'])}"
+    )
     if requested.micro_batch:
         return f"this value was requested; {measured}"
     if last["micro_batch"] == largest:

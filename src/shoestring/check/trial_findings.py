@@ -10,7 +10,7 @@ from shoestring import config
 from shoestring.check.child import run_child
 from shoestring.check.facts import Facts
 from shoestring.check.finding import Finding, failed, passed, warned
-from shoestring.errors import ShoestringError
+from shoestring.errors import ShoestringError, TraceError
 from shoestring.hardware.catalog import Target
 from shoestring.plan.plan import Plan, make_plan
 from shoestring.recipe.options import LoadedRecipe
@@ -44,9 +44,14 @@ class Trial:
 def plan_trial(
     loaded: LoadedRecipe, target: Target, settings: Settings, facts: Facts
 ) -> tuple[Plan | None, list[Finding]]:
-    """Return a plan for this machine and the findings about it; the plan is None if there is none that fits."""
+    """Return a plan for this machine and the findings about it; the plan is None if there is none that fits.
+
+    Raises TraceError if the update cannot be traced.
+    """
     try:
         plan = make_plan(loaded, target, settings)
+    except TraceError:
+        raise
     except ShoestringError as error:
         problems = "; ".join((error.message, *error.problems[:5]))
         return None, [failed("plan", problems, error.hint or "see the same error in: shoestring plan")]

@@ -19,6 +19,7 @@ from shoestring.plan.proposals import Proposal, proposals, propose_smaller_files
 from shoestring.plan.reasons import calibration_reason, changes, reasons
 from shoestring.plan.search import search
 from shoestring.plan.sessions import PlannedSession, PlannedWeek, sessions, weeks
+from shoestring.plan.untraced import hinting_at_training
 from shoestring.recipe.contract import updates_per_epoch
 from shoestring.recipe.options import LoadedRecipe
 from shoestring.renamed import instance_attributes_of
@@ -168,7 +169,7 @@ def plan_with(
     calibration: Calibration | None,
 ) -> Plan:
     """Do what `make_plan` does, with a tracer of `loaded` that can be shared by targets: starting one takes seconds."""
-    with Candidates(tracer, loaded, target, calibration) as candidates:
+    with hinting_at_training(loaded), Candidates(tracer, loaded, target, calibration) as candidates:
         facts = tracer.facts
         ranked = search(candidates, requested)
         chosen = ranked[0]

@@ -30,8 +30,10 @@ _PYTHON_SYNTAX = {
     "aten._local_scalar_dense": "`.item()` or a condition",
     "aten.nonzero": "`nonzero()`, `x[mask]` or similar",
     "aten.index": "`x[mask]`",
+    "aten.masked_select": "`masked_select()`",
     "aten._unique2": "`unique()`",
     "aten.unique_dim": "`unique()`",
+    "aten.unique_consecutive": "`unique_consecutive()`",
 }
 """Python code that calls the operators which return values to Python, or results whose shape depends on values."""
 
@@ -103,11 +105,7 @@ def is_own(filename: str) -> bool:
 
 def _location(error: BaseException) -> str:
     """Return ` at file:line in function` of the recipe's innermost frame, or an empty string without such a frame."""
-    frames = [
-        frame
-        for frame in traceback.extract_tb(error.__traceback__)
-        if not is_own(frame.filename)
-    ]
+    frames = [frame for frame in traceback.extract_tb(error.__traceback__) if not is_own(frame.filename)]
     if not frames:
         return ""
     frame = frames[-1]
