@@ -7,7 +7,7 @@ import pytest
 import shoestring
 from shoestring.check import attempts, measuring
 from shoestring.errors import RunError, TraceError
-from tests.sessions import final_bits
+from tests.sessions import final_checkpoint
 
 RECIPE = """
 import torch
@@ -62,7 +62,7 @@ def test_update_that_cannot_be_traced_is_trained(recipe, tmp_path, capsys):
     assert len(notes) == 2
     assert "not estimated" in shoestring.report(tmp_path / "run").read_text()
     assert shoestring.train(path, run=tmp_path / "same", micro_batch=2).status == "finished"
-    assert final_bits(tmp_path / "same") == final_bits(tmp_path / "run")
+    assert final_checkpoint(tmp_path / "same") == final_checkpoint(tmp_path / "run")
 
 
 def test_error_of_the_recipe_is_raised_before_the_run_starts(recipe, tmp_path):

@@ -55,7 +55,6 @@ def _try_sizes(request: dict[str, Any], report: Report) -> None:
         started = time.perf_counter()
         fitting = 0
         for size in sizes:
-            initial_bytes = read_status("VmRSS")
             try:
                 result = catch_out_of_memory(partial(_update, loaded, state, device, size, 1 if fitting else 2))
             except Exception as error:  # noqa: BLE001 - the recipe's code may raise anything
@@ -70,7 +69,7 @@ def _try_sizes(request: dict[str, Any], report: Report) -> None:
             report({"stage": "size", "micro_batch": size, "bytes": used_bytes, "seconds": seconds})
             if not fitting:
                 full_bytes = _report_disk(report, state)
-                initial_bytes = read_status("VmRSS")  # gradients and the optimizer's states exist now
+                initial_bytes = read_status("VmRSS")  # with the optimizer's states
             fitting = size
             following = _following(sizes, size)
             projected_bytes = initial_bytes + max(0, used_bytes - initial_bytes) * following / size

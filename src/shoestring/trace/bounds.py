@@ -14,7 +14,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from shoestring.trace.explain import is_own, python_syntax
+from shoestring.trace.places import is_own, python_syntax
 
 _ATEN: Any = torch.ops.aten
 _INDEX_BYTES = 8

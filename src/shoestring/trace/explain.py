@@ -5,10 +5,8 @@ from __future__ import annotations
 import contextlib
 import traceback
 from collections.abc import Iterator
-from pathlib import Path
 from typing import TYPE_CHECKING
 
-import torch
 from torch._subclasses.fake_tensor import (
     DataDependentOutputException,
     DynamicOutputShapeException,
@@ -18,24 +16,10 @@ from torch._subclasses.fake_tensor import (
 
 from shoestring.errors import ShoestringError, TraceError
 from shoestring.failures import exits_as_errors
+from shoestring.trace.places import is_own, python_syntax
 
 if TYPE_CHECKING:
     from shoestring.trace.recorder import Recorder
-
-_PACKAGE = Path(__file__).parents[1]
-_OWN = tuple(str(_PACKAGE / folder) for folder in ("trace", "recipe"))
-_TORCH = str(Path(torch.__file__).parent)
-
-_PYTHON_SYNTAX = {
-    "aten._local_scalar_dense": "`.item()` or a condition",
-    "aten.nonzero": "`nonzero()`, `x[mask]` or similar",
-    "aten.index": "`x[mask]`",
-    "aten.masked_select": "`masked_select()`",
-    "aten._unique2": "`unique()`",
-    "aten.unique_dim": "`unique()`",
-    "aten.unique_consecutive": "`unique_consecutive()`",
-}
-"""Python code that calls the operators which return values to Python, or results whose shape depends on values."""
 
 _REAL_GPU = "use the device of the input tensors instead of `cuda`; a model should not check whether there is a GPU"
 _EXTENSION = (
@@ -91,16 +75,6 @@ def explain_errors(recorder: Recorder | None = None) -> Iterator[None]:
 def _python_syntax(operator: object) -> str:
     syntax = python_syntax(operator)
     return f" ({syntax})" if syntax else ""
-
-
-def python_syntax(operator: object) -> str:
-    """Return the Python code that calls an operator, or an empty string."""
-    return _PYTHON_SYNTAX.get(str(operator).rpartition(".")[0], "")
-
-
-def is_own(filename: str) -> bool:
-    """Return whether code in this file belongs to torch, to the trace or to Python itself, not to the recipe."""
-    return filename.startswith((_TORCH, *_OWN, "<", contextlib.__file__))
 
 
 def _location(error: BaseException) -> str:
