@@ -1,5 +1,6 @@
 """Runs of recipes whose update cannot be traced: estimating says no, and training goes on."""
 
+import dataclasses
 import json
 
 import pytest
@@ -7,6 +8,7 @@ import pytest
 import shoestring
 from shoestring.check import attempts, measuring
 from shoestring.errors import RunError, TraceError
+from shoestring.hardware import targets
 from tests.sessions import final_checkpoint
 
 RECIPE = """
@@ -70,6 +72,16 @@ def test_error_of_the_recipe_is_raised_before_the_run_starts(recipe, tmp_path):
         shoestring.train(recipe("loss = {}['labels']"), run=tmp_path / "run")
     assert "mine.py:13 in loss" in caught.value.problems[0]
     assert not (tmp_path / "run" / "plan.json").exists()
+
+
+def test_upper_estimate_that_does_not_fit_is_not_the_end(recipe, tmp_path, monkeypatch):
+    local = targets.find("local")
+    small_target = dataclasses.replace(local, device=dataclasses.replace(local.device, memory_bytes=2**20))
+    monkeypatch.setattr(targets, "find", lambda name: small_target)
+    path = recipe("loss = model(batch)[batch[:, 0] > 0].square().mean()")
+    assert shoestring.train(path, run=tmp_path / "run", epochs=1).status == "finished"
+    reasons = json.loads((tmp_path / "run" / "plan.json").read_text())["plan"]["reasons"]
+    assert "the upper estimate of" in reasons[0] and "`x[mask]`" in reasons[1]
 
 
 def test_recipe_that_exists_only_in_this_process_is_not_tried(tmp_path):

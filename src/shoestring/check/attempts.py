@@ -9,17 +9,19 @@ The request is a JSON object on standard input. For each stage, a line of JSON i
 """
 
 import json
+import os
 import sys
 import time
 from collections.abc import Sequence
 from functools import partial
 from typing import Any
 
-from shoestring.check.trial import Report, peak_bytes, read_status, reporting, reset_peak, warm_up
+from shoestring.check.trial import Report, peak_bytes, read_status, reporting, reset_peak
 from shoestring.errors import ShoestringError
 from shoestring.estimate.disk import SMALL_FILES
 from shoestring.failures import describe, exits_as_errors
 from shoestring.plan.costs import COPY_SHARE
+from shoestring.processes import exit_with_parent
 
 _HOST_SHARE = 0.9
 """The share of free host memory that an attempt may need. The kernel ends a process that needs more than there is."""
@@ -47,7 +49,6 @@ def _try_sizes(request: dict[str, Any], report: Report) -> None:
     loaded, device = load(request["reference"], request["options"]), torch.device(request["device"])
     settings, sizes = Settings.from_json(request["settings"]), list(request["sizes"])
     with deterministic():
-        warm_up(device)
         host = host_memory()
         host_bytes = _HOST_SHARE * (host.limit_bytes - host.used_bytes) + read_status("VmRSS")
         data = loaded.data() if loaded.parts.data else None  # as in training, it remains in memory
@@ -139,4 +140,5 @@ def _report_error(report: Report, size: int | None, error: Exception) -> None:
 
 
 if __name__ == "__main__":
+    exit_with_parent(os.getppid(), poll=True)
     try_sizes(json.load(sys.stdin), reporting())

@@ -75,7 +75,7 @@ def make_estimate(loaded: LoadedRecipe, target: Target, requested: Settings) -> 
         loaded = loaded.replace(effective_batch=requested.micro_batch * gpus)
     with hinting_at_training(loaded), Tracer(loaded) as tracer:
         traced = candidate(tracer, loaded, target, settings, gpus=gpus)
-        facts = tracer.facts.with_notes(traced.trace.bounds)
+        facts = tracer.facts.with_bounds(traced.trace.bounds)
     return Estimate(
         recipe=loaded.name,
         target=target,

@@ -130,7 +130,7 @@ def _plan(tracer: Tracer, loaded: LoadedRecipe, target: Target, settings: Settin
         recipe=loaded.name,
         target=target,
         settings=settings,
-        facts=tracer.facts.with_notes(trace.bounds),
+        facts=tracer.facts.with_bounds(trace.bounds),
         memory=memory(trace, target.device, allocator=settings.allocator, cudnn_benchmark=settings.cudnn_benchmark),
         inputs_per_second=settings.micro_batch / seconds.value if seconds and seconds.value else None,
     )

@@ -210,7 +210,7 @@ def plan_with(
         recipe=loaded.name,
         options=loaded.options,
         settings=chosen.settings,
-        facts=facts.with_notes(chosen.trace.bounds),
+        facts=facts.with_bounds(chosen.trace.bounds),
         memory=chosen.memory,
         time=time,
         sessions=tuple(planned_sessions or ()),

@@ -20,7 +20,7 @@ from shoestring.recipe.contract import require_data
 from shoestring.recipe.finding import choose
 from shoestring.recipe.options import LoadedRecipe
 from shoestring.runs.supervised import session_seconds, write_pause
-from shoestring.runs.untraced import plan_by_trying
+from shoestring.runs.untraced import plan_by_trying, require_certain
 from shoestring.session import trust
 from shoestring.session.deadline import Deadline
 from shoestring.session.directory import RunDirectory
@@ -161,6 +161,7 @@ def _start_run(
             _import_training(stop)
         try:
             new_plan = make_plan(loaded, target, settings, stored=StoredTraces(directory.planning_file, loaded))
+            require_certain(new_plan)
         except TraceError as error:
             settings, measured_plan = plan_by_trying(loaded, target, settings, error, stop.deadline)
             _store_plan(directory, loaded, measured_plan)

@@ -7,10 +7,12 @@ from shoestring.check.measuring import GROWTH_SECONDS, Measurement, measure
 from shoestring.errors import TraceError
 from shoestring.hardware.catalog import Target
 from shoestring.plan.costs import PlannedDisk, disk_parts
+from shoestring.plan.plan import Plan
 from shoestring.recipe.options import LoadedRecipe
 from shoestring.session.deadline import Deadline
 from shoestring.settings import Settings
 from shoestring.streams import write_messages
+from shoestring.units import bytes_text
 
 VERDICT = "not estimated"
 _TIME_SHARE = 0.25
@@ -32,6 +34,16 @@ def plan_by_trying(
     seconds = GROWTH_SECONDS if remaining is None else min(GROWTH_SECONDS, _TIME_SHARE * max(0.0, remaining))
     measurement = measure(loaded, requested, target.device.kind, seconds=seconds)
     return measurement.settings, _plan_json(loaded, target, error, measurement)
+
+
+def require_certain(plan: Plan) -> None:
+    """Raise TraceError if only an upper estimate shows that the run does not fit in memory: it may fit."""
+    if plan.facts.bounds and not plan.memory.fits:
+        raise TraceError(
+            f"the upper estimate of {bytes_text(plan.memory.high_bytes)} is more than the "
+            f"{bytes_text(plan.memory.capacity_bytes)} available",
+            problems=plan.facts.bounds,
+        )
 
 
 def _plan_json(loaded: LoadedRecipe, target: Target, error: TraceError, measurement: Measurement) -> dict[str, Any]:

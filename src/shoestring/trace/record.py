@@ -60,17 +60,19 @@ class Facts:
     """The mean and maximum length of training samples, by the recipe's `length`; None if the recipe has none."""
     notes: tuple[str, ...] = ()
     """The recipe's notes on its data and its model."""
+    bounds: tuple[str, ...] = ()
+    """Notes on a trace's operators whose output size depends on values: estimates with it are upper ones."""
 
     @classmethod
     def from_json(cls, values: Mapping[str, Any]) -> Facts:
-        return cls(**{**values, "notes": tuple(values.get("notes", ()))})
+        return cls(**{**values, "notes": tuple(values.get("notes", ())), "bounds": tuple(values.get("bounds", ()))})
 
     def json(self) -> dict[str, Any]:
         return asdict(self)
 
-    def with_notes(self, notes: Iterable[str]) -> Facts:
-        """Return the facts with these notes added."""
-        return replace(self, notes=(*self.notes, *notes))
+    def with_bounds(self, bounds: Iterable[str]) -> Facts:
+        """Return the facts with the notes on a trace, which are shown with those of the recipe."""
+        return replace(self, notes=(*self.notes, *bounds), bounds=tuple(bounds))
 
 
 @dataclass(frozen=True, slots=True)
