@@ -8,7 +8,6 @@ The request is a JSON object on standard input. For each stage, a line of JSON i
 {"stage": "error", "micro_batch": 2, "message", "problems", "hint"}  an error of the recipe's code
 """
 
-import json
 import os
 import sys
 import time
@@ -22,6 +21,7 @@ from shoestring.estimate.disk import SMALL_FILES
 from shoestring.failures import describe, exits_as_errors
 from shoestring.plan.costs import COPY_SHARE
 from shoestring.processes import exit_with_parent
+from shoestring.reading import parse_json
 
 _HOST_SHARE = 0.9
 """The share of free host memory that an attempt may need. The kernel ends a process that needs more than there is."""
@@ -127,18 +127,18 @@ def _report_disk(report: Report, state: Any) -> int:
 
 
 def _report_error(report: Report, size: int | None, error: Exception) -> None:
-    described = error if isinstance(error, ShoestringError) else describe(error)
+    failure = error if isinstance(error, ShoestringError) else describe(error)
     report(
         {
             "stage": "error",
             "micro_batch": size,
-            "message": described.message,
-            "problems": list(described.problems),
-            "hint": described.hint,
+            "message": failure.message,
+            "problems": list(failure.problems),
+            "hint": failure.hint,
         }
     )
 
 
 if __name__ == "__main__":
     exit_with_parent(os.getppid(), poll=True)
-    try_sizes(json.load(sys.stdin), reporting())
+    try_sizes(parse_json(sys.stdin.buffer.read()), reporting())

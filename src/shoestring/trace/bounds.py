@@ -73,8 +73,8 @@ def note(operator: str, place: str, rows: int) -> str:
 def _index(self: Tensor, indices: list[Tensor | None]) -> Tensor:
     """Replace each mask by positions: as many as there are positions in the other indices, or else all of a mask's."""
     tensors = [index for index in indices if index is not None]
-    others = [index.shape[-1] for index in tensors if not is_mask(index) and index.numel() != 1]
-    count = min(others or [mask.numel() for mask in tensors if is_mask(mask)])
+    counts = [index.shape[-1] for index in tensors if not is_mask(index) and index.numel() != 1]
+    count = min(counts or [mask.numel() for mask in tensors if is_mask(mask)])
     positions: list[Tensor | None] = []
     for index in indices:
         if index is not None and is_mask(index):
