@@ -7,7 +7,6 @@ import pytest
 from shoestring.check import attempts
 from shoestring.monitor import host_memory
 from shoestring.settings import Settings
-from shoestring.units import MIB
 
 DECIDING = """
 import torch
@@ -63,8 +62,12 @@ def test_sizes_grow_although_the_smallest_fails(try_sizes):
 
 def test_no_size_is_tried_that_would_fill_the_host(try_sizes, monkeypatch):
     now = host_memory.host_memory()
-    full = dataclasses.replace(now, used_bytes=now.limit_bytes - 64 * MIB)
+    full = dataclasses.replace(now, used_bytes=now.limit_bytes)
     monkeypatch.setattr(host_memory, "host_memory", lambda: full)
-    stages = try_sizes([256, 512, 1024, 2048, 4096, 8192])
-    assert stages[-1]["stage"] == "full" and stages[-1]["micro_batch"] <= 4096
+    stages = try_sizes([4, 8, 24])
+    assert [(stage["stage"], stage.get("micro_batch")) for stage in stages] == [
+        ("size", 4),
+        ("disk", None),
+        ("full", 8),
+    ]
     assert "host's memory" in stages[-1]["message"]
