@@ -110,3 +110,21 @@ def test_allocated_bytes_of_a_chunked_loss(tmp_path, chunk):
     loaded = load(f"hf:{path}", {"seq_len": 128, "effective_batch": 8, "loss_chunk": chunk})
     run_settings = Settings(micro_batch=4, precision="fp32")
     assert measured(loaded, run_settings) == pytest.approx(estimated(loaded, run_settings), rel=0.02)
+
+
+class Selecting(Blocks):
+    """Selects samples and values by masks that are all true, which takes most of its memory."""
+
+    def model(self):
+        return nn.Linear(64, 512)
+
+    def loss(self, model, batch):
+        outputs = model(batch)
+        chosen = outputs[batch[:, 0] == 0].exp()
+        rows, columns = torch.where(chosen > -1)
+        return chosen.masked_select(chosen > -1).square().mean() + torch.tanh(chosen[rows, columns]).mean()
+
+
+def test_a_mask_is_estimated_as_if_all_were_selected():
+    loaded, run_settings = load(Selecting(), {}), Settings(micro_batch=256, precision="fp32")
+    assert measured(loaded, run_settings) == pytest.approx(estimated(loaded, run_settings), rel=0.02)

@@ -6,11 +6,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from shoestring.check import gpu, machine, requirements, trial_findings
+from shoestring.check import gpu, machine, measuring, requirements, trial_findings
 from shoestring.check.collect import collect_facts
 from shoestring.check.facts import Facts
 from shoestring.check.finding import Finding, Status, failed, warned
-from shoestring.errors import ShoestringError
+from shoestring.errors import ShoestringError, TraceError
 from shoestring.hardware import probe
 from shoestring.recipe.options import LoadedRecipe
 from shoestring.recipe.whole_batch import require_whole_batch
@@ -107,7 +107,10 @@ def _try_updates(
         return [warned("update", message, "fix the failures, then check again")], None
     target = probe.local_cpu() if facts.target.name == "cpu" or not facts.build.gpus else probe.local()
     target = dataclasses.replace(target, platform=facts.target.platform or target.platform)
-    plan, plan_findings = trial_findings.plan_trial(loaded, target, settings, facts)
+    try:
+        plan, plan_findings = trial_findings.plan_trial(loaded, target, settings, facts)
+    except TraceError as error:
+        return measuring.check_by_trying(loaded, target, settings, error), None
     if plan is None:
         return plan_findings, None
     if not loaded.reference:

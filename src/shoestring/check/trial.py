@@ -69,9 +69,9 @@ def _run_updates(request: dict[str, Any], report: Report) -> None:
     settings = Settings.from_json(request["settings"])
     sizes = request["microbatches"]
     with deterministic():
-        _warm_up(device)
+        warm_up(device)
         loader, first_batches = _load_first_batch(loaded, sizes[0], device, report)
-        initial_bytes = _reset_peak(device)
+        initial_bytes = reset_peak(device)
         state = build(loaded, settings, device)
         losses = losses_by_stage(loaded.recipe)
         report({"stage": "model", "stages": len(losses)})
@@ -95,11 +95,11 @@ def _run_updates(request: dict[str, Any], report: Report) -> None:
             report({"stage": "update", "seconds": time.perf_counter() - start, "loss": repr(loss)})
             if number >= len(losses) and time.perf_counter() - started > ENOUGH_SECONDS:
                 break
-        report({"stage": "done", "bytes": _peak_bytes(device) - initial_bytes, "device": device_name(device)})
+        report({"stage": "done", "bytes": peak_bytes(device) - initial_bytes, "device": device_name(device)})
         if loader and not (loaded.parts.whole_batch or loaded.parts.trainer):
             difference = compare_with_halves(
                 state.model,
-                lambda: loaded.recipe.loss,
+                lambda: losses[0],
                 loader,
                 sizes[0],
                 state.mixed_precision,
@@ -130,7 +130,7 @@ def _largest_batches(recipe: Any, sizes: list[int], device: Any, to_device: Any)
     return ((to_device(recipe.batch(size), device), size) for size in sizes)
 
 
-def _warm_up(device: Any) -> None:
+def warm_up(device: Any) -> None:
     """Make the libraries allocate their one-time memory, which an estimate of a model's tensors does not include."""
     import torch
 
@@ -140,7 +140,7 @@ def _warm_up(device: Any) -> None:
     optimizer.step()
 
 
-def _reset_peak(device: Any) -> int:
+def reset_peak(device: Any) -> int:
     """Reset the peak of memory in use, and return the bytes to subtract from it."""
     import torch
 
@@ -151,17 +151,17 @@ def _reset_peak(device: Any) -> int:
         return 0
     with suppress(OSError):
         Path("/proc/self/clear_refs").write_text("5")  # resets the peak of resident memory (proc(5))
-    return _read_status("VmRSS")
+    return read_status("VmRSS")
 
 
-def _peak_bytes(device: Any) -> int:
+def peak_bytes(device: Any) -> int:
     """Return the peak of memory in use: of torch's allocator on a GPU, of the whole process on a CPU."""
     import torch
 
-    return int(torch.cuda.max_memory_reserved(device)) if device.type == "cuda" else _read_status("VmHWM")
+    return int(torch.cuda.max_memory_reserved(device)) if device.type == "cuda" else read_status("VmHWM")
 
 
-def _read_status(name: str) -> int:
+def read_status(name: str) -> int:
     """Read a line of /proc/self/status as bytes; without that file, return the peak since the process started."""
     with suppress(OSError):
         for line in Path("/proc/self/status").read_text().splitlines():
@@ -170,15 +170,16 @@ def _read_status(name: str) -> int:
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
 
 
-def _main() -> None:
+def reporting() -> Report:
+    """Return the function that writes a stage to standard output, where nothing else is written from now on."""
     output = os.fdopen(os.dup(1), "w")
     os.dup2(2, 1)  # the recipe's own output goes to stderr
 
     def report(stage: dict[str, Any]) -> None:
         print(json.dumps(stage), file=output, flush=True)
 
-    run_trial(json.load(sys.stdin), report)
+    return report
 
 
 if __name__ == "__main__":
-    _main()
+    run_trial(json.load(sys.stdin), reporting())

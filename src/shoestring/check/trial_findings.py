@@ -1,18 +1,16 @@
 """A trial of a few updates on this machine: its plan, its child process, and its measured and predicted values."""
 
-import json
 import math
 import statistics
-import subprocess
-import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from shoestring import config
+from shoestring.check.child import run_child
 from shoestring.check.facts import Facts
 from shoestring.check.finding import Finding, failed, passed, warned
-from shoestring.errors import ShoestringError
+from shoestring.errors import ShoestringError, TraceError
 from shoestring.hardware.catalog import Target
 from shoestring.plan.plan import Plan, make_plan
 from shoestring.recipe.options import LoadedRecipe
@@ -46,9 +44,14 @@ class Trial:
 def plan_trial(
     loaded: LoadedRecipe, target: Target, settings: Settings, facts: Facts
 ) -> tuple[Plan | None, list[Finding]]:
-    """Return a plan for this machine and the findings about it; the plan is None if there is none that fits."""
+    """Return a plan for this machine and the findings about it; the plan is None if there is none that fits.
+
+    Raises TraceError if the update cannot be traced.
+    """
     try:
         plan = make_plan(loaded, target, settings)
+    except TraceError:
+        raise
     except ShoestringError as error:
         problems = "; ".join((error.message, *error.problems[:5]))
         return None, [failed("plan", problems, error.hint or "see the same error in: shoestring plan")]
@@ -112,18 +115,8 @@ def run_trial(plan: Plan, loaded: LoadedRecipe, target: Target, *, seconds: floa
         "microbatches": _equal_sizes(samples, micro_batch),
         "device": target.device.kind,
     }
-    command = [sys.executable, "-m", "shoestring.check.trial"]
-    try:
-        process = subprocess.run(
-            command, input=json.dumps(request), capture_output=True, text=True, timeout=seconds, check=False
-        )
-        output, exit_reason = process.stdout, _exit_reason(process.returncode, process.stderr)
-    except subprocess.TimeoutExpired as timeout:
-        partial_output = timeout.stdout or ""
-        output = partial_output.decode() if isinstance(partial_output, bytes) else partial_output
-        exit_reason = f"the process did not finish within {seconds_text(seconds)}"
-    lines = [line for line in output.splitlines() if line.endswith("}")]
-    return Trial(plan=plan, loaded=loaded, stages=tuple(map(json.loads, lines)), exit_reason=exit_reason)
+    stages, exit_reason = run_child("shoestring.check.trial", request, seconds)
+    return Trial(plan=plan, loaded=loaded, stages=stages, exit_reason=exit_reason)
 
 
 def check_trial(trial: Trial) -> list[Finding]:
@@ -269,13 +262,3 @@ def _equal_sizes(samples: int, largest: int) -> Sequence[int]:
     """Split `samples` into microbatches of at most `largest`, as equal as possible."""
     count = -(-samples // largest)
     return [samples // count + (index < samples % count) for index in range(count)]
-
-
-def _exit_reason(status: int, stderr: str) -> str:
-    """Return how a process with this exit status failed; empty for status 0."""
-    if status == 0:
-        return ""
-    if status == -9:
-        return "the system killed the process, as it does when RAM runs out"
-    last_line = (stderr.strip().splitlines() or ["no output"])[-1][:300]
-    return f"the process exited with status {status}: {last_line}"

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from shoestring.trace.record import Alloc, Free, Trace
 from shoestring.units import KIB
 
-_SMALL_FILES = 64 * KIB
+SMALL_FILES = 64 * KIB
 """An upper bound of the manifest, the state and the headers of the tensors' files."""
 
 
@@ -27,7 +27,7 @@ def checkpoint_bytes(trace: Trace) -> CheckpointBytes:
             states[event.storage] = trace.storages[event.storage].bytes
         elif isinstance(event, Free):
             states.pop(event.storage, None)
-    light = trace.facts.weight_bytes + _SMALL_FILES
+    light = trace.facts.weight_bytes + SMALL_FILES
     return CheckpointBytes(full=light - trace.facts.frozen_bytes + sum(states.values()), light=light)
 
 

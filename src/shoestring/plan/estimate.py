@@ -9,6 +9,7 @@ from shoestring.estimate.memory import Breakdown
 from shoestring.estimate.phases import peak_tensor_bytes
 from shoestring.hardware.catalog import Target
 from shoestring.plan.candidates import candidate
+from shoestring.plan.untraced import hinting_at_training
 from shoestring.recipe.options import LoadedRecipe
 from shoestring.recipe.whole_batch import require_whole_batch
 from shoestring.settings import Settings
@@ -41,6 +42,7 @@ class Estimate:
             "settings": self.settings.json(),
             "parameters": {"total": self.facts.parameters_total, "trainable": self.facts.parameters_trainable},
             **self.memory.json(),
+            "notes": list(self.facts.notes),
         }
 
     def __repr__(self) -> str:
@@ -74,9 +76,9 @@ def make_estimate(loaded: LoadedRecipe, target: Target, requested: Settings) -> 
     )
     if requested.micro_batch and requested.micro_batch * gpus > loaded.effective_batch:
         loaded = loaded.replace(effective_batch=requested.micro_batch * gpus)
-    with Tracer(loaded) as tracer:
+    with hinting_at_training(loaded), Tracer(loaded) as tracer:
         traced = candidate(tracer, loaded, target, settings, gpus=gpus)
-        facts = tracer.facts
+        facts = tracer.facts.with_bounds(traced.trace.bounds)
     return Estimate(
         recipe=loaded.name,
         target=target,

@@ -50,6 +50,7 @@ class InferencePlan:
             "settings": self.settings.json(),
             "memory": self.memory.json(),
             "inputs_per_second": self.inputs_per_second,
+            "notes": list(self.facts.notes),
         }
 
     def __str__(self) -> str:
@@ -129,7 +130,7 @@ def _plan(tracer: Tracer, loaded: LoadedRecipe, target: Target, settings: Settin
         recipe=loaded.name,
         target=target,
         settings=settings,
-        facts=tracer.facts,
+        facts=tracer.facts.with_bounds(trace.bounds),
         memory=memory(trace, target.device, allocator=settings.allocator, cudnn_benchmark=settings.cudnn_benchmark),
         inputs_per_second=settings.micro_batch / seconds.value if seconds and seconds.value else None,
     )

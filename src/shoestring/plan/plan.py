@@ -19,6 +19,7 @@ from shoestring.plan.proposals import Proposal, proposals, propose_smaller_files
 from shoestring.plan.reasons import calibration_reason, changes, reasons
 from shoestring.plan.search import search
 from shoestring.plan.sessions import PlannedSession, PlannedWeek, sessions, weeks
+from shoestring.plan.untraced import hinting_at_training
 from shoestring.recipe.contract import updates_per_epoch
 from shoestring.recipe.options import LoadedRecipe
 from shoestring.recipe.whole_batch import require_whole_batch
@@ -170,7 +171,7 @@ def plan_with(
 ) -> Plan:
     """Do what `make_plan` does, with a tracer of `loaded` that can be shared by targets: starting one takes seconds."""
     require_whole_batch(loaded, requested)
-    with Candidates(tracer, loaded, target, calibration) as candidates:
+    with hinting_at_training(loaded), Candidates(tracer, loaded, target, calibration) as candidates:
         facts = tracer.facts
         ranked = search(candidates, requested)
         chosen = ranked[0]
@@ -211,7 +212,7 @@ def plan_with(
         recipe=loaded.name,
         options=loaded.options,
         settings=chosen.settings,
-        facts=facts,
+        facts=facts.with_bounds(chosen.trace.bounds),
         memory=chosen.memory,
         time=time,
         sessions=tuple(planned_sessions or ()),

@@ -56,7 +56,11 @@ def render_estimate(estimate: Estimate) -> Markup:
         f"{estimate.recipe} on {estimate.target.name}",
         estimate.facts.parameters_total,
         "fits" if estimate.memory.fits else "does not fit",
-        {"settings": _settings(estimate.settings), "memory": _memory(estimate.memory)},
+        {
+            "settings": _settings(estimate.settings),
+            "memory": _memory(estimate.memory),
+            "notes": _lines(estimate.facts.notes),
+        },
     )
 
 

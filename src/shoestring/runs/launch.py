@@ -8,9 +8,10 @@ import time
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 from shoestring.checkpoint.files import remove
-from shoestring.errors import RunError, UsageError
+from shoestring.errors import RunError, TraceError, UsageError
 from shoestring.hardware import targets
 from shoestring.hardware.catalog import Target
 from shoestring.monitor.events import is_changed, read
@@ -21,6 +22,7 @@ from shoestring.recipe.near_misses import find_near_misses
 from shoestring.recipe.options import LoadedRecipe
 from shoestring.recipe.whole_batch import require_whole_batch
 from shoestring.runs.supervised import session_seconds, write_pause
+from shoestring.runs.untraced import plan_by_trying, require_certain
 from shoestring.session import trust
 from shoestring.session.deadline import Deadline
 from shoestring.session.directory import RunDirectory
@@ -144,7 +146,10 @@ def _start_run(
     values: Mapping[str, object],
     stop: Stop,
 ) -> tuple[LoadedRecipe, Settings]:
-    """Plan a new run unless `plan` is for this device, and write its plan.json."""
+    """Plan a new run unless `plan` is for this device, and write its plan.json.
+
+    A run whose update cannot be traced has a plan that was measured.
+    """
     if plan is not None:
         plan_options = {name: value for name, value in plan.options.items() if name not in values}
         loaded, settings = choose(recipe, {**plan_options, **values})
@@ -157,7 +162,13 @@ def _start_run(
         if target.device.kind == "cpu":  # on a GPU the plan's allocator has to be known before torch is imported
             # The child process that traces the update inherits the imported modules.
             _import_training(stop)
-        new_plan = make_plan(loaded, target, settings, stored=StoredTraces(directory.planning_file, loaded))
+        try:
+            new_plan = make_plan(loaded, target, settings, stored=StoredTraces(directory.planning_file, loaded))
+            require_certain(new_plan)
+        except TraceError as error:
+            settings, measured_plan = plan_by_trying(loaded, target, settings, error, stop.deadline)
+            _store_plan(directory, loaded, measured_plan)
+            return loaded, settings
         if plan is not None:
             write_messages(_describe_replanning(plan, new_plan))
         plan = new_plan
@@ -167,10 +178,14 @@ def _start_run(
             problems=plan.reasons,
             hint="choose other settings or options; shoestring plan shows which ones fit",
         )
-    with explaining(f"{directory.plan_file} could not be written", ", then train again"):
-        StoredPlan.from_recipe(loaded, plan.json()).write(directory.plan_file)
-    remove(directory.planning_file)
+    _store_plan(directory, loaded, plan.json())
     return loaded, plan.settings
+
+
+def _store_plan(directory: RunDirectory, loaded: LoadedRecipe, plan: Mapping[str, Any]) -> None:
+    with explaining(f"{directory.plan_file} could not be written", ", then train again"):
+        StoredPlan.from_recipe(loaded, plan).write(directory.plan_file)
+    remove(directory.planning_file)
 
 
 def _import_training(stop: Stop) -> None:

@@ -108,6 +108,12 @@ class StoredPlan:
             "parts": [part for part in (parts if isinstance(parts, list) else []) if _is_memory_part(part)],
         }
 
+    @property
+    def notes(self) -> tuple[str, ...]:
+        """The notes on how the plan was made, for each session: that nothing in it is predicted, and why."""
+        note = (self.plan or {}).get("not_estimated")
+        return (note,) if isinstance(note, str) else ()
+
     def reopen(self, file: Path, values: Mapping[str, object], recipe: str | object | None = None) -> Reopened:
         """Load the run's recipe and settings, both as stored and with `values` set.
 

@@ -107,6 +107,7 @@ def _trace(loaded: LoadedRecipe, facts: Facts, request: Mapping[str, Any]) -> Tr
             microbatches=1,
             precision=settings.precision,
             facts=facts,
+            bounds=recorder.bounds,
             storages=storages,
             events=events,
         )
@@ -128,6 +129,7 @@ def _trace(loaded: LoadedRecipe, facts: Facts, request: Mapping[str, Any]) -> Tr
         if settings.compile == "yes" and not deferred_compiler.is_compiler_loaded()
         else facts,
         first_batches=first_batches(loaded.recipe, settings.micro_batch),
+        bounds=recorder.bounds,
         storages=storages,
         events=events,
     )

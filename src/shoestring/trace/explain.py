@@ -5,10 +5,8 @@ from __future__ import annotations
 import contextlib
 import traceback
 from collections.abc import Iterator
-from pathlib import Path
 from typing import TYPE_CHECKING
 
-import torch
 from torch._subclasses.fake_tensor import (
     DataDependentOutputException,
     DynamicOutputShapeException,
@@ -18,19 +16,10 @@ from torch._subclasses.fake_tensor import (
 
 from shoestring.errors import ShoestringError, TraceError
 from shoestring.failures import exits_as_errors
+from shoestring.trace.places import is_own, python_syntax
 
 if TYPE_CHECKING:
     from shoestring.trace.recorder import Recorder
-
-_PACKAGE = Path(__file__).parents[1]
-_OWN = tuple(str(_PACKAGE / folder) for folder in ("trace", "recipe"))
-_TORCH = str(Path(torch.__file__).parent)
-
-_PYTHON_SYNTAX = {
-    "aten._local_scalar_dense": "`.item()` or a condition",
-    "aten.nonzero": "`nonzero()`, `x[mask]` or similar",
-}
-"""Python code that calls the operators which return values to Python, or results whose shape depends on values."""
 
 _REAL_GPU = "use the device of the input tensors instead of `cuda`; a model should not check whether there is a GPU"
 _EXTENSION = (
@@ -79,21 +68,18 @@ def explain_errors(recorder: Recorder | None = None) -> Iterator[None]:
     except Exception as error:
         during = f" during {recorder.operator}" if recorder and recorder.operator else ""
         hint = next((hint for fragment, hint in _HINTS.items() if fragment in f"{type(error).__name__} {error}"), _HINT)
-        raise TraceError(f"{type(error).__name__}{_location(error)}{during}: {error}", hint=hint) from error
+        message = f"{type(error).__name__}{_location(error)}{during}: {error}"
+        raise TraceError(message, problems=recorder.bounds if recorder else (), hint=hint) from error
 
 
 def _python_syntax(operator: object) -> str:
-    syntax = _PYTHON_SYNTAX.get(str(operator).rpartition(".")[0])
+    syntax = python_syntax(operator)
     return f" ({syntax})" if syntax else ""
 
 
 def _location(error: BaseException) -> str:
     """Return ` at file:line in function` of the recipe's innermost frame, or an empty string without such a frame."""
-    frames = [
-        frame
-        for frame in traceback.extract_tb(error.__traceback__)
-        if not frame.filename.startswith((_TORCH, *_OWN, "<", contextlib.__file__))
-    ]
+    frames = [frame for frame in traceback.extract_tb(error.__traceback__) if not is_own(frame.filename)]
     if not frames:
         return ""
     frame = frames[-1]

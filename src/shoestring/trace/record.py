@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
-from dataclasses import asdict, dataclass
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import asdict, dataclass, replace
 from typing import Any, Literal, TypeAlias, get_args
 
 from shoestring.settings import Precision
@@ -60,13 +60,19 @@ class Facts:
     """The mean and maximum length of training samples, by the recipe's `length`; None if the recipe has none."""
     notes: tuple[str, ...] = ()
     """The recipe's notes on its data and its model."""
+    bounds: tuple[str, ...] = ()
+    """Notes on a trace's operators whose output size depends on values: estimates with it are upper ones."""
 
     @classmethod
     def from_json(cls, values: Mapping[str, Any]) -> Facts:
-        return cls(**{**values, "notes": tuple(values.get("notes", ()))})
+        return cls(**{**values, "notes": tuple(values.get("notes", ())), "bounds": tuple(values.get("bounds", ()))})
 
     def json(self) -> dict[str, Any]:
         return asdict(self)
+
+    def with_bounds(self, bounds: Iterable[str]) -> Facts:
+        """Return the facts with the notes on a trace, which are shown with those of the recipe."""
+        return replace(self, notes=(*self.notes, *bounds), bounds=tuple(bounds))
 
 
 @dataclass(frozen=True, slots=True)
@@ -136,6 +142,8 @@ class Trace:
     facts: Facts
     first_batches: tuple[tuple[float, float], ...] = ()
     """Possible sizes of a smaller first batch, as pairs of a share of the traced batch and its probability."""
+    bounds: tuple[str, ...] = ()
+    """Notes on operators whose output size depends on values, traced with the largest (`trace/bounds.py`)."""
     storages: tuple[Storage, ...]
     events: tuple[Event, ...]
 
@@ -150,6 +158,7 @@ class Trace:
             "precision": self.precision,
             "facts": self.facts.json(),
             "first_batches": self.first_batches,
+            "bounds": self.bounds,
             "names": list(names),
             "storages": [[storage.bytes, PARTS.index(storage.part)] for storage in self.storages],
             "events": list(_rows(self.events, numbers)),
@@ -171,6 +180,7 @@ class Trace:
             precision=values["precision"],
             facts=Facts.from_json(values["facts"]),
             first_batches=tuple((share, probability) for share, probability in values["first_batches"]),
+            bounds=tuple(values.get("bounds", ())),
             storages=tuple(Storage(size, PARTS[part]) for size, part in values["storages"]),
             events=tuple(events),
         )

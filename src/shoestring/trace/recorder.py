@@ -14,7 +14,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils.flop_counter import flop_registry
 
 from shoestring.settings import Precision
-from shoestring.trace import attention, kernels, products, recurrent
+from shoestring.trace import attention, bounds, kernels, products, recurrent
 from shoestring.trace.fake import DEVICE_OF
 from shoestring.trace.record import Alloc, Event, Free, Op, Part, Phase, PhaseName, Storage
 from shoestring.trace.simulated_device import DEVICE
@@ -58,6 +58,8 @@ class Recorder(TorchDispatchMode):
         """The number of storages when the phase started."""
         self._calls = 0
         """Operators called since the last one that ran kernels."""
+        self._bounds: dict[tuple[str, str], int] = {}
+        """The largest number of rows by operator and place, where it depends on values."""
 
     @classmethod
     def _should_skip_dynamo(cls) -> bool:
@@ -72,10 +74,11 @@ class Recorder(TorchDispatchMode):
             return args[0].fake_device
         self.operator = func.name()
         self._calls += 1
-        result = func(*args, **kwargs)
+        result = self._result(func, args, kwargs)
         returned = self._watched_tensors(result)
         new = [tensor for tensor in returned if self._track(tensor)]
-        self._record_scratch(kernels.scratch_bytes(func, args) if attention.CAPABILITY.get() else 0)
+        if attention.CAPABILITY.get():
+            self._record_scratch(kernels.scratch_bytes(func, args) + bounds.scratch_bytes(func, args))
         written = [tensor for get in _written_arguments(func) for tensor in self._watched_tensors(get(args, kwargs))]
         if (new or written) and not _only_allocates(func):
             read = self._watched_tensors((args, kwargs))
@@ -83,6 +86,21 @@ class Recorder(TorchDispatchMode):
             self._calls = 0
         if func is recurrent.FORWARD:
             self.label(result[-2:-1], "reserve space")
+        return result
+
+    @property
+    def bounds(self) -> tuple[str, ...]:
+        """Notes on the operators that were traced with their largest result."""
+        return tuple(bounds.note(*operator_and_place, rows) for operator_and_place, rows in self._bounds.items())
+
+    def _result(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """Call the operator; one whose output size depends on values returns its largest result."""
+        largest = bounds.largest_result(func, args, kwargs) if self._watched is is_simulated else None
+        if largest is None:
+            return func(*args, **kwargs)
+        result, rows = largest
+        key = str(func), bounds.location()
+        self._bounds[key] = max(rows, self._bounds.get(key, 0))
         return result
 
     def mark(self, name: PhaseName, update: int, microbatch: int = 0) -> None:

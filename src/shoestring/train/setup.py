@@ -73,7 +73,9 @@ def setup(request: SessionRequest, record: Record, library: LibraryLoop | None) 
     with explaining_out_of_memory("loading the checkpoint"):
         restored = load_newest(store, record)
     make_saver = partial(run_saver, request, record, store)
-    session = build_session(request, record, data, restored, make_saver, library, staging_notes)
+    stored = request.run.plan()
+    notes = (*(stored.notes if stored else ()), *staging_notes)
+    session = build_session(request, record, data, restored, make_saver, library, notes)
     if session.updates:  # those of a library begin when its trainer knows the number of updates
         steps.begin(session)
     return session
@@ -99,11 +101,12 @@ def build_session(
     restored: Restored | None,
     make_saver: Callable[..., Saver],
     library: LibraryLoop | None,
-    staging_notes: Sequence[str] = (),
+    notes: Sequence[str] = (),
 ) -> TrainingSession:
     """Build the session, with the state of the checkpoint `restored`, if given. It has not begun.
 
     `make_saver` is called with the environment of the run and, if the engine makes the updates, with their order.
+    `notes` on the plan and the inputs precede those of the session.
     """
     stop, loaded = request.stop, request.recipe
     if library:
@@ -124,7 +127,7 @@ def build_session(
             reports=library.reports,
             data=data if loaded.parts.measured or loaded.parts.evaluate else {},
             after_kill=after_kill,
-            notes=(*kill_notes, *staging_notes, *loaded.parts.notes(), *last_batch_notes(loaded, data)),
+            notes=(*kill_notes, *notes, *loaded.parts.notes(), *last_batch_notes(loaded, data)),
         )
     with stop.interrupting():
         order = DataOrder.of(data["train"], effective_batch=loaded.effective_batch, seed=loaded.seed)
@@ -145,7 +148,7 @@ def build_session(
         updates=updates,
         data=data,
         after_kill=after_kill,
-        notes=(*kill_notes, *staging_notes, *_notes(request, state), *last_batch_notes(loaded, data)),
+        notes=(*kill_notes, *notes, *_notes(request, state), *last_batch_notes(loaded, data)),
     )
 
 

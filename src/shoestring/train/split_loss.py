@@ -4,7 +4,7 @@ import copy
 
 from shoestring.engine.halves import compare_with_halves
 from shoestring.engine.update import LossFunction
-from shoestring.recipe.contract import loss_at
+from shoestring.recipe.losses import loss_at
 from shoestring.train.session import TrainingSession
 
 

@@ -10,7 +10,7 @@ from rich.text import Text
 from shoestring.estimate.memory import MemoryPart
 from shoestring.hardware.catalog import Target
 from shoestring.settings import Settings
-from shoestring.streams import one_line
+from shoestring.streams import message_text, one_line
 from shoestring.trace.record import Facts
 from shoestring.units import bytes_text, count_text
 
@@ -40,6 +40,12 @@ def settings_text(settings: Mapping[str, Any]) -> str:
     names = ("checkpointing", "optimizer_kernel", "offload", "sharding", "allocator", "cudnn_benchmark")
     more_settings = [f"{name} {settings[name]}" for name in names if settings[name] not in (None, plain[name])]
     return " · ".join([f"micro_batch {settings['micro_batch']}", str(settings["precision"]), *more_settings])
+
+
+def add_notes(table: Table, notes: Sequence[str]) -> None:
+    """Add a row with the notes, if there are any."""
+    if notes:
+        table.add_row("notes", Text("\n".join(map(message_text, notes))))
 
 
 def memory_bars(parts: Sequence[MemoryPart]) -> RenderableType:

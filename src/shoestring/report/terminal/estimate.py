@@ -3,7 +3,7 @@
 from rich.console import Group, RenderableType
 
 from shoestring.plan.estimate import Estimate
-from shoestring.report.terminal.elements import grid, headline, memory_bars, settings_text, verdict
+from shoestring.report.terminal.elements import add_notes, grid, headline, memory_bars, settings_text, verdict
 from shoestring.report.wording import memory_text
 from shoestring.units import bytes_text
 
@@ -17,6 +17,7 @@ def screen(estimate: Estimate) -> RenderableType:
     facts.add_row(
         "tensors by phase", " · ".join(f"{name} {bytes_text(size)}" for name, size in estimate.phases.items())
     )
+    add_notes(facts, estimate.facts.notes)
     return Group(
         headline(estimate.recipe, estimate.target, estimate.facts),
         verdict("fits" if estimate.memory.fits else "does not fit"),

@@ -3,7 +3,7 @@
 from rich.console import Group, RenderableType
 
 from shoestring.plan.inference import InferencePlan
-from shoestring.report.terminal.elements import grid, headline, memory_bars, settings_text, verdict
+from shoestring.report.terminal.elements import add_notes, grid, headline, memory_bars, settings_text, verdict
 from shoestring.report.wording import memory_text
 
 
@@ -22,4 +22,5 @@ def screen(plan: InferencePlan) -> RenderableType:
     facts.add_row("memory", memory_text(plan.memory))
     facts.add_row("", memory_bars(sorted(plan.memory.parts, key=lambda part: -part.bytes)))
     facts.add_row("speed", speed_text(plan))
+    add_notes(facts, plan.facts.notes)
     return Group(headline(plan.recipe, plan.target, plan.facts), verdict(plan.verdict), facts)

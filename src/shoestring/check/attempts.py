@@ -1,0 +1,144 @@
+"""Updates with growing microbatches, in a child process: what fits is measured where nothing can be predicted.
+
+The request is a JSON object on standard input. For each stage, a line of JSON is written to standard output:
+
+{"stage": "size", "micro_batch": 8, "bytes": 123, "seconds": 0.1}  an update of one such microbatch: the peak of memory
+{"stage": "disk", "full": 123, "light": 45}                        the bytes of a checkpoint and of weights alone
+{"stage": "full", "micro_batch": 16, "message": "..."}             this microbatch does not fit, or would not
+{"stage": "error", "micro_batch": 2, "message", "problems", "hint"}  an error of the recipe's code
+"""
+
+import os
+import sys
+import time
+from collections.abc import Sequence
+from functools import partial
+from typing import Any
+
+from shoestring.check.trial import Report, peak_bytes, read_status, reporting, reset_peak
+from shoestring.errors import ShoestringError
+from shoestring.estimate.disk import SMALL_FILES
+from shoestring.failures import describe, exits_as_errors
+from shoestring.plan.costs import COPY_SHARE
+from shoestring.processes import exit_with_parent
+from shoestring.reading import parse_json
+
+_HOST_SHARE = 0.9
+"""The share of free host memory that an attempt may need. The kernel ends a process that needs more than there is."""
+
+
+def try_sizes(request: dict[str, Any], report: Report) -> None:
+    """Make an update with each of the sizes, in their order, while they fit and `seconds` have not passed."""
+    try:
+        with exits_as_errors():
+            _try_sizes(request, report)
+    except Exception as error:  # noqa: BLE001 - the recipe's code may raise anything
+        _report_error(report, None, error)
+
+
+def _try_sizes(request: dict[str, Any], report: Report) -> None:
+    import torch
+
+    from shoestring.engine.determinism import deterministic
+    from shoestring.engine.memory import Failure, catch_out_of_memory
+    from shoestring.engine.state import build
+    from shoestring.monitor.host_memory import host_memory
+    from shoestring.recipe.finding import load
+    from shoestring.settings import Settings
+
+    loaded, device = load(request["reference"], request["options"]), torch.device(request["device"])
+    settings, sizes = Settings.from_json(request["settings"]), list(request["sizes"])
+    with deterministic():
+        host = host_memory()
+        host_bytes = _HOST_SHARE * (host.limit_bytes - host.used_bytes) + read_status("VmRSS")
+        data = loaded.data() if loaded.parts.data else None  # as in training, it remains in memory
+        state = build(loaded, settings, device)
+        started = time.perf_counter()
+        fitting = 0
+        for size in sizes:
+            try:
+                result = catch_out_of_memory(partial(_update, loaded, state, device, size, 1 if fitting else 2))
+            except Exception as error:  # noqa: BLE001 - the recipe's code may raise anything
+                _report_error(report, size, error)
+                if fitting:
+                    break
+                continue  # some losses need more than a few samples
+            if isinstance(result, Failure):
+                report({"stage": "full", "micro_batch": size, "message": result.message})
+                break
+            used_bytes, seconds = result
+            report({"stage": "size", "micro_batch": size, "bytes": used_bytes, "seconds": seconds})
+            if not fitting:
+                full_bytes = _report_disk(report, state)
+                initial_bytes = read_status("VmRSS")  # with the optimizer's states
+            fitting = size
+            following = _following(sizes, size)
+            projected_bytes = initial_bytes + max(0, used_bytes - initial_bytes) * following / size
+            if device.type == "cpu" and following > size and projected_bytes > host_bytes - COPY_SHARE * full_bytes:
+                report({"stage": "full", "micro_batch": following, "message": "the host's memory would be full"})
+                break
+            if time.perf_counter() - started + seconds * following / size > request["seconds"]:
+                break
+        del data
+
+
+def _following(sizes: Sequence[int], size: int) -> int:
+    """Return the size after `size`, or `size` itself if it is the last."""
+    return next((larger for larger in sizes if larger > size), size)
+
+
+def _update(loaded: Any, state: Any, device: Any, size: int, times: int) -> tuple[int, float]:
+    """Make updates of one microbatch with the largest samples; return the last one's peak of memory and its seconds.
+
+    The second update of a process has the optimizer's states from its beginning.
+    """
+    from shoestring.data.batches import to_device
+    from shoestring.data.seeding import derive, seed_all
+    from shoestring.engine.update import update
+
+    for number in range(times):
+        reset_peak(device)
+        seed_all(derive(loaded.seed, "update", number))
+        started = time.perf_counter()
+        result = update(
+            state.model,
+            state.optimizer,
+            loaded.recipe.loss,
+            [(to_device(loaded.recipe.batch(size), device), size)],
+            samples=size,
+            mixed_precision=state.mixed_precision,
+            clip_norm=loaded.parts.clip_norm,
+            run=state.cuda_graphs,
+        )
+        float(result.loss)  # synchronizes with the device
+        seconds = time.perf_counter() - started
+    return peak_bytes(device), seconds
+
+
+def _report_disk(report: Report, state: Any) -> int:
+    """Report the bytes on disk of the state, which has its optimizer's states, and return those of a checkpoint."""
+    from shoestring.train.oom import persistent_bytes
+
+    sizes = persistent_bytes(state)
+    files = sizes["buffers"] + SMALL_FILES
+    full_bytes = sizes["gradients"] + sizes["optimizer states"] + files  # each trained weight has a gradient
+    report({"stage": "disk", "full": full_bytes, "light": sizes["weights"] + files})
+    return full_bytes
+
+
+def _report_error(report: Report, size: int | None, error: Exception) -> None:
+    failure = error if isinstance(error, ShoestringError) else describe(error)
+    report(
+        {
+            "stage": "error",
+            "micro_batch": size,
+            "message": failure.message,
+            "problems": list(failure.problems),
+            "hint": failure.hint,
+        }
+    )
+
+
+if __name__ == "__main__":
+    exit_with_parent(os.getppid(), poll=True)
+    try_sizes(parse_json(sys.stdin.buffer.read()), reporting())

@@ -1,0 +1,73 @@
+"""Updates with growing microbatches, in this process."""
+
+import dataclasses
+
+import pytest
+
+from shoestring.check import attempts
+from shoestring.monitor import host_memory
+from shoestring.settings import Settings
+
+DECIDING = """
+import torch
+from torch import nn
+
+class Mine:
+    effective_batch = 24
+    def model(self): return nn.Linear(256, 2048)
+    def batch(self, size): return torch.ones(size, 256)
+    def loss(self, model, batch):
+        loss = model(batch).topk(3, dim=0).values.square().mean()
+        return loss if loss.item() > 0 else -loss
+"""
+
+
+@pytest.fixture
+def try_sizes(tmp_path):
+    path = tmp_path / "deciding.py"
+
+    def run(sizes, text=DECIDING, seconds=60.0):
+        path.write_text(text)
+        settings = Settings(micro_batch=sizes[-1], precision="fp32", checkpointing="no")
+        request = {
+            "reference": str(path),
+            "options": {},
+            "settings": settings.json(),
+            "sizes": sizes,
+            "device": "cpu",
+            "seconds": seconds,
+        }
+        stages = []
+        attempts.try_sizes(request, stages.append)
+        return stages
+
+    return run
+
+
+def test_sizes_grow_although_the_smallest_fails(try_sizes):
+    stages = try_sizes([2, 4, 8, 24])
+    assert [(stage["stage"], stage.get("micro_batch")) for stage in stages] == [
+        ("error", 2),
+        ("size", 4),
+        ("disk", None),
+        ("size", 8),
+        ("size", 24),
+    ]
+    assert "loss = model(batch).topk" in stages[0]["problems"][0]
+    weights = (256 + 1) * 2048 * 4
+    assert weights < stages[2]["light"] < 1.05 * weights
+    assert stages[2]["full"] - stages[2]["light"] == pytest.approx(2 * weights, rel=0.01)  # the states of AdamW
+    assert [stage["stage"] for stage in try_sizes([4, 8, 24], seconds=0.0)] == ["size", "disk"]
+
+
+def test_no_size_is_tried_that_would_fill_the_host(try_sizes, monkeypatch):
+    now = host_memory.host_memory()
+    full = dataclasses.replace(now, used_bytes=now.limit_bytes)
+    monkeypatch.setattr(host_memory, "host_memory", lambda: full)
+    stages = try_sizes([4, 8, 24])
+    assert [(stage["stage"], stage.get("micro_batch")) for stage in stages] == [
+        ("size", 4),
+        ("disk", None),
+        ("full", 8),
+    ]
+    assert "host's memory" in stages[-1]["message"]
