@@ -46,6 +46,7 @@ class LibraryUpdates:
             trainer = request.recipe.parts.trainer(
                 sized_settings, samples, self._resumable, folder=folder, device=request.device
             )
+            trainer.max_updates = request.recipe.max_updates
             _require_recomputation(sized_settings.checkpointing, settings.checkpointing, trainer)
             return trainer
 
@@ -55,6 +56,7 @@ class LibraryUpdates:
             mixed_precision=mixed_precision(settings.precision, request.device),
             sizes=sizes,
             build=build,
+            ema=request.recipe.ema,
         )
 
     def run(self, session: TrainingSession) -> str:

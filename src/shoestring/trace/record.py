@@ -22,6 +22,7 @@ Part = Literal[
     "all-gather buffers",
     "reduce-scatter buffers",
     "temporaries",
+    "averaged weights",
 ]
 """The use of a storage. Activations are created in forward and still alive when backward starts (including autocast's
 copies of weights); reserve space is the equivalent of a fused recurrent layer, with a modeled size; the KV cache holds

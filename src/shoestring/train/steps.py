@@ -1,6 +1,8 @@
 """The steps of the training loop, in the order in which it runs them. A library's trainer runs them in callbacks."""
 
 import time
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager, nullcontext
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -83,7 +85,13 @@ def end_reason(session: TrainingSession) -> str:
         return ""
     if patience_exhausted(loaded.parts, state.history):
         return f"no better epoch in the last {loaded.parts.patience}"
-    return f"all {loaded.epochs} epochs" if state.update == state.total_updates else ""
+    if state.update != state.total_updates:
+        return ""
+    return (
+        f"max_updates={loaded.max_updates}"
+        if state.total_updates == loaded.max_updates
+        else f"all {loaded.epochs} epochs"
+    )
 
 
 def epoch_ended(session: TrainingSession) -> bool:
@@ -101,19 +109,30 @@ def evaluate_epoch(session: TrainingSession) -> None:
     if deadline.limit_seconds and not deadline.has_observed("evaluation batch"):
         # The first evaluation of a session imports packages and starts kernels: nobody knows whether it ends in time.
         save_in_background(session)
-    metrics, seconds = _evaluate(session, "validation")
-    epoch = state.epochs_done
-    state.history.append({"epoch": epoch, "update": state.update, "metrics": metrics})
-    best = best_entry(session.request.recipe.parts, state.history) is state.history[-1]
-    session.record.evaluated("validation", state.update, metrics, epoch=epoch, seconds=seconds, best=best)
-    if best:
-        _save_weights(session, "best", run.best, metrics)
-    else:
-        _require_best(session)
-    if settings.keep_light:
-        _save_weights(session, "epoch", light.weights_folder(run.light, state.update), metrics)
-        light.keep_newest(run.light, settings.keep_light)
+    with _weights_for_use(session):
+        metrics, seconds = _evaluate(session, "validation")
+        epoch = state.epochs_done
+        state.history.append({"epoch": epoch, "update": state.update, "metrics": metrics})
+        best = best_entry(session.request.recipe.parts, state.history) is state.history[-1]
+        session.record.evaluated("validation", state.update, metrics, epoch=epoch, seconds=seconds, best=best)
+        if best:
+            _save_weights(session, "best", run.best, metrics)
+        else:
+            _require_best(session)
+        if settings.keep_light:
+            _save_weights(session, "epoch", light.weights_folder(run.light, state.update), metrics)
+            light.keep_newest(run.light, settings.keep_light)
     session.reports.restart()
+
+
+@contextmanager
+def _weights_for_use(session: TrainingSession) -> Iterator[None]:
+    """Return a context in which the model has the averaged weights, if the run averages them."""
+    averages = session.state.averages
+    with ExitStack() as stack:
+        if averages:
+            retry_with_freed_memory(lambda: stack.enter_context(averages.in_model()), "using the averaged weights")
+        yield
 
 
 def one_update(session: TrainingSession) -> None:
@@ -147,6 +166,9 @@ def one_update(session: TrainingSession) -> None:
     with deadline.measure("update"):
         try:
             result, micro_batch = updates.recovering.run(attempt, state.sizes.micro_batch)
+            if state.averages and result.stepped:
+                averaged = catch_out_of_memory(state.averages.add)
+                failure = averaged.message if isinstance(averaged, Failure) else ""
         except HalfDoneError as error:
             failure = error.message
     if failure:
@@ -212,22 +234,33 @@ def finish(session: TrainingSession) -> dict[str, Any]:
     """Save the final weights. Returns the validation metrics of the best epoch and the test metrics of its weights."""
     state, record, run = session.state, session.record, session.request.run
     metrics = best_validation(session)
-    _save_weights(session, "light", run.light, metrics.get("validation", {}))
+    with _weights_for_use(session):
+        _save_weights(session, "light", run.light, metrics.get("validation", {}))
     if "test" in session.data:
-        if best := best_entry(session.request.recipe.parts, state.history):
-            _require_best(session)
-            try:
-                weights = read_light(run.best, state.model)
-                if not weights.verified:
-                    record.note(UNVERIFIED.format(folder=run.best))
-                update = weights.facts.get("update")
-                if update != best["update"]:
-                    record.note(f"the test metrics are of the weights of update {update}, the best that were saved")
-            except CheckpointError as error:
-                record.note(f"the test metrics are of the last weights, not the best: {error.message}")
-        metrics["test"], seconds = _evaluate(session, "test")
+        with nullcontext() if _load_best(session) else _weights_for_use(session):
+            metrics["test"], seconds = _evaluate(session, "test")
         record.evaluated("test", state.update, metrics["test"], epoch=state.epochs_done, seconds=seconds, best=False)
     return metrics
+
+
+def _load_best(session: TrainingSession) -> bool:
+    """Load the best weights into the model. Returns False if there are none, or they cannot be loaded."""
+    state, record, run = session.state, session.record, session.request.run
+    best = best_entry(session.request.recipe.parts, state.history)
+    if best is None:
+        return False
+    _require_best(session)
+    try:
+        weights = read_light(run.best, state.model)
+    except CheckpointError as error:
+        record.note(f"the test metrics are of the last weights, not the best: {error.message}")
+        return False
+    if not weights.verified:
+        record.note(UNVERIFIED.format(folder=run.best))
+    update = weights.facts.get("update")
+    if update != best["update"]:
+        record.note(f"the test metrics are of the weights of update {update}, the best that were saved")
+    return True
 
 
 def best_validation(session: TrainingSession) -> dict[str, Any]:
