@@ -65,6 +65,9 @@ class Adaptation:
 _ADAPTER_OPTIONS = ("lora_r", "lora_alpha", "lora_targets", "quantization", "double_quantization")
 """Hidden for a recipe with its own option `lora_r`, which adds its adapters itself."""
 
+_NEWER = ("max_updates", "ema")
+"""Options whose names a recipe may have used for a method or a model of its own before they were options."""
+
 _MOST_SAMPLES = 2**31 - 1
 """In one update: more than any dataset has."""
 
@@ -197,26 +200,23 @@ def with_defaults(
 
 
 def _with_defaults(recipe: object, name: str, source: RecipeSource | None, is_live: bool) -> LoadedRecipe:
-    defaults = getattr(recipe, "options", recipe)
     loaded = LoadedRecipe(name=name, is_live=is_live, source=source, recipe=recipe, options={})
-    adaptation_fields = _adaptation_fields(loaded)
-    return _replace_options(
-        loaded,
-        {
-            # A plain recipe's attribute `weights` is not the option of that name.
-            name: field.default
-            if name in adaptation_fields
-            else getattr(
-                defaults, name, getattr(recipe, name, field.default) if _is_option(recipe, name) else field.default
-            )
-            for name, field in option_fields(loaded).items()
-        },
-    )
+    own, adaptation_fields = own_fields(loaded), _adaptation_fields(loaded)
+
+    def default(field: config.Field) -> Any:
+        options = getattr(recipe, "options", recipe)
+        if field.name in own:
+            return getattr(options, field.name)
+        # A plain recipe's attribute `weights` is not the option of that name.
+        owners = () if field.name in adaptation_fields else (options, recipe)
+        return next((getattr(owner, field.name) for owner in owners if _is_option(owner, field.name)), field.default)
+
+    return _replace_options(loaded, {field.name: default(field) for field in option_fields(loaded).values()})
 
 
 def _is_option(recipe: object, name: str) -> bool:
-    """Return whether the recipe's attribute is a value of the option of that name, not a method or a model."""
-    return hasattr(recipe, name) and isinstance(getattr(recipe, name), int | float | None)
+    """Return whether the recipe has an attribute that is a value of the option of that name."""
+    return hasattr(recipe, name) and (name not in _NEWER or isinstance(getattr(recipe, name), int | float | None))
 
 
 def size_defaults(loaded: LoadedRecipe, values: Mapping[str, Any]) -> Mapping[str, Any]:

@@ -14,6 +14,7 @@ from shoestring.recipe.options import LoadedRecipe
 from shoestring.recipe.parts import Parts
 from shoestring.techniques import adapt, checkpointing, norms
 from shoestring.trace import simulated_device
+from shoestring.trace.pretrained import observe_loading
 from shoestring.trace.record import Facts
 
 
@@ -24,7 +25,9 @@ def read(loaded: LoadedRecipe) -> Facts:
         data = loaded.data()
         samples = {name: len(dataset) for name, dataset in data.items()}
         lengths = _lengths(recipe, data["train"])
-    model: nn.Module = simulated_device.build(lambda: adapt.model(recipe.model(), loaded.adaptation))
+    model, is_loading = observe_loading(
+        lambda: simulated_device.build(lambda: adapt.model(recipe.model(), loaded.adaptation))
+    )
     # Unless torch's compiler can be left out, creating an optimizer imports it, as in training.
     torch.optim.AdamW([torch.zeros(1)])
     process_bytes = int(psutil.Process().memory_info().rss)
@@ -44,6 +47,7 @@ def read(loaded: LoadedRecipe) -> Facts:
         batch_norm=any(isinstance(module, norms.BATCH) and module.training for module in model.modules()),
         samples=samples,
         process_bytes=process_bytes,
+        is_pretrained=is_loading if loaded.parts.is_pretrained is None else loaded.parts.is_pretrained,
         blocks=len(checkpointing.blocks(model, loaded.parts)),
         data_parallel=any(isinstance(module, nn.DataParallel) for module in model.modules()),
         lengths=lengths,

@@ -53,6 +53,8 @@ class Facts:
     """The number of samples in each part of the data; None if the recipe has no `data()`."""
     process_bytes: int
     """Resident bytes of a process that has the recipe's data and all of torch that training imports, but no model."""
+    is_pretrained: bool = True
+    """Whether the model begins from pretrained weights, which adapters need, or that is not known."""
     blocks: int = 0
     """The number of blocks that activation checkpointing can recompute."""
     data_parallel: bool = False

@@ -163,6 +163,10 @@ class Chart:
         return {"digits": digits} if self.options.rewards == "digits" else REWARDS
 
     @property
+    def is_pretrained(self) -> bool:
+        return self.options.weights_from is not None
+
+    @property
     def best(self) -> tuple[str, str]:
         return ("digits" if self.options.rewards == "digits" else "relaxed_accuracy"), "max"
 
