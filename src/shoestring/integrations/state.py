@@ -26,6 +26,8 @@ from shoestring.techniques.fallbacks import Limits, Sizes, least_micro_batch
 if TYPE_CHECKING:
     from torch import nn
 
+_ROUNDING = 1e-6
+"""More than the rounding of a trainer's epochs, which are sums of fractions, and less than an update's share of one."""
 _SECTIONS = {"model", "optimizer", "scheduler", "scaler", "trainer"}
 
 
@@ -71,7 +73,7 @@ class LibraryState:
     def epochs_done(self) -> int:
         epoch = self._progress()["epoch"] or 0
         # `max_updates` may end the run within an epoch, which is then over as well.
-        return math.ceil(epoch) if self._is_complete else int(epoch)
+        return math.ceil(epoch - _ROUNDING) if self._is_complete else int(epoch)
 
     @property
     def at_epoch_end(self) -> bool:

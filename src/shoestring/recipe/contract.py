@@ -64,8 +64,8 @@ class Recipe(Protocol):
       and over all of the update's samples (generating the completions that it then trains on), for planning. An
       iterator that yields after each step the state saved for the next step (a cache of keys and values); of equal
       steps the largest is enough.
-    - `is_pretrained`: whether `model()` begins from pretrained weights; LoRA adapters are only proposed then. By default
-      a plan observes whether `model()` calls a function that loads weights: `from_pretrained` or `load_state_dict` of a
+    - `is_pretrained`: whether `model()` begins from pretrained weights; LoRA is only proposed then. By default a plan
+      observes whether `model()` calls a function that loads weights: `from_pretrained` or `load_state_dict` of a
       module, `torch.load`, `load_file` or `load_model` of safetensors.
     - `notes()` -> full sentences about the data and the model for the user: skipped rows, synthetic data, random
       weights. Called after `data()` and `model()`.
