@@ -120,6 +120,7 @@ def final_checkpoint(run: Path):
         "name": newest.name,
         "model": (newest / "model.safetensors").read_bytes(),
         "optimizer": (newest / "optimizer.safetensors").read_bytes(),
+        "averaged": file.read_bytes() if (file := newest / "averaged.safetensors").exists() else b"",
         "state": state,
         "metrics": json.loads((run / "state.json").read_text())["metrics"],
     }

@@ -26,8 +26,8 @@ from typing import Any
 RESULTS = Path(__file__).parents[1] / "results"
 OPTIONS = {
     "temporal": ["--set", "size=tiny", "--set", "patience=1000000"],
-    "legal": ["--set", "size=tiny"],
-    "cloud": ["--set", "size=tiny"],
+    "legal": ["--set", "size=tiny", "--set", "epochs=5"],
+    "cloud": ["--set", "size=tiny", "--set", "epochs=30"],
 }
 SESSIONS_OF_A_RUN = 3
 

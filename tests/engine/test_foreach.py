@@ -11,7 +11,7 @@ from shoestring.engine import foreach
 @pytest.fixture(params=["batched", "one by one"], autouse=True)
 def implementation(request, monkeypatch):
     if request.param == "one by one":
-        for name in ("_foreach_copy_", "_foreach_mul_", "_foreach_norm"):
+        for name in ("_foreach_copy_", "_foreach_lerp_", "_foreach_mul_", "_foreach_norm"):
             monkeypatch.delattr(torch, name)
 
 
@@ -24,6 +24,13 @@ def test_copy():
     source, destination = tensors(), [torch.zeros_like(tensor) for tensor in tensors()]
     foreach.copy(destination, source)
     assert all(torch.equal(a, b) for a, b in zip(destination, source, strict=True))
+
+
+def test_lerp():
+    changed, ends = tensors(), [tensor.bfloat16() for tensor in tensors()]
+    ends[0] = ends[0].float()
+    foreach.lerp(changed, ends, 0.3)
+    assert all(torch.equal(a, b.lerp(c.float(), 0.3)) for a, b, c in zip(changed, tensors(), ends, strict=True))
 
 
 def test_multiply():

@@ -25,6 +25,7 @@ def values(architecture):
         "effective_batch": 64,
         "micro_batch": 64,
         "save_every_updates": 2,
+        **({"ema": 0.9} if architecture == "lstm" else {}),
     }
 
 

@@ -19,10 +19,13 @@ from shoestring.hardware.prices import PRICES
 from shoestring.plan.comparison import compare
 from shoestring.plan.phases import phases
 from shoestring.plan.plan import make_plan
-from shoestring.recipe.finding import find
+from shoestring.recipe.finding import find, load
 from shoestring.report.terminal import plan as terminal
 from shoestring.settings import Settings
 from shoestring.trace import tracer
+from tests.trace.sample_recipes import Mlp
+
+ONE = Settings(micro_batch=10, precision="fp32", checkpointing="no")
 
 
 @pytest.fixture(scope="module")
@@ -119,6 +122,35 @@ def test_phases_have_shell_commands(temporal):
     assert commands["full run"] == ["shoestring", "train", "temporal", "--run", "runs/temporal", "--on", "kaggle-t4"]
     assert commands["smoke test"][-2:] == ["--set", "epochs=1"]
     assert "pilot" not in commands  # the full run takes minutes
+
+
+def test_plan_of_a_run_with_an_average_that_ends_early():
+    """The largest number of updates decides time and sessions; the average is in memory and in checkpoints."""
+    plain, limited = (
+        make_plan(load(Mlp(), {"effective_batch": 10, "epochs": 3, **options}), targets.find("kaggle-t4"), ONE)
+        for options in ({}, {"max_updates": 8, "ema": 0.9})
+    )
+    assert (sum(session.updates for session in plain.sessions), plain.sessions[0].epochs) == (21, 3)
+    assert (sum(session.updates for session in limited.sessions), limited.sessions[0].epochs) == (8, 8 / 7)
+    predicted = limited.time.predicted
+    assert predicted.total_seconds == pytest.approx(8 * predicted.update_seconds)
+    averaged = 4 * plain.facts.parameters_trainable
+    (part,) = (part for part in limited.memory.parts if part.name == "averaged weights")
+    assert averaged <= part.bytes < averaged + 512 * 6
+    assert limited.disk.full_checkpoint_bytes == plain.disk.full_checkpoint_bytes + averaged
+
+
+def test_pilot_of_a_run_with_a_largest_number_of_updates():
+    planned = phases(
+        find("temporal").replace(max_updates=40_000),
+        Settings(micro_batch=64),
+        targets.find("t4"),
+        samples=100_000,
+        update_seconds=0.5,
+        total_seconds=20_000,
+    )
+    pilot = next(phase for phase in planned if phase.name == "pilot")
+    assert 3600 < pilot.seconds < 4000 and "max_updates=7200" in shlex.split(pilot.command)
 
 
 def test_long_run_has_a_pilot_of_about_an_hour():

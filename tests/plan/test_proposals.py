@@ -1,5 +1,7 @@
 """The proposals of a plan whose requested settings do not fit."""
 
+from dataclasses import replace
+
 from shoestring.errors import UsageError
 from shoestring.plan.proposals import proposals
 from shoestring.plan.search import search
@@ -45,6 +47,20 @@ def test_plan_proposes_to_choose_settings_that_do_not_fit():
     (proposal,) = proposals_for(candidates, Settings(precision="fp16", micro_batch=64))
     assert proposal.name == "micro_batch, precision chosen by the plan"
     assert proposal.values == {"micro_batch": 22, "checkpointing": "no"}  # fp16 as before
+
+
+def test_adapters_are_proposed_for_pretrained_weights():
+    class AdaptedCandidates(FixedOptionsCandidates):
+        def evaluate_with_options(self, changes, settings, *, gpus=1):
+            return self.evaluate(settings)
+
+    candidates = AdaptedCandidates(bytes_of=bytes_per_sample(2))
+    chosen = candidates.evaluate(Settings(precision="fp32", micro_batch=64, checkpointing="no"))
+    for is_pretrained, count in ((True, 2), (False, 0)):
+        facts = replace(FACTS, is_pretrained=is_pretrained)
+        proposed = proposals(candidates, chosen, chosen.settings, fits=False, facts=facts)
+        assert sum("lora_r" in proposal.values for proposal in proposed) == count
+        assert any("optimizer_states" in proposal.values for proposal in proposed)
 
 
 def test_no_proposal_without_requested_settings():

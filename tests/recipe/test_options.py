@@ -3,7 +3,7 @@ import dataclasses
 import pytest
 
 from shoestring.errors import UsageError
-from shoestring.recipe.finding import find, load
+from shoestring.recipe.finding import choose, find, load
 from shoestring.recipe.options import Adaptation
 
 
@@ -20,7 +20,8 @@ class Mine:
 
 def test_attributes_of_a_recipe_are_its_defaults():
     adaptation = dataclasses.asdict(Adaptation())
-    assert dict(find(Mine()).options) == {"epochs": 5, "effective_batch": 4, "seed": 0, "subset": None, **adaptation}
+    common = {"epochs": 5, "effective_batch": 4, "seed": 0, "subset": None, "max_updates": None, "ema": None}
+    assert dict(find(Mine()).options) == {**common, **adaptation}
 
 
 def test_options_are_set_on_a_copy_of_the_recipe():
@@ -33,8 +34,28 @@ def test_options_are_set_on_a_copy_of_the_recipe():
 
 def test_invalid_values_are_refused():
     with pytest.raises(UsageError) as caught:
-        load(Mine(), {"epochs": 0, "effective_batch": -1})
-    assert len(caught.value.problems) == 2
+        load(Mine(), {"epochs": 0, "effective_batch": -1, "max_updates": 0, "ema": 1.0})
+    assert len(caught.value.problems) == 4
+
+
+def test_methods_are_not_values_of_options():
+    class WithAverage(Mine):
+        max_updates = 7
+
+        def ema(self): ...
+
+    loaded = load(WithAverage(), {"epochs": 3})
+    assert (loaded.ema, loaded.max_updates, loaded.total_updates(2), loaded.total_updates(9)) == (None, 7, 6, 7)
+    assert callable(loaded.recipe.ema)
+
+
+def test_a_size_has_defaults_of_its_own():
+    """Only for the recipe's own data and the length of run that they were chosen for; not for a run stored before."""
+    tiny, full = choose("vqa", {"size": "tiny"})[0], choose("vqa", {})[0]
+    assert (tiny.epochs, tiny.effective_batch, full.epochs) == (2, 16, 100)
+    assert choose("vqa", {"size": "tiny", "effective_batch": 4})[0].effective_batch == 4
+    assert choose("vqa", {"size": "tiny", "max_updates": 40})[0].epochs == 100
+    assert choose("vqa", {"size": "tiny"}, stored=True)[0].epochs == 100
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

@@ -1,5 +1,6 @@
 """Facts of a recipe that do not depend on the settings."""
 
+import torch
 from torch import nn
 
 from shoestring.recipe.finding import find
@@ -35,6 +36,31 @@ def test_frozen_parameters_are_not_trainable() -> None:
     frozen = facts.read(find(Frozen()))
     assert frozen.parameters_total - frozen.parameters_trainable == 256 * 512
     assert frozen.frozen_bytes == 4 * 256 * 512
+
+
+class Loading(Linears):
+    def __init__(self, state: object = None) -> None:
+        self.state = state
+
+    def model(self) -> nn.Module:
+        model = super().model()
+        optimizer = torch.optim.SGD(model.parameters(), lr=1.0)
+        optimizer.load_state_dict(optimizer.state_dict())  # no weights
+        if self.state:
+            model.load_state_dict(model.state_dict())
+        return model
+
+
+def test_loading_of_weights_is_observed() -> None:
+    assert facts.read(find(Loading(state="saved"))).is_pretrained
+    assert not facts.read(find(Loading())).is_pretrained
+
+
+def test_recipe_declares_pretrained_weights() -> None:
+    class Declared(Linears):
+        is_pretrained = True
+
+    assert facts.read(find(Declared())).is_pretrained
 
 
 class AlwaysEvaluating(nn.BatchNorm1d):

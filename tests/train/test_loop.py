@@ -6,11 +6,13 @@ import signal
 
 import pytest
 import torch
+from safetensors.torch import load_file
 from torch import nn
 from torch.utils.data import TensorDataset
 
 from shoestring.checkpoint.light import load_light
 from shoestring.checkpoint.store import Store
+from shoestring.checkpoint.weights import load_weights
 from shoestring.errors import CheckpointError, RunError, UsageError
 from shoestring.monitor.events import read
 from tests.by_trainer import KINDS
@@ -69,6 +71,48 @@ def test_best_weights_are_saved_and_tested(tmp_path, kind):
     assert torch.equal(last.weight, recipe.evaluated_weights[3])
     assert torch.equal(recipe.evaluated_weights[4], best.weight)
     assert [event["best"] for event in events(tmp_path, "evaluation")] == [True, True, False, False, False]
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_average_is_evaluated_and_saved(tmp_path, kind):
+    """The weights that are trained are those of a run without an average."""
+    every = {"save_every_updates": 1, "keep_checkpoints": 20, "max_updates": 8, "keep_light": 1}
+    session(ScriptedLosses(1.0), tmp_path / "raw", every, kind=kind)
+    recipe = ScriptedLosses(3.0, 1.0, 2.0, 9.0)
+    outcome = session(recipe, tmp_path / "run", {**every, "ema": 0.5, "light_weights": "fp16"}, kind=kind)
+    assert outcome.metrics == {"validation": {"loss": 1.0}, "test": {"loss": 9.0}}
+    assert (outcome.total_updates, outcome.reason) == (8, "max_updates=8")
+    averages = {}
+    for update in range(9):
+        raw, folder = (tmp_path / name / "checkpoints" / f"update-{update:08d}" for name in ("raw", "run"))
+        assert not (raw / "averaged.safetensors").exists()
+        assert (folder / "model.safetensors").read_bytes() == (raw / "model.safetensors").read_bytes()
+        weight = load_file(folder / "model.safetensors")["weight"]
+        averages[update] = (averages[update - 1] + weight) / 2 if update > 1 else weight
+        assert torch.allclose(load_file(folder / "averaged.safetensors")["weight"], averages[update], rtol=1e-6)
+    tested = [*(averages[update] for update in (3, 6, 8)), averages[6].half().float()]
+    assert all(torch.allclose(a, b, rtol=1e-6) for a, b in zip(recipe.evaluated_weights, tested, strict=True))
+    for folder, update in (("best", 6), ("light", 8), ("light/update-00000008", 8)):
+        load_light(tmp_path / "run" / folder, model := nn.Linear(2, 1))
+        assert torch.equal(model.weight, load_file(checkpoint(tmp_path / "run", update))["weight"].half().float())
+    assert load_weights(checkpoint(tmp_path / "run", 7).parent, model) == 7
+    assert torch.equal(model.weight, load_file(checkpoint(tmp_path / "run", 7))["weight"])
+
+
+def checkpoint(run, update):
+    return run / "checkpoints" / f"update-{update:08d}" / "averaged.safetensors"
+
+
+def test_run_ends_within_an_epoch(tmp_path):
+    recipe = ScriptedLosses(3.0, 1.0, 9.0)
+    outcome = session(recipe, tmp_path, {"max_updates": 4})
+    assert (outcome.update, outcome.total_updates, outcome.reason) == (4, 4, "max_updates=4")
+    assert outcome.metrics == {"validation": {"loss": 1.0}, "test": {"loss": 9.0}}
+    assert load_light(tmp_path / "best", nn.Linear(2, 1))["update"] == 4
+    evaluated = [(event["part"], event["update"], event["epoch"]) for event in events(tmp_path, "evaluation")]
+    assert evaluated == [("validation", 3, 1), ("validation", 4, 2), ("test", 4, 2)]
+    assert session(recipe, tmp_path, {"max_updates": 4}).update == 4
+    assert len(events(tmp_path, "evaluation")) == 4  # of the test part again
 
 
 def test_rounded_weights_are_tested(tmp_path):

@@ -7,6 +7,7 @@ import torch
 from torch import nn
 
 from shoestring.checkpoint.store import Store
+from shoestring.engine.averaging import AveragedWeights
 from shoestring.engine.precision import mixed_precision
 from shoestring.engine.state import TrainingState
 from shoestring.errors import CheckpointError, RunError
@@ -232,6 +233,11 @@ def test_non_finite_weights_are_not_saved_directly(slow, state):
     with pytest.raises(RunError, match="the largest weight of update 1 is nan"):
         slow.saver.save(state)
     state.model.requires_grad_(False)  # frozen weights may have any value
+    state.averages = AveragedWeights(torch.nn.Linear(1, 1), 0.9)
+    state.averages.averages["bias"][0] = float("inf")
+    with pytest.raises(RunError, match="the largest weight of update 1 is nan"):
+        slow.saver.save(state)
+    state.averages = None
     slow.saver.save(state)
     assert slow.store.updates() == [0, 1]
 

@@ -29,6 +29,8 @@ MANIFEST = "manifest.json"
 STATE = "state.json"
 TRAINED = "trained"
 """The name of the set of weights that training continues from."""
+AVERAGED = "averaged"
+"""The name of the set of averaged weights, which are evaluated and saved for use."""
 
 Kind = Literal["full", "weights"]
 

@@ -27,7 +27,7 @@ from shoestring.checkpoint.files import (
     write_file,
     write_text,
 )
-from shoestring.checkpoint.manifest import MANIFEST, STATE, TRAINED, DamagedFileError, FileEntry, Manifest
+from shoestring.checkpoint.manifest import AVERAGED, MANIFEST, STATE, TRAINED, DamagedFileError, FileEntry, Manifest
 from shoestring.checkpoint.names import removed_path, update_name, update_of
 from shoestring.checkpoint.presence import Presence, gone_error
 from shoestring.checkpoint.sections import read_sections
@@ -39,6 +39,8 @@ from shoestring.units import MIB, bytes_text
 
 _REPLACED = re.compile(r"\.replaced-([0-9]{8,18})")
 MODEL_FILE = "model.safetensors"
+_SETS = {TRAINED: MODEL_FILE, AVERAGED: "averaged.safetensors"}
+"""The file of each set of weights."""
 METADATA = {"format": "pt"}
 """The metadata of the files with tensors."""
 _UNFINISHED = re.compile(r"\.writing-[0-9]{8,18}-[0-9]+|\.removed-[0-9]{8,18}")
@@ -311,7 +313,7 @@ def _write_files(folder: Path, update: int, state: Snapshot) -> None:
     skeletons = {name: section.skeleton for name, section in state.sections.items()}
     digests[STATE] = write_text(folder / STATE, json.dumps(skeletons, allow_nan=False))
     files = {name: FileEntry.for_file(folder / name, digest) for name, digest in digests.items()}
-    weights = {TRAINED: (MODEL_FILE,)} if MODEL_FILE in files else {}
+    weights = {name: (file,) for name, file in _SETS.items() if file in files}
     try:
         manifest = Manifest(kind="full", update=update, files=files, weights=weights)
     except ValueError as error:

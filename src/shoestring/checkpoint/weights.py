@@ -5,7 +5,7 @@ from pathlib import Path
 from torch import nn
 
 from shoestring.checkpoint.compatibility import state_mismatches
-from shoestring.checkpoint.manifest import DamagedFileError
+from shoestring.checkpoint.manifest import AVERAGED, DamagedFileError, read_manifest
 from shoestring.checkpoint.names import update_of
 from shoestring.checkpoint.sections import read_sections
 from shoestring.checkpoint.trained import trained_state
@@ -26,6 +26,7 @@ def newest(checkpoints: Path) -> Path | None:
 def load_weights(folder: Path, model: nn.Module) -> int:
     """Load the weights of the checkpoint in `folder` into `model` and return the checkpoint's update.
 
+    If the run averages its weights, the averages are loaded, and the other tensors as they were trained.
     Frozen weights are not in checkpoints and stay as they are. The model's file is verified against the manifest; the
     optimizer's file may be missing.
 
@@ -38,13 +39,15 @@ def load_weights(folder: Path, model: nn.Module) -> int:
         )
     try:
         # Memory-mapped: only the tensors that are copied are read.
-        saved = read_sections(folder, update, only={"model"})["model"]
+        is_averaged = AVERAGED in read_manifest(folder).weights
+        sections = read_sections(folder, update, only={"model", "averaged"} if is_averaged else {"model"})
+        saved = {**sections["model"], **(sections["averaged"] if is_averaged else {})}
     except DamagedFileError as damage:
         raise CheckpointError(
             f"{folder / damage.file} is damaged: {damage.reason}",
             hint="evaluate an older checkpoint, or copy this one again from its source",
         ) from damage
-    problems = state_mismatches(saved, trained_state(model))
+    problems = state_mismatches(saved, trained_state(model), dtypes=not is_averaged)
     if problems:
         raise CheckpointError(
             f"{folder} cannot be loaded: its weights are of another model",

@@ -21,6 +21,16 @@ def copy(destinations: Sequence[Tensor], sources: Sequence[Tensor]) -> None:
         destination.copy_(source)
 
 
+def lerp(tensors: Sequence[Tensor], ends: Sequence[Tensor], share: float) -> None:
+    """Move each tensor towards its end by this share of the distance, in place and in the tensor's own type."""
+    batched = _function("_foreach_lerp_")
+    if batched is not None and all(tensor.dtype == end.dtype for tensor, end in zip(tensors, ends, strict=True)):
+        batched(tensors, ends, share)
+        return
+    for tensor, end in zip(tensors, ends, strict=True):
+        tensor.lerp_(end.to(tensor.dtype), share)
+
+
 def multiply(tensors: Sequence[Tensor], factor: float) -> None:
     """Multiply each tensor by `factor`, in place."""
     batched = _function("_foreach_mul_")

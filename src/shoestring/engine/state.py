@@ -15,6 +15,7 @@ from shoestring.checkpoint.compatibility import history_problems, optimizer_stat
 from shoestring.checkpoint.trained import trained_state
 from shoestring.data.seeding import derive, seed_all
 from shoestring.engine import autotuning, cuda_graphs
+from shoestring.engine.averaging import AveragedWeights
 from shoestring.engine.cuda_graphs import CudaGraphs
 from shoestring.engine.memory import explaining_out_of_memory
 from shoestring.engine.precision import MixedPrecision, mixed_precision
@@ -35,6 +36,8 @@ class State(Protocol):
     sizes: Sizes
     history: list[dict[str, Any]]
     """The validation metrics of each epoch so far; early stopping and the best epoch follow from them."""
+    averages: AveragedWeights | None
+    """The averaged weights, if the run has the option `ema`."""
 
     @property
     def model(self) -> nn.Module:
@@ -54,7 +57,7 @@ class State(Protocol):
 
     @property
     def epochs_done(self) -> int:
-        """The number of epochs whose updates are all completed."""
+        """The number of epochs whose updates are all completed; the run's last one may be cut by `max_updates`."""
 
     @property
     def at_epoch_end(self) -> bool:
@@ -93,9 +96,12 @@ class TrainingState:
     """The number of completed updates."""
     epochs: int = 1
     updates_per_epoch: int = 1
+    max_updates: int | None = None
+    """The run ends after this many updates, also within an epoch; None: after all epochs."""
     history: list[dict[str, Any]] = field(default_factory=list)
     sizes: Sizes = field(default_factory=Sizes)
     """The sizes of the settings, or smaller ones after out-of-memory."""
+    averages: AveragedWeights | None = None
     cuda_graphs: CudaGraphs | None = None
     """The CUDA graphs of the microbatches, if the settings use them."""
 
@@ -104,15 +110,21 @@ class TrainingState:
 
     @property
     def total_updates(self) -> int:
-        return self.epochs * self.updates_per_epoch
+        total = self.epochs * self.updates_per_epoch
+        return total if self.max_updates is None else min(total, self.max_updates)
 
     @property
     def epochs_done(self) -> int:
-        return self.update // self.updates_per_epoch
+        return self.update // self.updates_per_epoch + (self._is_cut and self.update == self.total_updates)
 
     @property
     def at_epoch_end(self) -> bool:
-        return self.update % self.updates_per_epoch == 0
+        return self.update % self.updates_per_epoch == 0 or self.update == self.total_updates
+
+    @property
+    def _is_cut(self) -> bool:
+        """Whether the run ends within an epoch, which is then over as well."""
+        return self.total_updates % self.updates_per_epoch > 0
 
     def reset_trained(self) -> None:
         """Set which parameters are trained as before the update, in which a `loss` may have frozen some of them for its
@@ -140,6 +152,7 @@ class TrainingState:
             "optimizer": self.optimizer.state_dict(),
             "scaler": scaler.state_dict() if scaler else None,
             "progress": {"update": self.update, "history": self.history, "fit": self.sizes.json()},
+            **(self.averages.pack() if self.averages else {}),
         }
 
     def restore(self, saved: Mapping[str, Any]) -> None:
@@ -161,6 +174,8 @@ class TrainingState:
                 scaler.load_state_dict(saved["scaler"])
             # Not strict: frozen weights are not saved, since the recipe creates them.
             self.model.load_state_dict(saved["model"], strict=False)
+            if self.averages:
+                self.averages.restore(saved)
         except (RuntimeError, ValueError, LookupError, TypeError, AttributeError, ArithmeticError) as error:
             self.optimizer.load_state_dict(previous_optimizer_state)
             raise CheckpointError(f"the checkpoint cannot be restored: {type(error).__name__}: {error}") from error
@@ -211,6 +226,7 @@ class TrainingState:
                 f"optimizer: {misfit}"
                 for misfit in optimizer_state_mismatches(saved["optimizer"], self.optimizer.state_dict(), parameters)
             ]
+            problems += self.averages.problems(saved) if self.averages else []
             progress = saved["progress"] if isinstance(saved["progress"], dict) else {}
             if not is_count(progress.get("update")):
                 problems.append(f"progress: {str(progress.get('update'))[:40]!r} is not a number of completed updates")
@@ -265,6 +281,8 @@ def build(
         kernels.choose(built.optimizer, settings.optimizer_kernel)
         optimizer = offload.offloaded_optimizer(built.optimizer, settings)
         scheduler = None if built.scheduler is None else SteppedScheduler(built, optimizer, updates_per_epoch)
+    with explaining_out_of_memory("averaging the weights (ema)"):
+        averages = AveragedWeights(model, loaded.ema) if loaded.ema is not None else None
     torch.backends.cudnn.benchmark = autotuning.uses_cudnn_benchmark(settings, loaded.parts)
     return TrainingState(
         model=model,
@@ -274,8 +292,10 @@ def build(
         learning_rates=[float(group["lr"]) for group in optimizer.param_groups],
         parts=loaded.parts,
         epochs=loaded.epochs,
+        max_updates=loaded.max_updates,
         updates_per_epoch=updates_per_epoch,
         sizes=Sizes.from_settings(settings),
+        averages=averages,
         cuda_graphs=cuda_graphs.build_cuda_graphs(model, settings, device),
     )
 

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from shoestring.trace.record import Alloc, Free, Trace
+from shoestring.trace.record import Alloc, Free, Part, Trace
 from shoestring.units import KIB
 
+_SAVED: tuple[Part, ...] = ("optimizer states", "averaged weights")
+"""The parts that a full checkpoint has besides the weights."""
 SMALL_FILES = 64 * KIB
 """An upper bound of the manifest, the state and the headers of the tensors' files."""
 
@@ -23,7 +25,7 @@ def checkpoint_bytes(trace: Trace) -> CheckpointBytes:
     """Return both sizes, with tensors uncompressed as in memory."""
     states: dict[int, int] = {}
     for event in trace.events:
-        if isinstance(event, Alloc) and trace.storages[event.storage].part == "optimizer states":
+        if isinstance(event, Alloc) and trace.storages[event.storage].part in _SAVED:
             states[event.storage] = trace.storages[event.storage].bytes
         elif isinstance(event, Free):
             states.pop(event.storage, None)

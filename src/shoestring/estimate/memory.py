@@ -22,6 +22,7 @@ _SOURCES = {
     "buffers": "the model's buffers",
     "gradients": "saved from backward to the optimizer's step",
     "optimizer states": "created in the first step; paged states are in managed memory, not the GPU's, and count 0",
+    "averaged weights": "a second copy of the trained weights, in fp32 or a wider type (ema)",
     "batch": "one microbatch as returned by recipe.batch",
     "activations": "created in forward and saved for backward, including autocast's casts of weights",
     "reserve space": "saved for backward by cuDNN's recurrent layers; modeled, not measured",

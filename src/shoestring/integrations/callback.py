@@ -71,6 +71,8 @@ class StepsCallback(TrainerCallback):
 
     def on_step_end(self, args: Any, state: Any, control: Any, **__: Any) -> None:  # noqa: ARG002
         session = self._trainer_session.session
+        if session.state.averages and not self._trainer.accelerator.optimizer_step_was_skipped:
+            session.state.averages.add()
         session.request.stop.deadline.observe("update", time.monotonic() - self._update_started_at)
         session.record.update = state.global_step
         self._end_library_part(control)

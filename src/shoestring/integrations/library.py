@@ -46,6 +46,7 @@ class LibraryUpdates:
             trainer = request.recipe.parts.trainer(
                 sized_settings, samples, self._resumable, folder=folder, device=request.device
             )
+            trainer.max_updates = request.recipe.max_updates
             _require_recomputation(sized_settings.checkpointing, settings.checkpointing, trainer)
             return trainer
 
@@ -57,6 +58,7 @@ class LibraryUpdates:
             sizes=sizes,
             build=build,
             whole_batch=whole_batch,
+            ema=request.recipe.ema,
         )
 
     def run(self, session: TrainingSession) -> str:

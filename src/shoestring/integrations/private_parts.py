@@ -16,7 +16,7 @@ import torch
 STATE_FILE = "trainer_state.json"
 """The only file that a trainer itself requires in the folder it resumes from: it contains the number of the update."""
 
-_METHODS = ("_load_from_checkpoint", "_get_train_sampler", "_maybe_log_save_evaluate")
+_METHODS = ("set_initial_training_values", "_load_from_checkpoint", "_get_train_sampler", "_maybe_log_save_evaluate")
 _SUM_OF_LOSSES = "_tr_loss"
 """A tensor: the sum of the losses since the last log. In transformers 4 it is a variable of a method, out of reach."""
 _LOSSES = ("_total_loss_scalar", "_globalstep_last_logged", "_initial_global_step")
@@ -45,6 +45,17 @@ def make_resuming_class(base: Any) -> Any:
         return base
 
     class Resuming(base):  # type: ignore[misc]
+        max_updates: int | None = None
+        """The run ends after this many updates if its epochs have more."""
+
+        def set_initial_training_values(self, *args: Any, **kwargs: Any) -> Any:
+            """Return the numbers of updates and epochs, the schedule's total among them."""
+            values = super().set_initial_training_values(*args, **kwargs)
+            if self.max_updates is None or values[-1] <= self.max_updates:
+                return values
+            self.args.max_steps = self.max_updates
+            return super().set_initial_training_values(*args, **kwargs)
+
         def _load_from_checkpoint(self, *_: Any, **__: Any) -> None:
             """Load nothing: the weights are restored together with the rest of the state."""
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
@@ -12,6 +13,7 @@ import torch
 
 from shoestring.checkpoint.compatibility import history_problems, state_mismatches
 from shoestring.checkpoint.trained import trained_state
+from shoestring.engine.averaging import AveragedWeights
 from shoestring.engine.precision import MixedPrecision
 from shoestring.engine.state import trains_batch_norm
 from shoestring.errors import CheckpointError
@@ -24,6 +26,8 @@ from shoestring.techniques.fallbacks import Limits, Sizes, least_micro_batch
 if TYPE_CHECKING:
     from torch import nn
 
+_ROUNDING = 1e-6
+"""More than the rounding of a trainer's epochs, which are sums of fractions, and less than an update's share of one."""
 _SECTIONS = {"model", "optimizer", "scheduler", "scaler", "trainer"}
 
 
@@ -45,6 +49,10 @@ class LibraryState:
     final_log: Mapping[str, Any] | None = None
     """The sections of the log after the session's last update. The trainer then logs a summary of the session, which is
     not part of the run."""
+    ema: float | None = None
+    """The decay of the averaged weights; None without an average."""
+    averages: AveragedWeights | None = None
+    """The averaged weights, once the model is on its device."""
 
     @property
     def model(self) -> nn.Module:
@@ -65,11 +73,17 @@ class LibraryState:
 
     @property
     def epochs_done(self) -> int:
-        return int(self._progress()["epoch"] or 0)
+        epoch = self._progress()["epoch"] or 0
+        # `max_updates` may end the run within an epoch, which is then over as well.
+        return math.ceil(epoch - _ROUNDING) if self._is_complete else int(epoch)
 
     @property
     def at_epoch_end(self) -> bool:
-        return float(self._progress()["epoch"] or 0).is_integer()
+        return self._is_complete or float(self._progress()["epoch"] or 0).is_integer()
+
+    @property
+    def _is_complete(self) -> bool:
+        return 0 < self.total_updates == self.update
 
     def _progress(self) -> Mapping[str, Any]:
         progress: Mapping[str, Any] = self.restored["trainer"] if self.restored else vars(self.trainer.state)
@@ -87,6 +101,7 @@ class LibraryState:
             "fit": self.sizes.json(),
             **(self.final_log or self._pack_log()),
             "history": self.history,
+            **(self.averages.pack() if self.averages else {}),
         }
 
     def _pack_log(self) -> dict[str, Any]:
@@ -126,12 +141,17 @@ class LibraryState:
         Raises CheckpointError if they belong to another model or optimizer.
         """
         restore_accumulated(self.trainer, self.restored.get("log", {}))
+        self.averages = AveragedWeights(self.model, self.ema) if self.ema is not None else None
         if not self.restored:
             return
         trainer, saved = self.trainer, self.restored
-        if problems := state_mismatches(saved["model"], trained_state(self.model)):
+        problems = state_mismatches(saved["model"], trained_state(self.model))
+        problems += self.averages.problems(saved) if self.averages else []
+        if problems:
             raise CheckpointError("the checkpoint is of another model", problems=problems[:20])
         self.model.load_state_dict(saved["model"], strict=False)
+        if self.averages:
+            self.averages.restore(saved)
         try:
             # Copied, because a file's pages are not aligned like torch's allocations, and vectorized code may round the
             # ends of an unaligned tensor differently.
@@ -157,7 +177,7 @@ class LibraryState:
 
     def release(self) -> None:
         """Drop the trainer; `resize` makes a new one."""
-        self.trainer = None
+        self.trainer = self.averages = None
 
     def resize(self, sizes: Sizes) -> None:
         assert self.build is not None

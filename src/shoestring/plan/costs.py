@@ -110,12 +110,12 @@ class PlannedHost(Usage):
 def planned_time(
     chosen: Candidate,
     per_epoch: int | None,
-    epochs: int,
+    total_updates: int,
     *,
     effective_batch: int = 1,
     validation_samples: int | None = None,
 ) -> PlannedTime:
-    """Return the time of an update, an epoch of `per_epoch` updates (None: no data), and all epochs.
+    """Return the time of an update, an epoch of `per_epoch` updates (None: no data), and the whole run.
 
     A pass over the validation data takes the time of its forward passes. It is not part of an epoch's time; the
     sessions include it.
@@ -124,7 +124,9 @@ def planned_time(
     def duration(update_seconds: float | None) -> Duration:
         epoch = update_seconds * per_epoch if update_seconds is not None and per_epoch else None
         return Duration(
-            update_seconds=update_seconds, epoch_seconds=epoch, total_seconds=epoch * epochs if epoch else None
+            update_seconds=update_seconds,
+            epoch_seconds=epoch,
+            total_seconds=epoch * (total_updates / per_epoch) if epoch and per_epoch else None,
         )
 
     seconds = chosen.time

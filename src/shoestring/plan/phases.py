@@ -62,13 +62,19 @@ def phases(
         )
     if total_seconds is not None and total_seconds > 2 * PILOT_SECONDS:
         share = PILOT_SECONDS / total_seconds
-        pilot = max(loaded.effective_batch, round(samples * share))
+        if loaded.max_updates is None or update_seconds is None:
+            pilot = max(loaded.effective_batch, round(samples * share))
+            part, seconds = {"subset": pilot}, total_seconds * pilot / samples
+            schedule = "on a stratified part of the data"
+        else:
+            updates = max(1, round(PILOT_SECONDS / update_seconds))
+            part, seconds, schedule = {"max_updates": updates}, update_seconds * updates, "in fewer updates"
         planned.append(
             Phase(
                 name="pilot",
-                command=_command("train", loaded, requested, target, "pilot", {"subset": pilot}),
-                seconds=overhead + total_seconds * pilot / samples,
-                tells="checks that the model learns, with the whole schedule on a stratified part of the data",
+                command=_command("train", loaded, requested, target, "pilot", part),
+                seconds=overhead + seconds,
+                tells=f"checks that the model learns, with the whole schedule {schedule}",
             )
         )
     planned.append(

@@ -179,13 +179,13 @@ def plan_with(
         time = planned_time(
             chosen,
             per_epoch,
-            loaded.epochs,
+            loaded.total_updates(per_epoch or 1),
             effective_batch=loaded.effective_batch,
             validation_samples=(facts.samples or {}).get("validation"),
         )
         adapters = bool(loaded.options.get("lora_r"))
         disk, host = planned_disk(chosen, target, adapters=adapters), planned_host(chosen, target)
-        planned_sessions = _sessions(target, time, disk, per_epoch, loaded.epochs)
+        planned_sessions = _sessions(target, time, disk, per_epoch, loaded.total_updates(per_epoch or 1))
         evaluation_seconds = (time.evaluation_seconds or 0.0) / (per_epoch or 1)
         bounds = limits(chosen, disk, host, target, evaluation_seconds)
         fits = all(limit.holds for limit in bounds)
@@ -279,13 +279,13 @@ def _verdict(bounds: Sequence[Limit], proposed: Sequence[Proposal]) -> Verdict:
 
 
 def _sessions(
-    target: Target, time: PlannedTime, disk: PlannedDisk, per_epoch: int | None, epochs: int
+    target: Target, time: PlannedTime, disk: PlannedDisk, per_epoch: int | None, total_updates: int
 ) -> list[PlannedSession] | None:
     if per_epoch is None or time.predicted.update_seconds is None:
         return []
     platform = target.platform
     return sessions(
-        total_updates=per_epoch * epochs,
+        total_updates=total_updates,
         updates_per_epoch=per_epoch,
         update_seconds=time.predicted.update_seconds,
         session_hours=platform.session_hours if platform else None,

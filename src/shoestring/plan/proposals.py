@@ -248,6 +248,8 @@ def _propose_adaptations(
     default = vars(Adaptation())
     for values, title in ADAPTATIONS:
         unused = all(name in known and options.get(name) == default[name] for name in values)
+        if "lora_r" in values and not facts.is_pretrained:
+            continue  # frozen random weights are of no use
         if unused and facts.parameters_trainable == facts.parameters_total and _is_possible(candidates.loaded, values):
             # Another kind of optimizer has its own kernels.
             settings = chosen.settings.replace(optimizer_kernel=None)
@@ -274,8 +276,12 @@ def _propose_all_gpus(candidates: Candidates, chosen: Candidate, budget: _Budget
 
 
 def _propose_subset(candidates: Candidates, chosen: Candidate, facts: Facts) -> Iterator[Proposal]:
-    """Propose a part of the training data, if the recipe has data and all of it is in use."""
-    if not facts.samples or candidates.loaded.options.get("subset", 0) is not None:
+    """Propose a part of the training data, if the recipe has data and all of it is in use.
+
+    It would not shorten a run whose number of updates is set.
+    """
+    options = candidates.loaded.options
+    if not facts.samples or options.get("subset", 0) is not None or options.get("max_updates") is not None:
         return
     yield Proposal(
         name="a stratified tenth of the data, which takes a tenth of the time",

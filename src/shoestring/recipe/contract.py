@@ -37,8 +37,10 @@ class Recipe(Protocol):
     Optional parts:
 
     - `options`: a frozen dataclass whose fields are the recipe's options; `type(recipe)(options)` must make the recipe
-      with other options. Without it the options are `epochs`, `effective_batch` and `seed`, and the recipe's attributes
-      of these names are their defaults.
+      with other options. Without it the options are those of `options.Common` (`epochs`, `effective_batch`, `seed`,
+      `subset`, `max_updates`, `ema`), and the recipe's attributes of these names are their defaults. Its class
+      attribute `by_size` has the defaults at values of an option `size`, `{"tiny": {"epochs": 3}}`, for runs whose
+      `data`, `epochs`, `max_updates` and `subset` are not set.
     - `data()` -> a map-style dataset (`len` and `[index]`; `__getitems__(indices)` if fetching a whole batch is
       cheaper), or a dict of datasets: `train`, and optionally `validation` and `test`. Training needs it. A small
       dataset with `__getitems__`, `nbytes` and `to(device)`, which returns the same samples on the device, is moved to
@@ -54,7 +56,8 @@ class Recipe(Protocol):
     - `optimizer(model)` -> a torch optimizer, or the pair (optimizer, torch scheduler), whose scheduler makes a step
       after each update; by default AdamW with `learning_rate` (1e-3).
     - `schedule(update, updates_per_epoch, total_updates)` -> the factor on the optimizer's learning rates for update
-      number `update` (from 0); a pure function, so that a resumed run has the same schedule; by default 1.
+      number `update` (from 0); a pure function, so that a resumed run has the same schedule; by default 1. The total is
+      the smaller of `epochs * updates_per_epoch` and the option `max_updates`.
     - `stage(update, updates_per_epoch, total_updates)` -> the argument `stage=` of `loss` in update number `update`
       (a curriculum's weights, for example); a pure function like `schedule`. When the loss is computed outside of a
       run's updates, for example in an evaluation, `stage` is not passed.
@@ -76,6 +79,9 @@ class Recipe(Protocol):
       and over all of the update's samples (generating the completions that it then trains on), for planning. An
       iterator that yields after each step the state saved for the next step (a cache of keys and values); of equal
       steps the largest is enough.
+    - `is_pretrained`: whether `model()` begins from pretrained weights; LoRA is only proposed then. By default a plan
+      observes whether `model()` calls a function that loads weights: `from_pretrained` or `load_state_dict` of a
+      module, `torch.load`, `load_file` or `load_model` of safetensors.
     - `notes()` -> full sentences about the data and the model for the user: skipped rows, synthetic data, random
       weights. Called after `data()` and `model()`.
     - `evaluate(model, batches)` -> metrics by name, numbers (which are plotted) or JSON; by default the mean `loss`.

@@ -12,7 +12,7 @@ from shoestring import config
 from shoestring.errors import UsageError, nearest
 from shoestring.failures import recipe_errors
 from shoestring.recipe.near_misses import require_no_near_misses
-from shoestring.recipe.options import LoadedRecipe, option_fields, own_fields, with_defaults
+from shoestring.recipe.options import LoadedRecipe, option_fields, own_fields, size_defaults, with_defaults
 from shoestring.recipe.source import RecipeSource
 from shoestring.settings import Settings
 
@@ -106,18 +106,26 @@ def load(reference: str | object, options: Mapping[str, object]) -> LoadedRecipe
     """
     loaded = find(reference)
     values = config.read(options, option_fields(loaded), f"options of {loaded.name}")
+    values = {**size_defaults(loaded, values), **values}
     with recipe_errors(f"{loaded.name} does not accept its options"):
         return loaded.replace(**values)
 
 
-def choose(reference: str | object, values: Mapping[str, object]) -> tuple[LoadedRecipe, Settings]:
+def choose(
+    reference: str | object, values: Mapping[str, object], *, stored: bool = False
+) -> tuple[LoadedRecipe, Settings]:
     """Return a recipe and settings with `values`, each of which is a recipe's option or a setting.
+
+    In `stored` values an option that is missing did not exist when they were stored: the defaults of a size, which may
+    be newer, do not apply to it.
 
     Raises UsageError that lists every unknown name and invalid value.
     """
     loaded = find(reference)
     options, settings = option_fields(loaded), config.fields(Settings)
     chosen = config.read(values, {**options, **settings}, f"options or settings of {loaded.name}")
+    if not stored:
+        chosen = {**size_defaults(loaded, chosen), **chosen}
     with recipe_errors(f"{loaded.name} does not accept its options"):
         loaded = loaded.replace(**{name: value for name, value in chosen.items() if name in options})
     return loaded, Settings(**{name: value for name, value in chosen.items() if name in settings})

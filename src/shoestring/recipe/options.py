@@ -27,6 +27,14 @@ class Common:
     effective_batch: Annotated[int, "samples in one update"] = 32
     seed: Annotated[int, "decides initialisation, sample order, dropout and augmentation"] = 0
     subset: Annotated[float | None, "part of the training data, as a share (at most 1) or a count; none: all"] = None
+    max_updates: Annotated[int | None, "the run ends after this many updates if its epochs have more; none: no end"] = (
+        None
+    )
+    ema: Annotated[
+        float | None,
+        "decay of an exponential moving average of the weights, such as 0.999, which is evaluated and saved for use; "
+        "none: no average",
+    ] = None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -56,6 +64,9 @@ class Adaptation:
 
 _ADAPTER_OPTIONS = ("lora_r", "lora_alpha", "lora_targets", "quantization", "double_quantization")
 """Hidden for a recipe with its own option `lora_r`, which adds its adapters itself."""
+
+_NEWER = ("max_updates", "ema")
+"""Options whose names a recipe may have used for a method or a model of its own before they were options."""
 
 _MOST_SAMPLES = 2**31 - 1
 """In one update: more than any dataset has."""
@@ -110,6 +121,21 @@ class LoadedRecipe:
     @property
     def seed(self) -> int:
         return int(self.options["seed"])
+
+    @property
+    def max_updates(self) -> int | None:
+        """The largest number of updates; None without a limit, or if the recipe has its own option of this name."""
+        return None if "max_updates" in own_fields(self) else self.options["max_updates"]
+
+    @property
+    def ema(self) -> float | None:
+        """The decay of the averaged weights; None without an average, or if the recipe has its own such option."""
+        return None if "ema" in own_fields(self) else self.options["ema"]
+
+    def total_updates(self, updates_per_epoch: int) -> int:
+        """Return the number of updates of the whole run."""
+        total = self.epochs * updates_per_epoch
+        return total if self.max_updates is None else min(total, self.max_updates)
 
     @property
     def adaptation(self) -> Adaptation:
@@ -178,23 +204,43 @@ def with_defaults(
 
 
 def _with_defaults(recipe: object, name: str, source: RecipeSource | None, is_live: bool) -> LoadedRecipe:
-    defaults = getattr(recipe, "options", recipe)
     loaded = LoadedRecipe(name=name, is_live=is_live, source=source, recipe=recipe, options={})
-    adaptation_fields = _adaptation_fields(loaded)
-    return _replace_options(
-        loaded,
-        {
-            # A plain recipe's attribute `weights` is not the option of that name.
-            name: field.default
-            if name in adaptation_fields
-            else getattr(defaults, name, getattr(recipe, name, field.default))
-            for name, field in option_fields(loaded).items()
-        },
-    )
+    own, adaptation_fields = own_fields(loaded), _adaptation_fields(loaded)
+
+    def default(field: config.Field) -> Any:
+        options = getattr(recipe, "options", recipe)
+        if field.name in own:
+            return getattr(options, field.name)
+        # A plain recipe's attribute `weights` is not the option of that name.
+        owners = () if field.name in adaptation_fields else (options, recipe)
+        return next((getattr(owner, field.name) for owner in owners if _is_option(owner, field.name)), field.default)
+
+    return _replace_options(loaded, {field.name: default(field) for field in option_fields(loaded).values()})
+
+
+def _is_option(recipe: object, name: str) -> bool:
+    """Return whether the recipe has an attribute that is a value of the option of that name."""
+    return hasattr(recipe, name) and (name not in _NEWER or isinstance(getattr(recipe, name), int | float | None))
+
+
+def size_defaults(loaded: LoadedRecipe, values: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Return the defaults of a run that has only a `size`: the entry of it in the recipe's `options.by_size`.
+
+    They belong to the recipe's own data and to one length of a run: there are none if `values` have another.
+    """
+    if values.keys() & {"data", "epochs", "max_updates", "subset"}:
+        return {}
+    by_size: Mapping[object, Mapping[str, Any]] = getattr(getattr(loaded.recipe, "options", None), "by_size", {})
+    return by_size.get(values.get("size"), {})
 
 
 def _replace_options(loaded: LoadedRecipe, values: dict[str, Any]) -> LoadedRecipe:
     problems = config.too_small(values, {"epochs": 1, "effective_batch": 1, "seed": 0})
+    own = own_fields(loaded)
+    if "max_updates" not in own:
+        problems += config.too_small(values, {"max_updates": 1})
+    if "ema" not in own and values["ema"] is not None and not 0 < values["ema"] < 1:
+        problems.append(f"ema={values['ema']}: must be more than 0 and less than 1, such as 0.999")
     if values["effective_batch"] > _MOST_SAMPLES:
         problems.append(f"effective_batch={values['effective_batch']}: must be at most {_MOST_SAMPLES}")
     if problems:
@@ -207,7 +253,7 @@ def _replace_options(loaded: LoadedRecipe, values: dict[str, Any]) -> LoadedReci
     else:
         recipe, names = copy.copy(loaded.recipe), set(values)
     for name in names - set(_adaptation_fields(loaded)):
-        if hasattr(recipe, name):
+        if _is_option(recipe, name):
             # The recipe's methods may read the option: a schedule may read the epochs.
             setattr(recipe, name, values[name])
     result = dataclasses.replace(loaded, recipe=recipe, options=values)

@@ -55,6 +55,7 @@ class Parts:
     describe: Callable[[Any, int], Any] | None = None
     save_preprocessing: Callable[[Path], None] | None = None
     load_preprocessing: Callable[[Path], None] | None = None
+    is_pretrained: bool | None = None
     skeleton: Callable[[], nn.Module] | None = None
     pretrained: Callable[[Path], nn.Module] | None = None
     inference: Callable[[nn.Module, Any], Iterable[Any]] | None = None

@@ -133,7 +133,7 @@ class StoredPlan:
                 hint="give the recipe that the run was started with; its file may move, but keeps its name",
             )
         try:
-            (stored_recipe, _) = choose(default_recipe, self.options)
+            (stored_recipe, _) = choose(default_recipe, self.options, stored=True)
             settings = Settings.from_json(self.plan["settings"])
         except UsageError as error:
             raise UsageError(
@@ -141,7 +141,7 @@ class StoredPlan:
                 problems=error.problems,
                 hint=f"{_COPY_AGAIN}; if the recipe's options have changed since the run started, change them back",
             ) from error
-        loaded, chosen = choose(default_recipe, {**self.options, **values})
+        loaded, chosen = choose(default_recipe, {**self.options, **values}, stored=True)
         return Reopened(
             loaded=loaded,
             settings=settings.replace(**{name: getattr(chosen, name) for name in values if hasattr(chosen, name)}),

@@ -15,6 +15,7 @@ from shoestring.recipe.options import LoadedRecipe
 from shoestring.recipe.parts import Parts
 from shoestring.techniques import adapt, checkpointing, nested, norms
 from shoestring.trace import simulated_device
+from shoestring.trace.pretrained import observe_loading
 from shoestring.trace.record import Facts
 
 
@@ -27,7 +28,9 @@ def read(loaded: LoadedRecipe) -> Facts:
         lengths = _lengths(recipe, data["train"])
         if data.keys() - {"train"} and not (loaded.parts.evaluate or loaded.parts.measured):
             loss_without_stage(recipe, "an evaluation", EVALUATION_HINT)
-    model: nn.Module = simulated_device.build(lambda: adapt.model(recipe.model(), loaded.adaptation))
+    model, is_loading = observe_loading(
+        lambda: simulated_device.build(lambda: adapt.model(recipe.model(), loaded.adaptation))
+    )
     # Unless torch's compiler can be left out, creating an optimizer imports it, as in training.
     torch.optim.AdamW([torch.zeros(1)])
     process_bytes = int(psutil.Process().memory_info().rss)
@@ -47,6 +50,7 @@ def read(loaded: LoadedRecipe) -> Facts:
         batch_norm=any(isinstance(module, norms.BATCH) and module.training for module in model.modules()),
         samples=samples,
         process_bytes=process_bytes,
+        is_pretrained=is_loading if loaded.parts.is_pretrained is None else loaded.parts.is_pretrained,
         blocks=len(checkpointing.blocks(model, loaded.parts)),
         data_parallel=any(isinstance(module, nn.DataParallel) for module in model.modules()),
         lengths=lengths,

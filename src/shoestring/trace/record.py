@@ -22,6 +22,7 @@ Part = Literal[
     "all-gather buffers",
     "reduce-scatter buffers",
     "temporaries",
+    "averaged weights",
 ]
 """The use of a storage. Activations are created in forward and still alive when backward starts (including autocast's
 copies of weights); reserve space is the equivalent of a fused recurrent layer, with a modeled size; the KV cache holds
@@ -52,6 +53,8 @@ class Facts:
     """The number of samples in each part of the data; None if the recipe has no `data()`."""
     process_bytes: int
     """Resident bytes of a process that has the recipe's data and all of torch that training imports, but no model."""
+    is_pretrained: bool = True
+    """Whether the model begins from pretrained weights, which adapters need, or that is not known."""
     blocks: int = 0
     """The number of blocks that activation checkpointing can recompute."""
     data_parallel: bool = False

@@ -13,6 +13,7 @@ from shoestring.recipe.options import LoadedRecipe
 from shoestring.settings import Precision, Settings
 from shoestring.techniques import adapt, checkpointing, kernels, nested, offload
 from shoestring.trace import attention, autocast, inference, offloading, sharding, simulated_device, values
+from shoestring.trace.averaging import TracedAverages
 from shoestring.trace.record import Event, Storage
 from shoestring.trace.recorder import Recorder
 from shoestring.trace.simulated_device import DEVICE
@@ -54,6 +55,7 @@ def run(
         parallelism = sharding.apply(recorder, model, recipe, settings, gpus)
         with parallelism.during_optimizer_setup():
             optimizer = adapt.optimizer(loaded, model)
+        averages = TracedAverages(recorder, parallelism.trained, loaded.ema)
         parallelism.divide(optimizer)
         kernels.choose(optimizer, settings.optimizer_kernel, foreach_by_default=on_gpu)
         device_optimizer = offload.offloaded_optimizer(optimizer, settings)
@@ -82,6 +84,7 @@ def run(
             recorder.label(simulated_device.tensors(list(optimizer.state.values())), "optimizer states")
             if scaler:
                 scaler.update()
+            averages.add()
             del parameters
             # A recipe's optimizer may override how and when its gradients are cleared.
             device_optimizer.zero_grad(set_to_none=True)

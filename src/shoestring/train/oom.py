@@ -109,6 +109,9 @@ def persistent_bytes(state: State) -> dict[str, int]:
             for value in values.values()
             if isinstance(value, torch.Tensor)
         ),
+        "averaged weights": sum(average.nbytes for average in state.averages.averages.values())
+        if state.averages
+        else 0,
         "buffers": sum(buffer.nbytes for buffer in state.model.buffers()),
     }
 

@@ -151,7 +151,8 @@ class Saver:
         self._finish_pending()
         if self._is_saved(state):
             return
-        if state.update and not weights_are_finite(state.model):
+        averages = state.averages.averages.values() if state.averages else ()
+        if state.update and not (weights_are_finite(state.model) and all_finite(averages)):
             raise self._non_finite_weights(state.update)
         started_at = time.monotonic()
         self._policy.save_started(state.update)
@@ -201,7 +202,8 @@ class Saver:
         def write() -> Saved | None:
             copy.wait()
             weights = copy.sections["model"].tensors
-            if not all_finite(weights[name] for name in trained_names & weights.keys()):
+            averages = copy.sections["averaged"].tensors if "averaged" in copy.sections else {}
+            if not all_finite([*(weights[name] for name in trained_names & weights.keys()), *averages.values()]):
                 return None
             return self._store.write(update, copy)
 

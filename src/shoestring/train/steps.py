@@ -1,14 +1,13 @@
 """The steps of the training loop, in the order in which it runs them. A library's trainer runs them in callbacks."""
 
 import time
+from contextlib import nullcontext
 from dataclasses import replace
 from functools import partial
-from pathlib import Path
 from typing import Any
 
 from shoestring.checkpoint import light
-from shoestring.checkpoint.light import UNVERIFIED, read_light, save_light
-from shoestring.checkpoint.presence import GoneError, gone_error
+from shoestring.checkpoint.presence import gone_error
 from shoestring.data.seeding import derive, seed_all
 from shoestring.engine.environment import device_name
 from shoestring.engine.memory import (
@@ -27,6 +26,7 @@ from shoestring.train import oom
 from shoestring.train.evaluation import best_entry, evaluate, patience_exhausted
 from shoestring.train.session import TrainingSession
 from shoestring.train.space import require_space
+from shoestring.train.weights import load_best, require_best, save_weights, weights_for_use
 
 
 def begin(session: TrainingSession) -> None:
@@ -83,7 +83,13 @@ def end_reason(session: TrainingSession) -> str:
         return ""
     if patience_exhausted(loaded.parts, state.history):
         return f"no better epoch in the last {loaded.parts.patience}"
-    return f"all {loaded.epochs} epochs" if state.update == state.total_updates else ""
+    if state.update != state.total_updates:
+        return ""
+    return (
+        f"max_updates={loaded.max_updates}"
+        if state.total_updates == loaded.max_updates
+        else f"all {loaded.epochs} epochs"
+    )
 
 
 def epoch_ended(session: TrainingSession) -> bool:
@@ -101,18 +107,19 @@ def evaluate_epoch(session: TrainingSession) -> None:
     if deadline.limit_seconds and not deadline.has_observed("evaluation batch"):
         # The first evaluation of a session imports packages and starts kernels: nobody knows whether it ends in time.
         save_in_background(session)
-    metrics, seconds = _evaluate(session, "validation")
-    epoch = state.epochs_done
-    state.history.append({"epoch": epoch, "update": state.update, "metrics": metrics})
-    best = best_entry(session.request.recipe.parts, state.history) is state.history[-1]
-    session.record.evaluated("validation", state.update, metrics, epoch=epoch, seconds=seconds, best=best)
-    if best:
-        _save_weights(session, "best", run.best, metrics)
-    else:
-        _require_best(session)
-    if settings.keep_light:
-        _save_weights(session, "epoch", light.weights_folder(run.light, state.update), metrics)
-        light.keep_newest(run.light, settings.keep_light)
+    with weights_for_use(session):
+        metrics, seconds = _evaluate(session, "validation")
+        epoch = state.epochs_done
+        state.history.append({"epoch": epoch, "update": state.update, "metrics": metrics})
+        best = best_entry(session.request.recipe.parts, state.history) is state.history[-1]
+        session.record.evaluated("validation", state.update, metrics, epoch=epoch, seconds=seconds, best=best)
+        if best:
+            save_weights(session, "best", run.best, metrics)
+        else:
+            require_best(session)
+        if settings.keep_light:
+            save_weights(session, "epoch", light.weights_folder(run.light, state.update), metrics)
+            light.keep_newest(run.light, settings.keep_light)
     session.reports.restart()
 
 
@@ -147,6 +154,9 @@ def one_update(session: TrainingSession) -> None:
     with deadline.measure("update"):
         try:
             result, micro_batch = updates.recovering.run(attempt, state.sizes.micro_batch)
+            if state.averages and result.stepped:
+                averaged = catch_out_of_memory(state.averages.add)
+                failure = averaged.message if isinstance(averaged, Failure) else ""
         except HalfDoneError as error:
             failure = error.message
     state.reset_trained()
@@ -213,20 +223,11 @@ def finish(session: TrainingSession) -> dict[str, Any]:
     """Save the final weights. Returns the validation metrics of the best epoch and the test metrics of its weights."""
     state, record, run = session.state, session.record, session.request.run
     metrics = best_validation(session)
-    _save_weights(session, "light", run.light, metrics.get("validation", {}))
+    with weights_for_use(session):
+        save_weights(session, "light", run.light, metrics.get("validation", {}))
     if "test" in session.data:
-        if best := best_entry(session.request.recipe.parts, state.history):
-            _require_best(session)
-            try:
-                weights = read_light(run.best, state.model)
-                if not weights.verified:
-                    record.note(UNVERIFIED.format(folder=run.best))
-                update = weights.facts.get("update")
-                if update != best["update"]:
-                    record.note(f"the test metrics are of the weights of update {update}, the best that were saved")
-            except CheckpointError as error:
-                record.note(f"the test metrics are of the last weights, not the best: {error.message}")
-        metrics["test"], seconds = _evaluate(session, "test")
+        with nullcontext() if load_best(session) else weights_for_use(session):
+            metrics["test"], seconds = _evaluate(session, "test")
         record.evaluated("test", state.update, metrics["test"], epoch=state.epochs_done, seconds=seconds, best=False)
     return metrics
 
@@ -256,42 +257,3 @@ def _evaluate(session: TrainingSession, name: str) -> tuple[dict[str, Any], floa
     if fitting_size < size:
         state.sizes = replace(state.sizes, evaluation_batch=fitting_size)
     return metrics, time.monotonic() - started_at
-
-
-def _require_best(session: TrainingSession) -> None:
-    """Raise GoneError if the best weights were saved and are not there any more: no other copy of them exists.
-
-    `allow_inexact` continues without them.
-    """
-    folder = session.request.run.best
-    try:
-        is_present = light.has_weights(folder)
-    except OSError:
-        return  # reading them reports it
-    if is_present or session.request.allow_inexact or not session.record.was_saved("best"):
-        return
-    raise GoneError(
-        f"the best weights, {folder}, are gone: they were deleted or moved",
-        hint="put them back and train again; to test the last weights instead, add --allow-inexact",
-    )
-
-
-def _save_weights(session: TrainingSession, kind: str, folder: Path, metrics: dict[str, Any]) -> None:
-    """Save weights alone. Only a failure for the final ones (`kind` "light") is an error.
-
-    Raises GoneError if the run's directory is not there any more.
-    """
-    session.saver.require_present()
-    state, started_at = session.state, time.monotonic()
-    facts = {"update": state.update, "metrics": metrics}
-    try:
-        path = retry_with_freed_memory(
-            lambda: save_light(folder, state.model, facts, rounded=session.request.settings.light_weights),
-            "saving the weights",
-        )
-    except CheckpointError as error:
-        if kind == "light":
-            raise
-        session.record.unsaved(state.update, kind, str(error))
-        return
-    session.record.saved_light(path, state.update, time.monotonic() - started_at, kind)

@@ -34,8 +34,6 @@ class Chart:
     TRL's GRPO trainer trains them, with the engine's deadline, checkpoints and record (`trainer`).
     """
 
-    best = ("relaxed_accuracy", "max")
-
     def __init__(self, options: Options | None = None) -> None:
         self.options = options or Options()
         self._whole: Charts | None = None
@@ -160,9 +158,17 @@ class Chart:
 
     def rewards(self) -> dict[str, Reward]:
         """Return the reward functions by name; a completion's reward is their sum."""
-        from shoestring.recipes.chart.rewards import REWARDS
+        from shoestring.recipes.chart.rewards import REWARDS, digits
 
-        return REWARDS
+        return {"digits": digits} if self.options.rewards == "digits" else REWARDS
+
+    @property
+    def is_pretrained(self) -> bool:
+        return self.options.weights_from is not None
+
+    @property
+    def best(self) -> tuple[str, str]:
+        return ("digits" if self.options.rewards == "digits" else "relaxed_accuracy"), "max"
 
     def describe(self, charts: Charts, index: int) -> dict[str, Any]:
         return charts.describe(index)
@@ -214,12 +220,12 @@ class Chart:
     def measured(
         self, model: nn.Module, charts: Charts, polled: Callable[[Any, int], Iterator[Any]]
     ) -> dict[str, float]:
-        """Return the policy's relaxed accuracy on `charts`."""
+        """Return the policy's relaxed accuracy on `charts`, and with `rewards=digits` the mean of that reward."""
         from shoestring.recipes.chart import training
 
-        processor = self._processor(charts)
+        processor, rewards = self._processor(charts), self.rewards() if self.options.rewards == "digits" else {}
         metrics: dict[str, float] = training.evaluate(
-            model, processor, charts, completion_len=self.options.completion_len, polled=polled
+            model, processor, charts, rewards, completion_len=self.options.completion_len, polled=polled
         )
         return metrics
 

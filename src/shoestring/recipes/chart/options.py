@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated, Any, ClassVar, Literal
 
 from shoestring.config import too_small
 from shoestring.errors import UsageError
@@ -16,6 +17,18 @@ IMAGE_TOKENS = {"full": 320, "tiny": 32}
 @dataclass(frozen=True, kw_only=True)
 class Options:
     """The options of `chart`."""
+
+    by_size: ClassVar[Mapping[str, Mapping[str, Any]]] = {
+        "tiny": {
+            "max_updates": 32,
+            "effective_batch": 8,
+            "prompt_len": 300,
+            "completion_len": 12,
+            "weights": "fp32",
+            "learning_rate": 2e-2,
+            "rewards": "digits",
+        }
+    }
 
     size: Annotated[Literal["full", "tiny"], "Qwen2.5-VL-3B, or a model of some hundred thousand parameters"] = "full"
     epochs: Annotated[int, "passes over the training data"] = 4
@@ -30,6 +43,11 @@ class Options:
     lora_r: Annotated[int, "rank of the adapters"] = 8
     weights: Annotated[Literal["fp16", "bf16", "fp32"], "dtype of the frozen weights; the adapters are fp32"] = "fp16"
     quantization: Annotated[Literal["none", "nf4"], "4-bit quantization of the frozen weights"] = "none"
+    rewards: Annotated[
+        Literal["published", "digits"],
+        "the seven rewards of format, answer and reasoning; digits: the share of digits alone, which random weights "
+        "learn in a minute",
+    ] = "published"
     learning_rate: Annotated[float, "constant learning rate"] = 1e-5
     weights_from: Annotated[
         Path | str | None, "Qwen2.5-VL weights, a folder or a name on the hub; by default random weights"

@@ -83,6 +83,11 @@ def process(completion: str, annotations: Annotations) -> float | None:
     return 1.0 + dot / math.sqrt(sum(n * n for n in predicted.values()) * sum(n * n for n in expected.values()))
 
 
+def digits(completion: str, _: Annotations) -> float:
+    """Return the share of digits, of which a policy of random weights generates some, unlike what others look for."""
+    return sum(map(str.isdigit, completion)) / max(len(completion), 1)
+
+
 REWARDS: dict[str, Reward] = {
     "form": form,
     "tags": tags,

@@ -164,16 +164,29 @@ def as_dataset(charts: Charts) -> Any:
 
 @silence
 def evaluate(
-    model: Any, processor: Any, charts: Charts, *, completion_len: int, polled: Callable[[Any, int], Iterator[Any]]
+    model: Any,
+    processor: Any,
+    charts: Charts,
+    rewards: Mapping[str, Reward],
+    *,
+    completion_len: int,
+    polled: Callable[[Any, int], Iterator[Any]],
 ) -> dict[str, float]:
-    """Return the relaxed accuracy and the share of completions with an answer, generated greedily."""
+    """Return the relaxed accuracy, the share of completions with an answer, and the mean of each of the `rewards`.
+
+    Completions are generated greedily.
+    """
     correct_count = answer_count = 0
+    sums = dict.fromkeys(rewards, 0.0)
     for rows, _ in polled(_batches(charts), len(charts)):
         for row, completion in zip(rows, generate_texts(model, processor, rows, completion_len), strict=True):
             answer = parse_tag(completion, "answer")
             answer_count += answer is not None
             correct_count += answer is not None and is_correct(answer, str(row["label"]))
-    return {"relaxed_accuracy": correct_count / len(charts), "answered": answer_count / len(charts)}
+            for name, reward in rewards.items():
+                sums[name] += reward(completion, row) or 0.0
+    means = {name: value / len(charts) for name, value in sums.items()}
+    return {"relaxed_accuracy": correct_count / len(charts), "answered": answer_count / len(charts), **means}
 
 
 def _batches(charts: Charts) -> Iterator[tuple[list[dict[str, Any]], int]]:

@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
 
 from shoestring.errors import UsageError
 from shoestring.recipe.extras import require
@@ -45,6 +45,8 @@ DEFAULTS = {"full": SizeDefaults(crop=128, learning_rate=1e-4), "tiny": SizeDefa
 @dataclass(frozen=True, kw_only=True)
 class Options:
     """The options of the recipe."""
+
+    by_size: ClassVar[Mapping[str, Mapping[str, Any]]] = {"tiny": {"epochs": 12}}
 
     size: Annotated[Literal["full", "tiny"], "the published model, or one of about ten thousand parameters"] = "full"
     data: Annotated[

@@ -49,6 +49,7 @@ class HuggingFace:
 
     source: ClassVar[str] = ""
     """A configuration file, a folder with one, or a name on the hub."""
+    is_pretrained = True  # only its configuration is read, but it stands for the pretrained model that people fine-tune
 
     def __init__(self, options: Options | None = None) -> None:
         self.options = options or Options()

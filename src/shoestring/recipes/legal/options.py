@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, ClassVar, Literal
 
 from shoestring.errors import UsageError
 from shoestring.recipes.legal import roles
@@ -23,6 +23,8 @@ RULES: tuple[tuple[tuple[str, ...], str, Callable[[Any], bool]], ...] = (
 @dataclass(frozen=True, kw_only=True)
 class Options:
     """The options of the recipe."""
+
+    by_size: ClassVar[Mapping[str, Mapping[str, Any]]] = {"tiny": {"epochs": 3}}
 
     architecture: Annotated[
         Literal["classifier", "hier_bilstm_crf"], "BERT over each sentence, or LSTMs and a CRF over whole judgments"

@@ -106,7 +106,7 @@ class VQA:
 
     def stage(self, update: int, updates_per_epoch: int, total_updates: int) -> curriculum.Stage:
         """Return the weights of the three texts in an update."""
-        return curriculum.stage_at(update // updates_per_epoch, total_updates // updates_per_epoch)
+        return curriculum.stage_at(update // updates_per_epoch, total_updates / updates_per_epoch)
 
     def loss(self, model: Student, batch: Batch, stage: curriculum.Stage = curriculum.ANSWER_FOCUS) -> Tensor:
         """Return the weighted sum of the losses of the three texts, each a mean over samples of a mean over tokens.
@@ -216,7 +216,7 @@ class VQA:
 
     def schedule(self, update: int, updates_per_epoch: int, total_updates: int) -> float:
         """Return the factor of the learning rate: a cosine with warm restarts."""
-        return curriculum.rate_factor(update / updates_per_epoch, total_updates // updates_per_epoch, self._peak)
+        return curriculum.rate_factor(update / updates_per_epoch, total_updates / updates_per_epoch, self._peak)
 
     @property
     def patience(self) -> int:

@@ -28,8 +28,8 @@ ANSWER_FOCUS = Stage(name="ANSWER_FOCUS", format=0.60, answer=0.35, reasoning=0.
 FORMAT_LEARNING = Stage(name="FORMAT_LEARNING", format=0.50, answer=0.30, reasoning=0.20)
 
 
-def stage_at(epoch: int, epochs: int) -> Stage:
-    """Return the stage of `epoch` (from 0) of `epochs`."""
+def stage_at(epoch: int, epochs: float) -> Stage:
+    """Return the stage of `epoch` (from 0) of `epochs`; the last one may be cut."""
     # Compared in integers, because 0.15 has no exact float.
     scaled = epoch * PUBLISHED_EPOCHS
     if scaled < 15 * epochs:
@@ -41,7 +41,7 @@ def stage_at(epoch: int, epochs: int) -> Stage:
     return Stage(name="REASONING_QUALITY", format=whole, answer=1 - whole - reasoning, reasoning=reasoning)
 
 
-def rate_factor(epoch: float, epochs: int, peak: float) -> float:
+def rate_factor(epoch: float, epochs: float, peak: float) -> float:
     """Return the factor of the learning rate `peak` at the fractional `epoch` of `epochs`."""
     elapsed, period = epoch / epochs * PUBLISHED_EPOCHS, FIRST_PERIOD
     while elapsed >= period:

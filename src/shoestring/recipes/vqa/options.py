@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated, Any, ClassVar, Literal
 
 from shoestring.config import too_small
 from shoestring.errors import UsageError
@@ -14,6 +15,8 @@ from shoestring.recipes.rows import OnBadRows
 @dataclass(frozen=True, kw_only=True)
 class Options:
     """The options of `vqa`."""
+
+    by_size: ClassVar[Mapping[str, Mapping[str, Any]]] = {"tiny": {"epochs": 2, "effective_batch": 16}}
 
     size: Annotated[Literal["full", "tiny"], "the published size, or a model of a hundred thousand parameters"] = "full"
     data: Annotated[

@@ -1,0 +1,84 @@
+"""The weights to use: those that are evaluated, and those in `best/` and `light/`."""
+
+import time
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+from typing import Any
+
+from shoestring.checkpoint import light
+from shoestring.checkpoint.light import UNVERIFIED, read_light, save_light
+from shoestring.checkpoint.presence import GoneError
+from shoestring.engine.memory import retry_with_freed_memory
+from shoestring.errors import CheckpointError
+from shoestring.train.evaluation import best_entry
+from shoestring.train.session import TrainingSession
+
+
+@contextmanager
+def weights_for_use(session: TrainingSession) -> Iterator[None]:
+    """Return a context in which the model has the averaged weights, if the run averages them."""
+    averages = session.state.averages
+    with ExitStack() as stack:
+        if averages:
+            retry_with_freed_memory(lambda: stack.enter_context(averages.in_model()), "using the averaged weights")
+        yield
+
+
+def save_weights(session: TrainingSession, kind: str, folder: Path, metrics: dict[str, Any]) -> None:
+    """Save weights alone. Only a failure for the final ones (`kind` "light") is an error.
+
+    Raises GoneError if the run's directory is not there any more.
+    """
+    session.saver.require_present()
+    state, started_at = session.state, time.monotonic()
+    facts = {"update": state.update, "metrics": metrics}
+    try:
+        path = retry_with_freed_memory(
+            lambda: save_light(folder, state.model, facts, rounded=session.request.settings.light_weights),
+            "saving the weights",
+        )
+    except CheckpointError as error:
+        if kind == "light":
+            raise
+        session.record.unsaved(state.update, kind, str(error))
+        return
+    session.record.saved_light(path, state.update, time.monotonic() - started_at, kind)
+
+
+def load_best(session: TrainingSession) -> bool:
+    """Load the best weights into the model. Returns False if there are none, or they cannot be loaded."""
+    state, record, run = session.state, session.record, session.request.run
+    best = best_entry(session.request.recipe.parts, state.history)
+    if best is None:
+        return False
+    require_best(session)
+    try:
+        weights = read_light(run.best, state.model)
+    except CheckpointError as error:
+        record.note(f"the test metrics are of the last weights, not the best: {error.message}")
+        return False
+    if not weights.verified:
+        record.note(UNVERIFIED.format(folder=run.best))
+    update = weights.facts.get("update")
+    if update != best["update"]:
+        record.note(f"the test metrics are of the weights of update {update}, the best that were saved")
+    return True
+
+
+def require_best(session: TrainingSession) -> None:
+    """Raise GoneError if the best weights were saved and are not there any more: no other copy of them exists.
+
+    `allow_inexact` continues without them.
+    """
+    folder = session.request.run.best
+    try:
+        is_present = light.has_weights(folder)
+    except OSError:
+        return  # reading them reports it
+    if is_present or session.request.allow_inexact or not session.record.was_saved("best"):
+        return
+    raise GoneError(
+        f"the best weights, {folder}, are gone: they were deleted or moved",
+        hint="put them back and train again; to test the last weights instead, add --allow-inexact",
+    )
