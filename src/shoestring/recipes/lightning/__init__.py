@@ -76,7 +76,7 @@ class LightningRecipe:
         """Return the datasets of the dataloaders; those of an evaluation only if the module has a step for it."""
         parts = {"train": self._part("train").dataset}
         for part in ("validation", "test"):
-            if loaders.defines(self.data_module or self._data_source(), part) and overrides(self._kind, f"{part}_step"):
+            if loaders.defines(self._data_source(), part) and overrides(self._kind, f"{part}_step"):
                 parts[part] = loaders.Samples(self._part(part).dataset, part)
         return parts
 
@@ -84,7 +84,7 @@ class LightningRecipe:
         """Return a batch, made by the collate function of the samples' own dataloader."""
         if not isinstance(samples[0], loaders.Sample):
             has_data = loaders.defines(self._data_source(), "train")
-            return (self._part("train").collate if has_data else default_collate)(samples)
+            return (self._part("train").collate if has_data else default_collate)(list(samples))
         part = samples[0].part
         return loaders.PartBatch(part, self._part(part).collate([sample.value for sample in samples]))
 
@@ -114,8 +114,8 @@ class LightningRecipe:
             raise UsageError(
                 f"{self._kind.__name__}.training_step returned no loss",
                 problems=["an update without one of its batches would be another update"],
-                hint="return a scalar tensor, or a dict with the key 'loss'; of a batch that has no loss, a sum that is "
-                "zero: (output * 0).sum()",
+                hint="return a scalar tensor, or a dict with the key 'loss'; for a batch that has no loss return zero "
+                "as a function of the output: (output * 0).sum()",
             )
         tensor: Tensor = loss
         return tensor
@@ -176,7 +176,7 @@ class LightningRecipe:
         names += [
             f"{loaders.METHODS[part]}, since there is no {part}_step"
             for part in ("validation", "test")
-            if part not in self._parts and loaders.defines(self._data_source(), part)
+            if not overrides(self._kind, f"{part}_step") and loaders.defines(self._data_source(), part)
         ]
         return [*notes, f"not used of {self._kind.__name__}: {', '.join(names)}"] if names else notes
 
@@ -256,7 +256,7 @@ def recipe(module: Any, data_module: Any = None) -> LightningRecipe:
 def recipe_class(kind: type, neighbours: Iterable[object] = ()) -> type[LightningRecipe]:
     """Return the recipe class of a LightningModule, whose options are its constructor's arguments.
 
-    If it has no dataloaders and there is exactly one LightningDataModule among the `neighbours`, the data is that one's.
+    If it has no dataloaders and the `neighbours` have exactly one LightningDataModule, the data is that one's.
     """
     data_kind = kind
     if not overrides(kind, "train_dataloader"):

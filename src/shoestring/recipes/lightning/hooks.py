@@ -1,4 +1,4 @@
-"""Which of its hooks a LightningModule overrides: those that have no effect here, and those that it cannot do without."""
+"""The hooks that a LightningModule overrides: those that have no effect here, and those that it cannot do without."""
 
 from __future__ import annotations
 
@@ -15,7 +15,11 @@ _CALLED = {
     *("configure_model", "prepare_data", "setup", "example_input_array", "automatic_optimization"),
     *("train_dataloader", "val_dataloader", "test_dataloader", "predict_dataloader"),
     *("on_before_batch_transfer", "on_after_batch_transfer"),
-    *(f"on_{part}_{place}" for part in ("validation", "test") for place in ("start", "end", "epoch_start", "epoch_end")),
+    *(
+        f"on_{part}_{place}"
+        for part in ("validation", "test")
+        for place in ("start", "end", "epoch_start", "epoch_end")
+    ),
     *(f"on_{part}_batch_{place}" for part in ("validation", "test") for place in ("start", "end")),
 }
 _OWN = {"log", "log_dict", "print", "trainer", "device", "dtype", "to", "cuda", "cpu", "train", "eval"}

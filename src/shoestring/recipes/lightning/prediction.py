@@ -25,9 +25,8 @@ def by_sample(result: Any, samples: int) -> Any:
     """Return a result as one value for each of `samples`; a result that is not divisible is returned unchanged."""
     if isinstance(result, Mapping) and all(_is_divisible(value, samples) for value in result.values()):
         return [{name: value[index] for name, value in result.items()} for index in range(samples)]
-    if isinstance(result, tuple) and all(isinstance(value, Tensor) for value in result):
-        if all(_is_divisible(value, samples) for value in result):
-            return [[value[index] for value in result] for index in range(samples)]
+    if isinstance(result, tuple) and all(isinstance(value, Tensor) and len(value) == samples for value in result):
+        return [[value[index] for value in result] for index in range(samples)]
     return result
 
 
