@@ -12,7 +12,7 @@ from torch.utils.data import default_collate
 
 from shoestring.data.generators import preserved_generators
 from shoestring.data.seeding import derive, seed_host
-from shoestring.errors import ShoestringError, UsageError
+from shoestring.errors import UsageError
 from shoestring.recipe.contract import updates_per_epoch
 from shoestring.recipe.inputs import Input
 from shoestring.recipe.lightning import is_data_module, overrides
@@ -260,7 +260,7 @@ def recipe_class(kind: type, neighbours: Iterable[object] = ()) -> type[Lightnin
     """
     data_kind = kind
     if not overrides(kind, "train_dataloader"):
-        candidates = list(dict.fromkeys(item for item in neighbours if is_data_module(item)))
+        candidates: list[Any] = [item for item in neighbours if is_data_module(item)]
         data_kind = candidates[0] if len(candidates) == 1 else kind
     kinds = list(dict.fromkeys((kind, data_kind)))
     options_type = arguments.make_options(kinds)
@@ -291,7 +291,7 @@ def _default_effective_batch(recipe: type[Any], kinds: Iterable[type]) -> int:
             return parameter.default
     try:
         size: int = recipe().loader_batch_size
-    except (ShoestringError, OSError, TypeError, ValueError, LookupError, RuntimeError, ImportError, AttributeError):
-        # The data may need an option that is not set yet. What is wrong is said when it is used.
+    except Exception:  # noqa: BLE001  (the user's code raises anything)
+        # The data may need an option that is not set yet. What is wrong is reported when it is used.
         return LightningRecipe.effective_batch
     return size

@@ -54,7 +54,8 @@ def call(kind: type, options: Mapping[str, Any], effective_batch: int) -> Any:
 
     Raises UsageError if an argument without a default has no value.
     """
-    values, missing = {}, []
+    values: dict[str, Any] = {}
+    missing = []
     for name, parameter in arguments_of(kind).items():
         if name == BATCH_SIZE:
             values[name] = effective_batch

@@ -61,7 +61,7 @@ class Trainer:
     max_steps, accumulate_grad_batches, world_size, num_devices, num_nodes = -1, 1, 1, 1, 1
     global_rank = local_rank = node_rank = 0
     is_global_zero, sanity_checking, barebones, fast_dev_run = True, False, False, False
-    check_val_every_n_epoch, precision = 1, "32-true"
+    check_val_every_n_epoch, precision, progress_bar_callback = 1, "32-true", None
 
     def __init__(self, run: Run) -> None:
         self._run = run
@@ -127,7 +127,8 @@ class Trainer:
 
     def attach(self, module: nn.Module) -> None:
         """Become the trainer of a LightningModule and of those in it, and receive what they log."""
-        for part in module.modules():
+        parts: list[Any] = list(module.modules())
+        for part in parts:
             if hasattr(part, "_trainer") and hasattr(part, "log_dict"):
                 part._trainer = self
                 # An attribute of the object: Lightning's own method needs the parts of its Trainer.
