@@ -118,6 +118,7 @@ def test_arguments_are_options_and_the_data_module_is_found():
     assert float(returning.recipe.evaluate(model, batches)["loss"]) == pytest.approx(expected)
     assert returning.parts.notes() == [
         "Returning.train_dataloader does not shuffle, but training does: the order is a function of the seed",
+        "an update has 32 samples, a batch of train_dataloader 5: --set effective_batch=5 makes them equal",
         "not used of Returning: test_dataloader, since there is no test_step",
     ]
 

@@ -44,6 +44,8 @@ class LightningRecipe:
     epochs: int = 1
     seed: int = 0
     effective_batch: int = 32
+    assumes_batch_size: bool = False
+    """Whether this default is not that of the dataloader, which could not be read without options."""
     subset: float | None = None
     max_updates: int | None = None
     best: tuple[str, str] = evaluation.BEST
@@ -168,6 +170,11 @@ class LightningRecipe:
     def notes(self) -> list[str]:
         """Return what of the module is not used."""
         notes = [note for part in self._parts.values() for note in part.notes]
+        if self.assumes_batch_size and self.loader_batch_size != self.effective_batch:
+            notes.append(
+                f"an update has {self.effective_batch} samples, a batch of train_dataloader {self.loader_batch_size}: "
+                f"--set effective_batch={self.loader_batch_size} makes them equal"
+            )
         names = hooks.unused(self._kind)
         if self.data_module:
             names += [f"{type(self.data_module).__name__}.{name}" for name in hooks.unused(type(self.data_module))]
@@ -279,12 +286,14 @@ def recipe_class(kind: type, neighbours: Iterable[object] = ()) -> type[Lightnin
             )
 
     Recipe.__name__ = Recipe.__qualname__ = kind.__name__
-    Recipe.effective_batch = _default_effective_batch(Recipe, kinds)
+    size = _batch_size(Recipe, kinds)
+    Recipe.assumes_batch_size = size is None
+    Recipe.effective_batch = size or LightningRecipe.effective_batch
     return Recipe
 
 
-def _default_effective_batch(recipe: type[Any], kinds: Iterable[type]) -> int:
-    """Return the default of the argument `batch_size`, or else the batch size of the dataloader."""
+def _batch_size(recipe: type[Any], kinds: Iterable[type]) -> int | None:
+    """Return the default of the argument `batch_size`, or else the batch size of the dataloader; None if unknown."""
     for kind in kinds:
         parameter = arguments.arguments_of(kind).get(arguments.BATCH_SIZE)
         if parameter and isinstance(parameter.default, int):
@@ -293,5 +302,5 @@ def _default_effective_batch(recipe: type[Any], kinds: Iterable[type]) -> int:
         size: int = recipe().loader_batch_size
     except Exception:  # noqa: BLE001  (the user's code raises anything)
         # The data may need an option that is not set yet. What is wrong is reported when it is used.
-        return LightningRecipe.effective_batch
+        return None
     return size
