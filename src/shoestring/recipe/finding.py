@@ -6,11 +6,13 @@ import importlib
 import re
 from collections.abc import Mapping
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 from shoestring import config
 from shoestring.errors import UsageError, nearest
 from shoestring.failures import recipe_errors
+from shoestring.recipe import lightning
 from shoestring.recipe.near_misses import require_no_near_misses
 from shoestring.recipe.options import LoadedRecipe, option_fields, own_fields, size_defaults, with_defaults
 from shoestring.recipe.source import RecipeSource
@@ -27,6 +29,9 @@ BUILT_IN = {
 HUGGING_FACE = "hf:"
 """The prefix of a recipe that is made from a Hugging Face configuration."""
 _HUB_NAME = re.compile(r"[A-Za-z0-9][\w.-]*/[\w.-]+")
+
+_LIGHTNING = "shoestring.recipes.lightning"
+"""The module that makes recipes of LightningModules."""
 
 
 def find(reference: str | object, *, verified: Mapping[str, bytes] | None = None, is_new: bool = True) -> LoadedRecipe:
@@ -159,6 +164,12 @@ def describe(loaded: LoadedRecipe) -> dict[str, Any]:
 
 
 def _find_live(recipe: object) -> LoadedRecipe:
+    if lightning.is_trainable(recipe):
+        adapter: Any = importlib.import_module(_LIGHTNING).recipe_class(recipe)
+        return with_defaults(adapter, adapter.__name__, is_live=True)
+    if lightning.is_trainable(type(recipe)):
+        adapter = importlib.import_module(_LIGHTNING).recipe(recipe)
+        return with_defaults(adapter, type(recipe).__name__, is_live=True)
     missing = _missing_methods(recipe)
     if missing:
         raise UsageError(
@@ -190,23 +201,38 @@ def _load_recipe_class(path: Path, class_name: str, verified: Mapping[str, bytes
         raise UsageError(f"{path} cannot be read as a recipe: {error}") from error
     with recipe_errors(f"{path} could not be run"):
         module = source.execute()
-    recipes: dict[str, type] = {
+    classes: dict[str, type] = {
         key: value
         for key, value in vars(module).items()
-        if isinstance(value, type) and value.__module__ == module.__name__ and not _missing_methods(value)
+        if isinstance(value, type) and value.__module__ == module.__name__
     }
+    plain = {key: value for key, value in classes.items() if not _missing_methods(value)}
+    modules = {key: value for key, value in classes.items() if lightning.is_trainable(value)}
+    recipes = {**plain, **modules} if class_name else plain or modules
     if class_name:
         if class_name not in recipes:
             raise UsageError(f"{path} has no recipe {class_name!r}", hint=nearest(class_name, recipes))
-        return recipes[class_name], source
+        return _recipe_class(recipes[class_name], module, path), source
     if not recipes:
-        raise UsageError(f"{path} has no recipe", hint="write a class with model(), batch(size) and loss(model, batch)")
+        raise UsageError(
+            f"{path} has no recipe",
+            hint="write a class with model(), batch(size) and loss(model, batch), or a LightningModule",
+        )
     if len(recipes) > 1:
         raise UsageError(
             f"{path} has {len(recipes)} recipes: {', '.join(recipes)}",
             hint=f"select one, for example {path}:{next(iter(recipes))}",
         )
-    return next(iter(recipes.values())), source
+    return _recipe_class(next(iter(recipes.values())), module, path), source
+
+
+def _recipe_class(kind: type, module: ModuleType, path: Path) -> type:
+    """Return the class of a recipe; for a LightningModule, that of the recipe that trains it."""
+    if not lightning.is_trainable(kind):
+        return kind
+    with recipe_errors(f"{path} could not be run"):
+        adapter: type = importlib.import_module(_LIGHTNING).recipe_class(kind, vars(module).values())
+    return adapter
 
 
 def _missing_methods(recipe: object) -> list[str]:
