@@ -40,6 +40,7 @@ class Estimate:
             "settings": self.settings.json(),
             "parameters": {"total": self.facts.parameters_total, "trainable": self.facts.parameters_trainable},
             **self.memory.json(),
+            "notes": list(self.facts.notes),
         }
 
     def __repr__(self) -> str:
