@@ -48,7 +48,7 @@ def read(loaded: LoadedRecipe) -> Facts:
         data_parallel=any(isinstance(module, nn.DataParallel) for module in model.modules()),
         lengths=lengths,
         # Notes describe the data, so a recipe with data may have none before its data is loaded.
-        notes=tuple(loaded.parts.notes()) if samples or loaded.parts.data is None else (),
+        notes=(*(loaded.parts.notes() if samples or loaded.parts.data is None else ()), *adapt.notes(model, loaded)),
     )
 
 
