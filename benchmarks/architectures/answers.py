@@ -1,6 +1,6 @@
 """What `shoestring estimate hf:FILE` answers for a folder of configurations, and the parameters of the model built.
 
-    python benchmarks/architectures/answers.py FOLDER [FOLDER ...] [--source OTHER/src] [--seconds 300] [--json OUT]
+    python benchmarks/architectures/answers.py FOLDER [FOLDER ...] [--source OTHER/src] [--seconds 400] [--json OUT]
 
 Every file is one command, with its default settings and a time limit. For an answer, the class that it names is built
 again with the library itself on torch's meta device, and its parameters are counted: they must be equal. Other outcomes
@@ -32,7 +32,7 @@ def main() -> None:
     parser.add_argument("folders", nargs="+", type=Path)
     parser.add_argument("--source", type=Path, default=SOURCE)
     parser.add_argument("--on", default="t4")
-    parser.add_argument("--seconds", type=float, default=300.0)
+    parser.add_argument("--seconds", type=float, default=400.0)
     parser.add_argument("--set", action="append", default=[])
     parser.add_argument("--json", type=Path, default=RESULTS / "architectures.json")
     arguments = parser.parse_args()
@@ -67,9 +67,9 @@ def _answer(path: Path, arguments: argparse.Namespace) -> dict[str, Any]:
         return {"file": path.name, "outcome": "silent until the limit", "seconds": arguments.seconds}
     row = {"file": path.name, "seconds": round(time.monotonic() - start, 1)}
     if result.returncode:
-        lines = [line for line in result.stderr.strip().splitlines() if line.strip()]
-        outcome = "a sentence" if lines and lines[0].startswith("error: ") and len(lines) < 20 else "a traceback"
-        return {**row, "outcome": outcome, "status": result.returncode, "text": lines[:6]}
+        message = result.stderr.partition("error: ")[2].strip().splitlines()
+        outcome = "a sentence" if message and "Traceback" not in result.stderr else "a traceback"
+        return {**row, "outcome": outcome, "status": result.returncode, "text": message[:6]}
     return {**row, "outcome": "an answer", **_numbers(path, json.loads(result.stdout))}
 
 
@@ -95,7 +95,11 @@ def _count(path: Path, name: str | None) -> int | None:
 
     values = json.loads(path.read_text(encoding="utf-8"))
     if "_class_name" in values:
-        return None
+        import diffusers
+
+        with torch.device("meta"):
+            model = getattr(diffusers, values["_class_name"]).from_config(values)
+        return sum(parameter.numel() for parameter in model.parameters())
     name = name or (values.get("architectures") or [None])[0]
     config = transformers.CONFIG_MAPPING[values.pop("model_type")].from_dict(_without_marks(values))
     model_class = getattr(transformers, name) if name else transformers.AutoModelForCausalLM
@@ -119,10 +123,8 @@ def _line(row: dict[str, Any]) -> str:
         text = " | ".join(row.get("text", []))[:300]
         return f"{row['file']:44} {row['seconds']:6.1f} s  {row['outcome']}: {text}"
     equal = "=" if row["equal"] else f"!= {row['parameters_built']}"
-    return (
-        f"{row['file']:44} {row['seconds']:6.1f} s  {row['parameters']:>15,} {equal}  {row['peak_bytes'] / 2**30:7.2f} GiB"
-        f"  {row['class'] or ''}"
-    )
+    size = f"{row['peak_bytes'] / 2**30:7.2f} GiB"
+    return f"{row['file']:44} {row['seconds']:6.1f} s  {row['parameters']:>15,} {equal}  {size}  {row['class'] or ''}"
 
 
 if __name__ == "__main__":

@@ -136,7 +136,6 @@ class Tracer:
             raise _rebuild_error(response["error"])
         return response
 
-
     def _work(self, request: Mapping[str, Any]) -> tuple[str, float]:
         """Return what is done for the request, and its limit in seconds: reading data may take any time."""
         if request["do"] == "open":

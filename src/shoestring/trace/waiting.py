@@ -61,4 +61,6 @@ def _wait(selector: selectors.BaseSelector, work: str, limit: float) -> None:
             return
         seconds = time.monotonic() - start
         if seconds < limit:
-            streams.write_messages(f"{work}: {seconds:.0f} s" + (f" of at most {limit:g} s" if limit < math.inf else ""))
+            streams.write_messages(
+                f"{work}: {seconds:.0f} s" + (f" of at most {limit:g} s" if limit < math.inf else "")
+            )

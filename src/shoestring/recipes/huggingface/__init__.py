@@ -70,12 +70,9 @@ class HuggingFace:
     def batch(self, size: int) -> dict[str, Any]:
         """Return `size` samples of `seq_len` tokens, or images, or audio, with the labels that the head requires."""
         extras.require(EXTRA, "transformers")
-        from shoestring.recipes.huggingface import batches, configuration, diffusion, heads
+        from shoestring.recipes.huggingface import batches
 
-        config = configuration.read(self.source)
-        if isinstance(config, diffusion.Configuration):
-            return dict(diffusion.build_batch(config, size))
-        return batches.build_batch(heads.find_model_class(config, self.options.head), config, size, self.options)
+        return batches.make(self.source, size, self.options)
 
     def loss(self, model: nn.Module, batch: dict[str, Any]) -> Tensor:
         """Return the head's own mean loss, computed in chunks where `loss_chunk` is set."""

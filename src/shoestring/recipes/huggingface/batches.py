@@ -9,9 +9,10 @@ import torch
 from torch import Tensor
 
 from shoestring.errors import UsageError
-from shoestring.recipes.huggingface import losses
+from shoestring.recipes.huggingface import configuration, diffusion, heads, losses
 from shoestring.recipes.huggingface.inputs import OWN_RECIPE, build_inputs, make_images, make_tokens
 from shoestring.recipes.huggingface.lengths import text_length
+from shoestring.recipes.huggingface.library_errors import explained
 
 if TYPE_CHECKING:
     from shoestring.recipes.huggingface import Options
@@ -20,6 +21,17 @@ OTHER_HEAD = "choose a head with head= (causal-lm, text-classification, feature-
 
 OBJECTS = 10
 """Objects in an image, for detection: COCO's images have 7 on average."""
+
+
+def make(source: str, size: int, options: Options) -> dict[str, Any]:
+    """Return `size` samples for the model of a configuration. Raises UsageError where none can be made."""
+    config = configuration.read(source)
+    if isinstance(config, diffusion.Configuration):
+        with explained(f"no samples can be made for {config.class_name}", source):
+            return dict(diffusion.build_batch(config, size))
+    model_class = heads.find_model_class(config, options.head)
+    with explained(f"no samples can be made for {model_class.__name__}", source):
+        return build_batch(model_class, config, size, options)
 
 
 def build_batch(model_class: Any, config: Any, size: int, options: Options) -> dict[str, Any]:

@@ -54,5 +54,6 @@ def explained(doing: str, source: str) -> Iterator[None]:
 def _has_no_values(error: Exception) -> bool:
     """Return whether the error is about the simulated device or the meta device."""
     return type(error).__module__.startswith("torch._subclasses") or (
-        isinstance(error, NotImplementedError | RuntimeError | ValueError) and re.search(r"\bmeta\b", str(error).lower()) is not None
+        isinstance(error, NotImplementedError | RuntimeError | ValueError)
+        and re.search(r"\bmeta\b", str(error).lower()) is not None
     )

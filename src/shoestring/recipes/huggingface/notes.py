@@ -24,10 +24,10 @@ def notes(source: str, options: Options) -> list[str]:
     lines = heads.class_note(config, options.head, model_class)
     if main_input == "input_ids" or "input_ids" in arguments or "decoder_input_ids" in arguments:
         lines += text_length(config, options.seq_len)[1]
-    if options.attention != "eager" and build.choose_attention(model_class, config, options) == "eager":
-        lines.append(
-            f"transformers has no SDPA for {name}: the attention is eager, with a matrix of all pairs of positions"
-        )
+    lines += [
+        f"transformers has no SDPA for {part}: the attention is eager, with a matrix of all pairs of positions"
+        for part in build.eager_parts(model_class, config, options)
+    ]
     if names := build.fix_random_parts(config):
         lines.append(f"{', '.join(names)}: no layer is skipped and no part of the input is masked in this estimate")
     if main_input == "pixel_values":
