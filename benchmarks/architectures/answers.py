@@ -1,27 +1,29 @@
 """What `shoestring estimate hf:FILE` answers for a folder of configurations, and the parameters of the model built.
 
-    python benchmarks/architectures/answers.py FOLDER [FOLDER ...] [--source OTHER/src] [--seconds 400] [--json OUT]
+    python benchmarks/architectures/answers.py FOLDER [FOLDER ...] [--on t4] [--json OUT]
 
-Every file is one command, with its default settings and a time limit. For an answer, the class that it names is built
-again with the library itself on torch's meta device, and its parameters are counted: they must be equal. Other outcomes
-are one sentence (`error:` and `hint:`), a traceback or silence until the time limit.
+Every file is estimated with its default settings. For an answer, the class that it names is built again with the
+library itself on torch's meta device, and its parameters are counted: they must be equal. Otherwise the outcome is one
+sentence, an error of Shoestring, or another exception. A trace ends at its own limit (`SHOESTRING_TRACE_SECONDS`).
 """
 
 from __future__ import annotations
 
 import argparse
 import json
-import os
 import re
-import subprocess
-import sys
 import time
 from importlib import metadata
 from pathlib import Path
 from typing import Any
 
+import torch
+import transformers
+
+from shoestring.api import estimate
+from shoestring.errors import ShoestringError
+
 RESULTS = Path(__file__).parents[1] / "results"
-SOURCE = Path(__file__).parents[2] / "src"
 
 _CLASS = re.compile(r"the model is (?P<name>\w+)")
 
@@ -30,47 +32,31 @@ def main() -> None:
     """Print a row for each file and write all of them as JSON."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("folders", nargs="+", type=Path)
-    parser.add_argument("--source", type=Path, default=SOURCE)
     parser.add_argument("--on", default="t4")
-    parser.add_argument("--seconds", type=float, default=400.0)
-    parser.add_argument("--set", action="append", default=[])
     parser.add_argument("--json", type=Path, default=RESULTS / "architectures.json")
     arguments = parser.parse_args()
-    rows = []
-    for path in sorted(path for folder in arguments.folders for path in _files(folder)):
-        rows.append(_answer(path, arguments))
-        print(_line(rows[-1]), flush=True)
     libraries = {name: metadata.version(name) for name in ("torch", "transformers")}
-    content = {"on": arguments.on, "set": arguments.set, "environment": libraries, "rows": rows}
-    arguments.json.write_text(json.dumps(content, indent=1) + "\n", encoding="utf-8")
+    content: dict[str, Any] = {"on": arguments.on, "environment": libraries, "rows": []}
+    for path in sorted(path for folder in arguments.folders for path in _files(folder)):
+        content["rows"].append(_answer(path, arguments.on))
+        print(_line(content["rows"][-1]), flush=True)
+        arguments.json.write_text(json.dumps(content, indent=1) + "\n", encoding="utf-8")
 
 
 def _files(folder: Path) -> list[Path]:
     return [folder] if folder.is_file() else list(folder.glob("*.json"))
 
 
-def _answer(path: Path, arguments: argparse.Namespace) -> dict[str, Any]:
-    options = [text for setting in arguments.set for text in ("--set", setting)]
-    command = [sys.executable, "-m", "shoestring", "estimate", f"hf:{path}", "--on", arguments.on, *options, "--json"]
-    paths = os.pathsep.join(filter(None, (str(arguments.source), os.environ.get("PYTHONPATH"))))
+def _answer(path: Path, target: str) -> dict[str, Any]:
     start = time.monotonic()
     try:
-        result = subprocess.run(
-            command,
-            capture_output=True,
-            text=True,
-            timeout=arguments.seconds,
-            env={**os.environ, "PYTHONPATH": paths},
-            check=False,
-        )
-    except subprocess.TimeoutExpired:
-        return {"file": path.name, "outcome": "silent until the limit", "seconds": arguments.seconds}
-    row = {"file": path.name, "seconds": round(time.monotonic() - start, 1)}
-    if result.returncode:
-        message = result.stderr.partition("error: ")[2].strip().splitlines()
-        outcome = "a sentence" if message and "Traceback" not in result.stderr else "a traceback"
-        return {**row, "outcome": outcome, "status": result.returncode, "text": message[:6]}
-    return {**row, "outcome": "an answer", **_numbers(path, json.loads(result.stdout))}
+        answer = estimate(f"hf:{path}", on=target).json()
+        outcome = {"outcome": "an answer", **_numbers(path, answer)}
+    except ShoestringError as error:
+        outcome = {"outcome": "a sentence", "text": error.lines()}
+    except Exception as error:  # noqa: BLE001  (an outcome that must not be)
+        outcome = {"outcome": "an exception", "text": [repr(error)]}
+    return {"file": path.name, "seconds": round(time.monotonic() - start, 1), **outcome}
 
 
 def _numbers(path: Path, answer: dict[str, Any]) -> dict[str, Any]:
@@ -90,9 +76,6 @@ def _numbers(path: Path, answer: dict[str, Any]) -> dict[str, Any]:
 
 def _count(path: Path, name: str | None) -> int | None:
     """Return the number of parameters of the class as its library builds it, without Shoestring's code."""
-    import torch
-    import transformers
-
     values = json.loads(path.read_text(encoding="utf-8"))
     if "_class_name" in values:
         import diffusers

@@ -42,18 +42,15 @@ def choose_attention(model_class: Any, config: Any, options: Options) -> str | d
     text = config.get_text_config()
     head_count = getattr(text, "num_attention_heads", None)
     fused = "sdpa" if getattr(text, "num_key_value_heads", head_count) in (head_count, None) else attention.NAME
-    return (
-        {"": fused, **dict.fromkeys(config.sub_configs, fused), **dict.fromkeys(refusing, "eager")}
-        if refusing
-        else fused
-    )
+    parts = {**dict.fromkeys(config.sub_configs, fused), **dict.fromkeys(refusing, "eager")}
+    return {"": fused, **parts} if refusing else fused
 
 
 def _supports_sdpa(part: Any) -> bool:
     """Return whether the model of a part's configuration has SDPA; a part whose model is not known may have it."""
     model_class = transformers.AutoModel._model_mapping.get(type(part), None)
     classes = model_class if isinstance(model_class, tuple) else (model_class,)
-    return all(getattr(one, "_supports_sdpa", True) for one in classes)
+    return all(getattr(part_class, "_supports_sdpa", True) for part_class in classes)
 
 
 def eager_parts(model_class: Any, config: Any, options: Options) -> list[str]:

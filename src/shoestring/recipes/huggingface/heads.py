@@ -59,10 +59,10 @@ def class_note(configuration: Any, head: str | None, model_class: Any) -> list[s
     """Return a note where the class was not declared, but chosen."""
     if head is not None or declared_class(configuration):
         return []
-    others = ", ".join(task for task, other in _classes(configuration).items() if other is not model_class)
+    tasks = ", ".join(task for task, other in _classes(configuration).items() if other is not model_class)
     return [
         f"the configuration names no class of transformers in `architectures`: the model is {model_class.__name__}"
-        + (f"; head= chooses another one: {others}" if others else "")
+        + (f"; head= chooses another one: {tasks}" if tasks else "")
     ]
 
 

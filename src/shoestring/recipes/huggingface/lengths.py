@@ -18,10 +18,11 @@ def text_length(config: Any, seq_len: int) -> tuple[int, list[str]]:
 
     Learned positions limit it; rotary positions have no limit, and neither have relative ones.
     """
-    most = _positions(config)
-    if most is None or seq_len <= most:
+    positions = _positions(config)
+    if positions is None or seq_len <= positions:
         return seq_len, []
-    return most, [f"seq_len={seq_len} is more than the {most} positions of the model: samples have {most} tokens"]
+    note = f"seq_len={seq_len} is more than the {positions} positions of the model: samples have {positions} tokens"
+    return positions, [note]
 
 
 def _positions(config: Any) -> int | None:
