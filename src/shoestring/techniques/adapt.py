@@ -51,6 +51,11 @@ def _adapt(base: nn.Module, adaptation: Adaptation, make_layer: nf4.MakeLayer) -
     return base if adaptation.lora_r is None else lora.with_adapters(base, adaptation)
 
 
+def notes(model: nn.Module, loaded: LoadedRecipe) -> list[str]:
+    """Return what the adaptations do not reach in the adapted model."""
+    return nf4.notes(model) if loaded.adaptation.quantization == "nf4" else []
+
+
 def optimizer(loaded: LoadedRecipe, model: nn.Module) -> Optimizer:
     """Return the recipe's optimizer for an estimate, or a placeholder with the memory of bitsandbytes' optimizer."""
     own = build_optimizer(loaded.recipe, model)

@@ -19,11 +19,14 @@ from torch.nn import functional
 
 from shoestring.errors import UsageError
 from shoestring.recipe import extras
+from shoestring.units import bytes_text
 
 EXTRA = "bitsandbytes"
 
 BLOCK = 64
 """The number of values that share a scale (bitsandbytes' default `blocksize`)."""
+_LARGE_SHARE = 0.05
+"""The share of the weights from which those that stay unpacked are worth a note."""
 SCALES_BLOCK = 256
 """The number of scales that share a second-level scale under double quantization."""
 
@@ -125,6 +128,27 @@ def quantize(model: nn.Module, make_layer: MakeLayer, *, compute: torch.dtype, d
         parameter.requires_grad_(False)
         if parameter.is_floating_point() and parameter not in packed_parameters:
             parameter.data = parameter.data.float()
+
+
+def notes(model: nn.Module) -> list[str]:
+    """Return which weights of a quantized model stay unpacked although they could be large: stacked matrices.
+
+    Those are the experts of a mixture in transformers 5, one tensor for all of a layer, which bitsandbytes does not
+    pack. Embeddings, norms and the output layer, which nobody packs, are not mentioned.
+    """
+    unpacked = {name: weight for name, weight in model.named_parameters() if weight.dim() > 2}
+    count = sum(weight.numel() for weight in unpacked.values())
+    total = sum(getattr(weight, "unpacked_numel", weight.numel()) for weight in model.parameters())
+    if count < _LARGE_SHARE * total:
+        return []
+    name, weight = max(unpacked.items(), key=lambda item: item[1].numel())
+    size = count * weight.element_size()
+    return [
+        f"quantization=nf4 packs linear layers: {count / total:.0%} of the weights are no such layers and stay in"
+        f" {str(weight.dtype).removeprefix('torch.')}, {bytes_text(size)} ({name} and others, experts stacked in one"
+        f" tensor); with quantization=none, weights=bf16 would store them in {bytes_text(2 * count)}; published"
+        " weights in MXFP4 or another packed type are not simulated"
+    ]
 
 
 def _scale_attributes(layer: Any) -> dict[str, tuple[Any, str]]:

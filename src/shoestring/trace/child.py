@@ -75,7 +75,19 @@ def _open(loaded: LoadedRecipe) -> Facts:
     from shoestring.techniques import deferred_compiler
 
     deferred_compiler.defer_compiler()
-    from shoestring.trace import attention, autocast, experts, facts, fused, kernels, masks, recurrent, simulated_device
+    from shoestring.trace import (
+        alignment,
+        attention,
+        autocast,
+        experts,
+        facts,
+        fused,
+        kernels,
+        masks,
+        matching,
+        recurrent,
+        simulated_device,
+    )
     from shoestring.trace.explain import explain_errors
 
     with explain_errors():
@@ -83,7 +95,10 @@ def _open(loaded: LoadedRecipe) -> Facts:
     with warnings.catch_warnings():
         # When the CPU stands in for the simulated device, torch warns that the CPU's own kernels are replaced.
         warnings.simplefilter("ignore", UserWarning)
-        for module in (simulated_device, autocast, attention, kernels, fused, experts, masks, recurrent):
+        for module in (
+            *(simulated_device, autocast, attention, kernels, fused, alignment),
+            *(experts, masks, matching, recurrent),
+        ):
             module.set_up()
     return recipe_facts
 

@@ -54,8 +54,8 @@ def read(loaded: LoadedRecipe) -> Facts:
         blocks=len(checkpointing.blocks(model, loaded.parts)),
         data_parallel=any(isinstance(module, nn.DataParallel) for module in model.modules()),
         lengths=lengths,
-        # Notes describe the data, so a recipe may have none before its data is loaded.
-        notes=tuple(loaded.parts.notes()) if samples else (),
+        # Notes describe the data, so a recipe with data may have none before its data is loaded.
+        notes=(*(loaded.parts.notes() if samples or loaded.parts.data is None else ()), *adapt.notes(model, loaded)),
     )
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import json
+import math
 import os
 import re
 import signal
@@ -22,6 +23,7 @@ from shoestring.errors import ShoestringError, TraceError
 from shoestring.hardware.catalog import Device
 from shoestring.recipe.options import LoadedRecipe
 from shoestring.settings import Settings
+from shoestring.trace import waiting
 from shoestring.trace.record import Facts, Trace
 from shoestring.trace.stored import StoredTraces
 
@@ -122,7 +124,7 @@ class Tracer:
             else:
                 self._child = _fork(None) if _torch_can_be_shared() else _spawn()
         try:
-            response = self._child.request(request)
+            response = self._child.request(request, *self._work(request))
         except BaseException:
             # After an interruption, the pending response would be read as the response to the next request.
             self.close()
@@ -133,6 +135,12 @@ class Tracer:
         if "error" in response:
             raise _rebuild_error(response["error"])
         return response
+
+    def _work(self, request: Mapping[str, Any]) -> tuple[str, float]:
+        """Return what is done for the request, and its limit in seconds: reading data may take any time."""
+        if request["do"] == "open":
+            return f"reading the data and building the model of {self._loaded.name}", math.inf
+        return f"tracing {request['settings']['micro_batch']} samples of {self._loaded.name}", waiting.limit_seconds()
 
 
 class _Child:
@@ -150,13 +158,17 @@ class _Child:
         self._output = output
         self._wait = wait
 
-    def request(self, request: dict[str, Any]) -> dict[str, Any] | None:
-        """Send a request and return the response; None if the child died."""
+    def request(self, request: dict[str, Any], work: str, limit: float) -> dict[str, Any] | None:
+        """Send a request and return the response; None if the child died.
+
+        Raises TraceError if `work`, which it asks for, takes longer than `limit` seconds.
+        """
         try:
             self._requests.write(json.dumps(request) + "\n")
             self._requests.flush()
         except BrokenPipeError:
             return None
+        waiting.wait(self._responses, work, limit)
         line = self._responses.readline()
         response: dict[str, Any] | None = json.loads(line) if line.endswith("\n") else None
         return response

@@ -1,6 +1,8 @@
 """`hf:` recipes: loading, building and tracing, checked with the counts of a small model."""
 
 import dataclasses
+import sys
+import types
 
 import pytest
 
@@ -14,7 +16,7 @@ from shoestring.errors import UsageError
 from shoestring.hardware.catalog import DEVICES
 from shoestring.recipe.finding import find, load
 from shoestring.recipe.options import LoadedRecipe
-from shoestring.recipes.huggingface import configuration
+from shoestring.recipes.huggingface import configuration, diffusion
 from shoestring.settings import Settings
 from shoestring.techniques import adapt, checkpointing
 from shoestring.trace import Tracer
@@ -81,8 +83,11 @@ def test_architectures_decide_head_and_labels(tmp_path):
 def test_only_learned_positions_limit_seq_len(tmp_path, llama):
     assert load(f"hf:{llama}", {"seq_len": 257}).recipe.batch(1)["labels"].shape == (1, 257)
     path = tiny.write(tmp_path, tiny.BERT)
-    with pytest.raises(UsageError, match="64 positions"):
-        load(f"hf:{path}", {"seq_len": 65}).recipe.batch(1)
+    recipe = load(f"hf:{path}", {"seq_len": 65}).recipe
+    assert recipe.batch(1)["input_ids"].shape == (1, 64)
+    assert any("64 positions" in note for note in recipe.notes())
+    path = tiny.write(tmp_path, tiny.BERT, model_type="roberta", architectures=["RobertaForMaskedLM"], pad_token_id=1)
+    assert load(f"hf:{path}", {"seq_len": 65}).recipe.batch(1)["labels"].shape == (1, 62)
 
 
 def test_lora_is_fp32_on_a_frozen_fp16_base(llama):
@@ -228,3 +233,57 @@ def test_fields_of_own_names_have_the_same_bounds_and_infinity_is_a_time(tmp_pat
     with pytest.raises(UsageError, match="n_layer=0: must be from 1"):
         configuration.read(str(tiny.write(tmp_path, gpt2)))
     assert configuration.read(str(tiny.write(tmp_path, {**tiny.LLAMA, "time_limit": [0.0, float("inf")]})))
+    special = {"__float__": "Infinity"}
+    mamba = {
+        "model_type": "mamba2",
+        "num_heads": 4,
+        "head_dim": 8,
+        "hidden_size": 16,
+        "time_step_limit": [0.0, special],
+    }
+    assert configuration.read(str(tiny.write(tmp_path, mamba))).time_step_limit[1] == float("inf")
+    with pytest.raises(UsageError, match="names no model_type"):
+        configuration.read(str(tiny.write(tmp_path, {"hidden_size": 4})))
+
+
+def test_experts_that_nf4_does_not_pack_are_a_note(tmp_path, qlora):
+    experts = {"num_local_experts": 4, "num_experts_per_tok": 1, "architectures": ["MixtralForCausalLM"]}
+    path = tiny.write(tmp_path, tiny.LLAMA, model_type="mixtral", **experts)
+    loaded = load(f"hf:{path}", {"lora_r": 4, "quantization": "nf4"})
+    (note,) = adapt.notes(adapt.model(loaded.recipe.model(), loaded.adaptation), loaded)
+    bytes_ = 2 * 4 * 3 * 128 * 256 * 4
+    assert "experts" in note and f"stay in float32, {bytes_ / 2**20:.2f} MiB" in note
+    assert qlora.facts.notes == ()
+
+
+class Denoiser(torch.nn.Module):
+    """A model with the interface of diffusers' UNets."""
+
+    @classmethod
+    def from_config(cls, values):
+        model = cls()
+        model.layer = torch.nn.Conv2d(values["in_channels"], values["out_channels"], 1)
+        return model
+
+    def forward(self, sample, timestep, encoder_hidden_states):
+        assert encoder_hidden_states.shape == (len(timestep), 77, 6)
+        return types.SimpleNamespace(sample=self.layer(sample))
+
+
+def test_diffusers_is_optional_and_named_where_it_is_missing(tmp_path, monkeypatch):
+    values = {"_class_name": "UNet2DConditionModel", "in_channels": 4, "out_channels": 4, "sample_size": 8}
+    recipe = load(f"hf:{tiny.write(tmp_path, {**values, 'cross_attention_dim': 6})}", {}).recipe
+    monkeypatch.setattr(diffusion, "find_spec", lambda _: None)
+    with pytest.raises(UsageError, match="UNet2DConditionModel is a model of diffusers") as caught:
+        recipe.model()
+    assert "pip install diffusers" in caught.value.hint
+    monkeypatch.setattr(diffusion, "find_spec", lambda _: True)
+    library = types.SimpleNamespace(UNet2DConditionModel=Denoiser, __version__="1")
+    monkeypatch.setitem(sys.modules, "diffusers", library)
+    assert recipe.loss(recipe.model(), recipe.batch(3)).isfinite()
+    assert "77 tokens" in recipe.notes()[0]
+    path = tiny.write(tmp_path, {**values, "_class_name": "VQModel"})
+    with pytest.raises(UsageError, match="has no model VQModel"):
+        load(f"hf:{path}", {}).recipe.model()
+    with pytest.raises(UsageError, match="inputs of VQModel"):
+        load(f"hf:{path}", {}).recipe.batch(1)

@@ -25,7 +25,14 @@ EXTRA = "huggingface"
 class Options:
     """The options of `hf:`, and their effect on training and memory."""
 
-    seq_len: Annotated[int, "tokens in each sample: the maximum length in the data"] = 512
+    head: Annotated[
+        str | None, "a task (text-classification, masked-lm, ...) or a class of transformers; none: the configuration's"
+    ] = None
+    seq_len: Annotated[int, "tokens in each sample: the maximum length in the data, at most the model's positions"] = (
+        512
+    )
+    image_size: Annotated[int | None, "side of an image in pixels; none: the configuration's, else 224"] = None
+    audio_seconds: Annotated[float, "length of the longest audio, for models that take waveforms"] = 10.0
     attention: Annotated[Literal["sdpa", "eager"], "torch's fused attention, or a full matrix of scores"] = "sdpa"
     loss_chunk: Annotated[
         int | None, "tokens whose logits exist at the same time, for causal language models; none: the model's own loss"
@@ -39,7 +46,7 @@ class Options:
     seed: Annotated[int, "seed of the initialization, sample order and dropout"] = 0
 
     def __post_init__(self) -> None:
-        problems = config.too_small(vars(self), {"seq_len": 1, "loss_chunk": 1})
+        problems = config.too_small(vars(self), {"seq_len": 1, "loss_chunk": 1, "image_size": 1, "audio_seconds": 1})
         if problems:
             raise UsageError("options of hf: cannot be used", problems=problems)
 
@@ -71,22 +78,28 @@ class HuggingFace:
 
         return build.build_model(self.source, self.options)
 
-    def batch(self, size: int) -> dict[str, Tensor]:
-        """Return `size` samples of `seq_len` tokens with the labels that the head requires."""
+    def batch(self, size: int) -> dict[str, Any]:
+        """Return `size` samples of `seq_len` tokens, or images, or audio, with the labels that the head requires."""
         extras.require(EXTRA, "transformers")
-        from shoestring.recipes.huggingface import batches, configuration
+        from shoestring.recipes.huggingface import batches
 
-        return batches.build_batch(configuration.read(self.source), size, self.options.seq_len)
+        return batches.make(self.source, size, self.options)
 
-    def loss(self, model: nn.Module, batch: dict[str, Tensor]) -> Tensor:
+    def loss(self, model: nn.Module, batch: dict[str, Any]) -> Tensor:
         """Return the head's own mean loss, computed in chunks where `loss_chunk` is set."""
-        if self.options.loss_chunk:
-            from shoestring.recipes.huggingface import chunks
+        from shoestring.recipes.huggingface import chunks, diffusion, library_errors, losses
 
+        if self.options.loss_chunk:
             return chunks.chunked_loss(model, batch, self.options.loss_chunk)
-        outputs: Any = model(**batch)
-        loss: Tensor = outputs.loss
-        return loss
+        compute = diffusion.loss if "timestep" in batch else losses.loss
+        with library_errors.explained(f"{type(model).__name__} cannot be run", self.source):
+            return compute(model, batch)
+
+    def notes(self) -> list[str]:
+        """Return what was chosen for the model and its samples."""
+        from shoestring.recipes.huggingface import notes
+
+        return notes.notes(self.source, self.options)
 
     def optimizer(self, model: nn.Module) -> Optimizer:
         """Return the chosen optimizer over the trainable parameters."""

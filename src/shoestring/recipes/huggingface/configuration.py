@@ -11,6 +11,9 @@ import transformers
 
 from shoestring.errors import UsageError
 from shoestring.reading import read_json
+from shoestring.recipes.huggingface import diffusion
+from shoestring.recipes.huggingface.heads import find_model_class as find_model_class
+from shoestring.recipes.huggingface.library_errors import one_sentence
 
 _POSITIVE = frozenset(
     {
@@ -21,6 +24,7 @@ _POSITIVE = frozenset(
 """The sizes of every model that are at least 1, by transformers' common names."""
 
 _BOUNDS = (
+    (re.compile(r"feature_layers?$"), -1000, 1000),  # counted from the last one
     (re.compile(r"layers?$|depths?$|blocks?$"), 0, 1000),
     (re.compile(r"experts?$"), 0, 4096),
     (re.compile(r"size$|dims?$|embd$|heads?$|^d_|vocab|width$|rank$|channels$|inner$"), -1, 2**24),
@@ -29,6 +33,9 @@ _BOUNDS = (
 )
 """Names of fields, with their least and their largest value: some ten times that of any published model. The first name
 that matches decides; -1 may stand for none."""
+
+
+_SPECIAL_NUMBERS = ("Infinity", "-Infinity", "NaN")
 
 
 def read(source: str) -> Any:
@@ -44,23 +51,31 @@ def read(source: str) -> Any:
         return _read_file(path)
     try:
         configuration = transformers.AutoConfig.from_pretrained(source, trust_remote_code=False)
-    except (OSError, ValueError) as error:
+    except Exception as error:
         raise UsageError(
-            f"the configuration of hf:{source} cannot be loaded: {str(error).splitlines()[0]}",
+            f"the configuration of hf:{source} cannot be loaded: {one_sentence(error)}",
             hint="give the path of its config.json: hf:path/to/config.json",
         ) from error
     require_sizes(f"hf:{source}", configuration.to_dict(), type(configuration))
-    return configuration
+    return _with_start_token(configuration)
 
 
 def _read_file(path: Path) -> Any:
     try:
-        values = read_json(path, follow=True, strict=False)
+        values = _with_numbers(read_json(path, follow=True, strict=False))
     except (OSError, ValueError) as error:
         raise UsageError(
             f"{path} is no model configuration: {error}", hint="give the path of a model's config.json"
         ) from error
+    if isinstance(values, dict) and isinstance(values.get("_class_name"), str):
+        require_sizes(str(path), values, None)
+        return diffusion.Configuration(values.pop("_class_name"), values)
     model_type = str(values.pop("model_type", None)) if isinstance(values, dict) else ""
+    if model_type == "None":
+        raise UsageError(
+            f"{path} names no model_type, so it is not known which model it describes",
+            hint="give a config.json with model_type (transformers) or _class_name (diffusers)",
+        )
     if model_type not in transformers.CONFIG_MAPPING:
         raise UsageError(
             f"{path} has the model_type {model_type!r}, which transformers {transformers.__version__} does not support",
@@ -69,12 +84,32 @@ def _read_file(path: Path) -> Any:
     kind = transformers.CONFIG_MAPPING[model_type]
     require_sizes(str(path), values, kind)
     try:
-        return kind.from_dict(values)
+        return _with_start_token(kind.from_dict(values))
     except Exception as error:
         raise UsageError(
-            f"{path} is no configuration of {model_type}: {' '.join(str(error).split())}",
+            f"{path} is no configuration of {model_type}: {one_sentence(error)}",
             hint="correct the field that it names",
         ) from error
+
+
+def _with_numbers(value: Any) -> Any:
+    """Return a value of a JSON file with its numbers that JSON lacks.
+
+    transformers 5 saves them as `{"__float__": "Infinity"}` (`configuration_utils.py: _encode_special_floats`).
+    """
+    if isinstance(value, dict):
+        if value.keys() == {"__float__"} and value["__float__"] in _SPECIAL_NUMBERS:
+            return float(value["__float__"])
+        return {name: _with_numbers(item) for name, item in value.items()}
+    return [_with_numbers(item) for item in value] if isinstance(value, list) else value
+
+
+def _with_start_token(configuration: Any) -> Any:
+    """Set the token that begins the decoder's input where a configuration lacks it: T5 begins with padding."""
+    if configuration.is_encoder_decoder and getattr(configuration, "decoder_start_token_id", None) is None:
+        padding = getattr(configuration, "pad_token_id", None)
+        configuration.decoder_start_token_id = 0 if padding is None else padding
+    return configuration
 
 
 def require_sizes(source: str, values: Mapping[str, Any], kind: Any) -> None:
@@ -99,13 +134,3 @@ def _size_problems(values: Mapping[str, Any], common_names: Mapping[str, str], p
 def _is_number(value: object) -> bool:
     """Return whether `value` is a number that bounds apply to; some configurations contain infinity as a time."""
     return isinstance(value, int | float) and not isinstance(value, bool) and abs(value) != float("inf")
-
-
-def find_model_class(configuration: Any) -> Any:
-    """Return the model class that `architectures` names, by default that of a causal language model."""
-    names = configuration.architectures
-    for name in names if isinstance(names, list) else ():
-        model_class = getattr(transformers, name, None) if isinstance(name, str) else None
-        if isinstance(model_class, type) and issubclass(model_class, transformers.PreTrainedModel):
-            return model_class
-    return transformers.AutoModelForCausalLM

@@ -1,0 +1,59 @@
+"""Exceptions of a model's library as one sentence with a hint."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import torch
+
+from shoestring.errors import ShoestringError, UsageError
+
+_MOST_CHARACTERS = 300
+
+_PACKAGE = re.compile(r"No module named '([\w-]+)|The '([\w-]+)' distribution|pip install ([\w-]+)")
+"""The name of a missing package in messages of Python, of transformers and of its relatives."""
+
+
+def one_sentence(error: BaseException) -> str:
+    """Return the type and the message of an exception on one line, without its later parts if it is long."""
+    text = " ".join(str(error).split())
+    text = text if len(text) <= _MOST_CHARACTERS else f"{text[:_MOST_CHARACTERS]} ..."
+    return f"{type(error).__name__}: {text}" if text else type(error).__name__
+
+
+@contextmanager
+def explained(doing: str, source: str) -> Iterator[None]:
+    """Turn an exception of a library's code into a UsageError: `doing`, such as "BertModel cannot be built".
+
+    Passed on are errors of Shoestring, of memory, and those that say only that a tensor has no values, which tracing
+    explains.
+    """
+    try:
+        yield
+    except (ShoestringError, MemoryError, torch.OutOfMemoryError):
+        raise
+    except ImportError as error:
+        match = _PACKAGE.search(str(error))
+        package = next(filter(None, match.groups())) if match else "a package"
+        raise UsageError(
+            f"{doing}: it needs {package}, which cannot be imported ({one_sentence(error)})",
+            hint=f"pip install {package if match else 'the package that it names'}, then start again",
+        ) from error
+    except Exception as error:
+        if _has_no_values(error):
+            raise
+        raise UsageError(
+            f"{doing}: {one_sentence(error)}",
+            hint=f"correct the field of {source} that it is about; or choose another class with head=, or another"
+            " length with seq_len=",
+        ) from error
+
+
+def _has_no_values(error: Exception) -> bool:
+    """Return whether the error is about the simulated device or the meta device."""
+    return type(error).__module__.startswith("torch._subclasses") or (
+        isinstance(error, NotImplementedError | RuntimeError | ValueError)
+        and re.search(r"\bmeta\b", str(error).lower()) is not None
+    )
