@@ -2,8 +2,9 @@ import random
 from collections import UserDict
 from types import SimpleNamespace
 
+import pytest
 import torch
-from torch.utils.data import TensorDataset, default_collate
+from torch.utils.data import Subset, TensorDataset, default_collate
 
 from shoestring.data import batches
 from shoestring.data.batches import SampleRandomness, fetch, to_device
@@ -24,8 +25,8 @@ class Augmented:
         return torch.tensor([index, random.random(), torch.rand(1).item()], dtype=torch.float64)
 
 
-def test_augmentation_does_not_depend_on_the_batch():
-    data = Augmented()
+@pytest.mark.parametrize("data", [Augmented(), Subset(Augmented(), range(10))], ids=["own", "subset"])
+def test_augmentation_does_not_depend_on_the_batch(data):
     whole = fetch(data, default_collate, [3, 1, 4, 5], seed=0, epoch=2)
     torch.rand(7)
     pieces = [fetch(data, default_collate, indices, seed=0, epoch=2) for indices in ([3], [1, 4, 5])]

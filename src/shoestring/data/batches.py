@@ -33,8 +33,8 @@ def fetch(
 
     A sample may be augmented at random: it is fetched under a seed of (seed, epoch, index), so it does not depend on
     its microbatch, session or process. Random numbers that `collate` draws continue from those of the last sample. A
-    dataset with torch's `__getitems__` returns many samples at once; then neither it nor `collate` may draw random
-    numbers.
+    dataset with torch's `__getitems__`, such as torch's `Subset`, returns many samples at once; if it or `collate` draws
+    random numbers, the samples are fetched one by one instead.
 
     Seeding takes longer than fetching a sample from memory. So the first batch records in `randomness`, which is shared
     by all batches, whether samples draw. If they do not, later samples are fetched without seeding, and a batch in
@@ -45,11 +45,10 @@ def fetch(
             # Index all rows at once instead of stacking single ones. TensorDataset draws no random numbers.
             rows = torch.tensor(list(indices))
             return [tensor.index_select(0, rows.to(tensor.device)) for tensor in dataset.tensors]
-        if callable(getattr(dataset, "__getitems__", None)):
-            return collate(dataset.__getitems__(list(indices)))
         randomness, initial_states = randomness or SampleRandomness(), GeneratorStates()
-        if randomness.detected is False:
-            batch = collate([dataset[index] for index in indices])
+        fetch_all = getattr(dataset, "__getitems__", None)
+        if randomness.detected is False or (callable(fetch_all) and not randomness.detected):
+            batch = collate(fetch_all(list(indices)) if callable(fetch_all) else [dataset[index] for index in indices])
             if initial_states.unchanged():
                 return batch
             randomness.detected = True

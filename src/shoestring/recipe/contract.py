@@ -47,8 +47,8 @@ class Recipe(Protocol):
       the GPU. For data that can only be read sequentially, in pieces with known sample counts, use
       `shoestring.pieces.Shards`; see docs/data.md.
     - `collate(samples)` -> a batch; by default `torch.utils.data.default_collate`; for sequences of different lengths
-      `shoestring.pieces.pad_batch(samples, value)`. Draw random numbers in `[index]`, or in `collate` if the dataset
-      has no `__getitems__`: there they are the same in every process that fetches.
+      `shoestring.pieces.pad_batch(samples, value)`. Draw random numbers in `[index]` or in `collate`: there they
+      are the same in every process that fetches.
     - `evaluation_collate(samples)` -> a batch for an evaluation or predictions; by default `collate`.
     - `length(dataset, index)` -> the length of a sample, without reading it: an update's samples of similar length
       share a microbatch. The samples of an update do not change.

@@ -13,7 +13,6 @@ from torch.utils.data import BatchSampler, RandomSampler, SequentialSampler
 from shoestring.data.batches import to_device
 from shoestring.errors import UsageError
 from shoestring.recipe.lightning import overrides
-from shoestring.recipe.subset import Subset
 
 STAGES = {"train": "fit", "validation": "fit", "test": "test", "predict": "predict"}
 """The parts of the data with the stage that `setup` is called for."""
@@ -98,9 +97,7 @@ def read(source: Any, part: str) -> Part:
         )
     if part == "train":
         notes += _order_notes(loader, name)
-    return Part(
-        dataset=_own_view(loader.dataset), collate=loader.collate_fn, batch_size=loader.batch_size, notes=tuple(notes)
-    )
+    return Part(dataset=loader.dataset, collate=loader.collate_fn, batch_size=loader.batch_size, notes=tuple(notes))
 
 
 def _order_notes(loader: Any, name: str) -> list[str]:
@@ -116,16 +113,6 @@ def _order_notes(loader: Any, name: str) -> list[str]:
     if type(sampler) is SequentialSampler:
         return [f"{name} does not shuffle, but training does: the order is a function of the seed"]
     return []
-
-
-def _own_view(dataset: Any) -> Any:
-    """Return a subset of torch as one whose samples are fetched one by one.
-
-    torch's has `__getitems__`, which fetches many at once: a random augmentation could not be seeded for each.
-    """
-    if type(dataset) is torch.utils.data.Subset:
-        return Subset(_own_view(dataset.dataset), list(dataset.indices))
-    return dataset
 
 
 def repeated(dataset: Any, size: int, samples: int) -> list[Any]:
