@@ -5,8 +5,10 @@ import pickle
 import sys
 
 import pytest
+import torch
 
 from shoestring.data.workers import _RequestDataset
+from shoestring.engine.environment import environment, require_same
 from shoestring.errors import UsageError
 from shoestring.hardware import targets
 from shoestring.plan import phases
@@ -133,3 +135,12 @@ def test_plan_does_not_execute_the_recipe_again(tmp_path):
     loaded = find(str(write(tmp_path, mine=f"import helper{RECIPE}", helper="VALUE = 1")))
     phases.phases(loaded, Settings(), targets.find("cpu"), samples=90, update_seconds=None, total_seconds=None)
     assert sys.modules[loaded.source.package].Mine is type(loaded.recipe)
+
+
+def test_run_does_not_continue_unnoticed_with_an_edited_module(tmp_path):
+    path = write(tmp_path, mine=f"import helper{RECIPE}", helper="VALUE = 1")
+    settings, device = Settings(micro_batch=1, precision="fp32"), torch.device("cpu")
+    before = environment(settings, device, find(str(path)))
+    write(tmp_path, helper="VALUE = 2")
+    with pytest.raises(UsageError, match=r"files that the recipe imports: changed since the checkpoint: helper\.py"):
+        require_same(before, environment(settings, device, find(str(path))), allow_inexact=False)

@@ -10,7 +10,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-from shoestring.errors import DataError, TraceError, UsageError
+from shoestring.errors import DataError, TraceError
 from shoestring.hardware.catalog import DEVICES
 from shoestring.recipe import finding
 from shoestring.settings import Settings
@@ -121,7 +121,7 @@ def line_of(text: str) -> int:
 def test_loss_of_each_sample_has_a_message_of_its_own(odd_recipes: Path) -> None:
     with (
         Tracer(finding.load(f"{odd_recipes}:Unreduced", {})) as recipe_tracer,
-        pytest.raises(UsageError, match=r"loss\(\) returned \(2,\)"),
+        pytest.raises(TraceError, match=r"loss\(\) returned \(2,\)"),
     ):
         recipe_tracer.trace(Settings(micro_batch=2, precision="fp32"), accumulate=1, device=T4)
 

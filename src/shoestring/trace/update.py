@@ -8,6 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from shoestring.errors import TraceError, UsageError
 from shoestring.recipe.losses import Loss, losses_by_stage, scalar_loss
 from shoestring.recipe.options import LoadedRecipe
 from shoestring.settings import Precision, Settings
@@ -111,7 +112,12 @@ def _run_microbatch(
     device_batch = simulated_device.move_batch(batch)
     recorder.label(nested.tensors(device_batch), "batch")
     with autocast.region(precision):
-        loss, weight = scalar_loss(compute_loss(model, device_batch))
+        value = compute_loss(model, device_batch)
+        try:
+            loss, weight = scalar_loss(value)
+        except UsageError as error:
+            # For a plan, a UsageError says that other settings may do; a microbatch of 1 would hide the mistake.
+            raise TraceError(error.message, hint=error.hint) from error
         if weight is not None:
             loss = loss / weight
         loss = loss * loss_scale
