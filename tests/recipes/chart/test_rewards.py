@@ -2,6 +2,7 @@ import json
 
 import pytest
 
+from shoestring.recipe.finding import choose
 from shoestring.recipes.chart.answers import is_correct, parse_number, parse_steps, parse_tag
 from shoestring.recipes.chart.rewards import REWARDS
 from shoestring.recipes.chart.synthetic import QUESTIONS, TYPES, draw_chart, load_yearly_means, make_chart
@@ -111,3 +112,11 @@ def test_every_type_is_drawn(kind):
     image = draw_chart(chart, (224, 112))
     assert (image.size, image.mode) == ((224, 112), "RGB")
     assert len(image.getcolors(10**6)) > 20
+
+
+def test_random_weights_learn_digits_in_a_short_run():
+    tiny, full = (choose("chart", options)[0].recipe for options in ({"size": "tiny"}, {}))
+    (reward,) = tiny.rewards().values()
+    assert (reward("a1b2", {}), reward("", {}), tiny.best) == (0.5, 0.0, ("digits", "max"))
+    assert (full.rewards(), full.best) == (REWARDS, ("relaxed_accuracy", "max"))
+    assert not tiny.is_pretrained

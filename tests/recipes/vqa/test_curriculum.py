@@ -2,6 +2,7 @@ import math
 
 import pytest
 
+from shoestring.recipes.vqa import VQA
 from shoestring.recipes.vqa.curriculum import rate_factor, stage_at
 
 
@@ -48,3 +49,10 @@ def test_rate_is_a_cosine_between_restarts() -> None:
         expected = lowest + (1 - lowest) * 0.5 * (1 + math.cos(math.pi * elapsed / period))
         assert rate_factor(epoch, 100, 1e-5) == pytest.approx(expected)
         assert rate_factor(epoch / 10, 10, 1e-5) == pytest.approx(expected)
+
+
+def test_run_may_end_within_its_first_epoch():
+    recipe = VQA()
+    assert recipe.stage(4, updates_per_epoch=10, total_updates=5).name == "ANSWER_FOCUS"
+    assert recipe.schedule(0, updates_per_epoch=10, total_updates=5) == 1
+    assert recipe.schedule(2, 10, 5) == recipe.schedule(40, 10, 100)
