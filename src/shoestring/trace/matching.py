@@ -57,7 +57,7 @@ class _PassingChecks(TorchDispatchMode):
     """A mode in which a condition with `all()` is true, such as `isfinite(values).all()`."""
 
     def __init__(self) -> None:
-        super().__init__()
+        super().__init__()  # type: ignore[no-untyped-call]
         self._checks: list[Tensor] = []
 
     def __torch_dispatch__(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from importlib import import_module
 from importlib.util import find_spec
 from typing import Any
 
@@ -30,10 +31,11 @@ def build_model(config: Configuration) -> nn.Module:
             f"{config.class_name} is a model of diffusers, which is not installed",
             hint="pip install diffusers, then start again",
         )
-    import diffusers
+    diffusers: Any = import_module("diffusers")
 
     model_class: Any = getattr(diffusers, config.class_name, None)
-    if not (isinstance(model_class, type) and issubclass(model_class, nn.Module)):
+    is_model = isinstance(model_class, type) and issubclass(model_class, nn.Module)
+    if not is_model:
         raise UsageError(
             f"diffusers {diffusers.__version__} has no model {config.class_name}",
             hint="give the config.json of one model, such as unet/config.json, not that of a pipeline",

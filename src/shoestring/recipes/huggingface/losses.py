@@ -74,7 +74,8 @@ def _alignment(model: Any, batch: dict[str, Tensor]) -> Tensor:
     log_probabilities = functional.log_softmax(logits, dim=-1, dtype=torch.float32).transpose(0, 1)
     frames, labels = log_probabilities.shape[0], batch["labels"]
     labels = labels[:, :frames]
-    return functional.ctc_loss(
+    ctc_loss: Any = functional.ctc_loss  # its annotations lack lengths as numbers
+    total: Tensor = ctc_loss(
         log_probabilities,
         labels,
         (frames,) * len(labels),
@@ -83,3 +84,4 @@ def _alignment(model: Any, batch: dict[str, Tensor]) -> Tensor:
         reduction=config.ctc_loss_reduction,
         zero_infinity=config.ctc_zero_infinity,
     )
+    return total
