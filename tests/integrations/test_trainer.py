@@ -61,7 +61,7 @@ def train(run, *, act=None, act_at=0, width=16, **session_options):
                 act()
             return super().training_step(*args, **kwargs)
 
-    with surviving(run, **session_options) as survive:
+    with surviving(run, exit_when_paused=False, **session_options) as survive:
         torch.manual_seed(3)
         trainer = survive(ActingTrainer)(
             model=DropoutModel(width), args=make_arguments(run.parent / "own"), train_dataset=Sums()

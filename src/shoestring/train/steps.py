@@ -107,13 +107,18 @@ def evaluate_epoch(session: TrainingSession) -> None:
     best = best_entry(session.request.recipe.parts, state.history) is state.history[-1]
     session.record.evaluated("validation", state.update, metrics, epoch=epoch, seconds=seconds, best=best)
     if best:
-        _save_weights(session, "best", run.best, metrics)
+        save_best(session, metrics)
     else:
         _require_best(session)
     if settings.keep_light:
         _save_weights(session, "epoch", light.weights_folder(run.light, state.update), metrics)
         light.keep_newest(run.light, settings.keep_light)
     session.reports.restart()
+
+
+def save_best(session: TrainingSession, metrics: dict[str, Any]) -> None:
+    """Save the weights, which are the best so far."""
+    _save_weights(session, "best", session.request.run.best, metrics)
 
 
 def one_update(session: TrainingSession) -> None:
@@ -215,19 +220,29 @@ def finish(session: TrainingSession) -> dict[str, Any]:
     _save_weights(session, "light", run.light, metrics.get("validation", {}))
     if "test" in session.data:
         if best := best_entry(session.request.recipe.parts, state.history):
-            _require_best(session)
-            try:
-                weights = read_light(run.best, state.model)
-                if not weights.verified:
-                    record.note(UNVERIFIED.format(folder=run.best))
-                update = weights.facts.get("update")
-                if update != best["update"]:
-                    record.note(f"the test metrics are of the weights of update {update}, the best that were saved")
-            except CheckpointError as error:
-                record.note(f"the test metrics are of the last weights, not the best: {error.message}")
+            load_best(session, best["update"], "the test metrics are of")
         metrics["test"], seconds = _evaluate(session, "test")
         record.evaluated("test", state.update, metrics["test"], epoch=state.epochs_done, seconds=seconds, best=False)
     return metrics
+
+
+def load_best(session: TrainingSession, best_update: int, subject: str) -> None:
+    """Load the best weights, which were saved after `best_update`.
+
+    A note that begins with `subject` says which weights there are if those could not be saved or are damaged.
+    """
+    record, folder = session.record, session.request.run.best
+    _require_best(session)
+    try:
+        weights = read_light(folder, session.state.model)
+    except CheckpointError as error:
+        record.note(f"{subject} the last weights, not the best: {error.message}")
+        return
+    if not weights.verified:
+        record.note(UNVERIFIED.format(folder=folder))
+    update = weights.facts.get("update")
+    if update != best_update:
+        record.note(f"{subject} the weights of update {update}, the best that were saved")
 
 
 def best_validation(session: TrainingSession) -> dict[str, Any]:
