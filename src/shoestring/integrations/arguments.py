@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from shoestring.errors import UsageError
-from shoestring.integrations.private_parts import has_private_parts
+from shoestring.integrations import private_parts
 from shoestring.settings import Settings
 
 
@@ -136,15 +136,15 @@ def _refused_in_combination(trainer: Any, *, in_recipe: bool) -> Iterator[str]:
     if args.push_to_hub and strategy != "end":
         yield (
             f"hub_strategy={_text(strategy)}: the library would push its own checkpoints, which the run does not "
-            "write; set hub_strategy='end', and the final weights are pushed by save_model() or push_to_hub() after train()"
+            "write; set hub_strategy='end', and push the final weights with push_to_hub() after train()"
         )
     if args.load_best_model_at_end and in_recipe:
         yield (
             "load_best_model_at_end=True: the weights in best/ are those of the recipe's best epoch; leave it out, and "
             "set the recipe's `best`"
         )
-    elif args.load_best_model_at_end and not has_private_parts(type(trainer)):
-        yield "load_best_model_at_end=True: transformers is too old for it; install version 5.23, or leave it out"
+    elif args.load_best_model_at_end and not private_parts.has_private_parts(type(trainer)):
+        yield "load_best_model_at_end=True: it needs transformers 5.23; install that, or leave it out"
 
 
 def _text(value: object) -> str:

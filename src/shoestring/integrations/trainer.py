@@ -11,8 +11,9 @@ written in the background to a temporary folder, verified and then renamed; a re
 that was never stopped. For that every update draws its random numbers from (seed, number of the update), and the order
 of an epoch is a function of (seed, epoch).
 
-Loss, microbatches, logging and evaluation are the library's. Random numbers that a dataset draws while its samples are
-fetched are not restored. Only one process and one device are supported.
+Loss, microbatches, logging and evaluation are the library's. At a pause `train()` ends the script, unless
+`exit_when_paused` is False. Random numbers that a dataset draws while its samples are fetched are not restored. Only one
+process and one device are supported. docs/trainers.md has what works and what is refused (`arguments.py`).
 """
 
 from __future__ import annotations
