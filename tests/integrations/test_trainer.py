@@ -5,6 +5,7 @@ import os
 import signal
 import subprocess
 import sys
+from contextlib import suppress
 
 import pytest
 import torch
@@ -233,10 +234,12 @@ def test_pause_ends_the_script(uninterrupted_weights, tmp_path, capsys):
 
 
 def test_run_is_one_training(tmp_path):
-    with surviving(tmp_path / "run") as survive:
+    with suppress(SystemExit), surviving(tmp_path / "run") as survive:
         trainer = survive(Trainer)(model=DropoutModel(), args=make_arguments(tmp_path / "own"), train_dataset=Sums())
         trainer.args.max_steps = 1
         trainer.train()
         with pytest.raises(UsageError, match=r"second time in .*run") as error:
             trainer.train()
+        sys.exit()
     assert "another directory" in error.value.hint
+    assert json.loads((tmp_path / "run" / "state.json").read_text())["status"] == "finished"

@@ -19,7 +19,7 @@ class _Refusal:
     """A reason to refuse an argument, with what to do instead. It is refused if it is set, or if `applies` to it."""
 
     name: str
-    why: str
+    reason: str
     instead: str
     applies: Callable[[Any], bool] = bool
     only_inexact: bool = False
@@ -30,7 +30,7 @@ _SHARDED = "the parts of a sharded model are not in the run's checkpoints"
 _REFUSALS = (
     _Refusal(
         name="n_gpu",
-        why="the library would divide each batch among the GPUs, and one device is supported",
+        reason="the library would divide each batch among the GPUs, and one device is supported",
         instead="set the environment variable CUDA_VISIBLE_DEVICES=0",
         applies=lambda count: count > 1,
     ),
@@ -39,40 +39,40 @@ _REFUSALS = (
     _Refusal(name="parallelism_config", why=_SHARDED, instead="leave it out"),
     _Refusal(
         name="auto_find_batch_size",
-        why="on out-of-memory the library would start the run again with other batches",
+        reason="on out-of-memory the library would start the run again with other batches",
         instead="set a smaller per_device_train_batch_size and more gradient_accumulation_steps",
     ),
     _Refusal(
         name="ignore_data_skip",
-        why="a continued epoch would begin again with its first samples",
+        reason="a continued epoch would begin again with its first samples",
         instead="leave it out",
     ),
     _Refusal(
         name="enable_jit_checkpoint",
-        why="the library would handle SIGTERM as well; the run already saves and stops on that signal",
+        reason="the library would handle SIGTERM as well; the run already saves and stops on that signal",
         instead="leave it out",
     ),
     _Refusal(
         name="sync_ref_model",
-        why="the weights of the reference model change, and they are not in the run's checkpoints",
+        reason="the weights of the reference model change, and they are not in the run's checkpoints",
         instead="leave it out",
     ),
     _Refusal(
         name="optim",
-        why="its state is outside of the optimizer, so it is not in the run's checkpoints",
+        reason="its state is outside of the optimizer, so it is not in the run's checkpoints",
         instead="choose the variant without _layerwise, or another optimizer",
         applies=lambda optimizer: str(getattr(optimizer, "value", optimizer)).endswith(("_layerwise", "lomo")),
     ),
     _Refusal(
         name="torch_compile",
-        why="compiled code for dynamic shapes depends on the shape that came first, so a continued run may differ",
+        reason="compiled code for dynamic shapes depends on the shape that came first, so a continued run may differ",
         instead="leave it out, or accept that: surviving(..., allow_inexact=True)",
         only_inexact=True,
     ),
     *(
         _Refusal(
             name=name,
-            why="the completions are sampled with random numbers that are not a function of the update",
+            reason="the completions are sampled with random numbers that are not a function of the update",
             instead="leave it out, or accept that a continued run differs: surviving(..., allow_inexact=True)",
             only_inexact=True,
         )
@@ -87,7 +87,7 @@ def refuse_arguments(trainer: Any, of_train: Mapping[str, Any], *, in_recipe: bo
         *_refused_of_train(of_train),
         *_refused_in_combination(trainer, in_recipe=in_recipe),
         *(
-            f"{refusal.name}={_text(value)}: {refusal.why}; {refusal.instead}"
+            f"{refusal.name}={_text(value)}: {refusal.reason}; {refusal.instead}"
             for refusal in _REFUSALS
             if (value := getattr(trainer.args, refusal.name, None)) is not None
             and refusal.applies(value)

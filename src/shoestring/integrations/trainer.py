@@ -12,8 +12,8 @@ that was never stopped. For that every update draws its random numbers from (see
 of an epoch is a function of (seed, epoch).
 
 Loss, microbatches, logging and evaluation are the library's. At a pause `train()` ends the script, unless
-`exit_when_paused` is False. Random numbers that a dataset draws while its samples are fetched are not restored. Only one
-process and one device are supported. docs/trainers.md has what works and what is refused (`arguments.py`).
+`exit_when_paused` is False. Random numbers that a dataset draws while its samples are fetched are not restored. Only
+one process and one device are supported. docs/trainers.md has what works and what is refused (`arguments.py`).
 """
 
 from __future__ import annotations
@@ -156,12 +156,14 @@ def surviving(
                 )
                 return _script_session(request, record, trainer, resumable)
 
-            def record_end(status: str, reason: str) -> None:
-                record.session_ended(status, reason, record.update, resumable.trainer_session.metrics)
+            def record_end() -> None:
+                if resumable.trainer_session.is_set and not record.is_ended:
+                    status, reason = ("paused", resumable.ended) if resumable.ended else ("finished", "all updates")
+                    record.session_ended(status, reason, record.update, resumable.trainer_session.metrics)
 
             def end_session() -> None:
                 if resumable.ended and exit_when_paused:
-                    record_end("paused", resumable.ended)
+                    record_end()
                     state = resumable.trainer_session.state
                     record.progress.message(
                         f"paused at {count_text(state.update)} of {count_text(state.total_updates)}; run the same "
@@ -170,9 +172,13 @@ def surviving(
                     raise SystemExit(0)
 
             resumable = ResumableTrainer(begin_session, end_session, allow_inexact=allow_inexact)
-            yield resumable
-            if not record.is_ended:
-                record_end("paused" if resumable.ended else "finished", resumable.ended or "all updates")
+            try:
+                yield resumable
+            except SystemExit as leaving:
+                if not leaving.code:  # a script may end in this way as well
+                    record_end()
+                raise
+            record_end()
 
 
 def _script_session(
