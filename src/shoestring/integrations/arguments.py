@@ -34,9 +34,9 @@ _REFUSALS = (
         instead="set the environment variable CUDA_VISIBLE_DEVICES=0",
         applies=lambda count: count > 1,
     ),
-    _Refusal(name="deepspeed", why=_SHARDED, instead="leave it out"),
-    _Refusal(name="fsdp", why=_SHARDED, instead="leave it out"),
-    _Refusal(name="parallelism_config", why=_SHARDED, instead="leave it out"),
+    _Refusal(name="deepspeed", reason=_SHARDED, instead="leave it out"),
+    _Refusal(name="fsdp", reason=_SHARDED, instead="leave it out"),
+    _Refusal(name="parallelism_config", reason=_SHARDED, instead="leave it out"),
     _Refusal(
         name="auto_find_batch_size",
         reason="on out-of-memory the library would start the run again with other batches",
