@@ -1,5 +1,8 @@
+import itertools
 import os
 import signal
+import subprocess
+import sys
 import tempfile
 from importlib.util import module_from_spec, spec_from_file_location
 from pathlib import Path
@@ -51,12 +54,16 @@ def test_lines_of_text_are_staged_streamed_and_padded(tmp_path, monkeypatch):
     assert len(list((tmp_path / "local").glob("*/*/copy/slow/*.txt"))) == 3
 
 
-@pytest.fixture
-def own_loop():
-    spec = spec_from_file_location("own_loop", EXAMPLES / "own_loop.py")
+def load_example(name):
+    spec = spec_from_file_location(name, EXAMPLES / f"{name}.py")
     module = module_from_spec(spec)
     spec.loader.exec_module(module)
     return module
+
+
+@pytest.fixture
+def own_loop():
+    return load_example("own_loop")
 
 
 @pytest.fixture
@@ -143,3 +150,35 @@ def test_own_loop_recovers_from_out_of_memory(own_loop, tmp_path, monkeypatch):
     own_loop.train(tmp_path / "own", updates=6)
     assert sizes[11:] == [32, 32]
     assert Store(tmp_path / "own" / "checkpoints").load().state["size"] == 32
+
+
+def train_accelerate(run, calls=0, number=signal.SIGTERM):
+    """Train the example with Accelerate; the signal `number` is sent in call number `calls` of its loss."""
+    example = load_example("accelerate_loop")
+    loss, counter = example.loss, itertools.count(1)
+
+    def interrupting_loss(model, points):
+        if next(counter) == calls:
+            os.kill(os.getpid(), number)
+        return loss(model, points)
+
+    example.loss = interrupting_loss
+    example.train(run, updates=UPDATES)
+    return load_state(run)
+
+
+def test_accelerate_loop_continues_to_the_same_bits(tmp_path):
+    """A signal ends a session with a save. A kill loses the updates since the last save, and they are repeated."""
+    assert len((EXAMPLES / "accelerate_loop.py").read_text().splitlines()) < 50
+    run = tmp_path / "run"
+    assert train_accelerate(run, 30)[0] == 8  # an update has four microbatches
+    script = (
+        "import signal, sys, torch; from pathlib import Path; from tests.test_examples import train_accelerate;"
+        "torch.set_num_threads(int(sys.argv[2])); train_accelerate(Path(sys.argv[1]), 50, signal.SIGKILL)"
+    )
+    arguments = [sys.executable, "-c", script, str(run), str(torch.get_num_threads())]
+    assert subprocess.run(arguments, check=False).returncode == -signal.SIGKILL
+    assert load_state(run)[0] == 8
+    assert train_accelerate(run, 9)[0] == 11
+    assert train_accelerate(run) == train_accelerate(tmp_path / "whole")
+    assert load_state(run)[0] == UPDATES

@@ -43,7 +43,7 @@ def run_script(run: Path, limit_seconds: float | None) -> None:
     log(f"begin {time.monotonic()}")  # its limit does not include the imports before
     with (
         tempfile.TemporaryDirectory() as folder,
-        surviving(run, limit_seconds=limit_seconds, save_every_seconds=0.0) as survive,
+        surviving(run, limit_seconds=limit_seconds, save_every_seconds=0.0, exit_when_paused=False) as survive,
     ):
         torch.manual_seed(3)
         data = recipe.data()["train"]

@@ -85,7 +85,7 @@ def test_run_ends_with_weights_and_metrics(tmp_path):
     assert (outcome.status, outcome.update) == ("finished", outcome.total_updates)
     assert outcome.metrics["validation"]["score"] == 0 and outcome.metrics["test"]["score"] == -7
     assert "frozen.weight" in load_weights(tmp_path / "run")
-    assert [event["update"] for event in read_events(tmp_path / "run", "progress")] == [5, 10, 15, 20]
+    assert [event["update"] for event in read_events(tmp_path / "run", "progress")] == [5, 10, 15, 20, 21]
 
 
 def test_best_epoch_is_saved_and_tested(tmp_path):

@@ -78,7 +78,7 @@ def train(run, strategy, *, act=None, act_at=0):
                 act()
             return super().training_step(*args, **kwargs)
 
-    with surviving(run, save_every_seconds=0.0) as survive:
+    with surviving(run, save_every_seconds=0.0, exit_when_paused=False) as survive:
         torch.manual_seed(3)
         patient = EarlyStoppingCallback(patience)
         trainer = survive(Acting)(

@@ -25,7 +25,7 @@ def train(run, *, stop_at=0):
                 terminate()
             return super().training_step(*args, **kwargs)
 
-    with surviving(run) as survive:
+    with surviving(run, exit_when_paused=False) as survive:
         torch.manual_seed(3)
         trainer = survive(TrainerWithSampler)(
             model=DropoutModel(), args=make_arguments(run.parent / "own"), train_dataset=Sums()

@@ -5,6 +5,7 @@ import os
 import signal
 import subprocess
 import sys
+from contextlib import suppress
 
 import pytest
 import torch
@@ -61,7 +62,7 @@ def train(run, *, act=None, act_at=0, width=16, **session_options):
                 act()
             return super().training_step(*args, **kwargs)
 
-    with surviving(run, **session_options) as survive:
+    with surviving(run, exit_when_paused=False, **session_options) as survive:
         torch.manual_seed(3)
         trainer = survive(ActingTrainer)(
             model=DropoutModel(width), args=make_arguments(run.parent / "own"), train_dataset=Sums()
@@ -188,3 +189,57 @@ def test_best_evaluation_saves_a_checkpoint_of_the_run(tmp_path):
         ).train()
     assert sorted(path.name for path in (tmp_path / "run" / "checkpoints").glob("update-*"))[-1] == "update-00000007"
     assert not list((tmp_path / "own").glob("checkpoint-*"))
+
+
+def run_script(run, after, *, act_at=0):
+    """Train as a script does that a pause ends; `after` gets the names of its further parts as they run."""
+
+    class ActingTrainer(Trainer):
+        def training_step(self, *args, **kwargs):
+            if self.state.global_step == act_at - 1:
+                terminate()
+            return super().training_step(*args, **kwargs)
+
+    with surviving(run) as survive:
+        torch.manual_seed(3)
+        trainer = survive(ActingTrainer)(
+            model=DropoutModel(), args=make_arguments(run.parent / "own"), train_dataset=Sums()
+        )
+        try:
+            trainer.train(resume_from_checkpoint=None)
+            after.append("save")
+        except Exception:  # noqa: BLE001  (as scripts do; SystemExit is none)
+            after.append("error")
+        finally:
+            after.append("finally")
+        return trainer
+
+
+def test_pause_ends_the_script(uninterrupted_weights, tmp_path, capsys):
+    run, after = tmp_path / "run", []
+    with pytest.raises(SystemExit) as ended:
+        run_script(run, after, act_at=4)
+    state = json.loads((run / "state.json").read_text())
+    assert (ended.value.code, after) == (0, ["finally"])
+    assert (state["status"], state["update"], state["reason"]) == ("paused", 4, "SIGTERM")
+    assert capsys.readouterr().err.endswith("\npaused at 4 of 21; run the same command to continue\n")
+    assert not (run / "lock").read_text() and len(list((run / "checkpoints").glob("update-*"))) == 2
+    for _ in range(2):  # to the end, and when it has ended: the rest of the script runs
+        after.clear()
+        trainer = run_script(run, after)
+        assert after == ["save", "finally"]
+        weights = torch.cat([value.flatten().double() for value in trainer.model.state_dict().values()])
+        assert torch.equal(weights, uninterrupted_weights)
+        assert json.loads((run / "state.json").read_text())["status"] == "finished"
+
+
+def test_run_is_one_training(tmp_path):
+    with suppress(SystemExit), surviving(tmp_path / "run") as survive:
+        trainer = survive(Trainer)(model=DropoutModel(), args=make_arguments(tmp_path / "own"), train_dataset=Sums())
+        trainer.args.max_steps = 1
+        trainer.train()
+        with pytest.raises(UsageError, match=r"second time in .*run") as error:
+            trainer.train()
+        sys.exit()
+    assert "another directory" in error.value.hint
+    assert json.loads((tmp_path / "run" / "state.json").read_text())["status"] == "finished"

@@ -10,6 +10,7 @@ from transformers import TrainerCallback
 
 from shoestring.data.seeding import derive, seed_all
 from shoestring.integrations import private_parts
+from shoestring.integrations.evaluations import Evaluations, final_metrics
 from shoestring.integrations.private_parts import find_order_generator, is_between_cycles
 from shoestring.integrations.session import TrainerSession
 from shoestring.session.stop import SessionOver
@@ -29,8 +30,9 @@ class StepsCallback(TrainerCallback):
 
     def __init__(self, trainer: Any, trainer_session: TrainerSession) -> None:
         self._trainer, self._trainer_session = trainer, trainer_session
+        self._evaluations = Evaluations(trainer, trainer_session)
         self._update_started_at = 0.0
-        self._is_epoch_over = self._is_save_requested = False
+        self._is_epoch_over = self._is_save_requested = self._is_saved = False
 
     def on_train_begin(self, args: Any, state: Any, control: Any, **__: Any) -> None:
         """Restore the state, now that the model is on its device and the optimizer exists, and start the session.
@@ -41,7 +43,8 @@ class StepsCallback(TrainerCallback):
         session = self._trainer_session.session
         is_ended = self._trainer_session.state.is_ended
         self._trainer_session.state.load_restored()
-        self._trainer_session.reports.begin(state.global_step)
+        self._trainer_session.reports.begin(self._trainer)
+        self._evaluations.begin()
         self._trainer_session.begin()
         if session.watch_trainer:
             session.watch_trainer(self._trainer)
@@ -67,6 +70,8 @@ class StepsCallback(TrainerCallback):
 
     def on_step_begin(self, args: Any, state: Any, *_: Any, **__: Any) -> None:
         self._update_started_at, self._is_epoch_over = time.monotonic(), False
+        self._evaluations.record()  # that of `eval_on_start`, or of an old version of the library
+        self._trainer_session.reports.report_if_due(self._trainer)
         seed_all(derive(args.seed, "update", state.global_step))
 
     def on_step_end(self, args: Any, state: Any, control: Any, **__: Any) -> None:  # noqa: ARG002
@@ -103,6 +108,7 @@ class StepsCallback(TrainerCallback):
         The last update of an epoch ends with the epoch, which the library logs and evaluates as well.
         """
         control, session = self._trainer.control, self._trainer_session.session
+        self._evaluations.record()
         if self._trainer_session.over or not (self._is_epoch_over or self._is_within_epoch(control)):
             return
         is_save_requested, self._is_save_requested = self._is_save_requested, False
@@ -122,9 +128,28 @@ class StepsCallback(TrainerCallback):
     def on_log(self, args: Any, state: Any, *_: Any, logs: Any = None, **__: Any) -> None:
         self._trainer_session.reports.log(args, state, logs or {})
 
+    def on_evaluate(self, *_: Any, metrics: Any = None, **__: Any) -> None:
+        self._evaluations.add(metrics or {})
+
     def on_train_end(self, *_: Any, **__: Any) -> None:
-        """Save before any other code runs, in a user's script as well."""
-        steps.save_now(self._trainer_session.session)
+        self.end_training()
+
+    def end_training(self) -> None:
+        """Save before any other code runs, in a user's script as well; then load the best weights if that is requested.
+
+        It is called twice where the library has the private methods: before its summary, and at its end.
+        """
+        if self._is_saved:
+            return
+        self._is_saved = True
+        session = self._trainer_session.session
+        self._evaluations.record()
+        self._trainer_session.reports.report_unlogged(self._trainer)
+        steps.save_now(session)
+        if session.request.loaded is None:
+            self._trainer_session.metrics = final_metrics(self._trainer.state)
+        if not self._trainer_session.over:
+            self._evaluations.load_best()
 
     def _stop_if_over(self, control: Any) -> None:
         try:

@@ -34,7 +34,7 @@ class LibraryUpdates:
 
     def build(self, request: SessionRequest, samples: Any, saved: Mapping[str, Any] | None) -> LibraryState:
         """Return the state of the recipe's trainer, with the sizes of the `saved` state if there is one."""
-        settings = request.settings
+        settings, self._resumable.allow_inexact = request.settings, request.allow_inexact
         assert settings.precision is not None
 
         def build(sizes: Sizes) -> Any:

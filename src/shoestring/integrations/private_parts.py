@@ -39,7 +39,8 @@ def make_resuming_class(base: Any) -> Any:
 
     A checkpoint of the library's own is replaced by a call of `save_run_checkpoint`. Callbacks see most requests for a
     checkpoint, but not those of `save_strategy="best"`. `end_update` is called when the library has logged and
-    evaluated an update, and again when it has logged and evaluated an epoch: no callback is called at these moments.
+    evaluated an update, and again when it has logged and evaluated an epoch, and `end_training` after the last of them:
+    no callback is called at these moments.
     """
     if not has_private_parts(base):
         return base
@@ -59,6 +60,9 @@ def make_resuming_class(base: Any) -> Any:
         def _load_from_checkpoint(self, *_: Any, **__: Any) -> None:
             """Load nothing: the weights are restored together with the rest of the state."""
 
+        def _load_callback_state(self) -> None:
+            """Restore nothing: the states of callbacks are always restored, in the callbacks themselves."""
+
         def _save_checkpoint(self, *_: Any, **__: Any) -> None:
             self.save_run_checkpoint()
 
@@ -73,6 +77,7 @@ def make_resuming_class(base: Any) -> Any:
 
         def _finalize_training(self, trial: Any, num_train_samples: Any, _: float) -> Any:
             """Log the mean loss and the speed of the whole run, which has the seconds of earlier sessions as well."""
+            self.end_training()
             return super()._finalize_training(trial, num_train_samples, self.train_started_at)
 
         def _get_train_sampler(self, *args: Any, **kwargs: Any) -> Any:
@@ -80,6 +85,13 @@ def make_resuming_class(base: Any) -> Any:
             return self.train_sampler
 
     return Resuming
+
+
+def loss_since_log(trainer: Any) -> tuple[float, int] | None:
+    """Return the sum of the losses since the trainer's last log, and its updates; None for transformers 4."""
+    if not hasattr(trainer, _SUM_OF_LOSSES):
+        return None
+    return float(getattr(trainer, _SUM_OF_LOSSES)), trainer.state.global_step - trainer._globalstep_last_logged
 
 
 def write_resume_folder(folder: Path, trainer: Any, state: Mapping[str, Any]) -> None:

@@ -6,6 +6,7 @@ import math
 import time
 from typing import Any
 
+from shoestring.integrations.private_parts import loss_since_log
 from shoestring.integrations.state import LibraryState
 from shoestring.monitor.host_memory import host_memory
 from shoestring.monitor.sampling import sample
@@ -26,6 +27,13 @@ class TrainerSession:
         self.reports = LogReports(self)
         self.over: SessionOver | None = None
         """The reason why the session stopped before the end of training."""
+        self.metrics: dict[str, Any] = {}
+        """The validation metrics of a script's run so far, in the form of state.json."""
+
+    @property
+    def is_set(self) -> bool:
+        """Whether there is a session, which is one training."""
+        return self._session is not None
 
     @property
     def session(self) -> TrainingSession:
@@ -51,16 +59,20 @@ class TrainerSession:
 
 
 class LogReports:
-    """The values that a trainer logs, reported as progress."""
+    """The values that a trainer logs, reported as progress; also the updates between two logs that are far apart."""
 
-    def __init__(self, trainer_session: TrainerSession) -> None:
-        self._trainer_session = trainer_session
-        self._updates = 0
+    def __init__(self, trainer_session: TrainerSession, every_seconds: float = 10.0) -> None:
+        """Updates that the trainer does not log for `every_seconds` are reported with their loss alone."""
+        self._trainer_session, self._every_seconds = trainer_session, every_seconds
+        self._updates = self._logged_update = 0
+        self._reported_loss = 0.0
         self._since = self._paused_at = time.monotonic()
 
-    def begin(self, update: int) -> None:
-        """Start to report a trainer that continues after `update` updates."""
-        self._updates, self._since = update, time.monotonic()
+    def begin(self, trainer: Any) -> None:
+        """Start to report a trainer that continues after its present number of updates."""
+        self._reported_loss, updates = loss_since_log(trainer) or (0.0, 0)
+        self._updates, self._since = trainer.state.global_step, time.monotonic()
+        self._logged_update = self._updates - updates
 
     def flush(self) -> None:
         """Start a pause, which is no training time. Nothing is reported, because the library decides when it logs."""
@@ -68,26 +80,56 @@ class LogReports:
 
     def restart(self) -> None:
         """End the pause."""
-        self._since += time.monotonic() - self._paused_at
+        self.exclude(time.monotonic() - self._paused_at)
+
+    def exclude(self, seconds: float) -> None:
+        """Exclude seconds that were spent on something other than updates."""
+        self._since += seconds
 
     def log(self, args: Any, state: Any, logs: dict[str, Any]) -> None:
-        """Report the updates since the library last logged."""
-        updates, logged_at = state.global_step - self._updates, time.monotonic()
-        if "loss" not in logs or not updates:
+        """Report the updates since the library last logged, or since `report_unlogged`."""
+        if "loss" not in logs:
+            return
+        loss, updates = float(logs["loss"]), state.global_step - self._updates
+        if self._reported_loss and updates:
+            loss = (loss * (state.global_step - self._logged_update) - self._reported_loss) / updates
+        self._reported_loss, self._logged_update = 0.0, state.global_step
+        metrics = {name: value for name, value in logs.items() if isinstance(value, int | float)}
+        self._report(args, state, loss, metrics)
+
+    def report_if_due(self, trainer: Any) -> None:
+        """Report the updates so far if the library has not logged them for some time."""
+        if time.monotonic() - self._since >= self._every_seconds:
+            self.report_unlogged(trainer)
+
+    def report_unlogged(self, trainer: Any) -> None:
+        """Report the updates that the library has not logged yet."""
+        updates, sums = trainer.state.global_step - self._updates, loss_since_log(trainer)
+        if not updates:
+            return
+        loss = None
+        if sums:
+            loss, self._reported_loss = (sums[0] - self._reported_loss) / updates, sums[0]
+        self._report(trainer.args, trainer.state, loss, {})
+
+    def _report(self, args: Any, state: Any, loss: float | None, metrics: dict[str, Any]) -> None:
+        updates, reported_at = state.global_step - self._updates, time.monotonic()
+        if not updates:
             return
         memory = sample()
         session = self._trainer_session.session
-        measured = {
+        measured: dict[str, Any] = {
             "update": state.global_step,
             "epoch": math.ceil(state.epoch or 0.0),
             "updates": updates,
-            "loss": float(logs["loss"]),
+            "loss": loss,
             "samples": updates * args.per_device_train_batch_size * args.gradient_accumulation_steps,
-            "seconds": logged_at - self._since,
+            "seconds": reported_at - self._since,
             "memory_bytes": memory.gpu_peak_reserved_bytes or memory.rss_bytes,
         }
-        session.record.progress.update(**measured, session_seconds_left=session.request.stop.deadline.remaining())
-        metrics = {name: value for name, value in logs.items() if isinstance(value, int | float)}
+        if loss is not None:
+            seconds_left = session.request.stop.deadline.remaining()
+            session.record.progress.update(**measured, session_seconds_left=seconds_left, metrics=metrics)
         session.record.events.emit(
             "progress",
             **measured,
@@ -98,4 +140,4 @@ class LogReports:
             **memory.gpu_facts(),
             **host_memory().usage(),
         )
-        self._updates, self._since = state.global_step, logged_at
+        self._updates, self._since = state.global_step, reported_at

@@ -16,7 +16,7 @@ from shoestring.checkpoint.trained import trained_state
 from shoestring.engine.averaging import AveragedWeights
 from shoestring.engine.precision import MixedPrecision
 from shoestring.engine.state import trains_batch_norm
-from shoestring.errors import CheckpointError
+from shoestring.errors import CheckpointError, UsageError
 from shoestring.integrations.private_parts import pack_accumulated, restore_accumulated
 from shoestring.reading import COUNT, find_problems, number
 from shoestring.recipe.parts import Parts
@@ -108,7 +108,15 @@ class LibraryState:
         """Return the sections of the trainer's log: its public state, and what it accumulates for its next logs."""
         trainer = self.trainer
         state = dataclasses.asdict(trainer.state) | {"stateful_callbacks": _callback_states(trainer)}
-        return {"trainer": json.loads(json.dumps(state)), "log": pack_accumulated(trainer)}
+        try:
+            progress = json.loads(json.dumps(state))
+        except TypeError as error:
+            raise UsageError(
+                f"the trainer's state cannot be saved: {error}",
+                hint="values that the trainer logs, and what a callback's state() returns, must be JSON: numbers, "
+                "texts, lists and dicts",
+            ) from error
+        return {"trainer": progress, "log": pack_accumulated(trainer)}
 
     def end_log(self) -> None:
         """Leave out of checkpoints what the trainer logs from now on. Call it after the session's last update."""

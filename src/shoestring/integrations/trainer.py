@@ -11,15 +11,16 @@ written in the background to a temporary folder, verified and then renamed; a re
 that was never stopped. For that every update draws its random numbers from (seed, number of the update), and the order
 of an epoch is a function of (seed, epoch).
 
-Loss, microbatches, logging and evaluation are the library's. Random numbers that a dataset draws while its samples are
-fetched are not restored. Only one process and one device are supported.
+Loss, microbatches, logging and evaluation are the library's. At a pause `train()` ends the script, unless
+`exit_when_paused` is False. Random numbers that a dataset draws while its samples are fetched are not restored. Only
+one process and one device are supported. docs/trainers.md has what works and what is refused (`arguments.py`).
 """
 
 from __future__ import annotations
 
 import importlib.metadata
 import platform
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -32,6 +33,7 @@ from shoestring.engine.environment import device_name
 from shoestring.engine.precision import mixed_precision
 from shoestring.errors import UsageError
 from shoestring.integrations import private_parts
+from shoestring.integrations.arguments import notes, refuse_arguments
 from shoestring.integrations.callback import StepsCallback
 from shoestring.integrations.session import TrainerSession
 from shoestring.integrations.state import LibraryState
@@ -44,22 +46,33 @@ from shoestring.techniques.fallbacks import Sizes
 from shoestring.train.record import Record
 from shoestring.train.request import SessionRequest
 from shoestring.train.session import TrainingSession
-from shoestring.train.setup import load_newest, run_saver, run_store
+from shoestring.train.setup import complete_weights, load_newest, run_saver, run_store
+from shoestring.units import count_text
 
 if TYPE_CHECKING:
     from transformers import Trainer
 
 T = TypeVar("T", bound="Trainer")
 
+_ARGUMENTS_OF_TRAIN = ("resume_from_checkpoint", "trial", "ignore_keys_for_eval")
 _LIBRARIES = ("transformers", "accelerate", "peft", "trl")
 
 
 class ResumableTrainer:
     """Makes a trainer's class resumable, and reports how its session ended."""
 
-    def __init__(self, begin_session: Callable[[Any], TrainingSession] | None = None) -> None:
-        """`begin_session` makes the session of a script's trainer when that starts to train."""
-        self._begin_session = begin_session
+    def __init__(
+        self,
+        begin_session: Callable[[Any], TrainingSession] | None = None,
+        end_session: Callable[[], None] = lambda: None,
+        *,
+        allow_inexact: bool = False,
+    ) -> None:
+        """`begin_session` makes the session of a script's trainer when that starts to train; `end_session` is called
+        when it has trained.
+        """
+        self._begin_session, self.end_session = begin_session, end_session
+        self.allow_inexact = allow_inexact
         self.trainer_session = TrainerSession()
 
     @property
@@ -73,10 +86,21 @@ class ResumableTrainer:
         return _make_resumable_class(trainer, self)
 
     @contextmanager
-    def training(self, trainer: Any) -> Iterator[dict[str, Any]]:
-        """Return a context in which the trainer can train, with the arguments that make it resume the run."""
+    def training(self, trainer: Any, of_train: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
+        """Return a context in which the trainer can train, with the arguments that make it resume the run.
+
+        Raises UsageError for arguments of the trainer or of its method `train` that cannot be used in a run.
+        """
+        is_script = self._begin_session is not None
+        refuse_arguments(trainer, of_train, in_recipe=not is_script, allow_inexact=self.allow_inexact)
         with ExitStack() as contexts:
             if self._begin_session:
+                if self.trainer_session.is_set:
+                    raise UsageError(
+                        f"train() was called a second time in {self.trainer_session.session.request.run.path}: a run "
+                        "is one training, whose checkpoints a second one would take for its own",
+                        hint="put each training into a `with surviving(...)` of its own, with another directory",
+                    )
                 self.trainer_session.session = session = self._begin_session(trainer)
                 contexts.enter_context(session.saver)
                 contexts.enter_context(session.record.progress)
@@ -100,8 +124,13 @@ def surviving(
     save_every_seconds: float | None = None,
     keep_checkpoints: int = 2,
     allow_inexact: bool = False,
+    exit_when_paused: bool = True,
 ) -> Iterator[ResumableTrainer]:
     """Return the context of a session of at most `limit_seconds` in the directory `run`, locked for this process.
+
+    If the session stops before the end of training, `train()` raises SystemExit(0) after the state is saved, so that
+    the rest of the script does not take the model for a trained one. With `exit_when_paused=False` it returns; `ended`
+    is then the reason.
 
     Raises UsageError if another process holds the lock, or if the directory contains something else.
     """
@@ -127,10 +156,29 @@ def surviving(
                 )
                 return _script_session(request, record, trainer, resumable)
 
-            resumable = ResumableTrainer(begin_session)
-            yield resumable
-            status = "paused" if resumable.ended else "finished"
-            record.session_ended(status, resumable.ended or "all updates", record.update, {})
+            def record_end() -> None:
+                if resumable.trainer_session.is_set and not record.is_ended:
+                    status, reason = ("paused", resumable.ended) if resumable.ended else ("finished", "all updates")
+                    record.session_ended(status, reason, record.update, resumable.trainer_session.metrics)
+
+            def end_session() -> None:
+                if resumable.ended and exit_when_paused:
+                    record_end()
+                    state = resumable.trainer_session.state
+                    record.progress.message(
+                        f"paused at {count_text(state.update)} of {count_text(state.total_updates)}; run the same "
+                        "command to continue"
+                    )
+                    raise SystemExit(0)
+
+            resumable = ResumableTrainer(begin_session, end_session, allow_inexact=allow_inexact)
+            try:
+                yield resumable
+            except SystemExit as leaving:
+                if not leaving.code:  # a script may end in this way as well
+                    record_end()
+                raise
+            record_end()
 
 
 def _script_session(
@@ -143,12 +191,18 @@ def _script_session(
         sizes=Sizes(micro_batch=trainer.args.per_device_train_batch_size),
     )
     facts = {**library_versions(), "frozen weights": frozen_digest(state.model), **_environment(trainer)}
+    complete_weights(request.run)
     store = run_store(request, record)
     restored = load_newest(store, record)
     saver = run_saver(request, record, store, facts)
     saver.restore(state, allow_inexact=request.allow_inexact, restored=restored)
     return TrainingSession(
-        request=request, record=record, state=state, saver=saver, reports=resumable.trainer_session.reports
+        request=request,
+        record=record,
+        state=state,
+        saver=saver,
+        reports=resumable.trainer_session.reports,
+        notes=tuple(notes(trainer.args, request.settings)),
     )
 
 
@@ -174,16 +228,22 @@ def _make_resumable_class(base: type[T], resumable: ResumableTrainer) -> type[T]
         def end_update(self) -> None:
             self.steps_callback.end_update()
 
+        def end_training(self) -> None:
+            self.steps_callback.end_training()
+
         def train(self, *args: Any, **kwargs: Any) -> Any:
             """Train as `Trainer.train`, from the run's newest checkpoint if there is one."""
+            of_train = dict(zip(_ARGUMENTS_OF_TRAIN, args, strict=False)) | kwargs
             # The last callback: it sees what others have requested through `control`, such as a save.
             self.steps_callback = callback = StepsCallback(self, resumable.trainer_session)
             self.add_callback(callback)
             try:
-                with resumable.training(self) as resume_arguments:
-                    return super().train(*args, **{**kwargs, **resume_arguments})
+                with resumable.training(self, of_train) as resume_arguments:
+                    output = super().train(**{**of_train, **resume_arguments})
             finally:
                 self.remove_callback(callback)
+            resumable.end_session()
+            return output
 
     Resumable.__name__ = Resumable.__qualname__ = base.__name__
     return Resumable

@@ -10,7 +10,8 @@ Every event has `time` (unix seconds), `session` (from 1) and `event`, its kind,
     progress    update, epoch, updates, samples, seconds, loss, learning_rate, gradient_norm, memory_bytes,
                 host_bytes, host_limit_bytes, skipped (optimizer steps skipped on fp16 overflow), waiting_seconds (the
                 part of `seconds` spent waiting for data), workers (data-loading processes); on a GPU gpu_utilisation
-                (0 to 1), gpu_watts, gpu_allocated_bytes
+                (0 to 1), gpu_watts, gpu_allocated_bytes; of a library's trainer metrics {name: number}, all that it has
+                logged, such as rewards (loss is null if only the trainer knows it)
     evaluation  update, epoch, part (validation or test), metrics {name: number or JSON}, seconds, best
     save        update, bytes, seconds, stall_seconds (the part that blocked training), kind (full, light or best)
     unsaved     update, what (checkpoint, light or best), why: writing failed and training continues

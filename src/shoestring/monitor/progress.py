@@ -6,7 +6,7 @@ Everything is written to stderr; stdout is reserved for data.
 import math
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self, TextIO
 
@@ -19,6 +19,11 @@ if TYPE_CHECKING:
     from rich.live import Live
 
 _UNKNOWN = "\N{EN DASH}"
+
+
+def is_reward(name: str) -> bool:
+    """Return whether a value that a trainer logs is a reward: `reward`, `rewards/chosen` or `rewards/NAME/mean`."""
+    return name == "reward" or (name.startswith("rewards/") and not name.endswith("/std"))
 
 
 class Progress:
@@ -81,8 +86,12 @@ class Progress:
         seconds: float,
         memory_bytes: int | None = None,
         session_seconds_left: float | None = None,
+        metrics: Mapping[str, float] | None = None,
     ) -> None:
-        """Show that the run has reached `update`; the last `updates` took `seconds` for `samples` samples."""
+        """Show that the run has reached `update`; the last `updates` took `seconds` for `samples` samples.
+
+        Of `metrics`, rewards are shown.
+        """
         current_time = self._clock()
         other_seconds = max(0.0, current_time - self._last_update_time - seconds)
         self._speed.add(updates=updates, samples=samples, seconds=seconds, other_seconds=other_seconds)
@@ -94,6 +103,7 @@ class Progress:
             (
                 f"epoch {epoch}",
                 f"loss {loss:.4g}",
+                *(f"{name} {value:.4g}" for name, value in (metrics or {}).items() if is_reward(name)),
                 f"{_UNKNOWN if rate is None else _rate_text(rate)} samples/s",
                 _UNKNOWN if memory_bytes is None else bytes_text(memory_bytes),
                 f"time left: session {_left_text(session_seconds_left)}, run {_left_text(run_seconds_left)}"

@@ -50,7 +50,8 @@ class Record:
         """
         self._run, self._loaded, self._deadline, self._target = run, loaded, deadline, target
         self._earlier: list[SessionRecord] = []
-        self._is_ended = False
+        self.is_ended = False
+        """Whether the end of the session is recorded."""
         self.progress = Progress(total_updates=0)
         with explaining(f"{run.events_file} cannot be used", ", then train again"):
             for kind, seconds in slowest_durations(read(run.events_file)).items():
@@ -64,7 +65,7 @@ class Record:
         self._metrics = before.metrics
         self._seconds_by_kind = {"saving": 0.0, "evaluating": 0.0}
         self.expect(before.total_updates)
-        self._deciding_metric = loaded.parts.best[0] if loaded else "loss"
+        self._deciding_metric = loaded.parts.best[0] if loaded else None
 
     def __enter__(self) -> Self:
         return self
@@ -75,7 +76,7 @@ class Record:
         try:
             if isinstance(error, SessionOver):
                 self._require_recorded("paused", self._end("paused", error.reason))
-            elif error is not None and not self._is_ended:
+            elif error is not None and not self.is_ended:
                 reason = error.message if isinstance(error, ShoestringError) else f"{type(error).__name__}: {error}"
                 self._write_traceback(error)
                 # The error itself is what the user sees; that it could not be recorded is a part of it.
@@ -183,12 +184,18 @@ class Record:
             "evaluation", update=update, epoch=epoch, part=part, metrics=metrics, seconds=seconds, best=best
         )
         name = self._deciding_metric
-        if part == "validation" and isinstance(metrics.get(name), int | float):
-            self.progress.message(f"epoch {epoch}: validation {name} {metrics[name]:.4g}{' (best)' if best else ''}")
+        values = [
+            f"{metric} {value:.4g}"
+            for metric, value in metrics.items()
+            if isinstance(value, int | float) and name in (metric, None)
+        ]
+        if part == "validation" and values:
+            when = f"epoch {epoch}" if name else f"update {count_text(update)}"
+            self.progress.message(f"{when}: validation {' · '.join(values)}{' (best)' if best else ''}")
 
     def session_ended(self, status: str, reason: str, update: int, metrics: dict[str, Any]) -> None:
         """Record the end of the session."""
-        self.update, self._metrics, self._is_ended = update, metrics, True
+        self.update, self._metrics, self.is_ended = update, metrics, True
         self._require_recorded(status, self._end(status, reason))
         with suppress(*_RECORD_ERRORS):  # a message only
             self.progress.message(describe_breakdown(compute_breakdown(read(self._run.events_file, self._offset))))

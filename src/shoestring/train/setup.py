@@ -21,6 +21,7 @@ from shoestring.errors import CheckpointError, RunError
 from shoestring.monitor.events import read
 from shoestring.monitor.host_memory import host_memory
 from shoestring.recipe.whole_batch import last_batch_notes
+from shoestring.session.directory import RunDirectory
 from shoestring.train import oom, steps
 from shoestring.train.memory_kill import find_memory_kill
 from shoestring.train.meter import Meter
@@ -65,9 +66,7 @@ def setup(request: SessionRequest, record: Record, library: LibraryLoop | None) 
     """
     request, data, staging_notes = load_data(request, record)
     save_preprocessing(request.run, request.recipe.parts)
-    for folder in (request.run.best, request.run.light):
-        with suppress(OSError):  # the folder does not exist yet, or the next save there tries again
-            fileset.complete_replacement(folder)
+    complete_weights(request.run)
     light.remove_leftovers(request.run.light)
     store = run_store(request, record)
     with explaining_out_of_memory("loading the checkpoint"):
@@ -79,6 +78,13 @@ def setup(request: SessionRequest, record: Record, library: LibraryLoop | None) 
     if session.updates:  # those of a library begin when its trainer knows the number of updates
         steps.begin(session)
     return session
+
+
+def complete_weights(run: RunDirectory) -> None:
+    """Complete the replacement of the best and the final weights if a kill has interrupted it."""
+    for folder in (run.best, run.light):
+        with suppress(OSError):  # the folder does not exist yet, or the next save there tries again
+            fileset.complete_replacement(folder)
 
 
 def load_data(request: SessionRequest, record: Record) -> tuple[SessionRequest, dict[str, Any], list[str]]:

@@ -26,7 +26,7 @@ from shoestring.train import oom
 from shoestring.train.evaluation import best_entry, evaluate, patience_exhausted
 from shoestring.train.session import TrainingSession
 from shoestring.train.space import require_space
-from shoestring.train.weights import load_best, require_best, save_weights, weights_for_use
+from shoestring.train.weights import load_best, require_best, save_best, save_weights, weights_for_use
 
 
 def begin(session: TrainingSession) -> None:
@@ -114,7 +114,7 @@ def evaluate_epoch(session: TrainingSession) -> None:
         best = best_entry(session.request.recipe.parts, state.history) is state.history[-1]
         session.record.evaluated("validation", state.update, metrics, epoch=epoch, seconds=seconds, best=best)
         if best:
-            save_weights(session, "best", run.best, metrics)
+            save_best(session, metrics)
         else:
             require_best(session)
         if settings.keep_light:
@@ -226,7 +226,9 @@ def finish(session: TrainingSession) -> dict[str, Any]:
     with weights_for_use(session):
         save_weights(session, "light", run.light, metrics.get("validation", {}))
     if "test" in session.data:
-        with nullcontext() if load_best(session) else weights_for_use(session):
+        best = best_entry(session.request.recipe.parts, state.history)
+        is_best_loaded = best is not None and load_best(session, best["update"], "the test metrics are of")
+        with nullcontext() if is_best_loaded else weights_for_use(session):
             metrics["test"], seconds = _evaluate(session, "test")
         record.evaluated("test", state.update, metrics["test"], epoch=state.epochs_done, seconds=seconds, best=False)
     return metrics

@@ -11,7 +11,6 @@ from shoestring.checkpoint.light import UNVERIFIED, read_light, save_light
 from shoestring.checkpoint.presence import GoneError
 from shoestring.engine.memory import retry_with_freed_memory
 from shoestring.errors import CheckpointError
-from shoestring.train.evaluation import best_entry
 from shoestring.train.session import TrainingSession
 
 
@@ -46,23 +45,28 @@ def save_weights(session: TrainingSession, kind: str, folder: Path, metrics: dic
     session.record.saved_light(path, state.update, time.monotonic() - started_at, kind)
 
 
-def load_best(session: TrainingSession) -> bool:
-    """Load the best weights into the model. Returns False if there are none, or they cannot be loaded."""
-    state, record, run = session.state, session.record, session.request.run
-    best = best_entry(session.request.recipe.parts, state.history)
-    if best is None:
-        return False
+def save_best(session: TrainingSession, metrics: dict[str, Any]) -> None:
+    """Save the weights, which are the best so far."""
+    save_weights(session, "best", session.request.run.best, metrics)
+
+
+def load_best(session: TrainingSession, best_update: int, subject: str) -> bool:
+    """Load the best weights, which were saved after `best_update`. Returns False if they cannot be loaded.
+
+    A note that begins with `subject` says which weights there are if those could not be saved or are damaged.
+    """
+    record, folder = session.record, session.request.run.best
     require_best(session)
     try:
-        weights = read_light(run.best, state.model)
+        weights = read_light(folder, session.state.model)
     except CheckpointError as error:
-        record.note(f"the test metrics are of the last weights, not the best: {error.message}")
+        record.note(f"{subject} the last weights, not the best: {error.message}")
         return False
     if not weights.verified:
-        record.note(UNVERIFIED.format(folder=run.best))
+        record.note(UNVERIFIED.format(folder=folder))
     update = weights.facts.get("update")
-    if update != best["update"]:
-        record.note(f"the test metrics are of the weights of update {update}, the best that were saved")
+    if update != best_update:
+        record.note(f"{subject} the weights of update {update}, the best that were saved")
     return True
 
 

@@ -72,3 +72,12 @@ def test_repeated_work_is_drawn_once(run):
     updates = [event["update"] for event in run.events_of("progress")]
     assert updates == sorted(set(updates))
     assert len(run.events) > len(run.current)
+
+
+def test_rewards_are_drawn(tmp_path):
+    line = {"time": 0.0, "session": 1, "event": "progress", "loss": 0.1, "update": 1}
+    line["metrics"] = {"reward": 0.5, "rewards/length/mean": 0.25, "rewards/length/std": 0.1, "kl": 0.2}
+    (tmp_path / "events.jsonl").write_text(json.dumps(line))
+    run = read(tmp_path)
+    assert curves.reward_names(run) == ["reward", "rewards/length/mean"]
+    assert "reward" in texts_of(curves.reward(run, "reward"))

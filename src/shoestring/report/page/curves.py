@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from shoestring.monitor.events import Event
+from shoestring.monitor.progress import is_reward
 from shoestring.reading import number
 from shoestring.report.markup import EMPTY, Markup
 from shoestring.report.metrics import BASELINE, is_qualifier
@@ -84,6 +85,30 @@ def metric(run: Run, name: str) -> Markup:
         _finish_axes(axes, run, words(name))
 
     return svg.draw(f"{words(name)} on validation data", paint, width=HALF[0], height=HALF[1])
+
+
+def reward_names(run: Run) -> list[str]:
+    """Return the rewards that a trainer has logged."""
+    names: dict[str, None] = {}
+    for event in run.events_of("progress"):
+        names.update(dict.fromkeys(filter(is_reward, numbers(event.get("metrics")))))
+    return list(names)
+
+
+def reward(run: Run, name: str) -> Markup:
+    """Draw one reward over the updates."""
+    values = [
+        (update, value, 1.0)
+        for event in run.events_of("progress")
+        if (update := number(event.get("update"))) is not None
+        and (value := number(lookup(event, "metrics", name))) is not None
+    ]
+
+    def paint(axes: "Axes") -> None:
+        _plot_curve(axes, downsample(values), svg.BLUE, words(name))
+        _finish_axes(axes, run, words(name))
+
+    return svg.draw(f"{words(name)} of training", paint, width=HALF[0], height=HALF[1])
 
 
 def learning_rate(run: Run) -> Markup:

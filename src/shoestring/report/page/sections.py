@@ -19,9 +19,13 @@ def training(run: Run) -> Markup:
     """Render the curves of the loss, the metrics and the resources."""
     if not run.events_of("progress") and not run.events_of("evaluation"):
         return join([element("h2", "Training"), element("p", "No progress has been recorded yet.", class_="muted")])
-    names = curves.metric_names(run)
+    names, rewards = curves.metric_names(run), curves.reward_names(run)
     narrow = [
         *[_figure(words(name), "On validation data", curves.metric(run, name)) for name in names[:_METRIC_FIGURES]],
+        *[
+            _figure(words(name), "As logged in training", curves.reward(run, name))
+            for name in rewards[:_METRIC_FIGURES]
+        ],
         _figure("Throughput", "Training only, without saving and evaluating", curves.throughput(run)),
         _figure("Memory", "Reserved GPU memory, or resident memory on a CPU", curves.memory(run)),
         _figure("Learning rate", "", curves.learning_rate(run)),
