@@ -5,7 +5,6 @@ shoestring train examples/gan.py --run runs/gan
 
 import torch
 from torch import nn
-from torch.func import functional_call
 from torch.nn.functional import softplus
 from torch.utils.data import TensorDataset
 
@@ -35,11 +34,12 @@ class Gan:
 
     def loss(self, model, batch, stage):
         (real,) = batch
-        generated, discriminator = model["generator"](torch.randn_like(real)), model["discriminator"]
+        generator, discriminator = model["generator"], model["discriminator"]
+        discriminator.requires_grad_(stage == "discriminator")
+        generated = generator(torch.randn_like(real))
         if stage == "discriminator":  # the generator gets no gradient, so it is not stepped
             return (softplus(-discriminator(real)) + softplus(discriminator(generated.detach()))).mean()
-        weights = {name: weight.detach() for name, weight in discriminator.named_parameters()}
-        return softplus(-functional_call(discriminator, weights, generated)).mean()
+        return softplus(-discriminator(generated)).mean()
 
     def data(self):
         points = torch.randn(1280, 2, generator=torch.Generator().manual_seed(0)) * 0.5 + torch.tensor([2.0, -1.0])

@@ -4,8 +4,8 @@
 
 CODE is a folder with the repositories `nanoGPT` (karpathy) and `examples` (pytorch), and with a folder `site` that
 has timm, torchvision, diffusers and torch_geometric: `pip install --no-deps --target CODE/site ...`. Their data are
-replaced by random ones. Each recipe is trained on the CPU without an interruption, and again with two kills (SIGKILL) at
-different updates.
+replaced by random data. Each recipe is trained on the CPU without an interruption, and again with two kills
+(SIGKILL) at different updates.
 """
 
 import argparse
