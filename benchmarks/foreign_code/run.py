@@ -158,14 +158,13 @@ def main() -> None:
     parser.add_argument("--only", choices=CASES)
     parser.add_argument("--json", type=Path, default=RESULTS)
     arguments = parser.parse_args()
-    rows = {}
+    rows = json.loads(arguments.json.read_text()) if arguments.only and arguments.json.exists() else {}
     for name, case in CASES.items():
         if arguments.only in (None, name):
             with tempfile.TemporaryDirectory() as folder:
                 rows[name] = measure(name, case, arguments.code.resolve(), Path(folder))
             print(json.dumps({name: rows[name]}, indent=2), flush=True)
-    if not arguments.only:
-        arguments.json.write_text(json.dumps(rows, indent=2) + "\n")
+    arguments.json.write_text(json.dumps(rows, indent=2) + "\n")
 
 
 if __name__ == "__main__":
