@@ -92,7 +92,7 @@ def test_text_outside_of_the_encoding_is_escaped():
 
 def run_in_shell(folder, redirection, *arguments):
     """Run `shoestring` by a shell; return its exit status."""
-    command = f'"{sys.executable}" -m shoestring "$@" {redirection}'
+    command = f'"{sys.executable}" -P -m shoestring "$@" {redirection}'
     return subprocess.run(["bash", "-o", "pipefail", "-c", command, "bash", *arguments], cwd=folder).returncode
 
 
@@ -103,6 +103,16 @@ def test_streams_that_fail_do_not_end_a_run(redirection, tmp_path):
     assert json.loads((tmp_path / "run" / "state.json").read_text())["status"] == "finished"
     for line in (tmp_path / "run" / "events.jsonl").read_text().splitlines():
         json.loads(line)  # without the message of a C library
+
+
+def test_standard_output_has_the_answer_alone(tmp_path):
+    """Also if the recipe starts programs and prints past Python, in a folder with modules of its own."""
+    printing = "import os; os.system('echo from a program'); os.write(1, b'from C code')"
+    (tmp_path / "mine.py").write_text(f"{RECIPE}\n{printing}\n")
+    (tmp_path / "random.py").write_text("raise RuntimeError('not the random of the standard library')")
+    assert run_in_shell(tmp_path, ">out 2>err", "plan", "mine.py", "--on", "t4", "--json") == 0
+    json.loads((tmp_path / "out").read_text())
+    assert "from a program" in (tmp_path / "err").read_text()
 
 
 def test_lost_answer_is_an_error(tmp_path):

@@ -9,7 +9,7 @@ import os
 import re
 import sys
 from collections.abc import Iterator
-from contextlib import contextmanager, redirect_stdout
+from contextlib import ExitStack, contextmanager, redirect_stdout
 from typing import Any, TextIO
 
 _UNPRINTABLE = re.compile(
@@ -90,6 +90,13 @@ class ReportStream:
             return self._stream is not None and bool(self._stream.isatty())
         return False
 
+    def is_descriptor(self, descriptor: int) -> bool:
+        """Return whether the stream writes to this descriptor of the process."""
+        try:
+            return self._stream is not None and bool(self._stream.fileno() == descriptor)
+        except (AttributeError, OSError, ValueError):
+            return False
+
     def finish(self) -> OSError | None:
         """Flush the stream and return why text was lost, None if it was not.
 
@@ -141,13 +148,35 @@ def usable() -> Iterator[None]:
 
 @contextmanager
 def reserved_for_answers() -> Iterator[None]:
-    """Reserve standard output for the answer of a command: what recipes and libraries print goes to standard error."""
-    _answer_streams.append(sys.stdout)
-    try:
+    """Reserve standard output for the answer of a command: what recipes and libraries print goes to standard error.
+
+    What C code and other programs print goes there as well, if standard output is that of the process.
+    """
+    with ExitStack() as stack:
+        stream = sys.stdout
+        if isinstance(stream, ReportStream) and stream.is_descriptor(1):
+            stream = stack.enter_context(_moved_output())
+        _answer_streams.append(stream)
+        stack.callback(_answer_streams.pop)
         with redirect_stdout(sys.stderr):
             yield
+
+
+@contextmanager
+def _moved_output() -> Iterator[TextIO]:
+    """Move standard output to another descriptor, and let descriptor 1 be standard error."""
+    original: Any = sys.stdout
+    original.flush()
+    descriptor = os.dup(1)
+    answers: Any = ReportStream(os.fdopen(descriptor, "w", encoding=original.encoding, errors=original.errors))
+    os.dup2(2, 1)
+    try:
+        yield answers
     finally:
-        _answer_streams.pop()
+        error = answers.finish()
+        os.dup2(descriptor, 1)
+        answers.close()
+        original.error = original.error or error
 
 
 def answer_stream() -> TextIO:

@@ -66,3 +66,17 @@ def test_average_of_another_model_is_refused():
     assert own.problems({}) == ["the section 'averaged' is missing", "the section 'averaging' is missing"]
     assert own.problems({**saved, "averaging": {"updates": -1}}) == ["averaging: {'updates': -1} has no updates"]
     assert len(own.problems({**saved, "averaged": {"0.weight": torch.zeros(2)}})) > 1
+
+
+def test_parameters_that_share_memory_have_their_bits_again():
+    model = nn.Sequential(nn.Linear(3, 3, bias=False), nn.Linear(3, 3, bias=False))
+    model[1].weight.data = model[0].weight.data
+    averages = AveragedWeights(model, 0.5)
+    averages.add()
+    average = model[0].weight.clone()
+    with torch.no_grad():
+        model[0].weight.add_(1)
+    before = model[0].weight.clone()
+    with averages.in_model():
+        assert torch.equal(model[1].weight, average)
+    assert torch.equal(model[0].weight, before)

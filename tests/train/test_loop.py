@@ -16,7 +16,7 @@ from shoestring.checkpoint.weights import load_weights
 from shoestring.errors import CheckpointError, RunError, UsageError
 from shoestring.monitor.events import read
 from tests.by_trainer import KINDS
-from tests.sessions import final_bits, session
+from tests.sessions import final_bits, final_checkpoint, session
 
 
 class Line:
@@ -217,6 +217,28 @@ def test_non_finite_loss_ends_the_run_unsaved(tmp_path, poison):
     assert events(tmp_path, "stop")[-1]["status"] == "failed"
 
 
+def test_values_of_another_type_are_named(tmp_path):
+    class Detached(Line):
+        def loss(self, model, batch):
+            return super().loss(model, batch).detach()
+
+    class Number(Line):
+        def evaluate(self, model, batches):
+            return 0.5
+
+    class Pair(Line):
+        def data(self):
+            return tuple(super().data().values())
+
+    for recipe, message in (
+        (Detached(), "without a gradient"),
+        (Number(), r"evaluate\(\) returned a float"),
+        (Pair(), r"data\(\) returned a tuple of 3 datasets"),
+    ):
+        with pytest.raises(UsageError, match=message):
+            session(recipe, tmp_path / type(recipe).__name__, {})
+
+
 def test_recipe_error_fails_the_run_and_is_raised(tmp_path):
     class Broken(Line):
         def evaluate(self, model, batches):
@@ -306,7 +328,7 @@ def test_parameters_that_a_stage_freezes_are_in_the_checkpoint(tmp_path):
     assert final_bits(tmp_path / "straight") == final_bits(tmp_path / "stopped")
 
 
-def test_loss_cannot_enable_the_training_of_frozen_parameters(tmp_path):
+def test_loss_cannot_train_or_change_frozen_parameters(tmp_path):
     class Frozen(Turns):
         def model(self):
             model = super().model()
@@ -316,5 +338,60 @@ def test_loss_cannot_enable_the_training_of_frozen_parameters(tmp_path):
         def optimizer(self, model):
             return torch.optim.SGD(model.parameters(), lr=0.1)
 
-    with pytest.raises(UsageError, match="enabled the training of 1 parameters that model"):
-        session(Frozen(), tmp_path, {})
+    class Teacher(Frozen):
+        def loss(self, model, batch, stage="weight"):
+            if model.training:
+                with torch.no_grad():
+                    model.bias.mul_(0.9)
+            return Line.loss(self, model, batch)
+
+    for recipe, reason in ((Frozen(), "has enabled the training of"), (Teacher(), "changes")):
+        with pytest.raises(UsageError, match=f"loss\\(\\) {reason} 1 parameters that model"):
+            session(recipe, tmp_path / reason[:3], {})
+
+
+class RandomData(Line):
+    def data(self):
+        return {"train": TensorDataset(torch.randn(25, 2), torch.randn(25, 1))}
+
+    best = ("accuracy", "max")
+
+
+def test_random_data_are_the_same_in_each_session(tmp_path):
+    for name, stop_points in (("straight", []), ("stopped", [5])):
+        for loss_count in stop_points:
+            session(RandomData(), tmp_path / name, {}, stop="limit", at=loss_count)
+        session(RandomData(), tmp_path / name, {})
+    assert final_checkpoint(tmp_path / "straight") == final_checkpoint(tmp_path / "stopped")
+    assert any(
+        "so best of RandomData cannot be used" in note["message"] for note in events(tmp_path / "stopped", "note")
+    )
+
+
+class Scaling(Line):
+    """Scales the weight in each loss, and freezes it in evaluations."""
+
+    epochs = 2
+    whole_batch = False
+
+    def loss(self, model, batch):
+        with torch.no_grad():
+            model.weight.mul_(0.9)
+        return super().loss(model, batch)
+
+    def evaluate(self, model, batches):
+        model.weight.requires_grad_(False)
+        return {"loss": len(list(batches))}
+
+
+class WholeScaling(Scaling):
+    whole_batch = True
+
+
+def test_checks_and_evaluations_leave_the_parameters(tmp_path):
+    for recipe in (Scaling(), WholeScaling()):  # only the first is compared with its halves
+        session(recipe, tmp_path / type(recipe).__name__, {})
+    assert not any("depends on which samples" in event["message"] for event in events(tmp_path / "Scaling", "note"))
+    bits = [final_bits(tmp_path / name) for name in ("Scaling", "WholeScaling")]
+    assert bits[0] == bits[1]
+    assert any(name.endswith("weight") for name in Store(tmp_path / "Scaling" / "checkpoints").load().state["model"])

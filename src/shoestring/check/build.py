@@ -12,7 +12,7 @@ _SECONDS = 60.0
 
 def probe_build(seconds: float = _SECONDS) -> Build:
     """Return the facts of the installed PyTorch, with the result of a test computation on each visible GPU."""
-    command = [sys.executable, "-m", "shoestring.check.build"]
+    command = [sys.executable, "-P", "-m", "shoestring.check.build"]
     try:
         process = subprocess.run(command, capture_output=True, text=True, timeout=seconds, check=False)
     except subprocess.TimeoutExpired:

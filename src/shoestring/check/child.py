@@ -14,7 +14,7 @@ def run_child(module: str, request: Mapping[str, Any], seconds: float) -> tuple[
 
     Returns the stages that it reported, and how the process failed; empty if it exited normally.
     """
-    command = [sys.executable, "-m", module]
+    command = [sys.executable, "-P", "-m", module]
     try:
         process = subprocess.run(
             command, input=json.dumps(request), capture_output=True, text=True, timeout=seconds, check=False

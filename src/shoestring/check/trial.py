@@ -114,11 +114,12 @@ def _load_first_batch(loaded: Any, size: int, device: Any, report: Report) -> tu
     """Return a loader of the training data and their first microbatch; None and [] if the recipe has no data."""
     from shoestring.data.loading import Loader
     from shoestring.data.order import DataOrder
+    from shoestring.data.seeded import seeded_data
 
     if loaded.parts.data is None:
         return None, []
     start = time.perf_counter()
-    train = loaded.data()["train"]
+    train = seeded_data(loaded)["train"]
     order = DataOrder(samples=len(train), effective_batch=loaded.effective_batch, seed=loaded.seed)
     loader = Loader(loaded.recipe, train, order, seed=loaded.seed, device=device, workers=0)
     batch = next(iter(loader.microbatches(0, size)))

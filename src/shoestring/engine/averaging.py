@@ -47,7 +47,12 @@ class AveragedWeights:
         Weights and averages of one type are exchanged in place, without memory and without new addresses, on which
         CUDA graphs and cuDNN's layers depend. Narrower weights are copied first, for the time of the context.
         """
-        pairs = [(weight, self.averages[name]) for name, weight in self._weights.items()]
+        # Parameters that share memory are exchanged once.
+        by_memory = {
+            (weight.data_ptr(), weight.shape, weight.stride()): (weight, self.averages[name])
+            for name, weight in self._weights.items()
+        }
+        pairs = list(by_memory.values())
         narrow = [(weight, average) for weight, average in pairs if weight.dtype != average.dtype]
         originals = [weight.clone() for weight, _ in narrow]  # before any change: it may run out of memory
         equal = [(weight, average) for weight, average in pairs if weight.dtype == average.dtype]

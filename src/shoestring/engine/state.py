@@ -106,7 +106,9 @@ class TrainingState:
     """The CUDA graphs of the microbatches, if the settings use them."""
 
     def __post_init__(self) -> None:
-        self._are_trained = [(parameter, parameter.requires_grad) for parameter in self.model.parameters()]
+        self._parameters = [
+            (parameter, parameter.requires_grad, parameter._version) for parameter in self.model.parameters()
+        ]
 
     @property
     def total_updates(self) -> int:
@@ -126,24 +128,36 @@ class TrainingState:
         """Whether the run ends within an epoch, which is then over as well."""
         return self.total_updates % self.updates_per_epoch > 0
 
-    def reset_trained(self) -> None:
-        """Set which parameters are trained as before the update, in which a `loss` may have frozen some of them for its
-        stage: a checkpoint contains those that are trained.
-
-        Raises UsageError if the loss has enabled the training of parameters that `model()` returned frozen.
+    def reset_trained(self) -> int:
+        """Set which parameters are trained as `model()` has: a `loss` may freeze some of them for its stage, and a
+        checkpoint contains those that are trained. Returns the number of frozen parameters that were enabled.
         """
         enabled = 0
-        for parameter, is_trained in self._are_trained:
+        for parameter, is_trained, _ in self._parameters:
             if parameter.requires_grad != is_trained:
                 enabled += parameter.requires_grad
                 parameter.requires_grad_(is_trained)
-        if enabled:
+        return enabled
+
+    def finish_update(self) -> None:
+        """Reset which parameters are trained after an update.
+
+        Raises UsageError if the loss trains or changes parameters that `model()` returned frozen.
+        """
+        enabled = self.reset_trained()
+        # torch counts the in-place changes of a tensor.
+        changed = sum(parameter._version > version for parameter, trained, version in self._parameters if not trained)
+        if enabled or changed:
+            verb, count = ("has enabled the training of", enabled) if enabled else ("changes", changed)
             raise UsageError(
-                f"loss() has enabled the training of {enabled} parameters that model() returned frozen: checkpoints "
-                "would lack them",
-                hint="return them trainable from model(), and disable their gradients in loss() while they must not "
-                "change",
+                f"loss() {verb} {count} parameters that model() returned frozen: checkpoints would lack them",
+                hint="return them from model() with requires_grad, and compute with them under torch.no_grad() while "
+                "they must not be trained: parameters without a gradient are not stepped",
             )
+
+    def parameter_versions(self) -> list[int]:
+        """Return how often each parameter was changed in place."""
+        return [parameter._version for parameter, _, _ in self._parameters]
 
     def pack(self) -> dict[str, Any]:
         scaler = self.mixed_precision.scaler

@@ -16,7 +16,7 @@ from torch.optim import Optimizer
 from shoestring.engine import foreach
 from shoestring.engine.memory import HalfDoneError, out_of_memory_message
 from shoestring.engine.precision import MixedPrecision
-from shoestring.errors import RunError
+from shoestring.errors import RunError, UsageError
 from shoestring.recipe.losses import scalar_loss
 
 LossFunction = Callable[[nn.Module, Any], Any]
@@ -122,6 +122,12 @@ def _add_gradient(
     """Add the gradient of a microbatch of `size` to those of the parameters."""
     with mixed_precision.autocast():
         loss_sum, weight = loss_sum_and_weight(loss(model, batch), size)
+    if not loss_sum.requires_grad:
+        raise UsageError(
+            "loss() returned a tensor without a gradient, so nothing can be trained",
+            hint="compute the loss from the model's outputs without .detach(), .item() or torch.no_grad(); some "
+            "parameters must have requires_grad",
+        )
     if expected is None:
         expected = _expected_weight(weight, size, samples)
     mean = loss_sum / expected

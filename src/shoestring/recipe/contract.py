@@ -188,18 +188,27 @@ def datasets(recipe: Any) -> dict[str, Any]:
     """
     require_data(recipe)
     parts = recipe.data()
+    if isinstance(parts, tuple) and all(hasattr(part, "__getitem__") and not _is_sample(part) for part in parts):
+        raise UsageError(
+            f"data() returned a tuple of {len(parts)} datasets", hint='return {"train": ..., "validation": ...}'
+        )
     parts = dict(parts) if isinstance(parts, dict) else {"train": parts}
     unknown = set(parts) - {"train", "validation", "test"}
     if "train" not in parts or unknown:
         raise UsageError(
             f"data() returned the parts {', '.join(map(str, parts))}",
-            hint="train is required, validation and test are optional, and no other parts are allowed",
+            hint="train is required, validation (not val) and test are optional, and no other parts are allowed",
         )
     for name, dataset in parts.items():
         _require_random_access(name, dataset)
     if not len(parts["train"]):
         raise UsageError("data() returned a training part without samples")
     return parts
+
+
+def _is_sample(value: object) -> bool:
+    """Return whether the value is a sample rather than a dataset: a tensor, an array or a built-in container."""
+    return isinstance(value, tuple | list | dict | str | bytes) or hasattr(value, "dtype")
 
 
 def _require_random_access(name: str, dataset: object) -> None:

@@ -46,6 +46,9 @@ NEAR_MISSES: Mapping[str, str] = {
     **dict.fromkeys(("random_seed", "manual_seed", "random_state"), "seed"),
     **dict.fromkeys(("training_step", "train_step"), "loss(model, batch)"),
     **dict.fromkeys(("predict_step", "predict_batch"), "predict(model, batch)"),
+    **dict.fromkeys(("num_workers", "dataloader_num_workers"), "the setting workers (--set workers=2)"),
+    **dict.fromkeys(("fp16", "bf16"), "the setting precision (--set precision=fp16)"),
+    **dict.fromkeys(("warmup_steps", "warmup_ratio", "num_warmup_steps"), _SCHEDULE),
 }
 """The right part by the name that would be ignored. A name that a recipe may well use for a helper is not here."""
 

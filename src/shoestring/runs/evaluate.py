@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from shoestring.checkpoint.files import replace
+from shoestring.data.seeded import seeded_data
 from shoestring.errors import RunError, UsageError
 from shoestring.failures import exits_as_errors
 from shoestring.recipe.inputs import Input
@@ -77,7 +78,7 @@ def evaluate(
             saved.preprocessing() as preprocessing_notes,
         ):
             with stop.interrupting(), explaining_out_of_memory("loading the data, data()"):
-                parts = {"all": _whole_data(saved.loaded)} if whole else _evaluated_parts(saved.loaded.data())
+                parts = {"all": _whole_data(saved.loaded)} if whole else _evaluated_parts(seeded_data(saved.loaded))
             with stop.interrupting(), explaining_out_of_memory("loading the model and its weights"):
                 model, update, weights_notes = saved.load_model()
             with explaining_out_of_memory("evaluating"):
@@ -126,7 +127,7 @@ def _whole_data(loaded: LoadedRecipe) -> Any:
         return loaded.parts.whole()
     from torch.utils.data import ConcatDataset
 
-    parts = loaded.data()
+    parts = seeded_data(loaded)
     return ConcatDataset(list(parts.values())) if len(parts) > 1 else parts["train"]
 
 

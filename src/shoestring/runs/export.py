@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 from shoestring import config
 from shoestring.checkpoint.files import directory_bytes, json_text, write_file, write_text
 from shoestring.checkpoint.folder import write_folder
+from shoestring.data.seeded import seeded_data
 from shoestring.errors import RunError, ShoestringError, UsageError
 from shoestring.failures import exits_as_errors
 from shoestring.reading import read_blocks
@@ -159,7 +160,7 @@ def _choose_folder(saved: SavedModel, to: str, out: Path | None) -> Path:
 def _load_data(loaded: LoadedRecipe, *, is_needed: bool) -> tuple[Mapping[str, Any], tuple[str, ...]]:
     """Return the parts of the data; none, and a note, if they cannot be read and are not needed."""
     try:
-        return loaded.data(), ()
+        return seeded_data(loaded), ()
     except ShoestringError as error:
         if not is_needed and loaded.parts.learner is None:
             return {}, (f"the numbers of samples are not known, because the data could not be read: {error.message}",)

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from shoestring import config
 from shoestring.checkpoint.files import json_digest
+from shoestring.data.seeded import seeded_data
 from shoestring.errors import RunError, TraceError, UsageError
 from shoestring.failures import exits_as_errors
 from shoestring.monitor.counter import Counter
@@ -134,7 +135,7 @@ def make_inputs(loaded: LoadedRecipe, source: Path | Sequence[Any] | None) -> An
         return source
     return [
         Input(load=partial(dataset.__getitem__, index))
-        for dataset in loaded.data().values()
+        for dataset in seeded_data(loaded).values()
         for index in range(len(dataset))
     ]
 

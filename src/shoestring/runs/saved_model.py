@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 from shoestring import config
 from shoestring.checkpoint.folder import MANIFEST, verify_folder
+from shoestring.data.seeded import seeded_data
 from shoestring.errors import CheckpointError, ShoestringError, UsageError
 from shoestring.hardware import targets
 from shoestring.hardware.catalog import Target
@@ -107,7 +108,7 @@ class SavedModel:
         assert self.stored is not None
         parts = self.stored.parts
         assert parts.save_preprocessing is not None
-        self.stored.data()
+        seeded_data(self.stored)
         parts.save_preprocessing(folder)
 
     def load_model(self) -> "tuple[nn.Module, int | None, tuple[str, ...]]":

@@ -206,7 +206,7 @@ class _Child:
 def _spawn() -> _Child:
     output = tempfile.TemporaryFile()  # noqa: SIM115 - lives as long as the child
     process = subprocess.Popen(
-        [sys.executable, "-m", "shoestring.trace"],
+        [sys.executable, "-P", "-m", "shoestring.trace"],
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         stderr=output,

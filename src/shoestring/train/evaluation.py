@@ -57,6 +57,10 @@ def evaluate(
         else:
             loss = loss_without_stage(loaded.recipe, "an evaluation", EVALUATION_HINT)
             metrics = {"loss": mean_loss(loss, model, polled_batches)}
+    if not isinstance(metrics, Mapping):
+        raise UsageError(
+            f"evaluate() returned a {type(metrics).__name__}", hint='return the metrics by name: {"accuracy": 0.9}'
+        )
     return {str(name): _as_json(value, name) for name, value in metrics.items()}
 
 

@@ -12,6 +12,7 @@ from shoestring.checkpoint.trained import frozen_digest
 from shoestring.data import inputs
 from shoestring.data.loading import Loader
 from shoestring.data.order import DataOrder
+from shoestring.data.seeded import seeded_data
 from shoestring.engine import autotuning, precision
 from shoestring.engine.environment import environment
 from shoestring.engine.memory import explaining_out_of_memory
@@ -20,6 +21,8 @@ from shoestring.engine.state import State, TrainingState, build, trains_batch_no
 from shoestring.errors import CheckpointError, RunError
 from shoestring.monitor.events import read
 from shoestring.monitor.host_memory import host_memory
+from shoestring.recipe.options import LoadedRecipe
+from shoestring.recipe.parts import Parts
 from shoestring.recipe.whole_batch import last_batch_notes
 from shoestring.session.directory import RunDirectory
 from shoestring.train import oom, steps
@@ -97,7 +100,7 @@ def load_data(request: SessionRequest, record: Record) -> tuple[SessionRequest, 
             request.recipe, request.settings.stage, disk_bytes=request.disk_bytes, report=record.progress.message
         )
         load_preprocessing(request.run, loaded.parts)
-        return replace(request, loaded=loaded), loaded.data(), notes
+        return replace(request, loaded=loaded), seeded_data(loaded), notes
 
 
 def build_session(
@@ -133,7 +136,12 @@ def build_session(
             reports=library.reports,
             data=data if loaded.parts.measured or loaded.parts.evaluate else {},
             after_kill=after_kill,
-            notes=(*kill_notes, *notes, *loaded.parts.notes(), *last_batch_notes(loaded, data)),
+            notes=(
+                *kill_notes,
+                *notes,
+                *loaded.parts.notes(),
+                *_data_notes(loaded, data),
+            ),
         )
     with stop.interrupting():
         order = DataOrder.of(data["train"], effective_batch=loaded.effective_batch, seed=loaded.seed)
@@ -154,7 +162,12 @@ def build_session(
         updates=updates,
         data=data,
         after_kill=after_kill,
-        notes=(*kill_notes, *notes, *_notes(request, state), *last_batch_notes(loaded, data)),
+        notes=(
+            *kill_notes,
+            *notes,
+            *_notes(request, state),
+            *_data_notes(loaded, data),
+        ),
     )
 
 
@@ -270,6 +283,22 @@ def _notes(request: SessionRequest, state: TrainingState) -> list[str]:
             f"{state.scheduler.name} makes its steps after epochs, as in Lightning; for a step after each update, "
             'return {"scheduler": ..., "interval": "step"}, or the pair (optimizer, scheduler)'
         )
+    elif state.scheduler:
+        notes.append(
+            f"{state.scheduler.name} makes a step after each update; for a step after each epoch, return the lists "
+            "([optimizer], [scheduler])"
+        )
     if note := precision.precision_note(state.mixed_precision.name, request.device):
         notes.append(note)
     return notes
+
+
+def _data_notes(loaded: LoadedRecipe, data: Mapping[str, Any]) -> list[str]:
+    """Return notes on the size of the last batches, and on metrics that are not computed without validation data."""
+    notes = [*last_batch_notes(loaded, data)]
+    parts = loaded.parts
+    decides = [name for name, value in (("best", parts.best != Parts().best), ("patience", parts.patience)) if value]
+    if "validation" in data or not (decides or (parts.evaluate and "test" not in data)):
+        return notes
+    unused = " and ".join([*(["evaluate"] if parts.evaluate and "test" not in data else []), *decides])
+    return [*notes, f"data() has no part `validation`, so {unused} of {loaded.name} cannot be used"]

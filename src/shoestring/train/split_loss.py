@@ -13,9 +13,13 @@ def report_split_loss(session: TrainingSession) -> None:
 
     Raises SessionOver when the session has to stop.
     """
-    state, request, updates = session.state, session.request, session.updates
-    if updates is None or state.update or not state.total_updates or request.recipe.parts.whole_batch:
+    request, updates = session.request, session.updates
+    if updates is None or request.recipe.parts.whole_batch:
         return
+    state = updates.state
+    if state.update or not state.total_updates:
+        return
+    versions = state.parameter_versions()
 
     def make_loss() -> LossFunction:
         # A copy, because a loss may count its calls in an attribute of the recipe.
@@ -31,6 +35,11 @@ def report_split_loss(session: TrainingSession) -> None:
         seed=request.recipe.seed,
         poll=request.stop.check,
     )
+    state.reset_trained()
+    if state.parameter_versions() != versions:
+        # The loss changes parameters itself. The checkpoint before the first update has them as they were.
+        session.saver.restore(state, allow_inexact=request.allow_inexact)
+        difference = None
     session.reports.restart()
     if difference:
         session.record.note(difference.text)

@@ -159,7 +159,7 @@ def one_update(session: TrainingSession) -> None:
                 failure = averaged.message if isinstance(averaged, Failure) else ""
         except HalfDoneError as error:
             failure = error.message
-    state.reset_trained()
+    state.finish_update()
     if failure:
         # Outside of the handler: the exception, which holds the tensors of the failed attempt, is gone.
         return_to_checkpoint(session, "optimizer step", failure)
@@ -255,7 +255,11 @@ def _evaluate(session: TrainingSession, name: str) -> tuple[dict[str, Any], floa
     )
     size = state.sizes.evaluation_batch or request.recipe.evaluation_size(state.sizes.micro_batch)
     recovering = oom.recovering_evaluation(state, session.record, request.recipe.parts)
-    metrics, fitting_size = recovering.run(lambda micro_batch: evaluate_part(micro_batch=micro_batch), size)
+    try:
+        metrics, fitting_size = recovering.run(lambda micro_batch: evaluate_part(micro_batch=micro_batch), size)
+    finally:
+        if session.updates:
+            session.updates.state.reset_trained()
     if fitting_size < size:
         state.sizes = replace(state.sizes, evaluation_batch=fitting_size)
     return metrics, time.monotonic() - started_at
