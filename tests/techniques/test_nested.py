@@ -112,7 +112,13 @@ def test_all_containers_are_moved_and_plain_values_stay():
     assert [type(value) for value in objects] == [InPlace, Returning]
     assert type(masks) is Masks and masks.size == 5 and derived.squares[0].shape == (3,)
     assert plain[5:] == original[6][5:] and plain[4] is original[6][4]
-    remaining = original[0].pairs[1].x, original[1]["user"]["x"], original[1]["options"]["x"], original[5][0][0], original[5][1].squares[0]
+    remaining = (
+        original[0].pairs[1].x,
+        original[1]["user"]["x"],
+        original[1]["options"]["x"],
+        original[5][0][0],
+        original[5][1].squares[0],
+    )
     assert {tensor.device.type for tensor in remaining} == {"cpu"}
 
 
