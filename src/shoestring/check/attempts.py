@@ -51,7 +51,7 @@ def _try_sizes(request: dict[str, Any], report: Report) -> None:
     settings = Settings.from_json(request["settings"])
     with deterministic():
         host_bytes = _usable_host_bytes()
-        train = loaded.data()["train"] if loaded.parts.data else None  # as in training, it remains in memory
+        train: Any = loaded.data()["train"] if loaded.parts.data else None  # as in training, it remains in memory
         losses = _losses(loaded, train)
         state = build(loaded, settings, device)
 

@@ -1,7 +1,6 @@
 """The microbatch of a recipe whose update cannot be traced: found by trying, measured instead of predicted."""
 
 import itertools
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -103,7 +102,7 @@ def _sizes(loaded: LoadedRecipe) -> list[int]:
     return [*powers, largest]
 
 
-def _before_data(stages: Sequence[dict[str, Any]]) -> tuple[str, Sequence[dict[str, Any]]]:
+def _before_data(stages: tuple[dict[str, Any], ...]) -> tuple[str, tuple[dict[str, Any], ...]]:
     """Return the last error before samples of the data were tried, and the stages from there; "" and all without it."""
     start = next((number for number, stage in enumerate(stages) if stage["stage"] == "data"), 0)
     return (stages[start - 1]["message"] if start else ""), stages[start:]
