@@ -3,15 +3,17 @@
 The request is a JSON object on standard input. For each stage, a line of JSON is written to standard output:
 
 {"stage": "size", "micro_batch": 8, "bytes": 123, "seconds": 0.1}  an update of one such microbatch: the peak of memory
+                                                                   (of several stages of the loss, the largest values)
 {"stage": "disk", "full": 123, "light": 45}                        the bytes of a checkpoint and of weights alone
 {"stage": "full", "micro_batch": 16, "message": "..."}             this microbatch does not fit, or would not
+{"stage": "data"}                                                  samples of the data are used, because batch() fails
 {"stage": "error", "micro_batch": 2, "message", "problems", "hint"}  an error of the recipe's code
 """
 
 import os
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any
 
@@ -39,47 +41,92 @@ def try_sizes(request: dict[str, Any], report: Report) -> None:
 def _try_sizes(request: dict[str, Any], report: Report) -> None:
     import torch
 
+    from shoestring.data.batches import collate_function, fetch
     from shoestring.engine.determinism import deterministic
-    from shoestring.engine.memory import Failure, catch_out_of_memory
     from shoestring.engine.state import build
-    from shoestring.monitor.host_memory import host_memory
     from shoestring.recipe.finding import load
     from shoestring.settings import Settings
 
     loaded, device = load(request["reference"], request["options"]), torch.device(request["device"])
-    settings, sizes = Settings.from_json(request["settings"]), list(request["sizes"])
+    settings = Settings.from_json(request["settings"])
     with deterministic():
-        host = host_memory()
-        host_bytes = _HOST_SHARE * (host.limit_bytes - host.used_bytes) + read_status("VmRSS")
-        data = loaded.data() if loaded.parts.data else None  # as in training, it remains in memory
+        host_bytes = _usable_host_bytes()
+        train: Any = loaded.data()["train"] if loaded.parts.data else None  # as in training, it remains in memory
+        losses = _losses(loaded, train)
         state = build(loaded, settings, device)
-        started = time.perf_counter()
-        fitting = 0
-        for size in sizes:
-            try:
-                result = catch_out_of_memory(partial(_update, loaded, state, device, size, 1 if fitting else 2))
-            except Exception as error:  # noqa: BLE001 - the recipe's code may raise anything
-                _report_error(report, size, error)
-                if fitting:
-                    break
-                continue  # some losses need more than a few samples
-            if isinstance(result, Failure):
-                report({"stage": "full", "micro_batch": size, "message": result.message})
+
+        def real_batch(size: int) -> Any:
+            indices = [index % len(train) for index in range(size)]
+            return fetch(train, collate_function(loaded.recipe), indices, seed=loaded.seed, epoch=0)
+
+        trial = partial(_grow, request, report, loaded, state, losses, device, host_bytes)
+        if not trial(loaded.recipe.batch) and train is not None and not loaded.parts.trainer:
+            report({"stage": "data"})
+            trial(real_batch)
+
+
+def _usable_host_bytes() -> float:
+    from shoestring.monitor.host_memory import host_memory
+
+    host = host_memory()
+    return _HOST_SHARE * (host.limit_bytes - host.used_bytes) + read_status("VmRSS")
+
+
+def _losses(loaded: Any, train: Any) -> Sequence[Any]:
+    """Return the loss of each stage that the recipe declares; if it declares none, that of the run's first update."""
+    from shoestring.recipe.contract import updates_per_epoch
+    from shoestring.recipe.losses import loss_at, losses_by_stage
+
+    if loaded.parts.stage is None or loaded.parts.stages is not None or train is None:
+        return losses_by_stage(loaded.recipe)
+    updates = updates_per_epoch(len(train), loaded.effective_batch)
+    return [loss_at(loaded.recipe, 0, updates, loaded.total_updates(updates))]
+
+
+def _grow(
+    request: dict[str, Any],
+    report: Report,
+    loaded: Any,
+    state: Any,
+    losses: Sequence[Any],
+    device: Any,
+    host_bytes: float,
+    make_batch: Callable[[int], Any],
+) -> bool:
+    """Make updates with batches of `make_batch(size)`. Return False if the recipe's code failed with every size."""
+    from shoestring.engine.memory import Failure, catch_out_of_memory
+
+    sizes = list(request["sizes"])
+    started = time.perf_counter()
+    fitting = 0
+    for size in sizes:
+        rounds = 1 if fitting else 2
+        try:
+            result = catch_out_of_memory(partial(_update, loaded, state, losses, device, make_batch, size, rounds))
+        except Exception as error:  # noqa: BLE001 - the recipe's code may raise anything
+            _report_error(report, size, error)
+            state.optimizer.zero_grad(set_to_none=True)  # the failed update may have left gradients
+            if fitting:
                 break
-            used_bytes, seconds = result
-            report({"stage": "size", "micro_batch": size, "bytes": used_bytes, "seconds": seconds})
-            if not fitting:
-                full_bytes = _report_disk(report, state)
-                initial_bytes = read_status("VmRSS")  # with the optimizer's states
-            fitting = size
-            following = _following(sizes, size)
-            projected_bytes = initial_bytes + max(0, used_bytes - initial_bytes) * following / size
-            if device.type == "cpu" and following > size and projected_bytes > host_bytes - COPY_SHARE * full_bytes:
-                report({"stage": "full", "micro_batch": following, "message": "the host's memory would be full"})
-                break
-            if time.perf_counter() - started + seconds * following / size > request["seconds"]:
-                break
-        del data
+            continue  # some losses need more than a few samples
+        if isinstance(result, Failure):
+            report({"stage": "full", "micro_batch": size, "message": result.message})
+            return True
+        used_bytes, seconds = result
+        report({"stage": "size", "micro_batch": size, "bytes": used_bytes, "seconds": seconds})
+        if not fitting:
+            full_bytes = _report_disk(report, state)
+            initial_bytes = read_status("VmRSS")  # with the optimizer's states
+        fitting = size
+        following = _following(sizes, size)
+        projected_bytes = initial_bytes + max(0, used_bytes - initial_bytes) * following / size
+        if device.type == "cpu" and following > size and projected_bytes > host_bytes - COPY_SHARE * full_bytes:
+            report({"stage": "full", "micro_batch": following, "message": "the host's memory would be full"})
+            break
+        round_seconds = seconds * len(losses)
+        if time.perf_counter() - started + round_seconds * following / size > request["seconds"]:
+            break
+    return fitting > 0
 
 
 def _following(sizes: Sequence[int], size: int) -> int:
@@ -87,32 +134,43 @@ def _following(sizes: Sequence[int], size: int) -> int:
     return next((larger for larger in sizes if larger > size), size)
 
 
-def _update(loaded: Any, state: Any, device: Any, size: int, times: int) -> tuple[int, float]:
-    """Make updates of one microbatch with the largest samples; return the last one's peak of memory and its seconds.
+def _update(
+    loaded: Any,
+    state: Any,
+    losses: Sequence[Any],
+    device: Any,
+    make_batch: Callable[[int], Any],
+    size: int,
+    rounds: int,
+) -> tuple[int, float]:
+    """Make `rounds` updates with each of the losses; return the last round's largest peak of memory and seconds.
 
-    The second update of a process has the optimizer's states from its beginning.
+    The second round of a process has the optimizer's states from its beginning.
     """
     from shoestring.data.batches import to_device
     from shoestring.data.seeding import derive, seed_all
     from shoestring.engine.update import update
 
-    for number in range(times):
+    measured = []
+    for number in range(rounds * len(losses)):
         reset_peak(device)
         seed_all(derive(loaded.seed, "update", number))
         started = time.perf_counter()
         result = update(
             state.model,
             state.optimizer,
-            loaded.recipe.loss,
-            [(to_device(loaded.recipe.batch(size), device), size)],
+            losses[number % len(losses)],
+            [(to_device(make_batch(size), device), size)],
             samples=size,
             mixed_precision=state.mixed_precision,
             clip_norm=loaded.parts.clip_norm,
             run=state.cuda_graphs,
         )
         float(result.loss)  # synchronizes with the device
-        seconds = time.perf_counter() - started
-    return peak_bytes(device), seconds
+        state.reset_trained()  # as in training, after a loss that freezes parameters for its stage
+        measured.append((peak_bytes(device), time.perf_counter() - started))
+    peaks, seconds = zip(*measured[-len(losses) :], strict=True)
+    return max(peaks), max(seconds)
 
 
 def _report_disk(report: Report, state: Any) -> int:

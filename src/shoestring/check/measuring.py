@@ -57,6 +57,7 @@ def measure(loaded: LoadedRecipe, requested: Settings, device: str, *, seconds: 
     }
     stages, exit_reason = run_child("shoestring.check.attempts", request, _LIMIT_SECONDS)
     attempts = tuple(stage for stage in stages if stage["stage"] == "size")
+    batch_error, stages = _before_data(stages)
     errors = [stage for stage in stages if stage["stage"] == "error"]
     if errors and not attempts:
         raise RunError(errors[-1]["message"], problems=errors[-1]["problems"], hint=errors[-1]["hint"])
@@ -65,7 +66,7 @@ def measure(loaded: LoadedRecipe, requested: Settings, device: str, *, seconds: 
     micro_batch = requested.micro_batch or (attempts[-1]["micro_batch"] if attempts else min(2, largest))
     return Measurement(
         settings=settings.replace(micro_batch=micro_batch),
-        reason=_reason(requested, attempts, full, exit_reason, largest),
+        reason=_reason(requested, attempts, full, exit_reason, largest) + _samples_note(batch_error),
         attempts=tuple({name: attempt[name] for name in ("micro_batch", "bytes", "seconds")} for attempt in attempts),
         full_bytes=disk.get("full"),
         light_bytes=disk.get("light"),
@@ -99,6 +100,21 @@ def _sizes(loaded: LoadedRecipe) -> list[int]:
         return [largest]
     powers = itertools.takewhile(lambda size: size < largest, (2**exponent for exponent in itertools.count(1)))
     return [*powers, largest]
+
+
+def _before_data(stages: tuple[dict[str, Any], ...]) -> tuple[str, tuple[dict[str, Any], ...]]:
+    """Return the last error before samples of the data were tried, and the stages from there; "" and all without it."""
+    start = next((number for number, stage in enumerate(stages) if stage["stage"] == "data"), 0)
+    return (stages[start - 1]["message"] if start else ""), stages[start:]
+
+
+def _samples_note(batch_error: str) -> str:
+    if not batch_error:
+        return ""
+    return (
+        "; tried with samples of data(), which may be smaller than the largest, because an update of batch(size) "
+        f"fails: {batch_error}"
+    )
 
 
 def _reason(

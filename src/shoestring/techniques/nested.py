@@ -36,28 +36,49 @@ class _Node(NamedTuple):
     has_attributes: bool = False
 
 
-def replaced(batch: Any, replace: Callable[[Tensor], Tensor], move: Callable[[Any], Any], path: _Path = ()) -> Any:
+def replaced(batch: Any, replace: Callable[[Tensor], Tensor], move: Callable[[Any], Any]) -> Any:
     """Return the batch with `replace(tensor)` in place of each tensor, and `move(value)` in place of each object with a
     method `to`.
 
     A dataclass is copied without a call of its `__init__`, so it may be frozen and have fields that are not arguments.
 
-    Raises UsageError that names the type and the position of an object whose tensors cannot be replaced.
+    Raises UsageError that names the type and the position of an object whose tensors cannot be replaced, such as a
+    container that contains itself.
     """
+    try:
+        return _replaced(batch, replace, move, ())
+    except RecursionError as error:
+        # Only now, because a search for a cycle before each copy would take longer than the copy of a usual batch.
+        path = _cycle(batch, (), {})
+        if path is None:
+            raise
+        raise UsageError(
+            f"{_position(path)} contains itself, so the batch cannot be copied to a device",
+            hint="collate into containers that do not refer back to one that contains them",
+        ) from error
+
+
+def _replaced(batch: Any, replace: Callable[[Tensor], Tensor], move: Callable[[Any], Any], path: _Path) -> Any:
     if isinstance(batch, Tensor):
         return replace(batch)
     kind = type(batch)
     # Most batches are one of these; torch's own traversal, which supports all containers, takes ten times as long.
     if kind is tuple or kind is list:
-        return kind([replaced(item, replace, move, (path, index, False)) for index, item in enumerate(batch)])
+        return kind([_replaced(item, replace, move, (path, index, False)) for index, item in enumerate(batch)])
     if kind is dict:
-        return {key: replaced(item, replace, move, (path, key, False)) for key, item in batch.items()}
+        return {key: _replaced(item, replace, move, (path, key, False)) for key, item in batch.items()}
     if batch is None or isinstance(batch, _PLAIN):
         return batch
     if moves_itself(batch):
         return move(batch)
     node = _node(batch)
     if node is None:
+        if isinstance(batch, Iterator):
+            raise UsageError(
+                f"{_position(path)} is a {kind.__qualname__}, which can be read only once, so tensors in it cannot be "
+                "moved to a device",
+                hint="collate into a list, list(...), instead of an iterator",
+            )
         if next(tensors(batch), None) is not None:
             raise UsageError(
                 f"{_position(path)} is a {kind.__qualname__}, whose tensors cannot be moved to a device",
@@ -66,10 +87,25 @@ def replaced(batch: Any, replace: Callable[[Tensor], Tensor], move: Callable[[An
         return batch
     return node.rebuild(
         [
-            replaced(child, replace, move, (path, key, node.has_attributes))
+            _replaced(child, replace, move, (path, key, node.has_attributes))
             for key, child in zip(node.keys, node.children, strict=True)
         ]
     )
+
+
+def _cycle(value: Any, path: _Path, containing: dict[int, _Path]) -> _Path | None:
+    """Return the path of a container that contains itself; `containing` has those around `value`, by their identity."""
+    if id(value) in containing:
+        return containing[id(value)]
+    node = None if isinstance(value, Tensor) or moves_itself(value) else _node(value)
+    if node is None:
+        return None
+    inner = {**containing, id(value): path}
+    cycles = (
+        _cycle(child, (path, key, node.has_attributes), inner)
+        for key, child in zip(node.keys, node.children, strict=True)
+    )
+    return next((cycle for cycle in cycles if cycle is not None), None)
 
 
 def with_children(value: Any, change: Callable[[Any], Any]) -> Any:
@@ -148,22 +184,36 @@ def _node(value: Any) -> _Node | None:
         return _Node(range(len(children)), children, lambda items: trees.unflatten(items, structure))
     if isinstance(value, Mapping):
         return _Node(value.keys(), value.values(), lambda items: _with_items(value, items))
-    names = _field_names(value)
+    names = _attribute_names(value)
     if names is not None:
         children = [getattr(value, name) for name in names]
         return _Node(names, children, lambda items: _with_attributes(value, dict(zip(names, items, strict=True))), True)
-    return _Node(range(len(value)), value, kind) if isinstance(value, list | tuple) else None
+    if isinstance(value, list):
+        return _Node(range(len(value)), value, lambda items: _with_elements(value, items))
+    return _Node(range(len(value)), value, kind) if isinstance(value, tuple) else None
 
 
-def _field_names(value: Any) -> list[str] | None:
-    """Return the names of the fields that a dataclass or a class of attrs has set; None for another object."""
+def _attribute_names(value: Any) -> list[str] | None:
+    """Return the names of the attributes that an instance of a dataclass or a class of attrs has set: its fields, and
+    others in its dictionary. None for another object.
+    """
     if isinstance(value, type):
         return None
     if dataclasses.is_dataclass(value):
         fields: Iterable[Any] = dataclasses.fields(value)
     else:
         fields = getattr(type(value), "__attrs_attrs__", None)  # type: ignore[assignment]
-    return None if fields is None else [field.name for field in fields if hasattr(value, field.name)]
+    if fields is None:
+        return None
+    names = [field.name for field in fields if hasattr(value, field.name)]
+    return list(dict.fromkeys((*names, *getattr(value, "__dict__", ()))))
+
+
+def _with_elements(value: list[Any], items: list[Any]) -> Any:
+    """Return a copy of an instance of a subclass of list, whose `__init__` may have other arguments."""
+    result = copy.copy(value)
+    list.__setitem__(result, slice(None), items)
+    return result
 
 
 def _with_items(value: Any, items: list[Any]) -> Any:
