@@ -42,6 +42,7 @@ def _try_sizes(request: dict[str, Any], report: Report) -> None:
     import torch
 
     from shoestring.data.batches import collate_function, fetch
+    from shoestring.data.seeded import seeded_data
     from shoestring.engine.determinism import deterministic
     from shoestring.engine.state import build
     from shoestring.recipe.finding import load
@@ -51,7 +52,7 @@ def _try_sizes(request: dict[str, Any], report: Report) -> None:
     settings = Settings.from_json(request["settings"])
     with deterministic():
         host_bytes = _usable_host_bytes()
-        train: Any = loaded.data()["train"] if loaded.parts.data else None  # as in training, it remains in memory
+        train: Any = seeded_data(loaded)["train"] if loaded.parts.data else None  # as in training, it remains in memory
         losses = _losses(loaded, train)
         state = build(loaded, settings, device)
 
