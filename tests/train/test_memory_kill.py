@@ -1,5 +1,6 @@
 """The kernel ends a session for lack of host memory: the next one begins with half the microbatch."""
 
+import gc
 import json
 import os
 import signal
@@ -79,6 +80,7 @@ def run_child(work):
     with suppress(BaseException), Path(os.devnull).open("w") as null:
         os.dup2(null.fileno(), 2)
         torch.set_num_threads(1)  # the threads of the parent do not exist in the child
+        gc.freeze()  # nor can objects of the parent be collected that wait for such threads
         work()
         os._exit(0)
     os._exit(1)
