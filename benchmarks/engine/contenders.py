@@ -89,7 +89,8 @@ class TimedModel(nn.Module):
         self.clock = clock
 
     def forward(self, x: torch.Tensor, y: torch.Tensor) -> dict[str, torch.Tensor]:
-        self.clock.tick()
+        if self.training:  # the engine first compares a microbatch with its halves, in evaluation mode
+            self.clock.tick()
         return {"loss": nn.functional.mse_loss(self.layers(x), y)}
 
 
