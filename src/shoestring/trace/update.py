@@ -112,14 +112,16 @@ def _run_microbatch(
     device_batch = simulated_device.move_batch(batch)
     recorder.label(nested.tensors(device_batch), "batch")
     with autocast.region(precision):
-        value = compute_loss(model, device_batch)
+        value = [compute_loss(model, device_batch)]
         try:
-            loss, weight = scalar_loss(value)
+            # Nothing else may refer to the loss: it would count as memory of the backward pass.
+            loss, weight = scalar_loss(value.pop())
         except UsageError as error:
             # For a plan, a UsageError says that other settings may do; a microbatch of 1 would hide the mistake.
             raise TraceError(error.message, hint=error.hint) from error
         if weight is not None:
             loss = loss / weight
+        del weight
         loss = loss * loss_scale
     if scaler:
         loss = scaler.scale(loss)
