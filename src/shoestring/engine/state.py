@@ -19,7 +19,7 @@ from shoestring.engine.averaging import AveragedWeights
 from shoestring.engine.cuda_graphs import CudaGraphs
 from shoestring.engine.memory import explaining_out_of_memory
 from shoestring.engine.precision import MixedPrecision, mixed_precision
-from shoestring.engine.scheduler import SteppedScheduler
+from shoestring.engine.schedulers import SteppedSchedulers
 from shoestring.errors import CheckpointError, UsageError
 from shoestring.reading import is_count
 from shoestring.recipe.options import LoadedRecipe
@@ -90,8 +90,8 @@ class TrainingState:
     """The parts of the recipe."""
     learning_rates: list[float]
     """The learning rate of each parameter group, without the schedule's factor."""
-    scheduler: SteppedScheduler | None = None
-    """The scheduler that the recipe has returned with its optimizer."""
+    schedulers: SteppedSchedulers | None = None
+    """The schedulers that the recipe has returned with its optimizer."""
     update: int = 0
     """The number of completed updates."""
     epochs: int = 1
@@ -179,8 +179,8 @@ class TrainingState:
         # Only the optimizer can tell whether it accepts a state. So it is loaded first, and on failure its previous
         # state is loaded again.
         scaler, previous_optimizer_state = self.mixed_precision.scaler, self.optimizer.state_dict()
-        if self.scheduler:
-            self.scheduler.rewind()
+        if self.schedulers:
+            self.schedulers.rewind()
         try:
             self.optimizer.load_state_dict(self._own_memory(saved["optimizer"]))
             eightbit.share_tables(self.optimizer)
@@ -199,8 +199,8 @@ class TrainingState:
 
     def set_learning_rates(self) -> None:
         """Set the hyperparameters of the next update, which are functions of its number."""
-        if self.scheduler:
-            self.scheduler.apply(self.update)
+        if self.schedulers:
+            self.schedulers.apply(self.update)
             return
         schedule = self.parts.schedule
         factor = schedule(self.update, self.updates_per_epoch, self.total_updates) if schedule else 1.0
@@ -294,14 +294,14 @@ def build(
         built = adapt.trained_optimizer(loaded, model, device)
         kernels.choose(built.optimizer, settings.optimizer_kernel)
         optimizer = offload.offloaded_optimizer(built.optimizer, settings)
-        scheduler = None if built.scheduler is None else SteppedScheduler(built, optimizer, updates_per_epoch)
+        schedulers = SteppedSchedulers(built, optimizer, updates_per_epoch) if built.schedulers else None
     with explaining_out_of_memory("averaging the weights (ema)"):
         averages = AveragedWeights(model, loaded.ema) if loaded.ema is not None else None
     torch.backends.cudnn.benchmark = autotuning.uses_cudnn_benchmark(settings, loaded.parts)
     return TrainingState(
         model=model,
         optimizer=optimizer,
-        scheduler=scheduler,
+        schedulers=schedulers,
         mixed_precision=mixed_precision(settings.precision, device),
         learning_rates=[float(group["lr"]) for group in optimizer.param_groups],
         parts=loaded.parts,

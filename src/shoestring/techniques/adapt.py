@@ -11,7 +11,7 @@ from torch import nn
 from torch.optim import Optimizer
 
 from shoestring.errors import UsageError
-from shoestring.recipe.optimizers import BuiltOptimizer, build_optimizer, build_with_scheduler
+from shoestring.recipe.optimizers import BuiltOptimizer, build_optimizer, build_with_schedulers
 from shoestring.recipe.options import Adaptation, LoadedRecipe
 from shoestring.settings import Settings
 from shoestring.techniques import deferred_compiler, eightbit, lora, nf4, norms
@@ -64,7 +64,7 @@ def optimizer(loaded: LoadedRecipe, model: nn.Module) -> Optimizer:
 
 
 def trained_optimizer(loaded: LoadedRecipe, model: nn.Module, device: torch.device) -> BuiltOptimizer:
-    """Return the optimizer for training, with its scheduler, which belongs to the recipe's own optimizer.
+    """Return the optimizer for training, with its schedulers, which belong to the recipe's own optimizer.
 
     Raises UsageError for trainable weights in fp16, if bitsandbytes is not installed, and for paged states without a
     GPU.
@@ -76,7 +76,7 @@ def trained_optimizer(loaded: LoadedRecipe, model: nn.Module, device: torch.devi
             problems=["in fp16 AdamW's eps and small steps round to 0, and the loss scaler needs gradients in fp32"],
             hint="weights=bf16, or weights=fp32 with precision=fp16, or lora.r=8, which does not train these weights",
         )
-    built = build_with_scheduler(loaded.recipe, model)
+    built = build_with_schedulers(loaded.recipe, model)
     eightbit.require_real(built.optimizer)
     states = loaded.adaptation.optimizer_states
     if states == "own":

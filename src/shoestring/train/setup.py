@@ -21,6 +21,7 @@ from shoestring.engine.state import State, TrainingState, build, trains_batch_no
 from shoestring.errors import CheckpointError, RunError
 from shoestring.monitor.events import read
 from shoestring.monitor.host_memory import host_memory
+from shoestring.recipe.optimizers import BuiltScheduler
 from shoestring.recipe.options import LoadedRecipe
 from shoestring.recipe.parts import Parts
 from shoestring.recipe.whole_batch import last_batch_notes
@@ -146,8 +147,8 @@ def build_session(
     with stop.interrupting():
         order = DataOrder.of(data["train"], effective_batch=loaded.effective_batch, seed=loaded.seed)
         state = build(loaded, request.settings, request.device, updates_per_epoch=order.updates_per_epoch)
-    if state.scheduler:
-        state.scheduler.require_steps(state.total_updates)
+    if state.schedulers:
+        state.schedulers.require_steps(state.total_updates)
     record.expect(state.total_updates)
     saver = make_saver(_environment(request, state) | {"data order": order.key}, order)
     updates = _engine_updates(request, record, state, saver, order, data["train"])
@@ -278,19 +279,23 @@ def _notes(request: SessionRequest, state: TrainingState) -> list[str]:
         )
     if settings.cudnn_benchmark and not autotuning.uses_cudnn_benchmark(settings, loaded.parts):
         notes.append(autotuning.NOTE)
-    if state.scheduler and state.scheduler.by_epoch:
-        notes.append(
-            f"{state.scheduler.name} makes its steps after epochs, as in Lightning; for a step after each update, "
-            'return {"scheduler": ..., "interval": "step"}, or the pair (optimizer, scheduler)'
-        )
-    elif state.scheduler:
-        notes.append(
-            f"{state.scheduler.name} makes a step after each update; for a step after each epoch, return the lists "
-            "([optimizer], [scheduler])"
-        )
+    notes += [_scheduler_note(item) for item in (state.schedulers.schedulers if state.schedulers else ())]
     if note := precision.precision_note(state.mixed_precision.name, request.device):
         notes.append(note)
     return notes
+
+
+def _scheduler_note(built: BuiltScheduler) -> str:
+    """Return when a scheduler makes its steps, which depends on the form that `optimizer` has returned."""
+    if built.by_epoch:
+        return (
+            f"{built.name} makes its steps after epochs, as in Lightning; for a step after each update, "
+            'return {"scheduler": ..., "interval": "step"}, or the pair (optimizer, scheduler)'
+        )
+    return (
+        f"{built.name} makes a step after each update; for a step after each epoch, return the lists "
+        "([optimizer], [scheduler])"
+    )
 
 
 def _data_notes(loaded: LoadedRecipe, data: Mapping[str, Any]) -> list[str]:

@@ -4,7 +4,7 @@ import pytest
 import pytorch_lightning as pl
 import torch
 from torch.optim import SGD
-from torch.optim.lr_scheduler import LambdaLR, ReduceLROnPlateau
+from torch.optim.lr_scheduler import ReduceLROnPlateau
 from torch.utils.data import DataLoader, IterableDataset, TensorDataset, WeightedRandomSampler
 
 import shoestring
@@ -49,7 +49,7 @@ def test_training_is_that_of_lightnings_trainer():
         lambda optimizer, *_: settings.append((optimizer.param_groups[0]["lr"], optimizer.param_groups[0]["betas"]))
     )
     for update, batch in enumerate(batches):
-        mine.schedule(update, 6, 12)
+        state.schedulers.apply(update)
         loss = mine.loss(state.model, batch, stage=mine.stage(update, 6, 12))
         loss.backward()
         state.optimizer.step()
@@ -161,56 +161,23 @@ def test_order_of_its_own_is_refused(loader, words):
         find(loaders_of(loader)).data()
 
 
-def returned(make):
-    kind = type("Configured", (modules.Returning,), {"configure_optimizers": lambda self: make(self.layer)})
-    mine = recipe(kind(3))
-    return mine, mine.optimizer(mine.model())
-
-
 @pytest.mark.parametrize(
     ("make", "words"),
     [
-        (lambda layer: [SGD([layer.weight]), SGD([layer.bias])], "returned 2 optimizers"),
-        (lambda layer: None, "returned 0 optimizers"),
+        (lambda layer: [SGD([layer.weight]), SGD([layer.bias])], "configure_optimizers returned 2 optimizers"),
+        (lambda layer: None, "Configured.configure_optimizers returned None"),
         (
             lambda layer: {"optimizer": (made := SGD([layer.bias])), "lr_scheduler": ReduceLROnPlateau(made)},
-            "ReduceLROnPlateau follows a metric",
+            "ReduceLROnPlateau cannot be used: its step needs metrics",
         ),
     ],
 )
 def test_several_optimizers_and_metric_schedules_are_refused(make, words):
+    kind = type("Configured", (modules.Returning,), {"configure_optimizers": lambda self: make(self.layer)})
+    mine = recipe(kind(3))
     with pytest.raises(UsageError) as error:
-        returned(make)
+        mine.optimizer(mine.model())
     assert words in str(error.value)
-
-
-@pytest.mark.parametrize(
-    ("form", "factors"),
-    [
-        (lambda optimizer, scheduler: optimizer, [1, 1, 1, 1, 1, 1, 1]),
-        (lambda optimizer, scheduler: ([optimizer], [scheduler]), [1, 1, 2, 2, 3, 3, 4]),
-        (
-            lambda optimizer, scheduler: {
-                "optimizer": optimizer, "lr_scheduler": {"scheduler": scheduler, "interval": "step"}
-            },
-            [1, 2, 3, 4, 5, 6, 7],
-        ),
-        (
-            lambda optimizer, scheduler: [
-                {"optimizer": optimizer, "lr_scheduler": {"scheduler": scheduler, "frequency": 2}}
-            ],
-            [1, 1, 1, 1, 2, 2, 2],
-        ),
-    ],
-)  # fmt: skip
-def test_schedule_is_a_function_of_the_update(form, factors):
-    mine, optimizer = returned(
-        lambda layer: form(made := SGD(layer.parameters(), lr=0.1), LambdaLR(made, lambda count: count + 1))
-    )
-    assert [mine.schedule(update, 2, 8) for update in range(7)] == pytest.approx(factors)
-    assert mine.schedule(1, 2, 8) == pytest.approx(factors[1])  # back, as after a failed step
-    optimizer.step()
-    assert optimizer.param_groups[0]["lr"] == pytest.approx(0.1 * factors[1])
 
 
 @pytest.mark.parametrize(

@@ -16,13 +16,13 @@ from shoestring.errors import UsageError
 from shoestring.recipe.contract import updates_per_epoch
 from shoestring.recipe.inputs import Input
 from shoestring.recipe.lightning import is_data_module, overrides
-from shoestring.recipes.lightning import arguments, evaluation, hooks, loaders, metrics, optimizers, prediction
+from shoestring.recipe.optimizers import BuiltOptimizer, read_optimizer
+from shoestring.recipes.lightning import arguments, evaluation, hooks, loaders, metrics, prediction
 from shoestring.recipes.lightning.trainer import Position, Trainer
 from shoestring.techniques import trees
 
 if TYPE_CHECKING:
     from torch import Tensor, nn
-    from torch.optim import Optimizer
 
 _TRAINER_ARGUMENTS: dict[str, type | tuple[type, ...]] = {
     "epochs": int,
@@ -55,7 +55,6 @@ class LightningRecipe:
         self._make, self._make_data, self._kind = make, make_data, kind
         self._source: Any = None
         self._parts: dict[str, loaders.Part] = {}
-        self._schedule: optimizers.Schedule | None = None
         self._position_names = hooks.position_names(kind)
         for name, types in _TRAINER_ARGUMENTS.items():
             value = getattr(kind, name, None)
@@ -131,17 +130,12 @@ class LightningRecipe:
             update=update if "global_step" in self._position_names else 0,
         )
 
-    def optimizer(self, model: nn.Module) -> Optimizer:
-        """Return the optimizer of `configure_optimizers`; its schedulers are stepped by `schedule`."""
+    def optimizer(self, model: nn.Module) -> BuiltOptimizer:
+        """Return the optimizer and the schedulers of `configure_optimizers`."""
         module = self._module(model)
-        optimizer, schedulers = optimizers.read(module.configure_optimizers(), self._kind.__name__)
-        module._trainer.optimizers = [optimizer]
-        self._schedule = optimizers.Schedule(optimizer, schedulers)
-        return optimizer
-
-    def schedule(self, update: int, updates_per_epoch: int, total_updates: int) -> float:  # noqa: ARG002
-        """Return the factor on the learning rate that the schedulers give in update number `update`."""
-        return self._schedule.factor(update, updates_per_epoch) if self._schedule else 1.0
+        built = read_optimizer(module.configure_optimizers(), f"{self._kind.__name__}.configure_optimizers")
+        module._trainer.optimizers = [built.optimizer]
+        return built
 
     def evaluate(self, model: nn.Module, batches: Iterable[loaders.PartBatch]) -> dict[str, Any]:
         """Return what the module logs in `validation_step` or `test_step`, and a `loss`."""

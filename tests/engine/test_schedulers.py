@@ -7,10 +7,10 @@ import torch
 from torch import nn
 from torch.optim import lr_scheduler
 
-from shoestring.engine.scheduler import SteppedScheduler
+from shoestring.engine.schedulers import SteppedSchedulers
 from shoestring.errors import UsageError
 from shoestring.monitor.events import read
-from shoestring.recipe.optimizers import BuiltOptimizer, build_with_scheduler
+from shoestring.recipe.optimizers import BuiltOptimizer, BuiltScheduler, build_with_schedulers, read_optimizer
 from shoestring.settings import Settings
 from shoestring.techniques.eightbit import placeholder_optimizer
 from shoestring.techniques.offload import offloaded_optimizer
@@ -39,7 +39,8 @@ SCHEDULERS = {
 
 def make(scheduler="one cycle", **fields):
     optimizer = torch.optim.AdamW(nn.Linear(2, 1).parameters(), lr=0.03)
-    return BuiltOptimizer(optimizer=optimizer, scheduler=SCHEDULERS[scheduler](optimizer), **fields)
+    schedulers = (BuiltScheduler(scheduler=SCHEDULERS[scheduler](optimizer), **fields),)
+    return BuiltOptimizer(optimizer=optimizer, schedulers=schedulers)
 
 
 def rates(optimizer):
@@ -52,20 +53,20 @@ def expected_rates(scheduler):
     for _ in range(UPDATES):
         values.append(rates(built.optimizer))
         built.optimizer.step()
-        built.scheduler.step()
+        built.schedulers[0].scheduler.step()
     return values
 
 
 @pytest.mark.parametrize("scheduler", SCHEDULERS)
 def test_rates_are_a_function_of_the_update(scheduler):
     expected, built = expected_rates(scheduler), make(scheduler)
-    stepped = SteppedScheduler(built, built.optimizer, 4)
+    stepped = SteppedSchedulers(built, built.optimizer, 4)
     for update in (0, 1, 2, 7, 11, 3):
         stepped.apply(update)
         assert rates(built.optimizer) == expected[update]
     saved = copy.deepcopy(built.optimizer.state_dict())  # of update 3
     resumed = make(scheduler)
-    stepped = SteppedScheduler(resumed, resumed.optimizer, 4)
+    stepped = SteppedSchedulers(resumed, resumed.optimizer, 4)
     resumed.optimizer.load_state_dict(saved)
     stepped.rewind()
     for update in (9, 10):
@@ -73,10 +74,33 @@ def test_rates_are_a_function_of_the_update(scheduler):
         assert rates(resumed.optimizer) == expected[update]
 
 
+def test_several_schedulers_are_stepped_in_their_order():
+    def build():
+        optimizer = torch.optim.SGD(nn.Linear(2, 1).parameters(), lr=0.03)
+        warmup, decay = lr_scheduler.LinearLR(optimizer, 0.1, total_iters=3), lr_scheduler.StepLR(optimizer, 1)
+        form = [{"scheduler": warmup, "interval": "step", "frequency": 3}, decay]
+        return read_optimizer({"optimizer": optimizer, "lr_scheduler": form}, "optimizer()")
+
+    expected, built = [], build()
+    warmup, decay = (item.scheduler for item in built.schedulers)
+    for update in range(UPDATES):
+        expected.append(built.optimizer.param_groups[0]["lr"])
+        built.optimizer.step()
+        if update % 5 == 2:  # the third update of an epoch of 5
+            warmup.step()
+        if update % 5 == 4:
+            decay.step()
+    built = build()
+    stepped = SteppedSchedulers(built, built.optimizer, 5)
+    for update in (*range(UPDATES), 4):
+        stepped.apply(update)
+        assert built.optimizer.param_groups[0]["lr"] == expected[update]
+
+
 def test_steps_after_epochs_and_of_another_optimizer():
     expected = expected_rates("one cycle")
     built = make(by_epoch=True, every=2)
-    stepped = SteppedScheduler(built, built.optimizer, 4)
+    stepped = SteppedSchedulers(built, built.optimizer, 4)
     stepped.apply(15)
     assert rates(built.optimizer) == expected[1]
     stepped.apply(16)
@@ -87,7 +111,7 @@ def test_steps_after_epochs_and_of_another_optimizer():
     ):
         built = make()
         optimizer = replace(built.optimizer)
-        SteppedScheduler(built, optimizer, 4).apply(5)
+        SteppedSchedulers(built, optimizer, 4).apply(5)
         assert optimizer.param_groups[0]["lr"] == expected[5][0][0]
 
 
@@ -157,8 +181,9 @@ def returning(form):
     ],
 )
 def test_forms_with_a_scheduler(form, by_epoch, every):
-    built = build_with_scheduler(returning(form), nn.Linear(1, 1))
-    assert isinstance(built.scheduler, lr_scheduler.StepLR) and (built.by_epoch, built.every) == (by_epoch, every)
+    built = build_with_schedulers(returning(form), nn.Linear(1, 1))
+    (stepped,) = built.schedulers
+    assert isinstance(stepped.scheduler, lr_scheduler.StepLR) and (stepped.by_epoch, stepped.every) == (by_epoch, every)
 
 
 def test_forms_without_a_scheduler():
@@ -167,8 +192,9 @@ def test_forms_without_a_scheduler():
         lambda made, _: [made],
         lambda made, _: {"optimizer": made},
         lambda made, _: ([made], []),
+        lambda made, _: (made, None),
     ):
-        assert build_with_scheduler(returning(form), nn.Linear(1, 1)).scheduler is None
+        assert build_with_schedulers(returning(form), nn.Linear(1, 1)).schedulers == ()
 
 
 @pytest.mark.parametrize(
@@ -177,7 +203,6 @@ def test_forms_without_a_scheduler():
         (lambda made, _: [made, made], r"2 optimizers[^~]*stages = \(\"d\", \"g\"\)"),
         (lambda made, scheduler: ([made, made], [scheduler]), "2 optimizers"),
         (lambda made, _: ({"optimizer": made}, {"optimizer": made}), "2 optimizers"),
-        (lambda made, scheduler: ([made], [scheduler, scheduler]), "2 schedulers for one optimizer[^~]*SequentialLR"),
         (lambda made, _: (made, lr_scheduler.ReduceLROnPlateau(made)), "ReduceLROnPlateau cannot be used: its step"),
         (lambda made, _: (made, lr_scheduler.StepLR(sgd(nn.Linear(1, 1)), 2)), "StepLR that [^~]* another optimizer"),
         (lambda made, _: (made, lr_scheduler.StepLR), "the class StepLR, not an object"),
@@ -195,11 +220,11 @@ def test_forms_without_a_scheduler():
 )
 def test_what_cannot_be_used_is_refused(form, words):
     with pytest.raises(UsageError, match=words):
-        build_with_scheduler(returning(form), nn.Linear(1, 1))
+        build_with_schedulers(returning(form), nn.Linear(1, 1))
 
 
 def test_schedule_and_scheduler_are_refused():
     recipe = returning(lambda made, scheduler: (made, scheduler))
     recipe.schedule = lambda *_: 1.0
     with pytest.raises(UsageError, match="a schedule and optimizer\\(\\) returned a StepLR"):
-        build_with_scheduler(recipe, nn.Linear(1, 1))
+        build_with_schedulers(recipe, nn.Linear(1, 1))
