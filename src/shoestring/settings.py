@@ -30,6 +30,15 @@ class Settings:
     offload: Annotated[
         Literal["no", "optimizer", "parameters"], "what is stored in host memory: optimizer states, or also parameters"
     ] = "no"
+    gpus: Annotated[
+        int | None,
+        "processes that train together, each on a GPU of its own: 1, 2, 4, ...; without a GPU they use the CPU",
+    ] = None
+    logical_shards: Annotated[
+        int | None,
+        "parts of an update that are summed one by one and added in a fixed order, so that every number of gpus that "
+        "divides it gives the same bits: 1, 2, 4, ...; by default that of gpus",
+    ] = None
     sharding: Annotated[
         Literal["ddp", "zero1", "zero2", "zero3"],
         "what is sharded over several GPUs: nothing, optimizer states, also gradients, also parameters",
@@ -67,7 +76,14 @@ class Settings:
     ] = "own"
 
     def __post_init__(self) -> None:
-        least = {"micro_batch": 1, "workers": 0, "save_every_updates": 1, "save_every_seconds": 0}
+        least = {
+            "micro_batch": 1,
+            "gpus": 1,
+            "logical_shards": 1,
+            "workers": 0,
+            "save_every_updates": 1,
+            "save_every_seconds": 0,
+        }
         problems = config.too_small(vars(self), {**least, "keep_checkpoints": 2, "keep_light": 0})
         if self.checkpointing not in (None, "no", "full") and not self.checkpointing.isdecimal():
             problems.append(f"checkpointing={self.checkpointing}: expected no, full or a number of blocks")
@@ -85,8 +101,23 @@ class Settings:
                 parse_bytes(self.stage)
             except ValueError as error:
                 problems.append(f"stage={self.stage}: expected no or yes; {error}")
+        problems += self._shard_problems()
         if problems:
             raise UsageError("invalid settings", problems=problems)
+
+    def _shard_problems(self) -> list[str]:
+        counts = {name: getattr(self, name) for name in ("gpus", "logical_shards")}
+        problems = [
+            f"{name}={count}: must be 1, 2, 4 or another power of two"
+            for name, count in counts.items()
+            if count is not None and count > 0 and count.bit_count() != 1
+        ]
+        if not problems and self.gpus and self.logical_shards and self.logical_shards % self.gpus:
+            problems.append(
+                f"logical_shards={self.logical_shards}: must be a multiple of gpus={self.gpus}, each of which computes "
+                "whole logical shards"
+            )
+        return problems
 
     @property
     def cuda_graphs(self) -> bool:

@@ -25,7 +25,7 @@ Weight = float | Tensor
 
 
 class Microbatch(NamedTuple):
-    """The result of a microbatch whose gradient has been added."""
+    """The result of a microbatch, or of several, whose gradient has been added."""
 
     loss_sum: Tensor
     weight: Weight
@@ -36,6 +36,9 @@ class Microbatch(NamedTuple):
 Work = Callable[[Any, Weight | None], Microbatch]
 """Adds the gradient of a microbatch. Arguments: the batch, and `Microbatch.expected` of the update's first microbatch
 or None for the first one itself."""
+ExpectedWeight = Callable[[Weight, int, int], Weight]
+"""(weight of the first microbatch, its samples, samples of the effective batch) -> the weight by which losses are
+divided."""
 Runner = Callable[[Work, Any, Weight | None, Hashable], Microbatch]
 """Runs a `Work` in another way, such as a CUDA graph. Calls with equal keys differ only in the values of tensors."""
 
@@ -75,19 +78,56 @@ def update(
     Raises RunError if the total weight is zero, and HalfDoneError if the optimizer's step runs out of memory; an
     out-of-memory error before the step has changed only gradients and buffers.
     """
+    total = add_gradients(model, loss, microbatches, samples=samples, mixed_precision=mixed_precision, run=run)
+    assert total is not None, "an update needs at least one microbatch"
+    return step(optimizer, total, mixed_precision=mixed_precision, clip_norm=clip_norm, on_gradients=on_gradients)
+
+
+def add_gradients(
+    model: nn.Module,
+    loss: LossFunction,
+    microbatches: Iterable[tuple[Any, int]],
+    *,
+    samples: int,
+    mixed_precision: MixedPrecision,
+    run: Runner | None = None,
+    expect: ExpectedWeight | None = None,
+) -> Microbatch | None:
+    """Add the gradient of each microbatch to those of the parameters, and return the sums of losses and weights.
+
+    Returns None without any microbatch. The other arguments are those of `update`; `expect` extrapolates the weight of
+    the effective batch from that of the first microbatch.
+    """
     total_sum: Tensor | None = None
     total_weight: Weight = 0.0
     expected_weight: Weight | None = None
     # The loss of a stage of the run is a partial, with the stage among its keywords.
     stage = (*getattr(loss, "keywords", {}).items(),)
     for batch, size in microbatches:
-        work = partial(_add_gradient, model, loss, size, samples, mixed_precision)
+        work = partial(_add_gradient, model, loss, size, samples, mixed_precision, expect or _expected_weight)
         loss_sum, weight, expected_weight = (
             run(work, batch, expected_weight, (stage, size, samples)) if run else work(batch, expected_weight)
         )
         total_weight = weight if total_sum is None else total_weight + weight
         total_sum = loss_sum if total_sum is None else total_sum + loss_sum
-    assert total_sum is not None and expected_weight is not None, "an update needs at least one microbatch"
+    if total_sum is None or expected_weight is None:
+        return None
+    return Microbatch(total_sum, total_weight, expected_weight)
+
+
+def step(
+    optimizer: Optimizer,
+    total: Microbatch,
+    *,
+    mixed_precision: MixedPrecision,
+    clip_norm: float | None = None,
+    on_gradients: Callable[[], None] | None = None,
+) -> UpdateResult:
+    """Make the optimizer's step with the gradient of the effective batch, which was divided by `total.expected`.
+
+    The errors are those of `update`.
+    """
+    total_sum, total_weight, expected_weight = total
     # A single microbatch needs no correction, and its weight on a GPU is not waited for.
     needs_correction = total_weight is not expected_weight
     if (needs_correction or isinstance(total_weight, float)) and total_weight == 0:
@@ -116,6 +156,7 @@ def _add_gradient(
     size: int,
     samples: int,
     mixed_precision: MixedPrecision,
+    expect: ExpectedWeight,
     batch: Any,
     expected: Weight | None,
 ) -> Microbatch:
@@ -129,7 +170,7 @@ def _add_gradient(
             "parameters must have requires_grad",
         )
     if expected is None:
-        expected = _expected_weight(weight, size, samples)
+        expected = expect(weight, size, samples)
     mean = loss_sum / expected
     torch.autograd.backward(mixed_precision.scaler.scale(mean) if mixed_precision.scaler else mean)
     return Microbatch(loss_sum.detach(), weight, expected)
