@@ -161,9 +161,11 @@ class Loader:
         indices = self._order.indices(update)
         if self._length is not None:
             indices = longest_first(indices, self._length)
-        indices = indices[shard :: self._shards.count]
         # A single remaining sample joins the epoch's last full update, which then exceeds the microbatch.
-        return [(epoch, part) for part in split(indices, len(indices) if self._is_whole else micro_batch)]
+        return [
+            (epoch, part)
+            for part in split(self._shards.deal(indices, shard), len(indices) if self._is_whole else micro_batch)
+        ]
 
     def _source(self, update: int, micro_batch: int, requests: list[Request]) -> Iterator[Any]:
         if self.workers != self._running_workers:

@@ -104,8 +104,8 @@ def evaluate_epoch(session: TrainingSession) -> None:
     """Evaluate the epoch that has just ended on the validation part; save its weights if they are the best so far."""
     session.reports.flush()
     state, settings, run = session.state, session.request.settings, session.request.run
-    deadline = session.request.stop.deadline
-    if deadline.limit_seconds and not deadline.has_observed("evaluation batch"):
+    deadline, ranks = session.request.stop.deadline, session.request.ranks
+    if ranks.share(lambda: bool(deadline.limit_seconds) and not deadline.has_observed("evaluation batch")):
         # The first evaluation of a session imports packages and starts kernels: nobody knows whether it ends in time.
         save_in_background(session)
     with weights_for_use(session):

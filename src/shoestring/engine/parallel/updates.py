@@ -133,7 +133,7 @@ class ShardedUpdates:
         count = len(self._parameters)
         for parameter, gradient in zip(self._parameters, totals[:count], strict=True):
             parameter.grad = gradient
-        self._buffers.end_update(totals[count + 1 :], min(self._shards.count, samples), changed)
+        self._buffers.end_update(totals[count + 1 :], self._shards.occupied(samples), changed)
         loss_sum = totals[count]
         assert loss_sum is not None
         return Microbatch(loss_sum, tree_sum(weights), float(samples))
