@@ -154,8 +154,8 @@ def _update(
         batches = batches_on(device, [size], make_batch)
         _, seconds = make_update(loaded, state, losses[number % len(losses)], batches, size, number)
         measured.append((peak_bytes(device), seconds))
-    peaks, seconds = zip(*measured[-len(losses) :], strict=True)
-    return max(peaks), max(seconds)
+    peaks, durations = zip(*measured[-len(losses) :], strict=True)
+    return max(peaks), max(durations)
 
 
 def _report_disk(report: Report, state: Any) -> int:

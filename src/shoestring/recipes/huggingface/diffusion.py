@@ -34,7 +34,8 @@ def build_model(config: Configuration) -> nn.Module:
         )
     diffusers: Any = import_module("diffusers")
     model_class: Any = getattr(diffusers, config.class_name, None)
-    if not (isinstance(model_class, type) and issubclass(model_class, nn.Module)):
+    is_model = isinstance(model_class, type) and issubclass(model_class, nn.Module)
+    if not is_model:
         raise UsageError(
             f"diffusers {diffusers.__version__} has no model {config.class_name}",
             hint="give the config.json of one model, such as unet/config.json, not that of a pipeline",

@@ -148,10 +148,10 @@ class LightningRecipe:
         """Return what `predict_step` returns, by sample."""
         return prediction.predict(self._module(model), self.data_module, batch)
 
-    def inputs(self, source: Any) -> Iterator[Input]:
+    def inputs(self, source: Any) -> Iterator[Any]:
         """Yield the samples of `predict_dataloader`, or of all parts of the data; or the members of a list."""
         if isinstance(source, list):
-            yield from (Input(load=lambda sample=sample: sample) for sample in source)
+            yield from source  # samples
             return
         for part in ["predict"] if loaders.defines(self._data_source(), "predict") else list(self.data()):
             samples = loaders.Samples(self._part(part).dataset, part)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -12,7 +12,12 @@ from torch import Tensor
 from shoestring.errors import UsageError
 from shoestring.techniques import trees
 
-_COMBINE = {"mean": torch.add, "sum": torch.add, "min": torch.minimum, "max": torch.maximum}
+_COMBINE: dict[str, Callable[[Tensor, Tensor], Tensor]] = {
+    "mean": torch.add,
+    "sum": torch.add,
+    "min": torch.minimum,
+    "max": torch.maximum,
+}
 """The reductions, and how a value is combined with those before."""
 
 
