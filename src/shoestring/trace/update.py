@@ -63,6 +63,7 @@ def run(
         scaler = _Scaler() if precision == "fp16" else None
         clip_norm = loaded.parts.clip_norm
         samples = settings.micro_batch * accumulate
+        initially_trained = [(parameter, parameter.requires_grad) for parameter in model.parameters()]
         counts = (1, min(TRACED_MICROBATCHES, accumulate))
         updates = [(number, count, loss) for number, count in enumerate(counts) for loss in losses]
         for number, microbatches, loss in updates:
@@ -94,6 +95,8 @@ def run(
                 for parameter in parallelism.trained:
                     parameter.grad = None
             parallelism.after_update()
+            for parameter, is_trained in initially_trained:  # a loss may freeze some for its stage
+                parameter.requires_grad_(is_trained)
         recorder.mark("end", 1)
         return recorder.record()
 
