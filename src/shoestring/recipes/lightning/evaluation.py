@@ -24,12 +24,12 @@ def call(module: Any, name: str, *values: Any) -> Any:
 
     `*arguments` receive the values alone, as from Lightning's Trainer with one dataloader.
     """
-    most = _most_values(getattr(type(module), name))
-    return getattr(module, name)(*(values if most is None else (*values, 0)[:most]))
+    limit = _accepted_values(getattr(type(module), name))
+    return getattr(module, name)(*(values if limit is None else (*values, 0)[:limit]))
 
 
 @cache
-def _most_values(method: Any) -> int | None:
+def _accepted_values(method: Any) -> int | None:
     """Return how many arguments a method takes by position, without `self`; None for any number."""
     kinds = [parameter.kind for parameter in inspect.signature(method).parameters.values()]
     if Parameter.VAR_POSITIONAL in kinds:
