@@ -7,6 +7,7 @@ that share its logical shards: 1, 2 and 4 processes end in the same bits.
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from shoestring.data.order import split
 from shoestring.data.seeding import derive
 
 
@@ -37,6 +38,16 @@ class LogicalShards:
         """Return the samples of a shard."""
         occupied = self.occupied(len(indices))
         return indices[shard::occupied] if shard < occupied else ()
+
+    def split(self, indices: Sequence[int], micro_batch: int) -> list[Sequence[int]]:
+        """Split the samples of a shard into microbatches of at most `micro_batch`, or one more to avoid a single one.
+
+        An update that is one shard is split as in version 0.1.0, into microbatches that may be single samples.
+        """
+        parts = split(indices, micro_batch)
+        if self.count > 1 and micro_batch > 1 and len(parts) > 1 and len(parts[-1]) == 1:
+            return split(indices, -(-len(indices) // (len(parts) - 1)))
+        return parts
 
     def seed(self, seed: int, update: int, shard: int) -> int:
         """Return the seed of the random numbers of a shard; with one shard, that of the update."""
