@@ -62,12 +62,14 @@ def train_with(size, run, tmp_path, *, make_recipe=lambda rank: Tokens(), values
     return run_ranks(size, act, tmp_path)
 
 
-def test_numbers_of_processes_have_equal_bits(tmp_path):
+@pytest.mark.parametrize("sharding", ["ddp", "zero1"])
+def test_numbers_of_processes_have_equal_bits(tmp_path, sharding):
     """Also if each session has another number of processes and is stopped within an epoch."""
+    values = {"sharding": sharding}
     for size in (1, 2, 4):
-        assert train_with(size, tmp_path / str(size), tmp_path) == [0] * size
+        assert train_with(size, tmp_path / str(size), tmp_path, values=values) == [0] * size
     for size, stop, at in ((2, "SIGTERM", 5), (1, "SIGTERM", 3), (4, "limit", 2), (2, "", 0)):
-        assert train_with(size, tmp_path / "moved", tmp_path, stop=stop, at=at) == [0] * size
+        assert train_with(size, tmp_path / "moved", tmp_path, values=values, stop=stop, at=at) == [0] * size
     bits = final_bits(tmp_path / "1")
     assert all(final_bits(tmp_path / name) == bits for name in ("2", "4", "moved"))
     events = list(read(tmp_path / "moved" / "events.jsonl"))
