@@ -161,10 +161,10 @@ def test_settings_for_estimates_only_start_no_run(tmp_path):
 def test_expandable_segments_are_set_by_environment_variable(monkeypatch, capsys):
     name = "PYTORCH_CUDA_ALLOC_CONF"
     monkeypatch.setenv(name, "max_split_size_mb:64")
-    launch._enable_expandable_segments()
+    training._enable_expandable_segments()
     assert os.environ[name] == "max_split_size_mb:64,expandable_segments:True"
     assert "torch was imported before" in capsys.readouterr().err
-    launch._enable_expandable_segments()
+    training._enable_expandable_segments()
     assert os.environ[name].count("expandable") == 1
 
 
