@@ -28,8 +28,7 @@ def process_count(settings: Settings, values: Mapping[str, object], target: Targ
     gpus = settings.gpus or 1
     if "gpus" in values:
         return gpus
-    here = target.processes
-    return min(gpus, 1 << (here.bit_length() - 1))
+    return min(gpus, 1 << (target.processes.bit_length() - 1))  # a power of two
 
 
 def train_in_ranks(

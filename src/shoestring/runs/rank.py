@@ -54,11 +54,11 @@ def _status(channel: RankChannel) -> int:
         return _report(channel, failures.describe(error), error)
 
 
-def _report(channel: RankChannel, described: ShoestringError, error: Exception) -> int:
+def _report(channel: RankChannel, message: ShoestringError, error: Exception) -> int:
     if os.environ.get(failures.TRACEBACK_VARIABLE):
         traceback.print_exception(error, file=sys.__stderr__)
-    channel.report(described, getattr(error, "__notes__", ()))
-    return described.status
+    channel.report(message, getattr(error, "__notes__", ()))
+    return message.status
 
 
 def _train(job: dict[str, Any]) -> int:

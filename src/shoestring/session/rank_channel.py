@@ -114,9 +114,8 @@ class Silence:
 
     def update(self, heard: Iterable[int]) -> list[int]:
         """Note the processes that were heard since the last call. Returns those that have been silent too long."""
-        now = time.monotonic()
-        tick = min(now - self._last, _LONGEST_TICK_SECONDS)
-        self._last = now
+        previous, self._last = self._last, time.monotonic()
+        tick = min(self._last - previous, _LONGEST_TICK_SECONDS)
         for process in self._seconds:
             self._seconds[process] = 0.0 if process in heard else self._seconds[process] + tick
         return [process for process, seconds in self._seconds.items() if seconds > self._limit_seconds]
