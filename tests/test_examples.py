@@ -12,7 +12,8 @@ import torch
 
 from shoestring.checkpoint.store import Store
 from shoestring.monitor.events import read
-from shoestring.runs.launch import LaunchRequest, launch
+from shoestring.runs.launch import launch
+from shoestring.runs.training import LaunchRequest
 from tests.sessions import final_bits, session
 
 EXAMPLES = Path(__file__).parents[1] / "examples"

@@ -170,7 +170,8 @@ def train(
 
     Raises UsageError for invalid usage, RunError if the run cannot continue.
     """
-    from shoestring.runs.launch import LaunchRequest, launch
+    from shoestring.runs.launch import launch
+    from shoestring.runs.training import LaunchRequest
 
     _require_limits(limit_seconds=limit_seconds, disk_bytes=disk_bytes)
     request = LaunchRequest(
@@ -211,6 +212,13 @@ def train_supervised(
         started=time.monotonic() if started is None else started,
         resume_command=resume_command(recipe, Path(run), on),
     )
+
+
+def is_first_process() -> bool:
+    """Return whether this process prints the outcome: a launcher, such as torchrun, may have started several."""
+    from shoestring.session.launcher import is_first_process
+
+    return is_first_process()
 
 
 def process_started() -> float:

@@ -254,6 +254,8 @@ def _train(recipe: str, arguments: dict[str, Any], as_json: bool) -> None:
 
 
 def _print_outcome(outcome: Any, recipe: str, run: Path, as_json: bool) -> None:
+    if not api.is_first_process():
+        return
     from shoestring.report.terminal.outcome import screen
 
     print_answer(asdict(outcome), as_json, lambda: screen(outcome, recipe, run))

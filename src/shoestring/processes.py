@@ -33,11 +33,15 @@ def started_at() -> float:
 
 
 def kill_with_descendants(pid: int) -> None:
-    """Send SIGKILL to a process and to all processes that it has started, directly or indirectly."""
+    """Send SIGKILL to a process and to all processes that it has started, directly or indirectly.
+
+    It is stopped first, so that it starts no other process meanwhile.
+    """
     import psutil
 
     try:
         process = psutil.Process(pid)
+        process.suspend()
         processes = [process, *process.children(recursive=True)]
     except psutil.NoSuchProcess:
         return

@@ -11,7 +11,7 @@ import shoestring
 from shoestring.errors import RunError, UsageError
 from shoestring.hardware import targets
 from shoestring.recipe import near_misses
-from shoestring.runs import launch
+from shoestring.runs import starting, training
 from shoestring.session.stop import SessionOver
 from tests.mine import Mine
 
@@ -34,7 +34,7 @@ def test_interrupted_planning_pauses_the_run(tmp_path, monkeypatch):
         raise SessionOver("session limit of 5.00 s")
 
     with monkeypatch.context() as patched:
-        patched.setattr(launch, "make_plan", interrupt)
+        patched.setattr(starting, "make_plan", interrupt)
         paused = shoestring.train("temporal", run=tmp_path, size="tiny", epochs=1)
     assert (paused.status, paused.update, paused.reason) == ("paused", 0, "session limit of 5.00 s")
     (tmp_path / "planning.jsonl").write_text("")
@@ -161,10 +161,10 @@ def test_settings_for_estimates_only_start_no_run(tmp_path):
 def test_expandable_segments_are_set_by_environment_variable(monkeypatch, capsys):
     name = "PYTORCH_CUDA_ALLOC_CONF"
     monkeypatch.setenv(name, "max_split_size_mb:64")
-    launch._enable_expandable_segments()
+    training._enable_expandable_segments()
     assert os.environ[name] == "max_split_size_mb:64,expandable_segments:True"
     assert "torch was imported before" in capsys.readouterr().err
-    launch._enable_expandable_segments()
+    training._enable_expandable_segments()
     assert os.environ[name].count("expandable") == 1
 
 

@@ -20,6 +20,7 @@ Every event has `time` (unix seconds), `session` (from 1) and `event`, its kind,
     oom         update, during (update, optimizer step or evaluation), failure (error message, or how the kernel ended
                 the session before), micro_batch,
                 done (the reduction made), back_to (the update of the restored checkpoint, if any)
+    restart     update (of the newest checkpoint), reason, number: all processes of the session start again
     (any)       lost: the number of preceding events lost because they could not be written
     (any)       crc32: the checksum of the line without this field
     stop        update, status (paused, finished or failed), reason, updates, seconds, saving_seconds,
@@ -149,15 +150,27 @@ def append_end(path: Path, state: Mapping[str, Any], **fields: Any) -> None:
     ignored.
     """
     with suppress(OSError, UsageError):
-        size = path.stat().st_size
-        events = list(read(path, max(0, size - _TAIL_BYTES)))
-        if not events:
+        last = _last(path)
+        if last is None:
             return
-        with Events(path, session=events[-1]["session"]) as record:
-            if events[-1]["event"] == "stop":
+        with Events(path, session=last["session"]) as record:
+            if last["event"] == "stop":
                 record.emit("note", message=fields["reason"], state_sha256=state_digest(state))
             else:
                 record.emit("stop", **fields, state_sha256=state_digest(state))
+
+
+def append(path: Path, event: str, **fields: Any) -> None:
+    """Record an event of the last session, from a process beside it. Disk errors are ignored."""
+    with suppress(OSError, UsageError):
+        last = _last(path) if path.exists() else None
+        with Events(path, session=last["session"] if last else None) as record:
+            record.emit(event, **fields)
+
+
+def _last(path: Path) -> Event | None:
+    """Return the last event at `path`; None if there is none. Raises OSError."""
+    return next(iter(deque(read(path, max(0, path.stat().st_size - _TAIL_BYTES)), maxlen=1)), None)
 
 
 def read(

@@ -19,6 +19,7 @@ from shoestring.hardware.catalog import Platform
 from shoestring.monitor.events import append_end
 from shoestring.session.deadline import Deadline
 from shoestring.session.directory import RunDirectory
+from shoestring.session.launcher import is_first_process
 from shoestring.session.outcome import Outcome
 from shoestring.session.signals import STOP_SIGNALS
 from shoestring.session.stored import StoredState
@@ -51,6 +52,7 @@ def train_supervised(
     platform = probe.platform_here() if on in targets.PROBED else targets.find(on).platform
     limit_seconds = session_seconds(platform, limit_seconds)
     directory = RunDirectory(run)
+    writes = is_first_process()  # of those that a launcher has started, which all have a supervisor
     state_before = _read_state(directory)
     kill_at = None if limit_seconds is None else started + limit_seconds - _seconds_to_end(limit_seconds)
     end = supervise(work, kill_at)
@@ -59,11 +61,15 @@ def train_supervised(
         if end.status < 0:
             # The session had recorded its end when the process was killed: only leaving Python was not complete.
             raise SystemExit(1 if state.status == "failed" else 0)
+    elif end.at_limit and not writes:
+        return (state or StoredState()).outcome()
     elif end.at_limit:
         assert limit_seconds is not None
         return _pause_at_limit(directory, limit_seconds, time.monotonic() - started, resume_command)
     if end.status >= 0:
         raise SystemExit(end.status)
+    if not writes:
+        raise SystemExit(1 if end.by_request is None else 128 + end.by_request)
     if end.by_request:
         _end_by(end.by_request, directory, resume_command)
     raise _killed(directory, Signals(-end.status).name, resume_command)
@@ -78,7 +84,7 @@ def write_pause(
 
     Raises OSError.
     """
-    state = _write_state(directory, "paused", reason, resume_command)
+    state = write_state(directory, "paused", reason, resume_command)
     if state.status == "paused":
         duration = {} if seconds is None else {"seconds": seconds}
         append_end(
@@ -87,7 +93,7 @@ def write_pause(
     return state
 
 
-def _write_state(directory: RunDirectory, status: str, reason: str, resume_command: str) -> StoredState:
+def write_state(directory: RunDirectory, status: str, reason: str, resume_command: str) -> StoredState:
     """Write state.json at the update of the newest checkpoint, unless the run is finished. Raises OSError."""
     state = _read_state(directory) or StoredState()
     if state.status != "finished":
@@ -174,6 +180,6 @@ def _killed(directory: RunDirectory, signal_name: str, resume_command: str) -> R
     """
     reason = f"the training process was ended by {signal_name}"
     with _locked(directory):
-        state = _write_state(directory, "failed", reason, resume_command)
+        state = write_state(directory, "failed", reason, resume_command)
     memory = "; the system sends SIGKILL if memory runs out" if signal_name == "SIGKILL" else ""
     return RunError(f"{reason}{memory}", hint=f"train again to continue from update {state.update}: {state.next}")

@@ -71,6 +71,24 @@ class StopSignals:
         finally:
             self._error = None
 
+    @contextmanager
+    def polled(self) -> Iterator[None]:
+        """Block the signals in the body, which calls `poll`: for code that must not be interrupted anywhere."""
+        previous_mask = signal.pthread_sigmask(signal.SIG_BLOCK, STOP_SIGNALS)
+        try:
+            yield
+        finally:
+            signal.pthread_sigmask(signal.SIG_SETMASK, previous_mask)
+
+    def poll(self, seconds: float) -> None:
+        """Wait so long for a signal, and receive it. Other threads of a program receive its signals themselves."""
+        if threading.current_thread() is not threading.main_thread():
+            time.sleep(seconds)
+            return
+        received = signal.sigtimedwait(STOP_SIGNALS, seconds)
+        if received and signal.getsignal(received.si_signo) is not signal.SIG_IGN:
+            self._receive(received.si_signo, None)
+
     def _receive(self, number: int, _: FrameType | None) -> None:
         if self.received is None:
             self.received, self._received_at = signal.Signals(number).name, self._clock()
@@ -80,4 +98,5 @@ class StopSignals:
             with suppress(OSError):  # standard error may be closed
                 os.write(2, f"{signal.Signals(number).name}: ending at once; {self.describe_loss()}\n".encode())
             signal.signal(number, signal.SIG_DFL)
+            signal.pthread_sigmask(signal.SIG_UNBLOCK, [number])
             os.kill(os.getpid(), number)

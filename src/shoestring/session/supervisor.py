@@ -68,10 +68,10 @@ def _run_in_child(work: Callable[[], int], supervisor: int) -> NoReturn:
     except BaseException:  # noqa: BLE001  (the child must not return to the code that forked it)
         sys.excepthook(*sys.exc_info())
     finally:
-        _leave(status)
+        leave(status)
 
 
-def _leave(status: int) -> NoReturn:
+def leave(status: int) -> NoReturn:
     """End this process without finalizing the interpreter, which takes seconds once torch is loaded.
 
     The calls of private functions are those of `multiprocessing`, which ends its processes in this way.

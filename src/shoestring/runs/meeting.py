@@ -1,0 +1,146 @@
+"""What the processes of another program's launcher agree on before they train: who plans, and on which directory.
+
+The first process plans the run, or reopens it, and announces it; the others wait. They train only if all of them see
+the directory in which the first one writes.
+"""
+
+import json
+import secrets
+import socket
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+from shoestring.errors import RunError, ShoestringError, UsageError
+from shoestring.session.directory import RunDirectory
+from shoestring.session.launcher import Launcher
+from shoestring.session.stop import Stop
+from shoestring.system_errors import explaining
+
+_POLL_SECONDS = 0.1
+_PATIENCE_SECONDS = 20.0
+"""Less than the 30 s after which torchrun kills processes that it has asked to stop."""
+_SIGHT_SECONDS = 10.0
+"""For a new file to be visible to the other machines of a shared file system."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Announcement:
+    """What the first process has decided."""
+
+    trains: bool = True
+    """Whether there is something to train: the run may be finished, and the session may be over."""
+    token: str = ""
+    """The name of a file that the first process has just created in the run's directory."""
+    host: str = ""
+    error: str = ""
+    status: int = 0
+    """The exit status of the first process, if it has ended with an error."""
+
+
+class Meeting:
+    """The connection between the processes, over the launcher's store."""
+
+    def __init__(self, launcher: Launcher, stop: Stop) -> None:
+        from torch.distributed import PrefixStore
+        from torch.distributed.rendezvous import rendezvous
+
+        from shoestring.engine.parallel.ranks import TIMEOUT
+
+        store, _, _ = next(iter(rendezvous("env://", launcher.rank, launcher.size, timeout=TIMEOUT)))
+        self._store = PrefixStore("shoestring", store)
+        self._launcher, self._stop = launcher, stop
+
+    def announce(self, announcement: Announcement) -> None:
+        """Tell the other processes, from the first one."""
+        self._store.set("announcement", json.dumps(vars(announcement)))
+
+    def wait(self) -> Announcement:
+        """Return what the first process announces. Raises its error, if it has failed."""
+        announcement = Announcement(**self._get("announcement"))
+        if announcement.status:
+            kind = UsageError if announcement.status == UsageError.status else RunError
+            raise kind(f"process 0: {announcement.error}")
+        return announcement
+
+    def require_shared(self, directory: RunDirectory, announcement: Announcement) -> None:
+        """Raise UsageError on all processes if one of them does not see the token in the directory."""
+        rank = self._launcher.rank
+        self._store.set(f"sees {rank}", json.dumps(_sees(directory, announcement.token)))
+        blind = [rank for rank in range(self._launcher.size) if not self._get(f"sees {rank}")]
+        self._store.set(f"knows {rank}", "true")
+        if blind:
+            ranks = ", ".join(map(str, blind))
+            raise UsageError(
+                f"{directory.path} is not shared by all processes: what process 0 on {announcement.host} writes there "
+                f"is not seen by process {ranks}; this one is on {socket.gethostname()}",
+                hint="--run must name a directory on a file system that all machines share",
+            )
+
+    def wait_for_all(self) -> None:
+        """Wait until all processes know whether they share the directory."""
+        for rank in range(self._launcher.size):
+            self._get(f"knows {rank}")
+
+    def _get(self, key: str) -> Any:
+        """Wait for a value. Raises RunError if there is none for a while after a requested stop: its process has ended.
+
+        A process that left at once would leave the others waiting for it.
+        """
+        give_up_at: float | None = None
+        while not self._store.check([key]):
+            if give_up_at is None and self._stop.reason():
+                give_up_at = time.monotonic() + _PATIENCE_SECONDS
+            if give_up_at is not None and time.monotonic() > give_up_at:
+                raise RunError(f"{self._stop.reason()}, before all processes of the run have started")
+            time.sleep(_POLL_SECONDS)
+        return json.loads(self._store.get(key))
+
+
+@contextmanager
+def leading(launcher: Launcher | None, directory: RunDirectory, stop: Stop) -> Iterator[Callable[..., None]]:
+    """Let the first process of a launcher prepare the run in the body, which calls `announce(trains=...)` afterwards.
+
+    An error before is announced instead. `announce` raises UsageError if other processes do not see the directory.
+    """
+    is_announced = False
+
+    def announce(*, trains: bool) -> None:
+        nonlocal is_announced
+        is_announced = True
+        if launcher:
+            _announce(Meeting(launcher, stop), directory, trains=trains)
+
+    try:
+        yield announce
+    except ShoestringError as error:
+        if launcher and not is_announced:
+            Meeting(launcher, stop).announce(Announcement(error=error.message, status=error.status))
+        raise
+
+
+def _announce(meeting: Meeting, directory: RunDirectory, *, trains: bool) -> None:
+    if not trains:
+        meeting.announce(Announcement(trains=False))
+        return
+    token = directory.path / f".shared-{secrets.token_hex(16)}"
+    with explaining(f"{token} could not be written", ", then train again"):
+        token.touch(exist_ok=False)
+    try:
+        announcement = Announcement(token=token.name, host=socket.gethostname())
+        meeting.announce(announcement)
+        meeting.require_shared(directory, announcement)
+        meeting.wait_for_all()
+    finally:
+        token.unlink(missing_ok=True)
+
+
+def _sees(directory: RunDirectory, token: str) -> bool:
+    give_up_at = time.monotonic() + _SIGHT_SECONDS
+    while not (directory.path / token).is_file():
+        if time.monotonic() > give_up_at:
+            return False
+        time.sleep(_POLL_SECONDS)
+    return True

@@ -1,0 +1,98 @@
+"""A session in several processes of this machine: the agent's side, which records what happens to the ranks."""
+
+import sys
+from collections.abc import Mapping
+
+from shoestring import config
+from shoestring.errors import RunError
+from shoestring.hardware.catalog import Target
+from shoestring.monitor.events import append, read
+from shoestring.runs.supervised import newest_update, write_pause, write_state
+from shoestring.runs.training import LaunchRequest
+from shoestring.session.directory import RunDirectory
+from shoestring.session.ledger import slowest_durations
+from shoestring.session.outcome import Outcome
+from shoestring.session.stop import Stop
+from shoestring.session.stored import StoredState
+from shoestring.settings import Settings
+from shoestring.streams import write_messages
+
+_LEAST_GRACE_SECONDS = 300.0
+_COMMAND = (sys.executable, "-P", "-m", "shoestring.runs.rank")
+
+
+def process_count(settings: Settings, values: Mapping[str, object], target: Target) -> int:
+    """Return the number of processes of a session: the one that is set in `values`, else that of the run as far as
+    there are GPUs for them.
+    """
+    gpus = settings.gpus or 1
+    if "gpus" in values:
+        return gpus
+    return min(gpus, 1 << (target.processes.bit_length() - 1))  # a power of two
+
+
+def train_in_ranks(
+    reference: str,
+    values: Mapping[str, object],
+    count: int,
+    directory: RunDirectory,
+    request: LaunchRequest,
+    stop: Stop,
+    resume_command: str,
+) -> Outcome:
+    """Train in `count` processes, which reopen the run, whose plan is stored, with the recipe at `reference`.
+
+    Raises the error of the process that has reported one; RunError if processes are lost again and again.
+    """
+    from shoestring.runs.agent import MOST_RESTARTS, Agent
+
+    def on_restart(reason: str, number: int) -> None:
+        update = newest_update(directory.checkpoints)
+        append(directory.events_file, "restart", update=update, reason=reason, number=number)
+        write_messages(
+            f"{reason}: all {count} processes start again from update {update}; restart {number} of at most "
+            f"{MOST_RESTARTS} in a session"
+        )
+
+    def grace_seconds() -> float:
+        """Return the time for the work in progress and the save that follows it, generously."""
+        return max(_LEAST_GRACE_SECONDS, 3 * sum(slowest_durations(read(directory.events_file)).values()))
+
+    job = {
+        "recipe": reference,
+        "values": config.as_json({**values, "gpus": count}),
+        "run": str(request.run),
+        "on": request.on,
+        "limit_seconds": request.limit_seconds,
+        "disk_bytes": request.disk_bytes,
+        "started": request.started,
+        "allow_inexact": request.allow_inexact,
+    }
+    state_before = directory.state()
+    end = Agent(
+        _COMMAND,
+        count,
+        job,
+        signals=stop.signals,
+        may_restart=lambda: stop.reason() is None,
+        on_restart=on_restart,
+        grace_seconds=grace_seconds,
+    ).run_ranks()
+    state = directory.state()
+    is_recorded = state is not None and state != state_before and state.status != "running"
+    if end.status == 0:
+        if not is_recorded and (reason := stop.reason()):
+            state = write_pause(directory, reason, resume_command)
+        return (state or StoredState()).outcome()
+    if end.status < 0 and (reason := stop.reason()):
+        return write_pause(directory, f"{reason}; {end.reason}", resume_command).outcome()
+    if end.status < 0:
+        state = write_state(directory, "failed", end.reason, resume_command)
+        raise RunError(
+            f"{end.reason}; it was restart {MOST_RESTARTS} of this session",
+            hint=f"train again to continue from update {state.update}: {state.next}",
+        )
+    error = end.error or RunError(f"a process of this run left with status {end.status} without an error")
+    if not is_recorded:
+        write_state(directory, "failed", error.message, resume_command)
+    raise error

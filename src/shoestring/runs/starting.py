@@ -1,0 +1,150 @@
+"""A run's recipe and settings: from a new plan, which is stored in its directory, or from the stored one."""
+
+import importlib
+import time
+from collections.abc import Mapping
+from typing import Any
+
+from shoestring.checkpoint.files import remove
+from shoestring.errors import RunError, TraceError, UsageError
+from shoestring.hardware.catalog import Target
+from shoestring.plan.plan import Plan, make_plan
+from shoestring.recipe.contract import require_data
+from shoestring.recipe.finding import choose
+from shoestring.recipe.near_misses import find_near_misses
+from shoestring.recipe.options import LoadedRecipe
+from shoestring.recipe.whole_batch import require_whole_batch
+from shoestring.runs.untraced import plan_by_trying, require_certain
+from shoestring.session.directory import RunDirectory
+from shoestring.session.stop import Stop
+from shoestring.session.stored import StoredPlan
+from shoestring.settings import Settings
+from shoestring.streams import write_messages
+from shoestring.system_errors import explaining
+from shoestring.techniques.trainable import require_trainable
+from shoestring.trace import StoredTraces
+from shoestring.units import bytes_text
+
+
+def start_or_continue(
+    directory: RunDirectory,
+    recipe: str | object,
+    plan: Plan | None,
+    target: Target,
+    values: Mapping[str, object],
+    stop: Stop,
+    *,
+    allow_inexact: bool,
+) -> tuple[LoadedRecipe, Settings]:
+    """Return the recipe and the settings of a new run, or of the run in `directory`."""
+    stored = directory.plan()
+    if stored is None:
+        return _start_run(directory, recipe, plan, target, values, stop)
+    if stored.is_result_changed and not allow_inexact:
+        raise UsageError(
+            f"{directory.plan_file} has changed since it was written: its digest does not match its content",
+            hint="copy the run again from its source; if you have changed the file on purpose, continue with "
+            "--allow-inexact",
+        )
+    loaded, settings = continue_run(stored, directory, recipe, values)
+    if names := ", ".join(find_near_misses(type(loaded.recipe))):
+        write_messages(f"note: these names of {loaded.name} are ignored, as since the run was started: {names}")
+    return loaded, settings
+
+
+def _start_run(
+    directory: RunDirectory,
+    recipe: str | object,
+    plan: Plan | None,
+    target: Target,
+    values: Mapping[str, object],
+    stop: Stop,
+) -> tuple[LoadedRecipe, Settings]:
+    """Plan a new run unless `plan` is for this device, and write its plan.json.
+
+    A run whose update cannot be traced has a plan that was measured.
+    """
+    if plan is not None:
+        plan_options = {name: value for name, value in plan.options.items() if name not in values}
+        loaded, settings = choose(recipe, {**plan_options, **values})
+    else:
+        loaded, settings = choose(recipe, values)
+    require_data(loaded.recipe)
+    require_trainable(settings, loaded.adaptation)
+    require_whole_batch(loaded, settings)
+    if not loaded.reference and settings.gpus is None:  # other processes could not load the recipe
+        settings = settings.replace(gpus=1)
+    if settings.gpus and settings.logical_shards is None:
+        settings = settings.replace(logical_shards=settings.gpus)
+    if plan is None or plan.target.device.name != target.device.name:
+        if target.device.kind == "cpu":  # on a GPU the plan's allocator has to be known before torch is imported
+            # The child process that traces the update inherits the imported modules.
+            import_training(stop)
+        try:
+            new_plan = make_plan(loaded, target, settings, stored=StoredTraces(directory.planning_file, loaded))
+            require_certain(new_plan)
+        except TraceError as error:
+            settings, measured_plan = plan_by_trying(loaded, target, settings, error, stop.deadline)
+            _store_plan(directory, loaded, measured_plan)
+            return loaded, settings
+        if plan is not None:
+            write_messages(_describe_replanning(plan, new_plan))
+        plan = new_plan
+    if not plan.fits:
+        raise RunError(
+            f"{plan.recipe} does not fit {target.device.title}",
+            problems=plan.reasons,
+            hint="choose other settings or options; shoestring plan shows which ones fit",
+        )
+    _store_plan(directory, loaded, plan.json())
+    return loaded, plan.settings
+
+
+def _store_plan(directory: RunDirectory, loaded: LoadedRecipe, plan: Mapping[str, Any]) -> None:
+    with explaining(f"{directory.plan_file} could not be written", ", then train again"):
+        StoredPlan.from_recipe(loaded, plan).write(directory.plan_file)
+    remove(directory.planning_file)
+
+
+def import_training(stop: Stop) -> None:
+    """Import torch and the training loop. What that takes is the measure of other imports and of leaving Python."""
+    started = time.monotonic()
+    importlib.import_module("shoestring.train.loop")
+    stop.deadline.reserve(time.monotonic() - started)
+
+
+def continue_run(
+    stored: StoredPlan, directory: RunDirectory, recipe: str | object, values: Mapping[str, object]
+) -> tuple[LoadedRecipe, Settings]:
+    """Return the run's recipe with its stored options, and its settings updated with `values`."""
+    reopened = stored.reopen(directory.plan_file, values, recipe)
+    loaded, stored_recipe = reopened.loaded, reopened.stored
+    changed = [
+        f"{name}: the run was started with {stored_recipe.options[name]}, but {value} was requested"
+        for name, value in loaded.options.items()
+        if value != stored_recipe.options[name] and name not in loaded.paths
+    ]
+    if changed:
+        raise UsageError(
+            f"the options of the run in {directory.path} cannot be changed",
+            problems=changed,
+            hint="they change the training result: start another run with another --run",
+        )
+    require_trainable(reopened.settings, loaded.adaptation)
+    require_whole_batch(loaded, reopened.settings)
+    return loaded, reopened.settings
+
+
+def _describe_replanning(old: Plan, new: Plan) -> str:
+    """Return a message with the differences between a plan for another device and the one for this device."""
+    old_settings, new_settings = old.settings.json(), new.settings.json()
+    changes = [
+        f"{name} {old_settings[name]} -> {new_settings[name]}"
+        for name in old_settings
+        if old_settings[name] != new_settings[name]
+    ]
+    return (
+        f"the plan is for {old.target.device.title}, but this machine has {new.target.device.title}: made a new plan "
+        f"with the same effective batch; {', '.join(changes) or 'the settings are the same'}; memory "
+        f"{bytes_text(old.memory.peak_bytes)} -> {bytes_text(new.memory.peak_bytes)}"
+    )

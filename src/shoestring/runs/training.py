@@ -1,0 +1,192 @@
+"""One session of training of a run whose recipe and settings are known, in this process."""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+import sys
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from shoestring.errors import Interruption, RunError, UsageError
+from shoestring.hardware import targets
+from shoestring.hardware.catalog import Target
+from shoestring.recipe.options import LoadedRecipe
+from shoestring.runs.starting import continue_run, import_training
+from shoestring.runs.supervised import session_seconds
+from shoestring.session.deadline import Deadline
+from shoestring.session.directory import RunDirectory
+from shoestring.session.outcome import Outcome
+from shoestring.session.rank_channel import PEER_LOST_STATUS
+from shoestring.session.signals import StopSignals
+from shoestring.session.stop import Stop
+from shoestring.settings import Settings
+from shoestring.streams import flush, write_messages
+
+if TYPE_CHECKING:
+    import torch
+
+
+@dataclass(frozen=True, kw_only=True)
+class LaunchRequest:
+    """The directory of a run, its target and the limits of its session."""
+
+    run: Path
+    on: str = "local"
+    """The target whose platform's limits apply."""
+    limit_seconds: float | None = None
+    """The limit of this session, in place of the platform's."""
+    disk_bytes: int | None = None
+    """The limit of the run's directory, in place of the platform's."""
+    started: float = field(default_factory=time.monotonic)
+    """The start of the session by `time.monotonic()`; planning counts as part of the session."""
+    allow_inexact: bool = False
+    """Continue with other versions, hardware or settings."""
+
+
+def local_target(on: str) -> Target:
+    """Return this machine as a target, with the limits of the platform of `on`."""
+    target = targets.find(on)
+    if on in targets.PROBED:
+        return target
+    return dataclasses.replace(targets.find("local"), platform=target.platform)
+
+
+def make_stop(request: LaunchRequest, target: Target, signals: StopSignals, starting_seconds: float) -> Stop:
+    """Return the conditions to stop a session, which took so long to start."""
+    limit_seconds = session_seconds(target.platform, request.limit_seconds)
+    stop = Stop(deadline=Deadline(limit_seconds, started=request.started), signals=signals)
+    stop.deadline.reserve(starting_seconds)
+    return stop
+
+
+def train_session(
+    loaded: LoadedRecipe,
+    settings: Settings,
+    directory: RunDirectory,
+    target: Target,
+    request: LaunchRequest,
+    stop: Stop,
+    *,
+    joins: bool = False,
+) -> Outcome:
+    """Train until the run is finished or the session is over; if this process `joins` others, together with them.
+
+    The caller holds the lock of the run's directory, or has been started by the process that does.
+    """
+    if settings.allocator == "expandable" and target.device.kind == "cuda":
+        _enable_expandable_segments()
+    import_training(stop)
+    import torch
+
+    from shoestring.engine.parallel.ranks import Ranks
+    from shoestring.train.loop import train
+    from shoestring.train.request import SessionRequest
+
+    library = None
+    if loaded.parts.trainer:
+        from shoestring.integrations.library import LibraryUpdates
+
+        library = LibraryUpdates()
+    device = torch.device(target.device.kind)
+    if device.type == "cuda" and not torch.cuda.is_available():
+        raise UsageError(
+            f"this machine has {target.device.title}, but this torch ({torch.__version__}) cannot use it",
+            hint="install a CUDA build of torch for its driver, or train with --on cpu",
+        )
+    if joins:
+        device = join(device)
+    disk_bytes = request.disk_bytes
+    if disk_bytes is None and target.platform:  # the platform's present limit
+        disk_bytes = target.platform.disk_bytes
+    session = SessionRequest(
+        loaded=loaded,
+        settings=settings,
+        run=directory,
+        target=request.on,
+        device=device,
+        stop=stop,
+        disk_bytes=disk_bytes,
+        allow_inexact=request.allow_inexact,
+        ranks=Ranks.join(),
+    )
+    return train(session, library)
+
+
+def train_joined(
+    loaded: LoadedRecipe,
+    settings: Settings,
+    directory: RunDirectory,
+    target: Target,
+    request: LaunchRequest,
+    stop: Stop,
+) -> Outcome:
+    """Train as one of several processes.
+
+    If another one has ended, this one leaves Python at once: nothing that it could still do, or wait for, would help.
+    """
+    try:
+        return train_session(loaded, settings, directory, target, request, stop, joins=True)
+    except Interruption as interruption:
+        from shoestring.engine.parallel.ranks import PeerLostError
+
+        if not isinstance(interruption, PeerLostError):
+            raise
+        write_messages(str(interruption))
+        flush()
+        os._exit(PEER_LOST_STATUS)
+
+
+def reopen(
+    directory: RunDirectory, recipe: str | object, values: Mapping[str, object]
+) -> tuple[LoadedRecipe, Settings]:
+    """Return the recipe and the settings of a run that another process of this session has just prepared."""
+    if (stored := directory.plan()) is None:
+        raise RunError(f"{directory.plan_file} is gone", hint="train again, with another --run if the run is lost")
+    return continue_run(stored, directory, recipe, values)
+
+
+def join(device: torch.device) -> torch.device:
+    """Join the other processes that a launcher has started, and return the device of this one.
+
+    Each process has a GPU of its own; if there are more processes than GPUs, they share them, and exchange over gloo.
+
+    Raises RunError if the processes cannot connect.
+    """
+    import torch
+    import torch.distributed as dist
+
+    from shoestring.engine.parallel.ranks import TIMEOUT
+
+    backend = "gloo"
+    if device.type == "cuda":
+        local_rank, gpus = int(os.environ.get("LOCAL_RANK", "0")), torch.cuda.device_count()
+        device = torch.device("cuda", local_rank % gpus)
+        torch.cuda.set_device(device)
+        if int(os.environ.get("LOCAL_WORLD_SIZE") or os.environ["WORLD_SIZE"]) <= gpus:
+            backend = "cpu:gloo,cuda:nccl"
+    try:
+        dist.init_process_group(backend, timeout=TIMEOUT)
+    except (RuntimeError, ValueError) as error:
+        raise RunError(
+            f"the {os.environ['WORLD_SIZE']} processes of this run cannot connect to each other: {error}",
+            hint="check MASTER_ADDR, MASTER_PORT and the firewall; GLOO_SOCKET_IFNAME names the network interface",
+        ) from error
+    return device
+
+
+def _enable_expandable_segments() -> None:
+    """Make torch's CUDA allocator use expandable segments; it reads the environment variable when it starts."""
+    variable, option = "PYTORCH_CUDA_ALLOC_CONF", "expandable_segments:True"
+    value = os.environ.get(variable)
+    if value and option in value:
+        return
+    os.environ[variable] = f"{value},{option}" if value else option
+    if "torch" in sys.modules:
+        write_messages(
+            "torch was imported before allocator=expandable was set; if it has no effect, set "
+            f"{variable}={option} in the environment"
+        )
