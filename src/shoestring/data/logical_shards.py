@@ -30,6 +30,12 @@ class LogicalShards:
         each = count // size
         return cls(count, range(rank * each, (rank + 1) * each))
 
+    @property
+    def by_rank(self) -> list[range]:
+        """The shards of each process."""
+        each = len(self.own)
+        return [range(first, first + each) for first in range(0, self.count, each)]
+
     def occupied(self, samples: int) -> int:
         """Return the number of shards that have samples."""
         return max(1, min(self.count, samples // 2))

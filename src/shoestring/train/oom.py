@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from functools import partial
+from typing import Any
 
 import torch
 
+from shoestring.checkpoint.divided import own
 from shoestring.engine.recovery import WHOLE_BATCH, OutOfMemory, Recovering
 from shoestring.engine.state import State, TrainingState
 from shoestring.errors import RunError
 from shoestring.hardware.catalog import DEVICES
+from shoestring.monitor.events import Event, append
 from shoestring.monitor.host_memory import describe_memory
 from shoestring.recipe.parts import Parts
 from shoestring.session.stored import StoredPlan
@@ -68,6 +72,34 @@ def _record_out_of_memory(record: Record, state: State, during: Phase, event: Ou
     record.out_of_memory(during, event, update=state.update)
 
 
+def record_restart(state: State, request: SessionRequest, failure: str) -> None:
+    """Record how the ranks start again after one has run out of memory in an update while others wait for it.
+
+    Any rank does so, since the others cannot. Raises RunError if no fallback is left.
+    """
+    step = fallback("update", state, request, failure)
+    append(
+        request.run.events_file,
+        "oom",
+        update=state.update,
+        during="update",
+        failure=failure,
+        micro_batch=state.sizes.micro_batch,
+        done=step.description,
+        restart=step.sizes.json(),
+    )
+
+
+def restarted_sizes(events: Iterable[Event]) -> Mapping[str, Any] | None:
+    """Return the sizes with which the ranks start again if the last session of `events` has ended in this way."""
+    last: Event | None = None
+    for event in events:
+        if event["event"] in ("session", "oom", "stop"):
+            last = event
+    sizes = last.get("restart") if last else None
+    return sizes if isinstance(sizes, Mapping) else None
+
+
 def does_not_fit(
     state: State, failure: str, plan: StoredPlan | None, device: torch.device, *, is_whole: bool = False
 ) -> RunError:
@@ -101,15 +133,15 @@ def persistent_bytes(state: State) -> dict[str, int]:
     """Return the bytes of the tensors that exist during every update, by kind."""
     parameters = list(state.model.parameters())
     return {
-        "weights": sum(parameter.nbytes for parameter in parameters),
-        "gradients": sum(parameter.nbytes for parameter in parameters if parameter.requires_grad),
+        "weights": sum(own(parameter).nbytes for parameter in parameters),
+        "gradients": sum(own(parameter).nbytes for parameter in parameters if parameter.requires_grad),
         "optimizer states": sum(
-            value.nbytes
+            own(value).nbytes
             for values in (state.optimizer.state.values() if state.optimizer else ())
             for value in values.values()
             if isinstance(value, torch.Tensor)
         ),
-        "averaged weights": sum(average.nbytes for average in state.averages.averages.values())
+        "averaged weights": sum(own(average).nbytes for average in state.averages.averages.values())
         if state.averages
         else 0,
         "buffers": sum(buffer.nbytes for buffer in state.model.buffers()),

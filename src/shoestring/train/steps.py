@@ -16,10 +16,11 @@ from shoestring.engine.memory import (
     HalfDoneError,
     catch_out_of_memory,
     free_unused_memory,
+    no_memory_error,
     retry_with_freed_memory,
 )
 from shoestring.engine.parallel.divided_optimizer import collected
-from shoestring.engine.parallel.ranks import Ranks
+from shoestring.engine.parallel.ranks import Ranks, RanksApartError
 from shoestring.engine.parallel.replicas import require_equal
 from shoestring.engine.recovery import OutOfMemory, discard_attempt
 from shoestring.engine.update import UpdateResult, update
@@ -151,7 +152,8 @@ def one_update(session: TrainingSession) -> None:
             observation.begin(micro_batch)
         if updates.sharded:
             shards = updates.loader.by_shard(number, micro_batch)
-            return updates.sharded.update(loss, number, shards, **arguments)
+            missing = updates.loader.missing(number, micro_batch) if state.fully_sharded else ()
+            return updates.sharded.update(loss, number, shards, missing=missing, **arguments)
         seed_all(derive(loaded.seed, "update", number))
         microbatches = updates.loader.microbatches(number, micro_batch)
         return update(state.model, state.optimizer, loss, microbatches, **arguments)
@@ -166,6 +168,9 @@ def one_update(session: TrainingSession) -> None:
                 failure = averaged.message if isinstance(averaged, Failure) else ""
         except HalfDoneError as error:
             failure = error.message
+        except RanksApartError as error:
+            oom.record_restart(state, session.request, error.failure.message)
+            raise
     state.finish_update()
     if failure:
         # Outside of the handler: the exception, which holds the tensors of the failed attempt, is gone.
@@ -207,6 +212,11 @@ def save_now(session: TrainingSession) -> None:
     """Save and wait until the checkpoint is written: the last save of a session must succeed."""
     session.reports.flush()
     with _equal_replicas(session) as ranks:
+        if session.state.fully_sharded:
+            saved = ranks.together(lambda: session.saver.save(session.state))
+            if isinstance(saved, Failure):
+                raise no_memory_error("saving a checkpoint", saved.message)
+            return
         ranks.first(lambda: retry_with_freed_memory(lambda: session.saver.save(session.state), "saving a checkpoint"))
 
 
@@ -218,6 +228,7 @@ def _equal_replicas(session: TrainingSession) -> Iterator[Ranks]:
     """
     state, ranks = session.state, session.request.ranks
     require_equal(state.model, ranks, state.update)
+    session.saver.settle()
     is_needed = any(needed for (needed,) in ranks.gather([session.saver.needs_save(state)]))
     with collected(state.optimizer) if is_needed else nullcontext():
         yield ranks
@@ -278,13 +289,23 @@ def _evaluate(session: TrainingSession, name: str) -> tuple[dict[str, Any], floa
         stop=request.stop,
         workers=session.updates.loader.workers if session.updates else 0,
     )
-    ranks = request.ranks
+    ranks, divided = request.ranks, state.fully_sharded
     size = state.sizes.evaluation_batch or request.recipe.evaluation_size(state.sizes.micro_batch)
     recovering = oom.recovering_evaluation(state, session.record, request.recipe.parts)
     try:
-        metrics, fitting_size = ranks.share(
-            lambda: recovering.run(lambda micro_batch: evaluate_part(micro_batch=micro_batch), size)
-        )
+        if divided:
+            with divided.freeing():
+                result = recovering.run(
+                    lambda micro_batch: divided.together(
+                        lambda: evaluate_part(micro_batch=micro_batch, agree=divided.agree)
+                    ),
+                    size,
+                )
+            metrics, fitting_size = ranks.share(lambda: result)
+        else:
+            metrics, fitting_size = ranks.share(
+                lambda: recovering.run(lambda micro_batch: evaluate_part(micro_batch=micro_batch), size)
+            )
     finally:
         if session.updates:
             session.updates.state.reset_trained()
