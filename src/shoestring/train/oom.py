@@ -56,12 +56,14 @@ def recovering_evaluation(state: State, record: Record, parts: Parts) -> Recover
     )
 
 
-def fallback(phase: Phase, state: State, request: SessionRequest, failure: str) -> Step:
-    """Return the next fallback from the current sizes.
+def fallback(
+    phase: Phase, state: State, request: SessionRequest, failure: str, *, size: int | None = None
+) -> Step:
+    """Return the next fallback from the current sizes, or from another `size` of microbatches.
 
     Raises RunError, which lists what takes the memory, if no fallback is left.
     """
-    step = next_step(phase, state.sizes, state.limits())
+    step = next_step(phase, replace(state.sizes, micro_batch=size or state.sizes.micro_batch), state.limits())
     if step is None:
         is_whole = request.loaded is not None and request.loaded.parts.whole_batch
         raise does_not_fit(state, failure, request.run.plan(), request.device, is_whole=is_whole)
@@ -72,21 +74,28 @@ def _record_out_of_memory(record: Record, state: State, during: Phase, event: Ou
     record.out_of_memory(during, event, update=state.update)
 
 
-def record_restart(state: State, request: SessionRequest, failure: str) -> None:
-    """Record how the ranks start again after one has run out of memory in an update while others wait for it.
+def record_restart(
+    state: State, request: SessionRequest, failure: str, *, evaluation_batch: int | None = None
+) -> None:
+    """Record how the ranks start again after one has run out of memory while others wait for it.
 
-    Any rank does so, since the others cannot. Raises RunError if no fallback is left.
+    Any rank does so, since the others cannot. `evaluation_batch` is the size in an evaluation.
+
+    Raises RunError if no fallback is left.
     """
-    step = fallback("update", state, request, failure)
+    during: Phase = "evaluation" if evaluation_batch else "update"
+    size = evaluation_batch or state.sizes.micro_batch
+    step = fallback(during, state, request, failure, size=size)
+    sizes = replace(state.sizes, evaluation_batch=step.sizes.micro_batch) if evaluation_batch else step.sizes
     append(
         request.run.events_file,
         "oom",
         update=state.update,
-        during="update",
+        during=during,
         failure=failure,
-        micro_batch=state.sizes.micro_batch,
+        micro_batch=size,
         done=step.description,
-        restart=step.sizes.json(),
+        restart=sizes.json(),
     )
 
 

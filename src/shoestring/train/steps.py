@@ -1,7 +1,7 @@
 """The steps of the training loop, in the order in which it runs them. A library's trainer runs them in callbacks."""
 
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext
 from dataclasses import replace
 from functools import partial
@@ -20,6 +20,7 @@ from shoestring.engine.memory import (
     retry_with_freed_memory,
 )
 from shoestring.engine.parallel.divided_optimizer import collected
+from shoestring.engine.parallel.fully_sharded import FullySharded
 from shoestring.engine.parallel.ranks import Ranks, RanksApartError
 from shoestring.engine.parallel.replicas import require_equal
 from shoestring.engine.recovery import OutOfMemory, discard_attempt
@@ -295,12 +296,7 @@ def _evaluate(session: TrainingSession, name: str) -> tuple[dict[str, Any], floa
     try:
         if divided:
             with divided.freeing():
-                result = recovering.run(
-                    lambda micro_batch: divided.together(
-                        lambda: evaluate_part(micro_batch=micro_batch, agree=divided.agree)
-                    ),
-                    size,
-                )
+                result = recovering.run(partial(_evaluate_together, session, divided, evaluate_part), size)
             metrics, fitting_size = ranks.share(lambda: result)
         else:
             metrics, fitting_size = ranks.share(
@@ -312,3 +308,15 @@ def _evaluate(session: TrainingSession, name: str) -> tuple[dict[str, Any], floa
     if fitting_size < size:
         state.sizes = replace(state.sizes, evaluation_batch=fitting_size)
     return metrics, time.monotonic() - started_at
+
+
+def _evaluate_together(
+    session: TrainingSession, divided: FullySharded, evaluate_part: Callable[..., Any], micro_batch: int
+) -> Any:
+    """Return the metrics of a part, each batch of which all ranks compute together, or a Failure on all of them."""
+    try:
+        return divided.together(lambda: evaluate_part(micro_batch=micro_batch, agree=divided.agree))
+    except RanksApartError as error:
+        failure = error.failure.message
+    oom.record_restart(session.state, session.request, failure, evaluation_batch=micro_batch)
+    raise RanksApartError(Failure(failure))

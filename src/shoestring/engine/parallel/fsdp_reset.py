@@ -12,7 +12,7 @@ from typing import Any
 import torch
 from torch import nn
 
-TRIED = ("2.6",)
+TRIED = ("2.8",)
 """The versions of torch whose private state was tried."""
 
 

@@ -1,0 +1,139 @@
+"""Runs whose weights are divided among ranks: the learning of replicas, exact resume, whole weights for every use."""
+
+import json
+import math
+
+import pytest
+import torch
+import torch.distributed.fsdp  # before the ranks are forked
+from torch import nn
+
+from shoestring.checkpoint.sections import read_sections
+from shoestring.engine.memory import out_of_memory
+from shoestring.monitor.events import read
+from shoestring.runs.saved_model import open_saved
+from tests.invariants.test_ranks import Failing, Tokens, train_with
+from tests.ranks import run_ranks
+from tests.sessions import final_bits, light_bits, session
+
+
+class Block(nn.Module):
+    def __init__(self, size):
+        super().__init__()
+        self.inner = nn.Sequential(nn.BatchNorm1d(size), nn.Linear(size, size), nn.Dropout(0.2), nn.Tanh())
+
+    def forward(self, values):
+        return values + self.inner(values)
+
+
+class Network(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.embedding = nn.Embedding(7, 5)  # rows that ranks cannot share equally
+        self.blocks = nn.ModuleList([Block(5) for _ in range(3)])
+        self.head = nn.Linear(5, 7)
+        self.head.weight = self.embedding.weight
+        self.sometimes, self.never = nn.Parameter(torch.ones(3)), nn.Parameter(torch.ones(2))
+
+    def forward(self, tokens):
+        values = self.embedding(tokens).sum(dim=1)
+        for block in self.blocks:
+            values = block(values)
+        return self.head(values).sum(dim=1, keepdim=True) * (self.sometimes.sum() if int(tokens[0, 0]) == 3 else 1)
+
+
+class Blocks(Tokens):
+    """Tied weights, BatchNorm, dropout, samples of different weights, and a parameter that few microbatches use."""
+
+    epochs = 2
+    max_updates = 8
+    learning_rate = 0.01
+
+    def model(self):
+        return Network()
+
+
+def evaluations(run):
+    return [event["metrics"]["loss"] for event in read(run / "events.jsonl") if event["event"] == "evaluation"]
+
+
+def saved(run):
+    """Return the whole state of the newest checkpoint."""
+    newest = max((run / "checkpoints").glob("update-*"))
+    return newest, read_sections(newest, int(newest.name[7:]))
+
+
+def train(size, run, tmp_path, sharding, *, make_recipe=lambda rank: Blocks(), **arguments):
+    values = {"sharding": sharding, "ema": 0.5}
+    return train_with(size, run, tmp_path, make_recipe=make_recipe, values=values, **arguments)
+
+
+def test_sharded_runs(tmp_path):
+    """Losses are those of replicas within rounding; a stop changes no bit; the whole weights serve every other use."""
+    for name, sharding in (("ddp", "ddp"), ("zero2", "zero2"), ("zero3", "zero3")):
+        assert train(2, tmp_path / name, tmp_path, sharding) == [0, 0]
+    replicas = evaluations(tmp_path / "ddp")
+    _, state = saved(tmp_path / "ddp")
+    for name in ("zero2", "zero3"):
+        assert evaluations(tmp_path / name) == pytest.approx(replicas, rel=1e-4)
+        for section in ("model", "averaged"):
+            for key, tensor in saved(tmp_path / name)[1][section].items():
+                torch.testing.assert_close(tensor, state[section][key], rtol=1e-4, atol=1e-5)
+    bits = final_bits_of(tmp_path / "zero3")
+    for stop, at in (("SIGTERM", 4), ("limit", 3), ("", 0)):
+        assert train(2, tmp_path / "stopped", tmp_path, "zero3", stop=stop, at=at) == [0, 0]
+    assert final_bits_of(tmp_path / "stopped") == bits
+
+
+def final_bits_of(run):
+    newest, _ = saved(run)
+    files = {path.name: path.read_bytes() for path in newest.iterdir()}
+    return newest.name, files, light_bits(run / "light"), light_bits(run / "best")
+
+
+class FailingBlock(Block):
+    def forward(self, values):
+        if self.training:
+            self.call("forward")
+        result = super().forward(values)
+        if result.requires_grad:
+            result.register_hook(lambda _: self.call("backward"))
+        return result
+
+
+class FailingBlocks(Failing):
+    """Runs out of memory in the second of the blocks, or where `Failing` does."""
+
+    epochs, max_updates, learning_rate = 2, 8, 0.01
+
+    def model(self):
+        network = Network()
+        network.blocks[1] = FailingBlock(5)
+        network.blocks[1].call = lambda phase: self._call(f"{phase} of a block")
+        return network
+
+
+def train_failing(run, tmp_path, *, ranks=(0, 1), **fails_at):
+    """Train on two ranks, of which those in `ranks` run out of memory; return their exit statuses."""
+
+    def make_recipe(rank):
+        return FailingBlocks(**{phase.replace("_", " "): call for phase, call in fails_at.items() if rank in ranks})
+
+    return train(2, run, tmp_path, "zero3", make_recipe=make_recipe)
+
+
+def test_out_of_memory_on_all_ranks(tmp_path):
+    """All take half the microbatch; a block that ran out of memory leaves no trace in FSDP2."""
+    bits = {}
+    for name, fails_at in {
+        "forward": {"forward": 4},
+        "forward of a block": {"forward_of_a_block": 4},
+        "backward of a block": {"backward_of_a_block": 4},
+        "step": {"step": 3},
+        "evaluation": {"evaluation": 8},
+    }.items():
+        assert train_failing(tmp_path / name, tmp_path, **fails_at) == [0, 0]
+        (event,) = [event for event in read(tmp_path / name / "events.jsonl") if event["event"] == "oom"]
+        assert event["done"] == "microbatch 2"
+        bits[name] = final_bits_of(tmp_path / name)
+    assert bits["forward"] == bits["forward of a block"] == bits["backward of a block"]
