@@ -41,8 +41,9 @@ def run_ranks(tmp_path):
 
         with StopSignals() as signals:
             command = [sys.executable, "-c", RANK.format(program=program)]
-            job = {"folder": str(tmp_path)}
-            end = agent.Agent(command, ranks, job, signals=signals, on_restart=on_restart, **options).run_ranks()
+            end = agent.Agent(
+                command, ranks, lambda: {"folder": str(tmp_path)}, signals=signals, on_restart=on_restart, **options
+            ).run_ranks()
         return end, restarts, {path.name for path in tmp_path.iterdir()}
 
     return run
@@ -133,7 +134,9 @@ def supervised_ranks(program, folder, limit):
 
     def work():
         with StopSignals() as signals:
-            agent.Agent([sys.executable, "-c", program], 2, {"folder": str(folder)}, signals=signals).run_ranks()
+            agent.Agent(
+                [sys.executable, "-c", program], 2, lambda: {"folder": str(folder)}, signals=signals
+            ).run_ranks()
         return 0
 
     pid = os.fork()
