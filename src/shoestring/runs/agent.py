@@ -55,13 +55,16 @@ class RanksEnd:
 
 
 class Agent(LocalElasticAgent):
-    """Starts `command` as `ranks` processes, each with `job` (`session/rank_channel.py`), until all have ended."""
+    """Starts `command` as `ranks` processes, each until all have ended.
+
+    Each start has a job of its own, which `make_job` returns (`session/rank_channel.py`).
+    """
 
     def __init__(
         self,
         command: Sequence[str],
         ranks: int,
-        job: Mapping[str, Any],
+        make_job: Callable[[], Mapping[str, Any]],
         *,
         signals: StopSignals,
         may_restart: Callable[[], bool] = lambda: True,
@@ -82,7 +85,7 @@ class Agent(LocalElasticAgent):
             monitor_interval=0.001,  # `_monitor_workers` waits for signals instead
         )
         super().__init__(spec, _NoLogs())
-        self._job = {**job, "silence_seconds": silence_seconds}
+        self._make_job = make_job
         self._signals, self._may_restart, self._on_restart = signals, may_restart, on_restart
         self._grace_seconds, self._silence_seconds = grace_seconds, silence_seconds
         self._channel: AgentChannel | None = None
@@ -101,7 +104,7 @@ class Agent(LocalElasticAgent):
 
     def _start_workers(self, worker_group: WorkerGroup) -> dict[int, Any]:
         ranks = range(worker_group.spec.local_world_size)
-        self._channel = AgentChannel(self._job, len(ranks))
+        self._channel = AgentChannel({**self._make_job(), "silence_seconds": self._silence_seconds}, len(ranks))
         self._silence = Silence(ranks, self._silence_seconds)
         self._settled_at: float | None = None
         with _own_handlers(), self._channel.as_standard_input():
