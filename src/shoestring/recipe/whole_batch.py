@@ -37,7 +37,7 @@ def require_whole_batch(loaded: LoadedRecipe, settings: Settings) -> None:
         )
     if (settings.logical_shards or 1) > 1:
         problems.append(
-            f"logical_shards={settings.logical_shards}: the loss would compare the samples of each shard with each other"
+            f"logical_shards={settings.logical_shards}: the loss would compare only the samples of a shard with each other"
         )
     if problems:
         raise UsageError(

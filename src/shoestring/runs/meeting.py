@@ -44,6 +44,7 @@ class Meeting:
     """The connection between the processes, over the launcher's store."""
 
     def __init__(self, launcher: Launcher, stop: Stop) -> None:
+        launcher.require_complete()
         from torch.distributed import PrefixStore
         from torch.distributed.rendezvous import rendezvous
 
@@ -116,7 +117,7 @@ def leading(launcher: Launcher | None, directory: RunDirectory, stop: Stop) -> I
     try:
         yield announce
     except ShoestringError as error:
-        if launcher and not is_announced:
+        if launcher and not launcher.problems and not is_announced:
             Meeting(launcher, stop).announce(Announcement(error=error.message, status=error.status))
         raise
 
