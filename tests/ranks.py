@@ -36,7 +36,7 @@ def _run(rank, size, act, store):
             )
         act(rank)
         status = 0
-    except BaseException:
+    except BaseException:  # noqa: BLE001  (the status tells the parent)
         traceback.print_exc()
     finally:
         sys.stdout.flush()

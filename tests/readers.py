@@ -34,7 +34,7 @@ from shoestring.recipes.chart import data as chart
 from shoestring.recipes.cloud import geotiff, table
 from shoestring.recipes.cloud.published_weights import load_published
 from shoestring.recipes.cloud.writing import encode_geotiff
-from shoestring.recipes.huggingface import configuration
+from shoestring.recipes.huggingface import configuration, heads
 from shoestring.recipes.legal import documents
 from shoestring.recipes.legal.roles import SETS, class_numbers
 from shoestring.recipes.rows import BadRows
@@ -379,6 +379,6 @@ READERS = [
         "model configuration",
         write_texts(**{"config.json": LLAMA}),
         "config.json",
-        lambda folder: configuration.find_model_class(configuration.read(str(folder))),
+        lambda folder: heads.find_model_class(configuration.read(str(folder))),
     ),
 ]

@@ -4,8 +4,8 @@ from typing import Any
 
 import torch
 from torch.nn.functional import cross_entropy
-from torch_geometric.data import Batch, Data  # type: ignore[import-not-found]
-from torch_geometric.nn import GIN, MLP, global_add_pool  # type: ignore[import-not-found]
+from torch_geometric.data import Batch, Data
+from torch_geometric.nn import GIN, MLP, global_add_pool
 
 NODES, FEATURES = 12, 7
 

@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 import torch
-from model import GPT, GPTConfig  # type: ignore[import-not-found]
+from model import GPT, GPTConfig
 
 TOKENS = Path(__file__).parent / "data" / "random" / "train.bin"
 BLOCK, VOCABULARY, LEARNING_RATE, MINIMUM, WARMUP, UPDATES = 64, 96, 1e-3, 1e-4, 4, 24

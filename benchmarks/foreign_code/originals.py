@@ -42,7 +42,7 @@ class FirstUpdate:
 
 def nanogpt(first: FirstUpdate) -> float:
     """Run `train.py` for one iteration. Its windows start at the given samples."""
-    import model as module  # type: ignore[import-not-found]
+    import model as module
 
     (Path("data") / "random" / "meta.pkl").write_bytes(pickle.dumps({"vocab_size": 96}))
     original_init, original_forward, weights = module.GPT.__init__, module.GPT.forward, first.model.state_dict()
@@ -57,7 +57,7 @@ def nanogpt(first: FirstUpdate) -> float:
             first.seed()
         return original_forward(self, *arguments)
 
-    module.GPT.__init__, module.GPT.forward, torch.randint = init, forward, lambda *_: starts  # type: ignore[assignment]
+    module.GPT.__init__, module.GPT.forward, torch.randint = init, forward, lambda *_: starts
     sizes = f"--batch_size={len(starts)} --block_size=64 --n_layer=2 --n_head=4 --n_embd=64 --dropout=0.1"
     fixed = "--dataset=random --device=cpu --compile=False --dtype='float32' --max_iters=0 --eval_iters=1"
     sys.argv = f"train.py {fixed} --gradient_accumulation_steps=1 {sizes}".replace("'", "").split()
@@ -80,7 +80,7 @@ def dcgan(first: FirstUpdate) -> float:
             first.seed()
             yield first.batch
 
-    torch.utils.data.DataLoader = Batches  # type: ignore[assignment, misc]
+    torch.utils.data.DataLoader = Batches
     sizes = "--nz 16 --ngf 8 --ndf 8 --batchSize 8"
     weights = "--netG generator.pth --netD discriminator.pth"
     sys.argv = f"main.py --dataset fake --workers 0 --manualSeed 1 --dry-run {sizes} {weights}".split()
@@ -89,7 +89,7 @@ def dcgan(first: FirstUpdate) -> float:
 
 def vit_mixup(first: FirstUpdate) -> float:
     """Compute the loss as timm's `train.py` does for a batch that is mixed."""
-    from timm.loss import SoftTargetCrossEntropy  # type: ignore[import-not-found]
+    from timm.loss import SoftTargetCrossEntropy
 
     first.seed()
     return float(SoftTargetCrossEntropy()(first.model(first.batch[0]), first.batch[1]))
@@ -97,7 +97,7 @@ def vit_mixup(first: FirstUpdate) -> float:
 
 def unet(first: FirstUpdate) -> float:
     """Compute the loss as `train_unconditional.py` does with `prediction_type=epsilon`."""
-    from diffusers import DDPMScheduler  # type: ignore[import-not-found]
+    from diffusers import DDPMScheduler
 
     noise_scheduler = DDPMScheduler(num_train_timesteps=1000)
     first.seed()
@@ -110,7 +110,7 @@ def unet(first: FirstUpdate) -> float:
 
 def graphs(first: FirstUpdate) -> float:
     """Compute the loss as `mutag_gin.py` does, with a batch of its `DataLoader`."""
-    from torch_geometric.loader import DataLoader  # type: ignore[import-not-found]
+    from torch_geometric.loader import DataLoader
 
     dataset = find(sys.argv[2]).recipe.data()["train"]
     data = next(iter(DataLoader([dataset[index] for index in first.indices], batch_size=len(first.indices))))

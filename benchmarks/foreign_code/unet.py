@@ -3,8 +3,8 @@
 from typing import Any
 
 import torch
-from diffusers import DDPMScheduler, UNet2DModel  # type: ignore[import-not-found]
-from diffusers.optimization import get_cosine_schedule_with_warmup  # type: ignore[import-not-found]
+from diffusers import DDPMScheduler, UNet2DModel
+from diffusers.optimization import get_cosine_schedule_with_warmup
 from torch.nn.functional import mse_loss
 
 IMAGE = 16

@@ -2,11 +2,11 @@
 
 from typing import Any
 
-import timm  # type: ignore[import-not-found]
+import timm
 import torch
 from timm.data import Mixup
-from timm.loss import SoftTargetCrossEntropy  # type: ignore[import-not-found]
-from timm.optim import create_optimizer_v2  # type: ignore[import-not-found]
+from timm.loss import SoftTargetCrossEntropy
+from timm.optim import create_optimizer_v2
 from torch.utils.data import default_collate
 
 CLASSES, IMAGE = 10, 32

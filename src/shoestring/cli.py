@@ -8,10 +8,11 @@ import importlib
 import logging
 import os
 import sys
+from collections.abc import Callable
 from dataclasses import asdict
 from functools import partial
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, TypeVar
 
 import typer
 
@@ -34,6 +35,8 @@ from shoestring.cli_output import Command, print_answer, show_progress, status_o
 from shoestring.errors import UsageError
 from shoestring.units import parse_bytes, parse_seconds
 
+T = TypeVar("T", bound=Callable[..., Any])
+
 app = typer.Typer(
     no_args_is_help=True,
     pretty_exceptions_enable=False,
@@ -44,7 +47,12 @@ app = typer.Typer(
 )
 
 
-@app.command(cls=Command, epilog=examples("recipes", "recipes temporal"))
+def _command(*example_lines: str) -> Callable[[T], T]:
+    """Return the decorator of a command whose help ends with these examples."""
+    return app.command(cls=Command, epilog=examples(*example_lines))
+
+
+@_command("recipes", "recipes temporal")
 def recipes(
     recipe: Annotated[
         str | None,
@@ -62,7 +70,7 @@ def recipes(
         print_answer(recipes[0], as_json, lambda: options(recipes[0]))
 
 
-@app.command(cls=Command, epilog=examples("targets", "targets --json"))
+@_command("targets", "targets --json")
 def targets(as_json: Json = False) -> None:
     """List the targets that a run can be planned for: platforms, GPUs, and this machine."""
     from shoestring.report.terminal.targets import screen
@@ -71,12 +79,9 @@ def targets(as_json: Json = False) -> None:
     print_answer([target.json() for target in targets], as_json, lambda: screen(targets))
 
 
-@app.command(
-    cls=Command,
-    epilog=examples(
-        "estimate temporal --on t4 --set micro_batch=64 --set precision=fp16",
-        "estimate hf:path/to/config.json --on t4 --set seq_len=1024 --set lora_r=8",
-    ),
+@_command(
+    "estimate temporal --on t4 --set micro_batch=64 --set precision=fp16",
+    "estimate hf:path/to/config.json --on t4 --set seq_len=1024 --set lora_r=8",
 )
 def estimate(recipe: Recipe, on: On = "local", set_: Set = None, as_json: Json = False) -> None:
     """Estimate the memory of given settings, part by part, without a GPU."""
@@ -87,12 +92,9 @@ def estimate(recipe: Recipe, on: On = "local", set_: Set = None, as_json: Json =
     print_answer(estimate.json(), as_json, lambda: screen(estimate))
 
 
-@app.command(
-    cls=Command,
-    epilog=examples(
-        "plan legal --on kaggle-t4 --set epochs=5",
-        "plan path/to/file.py --on kaggle-t4 --on a100-80 --limit 9h",
-    ),
+@_command(
+    "plan legal --on kaggle-t4 --set epochs=5",
+    "plan path/to/file.py --on kaggle-t4 --on a100-80 --limit 9h",
 )
 def plan(
     recipe: Recipe,
@@ -171,7 +173,7 @@ def _plan_inference(recipe: str, names: list[str], set_: list[str] | None, as_js
     print_answer(facts if len(plans) > 1 else facts[0], as_json, lambda: Group(*map(screen, plans)))
 
 
-@app.command(cls=Command, epilog=examples("check", "check temporal --on kaggle-t4 --set size=tiny"))
+@_command("check", "check temporal --on kaggle-t4 --set size=tiny")
 def check(
     recipe: Annotated[
         str | None,
@@ -199,12 +201,7 @@ def check(
         raise typer.Exit(1)
 
 
-@app.command(
-    cls=Command,
-    epilog=examples(
-        "train temporal --run runs/temporal", "train legal --run runs/legal --on kaggle-t4 --limit 9h --set epochs=5"
-    ),
-)
+@_command("train temporal --run runs/temporal", "train legal --run runs/legal --on kaggle-t4 --limit 9h --set epochs=5")
 def train(
     recipe: Recipe,
     run: RunDir,
@@ -268,12 +265,9 @@ def _print_outcome(outcome: Any, recipe: str, run: Path, as_json: bool) -> None:
         )
 
 
-@app.command(
-    cls=Command,
-    epilog=examples(
-        "evaluate runs/legal/best --set data=judgments/ --whole --out rows.csv",
-        "evaluate CR_net.pth --recipe cloud --set data=tiles/",
-    ),
+@_command(
+    "evaluate runs/legal/best --set data=judgments/ --whole --out rows.csv",
+    "evaluate CR_net.pth --recipe cloud --set data=tiles/",
 )
 def evaluate(
     directory: Saved,
@@ -305,10 +299,7 @@ def evaluate(
     print_answer(asdict(evaluated), as_json, lambda: screen(evaluated))
 
 
-@app.command(
-    cls=Command,
-    epilog=examples("export runs/temporal --to onnx", "export runs/legal --to huggingface --out role-model"),
-)
+@_command("export runs/temporal --to onnx", "export runs/legal --to huggingface --out role-model")
 def export(
     directory: Saved,
     to: Annotated[
@@ -340,12 +331,9 @@ def export(
     print_answer(asdict(exported), as_json, lambda: screen(exported))
 
 
-@app.command(
-    cls=Command,
-    epilog=examples(
-        "predict runs/legal --set data=judgment.txt",
-        "predict runs/cloud/best --set data=tiles/ --out clear/",
-    ),
+@_command(
+    "predict runs/legal --set data=judgment.txt",
+    "predict runs/cloud/best --set data=tiles/ --out clear/",
 )
 def predict(
     directory: Saved,
@@ -388,12 +376,9 @@ def predict(
         raise typer.Exit(1)
 
 
-@app.command(
-    cls=Command,
-    epilog=examples(
-        "replay runs/temporal --update 120",
-        "replay runs/mine --update 7 --break",
-    ),
+@_command(
+    "replay runs/temporal --update 120",
+    "replay runs/mine --update 7 --break",
 )
 def replay(
     run: Annotated[
@@ -421,7 +406,7 @@ def replay(
     print_answer(replayed.json(), as_json, lambda: screen(replayed))
 
 
-@app.command(cls=Command, epilog=examples("report runs/temporal", "report runs/legal"))
+@_command("report runs/temporal", "report runs/legal")
 def report(
     run: Annotated[
         Path, typer.Argument(metavar="DIR", help="A run's directory.", autocompletion=completion.run_directory)

@@ -223,7 +223,7 @@ class Wrapped(Linears):
 
 
 class Staged(Linears):
-    """Trains one of two layers in each stage; the second stage makes twice the work."""
+    """Trains one of two layers in each stage and freezes the other; the second stage makes twice the work."""
 
     stages = (0, 1)
 
@@ -234,4 +234,5 @@ class Staged(Linears):
         return update % 2
 
     def loss(self, model: Any, batch: Tensor, stage: int) -> Tensor:
+        model[1 - stage].requires_grad_(False)
         return sum(model[stage](batch).mean() for _ in range(1 + stage))

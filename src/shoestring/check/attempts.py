@@ -17,7 +17,7 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any
 
-from shoestring.check.trial import Report, peak_bytes, read_status, reporting, reset_peak
+from shoestring.check.trial import Report, batches_on, make_update, peak_bytes, read_status, reporting, reset_peak
 from shoestring.errors import ShoestringError
 from shoestring.estimate.disk import SMALL_FILES
 from shoestring.failures import describe, exits_as_errors
@@ -148,30 +148,14 @@ def _update(
 
     The second round of a process has the optimizer's states from its beginning.
     """
-    from shoestring.data.batches import to_device
-    from shoestring.data.seeding import derive, seed_all
-    from shoestring.engine.update import update
-
     measured = []
     for number in range(rounds * len(losses)):
         reset_peak(device)
-        seed_all(derive(loaded.seed, "update", number))
-        started = time.perf_counter()
-        result = update(
-            state.model,
-            state.optimizer,
-            losses[number % len(losses)],
-            [(to_device(make_batch(size), device), size)],
-            samples=size,
-            mixed_precision=state.mixed_precision,
-            clip_norm=loaded.parts.clip_norm,
-            run=state.cuda_graphs,
-        )
-        float(result.loss)  # synchronizes with the device
-        state.reset_trained()  # as in training, after a loss that freezes parameters for its stage
-        measured.append((peak_bytes(device), time.perf_counter() - started))
-    peaks, seconds = zip(*measured[-len(losses) :], strict=True)
-    return max(peaks), max(seconds)
+        batches = batches_on(device, [size], make_batch)
+        _, seconds = make_update(loaded, state, losses[number % len(losses)], batches, size, number)
+        measured.append((peak_bytes(device), seconds))
+    peaks, durations = zip(*measured[-len(losses) :], strict=True)
+    return max(peaks), max(durations)
 
 
 def _report_disk(report: Report, state: Any) -> int:

@@ -33,6 +33,11 @@ class Measurement:
     """The bytes of a checkpoint on disk."""
     light_bytes: int | None = None
 
+    @property
+    def micro_batch_text(self) -> str:
+        """The microbatch, and why."""
+        return f"micro_batch {self.settings.micro_batch}: {self.reason}"
+
 
 def measure(loaded: LoadedRecipe, requested: Settings, device: str, *, seconds: float = GROWTH_SECONDS) -> Measurement:
     """Make an update with microbatches of 2, 4, 8, ... samples, in a child process, and return the largest that fits.
@@ -77,26 +82,22 @@ def check_by_trying(loaded: LoadedRecipe, target: Target, settings: Settings, er
     """Return the findings of a check whose estimate has ended with `error`: what the attempts show."""
     findings = [warned("plan", f"could not be estimated: {error.message}", TRAINING_HINT)]
     if not loaded.reference:
-        message, hint = (
-            "not tried: the recipe exists only in this process",
-            "save the recipe in a file to have it tried",
-        )
-        return [*findings, warned("update", message, hint)]
+        message = "not tried: the recipe exists only in this process"
+        return [*findings, warned("update", message, "save the recipe in a file to have it tried")]
     try:
         measurement = measure(loaded, settings, target.device.kind)
     except ShoestringError as failure:
-        message = "; ".join(("an update fails on this machine: " + failure.message, *failure.problems))
+        message = "; ".join((f"an update fails on this machine: {failure.message}", *failure.problems))
         return [*findings, failed("update", message, "fix the recipe: it would fail in the same way in training")]
-    message = f"micro_batch {measurement.settings.micro_batch}: {measurement.reason}"
     if not measurement.attempts:
-        return [*findings, failed("update", message, "choose a smaller micro_batch or model")]
-    return [*findings, passed("update", message)]
+        return [*findings, failed("update", measurement.micro_batch_text, "choose a smaller micro_batch or model")]
+    return [*findings, passed("update", measurement.micro_batch_text)]
 
 
 def _sizes(loaded: LoadedRecipe) -> list[int]:
     """Return the microbatches to try, in their order: powers of two and the effective batch."""
     largest = loaded.effective_batch
-    if getattr(loaded.parts, "whole_batch", False):
+    if loaded.parts.whole_batch:
         return [largest]
     powers = itertools.takewhile(lambda size: size < largest, (2**exponent for exponent in itertools.count(1)))
     return [*powers, largest]

@@ -17,7 +17,7 @@ import resource
 import sys
 import time
 import traceback
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -54,13 +54,10 @@ def run_trial(request: dict[str, Any], report: Report) -> None:
 def _run_updates(request: dict[str, Any], report: Report) -> None:
     import torch
 
-    from shoestring.data.batches import to_device
-    from shoestring.data.seeding import derive, seed_all
     from shoestring.engine.determinism import deterministic
     from shoestring.engine.environment import device_name
     from shoestring.engine.halves import compare_with_halves
     from shoestring.engine.state import build
-    from shoestring.engine.update import update
     from shoestring.recipe.finding import load
     from shoestring.recipe.losses import losses_by_stage
     from shoestring.settings import Settings
@@ -78,21 +75,10 @@ def _run_updates(request: dict[str, Any], report: Report) -> None:
         started = time.perf_counter()
         for number in range(max(UPDATES, 2 * len(losses))):
             use_first = number == 0 and bool(first_batches)
-            batches = first_batches if use_first else _largest_batches(loaded.recipe, sizes, device, to_device)
-            seed_all(derive(loaded.seed, "update", number))
-            start = time.perf_counter()
-            result = update(
-                state.model,
-                state.optimizer,
-                losses[number % len(losses)],
-                batches,
-                samples=first_batches[0][1] if use_first else sum(sizes),
-                mixed_precision=state.mixed_precision,
-                clip_norm=loaded.parts.clip_norm,
-                run=state.cuda_graphs,
-            )
-            loss = float(result.loss)  # synchronizes with the device
-            report({"stage": "update", "seconds": time.perf_counter() - start, "loss": repr(loss)})
+            batches = first_batches if use_first else batches_on(device, sizes, loaded.recipe.batch)
+            samples = first_batches[0][1] if use_first else sum(sizes)
+            loss, seconds = make_update(loaded, state, losses[number % len(losses)], batches, samples, number)
+            report({"stage": "update", "seconds": seconds, "loss": repr(loss)})
             if number >= len(losses) and time.perf_counter() - started > ENOUGH_SECONDS:
                 break
         report({"stage": "done", "bytes": peak_bytes(device) - initial_bytes, "device": device_name(device)})
@@ -108,6 +94,30 @@ def _run_updates(request: dict[str, Any], report: Report) -> None:
             )
             if difference:
                 report({"stage": "halves", "difference": difference.text})
+
+
+def make_update(
+    loaded: Any, state: Any, loss: Any, batches: Iterable[tuple[Any, int]], samples: int, number: int
+) -> tuple[float, float]:
+    """Make update number `number` of a trial. Return its loss and its seconds, those to make its batches included."""
+    from shoestring.data.seeding import derive, seed_all
+    from shoestring.engine.update import update
+
+    seed_all(derive(loaded.seed, "update", number))
+    start = time.perf_counter()
+    result = update(
+        state.model,
+        state.optimizer,
+        loss,
+        batches,
+        samples=samples,
+        mixed_precision=state.mixed_precision,
+        clip_norm=loaded.parts.clip_norm,
+        run=state.cuda_graphs,
+    )
+    value = float(result.loss)  # synchronizes with the device
+    state.reset_trained()  # as in training, after a loss that freezes parameters for its stage
+    return value, time.perf_counter() - start
 
 
 def _load_first_batch(loaded: Any, size: int, device: Any, report: Report) -> tuple[Any, list[tuple[Any, int]]]:
@@ -127,8 +137,12 @@ def _load_first_batch(loaded: Any, size: int, device: Any, report: Report) -> tu
     return loader, [batch]
 
 
-def _largest_batches(recipe: Any, sizes: list[int], device: Any, to_device: Any) -> Iterator[tuple[Any, int]]:
-    return ((to_device(recipe.batch(size), device), size) for size in sizes)
+def batches_on(device: Any, sizes: Iterable[int], make_batch: Callable[[int], Any]) -> Iterator[tuple[Any, int]]:
+    """Yield a batch of each size on the device, with its size; each is made only when it is needed."""
+    from shoestring.data.batches import to_device
+
+    for size in sizes:
+        yield to_device(make_batch(size), device), size
 
 
 def warm_up(device: Any) -> None:

@@ -10,7 +10,7 @@ import torch
 
 from shoestring.data.batches import SampleRandomness, WatchedCollate, collate_function, fetch, to_device
 from shoestring.data.logical_shards import LogicalShards
-from shoestring.data.order import DataOrder, longest_first, split
+from shoestring.data.order import DataOrder, longest_first
 from shoestring.data.resident import resident
 from shoestring.data.worker_count import WorkerCount, max_workers_in_shared_memory
 from shoestring.data.workers import PREFETCH, Request, Workers
@@ -161,9 +161,9 @@ class Loader:
         indices = self._order.indices(update)
         if self._length is not None:
             indices = longest_first(indices, self._length)
-        indices = indices[shard :: self._shards.count]
         # A single remaining sample joins the epoch's last full update, which then exceeds the microbatch.
-        return [(epoch, part) for part in split(indices, len(indices) if self._is_whole else micro_batch)]
+        size = len(indices) if self._is_whole else micro_batch
+        return [(epoch, part) for part in self._shards.split(self._shards.deal(indices, shard), size)]
 
     def _source(self, update: int, micro_batch: int, requests: list[Request]) -> Iterator[Any]:
         if self.workers != self._running_workers:

@@ -4,8 +4,10 @@ Their number belongs to the run, as the seed does. So the result of an update do
 that share its logical shards: 1, 2 and 4 processes end in the same bits.
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
+from shoestring.data.order import split
 from shoestring.data.seeding import derive
 
 
@@ -14,7 +16,8 @@ class LogicalShards:
     """The logical shards of an update, and the consecutive ones of this process.
 
     The samples of an update, longest first, are dealt to the shards one after the other, so that each has short and
-    long ones. If there are fewer samples than shards, some are empty.
+    long ones. No shard has a single sample, for which BatchNorm has no statistics: if there are few samples, the last
+    shards are empty.
     """
 
     count: int = 1
@@ -26,6 +29,25 @@ class LogicalShards:
         """Return the shards of one of `size` processes, a divisor of `count`."""
         each = count // size
         return cls(count, range(rank * each, (rank + 1) * each))
+
+    def occupied(self, samples: int) -> int:
+        """Return the number of shards that have samples."""
+        return max(1, min(self.count, samples // 2))
+
+    def deal(self, indices: Sequence[int], shard: int) -> Sequence[int]:
+        """Return the samples of a shard."""
+        occupied = self.occupied(len(indices))
+        return indices[shard::occupied] if shard < occupied else ()
+
+    def split(self, indices: Sequence[int], micro_batch: int) -> list[Sequence[int]]:
+        """Split the samples of a shard into microbatches of at most `micro_batch`, or one more to avoid a single one.
+
+        An update that is one shard is split as in version 0.1.0, into microbatches that may be single samples.
+        """
+        parts = split(indices, micro_batch)
+        if self.count > 1 and micro_batch > 1 and len(parts) > 1 and len(parts[-1]) == 1:
+            return split(indices, -(-len(indices) // (len(parts) - 1)))
+        return parts
 
     def seed(self, seed: int, update: int, shard: int) -> int:
         """Return the seed of the random numbers of a shard; with one shard, that of the update."""

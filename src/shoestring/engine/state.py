@@ -5,7 +5,7 @@ Sample order, schedule and random numbers are functions of the seed and the upda
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any, Protocol
+from typing import Any, Protocol, cast
 
 import torch
 from torch import nn
@@ -18,6 +18,8 @@ from shoestring.engine import autotuning, cuda_graphs
 from shoestring.engine.averaging import AveragedWeights
 from shoestring.engine.cuda_graphs import CudaGraphs
 from shoestring.engine.memory import explaining_out_of_memory
+from shoestring.engine.parallel.divided_optimizer import DividedOptimizer
+from shoestring.engine.parallel.ranks import ALONE, Ranks
 from shoestring.engine.precision import MixedPrecision, mixed_precision
 from shoestring.engine.schedulers import SteppedSchedulers
 from shoestring.errors import CheckpointError, UsageError
@@ -275,7 +277,12 @@ class TrainingState:
 
 
 def build(
-    loaded: LoadedRecipe, settings: Settings, device: torch.device, *, updates_per_epoch: int = 1
+    loaded: LoadedRecipe,
+    settings: Settings,
+    device: torch.device,
+    *,
+    updates_per_epoch: int = 1,
+    ranks: Ranks = ALONE,
 ) -> TrainingState:
     """Build the state before the first update: a model initialized from the seed, on `device`, in training mode.
 
@@ -294,6 +301,8 @@ def build(
         built = adapt.trained_optimizer(loaded, model, device)
         kernels.choose(built.optimizer, settings.optimizer_kernel)
         optimizer = offload.offloaded_optimizer(built.optimizer, settings)
+        if settings.sharding == "zero1" and ranks.size > 1:
+            optimizer = cast("Optimizer", DividedOptimizer(optimizer, ranks, device))
         schedulers = SteppedSchedulers(built, optimizer, updates_per_epoch) if built.schedulers else None
     with explaining_out_of_memory("averaging the weights (ema)"):
         averages = AveragedWeights(model, loaded.ema) if loaded.ema is not None else None

@@ -104,17 +104,15 @@ def refuse_arguments(trainer: Any, of_train: Mapping[str, Any], *, in_recipe: bo
 
 def notes(args: Any, settings: Settings) -> list[str]:
     """Return notes for the user on arguments that have another effect than in the library."""
-    checkpoints = []
+    sentences = []
     if args.save_total_limit is not None and args.save_total_limit != settings.keep_checkpoints:
-        checkpoints.append(
+        sentences.append(
             f"save_total_limit={args.save_total_limit} is not used: the run keeps its {settings.keep_checkpoints} "
             "newest checkpoints (keep_checkpoints)"
         )
     if args.save_only_model:
-        checkpoints.append(
-            "save_only_model=True is not used: the run's checkpoints are complete, to continue from them"
-        )
-    return checkpoints
+        sentences.append("save_only_model=True is not used: the run's checkpoints are complete, to continue from them")
+    return sentences
 
 
 def _refused_of_train(of_train: Mapping[str, Any]) -> Iterator[str]:

@@ -176,16 +176,17 @@ def plan_with(
         ranked = search(candidates, requested)
         chosen = ranked[0]
         per_epoch = updates_per_epoch(facts.samples["train"], loaded.effective_batch) if facts.samples else None
+        total_updates = loaded.total_updates(per_epoch or 1)
         time = planned_time(
             chosen,
             per_epoch,
-            loaded.total_updates(per_epoch or 1),
+            total_updates,
             effective_batch=loaded.effective_batch,
             validation_samples=(facts.samples or {}).get("validation"),
         )
         adapters = bool(loaded.options.get("lora_r"))
         disk, host = planned_disk(chosen, target, adapters=adapters), planned_host(chosen, target)
-        planned_sessions = _sessions(target, time, disk, per_epoch, loaded.total_updates(per_epoch or 1))
+        planned_sessions = _sessions(target, time, disk, per_epoch, total_updates)
         evaluation_seconds = (time.evaluation_seconds or 0.0) / (per_epoch or 1)
         bounds = limits(chosen, disk, host, target, evaluation_seconds)
         fits = all(limit.holds for limit in bounds)

@@ -10,8 +10,8 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Protocol, TypeAlias, runtime_checkable
 
 from shoestring.errors import UsageError
-from shoestring.recipe.losses import loss_at
-from shoestring.recipe.optimizers import build_optimizer
+from shoestring.recipe.losses import loss_at as loss_at  # public names of this module, where these two were before
+from shoestring.recipe.optimizers import build_optimizer as build_optimizer
 from shoestring.recipe.parts import Parts
 from shoestring.recipe.subset import Subset
 
@@ -21,9 +21,6 @@ if TYPE_CHECKING:
     from torch import Tensor, nn
 
     from shoestring.settings import Settings
-
-__all__ = ["Batch", "Recipe", "TrainerRecipe", "build_optimizer", "datasets", "length_of", "loss_at", "require_data"]
-__all__ += ["updates_per_epoch"]
 
 Batch: TypeAlias = Any
 """A tensor whose first dimension is the samples; or tuples, lists, mappings and dataclasses of them; or an object that

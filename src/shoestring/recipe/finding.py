@@ -67,10 +67,7 @@ def _find(reference: str | object, verified: Mapping[str, bytes] | None) -> Load
         return _find_hugging_face(reference.removeprefix(HUGGING_FACE))
     path = file_of(reference)
     if path is None:
-        raise UsageError(
-            f"there is no recipe {reference!r}",
-            hint=_suggest(reference),
-        )
+        raise UsageError(f"there is no recipe {reference!r}", hint=_suggest(reference))
     class_name = reference.partition(":")[2]
     kind, source = _load_recipe_class(path, class_name, verified)
     name = f"{path.name}:{class_name}" if class_name else path.name
@@ -212,7 +209,7 @@ def _load_recipe_class(path: Path, class_name: str, verified: Mapping[str, bytes
     if class_name:
         if class_name not in recipes:
             raise UsageError(f"{path} has no recipe {class_name!r}", hint=nearest(class_name, recipes))
-        return _recipe_class(recipes[class_name], module, path), source
+        recipes = {class_name: recipes[class_name]}
     if not recipes:
         raise UsageError(
             f"{path} has no recipe",
@@ -223,7 +220,8 @@ def _load_recipe_class(path: Path, class_name: str, verified: Mapping[str, bytes
             f"{path} has {len(recipes)} recipes: {', '.join(recipes)}",
             hint=f"select one, for example {path}:{next(iter(recipes))}",
         )
-    return _recipe_class(next(iter(recipes.values())), module, path), source
+    (kind,) = recipes.values()
+    return _recipe_class(kind, module, path), source
 
 
 def _recipe_class(kind: type, module: ModuleType, path: Path) -> type:

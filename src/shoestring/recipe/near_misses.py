@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping
 
 from shoestring.errors import UsageError
+from shoestring.recipe import lightning
 
 _OPTIMIZER = "optimizer(model)"
 _SCHEDULE = (
@@ -52,9 +53,8 @@ NEAR_MISSES: Mapping[str, str] = {
 }
 """The right part by the name that would be ignored. A name that a recipe may well use for a helper is not here."""
 
-_LIBRARIES = ("torch", "lightning", "pytorch_lightning")
+_LIBRARIES = ("torch", *lightning.PACKAGES)
 """The packages of base classes whose own names do not count."""
-_MODULE = "LightningModule"
 
 
 def find_near_misses(kind: type) -> dict[str, str]:
@@ -62,12 +62,12 @@ def find_near_misses(kind: type) -> dict[str, str]:
 
     The names in the class's `own_names` are its own.
     """
-    if any(base.__name__ == _MODULE for base in kind.__mro__):
+    if any(base.__name__ == lightning.MODULE for base in kind.__mro__):
         return {}
     own: Collection[str] = getattr(kind, "own_names", ())
     names = {
-        name: base
-        for base in reversed(kind.__mro__)
+        name
+        for base in kind.__mro__
         if base is not object and base.__module__.partition(".")[0] not in _LIBRARIES
         for name in vars(base)
     }
@@ -76,8 +76,9 @@ def find_near_misses(kind: type) -> dict[str, str]:
 
 def require_no_near_misses(kind: type, recipe_name: str) -> None:
     """Raise UsageError that names all of them."""
-    if isinstance(getattr(kind, "own_names", ()), str):
-        raise UsageError(f"own_names = {kind.own_names!r}: not a sequence of names", hint='own_names = ("metrics",)')  # type: ignore[attr-defined]
+    own_names = getattr(kind, "own_names", ())
+    if isinstance(own_names, str):
+        raise UsageError(f"own_names = {own_names!r}: not a sequence of names", hint='own_names = ("metrics",)')
     names = find_near_misses(kind)
     if names:
         raise UsageError(

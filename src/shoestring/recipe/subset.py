@@ -16,7 +16,7 @@ def choose_subset(samples: int, size: float, *, seed: int, label: Callable[[int]
 
     Raises UsageError if the subset is empty or larger than `samples`.
     """
-    count = round(size * samples) if size <= 1 else round(size)
+    count = subset_count(samples, size)
     if not 0 < count <= samples or (size > 1 and count != size):
         raise UsageError(
             f"subset={size:g} of {samples} samples is not possible",
@@ -32,6 +32,11 @@ def choose_subset(samples: int, size: float, *, seed: int, label: Callable[[int]
     # Each label's samples have equally spaced positions between 0 and 1; the subset has the lowest positions.
     position = {index: (rank + 0.5) / len(members) for members in groups.values() for rank, index in enumerate(members)}
     return sorted(sorted(order, key=position.__getitem__)[:count])
+
+
+def subset_count(samples: int, size: float) -> int:
+    """Return the number of samples in a subset; `size` is a share of at most 1, or a count."""
+    return round(size * samples) if size <= 1 else round(size)
 
 
 class Subset:

@@ -171,20 +171,18 @@ class RowsOnDisk:
         self.errors += sum("error" in row for row in rows)
 
     def reduce(self, size: int, message: str) -> None:
-        self._meta = {**self._meta, "size": size, "out_of_memory": [*self._meta["out_of_memory"], message]}
-        self._write_meta()
+        self._write_meta({"size": size, "out_of_memory": [*self._meta["out_of_memory"], message]})
 
     def finish(self, facts: Mapping[str, Any]) -> None:
         with explaining(f"{self._path} could not be written", ", then repeat the command"):
             self._writer.finish()
             os.fsync(self._descriptor)
             digest = sha256(self._path, follow=True)
-        self._meta = {
-            **self._meta, **facts, "rows": self.rows, "errors": self.errors, "complete": True, "rows_sha256": digest
-        }  # fmt: skip
-        self._write_meta()
+        counts = {"rows": self.rows, "errors": self.errors, "complete": True, "rows_sha256": digest}
+        self._write_meta({**facts, **counts})
 
-    def _write_meta(self) -> None:
+    def _write_meta(self, changes: Mapping[str, Any]) -> None:
+        self._meta = {**self._meta, **changes}
         with explaining(f"{meta_file(self._path)} could not be written", ", then repeat the command"):
             write_json(meta_file(self._path), self._meta)
 

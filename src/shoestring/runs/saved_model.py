@@ -2,7 +2,7 @@
 
 import tempfile
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -73,36 +73,33 @@ class SavedModel:
 
         Raises CheckpointError if the folder is damaged, and errors of the recipe.
         """
-        load = self.loaded.parts.load_preprocessing
+        with ExitStack() as folders:
+            yield self._load_preprocessing(folders)
+
+    def _load_preprocessing(self, folders: ExitStack) -> tuple[str, ...]:
+        load, run = self.loaded.parts.load_preprocessing, self.weights.run
         if load is None:
-            yield ()
-            return
-        if self.weights.run is None:
+            return ()
+        if run is None:
             folder = _find_preprocessing(self.weights.path)
             if folder is None:
-                yield (
+                return (
                     f"{self.weights.path} has no preprocessing/: what was fitted on the training data is not known, "
                     "and is fitted on this data where that is possible",
                 )
-                return
             verify_folder(folder)
             load(folder)
-            yield ()
-            return
-        if load_preprocessing(self.weights.run, self.loaded.parts):
-            yield ()
-            return
-        with tempfile.TemporaryDirectory() as temporary:
+        elif not load_preprocessing(run, self.loaded.parts):
+            temporary = Path(folders.enter_context(tempfile.TemporaryDirectory()))
             try:
-                self._derive_preprocessing(Path(temporary))
+                self._derive_preprocessing(temporary)
             except ShoestringError as error:
-                yield (
-                    f"the preprocessing of the training data is not known, because {self.weights.run.preprocessing} is "
-                    f"missing: {error}",
+                return (
+                    f"the preprocessing of the training data is not known, because {run.preprocessing} is missing: "
+                    f"{error}",
                 )
-                return
-            load(Path(temporary))
-            yield ()
+            load(temporary)
+        return ()
 
     def _derive_preprocessing(self, folder: Path) -> None:
         assert self.stored is not None

@@ -47,25 +47,17 @@ def require_certain(plan: Plan) -> None:
 
 
 def _plan_json(loaded: LoadedRecipe, target: Target, error: TraceError, measurement: Measurement) -> dict[str, Any]:
-    settings = measurement.settings
-    not_estimated = (
-        f"not estimated, but measured: {error.message}; micro_batch {settings.micro_batch}: {measurement.reason}"
-    )
     return {
         "verdict": VERDICT,
         "recipe": loaded.name,
         "options": config.as_json(loaded.options),
         "target": target.name,
         "device": target.device.title,
-        "settings": settings.json(),
-        "not_estimated": not_estimated,
+        "settings": measurement.settings.json(),
+        "not_estimated": f"{VERDICT}, but measured: {error.message}; {measurement.micro_batch_text}",
         "measured": list(measurement.attempts),
         "disk": _disk(target, measurement),
-        "reasons": [
-            f"{VERDICT}: {error.message}",
-            *error.problems,
-            f"micro_batch {settings.micro_batch}: {measurement.reason}",
-        ],
+        "reasons": [f"{VERDICT}: {error.message}", *error.problems, measurement.micro_batch_text],
     }
 
 

@@ -199,10 +199,8 @@ def _attribute_names(value: Any) -> list[str] | None:
     """
     if isinstance(value, type):
         return None
-    if dataclasses.is_dataclass(value):
-        fields: Iterable[Any] = dataclasses.fields(value)
-    else:
-        fields = getattr(type(value), "__attrs_attrs__", None)  # type: ignore[assignment]
+    kind: Any = type(value)
+    fields = dataclasses.fields(value) if dataclasses.is_dataclass(value) else getattr(kind, "__attrs_attrs__", None)
     if fields is None:
         return None
     names = [field.name for field in fields if hasattr(value, field.name)]

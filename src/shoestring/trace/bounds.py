@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 import sys
 from collections.abc import Callable
+from types import FrameType
 from typing import Any
 
 import torch
@@ -18,6 +19,7 @@ from shoestring.trace.places import is_own, python_syntax
 
 _ATEN: Any = torch.ops.aten
 _INDEX_BYTES = 8
+_INDEXING = (_ATEN.index.Tensor, _ATEN.index_put.default, _ATEN.index_put_.default, _ATEN._index_put_impl_.default)
 
 
 def largest_result(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Any, int] | None:
@@ -53,14 +55,11 @@ def scratch_bytes(func: Any, args: tuple[Any, ...]) -> int:
     return sum(_INDEX_BYTES * mask.numel() * mask.dim() for mask in masks)
 
 
-_INDEXING = (_ATEN.index.Tensor, _ATEN.index_put.default, _ATEN.index_put_.default, _ATEN._index_put_impl_.default)
-
-
 def location() -> str:
     """Return `file:line in function` of the recipe's innermost frame, or `backward`."""
-    frame = sys._getframe(1)
+    frame: FrameType | None = sys._getframe(1)
     while frame is not None and is_own(frame.f_code.co_filename):
-        frame = frame.f_back  # type: ignore[assignment]
+        frame = frame.f_back
     return f"{frame.f_code.co_filename}:{frame.f_lineno} in {frame.f_code.co_name}" if frame else "backward"
 
 

@@ -95,10 +95,8 @@ def _open(loaded: LoadedRecipe) -> Facts:
     with warnings.catch_warnings():
         # When the CPU stands in for the simulated device, torch warns that the CPU's own kernels are replaced.
         warnings.simplefilter("ignore", UserWarning)
-        for module in (
-            *(simulated_device, autocast, attention, kernels, fused, alignment),
-            *(experts, masks, matching, recurrent),
-        ):
+        simulated_device.set_up()
+        for module in (autocast, attention, kernels, fused, alignment, experts, masks, matching, recurrent):
             module.set_up()
     return recipe_facts
 

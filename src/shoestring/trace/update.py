@@ -63,8 +63,10 @@ def run(
         scaler = _Scaler() if precision == "fp16" else None
         clip_norm = loaded.parts.clip_norm
         samples = settings.micro_batch * accumulate
-        further = min(TRACED_MICROBATCHES, accumulate)
-        for number, microbatches, loss in [(n, count, loss) for n, count in enumerate((1, further)) for loss in losses]:
+        initially_trained = [(parameter, parameter.requires_grad) for parameter in model.parameters()]
+        counts = (1, min(TRACED_MICROBATCHES, accumulate))
+        updates = [(number, count, loss) for number, count in enumerate(counts) for loss in losses]
+        for number, microbatches, loss in updates:
             if loaded.parts.rollout:
                 recorder.mark("generation", number)
                 inference.run_steps(recorder, loaded.parts.rollout, model, recipe.batch(samples), precision)
@@ -93,6 +95,8 @@ def run(
                 for parameter in parallelism.trained:
                     parameter.grad = None
             parallelism.after_update()
+            for parameter, is_trained in initially_trained:  # a loss may freeze some for its stage
+                parameter.requires_grad_(is_trained)
         recorder.mark("end", 1)
         return recorder.record()
 
@@ -112,17 +116,7 @@ def _run_microbatch(
     device_batch = simulated_device.move_batch(batch)
     recorder.label(nested.tensors(device_batch), "batch")
     with autocast.region(precision):
-        value = [compute_loss(model, device_batch)]
-        try:
-            # Nothing else may refer to the loss: it would count as memory of the backward pass.
-            loss, weight = scalar_loss(value.pop())
-        except UsageError as error:
-            # For a plan, a UsageError says that other settings may do; a microbatch of 1 would hide the mistake.
-            raise TraceError(error.message, hint=error.hint) from error
-        if weight is not None:
-            loss = loss / weight
-        del weight
-        loss = loss * loss_scale
+        loss = _mean_loss(compute_loss, model, device_batch) * loss_scale
     if scaler:
         loss = scaler.scale(loss)
     recorder.mark("backward", *position)
@@ -130,6 +124,22 @@ def _run_microbatch(
     loss.backward()
     parallelism.after_backward()
     recorder.label((parameter.grad for parameter in model.parameters()), "gradients")
+
+
+def _mean_loss(compute_loss: Loss, model: nn.Module, batch: Any) -> Tensor:
+    """Return the mean over the samples of the batch.
+
+    What the recipe has returned is only referred to in this function. In the caller's variables it would remain in
+    memory during backward, which it does not in training.
+    """
+    value = compute_loss(model, batch)
+    try:
+        loss, weight = scalar_loss(value)
+    except UsageError as error:
+        # For a plan, a UsageError says that other settings may do; a microbatch of 1 would hide the mistake.
+        raise TraceError(error.message, hint=error.hint) from error
+    mean: Tensor = loss if weight is None else loss / weight
+    return mean
 
 
 class _Scaler:

@@ -48,8 +48,9 @@ def wait(responses: IO[Any], work: str, limit: float = math.inf) -> None:
 
 
 def _wait(selector: selectors.BaseSelector, work: str, limit: float) -> None:
-    start = time.monotonic()
-    while True:
+    start, seconds = time.monotonic(), 0.0
+    limit_text = f" of at most {limit:g} s" if limit < math.inf else ""
+    while not selector.select(min(PROGRESS_SECONDS, limit - seconds)):
         seconds = time.monotonic() - start
         if seconds >= limit:
             raise TraceError(
@@ -57,10 +58,4 @@ def _wait(selector: selectors.BaseSelector, work: str, limit: float) -> None:
                 hint="a model that computes one position after another is traced operator by operator: use shorter"
                 f" sequences, such as --set seq_len=64, or allow more time with {LIMIT_VARIABLE}={4 * limit:g}",
             )
-        if selector.select(min(PROGRESS_SECONDS, limit - seconds)):
-            return
-        seconds = time.monotonic() - start
-        if seconds < limit:
-            streams.write_messages(
-                f"{work}: {seconds:.0f} s" + (f" of at most {limit:g} s" if limit < math.inf else "")
-            )
+        streams.write_messages(f"{work}: {seconds:.0f} s{limit_text}")

@@ -16,7 +16,7 @@ from shoestring.checkpoint.snapshot import HostCopy, Snapshot, snapshot
 from shoestring.checkpoint.store import Restored, Saved, Store
 from shoestring.engine.environment import require_same
 from shoestring.engine.memory import Failure, catch_out_of_memory, explaining_out_of_memory, free_unused_memory
-from shoestring.engine.parallel.ranks import Ranks
+from shoestring.engine.parallel.ranks import ALONE, Ranks
 from shoestring.engine.state import State
 from shoestring.errors import CheckpointError, RunError, ShoestringError
 from shoestring.session.deadline import Deadline
@@ -56,12 +56,12 @@ class Saver:
         environment: dict[str, Any],
         *,
         non_finite_error: NonFiniteError,
-        ranks: Ranks | None = None,
+        ranks: Ranks = ALONE,
     ) -> None:
         """`environment` is everything that determines the run's bits; it is saved with the state and compared on
         restoring. Of several `ranks` only the first one writes.
         """
-        self._is_writer = ranks is None or ranks.is_first
+        self._is_writer = ranks.is_first
         self._store, self._record, self._deadline, self._environment = store, record, deadline, environment
         self.non_finite_error = non_finite_error
         self._policy = SavePolicy(settings)
@@ -124,6 +124,10 @@ class Saver:
         # If the session may have to stop before the save ends, wait for it now: stopping then has nothing to save.
         if self._may_stop_during_save() or self._policy.must_wait(state.update):
             self._finish_pending()
+
+    def needs_save(self, state: State) -> bool:
+        """Return whether the current state is to be saved: it was neither saved nor restored last."""
+        return self._is_writer and not self._is_saved(state)
 
     def newest(self) -> str:
         """Return the name of the newest verified checkpoint, after waiting for the pending save."""

@@ -156,7 +156,13 @@ def build_session(
         )
     with stop.interrupting():
         order = DataOrder.of(data["train"], effective_batch=loaded.effective_batch, seed=loaded.seed)
-        state = build(loaded, request.settings, request.device, updates_per_epoch=order.updates_per_epoch)
+        state = build(
+            loaded,
+            request.settings,
+            request.device,
+            updates_per_epoch=order.updates_per_epoch,
+            ranks=request.ranks,
+        )
     if state.schedulers:
         state.schedulers.require_steps(state.total_updates)
     record.expect(state.total_updates)

@@ -1,7 +1,8 @@
 """The steps of the training loop, in the order in which it runs them. A library's trainer runs them in callbacks."""
 
 import time
-from contextlib import nullcontext
+from collections.abc import Iterator
+from contextlib import contextmanager, nullcontext
 from dataclasses import replace
 from functools import partial
 from typing import Any
@@ -17,6 +18,8 @@ from shoestring.engine.memory import (
     free_unused_memory,
     retry_with_freed_memory,
 )
+from shoestring.engine.parallel.divided_optimizer import collected
+from shoestring.engine.parallel.ranks import Ranks
 from shoestring.engine.parallel.replicas import require_equal
 from shoestring.engine.recovery import OutOfMemory, discard_attempt
 from shoestring.engine.update import UpdateResult, update
@@ -104,8 +107,8 @@ def evaluate_epoch(session: TrainingSession) -> None:
     """Evaluate the epoch that has just ended on the validation part; save its weights if they are the best so far."""
     session.reports.flush()
     state, settings, run = session.state, session.request.settings, session.request.run
-    deadline = session.request.stop.deadline
-    if deadline.limit_seconds and not deadline.has_observed("evaluation batch"):
+    deadline, ranks = session.request.stop.deadline, session.request.ranks
+    if ranks.share(lambda: bool(deadline.limit_seconds) and not deadline.has_observed("evaluation batch")):
         # The first evaluation of a session imports packages and starts kernels: nobody knows whether it ends in time.
         save_in_background(session)
     with weights_for_use(session):
@@ -190,9 +193,8 @@ def save_if_due(session: TrainingSession) -> None:
 def save_in_background(session: TrainingSession) -> None:
     """Begin a save in the background. Without memory for the copy training continues: earlier checkpoints remain."""
     session.reports.flush()
-    ranks = session.request.ranks
-    require_equal(session.state.model, ranks, session.state.update)
-    result = ranks.together(lambda: catch_out_of_memory(lambda: session.saver.begin(session.state)))
+    with _equal_replicas(session) as ranks:
+        result = ranks.together(lambda: catch_out_of_memory(lambda: session.saver.begin(session.state)))
     if isinstance(result, Failure):
         free_unused_memory()
         session.saver.postpone()
@@ -204,9 +206,21 @@ def save_in_background(session: TrainingSession) -> None:
 def save_now(session: TrainingSession) -> None:
     """Save and wait until the checkpoint is written: the last save of a session must succeed."""
     session.reports.flush()
-    ranks = session.request.ranks
-    require_equal(session.state.model, ranks, session.state.update)
-    ranks.first(lambda: retry_with_freed_memory(lambda: session.saver.save(session.state), "saving a checkpoint"))
+    with _equal_replicas(session) as ranks:
+        ranks.first(lambda: retry_with_freed_memory(lambda: session.saver.save(session.state), "saving a checkpoint"))
+
+
+@contextmanager
+def _equal_replicas(session: TrainingSession) -> Iterator[Ranks]:
+    """Compare the weights of all ranks, then return a context in which the first one has the whole state to be saved.
+
+    Raises RunError on all ranks if their weights differ.
+    """
+    state, ranks = session.state, session.request.ranks
+    require_equal(state.model, ranks, state.update)
+    is_needed = any(needed for (needed,) in ranks.gather([session.saver.needs_save(state)]))
+    with collected(state.optimizer) if is_needed else nullcontext():
+        yield ranks
 
 
 def return_to_checkpoint(session: TrainingSession, phase: Phase, failure: str) -> None:

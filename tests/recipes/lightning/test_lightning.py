@@ -199,3 +199,39 @@ def test_step_without_a_loss_is_refused():
     mine = recipe(kind(3))
     with pytest.raises(UsageError, match="returned no loss"):
         mine.loss(mine.model(), [torch.ones(2, 3)])
+
+
+def evaluated(mine, dataset):
+    model = mine.model()
+    batches = (batch for batch, _ in sequential_batches(dataset, mine, 4, CPU, 0))
+    return model, {name: float(value) for name, value in mine.evaluate(model, batches).items()}
+
+
+def test_training_data_are_evaluated_where_there_are_no_others():
+    def measure(self, batch, *, scale=2.0):
+        self.log("measured", scale * batch[0].sum())
+
+    own = {"val_dataloader": pl.LightningModule.val_dataloader}
+    without_step = find(
+        type("Plain", (modules.Returning,), {**own, "validation_step": pl.LightningModule.validation_step})(3)
+    )
+    with_step = find(type("Measuring", (modules.Returning,), {**own, "validation_step": measure})(3))
+    for loaded in (without_step, with_step):
+        assert loaded.data().keys() == {"train"}
+        for dataset in (loaded.data()["train"], loaded.recipe.whole()):
+            model, metrics = evaluated(loaded.recipe, dataset)
+            expected = {"loss": model.layer(torch.ones(1, 3)).square().item()}
+            expected |= {"measured": 2 * (4 * 12 + 2 * 6) / 6} if loaded is with_step else {}
+            assert metrics == pytest.approx(expected)
+
+
+def test_hook_with_any_arguments_receives_those_of_one_dataloader():
+    received = {}
+
+    def hook(name):
+        return lambda self, *values: received.update({name: values})
+
+    names = ("validation_step", "on_validation_batch_start", "on_validation_batch_end", "on_validation_start")
+    loaded = find(type("Any", (modules.Returning,), {name: hook(name) for name in names})(3))
+    evaluated(loaded.recipe, loaded.data()["validation"])
+    assert {name: len(values) for name, values in received.items()} == dict(zip(names, (2, 2, 3, 0), strict=True))

@@ -1,6 +1,7 @@
 """Adding many tensors of all ranks in few messages: they are copied into flat buckets and back."""
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from functools import partial
 
 import torch
 from torch import Tensor
@@ -35,14 +36,26 @@ class Buckets:
     @torch.no_grad()
     def add(self, tensors: Sequence[Tensor]) -> None:
         """Add the tensors of all ranks in place, and free the buckets."""
+        self._exchange(tensors, self._ranks.add)
+        self.free()
+
+    def free(self) -> None:
+        """Free the buckets."""
+        self._flat = {}
+
+    @torch.no_grad()
+    def broadcast(self, tensors: Sequence[Tensor], rank: int) -> None:
+        """Replace the tensors by those of `rank`."""
+        self._exchange(tensors, partial(self._ranks.broadcast, rank=rank))
+
+    def _exchange(self, tensors: Sequence[Tensor], exchange: Callable[[Tensor], None]) -> None:
         for dtype, flat in self._flat.items():
             for pieces in _fill([tensor for tensor in tensors if tensor.dtype == dtype], len(flat)):
                 size = sum(map(len, pieces))
                 parts = list(flat[:size].split([len(piece) for piece in pieces]))
                 foreach.copy(parts, pieces)
-                self._ranks.add(flat[:size])
+                exchange(flat[:size])
                 foreach.copy(pieces, parts)
-        self._flat = {}
 
 
 def _fill(tensors: Sequence[Tensor], size: int) -> Iterator[list[Tensor]]:

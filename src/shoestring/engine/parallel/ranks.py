@@ -154,11 +154,25 @@ class Ranks:
             with _noticing_lost_peers():
                 dist.all_reduce(tensor, group=group)
 
-    def broadcast(self, tensor: Tensor) -> None:
-        """Replace the tensor by that of the first rank."""
+    def broadcast(self, tensor: Tensor, rank: int = 0) -> None:
+        """Replace the tensor by that of `rank`."""
         if self.size > 1:
             with _noticing_lost_peers():
-                dist.broadcast(tensor, 0)
+                dist.broadcast(tensor, rank)
+
+    def send_to_first(self, content: bytes) -> list[bytes]:
+        """Return the contents that the other ranks have sent, on the first rank; an empty list on those."""
+        lengths = [int(length) for (length,) in self.gather([len(content)])]
+        with _noticing_lost_peers():
+            if not self.is_first:
+                dist.send(torch.frombuffer(bytearray(content), dtype=torch.uint8), 0, group=self.control)
+                return []
+            received = []
+            for rank in range(1, self.size):
+                buffer = bytearray(lengths[rank])
+                dist.recv(torch.frombuffer(buffer, dtype=torch.uint8), rank, group=self.control)
+                received.append(bytes(buffer))
+            return received
 
     def _exchange_messages(self, message: str) -> list[str]:
         """Return the message of each rank, cut to a length that all of them can receive."""
@@ -171,6 +185,10 @@ class Ranks:
         with _noticing_lost_peers():
             dist.all_gather(gathered, tensor, group=self.control)
         return [row.tolist() for row in gathered]
+
+
+ALONE = Ranks()
+"""The ranks of a run of one process."""
 
 
 @dataclass(frozen=True)

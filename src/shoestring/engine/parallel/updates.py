@@ -13,7 +13,6 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.optim import Optimizer
 
 from shoestring.data.logical_shards import LogicalShards
 from shoestring.data.seeding import seed_all
@@ -21,6 +20,7 @@ from shoestring.engine import foreach
 from shoestring.engine.memory import Failure
 from shoestring.engine.parallel.buckets import Buckets
 from shoestring.engine.parallel.buffers import ShardBuffers
+from shoestring.engine.parallel.divided_optimizer import DividedOptimizer
 from shoestring.engine.parallel.ranks import Ranks
 from shoestring.engine.parallel.tree import Sums, Tree, add_tensors, tree_sum
 from shoestring.engine.precision import MixedPrecision
@@ -33,7 +33,7 @@ class ShardedUpdates:
     def __init__(
         self,
         model: nn.Module,
-        optimizer: Optimizer,
+        optimizer: Any,
         shards: LogicalShards,
         ranks: Ranks,
         device: torch.device,
@@ -95,11 +95,14 @@ class ShardedUpdates:
         if isinstance(sums, Failure):
             return sums
         total = self._exchange(sums, facts_by_rank, samples)
-        return self._ranks.together(
+        result = self._ranks.together(
             lambda: step(
                 self._optimizer, total, mixed_precision=mixed_precision, clip_norm=clip_norm, on_gradients=on_gradients
             )
         )
+        if isinstance(self._optimizer, DividedOptimizer) and isinstance(result, UpdateResult) and result.stepped:
+            self._optimizer.publish()
+        return result
 
     def _take_sums(self, total: Microbatch | None, shard: int, samples: int, *, copies: bool) -> Sums:
         """Return the gradient of a shard, its loss and its running statistics, and clear the gradient.
@@ -133,7 +136,7 @@ class ShardedUpdates:
         count = len(self._parameters)
         for parameter, gradient in zip(self._parameters, totals[:count], strict=True):
             parameter.grad = gradient
-        self._buffers.end_update(totals[count + 1 :], min(self._shards.count, samples), changed)
+        self._buffers.end_update(totals[count + 1 :], self._shards.occupied(samples), changed)
         loss_sum = totals[count]
         assert loss_sum is not None
         return Microbatch(loss_sum, tree_sum(weights), float(samples))

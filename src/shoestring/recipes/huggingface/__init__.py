@@ -13,8 +13,6 @@ from shoestring.errors import UsageError
 from shoestring.recipe import extras
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
     from torch import Tensor, nn
     from torch.optim import Optimizer
 
@@ -103,28 +101,22 @@ class HuggingFace:
 
     def optimizer(self, model: nn.Module) -> Optimizer:
         """Return the chosen optimizer over the trainable parameters."""
-        trainable = [parameter for parameter in model.parameters() if parameter.requires_grad]
-        return _OPTIMIZERS[self.options.optimizer](trainable)
-
-
-def _torch_optimizer(name: str) -> Callable[[list[nn.Parameter]], Optimizer]:
-    def build(parameters: list[nn.Parameter]) -> Optimizer:
         import torch
 
-        optimizer: Optimizer = getattr(torch.optim, name)(parameters, lr=1e-4)
+        trainable = [parameter for parameter in model.parameters() if parameter.requires_grad]
+        optimizer: Optimizer = getattr(torch.optim, _OPTIMIZERS[self.options.optimizer])(trainable, lr=1e-4)
         return optimizer
-
-    return build
 
 
 _OPTIMIZERS = {
-    "adamw": _torch_optimizer("AdamW"),
-    "adam": _torch_optimizer("Adam"),
-    "sgd": _torch_optimizer("SGD"),
-    "rmsprop": _torch_optimizer("RMSprop"),
-    "adagrad": _torch_optimizer("Adagrad"),
-    "adafactor": _torch_optimizer("Adafactor"),
+    "adamw": "AdamW",
+    "adam": "Adam",
+    "sgd": "SGD",
+    "rmsprop": "RMSprop",
+    "adagrad": "Adagrad",
+    "adafactor": "Adafactor",
 }
+"""The classes in `torch.optim` by their names in the option."""
 
 
 def recipe_class(source: str) -> type[HuggingFace]:

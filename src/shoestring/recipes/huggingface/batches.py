@@ -10,9 +10,9 @@ from torch import Tensor
 
 from shoestring.errors import UsageError
 from shoestring.recipes.huggingface import configuration, diffusion, heads, losses
-from shoestring.recipes.huggingface.inputs import OWN_RECIPE, build_inputs, make_images, make_tokens
+from shoestring.recipes.huggingface.inputs import build_inputs, make_images, make_tokens
 from shoestring.recipes.huggingface.lengths import text_length
-from shoestring.recipes.huggingface.library_errors import explained
+from shoestring.recipes.huggingface.library_errors import OWN_RECIPE, explained
 
 if TYPE_CHECKING:
     from shoestring.recipes.huggingface import Options

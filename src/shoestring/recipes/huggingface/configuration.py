@@ -12,7 +12,6 @@ import transformers
 from shoestring.errors import UsageError
 from shoestring.reading import read_json
 from shoestring.recipes.huggingface import diffusion
-from shoestring.recipes.huggingface.heads import find_model_class as find_model_class
 from shoestring.recipes.huggingface.library_errors import one_sentence
 
 _POSITIVE = frozenset(
@@ -33,7 +32,6 @@ _BOUNDS = (
 )
 """Names of fields, with their least and their largest value: some ten times that of any published model. The first name
 that matches decides; -1 may stand for none."""
-
 
 _SPECIAL_NUMBERS = ("Infinity", "-Infinity", "NaN")
 

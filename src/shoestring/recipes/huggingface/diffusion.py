@@ -11,6 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from shoestring.errors import UsageError
+from shoestring.recipes.huggingface.library_errors import OWN_RECIPE
 
 TEXT_TOKENS = 77
 """The length of CLIP's texts, by which images are generated."""
@@ -32,7 +33,6 @@ def build_model(config: Configuration) -> nn.Module:
             hint="pip install diffusers, then start again",
         )
     diffusers: Any = import_module("diffusers")
-
     model_class: Any = getattr(diffusers, config.class_name, None)
     is_model = isinstance(model_class, type) and issubclass(model_class, nn.Module)
     if not is_model:
@@ -52,7 +52,7 @@ def build_batch(config: Configuration, size: int) -> dict[str, Tensor]:
         raise UsageError(
             f"hf: does not know the inputs of {config.class_name}; of diffusers it knows UNet2DModel and"
             " UNet2DConditionModel with sample_size and in_channels",
-            hint="write a recipe of your own: a file with model(), batch() and loss()",
+            hint=OWN_RECIPE,
         )
     height, width = (side, side) if isinstance(side, int) else side
     outputs = config.values.get("out_channels", channels)

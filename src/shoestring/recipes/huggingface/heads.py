@@ -7,6 +7,7 @@ from typing import Any
 import transformers
 
 from shoestring.errors import UsageError
+from shoestring.recipes.huggingface.library_errors import OWN_RECIPE
 
 TASKS: dict[str, tuple[str, ...]] = {
     "seq2seq": ("AutoModelForSeq2SeqLM", "AutoModelForSpeechSeq2Seq"),
@@ -41,7 +42,7 @@ def find_model_class(configuration: Any, head: str | None = None) -> Any:
     if model_class is None:
         raise UsageError(
             f"{configuration.model_type} has no model class that hf: can train",
-            hint="set head= to the name of its class in transformers, or write a recipe of your own",
+            hint=f"set head= to the name of its class in transformers, or {OWN_RECIPE}",
         )
     return model_class
 

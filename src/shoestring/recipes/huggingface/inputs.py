@@ -10,11 +10,10 @@ from torch import Tensor
 
 from shoestring.errors import UsageError
 from shoestring.recipes.huggingface.lengths import text_length
+from shoestring.recipes.huggingface.library_errors import OWN_RECIPE
 
 if TYPE_CHECKING:
     from shoestring.recipes.huggingface import Options
-
-OWN_RECIPE = "write a recipe of your own: a file with model(), batch() and loss()"
 
 SAMPLING_RATE = 16_000
 """Samples of a waveform in a second: that of wav2vec2 and of all models like it."""

@@ -1,4 +1,4 @@
-"""Exceptions of a model's library as one sentence with a hint."""
+"""Exceptions of a model's library as one sentence with a hint, and the hint that always helps."""
 
 from __future__ import annotations
 
@@ -9,6 +9,9 @@ from contextlib import contextmanager
 import torch
 
 from shoestring.errors import ShoestringError, UsageError
+
+OWN_RECIPE = "write a recipe of your own: a file with model(), batch() and loss()"
+"""The hint where `hf:` does not know what a model needs."""
 
 _MOST_CHARACTERS = 300
 

@@ -9,6 +9,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from shoestring.errors import UsageError
+from shoestring.recipes.huggingface.library_errors import OWN_RECIPE
 
 OTHER = "other_"
 """Prefix of the names of a batch's second texts: those that belong to the first ones."""
@@ -53,7 +54,7 @@ def _features(outputs: Any) -> Tensor:
     if hidden is None:
         raise UsageError(
             f"the model returns {type(outputs).__name__}, which has neither a loss nor features",
-            hint="choose a head with head=, or write a recipe of your own: a file with model(), batch() and loss()",
+            hint=f"choose a head with head=, or {OWN_RECIPE}",
         )
     features: Tensor = hidden.mean(1) if hidden.dim() == 3 else hidden.flatten(2).mean(2)
     return features

@@ -42,9 +42,9 @@ def make_options(kinds: Sequence[type]) -> type:
     return make_dataclass("Options", list(options.values()), frozen=True, kw_only=True)
 
 
-def arguments_of(kind: type) -> dict[str, inspect.Parameter]:
+def arguments_of(kind: Any) -> dict[str, inspect.Parameter]:
     """Return the named parameters of the class's constructor, without `self`."""
-    parameters = list(inspect.signature(kind.__init__).parameters.values())[1:]  # type: ignore[misc]
+    parameters = list(inspect.signature(kind.__init__).parameters.values())[1:]
     named = (inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONLY)
     return {parameter.name: parameter for parameter in parameters if parameter.kind in named}
 
@@ -78,9 +78,9 @@ def call(kind: type, options: Mapping[str, Any], effective_batch: int) -> Any:
     return kind(**values)
 
 
-def _hints(kind: type) -> dict[str, Any]:
+def _hints(kind: Any) -> dict[str, Any]:
     try:
-        return get_type_hints(kind.__init__, include_extras=True)  # type: ignore[misc]
+        return get_type_hints(kind.__init__, include_extras=True)
     except Exception:  # noqa: BLE001  (a name in an annotation may be imported for type checkers only)
         return {}
 

@@ -61,12 +61,12 @@ def unused(kind: type) -> list[str]:
     return sorted(name for name in hooks - _CALLED - _OWN if overrides(kind, name))
 
 
-def position_names(kind: type) -> frozenset[str]:
+def position_names(kind: Any) -> frozenset[str]:
     """Return which of `current_epoch`, `global_step` and `batch_idx` the code of a LightningModule reads."""
     names = set[str]()
     for code in _code_of(kind):
         names |= {"current_epoch", "global_step"} & set(code.co_names)
-    step: CodeType = kind.training_step.__code__  # type: ignore[attr-defined]
+    step: CodeType = kind.training_step.__code__
     if step.co_argcount > 2:
         index_name = step.co_varnames[2]
         loads = (item.argval for item in dis.get_instructions(step) if item.opname.startswith("LOAD"))
@@ -75,9 +75,9 @@ def position_names(kind: type) -> frozenset[str]:
     return frozenset(names)
 
 
-def logs_training(kind: type) -> bool:
+def logs_training(kind: Any) -> bool:
     """Return whether `training_step` itself logs."""
-    return bool({"log", "log_dict"} & set(kind.training_step.__code__.co_names))  # type: ignore[attr-defined]
+    return bool({"log", "log_dict"} & set(kind.training_step.__code__.co_names))
 
 
 def _code_of(kind: type) -> Iterator[CodeType]:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from functools import partial
 from typing import Any, NamedTuple
 
 import torch
@@ -117,5 +116,5 @@ def _order_notes(loader: Any, name: str) -> list[str]:
 
 def repeated(dataset: Any, size: int, samples: int) -> list[Any]:
     """Return `size` samples, which are the first `samples` of the dataset, repeated."""
-    first = list(map(partial(dataset.__getitem__), range(min(samples, size, len(dataset)))))
+    first = [dataset[index] for index in range(min(samples, size, len(dataset)))]
     return [first[index % len(first)] for index in range(size)]

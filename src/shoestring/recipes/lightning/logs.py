@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -12,27 +12,34 @@ from torch import Tensor
 from shoestring.errors import UsageError
 from shoestring.techniques import trees
 
-_REDUCTIONS = ("mean", "sum", "min", "max")
+_COMBINE: dict[str, Callable[[Tensor, Tensor], Tensor]] = {
+    "mean": torch.add,
+    "sum": torch.add,
+    "min": torch.minimum,
+    "max": torch.maximum,
+}
+"""The reductions, and how a value is combined with those before."""
 
 
 @dataclass
-class _Value:
-    """A number that is logged once per batch."""
+class Reduced:
+    """The weighted mean, the sum, the minimum or the maximum of a number that each batch has."""
 
     reduction: str
-    value: Tensor
-    weight: int
+    value: Any = None
+    """The sum, minimum or maximum so far; None without a batch."""
+    weight: int = 0
 
     def add(self, value: Tensor, weight: int) -> None:
-        if self.reduction == "mean":
-            self.value, self.weight = self.value + value * weight, self.weight + weight
-        elif self.reduction == "sum":
-            self.value = self.value + value
-        else:
-            self.value = getattr(torch, f"{self.reduction}imum")(self.value, value)
+        """Add the number of a batch."""
+        value = value * weight if self.reduction == "mean" else value
+        self.value = value if self.value is None else _COMBINE[self.reduction](self.value, value)
+        self.weight += weight
 
-    def compute(self) -> Any:
-        return self.value / self.weight if self.reduction == "mean" else self.value
+    def compute(self) -> Tensor:
+        """Return the reduced number of at least one batch."""
+        result: Tensor = self.value / self.weight if self.reduction == "mean" else self.value
+        return result
 
 
 class Logs:
@@ -40,7 +47,7 @@ class Logs:
 
     def __init__(self) -> None:
         self._is_open, self._batch_size = False, 1
-        self._values: dict[str, _Value] = {}
+        self._values: dict[str, Reduced] = {}
         self._metrics: dict[str, Any] = {}
 
     def begin(self) -> None:
@@ -84,19 +91,14 @@ class Logs:
             self._metrics[name] = value
             return
         reduction = reduce_fx if isinstance(reduce_fx, str) else getattr(reduce_fx, "__name__", "")
-        if reduction not in _REDUCTIONS:
+        if reduction not in _COMBINE:
             raise UsageError(
                 f"self.log({name!r}, reduce_fx={reduce_fx!r}) cannot be used",
-                hint=f"use one of {', '.join(_REDUCTIONS)}",
+                hint=f"use one of {', '.join(_COMBINE)}",
             )
         number = value.detach().clone() if isinstance(value, Tensor) else torch.tensor(value)
         number = number.squeeze() if number.is_floating_point() else number.squeeze().to(torch.get_default_dtype())
-        weight = batch_size or self._batch_size
-        if name in self._values:
-            self._values[name].add(number, weight)
-        else:
-            scaled = number * weight if reduction == "mean" else number
-            self._values[name] = _Value(reduction, scaled, weight)
+        self._values.setdefault(name, Reduced(reduction)).add(number, batch_size or self._batch_size)
 
 
 def batch_size(batch: Any) -> int:

@@ -7,7 +7,7 @@ from typing import Any
 
 from torch import Tensor
 
-from shoestring.recipes.lightning.evaluation import call_step, transferred
+from shoestring.recipes.lightning.evaluation import call, transferred
 from shoestring.recipes.lightning.loaders import PartBatch
 from shoestring.recipes.lightning.logs import batch_size
 
@@ -18,7 +18,7 @@ def predict(module: Any, data_module: Any, batch: Any) -> Any:
         batch = batch.value
     with module._trainer.during("prediction"):
         batch = transferred(data_module or module, batch)
-        return by_sample(call_step(module, "predict_step", batch, 0), batch_size(batch))
+        return by_sample(call(module, "predict_step", batch, 0), batch_size(batch))
 
 
 def by_sample(result: Any, samples: int) -> Any:

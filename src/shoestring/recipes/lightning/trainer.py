@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from operator import attrgetter
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 from shoestring.errors import UsageError
@@ -72,49 +73,17 @@ class Trainer:
         self.callbacks: list[Any] = []
         self.callback_metrics: dict[str, Any] = {}
 
-    @property
-    def current_epoch(self) -> int:
-        return self.position.epoch
-
-    @property
-    def global_step(self) -> int:
-        return self.position.update
-
-    @property
-    def max_epochs(self) -> int:
-        return self._run.epochs
-
-    @property
-    def num_training_batches(self) -> int:
-        return self._run.updates_per_epoch
-
-    @property
-    def estimated_stepping_batches(self) -> int:
-        return self._run.total_updates
-
-    @property
-    def datamodule(self) -> Any:
-        return self._run.data_module
-
-    @property
-    def training(self) -> bool:
-        return self.phase == "training"
-
-    @property
-    def validating(self) -> bool:
-        return self.phase == "validation"
-
-    @property
-    def evaluating(self) -> bool:
-        return self.phase in ("validation", "test")
-
-    @property
-    def testing(self) -> bool:
-        return self.phase == "test"
-
-    @property
-    def predicting(self) -> bool:
-        return self.phase == "prediction"
+    current_epoch = property(attrgetter("position.epoch"))
+    global_step = property(attrgetter("position.update"))
+    max_epochs = property(attrgetter("_run.epochs"))
+    num_training_batches = property(attrgetter("_run.updates_per_epoch"))
+    estimated_stepping_batches = property(attrgetter("_run.total_updates"))
+    datamodule = property(attrgetter("_run.data_module"))
+    training = property(lambda self: self.phase == "training")
+    validating = property(lambda self: self.phase == "validation")
+    testing = property(lambda self: self.phase == "test")
+    predicting = property(lambda self: self.phase == "prediction")
+    evaluating = property(lambda self: self.phase in ("validation", "test"))
 
     @contextmanager
     def during(self, phase: str) -> Iterator[None]:

@@ -1,0 +1,125 @@
+"""A run has the same bits on any number of processes that divides its logical shards."""
+
+from collections import Counter
+
+import pytest
+import torch
+from torch import nn
+from torch.utils.data import TensorDataset
+
+from shoestring.monitor.events import read
+from tests.ranks import run_ranks
+from tests.sessions import final_bits, session
+
+SHARDS = 4
+
+
+class Network(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.embedding = nn.Embedding(7, 6)
+        self.layers = nn.Sequential(nn.BatchNorm1d(6), nn.Linear(6, 8), nn.Dropout(0.3), nn.ReLU(), nn.Linear(8, 1))
+        self.sometimes = nn.Parameter(torch.ones(3))
+
+    def forward(self, tokens):
+        embedded = self.embedding(tokens).sum(dim=1)
+        return self.layers(embedded) * (self.sometimes.sum() if int(tokens[0, 0]) == 3 else 1)
+
+
+class Tokens:
+    """Samples of different weights; a model with BatchNorm, dropout and a parameter that few shards use."""
+
+    epochs = 3
+    effective_batch = 12
+    learning_rate = 0.05
+    clip_norm = 0.5
+
+    def model(self):
+        return Network()
+
+    def batch(self, size):
+        return torch.ones(size, 5, dtype=torch.int64), torch.ones(size)
+
+    def loss(self, model, batch):
+        tokens, targets = batch
+        weights = (tokens > 1).sum(dim=1)
+        return ((model(tokens)[:, 0] - targets).square() * weights).sum(), weights.sum()
+
+    def data(self):
+        generator = torch.Generator().manual_seed(0)
+        tokens = torch.randint(0, 7, (61, 5), generator=generator)
+        dataset = TensorDataset(tokens, tokens.float().mean(dim=1))
+        return {"train": torch.utils.data.Subset(dataset, range(50)), "validation": dataset}
+
+
+def train_with(size, run, tmp_path, *, make_recipe=lambda rank: Tokens(), values=None, **on_last_rank):
+    """Run a session on `size` ranks, which is stopped as `session` stops it, on the last rank only."""
+    values = {"logical_shards": SHARDS, "micro_batch": 3, "save_every_updates": 3, **(values or {})}
+
+    def act(rank):
+        session(make_recipe(rank), run, values, **(on_last_rank if rank == size - 1 else {}))
+
+    return run_ranks(size, act, tmp_path)
+
+
+@pytest.mark.parametrize("sharding", ["ddp", "zero1"])
+def test_numbers_of_processes_have_equal_bits(tmp_path, sharding):
+    """Also if each session has another number of processes and is stopped within an epoch."""
+    values = {"sharding": sharding}
+    for size in (1, 2, 4):
+        assert train_with(size, tmp_path / str(size), tmp_path, values=values) == [0] * size
+    for size, stop, at in ((2, "SIGTERM", 5), (1, "SIGTERM", 3), (4, "limit", 2), (2, "", 0)):
+        assert train_with(size, tmp_path / "moved", tmp_path, values=values, stop=stop, at=at) == [0] * size
+    bits = final_bits(tmp_path / "1")
+    assert all(final_bits(tmp_path / name) == bits for name in ("2", "4", "moved"))
+    events = list(read(tmp_path / "moved" / "events.jsonl"))
+    assert [event["update"] for event in events if event["event"] == "stop"] == [3, 4, 7, 15]
+
+
+class Failing(Tokens):
+    """Runs out of memory in some phases, each given by the number of its calls on this rank."""
+
+    def __init__(self, **fails_at):
+        self._fails_at, self._calls = fails_at, Counter()
+
+    def _call(self, phase):
+        self._calls[phase] += 1
+        if self._calls[phase] == self._fails_at.get(phase):
+            raise torch.OutOfMemoryError(f"CUDA out of memory in {phase}")
+
+    def loss(self, model, batch):
+        self._call("forward" if model.training else "evaluation")
+        loss, weight = super().loss(model, batch)
+        if loss.requires_grad:
+            loss.register_hook(lambda _: self._call("backward"))
+        return loss, weight
+
+    def optimizer(self, model):
+        optimizer = torch.optim.AdamW(model.parameters(), lr=0.05)
+        optimizer.register_step_post_hook(lambda *_: self._call("step"))
+        return optimizer
+
+
+@pytest.mark.parametrize(
+    ("phase", "rank", "count", "count_alone", "failed_update"),
+    [("forward", 1, 4, 6, 1), ("backward", 0, 3, 7, 1), ("step", 1, 3, 3, 2), ("evaluation", 0, 12, 12, 5)],
+)
+def test_out_of_memory_on_one_rank(tmp_path, phase, rank, count, count_alone, failed_update):
+    """All ranks take the smaller microbatch, and end in the bits of one process that took it in the same update."""
+    for size, failing_rank, calls in ((2, rank, count), (1, 0, count_alone)):
+        run = tmp_path / str(size)
+        fails = Failing(**{phase: calls})
+        assert (
+            train_with(
+                size,
+                run,
+                tmp_path,
+                make_recipe=lambda own, rank=failing_rank, fails=fails: fails if own == rank else Failing(),
+            )
+            == [0] * size
+        )
+        (event,) = [event for event in read(run / "events.jsonl") if event["event"] == "oom"]
+        assert (event["update"], event["done"]) == (failed_update, "microbatch 2")
+        where = f"GPU {rank}: " if size == 2 and phase != "evaluation" else ""  # which the first rank makes alone
+        assert event["failure"] == f"{where}CUDA out of memory in {phase}"
+    assert final_bits(tmp_path / "2") == final_bits(tmp_path / "1")
