@@ -36,9 +36,7 @@ def require_whole_batch(loaded: LoadedRecipe, settings: Settings) -> None:
             "other"
         )
     if (settings.logical_shards or 1) > 1:
-        problems.append(
-            f"logical_shards={settings.logical_shards}: the loss would compare only the samples of a shard with each other"
-        )
+        problems.append(f"logical_shards={settings.logical_shards}: only the samples of a shard would be compared")
     if problems:
         raise UsageError(
             f"updates of {loaded.name} are never split, because the recipe has whole_batch = True",
