@@ -30,6 +30,13 @@ def require_whole_batch(loaded: LoadedRecipe, settings: Settings) -> None:
             f"WORLD_SIZE={processes}: each of the {processes} processes would compare only its own samples with each "
             "other"
         )
+    elif (settings.gpus or 1) > 1:
+        problems.append(
+            f"gpus={settings.gpus}: each of the {settings.gpus} processes would compare only its own samples with each "
+            "other"
+        )
+    if (settings.logical_shards or 1) > 1:
+        problems.append(f"logical_shards={settings.logical_shards}: only the samples of a shard would be compared")
     if problems:
         raise UsageError(
             f"updates of {loaded.name} are never split, because the recipe has whole_batch = True",

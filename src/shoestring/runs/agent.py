@@ -6,11 +6,12 @@ agent knows processes only; what is recorded about them in the run's directory i
 """
 
 import os
+import re
 import signal
 import socket
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from signal import Signals
@@ -36,6 +37,7 @@ _SETTLE_SECONDS = 5.0
 """After the first rank has left with an error, for the others to record the same one and to leave. It is less than the
 10 s within which all ranks of a run are gone."""
 _KILL_SECONDS = 10.0
+_PASSED_ON = re.compile(r"GPU [0-9]+: ")
 _CONSEQUENCES = (PEER_LOST_STATUS, -signal.SIGABRT)
 """How a rank ends because another one has: libraries of C++ abort."""
 _CHANGED_BY_TORCH = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGQUIT)
@@ -125,7 +127,7 @@ class Agent(LocalElasticAgent):
             self._kill_ranks()
             self._channel.receive()
             status = 0 if ends.get(0) == 0 else next(iter(_errors(ends)), 0)
-            self.end = RanksEnd(status=status, error=next(iter(self._channel.errors.values()), None))
+            self.end = RanksEnd(status=status, error=_first_error(self._channel.errors.values()))
             # torch's agent must not start ranks again: they would end with the same error.
             self._remaining_restarts = 0
         if self._processes:
@@ -268,6 +270,11 @@ def _exit_status(pid: int) -> int | None:
 def _errors(ends: Mapping[int, int]) -> list[int]:
     """Return the statuses of the ranks that have left with an error of their own."""
     return [status for status in ends.values() if status > 0 and status != PEER_LOST_STATUS]
+
+
+def _first_error(errors: Iterable[ShoestringError]) -> ShoestringError | None:
+    """Return the first error that is a rank's own; those of the ranks to which it was passed on begin with its GPU."""
+    return min(errors, key=lambda error: _PASSED_ON.match(error.message) is not None, default=None)
 
 
 def _end_text(name: str, status: int) -> str:

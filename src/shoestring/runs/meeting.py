@@ -44,6 +44,7 @@ class Meeting:
     """The connection between the processes, over the launcher's store."""
 
     def __init__(self, launcher: Launcher, stop: Stop) -> None:
+        launcher.require_complete()
         from torch.distributed import PrefixStore
         from torch.distributed.rendezvous import rendezvous
 
@@ -54,12 +55,21 @@ class Meeting:
         self._launcher, self._stop = launcher, stop
 
     def announce(self, announcement: Announcement) -> None:
-        """Tell the other processes, from the first one."""
+        """Tell the other processes, from the first one. If it ends now, wait for a while until they know.
+
+        The store may be in the first process, and end with it.
+        """
         self._store.set("announcement", json.dumps(vars(announcement)))
+        give_up_at = time.monotonic() + _PATIENCE_SECONDS
+        ranks = [] if announcement.trains and not announcement.error else range(1, self._launcher.size)
+        while not all(self._store.check([f"knows {rank}"]) for rank in ranks) and time.monotonic() < give_up_at:
+            time.sleep(_POLL_SECONDS)
 
     def wait(self) -> Announcement:
         """Return what the first process announces. Raises its error, if it has failed."""
         announcement = Announcement(**self._get("announcement"))
+        if announcement.error or not announcement.trains:
+            self._store.set(f"knows {self._launcher.rank}", "true")
         if announcement.status:
             kind = UsageError if announcement.status == UsageError.status else RunError
             raise kind(f"process 0: {announcement.error}")
@@ -90,13 +100,20 @@ class Meeting:
         A process that left at once would leave the others waiting for it.
         """
         give_up_at: float | None = None
-        while not self._store.check([key]):
+        while not self._check(key):
             if give_up_at is None and self._stop.reason():
                 give_up_at = time.monotonic() + _PATIENCE_SECONDS
             if give_up_at is not None and time.monotonic() > give_up_at:
                 raise RunError(f"{self._stop.reason()}, before all processes of the run have started")
             time.sleep(_POLL_SECONDS)
         return json.loads(self._store.get(key))
+
+    def _check(self, key: str) -> bool:
+        try:
+            return self._store.check([key])
+        except RuntimeError as error:  # torch's DistNetworkError
+            message = "the connection to the other processes of this run is lost: one of them has ended"
+            raise RunError(message, hint="its message says why") from error
 
 
 @contextmanager
@@ -116,7 +133,7 @@ def leading(launcher: Launcher | None, directory: RunDirectory, stop: Stop) -> I
     try:
         yield announce
     except ShoestringError as error:
-        if launcher and not is_announced:
+        if launcher and not launcher.problems and not is_announced:
             Meeting(launcher, stop).announce(Announcement(error=error.message, status=error.status))
         raise
 

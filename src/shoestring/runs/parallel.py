@@ -99,7 +99,7 @@ def train_in_ranks(
     if end.status < 0:
         state = write_state(directory, "failed", end.reason, resume_command)
         raise RunError(
-            f"{end.reason}; it was restart {MOST_RESTARTS} of this session",
+            f"{end.reason}, after {MOST_RESTARTS} restarts in this session",
             hint=f"train again to continue from update {state.update}: {state.next}",
         )
     error = end.error or RunError(f"a process of this run left with status {end.status} without an error")

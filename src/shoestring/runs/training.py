@@ -6,7 +6,7 @@ import dataclasses
 import os
 import sys
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -123,10 +123,12 @@ def train_joined(
     target: Target,
     request: LaunchRequest,
     stop: Stop,
+    on_lost: Callable[[str], object] = write_messages,
 ) -> Outcome:
     """Train as one of several processes.
 
-    If another one has ended, this one leaves Python at once: nothing that it could still do, or wait for, would help.
+    If another one has ended, this one calls `on_lost` with a message and leaves Python at once: nothing that it could
+    still do, or wait for, would help.
     """
     try:
         return train_session(loaded, settings, directory, target, request, stop, joins=True)
@@ -135,7 +137,7 @@ def train_joined(
 
         if not isinstance(interruption, PeerLostError):
             raise
-        write_messages(str(interruption))
+        on_lost(str(interruption))
         flush()
         os._exit(PEER_LOST_STATUS)
 

@@ -143,6 +143,10 @@ class Heartbeats:
                 heard = [0]
         return bool(self._silence.update(heard))
 
+    def close(self) -> None:
+        self._own.close()
+        self._childs_end.close()
+
 
 def start_heartbeats(connection: socket.socket, message: bytes, seconds: float) -> None:
     """Send the message now, and then every so many `seconds` from a thread."""

@@ -51,15 +51,17 @@ def supervise(work: Callable[[], int], kill_at: float | None, *, silence_seconds
     """
     watched_signals = {signal.SIGCHLD, *STOP_SIGNALS}
     previous_mask = signal.pthread_sigmask(signal.SIG_BLOCK, watched_signals)
+    heartbeats = None if silence_seconds is None else Heartbeats(silence_seconds)
     try:
         streams.flush()
         supervisor = os.getpid()
-        heartbeats = None if silence_seconds is None else Heartbeats(silence_seconds)
         child = os.fork()
         if child == 0:
             _run_in_child(work, supervisor, heartbeats)
         return _wait(child, watched_signals, kill_at, heartbeats)
     finally:
+        if heartbeats:
+            heartbeats.close()
         signal.pthread_sigmask(signal.SIG_SETMASK, previous_mask)
 
 
