@@ -139,7 +139,7 @@ def test_two_equal_gpus_are_used():
     ("link", "status", "words"),
     [
         (GpuLink(bytes=64 * MIB, seconds=0.017), "pass", "64.00 MiB of gradients in 17 ms, 3.68 GiB/s, without access"),
-        (GpuLink(bytes=64 * MIB, seconds=0.1, peer_access=True), "warn", "640.0 MiB/s, with access"),
+        (GpuLink(bytes=64 * MIB, seconds=0.1, peer_access=True), "warn", "640 MiB/s, with access"),
         (GpuLink(error="NCCL error 2"), "fail", "cannot exchange gradients: NCCL error 2"),
     ],
 )

@@ -45,7 +45,7 @@ class Meeting:
 
     def __init__(self, launcher: Launcher, stop: Stop) -> None:
         launcher.require_complete()
-        from torch.distributed import PrefixStore
+        from torch.distributed import PrefixStore  # type: ignore[attr-defined]
         from torch.distributed.rendezvous import rendezvous
 
         from shoestring.engine.parallel.ranks import TIMEOUT
