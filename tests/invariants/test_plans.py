@@ -10,8 +10,9 @@ from torch import nn
 from shoestring.hardware import targets
 from shoestring.plan.candidates import Candidates
 from shoestring.plan.estimate import make_estimate
+from shoestring.plan.gpus import search
 from shoestring.plan.plan import make_plan
-from shoestring.plan.search import fastest, search
+from shoestring.plan.search import fastest
 from shoestring.recipe.finding import find
 from shoestring.settings import Settings
 from shoestring.units import MIB
