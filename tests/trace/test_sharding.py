@@ -16,9 +16,9 @@ from shoestring.errors import UsageError
 from shoestring.hardware.catalog import DEVICES
 from shoestring.recipe import finding
 from shoestring.settings import Settings
-from shoestring.trace import Trace, Tracer
+from shoestring.trace import Trace, Tracer, replicas
+from shoestring.trace.distributed import BUCKET, FIRST_BUCKET, buckets
 from shoestring.trace.record import Alloc, Free, Phase
-from shoestring.trace.replicas import BUCKET, FIRST_BUCKET, buckets
 from shoestring.units import MIB
 from tests.trace.observer import Observer
 
@@ -115,12 +115,27 @@ def tracers() -> Iterator[dict[type, Tracer]]:
 @pytest.fixture
 def trace_sharding(tracers: dict[type, Tracer]) -> TraceSharding:
     def trace(
-        sharding: str, recipe: type = Trained, *, gpus: int = 2, accumulate: int = 1, checkpointing: str = "no"
+        sharding: str,
+        recipe: type = Trained,
+        *,
+        gpus: int = 2,
+        logical_shards: int | None = None,
+        accumulate: int = 1,
+        checkpointing: str = "no",
+        by_library: bool = False,
     ) -> Trace:
         if recipe not in tracers:
             tracers[recipe] = Tracer(finding.find(recipe()))
-        settings = Settings(micro_batch=ROWS, precision="fp32", sharding=sharding, checkpointing=checkpointing)
-        return tracers[recipe].trace(settings, accumulate=accumulate, device=DEVICES["t4"], gpus=gpus)
+        settings = Settings(
+            micro_batch=ROWS,
+            precision="fp32",
+            sharding=sharding,
+            checkpointing=checkpointing,
+            logical_shards=logical_shards,
+        )
+        return tracers[recipe].trace(
+            settings, accumulate=accumulate, device=DEVICES["t4"], gpus=gpus, by_library=by_library
+        )
 
     return trace
 
@@ -159,13 +174,41 @@ def test_sharding_does_not_affect_a_single_gpu(trace_sharding: TraceSharding) ->
     assert live(trace_sharding("ddp", gpus=1), "optimizer")["gradients"] == ALL
 
 
-def test_ddp_holds_all_gradients_twice(trace_sharding: TraceSharding) -> None:
-    single, replica = live(trace_sharding("ddp", gpus=1), "optimizer"), live(trace_sharding("ddp"), "optimizer")
+def test_bucket_exists_only_during_the_exchange(trace_sharding: TraceSharding) -> None:
+    trace = trace_sharding("ddp")
+    assert live(trace, "optimizer") == live(trace_sharding("ddp", gpus=1), "optimizer")
+    assert part_peak(trace, "gradient buckets", "exchange") == ALL
+    assert part_peak(trace, "gradient buckets", "backward") == 0
+    assert part_peak(trace_sharding("ddp", Frozen), "gradient buckets", "exchange") == BLOCKS * BLOCK // 2
+
+
+def test_bucket_is_filled_with_pieces_of_tensors() -> None:
+    tensors = [torch.arange(5.0), torch.arange(6.0).view(2, 3).t(), torch.arange(1.0)]
+    groups = [[piece.tolist() for piece in pieces] for pieces in replicas.fill(tensors, 4)]
+    assert groups == [[[0, 1, 2, 3]], [[4], [0, 1, 2]], [[3, 4, 5], [0]]]
+
+
+@pytest.mark.parametrize(("gpus", "logical_shards", "buffers"), [(1, 2, 2), (1, 4, 3), (2, 4, 2), (1, 8, 4)])
+def test_each_level_of_the_tree_needs_another_gradient(
+    trace_sharding: TraceSharding, gpus: int, logical_shards: int, buffers: int
+) -> None:
+    trace = trace_sharding("ddp", gpus=gpus, logical_shards=logical_shards, accumulate=2)
+    assert part_peak(trace, "gradients", "backward") == buffers * ALL
+    assert live(trace, "optimizer")["gradients"] == ALL
+    assert live(trace, "forward") == live(trace, "end")
+
+
+def test_fsdp_accumulates_logical_shards(trace_sharding: TraceSharding) -> None:
+    assert trace_sharding("zero2", logical_shards=8, accumulate=4) == trace_sharding("zero2", accumulate=4)
+
+
+def test_distributed_data_parallel_holds_all_gradients_twice(trace_sharding: TraceSharding) -> None:
+    single, replica = (live(trace_sharding("ddp", gpus=gpus, by_library=True), "optimizer") for gpus in (1, 2))
     assert replica == single + Counter({"gradient buckets": ALL})
 
 
-def test_ddp_frees_old_buckets_before_rebuilding(trace_sharding: TraceSharding) -> None:
-    trace = trace_sharding("ddp")
+def test_distributed_data_parallel_frees_old_buckets_before_rebuilding(trace_sharding: TraceSharding) -> None:
+    trace = trace_sharding("ddp", by_library=True)
     bucket_sizes = [storage.bytes for storage in trace.storages if storage.part == "gradient buckets"]
     # The first bucket has four layers of 256 KiB; the other layers fit in one bucket of 25 MiB.
     assert bucket_sizes == [ALL, FIRST_BUCKET, ALL - FIRST_BUCKET]
@@ -177,8 +220,9 @@ def test_ddp_frees_old_buckets_before_rebuilding(trace_sharding: TraceSharding) 
     assert highest == ALL
 
 
-def test_ddp_buckets_exclude_frozen_weights(trace_sharding: TraceSharding) -> None:
-    assert live(trace_sharding("ddp", Frozen), "optimizer")["gradient buckets"] == BLOCKS * BLOCK // 2
+def test_buckets_exclude_frozen_weights(trace_sharding: TraceSharding) -> None:
+    live_bytes = live(trace_sharding("ddp", Frozen, by_library=True), "optimizer")
+    assert live_bytes["gradient buckets"] == BLOCKS * BLOCK // 2
 
 
 def test_bucket_ends_when_it_reaches_its_limit() -> None:
@@ -339,4 +383,4 @@ def test_peaks_equal_those_of_distributed_data_parallel(trace_sharding: TraceSha
     observer = Observer([*model.parameters(), *model.buffers()])
     with observer:
         replica = DistributedDataParallel(model)
-    assert real_peaks(replica, observer) == peaks(trace_sharding("ddp", Stepped))
+    assert real_peaks(replica, observer) == peaks(trace_sharding("ddp", Stepped, by_library=True))
