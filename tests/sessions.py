@@ -4,12 +4,14 @@ import copy
 import json
 import os
 import signal
+from contextlib import nullcontext
 from dataclasses import replace
 from pathlib import Path
 
 import safetensors
 import torch
 
+from shoestring.engine.parallel.ranks import Ranks
 from shoestring.recipe.finding import choose
 from shoestring.session.deadline import Deadline
 from shoestring.session.directory import RunDirectory
@@ -78,10 +80,12 @@ def run_session(loaded, settings, run: Path, deadline, *, allow_inexact=False):
         from shoestring.integrations.library import LibraryUpdates
 
         library = LibraryUpdates()
-    directory = RunDirectory(run)
-    directory.create()
-    StoredPlan(recipe=loaded.name).write(directory.plan_file)
-    with directory.locked(), StopSignals() as signals:
+    directory, ranks = RunDirectory(run), Ranks.join()
+    if ranks.is_first:
+        directory.create()
+        StoredPlan(recipe=loaded.name).write(directory.plan_file)
+    ranks.together(lambda: None)
+    with directory.locked() if ranks.is_first else nullcontext(), StopSignals() as signals:
         request = SessionRequest(
             loaded=loaded,
             settings=settings,
@@ -90,6 +94,7 @@ def run_session(loaded, settings, run: Path, deadline, *, allow_inexact=False):
             device=CPU,
             stop=Stop(deadline=deadline, signals=signals),
             allow_inexact=allow_inexact,
+            ranks=ranks,
         )
         return train(request, library)
 

@@ -5,6 +5,7 @@ the work that they report continues.
 """
 
 import errno
+import io
 import os
 import re
 import sys
@@ -54,6 +55,13 @@ def flush() -> None:
     """Flush both streams; what cannot be written remains in their buffers."""
     for stream in (answer_stream(), sys.stdout, sys.stderr):
         ReportStream(stream).flush()
+
+
+class SilentStream(io.StringIO):
+    """A stream whose text nobody reads."""
+
+    def write(self, text: str) -> int:
+        return len(text)
 
 
 class ReportStream:

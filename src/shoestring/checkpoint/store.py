@@ -84,13 +84,15 @@ class Store:
         limit_bytes: int | None = None,
         expendable: Callable[[], Iterable[Path]] = tuple,
         on_damaged: Callable[[Path, str, str], None] | None = None,
+        is_writer: bool = True,
     ) -> None:
         """Open the store in `root`, creating the directory if needed.
 
         The newest `keep` verified checkpoints are retained. `limit_bytes` is the platform's limit on the size of the
         run's directory (the parent of `root`); the free space that the system reports may be that of the host. If
         there is no space for another checkpoint, the paths of `expendable()` are removed one after another.
-        `on_damaged(path, file, reason)` is called for every damaged checkpoint that a load skips.
+        `on_damaged(path, file, reason)` is called for every damaged checkpoint that a load skips. A store that is no
+        writer leaves an unfinished save alone, which may be that of another process.
 
         Raises CheckpointError if `root` cannot be created.
         """
@@ -108,7 +110,8 @@ class Store:
             raise CheckpointError(
                 f"{root} cannot be used for checkpoints: {reason(error)}", hint=remedy(error)
             ) from error
-        self._recover()
+        if is_writer:
+            self._recover()
 
     def updates(self) -> list[int]:
         """Return the updates that have a checkpoint, verified or not, in order."""

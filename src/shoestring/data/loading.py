@@ -9,6 +9,7 @@ from typing import Any, Self
 import torch
 
 from shoestring.data.batches import SampleRandomness, WatchedCollate, collate_function, fetch, to_device
+from shoestring.data.logical_shards import LogicalShards
 from shoestring.data.order import DataOrder, longest_first, split
 from shoestring.data.resident import resident
 from shoestring.data.worker_count import WorkerCount, max_workers_in_shared_memory
@@ -41,14 +42,19 @@ class Loader:
         seed: int,
         device: torch.device,
         workers: int | None = None,
+        shards: LogicalShards | None = None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        """`workers` is the number of processes that prefetch; None determines it by measuring, starting with none."""
+        """`workers` is the number of processes that prefetch; None determines it by measuring, starting with none.
+
+        Only the samples of this process's `shards` are fetched; by default the update is one shard.
+        """
         on_device = resident(dataset, device)
         self._dataset = dataset if on_device is None else on_device
         self._collate, self._length = collate_function(recipe), length_of(recipe, self._dataset)
         self._is_whole = Parts.from_recipe(recipe).whole_batch
         self._order, self._seed, self._device, self._clock = order, seed, device, clock
+        self._shards = shards or LogicalShards()
         self._randomness = SampleRandomness()
         self._fixed_workers = 0 if on_device is not None else workers
         self._worker_count, self._is_limited = WorkerCount(cores()), False
@@ -92,6 +98,13 @@ class Loader:
             yield to_device(batch, self._device), len(indices)
         # Exhaust it, so that the workers continue with the next update.
         next(source, None)
+
+    def by_shard(self, update: int, micro_batch: int) -> Iterator[tuple[int, Iterator[tuple[Any, int]]]]:
+        """Yield pairs of (logical shard, its microbatches), to be used one after the other as `microbatches`."""
+        microbatches = self.microbatches(update, micro_batch)
+        for shard in self._shards.own:
+            yield shard, islice(microbatches, len(self._shard_requests(update, micro_batch, shard)))
+        next(microbatches, None)  # exhaust it
 
     def parts(self, update: int, micro_batch: int) -> list[Sequence[int]]:
         """Return the samples of each microbatch of `update`."""
@@ -141,12 +154,18 @@ class Loader:
         self.close()
 
     def _requests(self, update: int, micro_batch: int) -> list[Request]:
+        return [request for shard in self._shards.own for request in self._shard_requests(update, micro_batch, shard)]
+
+    def _shard_requests(self, update: int, micro_batch: int, shard: int) -> list[Request]:
         epoch, _ = self._order.place(update)
         indices = self._order.indices(update)
         if self._length is not None:
             indices = longest_first(indices, self._length)
         # A single remaining sample joins the epoch's last full update, which then exceeds the microbatch.
-        return [(epoch, part) for part in split(indices, len(indices) if self._is_whole else micro_batch)]
+        return [
+            (epoch, part)
+            for part in split(self._shards.deal(indices, shard), len(indices) if self._is_whole else micro_batch)
+        ]
 
     def _source(self, update: int, micro_batch: int, requests: list[Request]) -> Iterator[Any]:
         if self.workers != self._running_workers:

@@ -116,6 +116,8 @@ def split(indices: Sequence[int], micro_batch: int) -> list[Sequence[int]]:
 
     64 samples with `micro_batch` 7 become ten microbatches of 7 or 6, not nine of 7 and one of 1.
     """
+    if not indices:
+        return []
     count = -(-len(indices) // micro_batch)
     size, larger = divmod(len(indices), count)
     cuts = [0]

@@ -80,7 +80,7 @@ class Recovering:
         self._on_out_of_memory, self._fallback = on_out_of_memory, fallback
         self._buffers = BufferBackup(model)
 
-    def run(self, attempt: Callable[[int], T], micro_batch: int) -> tuple[T, int]:
+    def run(self, attempt: Callable[[int], T | Failure], micro_batch: int) -> tuple[T, int]:
         """Call `attempt(micro_batch)`, with half the microbatch after each out-of-memory error, and return its result
         and the microbatch that fit.
 

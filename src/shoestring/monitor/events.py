@@ -127,6 +127,21 @@ class Events:
         self.close()
 
 
+class NoEvents:
+    """The record of a process that writes none, beside that of another one at `path`."""
+
+    lost, why_lost = 0, ""
+
+    def __init__(self, path: Path) -> None:
+        self.session = 1 + max((event["session"] for event in read(path)), default=0)
+
+    def emit(self, event: str, **fields: Any) -> None:
+        """Write nothing."""
+
+    def close(self) -> None:
+        """There is nothing to close."""
+
+
 def append_end(path: Path, state: Mapping[str, Any], **fields: Any) -> None:
     """Record the end of a session that could not record it, with the fields of a `stop` event.
 

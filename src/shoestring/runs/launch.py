@@ -232,6 +232,7 @@ def _train(
     _import_training(stop)
     import torch
 
+    from shoestring.engine.parallel.ranks import Ranks
     from shoestring.train.loop import train
     from shoestring.train.request import SessionRequest
 
@@ -258,6 +259,7 @@ def _train(
         stop=stop,
         disk_bytes=disk_bytes,
         allow_inexact=request.allow_inexact,
+        ranks=Ranks.join(),
     )
     return train(session, library)
 

@@ -18,6 +18,7 @@ loop: the data order, the update, the deadline, the checkpoint store (`shoestrin
 from contextlib import closing, nullcontext
 from typing import Literal
 
+from shoestring.data.batches import single_thread
 from shoestring.engine.determinism import deterministic
 from shoestring.engine.memory import explaining_out_of_memory
 from shoestring.failures import exits_as_errors
@@ -40,7 +41,15 @@ def train(request: SessionRequest, library: LibraryLoop | None = None) -> Outcom
     """
     with (
         deterministic(),
-        Record(request.run, request.loaded, request.stop.deadline, target=request.target) as record,
+        # A sum over several threads is rounded differently, and each of several ranks has one thread.
+        single_thread() if request.shards.count > 1 and request.device.type == "cpu" else nullcontext(),
+        Record(
+            request.run,
+            request.loaded,
+            request.stop.deadline,
+            target=request.target,
+            is_writer=request.ranks.is_first,
+        ) as record,
         explaining_out_of_memory("training"),
         exits_as_errors(),
         closing(library) if library else nullcontext(),
@@ -54,7 +63,7 @@ def train(request: SessionRequest, library: LibraryLoop | None = None) -> Outcom
                 if library:
                     reason = library.run(session)
                 else:
-                    report_split_loss(session)
+                    request.ranks.first(lambda: report_split_loss(session))
                     while not (reason := steps.before_update(session)):
                         steps.one_update(session)
                         steps.save_if_due(session)

@@ -13,7 +13,7 @@ from shoestring.data.loading import Loader
 from shoestring.engine.memory import RetriesWatch, alloc_retries
 from shoestring.engine.update import UpdateResult
 from shoestring.errors import RunError
-from shoestring.monitor.events import Events
+from shoestring.monitor.events import Events, NoEvents
 from shoestring.monitor.host_memory import host_memory
 from shoestring.monitor.progress import Progress
 from shoestring.monitor.sampling import sample
@@ -43,7 +43,7 @@ class Meter:
 
     def __init__(
         self,
-        events: Events,
+        events: Events | NoEvents,
         progress: Progress,
         deadline: Deadline,
         *,

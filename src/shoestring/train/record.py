@@ -18,7 +18,7 @@ from shoestring.checkpoint.store import Saved
 from shoestring.engine.recovery import OutOfMemory
 from shoestring.errors import RunError, ShoestringError, UsageError
 from shoestring.hardware.probe import machine
-from shoestring.monitor.events import Events, read, state_digest
+from shoestring.monitor.events import Events, NoEvents, read, state_digest
 from shoestring.monitor.host_memory import host_memory
 from shoestring.monitor.progress import Progress
 from shoestring.monitor.time_breakdown import compute_breakdown, describe_breakdown
@@ -30,6 +30,7 @@ from shoestring.session.ledger import SessionRecord, ledger, sessions, slowest_d
 from shoestring.session.stop import SessionOver
 from shoestring.session.stored import StoredState, resume_command
 from shoestring.settings import Settings
+from shoestring.streams import SilentStream
 from shoestring.system_errors import explaining
 from shoestring.system_errors import reason as describe
 from shoestring.units import count_text, seconds_text
@@ -44,22 +45,34 @@ class Record:
     session had to stop before training started.
     """
 
-    def __init__(self, run: RunDirectory, loaded: LoadedRecipe | None, deadline: Deadline, *, target: str) -> None:
+    def __init__(
+        self,
+        run: RunDirectory,
+        loaded: LoadedRecipe | None,
+        deadline: Deadline,
+        *,
+        target: str,
+        is_writer: bool = True,
+    ) -> None:
         """`loaded` is the recipe, None in a script with a trainer of its own; `target` is the name of the requested
-        target; `deadline` receives the durations measured in earlier sessions.
+        target; `deadline` receives the durations measured in earlier sessions. Of several processes that train
+        together, one `is_writer`: the others read what it has recorded, and write and print nothing.
         """
         self._run, self._loaded, self._deadline, self._target = run, loaded, deadline, target
         self._earlier: list[SessionRecord] = []
         self.is_ended = False
         """Whether the end of the session is recorded."""
-        self.progress = Progress(total_updates=0)
+        self._is_writer = is_writer
+        self.progress = Progress(total_updates=0, stream=None if is_writer else SilentStream())
         with explaining(f"{run.events_file} cannot be used", ", then train again"):
             for kind, seconds in slowest_durations(read(run.events_file)).items():
                 deadline.observe(kind, seconds)
             # This session's events start at the end of those of earlier sessions.
             self._offset = run.events_file.stat().st_size if run.events_file.exists() else 0
             self._presence = Presence(run.path)
-            self.events = Events(run.events_file, self.progress.message)
+            self.events: Events | NoEvents = (
+                Events(run.events_file, self.progress.message) if is_writer else NoEvents(run.events_file)
+            )
         before = run.state() or StoredState()
         self.update = self._first_update = before.update
         self._metrics = before.metrics
@@ -128,7 +141,7 @@ class Record:
 
     def trust_recipe(self) -> None:
         """Record the digests of the recipe's files, which the person has named: `evaluate` may execute them."""
-        if self._loaded and self._loaded.source and (note := trust.remember(self._loaded.source)):
+        if self._is_writer and self._loaded and self._loaded.source and (note := trust.remember(self._loaded.source)):
             self.note(note)
 
     def out_of_memory(self, during: str, event: OutOfMemory, *, update: int, back_to: int | None = None) -> None:
@@ -198,7 +211,8 @@ class Record:
         self.update, self._metrics, self.is_ended = update, metrics, True
         self._require_recorded(status, self._end(status, reason))
         with suppress(*_RECORD_ERRORS):  # a message only
-            self.progress.message(describe_breakdown(compute_breakdown(read(self._run.events_file, self._offset))))
+            if self._is_writer:
+                self.progress.message(describe_breakdown(compute_breakdown(read(self._run.events_file, self._offset))))
 
     def was_saved(self, kind: str) -> bool:
         """Return whether this run has ever written weights of the `kind` (best, light or epoch)."""
@@ -251,7 +265,7 @@ class Record:
 
     def _write_ledger(self, status: str) -> None:
         """Write the ledger, a sum of the events. It can be computed again, so a failure is no error."""
-        if self._presence.is_lost():
+        if not self._is_writer or self._presence.is_lost():
             return
         try:
             write_json(self._run.ledger_file, ledger([*self._earlier, *self._current(status)]))
@@ -261,6 +275,8 @@ class Record:
     def _write_traceback(self, error: BaseException) -> None:
         """Write the traceback of an exception of the recipe's code, or of a defect, and name the file in a note."""
         if isinstance(error, ShoestringError) and not isinstance(error.__cause__, SystemExit):
+            return
+        if not self._is_writer:
             return
         file = self._run.traceback_file
         with suppress(OSError):
@@ -276,13 +292,15 @@ class Record:
 
         Otherwise the previous state.json remains: the checkpoint matters more.
         """
-        if not self._presence.is_lost():
+        if self._is_writer and not self._presence.is_lost():
             with suppress(OSError):
                 self._state("running", "").write_running(self._run.state_file)
 
     def _write_end(self, status: str, reason: str) -> str:
         """Write the last state.json of the session. Returns why that failed; empty if it did not."""
         file = self._run.state_file
+        if not self._is_writer:
+            return ""
         if self._presence.is_lost():
             return f"{file} could not be written: {self._run.path} is gone"
         try:

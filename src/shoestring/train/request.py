@@ -1,9 +1,11 @@
 """The request for a training session."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import torch
 
+from shoestring.data.logical_shards import LogicalShards
+from shoestring.engine.parallel.ranks import Ranks
 from shoestring.recipe.options import LoadedRecipe
 from shoestring.session.directory import RunDirectory
 from shoestring.session.stop import Stop
@@ -27,6 +29,14 @@ class SessionRequest:
     """The platform's limit for the run's directory; None without a limit."""
     allow_inexact: bool = False
     """Whether to continue with other versions, hardware or settings."""
+
+    ranks: Ranks = field(default_factory=Ranks)
+    """The processes that train together."""
+
+    @property
+    def shards(self) -> LogicalShards:
+        """The logical shards of an update, and those of this rank."""
+        return LogicalShards.of_rank(self.settings.logical_shards or self.ranks.size, self.ranks.rank, self.ranks.size)
 
     @property
     def recipe(self) -> LoadedRecipe:

@@ -16,6 +16,7 @@ from shoestring.checkpoint.snapshot import HostCopy, Snapshot, snapshot
 from shoestring.checkpoint.store import Restored, Saved, Store
 from shoestring.engine.environment import require_same
 from shoestring.engine.memory import Failure, catch_out_of_memory, explaining_out_of_memory, free_unused_memory
+from shoestring.engine.parallel.ranks import Ranks
 from shoestring.engine.state import State
 from shoestring.errors import CheckpointError, RunError, ShoestringError
 from shoestring.session.deadline import Deadline
@@ -55,10 +56,12 @@ class Saver:
         environment: dict[str, Any],
         *,
         non_finite_error: NonFiniteError,
+        ranks: Ranks | None = None,
     ) -> None:
         """`environment` is everything that determines the run's bits; it is saved with the state and compared on
-        restoring.
+        restoring. Of several `ranks` only the first one writes.
         """
+        self._is_writer = ranks is None or ranks.is_first
         self._store, self._record, self._deadline, self._environment = store, record, deadline, environment
         self.non_finite_error = non_finite_error
         self._policy = SavePolicy(settings)
@@ -91,6 +94,8 @@ class Saver:
 
         Waits for the pending save if a kill during the next update would otherwise cost more than one interval.
         """
+        if not self._is_writer:
+            return False
         self._prepare()
         if self._pending and (self._pending.written.done() or self._policy.must_wait(update)):
             self._finish_pending()
@@ -103,7 +108,7 @@ class Saver:
 
         Raises CheckpointError for a value that cannot be saved.
         """
-        if self._is_saved(state):
+        if not self._is_writer or self._is_saved(state):
             return
         self._finish_pending()
         started_at = time.monotonic()

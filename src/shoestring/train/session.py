@@ -7,6 +7,7 @@ from typing import Any, Protocol
 from shoestring.data.loading import Loader
 from shoestring.data.order import DataOrder
 from shoestring.engine.observation import Observation
+from shoestring.engine.parallel.updates import ShardedUpdates
 from shoestring.engine.recovery import OutOfMemory, Recovering
 from shoestring.engine.state import State, TrainingState
 from shoestring.engine.update import UpdateResult
@@ -41,6 +42,8 @@ class EngineUpdates:
     loader: Loader
     meter: UpdateReports
     recovering: Recovering
+    sharded: ShardedUpdates | None = None
+    """Makes the updates of a run with several logical shards."""
     observation: Observation | None = None
     """Watches the next update, in a replay."""
 

@@ -16,6 +16,7 @@ from shoestring.data.seeded import seeded_data
 from shoestring.engine import autotuning, precision
 from shoestring.engine.environment import environment
 from shoestring.engine.memory import explaining_out_of_memory
+from shoestring.engine.parallel.updates import ShardedUpdates
 from shoestring.engine.recovery import OutOfMemory
 from shoestring.engine.state import State, TrainingState, build, trains_batch_norm
 from shoestring.errors import CheckpointError, RunError
@@ -68,13 +69,8 @@ def setup(request: SessionRequest, record: Record, library: LibraryLoop | None) 
 
     Raises SessionOver if the session ends before the data is loaded, ShoestringError if the run cannot continue.
     """
-    request, data, staging_notes = load_data(request, record)
-    save_preprocessing(request.run, request.recipe.parts)
-    complete_weights(request.run)
-    light.remove_leftovers(request.run.light)
-    store = run_store(request, record)
-    with explaining_out_of_memory("loading the checkpoint"):
-        restored = load_newest(store, record)
+    request, data, staging_notes = request.ranks.in_turn(lambda: load_data(request, record))
+    store, restored = request.ranks.in_turn(lambda: _open_store(request, record))
     make_saver = partial(run_saver, request, record, store)
     stored = request.run.plan()
     notes = (*(stored.notes if stored else ()), *staging_notes)
@@ -82,6 +78,20 @@ def setup(request: SessionRequest, record: Record, library: LibraryLoop | None) 
     if session.updates:  # those of a library begin when its trainer knows the number of updates
         steps.begin(session)
     return session
+
+
+def _open_store(request: SessionRequest, record: Record) -> tuple[Store, Restored | None]:
+    """Return the store of the run's checkpoints, and the newest of them.
+
+    The first rank stores the preprocessing, and completes or removes what a kill has interrupted.
+    """
+    if request.ranks.is_first:
+        save_preprocessing(request.run, request.recipe.parts)
+        complete_weights(request.run)
+        light.remove_leftovers(request.run.light)
+    store = run_store(request, record)
+    with explaining_out_of_memory("loading the checkpoint"):
+        return store, load_newest(store, record)
 
 
 def complete_weights(run: RunDirectory) -> None:
@@ -210,6 +220,7 @@ def run_store(request: SessionRequest, record: Record) -> Store:
         limit_bytes=request.disk_bytes,
         expendable=lambda: light.list_weights_folders(request.run.light),
         on_damaged=record.damaged,
+        is_writer=request.ranks.is_first,
     )
     request.stop.signals.describe_loss = lambda: f"updates after {store.newest_verified() or 'the start'} are lost"
     return store
@@ -233,13 +244,23 @@ def run_saver(
             request, update=update, quantity=quantity, value=value, last_good=last_good, order=order
         )
 
-    saver = Saver(store, request.settings, record, request.stop.deadline, environment, non_finite_error=make_error)
+    saver = Saver(
+        store,
+        request.settings,
+        record,
+        request.stop.deadline,
+        environment,
+        non_finite_error=make_error,
+        ranks=request.ranks,
+    )
     return saver
 
 
 def _environment(request: SessionRequest, state: State) -> dict[str, Any]:
     return {
         **environment(request.settings, request.device, request.recipe),
+        # None for one shard, as in a checkpoint from before the setting existed.
+        "logical_shards": request.shards.count if request.shards.count > 1 else None,
         "frozen weights": frozen_digest(state.model),
     }
 
@@ -254,6 +275,7 @@ def _engine_updates(
         seed=order.seed,
         device=request.device,
         workers=request.settings.workers,
+        shards=request.shards,
     )
     meter = Meter(
         record.events,
@@ -265,7 +287,12 @@ def _engine_updates(
         note=record.note,
     )
     recovering = oom.recovering_update(state, request, record)
-    return EngineUpdates(state=state, order=order, loader=loader, meter=meter, recovering=recovering)
+    sharded = None
+    if request.shards.count > 1:
+        sharded = ShardedUpdates(
+            state.model, state.optimizer, request.shards, request.ranks, request.device, seed=request.recipe.seed
+        )
+    return EngineUpdates(state=state, order=order, loader=loader, meter=meter, recovering=recovering, sharded=sharded)
 
 
 def _notes(request: SessionRequest, state: TrainingState) -> list[str]:

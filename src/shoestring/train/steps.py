@@ -17,6 +17,7 @@ from shoestring.engine.memory import (
     free_unused_memory,
     retry_with_freed_memory,
 )
+from shoestring.engine.parallel.replicas import require_equal
 from shoestring.engine.recovery import OutOfMemory, discard_attempt
 from shoestring.engine.update import UpdateResult, update
 from shoestring.errors import CheckpointError
@@ -41,7 +42,7 @@ def begin(session: TrainingSession) -> None:
         settings=request.settings.replace(micro_batch=state.sizes.micro_batch),
     )
     if state.update < state.total_updates:
-        require_space(request, state.update, session.saver.newest_bytes())
+        request.ranks.first(lambda: require_space(request, state.update, session.saver.newest_bytes()))
     if session.after_kill:
         record.out_of_memory("update", session.after_kill, update=state.update)
         _store_sizes(session)
@@ -68,7 +69,7 @@ def before_update(session: TrainingSession) -> str:
     Raises SessionOver when the session has to stop.
     """
     while not (reason := end_reason(session)):
-        session.request.stop.check()
+        session.request.ranks.together(session.request.stop.check)
         if not epoch_ended(session):
             break
         evaluate_epoch(session)
@@ -103,8 +104,8 @@ def evaluate_epoch(session: TrainingSession) -> None:
     """Evaluate the epoch that has just ended on the validation part; save its weights if they are the best so far."""
     session.reports.flush()
     state, settings, run = session.state, session.request.settings, session.request.run
-    deadline = session.request.stop.deadline
-    if deadline.limit_seconds and not deadline.has_observed("evaluation batch"):
+    deadline, ranks = session.request.stop.deadline, session.request.ranks
+    if ranks.share(lambda: bool(deadline.limit_seconds) and not deadline.has_observed("evaluation batch")):
         # The first evaluation of a session imports packages and starts kernels: nobody knows whether it ends in time.
         save_in_background(session)
     with weights_for_use(session):
@@ -134,28 +135,31 @@ def one_update(session: TrainingSession) -> None:
     observation = updates.observation
     state.set_learning_rates()
 
-    def attempt(micro_batch: int) -> UpdateResult:
-        seed_all(derive(loaded.seed, "update", number))
+    arguments: dict[str, Any] = {
+        "samples": samples,
+        "mixed_precision": state.mixed_precision,
+        "clip_norm": loaded.parts.clip_norm,
+        "run": observation.run if observation else state.cuda_graphs,
+        "on_gradients": observation.gradients if observation else None,
+    }
+
+    def attempt(micro_batch: int) -> UpdateResult | Failure:
         if observation:
             observation.begin(micro_batch)
-        return update(
-            state.model,
-            state.optimizer,
-            loss,
-            updates.loader.microbatches(number, micro_batch),
-            samples=samples,
-            mixed_precision=state.mixed_precision,
-            clip_norm=loaded.parts.clip_norm,
-            run=observation.run if observation else state.cuda_graphs,
-            on_gradients=observation.gradients if observation else None,
-        )
+        if updates.sharded:
+            shards = updates.loader.by_shard(number, micro_batch)
+            return updates.sharded.update(loss, number, shards, **arguments)
+        seed_all(derive(loaded.seed, "update", number))
+        microbatches = updates.loader.microbatches(number, micro_batch)
+        return update(state.model, state.optimizer, loss, microbatches, **arguments)
 
     failure = ""
     with deadline.measure("update"):
         try:
             result, micro_batch = updates.recovering.run(attempt, state.sizes.micro_batch)
             if state.averages and result.stepped:
-                averaged = catch_out_of_memory(state.averages.add)
+                averages = state.averages
+                averaged = session.request.ranks.together(lambda: catch_out_of_memory(averages.add))
                 failure = averaged.message if isinstance(averaged, Failure) else ""
         except HalfDoneError as error:
             failure = error.message
@@ -177,14 +181,18 @@ def one_update(session: TrainingSession) -> None:
 
 def save_if_due(session: TrainingSession) -> None:
     """Begin a save in the background if one is due."""
-    if session.saver.due(session.state.update):
+    ranks, saver = session.request.ranks, session.saver
+    due = ranks.gather_together(lambda: saver.due(session.state.update), lambda is_due: [is_due], count=1)[1]
+    if any(is_due for (is_due,) in due):
         save_in_background(session)
 
 
 def save_in_background(session: TrainingSession) -> None:
     """Begin a save in the background. Without memory for the copy training continues: earlier checkpoints remain."""
     session.reports.flush()
-    result = catch_out_of_memory(lambda: session.saver.begin(session.state))
+    ranks = session.request.ranks
+    require_equal(session.state.model, ranks, session.state.update)
+    result = ranks.together(lambda: catch_out_of_memory(lambda: session.saver.begin(session.state)))
     if isinstance(result, Failure):
         free_unused_memory()
         session.saver.postpone()
@@ -196,7 +204,9 @@ def save_in_background(session: TrainingSession) -> None:
 def save_now(session: TrainingSession) -> None:
     """Save and wait until the checkpoint is written: the last save of a session must succeed."""
     session.reports.flush()
-    retry_with_freed_memory(lambda: session.saver.save(session.state), "saving a checkpoint")
+    ranks = session.request.ranks
+    require_equal(session.state.model, ranks, session.state.update)
+    ranks.first(lambda: retry_with_freed_memory(lambda: session.saver.save(session.state), "saving a checkpoint"))
 
 
 def return_to_checkpoint(session: TrainingSession, phase: Phase, failure: str) -> None:
@@ -212,8 +222,9 @@ def return_to_checkpoint(session: TrainingSession, phase: Phase, failure: str) -
     state.release()
     free_unused_memory()
     state.resize(step.sizes)
-    if not session.saver.restore(state, allow_inexact=request.allow_inexact):
+    if not request.ranks.in_turn(lambda: session.saver.restore(state, allow_inexact=request.allow_inexact)):
         raise gone_error(request.run.checkpoints)
+    require_equal(state.model, request.ranks, state.update)
     event = OutOfMemory(failure=failure, micro_batch=micro_batch, action=step.description)
     session.record.out_of_memory(phase, event, update=failed_at, back_to=state.update)
     session.reports.restart()
@@ -253,10 +264,13 @@ def _evaluate(session: TrainingSession, name: str) -> tuple[dict[str, Any], floa
         stop=request.stop,
         workers=session.updates.loader.workers if session.updates else 0,
     )
+    ranks = request.ranks
     size = state.sizes.evaluation_batch or request.recipe.evaluation_size(state.sizes.micro_batch)
     recovering = oom.recovering_evaluation(state, session.record, request.recipe.parts)
     try:
-        metrics, fitting_size = recovering.run(lambda micro_batch: evaluate_part(micro_batch=micro_batch), size)
+        metrics, fitting_size = ranks.share(
+            lambda: recovering.run(lambda micro_batch: evaluate_part(micro_batch=micro_batch), size)
+        )
     finally:
         if session.updates:
             session.updates.state.reset_trained()

@@ -3,6 +3,7 @@
 import time
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -32,17 +33,16 @@ def save_weights(session: TrainingSession, kind: str, folder: Path, metrics: dic
     session.saver.require_present()
     state, started_at = session.state, time.monotonic()
     facts = {"update": state.update, "metrics": metrics}
+    save = partial(save_light, folder, state.model, facts, rounded=session.request.settings.light_weights)
     try:
-        path = retry_with_freed_memory(
-            lambda: save_light(folder, state.model, facts, rounded=session.request.settings.light_weights),
-            "saving the weights",
-        )
+        path = session.request.ranks.first(lambda: retry_with_freed_memory(save, "saving the weights"))
     except CheckpointError as error:
         if kind == "light":
             raise
         session.record.unsaved(state.update, kind, str(error))
         return
-    session.record.saved_light(path, state.update, time.monotonic() - started_at, kind)
+    if path is not None:
+        session.record.saved_light(path, state.update, time.monotonic() - started_at, kind)
 
 
 def save_best(session: TrainingSession, metrics: dict[str, Any]) -> None:

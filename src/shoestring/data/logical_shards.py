@@ -1,0 +1,44 @@
+"""Logical shards: the parts of an update that are summed one by one, and then added in a fixed order.
+
+Their number belongs to the run, as the seed does. So the result of an update does not depend on the number of processes
+that share its logical shards: 1, 2 and 4 processes end in the same bits.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from shoestring.data.seeding import derive
+
+
+@dataclass(frozen=True)
+class LogicalShards:
+    """The logical shards of an update, and the consecutive ones of this process.
+
+    The samples of an update, longest first, are dealt to the shards one after the other, so that each has short and
+    long ones. No shard has a single sample, for which BatchNorm has no statistics: if there are few samples, the last
+    shards are empty.
+    """
+
+    count: int = 1
+    """A power of two."""
+    own: range = range(1)
+
+    @classmethod
+    def of_rank(cls, count: int, rank: int = 0, size: int = 1) -> "LogicalShards":
+        """Return the shards of one of `size` processes, a divisor of `count`."""
+        each = count // size
+        return cls(count, range(rank * each, (rank + 1) * each))
+
+    def occupied(self, samples: int) -> int:
+        """Return the number of shards that have samples."""
+        return max(1, min(self.count, samples // 2))
+
+    def deal(self, indices: Sequence[int], shard: int) -> Sequence[int]:
+        """Return the samples of a shard."""
+        occupied = self.occupied(len(indices))
+        return indices[shard::occupied] if shard < occupied else ()
+
+    def seed(self, seed: int, update: int, shard: int) -> int:
+        """Return the seed of the random numbers of a shard; with one shard, that of the update."""
+        place: tuple[str | int, ...] = ("update", update) if self.count == 1 else ("update", update, "shard", shard)
+        return derive(seed, *place)

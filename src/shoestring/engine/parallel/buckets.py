@@ -1,0 +1,62 @@
+"""Adding many tensors of all ranks in few messages: they are copied into flat buckets and back."""
+
+from collections.abc import Iterable, Iterator, Sequence
+
+import torch
+from torch import Tensor
+
+from shoestring.engine import foreach
+from shoestring.engine.parallel.ranks import Ranks
+from shoestring.units import MIB
+
+BUCKET = 25 * MIB
+"""The largest message, as in torch's DistributedDataParallel. A larger one needs more memory, and gains nothing."""
+
+
+class Buckets:
+    """The memory of the messages, which exists while they are exchanged."""
+
+    def __init__(self, device: torch.device, ranks: Ranks) -> None:
+        self._device, self._ranks = device, ranks
+        self._flat: dict[torch.dtype, Tensor] = {}
+
+    def allocate(self, tensors: Iterable[Tensor]) -> None:
+        """Allocate the buckets for tensors of these types and sizes. The exchange itself allocates nothing."""
+        if self._ranks.size == 1:
+            return
+        sizes: dict[torch.dtype, int] = {}
+        for tensor in tensors:
+            sizes[tensor.dtype] = sizes.get(tensor.dtype, 0) + tensor.numel()
+        self._flat = {
+            dtype: torch.empty(min(size, BUCKET // dtype.itemsize), dtype=dtype, device=self._device)
+            for dtype, size in sizes.items()
+        }
+
+    @torch.no_grad()
+    def add(self, tensors: Sequence[Tensor]) -> None:
+        """Add the tensors of all ranks in place, and free the buckets."""
+        for dtype, flat in self._flat.items():
+            for pieces in _fill([tensor for tensor in tensors if tensor.dtype == dtype], len(flat)):
+                size = sum(map(len, pieces))
+                parts = list(flat[:size].split([len(piece) for piece in pieces]))
+                foreach.copy(parts, pieces)
+                self._ranks.add(flat[:size])
+                foreach.copy(pieces, parts)
+        self._flat = {}
+
+
+def _fill(tensors: Sequence[Tensor], size: int) -> Iterator[list[Tensor]]:
+    """Yield flat pieces of the tensors, in their order, in groups of `size` elements."""
+    pieces: list[Tensor] = []
+    free = size
+    for tensor in tensors:
+        flat = tensor.view(-1)
+        while len(flat):
+            piece, flat = flat[:free], flat[free:]
+            pieces.append(piece)
+            free -= len(piece)
+            if not free:
+                yield pieces
+                pieces, free = [], size
+    if pieces:
+        yield pieces

@@ -1,0 +1,224 @@
+"""The processes that train together, each on a GPU of its own, and what they agree on.
+
+No collective of gradients is open while memory can run out: after each piece of work the ranks first agree whether all
+of them have completed it. That agreement goes over gloo between the hosts, so that no rank waits for its GPU.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from datetime import timedelta
+from typing import Any, Generic, Self, TypeVar
+
+import torch
+import torch.distributed as dist
+from torch import Tensor
+
+from shoestring.engine.memory import Failure, HalfDoneError, out_of_memory_message
+from shoestring.errors import CheckpointError, Interruption, RunError, UsageError
+from shoestring.session.stop import SessionOver
+
+T = TypeVar("T")
+
+TIMEOUT = timedelta(days=30)
+"""A rank may wait for hours while another one evaluates. The death of a rank is noticed by the process that started
+it, not by a timeout."""
+
+_COMPLETE, _OUT_OF_MEMORY, _HALF_DONE, _FAILED, _STOPPED = range(5)
+"""How a piece of work has ended, the one with the highest number decides for all ranks."""
+_MESSAGE_BYTES = 2000
+_ERRORS = {kind.__name__: kind for kind in (UsageError, RunError, CheckpointError)}
+"""The errors that are raised on all ranks with their own type; others are a RunError there."""
+
+
+class PeerLostError(Interruption):
+    """Another rank has ended. This one can only end too: nothing of the update can be completed."""
+
+
+@dataclass(frozen=True)
+class Ranks:
+    """The ranks of a run. A run of one process has one rank, for which no method communicates."""
+
+    rank: int = 0
+    size: int = 1
+    control: Any = None
+    """The group in which the hosts communicate."""
+    pairs: tuple[Any, ...] = ()
+    """For each level of the tree of logical shards, the group of this rank and another one."""
+
+    @classmethod
+    def join(cls) -> Self:
+        """Return the ranks of the process group of torch.distributed, if there is one. All ranks must call this."""
+        if not (dist.is_available() and dist.is_initialized()) or dist.get_world_size() == 1:
+            return cls()
+        rank, size = dist.get_rank(), dist.get_world_size()
+        with _noticing_lost_peers():
+            control = dist.new_group(backend="gloo", timeout=TIMEOUT)
+            pairs = tuple(_partners(level, rank, size) for level in range(size.bit_length() - 1))
+        return cls(rank, size, control, pairs)
+
+    @property
+    def is_first(self) -> bool:
+        """Whether this rank writes to the run's directory."""
+        return self.rank == 0
+
+    def together(self, act: Callable[[], T]) -> T | Failure:
+        """Call `act` on every rank, and return its result if all of them have completed it.
+
+        Returns a `Failure` on every rank if one has run out of memory. Raises HalfDoneError on every rank if one of
+        them has, SessionOver if one has to stop, and RunError if another one has failed; an error of `act` itself is
+        raised here.
+        """
+        return self.gather_together(act, lambda _: (), count=0)[0]
+
+    def gather_together(
+        self, act: Callable[[], T], facts: Callable[[T], Sequence[float]], *, count: int
+    ) -> tuple[T | Failure, list[list[float]]]:
+        """Call `act` like `together`, and return with its result the `count` facts of each rank's result."""
+        if self.size == 1:
+            result = act()
+            return result, [list(facts(result))]
+        outcome = _call(act)
+        values = [0.0] * count if outcome.result is None else facts(outcome.result[0])
+        rows = self._gather(torch.tensor([outcome.kind, *values], dtype=torch.float64))
+        worst = max(row[0] for row in rows)
+        if worst == _COMPLETE:
+            assert outcome.result is not None
+            return outcome.result[0], [row[1:] for row in rows]
+        messages = self._exchange_messages(f"{outcome.error_type}: {outcome.message}")
+        if outcome.error:
+            raise outcome.error
+        rank = next(rank for rank, row in enumerate(rows) if row[0] == worst)
+        kind, _, message = messages[rank].partition(": ")
+        text = f"GPU {rank}: {message}"
+        if worst == _STOPPED:
+            raise SessionOver(message)
+        if worst == _FAILED:
+            raise _ERRORS.get(kind, RunError)(text)
+        if worst == _HALF_DONE:
+            raise HalfDoneError(text, hint="weights may be partly updated: resume from the last checkpoint")
+        return Failure(text), []
+
+    def first(self, act: Callable[[], T]) -> T | None:
+        """Call `act` on the first rank only, and return its result there; the others wait, and get None.
+
+        The errors are those of `together`, and an out-of-memory error as well.
+        """
+        result = self.together(act if self.is_first else lambda: None)
+        if isinstance(result, Failure):
+            raise RunError(f"out of memory: {result.message}")
+        return result
+
+    def in_turn(self, act: Callable[[], T]) -> T:
+        """Call `act` on the first rank, then on the others, which can read what it has written.
+
+        The errors are those of `first`.
+        """
+        results = []
+        for is_turn in (self.is_first, not self.is_first) if self.size > 1 else (True,):
+            failure = self.together(lambda: results.append(act()) if is_turn else None)  # noqa: B023
+            if failure:
+                raise RunError(f"out of memory: {failure.message}")
+        return results[0]
+
+    def share(self, act: Callable[[], Any]) -> Any:
+        """Call `act` on the first rank only, and return its result, which is JSON, on all of them."""
+        value = self.first(act)
+        if self.size == 1:
+            return value
+        content = json.dumps(value).encode()
+        (length,) = self.gather([len(content)])[0]
+        buffer = torch.frombuffer(bytearray(content) if self.is_first else bytearray(int(length)), dtype=torch.uint8)
+        with _noticing_lost_peers():
+            dist.broadcast(buffer, 0, group=self.control)
+        return json.loads(bytes(buffer.tolist()))
+
+    def gather(self, values: Sequence[float]) -> list[list[float]]:
+        """Return the values of each rank."""
+        return [list(values)] if self.size == 1 else self._gather(torch.tensor(values, dtype=torch.float64))
+
+    def gather_tensor(self, tensor: Tensor) -> list[list[Any]]:
+        """Return the values of a tensor on the host, of the same shape on each rank."""
+        return [tensor.tolist()] if self.size == 1 else self._gather(tensor)
+
+    def add(self, tensor: Tensor) -> None:
+        """Add the tensors of all ranks in place, in the tree of the logical shards: (0 + 1) + (2 + 3).
+
+        Each level adds those of two ranks, and two numbers have the same sum in either order: so all ranks get the same
+        bits, whatever algorithm the backend uses.
+        """
+        for group in self.pairs:
+            with _noticing_lost_peers():
+                dist.all_reduce(tensor, group=group)
+
+    def broadcast(self, tensor: Tensor) -> None:
+        """Replace the tensor by that of the first rank."""
+        if self.size > 1:
+            with _noticing_lost_peers():
+                dist.broadcast(tensor, 0)
+
+    def _exchange_messages(self, message: str) -> list[str]:
+        """Return the message of each rank, cut to a length that all of them can receive."""
+        content = message.encode(errors="replace")[:_MESSAGE_BYTES]
+        rows = self._gather(torch.tensor([*content, *bytes(_MESSAGE_BYTES - len(content))], dtype=torch.uint8))
+        return [bytes(row).rstrip(b"\0").decode(errors="replace") for row in rows]
+
+    def _gather(self, tensor: Tensor) -> list[list[Any]]:
+        gathered = [torch.empty_like(tensor) for _ in range(self.size)]
+        with _noticing_lost_peers():
+            dist.all_gather(gathered, tensor, group=self.control)
+        return [row.tolist() for row in gathered]
+
+
+@dataclass(frozen=True)
+class _Outcome(Generic[T]):
+    """How a piece of work has ended on this rank."""
+
+    kind: int
+    result: tuple[T] | None = None
+    message: str = ""
+    error: BaseException | None = None
+
+    @property
+    def error_type(self) -> str:
+        return type(self.error).__name__
+
+
+def _call(act: Callable[[], T]) -> _Outcome[T]:
+    """Call `act`. An out-of-memory error, whose frames hold the tensors of the failed attempt, is not returned."""
+    try:
+        return _Outcome(_COMPLETE, (act(),))
+    except SessionOver as over:
+        return _Outcome(_STOPPED, message=over.reason, error=over)
+    except HalfDoneError as error:
+        return _Outcome(_HALF_DONE, message=error.message)
+    except Exception as error:  # noqa: BLE001  (the other ranks have to know of any error)
+        message = out_of_memory_message(error)
+        if message is None:
+            return _Outcome(_FAILED, message=str(error) or type(error).__name__, error=error)
+        return _Outcome(_OUT_OF_MEMORY, message=message)
+
+
+def _partners(level: int, rank: int, size: int) -> Any:
+    """Return the group of `rank` and the rank that differs in bit `level`; every rank creates all groups."""
+    own = None
+    for first in range(size):
+        second = first ^ (1 << level)
+        if first < second:
+            group = dist.new_group([first, second], timeout=TIMEOUT)
+            own = group if rank in (first, second) else own
+    return own
+
+
+@contextmanager
+def _noticing_lost_peers() -> Iterator[None]:
+    """Raise PeerLostError for an error of a collective."""
+    try:
+        yield
+    except RuntimeError as error:
+        if out_of_memory_message(error) is not None:
+            raise
+        raise PeerLostError(f"the connection to another process of this run is lost: {error}") from error

@@ -1,0 +1,152 @@
+"""One update in logical shards, on one or several processes, with the same bits for every number of them.
+
+Each shard's gradient is summed by itself, from random numbers and buffers that do not depend on other shards. Shards
+are added in a fixed binary tree, ((0 + 1) + (2 + 3)): first those of a process, then those of two processes at each
+level.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.optim import Optimizer
+
+from shoestring.data.logical_shards import LogicalShards
+from shoestring.data.seeding import seed_all
+from shoestring.engine import foreach
+from shoestring.engine.memory import Failure
+from shoestring.engine.parallel.buckets import Buckets
+from shoestring.engine.parallel.buffers import ShardBuffers
+from shoestring.engine.parallel.ranks import Ranks
+from shoestring.engine.parallel.tree import Sums, Tree, add_tensors, tree_sum
+from shoestring.engine.precision import MixedPrecision
+from shoestring.engine.update import LossFunction, Microbatch, Runner, UpdateResult, Weight, add_gradients, step
+
+
+class ShardedUpdates:
+    """Makes the updates of a model that is the same on all ranks."""
+
+    def __init__(
+        self,
+        model: nn.Module,
+        optimizer: Optimizer,
+        shards: LogicalShards,
+        ranks: Ranks,
+        device: torch.device,
+        *,
+        seed: int,
+    ) -> None:
+        self._model, self._optimizer, self._shards, self._ranks = model, optimizer, shards, ranks
+        self._seed = seed
+        self._parameters = [parameter for parameter in model.parameters() if parameter.requires_grad]
+        self._buffers, self._buckets = ShardBuffers(model, ranks), Buckets(device, ranks)
+        self._loss_sum = torch.zeros((), device=device)
+        self._sums_count = len(self._layout())
+
+    def update(
+        self,
+        loss: LossFunction,
+        number: int,
+        microbatches: Iterable[tuple[int, Iterable[tuple[Any, int]]]],
+        *,
+        samples: int,
+        mixed_precision: MixedPrecision,
+        clip_norm: float | None = None,
+        run: Runner | None = None,
+        on_gradients: Callable[[], None] | None = None,
+    ) -> UpdateResult | Failure:
+        """Make update number `number` over `microbatches`, pairs of (logical shard, its microbatches).
+
+        The other arguments are those of `engine.update.update`, and so are the errors. Returns a Failure on all ranks
+        if one of them has run out of memory; only gradients and buffers have changed then.
+        """
+        weights: list[float] = []
+
+        def compute() -> Sums:
+            tree = Tree(add_tensors)
+            self._buffers.begin_update()
+            for shard, batches in microbatches:
+                seed_all(self._shards.seed(self._seed, number, shard))
+                self._buffers.begin_shard()
+                total = add_gradients(
+                    self._model,
+                    loss,
+                    batches,
+                    samples=samples,
+                    mixed_precision=mixed_precision,
+                    run=run,
+                    expect=_expect_power_of_two,
+                )
+                weights.append(0.0 if total is None else float(total.weight))
+                tree.append(self._take_sums(total, shard, samples, copies=run is not None))
+            self._buckets.allocate(self._layout())
+            return tree.sum()
+
+        def facts(sums: Sums) -> list[float]:
+            return [*weights, *(tensor is not None for tensor in sums), *self._buffers.changed]
+
+        count = len(self._shards.own) + self._sums_count + self._buffers.count_of_others
+        computed = self._ranks.gather_together(compute, facts, count=count)
+        sums, facts_by_rank = computed
+        if isinstance(sums, Failure):
+            return sums
+        total = self._exchange(sums, facts_by_rank, samples)
+        return self._ranks.together(
+            lambda: step(
+                self._optimizer, total, mixed_precision=mixed_precision, clip_norm=clip_norm, on_gradients=on_gradients
+            )
+        )
+
+    def _take_sums(self, total: Microbatch | None, shard: int, samples: int, *, copies: bool) -> Sums:
+        """Return the gradient of a shard, its loss and its running statistics, and clear the gradient.
+
+        The gradient is that of the sum of losses divided by `samples`, in every shard.
+        """
+        if total is None:
+            return [None] * self._sums_count
+        gradients = [parameter.grad for parameter in self._parameters]
+        for parameter in self._parameters:
+            parameter.grad = None
+        if copies:  # a CUDA graph writes all gradients to the same memory
+            gradients = [None if gradient is None else gradient.clone() for gradient in gradients]
+        factor = float(total.expected) / samples
+        if factor != 1:
+            foreach.multiply([gradient for gradient in gradients if gradient is not None], factor)
+        return [*gradients, total.loss_sum, *self._buffers.end_shard(shard)]
+
+    def _exchange(self, sums: Sums, facts: Sequence[Sequence[float]], samples: int) -> Microbatch:
+        """Add the sums of all ranks, set gradients and buffers, and return the loss and weight of the update."""
+        own_shards = len(self._shards.own)
+        weights = [weight for row in facts for weight in row[:own_shards]]
+        in_any_rank = [any(column) for column in zip(*(row[own_shards:] for row in facts), strict=True)]
+        is_present, changed = in_any_rank[: self._sums_count], in_any_rank[self._sums_count :]
+        # -0 is the number that changes no other one by addition: 0 would change -0.
+        totals = [
+            torch.full_like(like, -0.0) if tensor is None and has_term else tensor
+            for tensor, like, has_term in zip(sums, self._layout(), is_present, strict=True)
+        ]
+        self._buckets.add([tensor for tensor in totals if tensor is not None])
+        count = len(self._parameters)
+        for parameter, gradient in zip(self._parameters, totals[:count], strict=True):
+            parameter.grad = gradient
+        self._buffers.end_update(totals[count + 1 :], self._shards.occupied(samples), changed)
+        loss_sum = totals[count]
+        assert loss_sum is not None
+        return Microbatch(loss_sum, tree_sum(weights), float(samples))
+
+    def _layout(self) -> list[Tensor]:
+        """Return tensors like those of `Sums`."""
+        return [*self._parameters, self._loss_sum, *self._buffers.running]
+
+
+def _expect_power_of_two(weight: Weight, size: int, samples: int) -> Weight:
+    """Extrapolate the total weight of `samples` to `samples` times a power of two.
+
+    So the gradients of all shards can be brought to the same scale without rounding.
+    """
+    mean = float(weight) / size
+    return samples * 2.0 ** round(math.log2(mean)) if mean > 0 else float(samples)
