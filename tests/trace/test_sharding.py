@@ -2,6 +2,7 @@
 
 from collections import Counter
 from collections.abc import Callable, Iterator
+from typing import Any
 
 import pytest
 import torch
@@ -12,6 +13,10 @@ from torch.distributed.fsdp import fully_shard
 from torch.nn.parallel import DistributedDataParallel
 from torch.testing._internal.distributed.fake_pg import FakeStore
 
+from shoestring.data.logical_shards import LogicalShards
+from shoestring.engine.parallel.ranks import Ranks
+from shoestring.engine.parallel.updates import ShardedUpdates
+from shoestring.engine.precision import mixed_precision
 from shoestring.errors import UsageError
 from shoestring.hardware.catalog import DEVICES
 from shoestring.recipe import finding
@@ -332,6 +337,16 @@ def peaks(trace: Trace) -> list[int]:
     return phase_peaks
 
 
+def peak_of_update(trace: Trace) -> int:
+    """Return the peak bytes of the second update."""
+    sizes: Counter[str] = Counter()
+    peak = 0
+    for event in trace.events:
+        count(sizes, trace, event)
+        peak = 0 if isinstance(event, Phase) and event.update == 0 else max(peak, sizes.total())
+    return peak
+
+
 def real_peaks(model: nn.Module, observer: Observer) -> list[int]:
     """Return the same for two updates on real tensors."""
     optimizer = torch.optim.SGD(model.parameters(), foreach=True)
@@ -384,3 +399,42 @@ def test_peaks_equal_those_of_distributed_data_parallel(trace_sharding: TraceSha
     with observer:
         replica = DistributedDataParallel(model)
     assert real_peaks(replica, observer) == peaks(trace_sharding("ddp", Stepped, by_library=True))
+
+
+class SilentPeers(Ranks):
+    """The first of several ranks; the others answer with its own facts."""
+
+    def _gather(self, tensor: Tensor) -> list[list[Any]]:
+        return [tensor.tolist()] * self.size
+
+
+def real_peak_of_engine(gpus: int, logical_shards: int, microbatches: int) -> int:
+    """Return the peak bytes of the second of two updates that the engine makes on real tensors."""
+    model = Stack()
+    optimizer = torch.optim.SGD(model.parameters(), foreach=True)
+    shards = LogicalShards.of_rank(logical_shards, size=gpus)
+    updates = ShardedUpdates(model, optimizer, shards, SilentPeers(size=gpus), torch.device("cpu"), seed=0)
+    observer = Observer([*model.parameters(), *model.buffers()])
+    for number in range(2):
+        with observer:
+            observer.pop_peak_bytes()
+            updates.update(
+                lambda model, batch: model(batch).square().mean(),
+                number,
+                [(shard, [(torch.zeros(ROWS, WIDTH), ROWS) for _ in range(microbatches)]) for shard in shards.own],
+                samples=ROWS * microbatches * logical_shards,
+                mixed_precision=mixed_precision("fp32", torch.device("cpu")),
+            )
+            peak = observer.pop_peak_bytes()
+    return peak
+
+
+@pytest.mark.parametrize(("gpus", "logical_shards", "microbatches"), [(2, 2, 2), (1, 4, 1), (2, 8, 2)])
+def test_peak_equals_that_of_the_engine(
+    trace_sharding: TraceSharding, gpus: int, logical_shards: int, microbatches: int
+) -> None:
+    trace = trace_sharding("ddp", Stepped, gpus=gpus, logical_shards=logical_shards, accumulate=microbatches)
+    peak = peak_of_update(trace)
+    # The test makes all batches before the update; sums of losses and facts are a few KiB.
+    batches = logical_shards // gpus * microbatches * ROWS * WIDTH * 4
+    assert peak <= real_peak_of_engine(gpus, logical_shards, microbatches) <= peak + batches + 8192
