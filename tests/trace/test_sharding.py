@@ -19,6 +19,7 @@ from shoestring.engine.parallel.updates import ShardedUpdates
 from shoestring.engine.precision import mixed_precision
 from shoestring.errors import UsageError
 from shoestring.hardware.catalog import DEVICES
+from shoestring.plan.projection import on_one_gpu
 from shoestring.recipe import finding
 from shoestring.settings import Settings
 from shoestring.trace import Trace, Tracer, replicas
@@ -201,6 +202,13 @@ def test_each_level_of_the_tree_needs_another_gradient(
     assert part_peak(trace, "gradients", "backward") == buffers * ALL
     assert live(trace, "optimizer")["gradients"] == ALL
     assert live(trace, "forward") == live(trace, "end")
+
+
+def test_replica_without_exchange_is_one_gpu(trace_sharding: TraceSharding) -> None:
+    alone = trace_sharding("ddp", gpus=1, accumulate=2)
+    for by_library in (False, True):
+        replica = trace_sharding("ddp", accumulate=2, by_library=by_library)
+        assert peaks(on_one_gpu(replica)) == peaks(alone)
 
 
 def test_fsdp_accumulates_logical_shards(trace_sharding: TraceSharding) -> None:

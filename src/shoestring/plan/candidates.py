@@ -11,7 +11,7 @@ from shoestring.estimate.exchange import GATHERS
 from shoestring.estimate.memory import Breakdown, memory
 from shoestring.estimate.time import Seconds, update_seconds
 from shoestring.hardware.catalog import Device, Target
-from shoestring.plan.projection import scaled
+from shoestring.plan.projection import on_one_gpu, scaled
 from shoestring.plan.shares import gpus_of, samples_per_gpu, samples_per_shard, shards_per_gpu
 from shoestring.recipe.options import LoadedRecipe
 from shoestring.settings import Settings
@@ -110,6 +110,12 @@ class Candidates:
             return candidate.seconds
         return self.seconds_of(scaled(candidate.trace, micro_batch), candidate.settings)
 
+    def alone(self, candidate: Candidate) -> Candidate:
+        """Return the candidate of one GPU with the same microbatch, without tracing it; it has at least two of them."""
+        settings = candidate.settings.replace(gpus=1, logical_shards=1)
+        trace = on_one_gpu(candidate.trace)
+        return priced(trace, self.loaded, self.target, settings, calibration=self.calibration)
+
     def evaluate_with_options(self, changes: Mapping[str, Any], settings: Settings) -> Candidate:
         """Trace the settings with changed options of the recipe; the result is not cached.
 
@@ -147,6 +153,13 @@ def candidate(
         by_library=loaded.parts.trainer is not None,
         options=options,
     )
+    return priced(trace, loaded, target, settings, calibration=calibration)
+
+
+def priced(
+    trace: Trace, loaded: LoadedRecipe, target: Target, settings: Settings, *, calibration: Calibration | None = None
+) -> Candidate:
+    """Return the candidate of settings that have this trace."""
     return Candidate(
         settings=settings,
         trace=trace,
@@ -154,7 +167,7 @@ def candidate(
             trace,
             target.device,
             allocator=settings.allocator,
-            gpus=gpus,
+            gpus=gpus_of(settings),
             cudnn_benchmark=settings.cudnn_benchmark,
         ),
         time=seconds_of(trace, target.device, loaded, settings, calibration=calibration),

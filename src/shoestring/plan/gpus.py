@@ -4,7 +4,7 @@ Replicas on all GPUs are searched first. Another sharding takes longer to exchan
 only if that memory would allow faster settings, or any. One GPU is compared with the settings that are best for all.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 from shoestring.errors import UsageError
 from shoestring.hardware.catalog import NCCL_BYTES, Target
@@ -16,6 +16,7 @@ from shoestring.plan.shares import gpus_of, samples_per_shard
 from shoestring.recipe.options import LoadedRecipe
 from shoestring.settings import Settings
 from shoestring.techniques.trainable import TRAINED
+from shoestring.units import plural
 
 MOST_PROCESSES = 16
 """Of a run on a CPU, whose cores they share."""
@@ -51,9 +52,16 @@ def search(candidates: Candidates, requested: Settings) -> list[Candidate]:
 
 
 def divide(loaded: LoadedRecipe, target: Target, requested: Settings) -> Settings:
-    """Return the settings with as many of the target's GPUs as possible, a power of two; on a CPU one process."""
+    """Return the settings with as many of the target's GPUs as possible, a power of two; on a CPU one process.
+
+    Raises UsageError if more are requested than the target has.
+    """
+    if requested.gpus:
+        if problems := list(_count_problems(target, requested.gpus)):
+            raise UsageError("the settings need more GPUs", problems=problems, hint="leave gpus to the plan")
+        return _on_gpus(requested, requested.gpus)
     most = 1 if loaded.parts.whole_batch else min(target.processes, requested.logical_shards or target.processes)
-    return _on_gpus(requested, requested.gpus or 1 << (most.bit_length() - 1))
+    return _on_gpus(requested, 1 << (most.bit_length() - 1))
 
 
 def layouts(loaded: LoadedRecipe, target: Target, requested: Settings) -> list[Settings]:
@@ -78,15 +86,19 @@ def _on_gpus(requested: Settings, gpus: int) -> Settings:
     )
 
 
+def _count_problems(target: Target, gpus: int) -> Iterator[str]:
+    if target.gpus and gpus > target.gpus:
+        yield f"gpus={gpus}: {target.name} has {plural(target.gpus, 'GPU')}"
+    if not target.gpus and gpus > MOST_PROCESSES:
+        yield f"gpus={gpus}: at most {MOST_PROCESSES} processes share a CPU"
+
+
 def _require_possible(loaded: LoadedRecipe, target: Target, settings: Settings) -> None:
     gpus, shards, sharding = gpus_of(settings), settings.logical_shards, settings.sharding
     problems = []
-    if target.gpus and gpus > target.gpus:
-        problems.append(f"gpus={gpus}: {target.name} has {target.gpus}")
-    if not target.gpus and gpus > MOST_PROCESSES:
-        problems.append(f"gpus={gpus}: at most {MOST_PROCESSES} processes share a CPU")
     if gpus > loaded.effective_batch:
-        problems.append(f"gpus={gpus}: an update has only {loaded.effective_batch} samples (effective_batch)")
+        samples = plural(loaded.effective_batch, "sample")
+        problems.append(f"gpus={gpus}: an update has only {samples} (effective_batch)")
     if loaded.parts.trainer is not None and gpus > 1 and sharding != "ddp":
         problems.append(
             f"sharding={sharding}: {loaded.name} is trained by a library, with a whole model on each GPU; "
@@ -111,7 +123,7 @@ def _with_other_sharding(candidates: Candidates, replicas: Settings, pool: Seque
         settings = replicas.replace(sharding=sharding)
         best = fastest([*pool, *more])
         if best is None:
-            is_useful = _can_fit(candidates, pool, _DIVIDED[sharding], gpus_of(settings))
+            is_useful = bool(pool) and _can_fit(candidates, pool, _DIVIDED[sharding], gpus_of(settings))
         else:
             is_useful = _ideal_seconds(candidates, pool, settings) * TIE_RATIO < best.seconds
         if is_useful:
@@ -127,6 +139,8 @@ def _on_one_gpu(candidates: Candidates, one_gpu: Settings, pool: Sequence[Candid
         return collect_candidates(candidates, one_gpu) if is_possible else []
     if len(best.trace.events) < LONG_TRACE_EVENTS or _ideal_seconds(candidates, pool, one_gpu) < best.seconds:
         return collect_candidates(candidates, one_gpu)
+    if best.settings.sharding == "ddp" and best.trace.microbatches > 1 and one_gpu.logical_shards == 1:
+        return [candidates.alone(best)]
     similar = one_gpu.replace(
         precision=best.settings.precision,
         checkpointing=best.settings.checkpointing,
