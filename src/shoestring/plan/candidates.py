@@ -110,7 +110,7 @@ class Candidates:
             return candidate.seconds
         return self.seconds_of(scaled(candidate.trace, micro_batch), candidate.settings)
 
-    def alone(self, candidate: Candidate) -> Candidate:
+    def without_exchange(self, candidate: Candidate) -> Candidate:
         """Return the candidate of one GPU with the same microbatch, without tracing it; it has at least two of them."""
         settings = candidate.settings.replace(gpus=1, logical_shards=1)
         trace = on_one_gpu(candidate.trace)

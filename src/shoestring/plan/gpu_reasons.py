@@ -32,12 +32,16 @@ def gpu_reasons(
             )
         return
     if target.gpus > 1:
-        yield _several(candidates, target, requested) if gpus > 1 else _one(candidates, loaded, target, requested)
+        yield (
+            _several_gpus(candidates, target, requested)
+            if gpus > 1
+            else _single_gpu(candidates, loaded, target, requested)
+        )
     if gpus > 1 and requested.sharding is None and chosen.settings.sharding in _DIVIDED:
         yield _sharding_reason(candidates)
 
 
-def _several(candidates: Sequence[Candidate], target: Target, requested: Settings) -> str:
+def _several_gpus(candidates: Sequence[Candidate], target: Target, requested: Settings) -> str:
     chosen = candidates[0]
     name = _name(chosen, target)
     if requested.gpus:
@@ -53,7 +57,7 @@ def _several(candidates: Sequence[Candidate], target: Target, requested: Setting
     )
 
 
-def _one(candidates: Sequence[Candidate], loaded: LoadedRecipe, target: Target, requested: Settings) -> str:
+def _single_gpu(candidates: Sequence[Candidate], loaded: LoadedRecipe, target: Target, requested: Settings) -> str:
     prefix = f"only one of the {target.gpus} GPUs is used"
     if loaded.parts.whole_batch:
         return f"{prefix}, because whole_batch = True in the recipe: its loss compares all samples of an update"

@@ -39,11 +39,11 @@ def search(candidates: Candidates, requested: Settings) -> list[Candidate]:
 
     Raises UsageError if the model, its optimizer or the device does not support the fixed settings.
     """
-    (first, *others) = layouts(candidates.loaded, candidates.target, requested)
+    (first, *smaller) = layouts(candidates.loaded, candidates.target, requested)
     pool = collect_candidates(candidates, first)
     if gpus_of(first) > 1 and requested.sharding is None:
         pool += _with_other_sharding(candidates, first, pool)
-    for one_gpu in others:
+    for one_gpu in smaller:
         pool += _on_one_gpu(candidates, one_gpu, pool)
     pool = pool or [requested_candidate(candidates, first)]
     distinct = {candidate.settings: candidate for candidate in pool}
@@ -60,8 +60,8 @@ def divide(loaded: LoadedRecipe, target: Target, requested: Settings) -> Setting
         if problems := list(_count_problems(target, requested.gpus)):
             raise UsageError("the settings need more GPUs", problems=problems, hint="leave gpus to the plan")
         return _on_gpus(requested, requested.gpus)
-    most = 1 if loaded.parts.whole_batch else min(target.processes, requested.logical_shards or target.processes)
-    return _on_gpus(requested, 1 << (most.bit_length() - 1))
+    limit = 1 if loaded.parts.whole_batch else min(target.processes, requested.logical_shards or target.processes)
+    return _on_gpus(requested, 1 << (limit.bit_length() - 1))
 
 
 def layouts(loaded: LoadedRecipe, target: Target, requested: Settings) -> list[Settings]:
@@ -118,17 +118,17 @@ def _require_possible(loaded: LoadedRecipe, target: Target, settings: Settings) 
 
 def _with_other_sharding(candidates: Candidates, replicas: Settings, pool: Sequence[Candidate]) -> list[Candidate]:
     """Trace settings of replicas that divide some of their tensors, if that can make room for faster settings."""
-    more: list[Candidate] = []
+    sharded: list[Candidate] = []
     for sharding in (name for name in TRAINED[candidates.loaded.parts.trainer is not None] if name in _DIVIDED):
         settings = replicas.replace(sharding=sharding)
-        best = fastest([*pool, *more])
+        best = fastest([*pool, *sharded])
         if best is None:
             is_useful = bool(pool) and _can_fit(candidates, pool, _DIVIDED[sharding], gpus_of(settings))
         else:
             is_useful = _ideal_seconds(candidates, pool, settings) * TIE_RATIO < best.seconds
         if is_useful:
-            more += collect_candidates(candidates, settings)
-    return more
+            sharded += collect_candidates(candidates, settings)
+    return sharded
 
 
 def _on_one_gpu(candidates: Candidates, one_gpu: Settings, pool: Sequence[Candidate]) -> list[Candidate]:
@@ -140,7 +140,7 @@ def _on_one_gpu(candidates: Candidates, one_gpu: Settings, pool: Sequence[Candid
     if len(best.trace.events) < LONG_TRACE_EVENTS or _ideal_seconds(candidates, pool, one_gpu) < best.seconds:
         return collect_candidates(candidates, one_gpu)
     if best.settings.sharding == "ddp" and best.trace.microbatches > 1 and one_gpu.logical_shards == 1:
-        return [candidates.alone(best)]
+        return [candidates.without_exchange(best)]
     similar = one_gpu.replace(
         precision=best.settings.precision,
         checkpointing=best.settings.checkpointing,
