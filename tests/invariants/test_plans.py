@@ -92,6 +92,16 @@ def test_more_memory_never_gives_a_worse_plan(kind, min_mib, max_mib):
     assert times[0] == float("inf") > times[-1] and len(set(times)) > 3
 
 
+@pytest.mark.parametrize(("kind", "mib"), [(Layers, 700), (Heavy, 600)], ids=str)
+def test_two_gpus_never_give_a_slower_plan_than_one(kind, mib):
+    one_gpu = search_plan(kind, mib)[0]
+    two_gpus = search(
+        Candidates(tracer(kind), find(kind()), dataclasses.replace(with_memory(mib), gpus=2)), Settings()
+    )[0]
+    assert one_gpu.fits and two_gpus.fits
+    assert two_gpus.seconds <= one_gpu.seconds
+
+
 @pytest.mark.parametrize("kind", [Layers, Normed, Heavy], ids=lambda kind: kind.__name__)
 @pytest.mark.parametrize("fixed", [{"precision": "fp32"}, {"precision": "fp16", "checkpointing": "full"}], ids=str)
 def test_larger_microbatch_never_has_a_lower_peak(kind, fixed):

@@ -6,12 +6,16 @@ from types import SimpleNamespace
 import pytest
 
 from shoestring.errors import UsageError
+from shoestring.estimate.memory import memory
 from shoestring.hardware import targets
 from shoestring.plan import gpus
+from shoestring.plan.candidates import Candidate
+from shoestring.plan.costs import planned_disk, planned_host
 from shoestring.plan.gpu_reasons import gpu_reasons
 from shoestring.plan.gpus import search
 from shoestring.recipe.parts import Parts
 from shoestring.settings import Settings
+from tests.estimate.example_traces import TRAINING
 from tests.plan.fake_candidates import GIB, FakeCandidates, bytes_per_sample
 
 PAIR = targets.find("kaggle-t4x2")
@@ -154,12 +158,35 @@ def test_impossible_division_is_refused(requested, effective_batch, target, part
     assert message in raised.value.problems[0]
 
 
+@pytest.mark.parametrize(("effective_batch", "gpus"), [(1, 1), (2, 2), (3, 2), (64, 4)])
+def test_gpus_without_a_sample_are_not_used(effective_batch, gpus):
+    candidates = FakePair(effective_batch=effective_batch, target=replace(PAIR, gpus=5), exchange=0.01)
+    assert search(candidates, ONE_PRECISION)[0].settings.gpus == gpus
+
+
 def test_one_gpu_is_not_traced_if_that_takes_long_and_cannot_win(monkeypatch):
     monkeypatch.setattr(gpus, "LONG_TRACE_EVENTS", 0)
     candidates = FakePair()
     search(candidates, ONE_PRECISION)
     # The settings that are best for both, with as large a microbatch as fits.
     assert [settings.micro_batch for settings in candidates.evaluated if settings.gpus == 1] == [64]
+
+
+@pytest.mark.parametrize(("sharding", "states"), [("ddp", 1), ("zero1", 2)])
+def test_each_gpu_has_a_process_and_the_states_are_saved_once(sharding, states):
+    candidate = Candidate(
+        settings=Settings(gpus=2, sharding=sharding, offload="optimizer"), trace=TRAINING, memory=None, time=None
+    )
+    disk, host = planned_disk(candidate, PAIR), planned_host(candidate, PAIR)
+    assert disk.full_checkpoint_bytes - disk.light_checkpoint_bytes == states * 8000
+    assert host.parts["process"] == 2 * 2**28
+    # Replicas have all states in host memory twice.
+    assert host.parts["offloaded states and weights"] == 2 * disk.full_checkpoint_bytes * 2 // states
+
+
+def test_processes_share_the_memory_of_a_cpu():
+    device = targets.find("cpu").device
+    assert memory(TRAINING, device, gpus=4).capacity_bytes == device.memory_bytes // 4
 
 
 def test_small_batch_and_processes_on_a_cpu():

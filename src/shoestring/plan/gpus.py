@@ -71,7 +71,7 @@ def layouts(loaded: LoadedRecipe, target: Target, requested: Settings) -> list[S
     """
     divided = divide(loaded, target, requested)
     if requested.gpus is None and gpus_of(divided) > loaded.effective_batch:
-        divided = _on_gpus(requested, 1)
+        divided = _on_gpus(requested, 1 << (loaded.effective_batch.bit_length() - 1))
     _require_possible(loaded, target, divided)
     # A sharding that is requested is for several GPUs, and so are the logical shards of a library's trainer.
     is_open = requested.gpus is None and requested.sharding in (None, "ddp")
