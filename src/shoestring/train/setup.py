@@ -69,8 +69,8 @@ def setup(request: SessionRequest, record: Record, library: LibraryLoop | None) 
 
     Raises SessionOver if the session ends before the data is loaded, ShoestringError if the run cannot continue.
     """
-    request, data, staging_notes = request.ranks.in_turn(lambda: load_data(request, record))
-    store, restored = request.ranks.in_turn(lambda: _open_store(request, record))
+    request, data, staging_notes = request.ranks.call_in_turn(lambda: load_data(request, record))
+    store, restored = request.ranks.call_in_turn(lambda: _open_store(request, record))
     make_saver = partial(run_saver, request, record, store)
     stored = request.run.plan()
     notes = (*(stored.notes if stored else ()), *staging_notes)

@@ -93,14 +93,14 @@ class ShardedUpdates:
             return [*self.times.own(), *weights, *(tensor is not None for tensor in sums), *self._buffers.changed]
 
         count = RankTimes.count + len(self._shards.own) + self._sums_count + self._buffers.count_of_others
-        computed = self._ranks.gather_together(compute, facts, count=count)
+        computed = self._ranks.call_and_gather(compute, facts, count=count)
         sums, facts_by_rank = computed
         if isinstance(sums, Failure):
             return sums
         self.times.add([row[: RankTimes.count] for row in facts_by_rank])
         total = self._exchange(sums, [row[RankTimes.count :] for row in facts_by_rank], samples)
         self.times.clock.stop()
-        result = self._ranks.together(
+        result = self._ranks.call(
             lambda: step(
                 self._optimizer, total, mixed_precision=mixed_precision, clip_norm=clip_norm, on_gradients=on_gradients
             )
@@ -134,8 +134,8 @@ class ShardedUpdates:
         is_present, changed = in_any_rank[: self._sums_count], in_any_rank[self._sums_count :]
         # -0 is the number that changes no other one by addition: 0 would change -0.
         totals = [
-            torch.full_like(like, -0.0) if tensor is None and has_term else tensor
-            for tensor, like, has_term in zip(sums, self._layout(), is_present, strict=True)
+            torch.full_like(template, -0.0) if tensor is None and has_term else tensor
+            for tensor, template, has_term in zip(sums, self._layout(), is_present, strict=True)
         ]
         self._buckets.add([tensor for tensor in totals if tensor is not None])
         count = len(self._parameters)
