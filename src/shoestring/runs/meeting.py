@@ -47,7 +47,7 @@ def open_store(rank: int, size: int) -> Any:
     torchrun uses one store for all starts of the processes of one machine, unless it has `--rdzv-backend c10d`. Of
     several machines, each may count the starts in its own way.
     """
-    from torch.distributed import PrefixStore
+    from torch.distributed import PrefixStore  # type: ignore[attr-defined]
     from torch.distributed.rendezvous import rendezvous
 
     from shoestring.engine.parallel.ranks import TIMEOUT
@@ -62,7 +62,7 @@ class Meeting:
 
     def __init__(self, launcher: Launcher, stop: Stop) -> None:
         launcher.require_complete()
-        from torch.distributed import PrefixStore
+        from torch.distributed import PrefixStore  # type: ignore[attr-defined]
 
         self._store = PrefixStore("shoestring", open_store(launcher.rank, launcher.size))
         self._launcher, self._stop = launcher, stop
