@@ -74,6 +74,10 @@ def test_numbers_of_processes_have_equal_bits(tmp_path, sharding):
     assert all(final_bits(tmp_path / name) == bits for name in ("2", "4", "moved"))
     events = list(read(tmp_path / "moved" / "events.jsonl"))
     assert [event["update"] for event in events if event["event"] == "stop"] == [3, 4, 7, 15]
+    ranks = [event["ranks"] for event in events if event["event"] == "progress" and event["session"] == 3]
+    assert all(len(reported) == 4 for reported in ranks)
+    assert all(rank["memory_bytes"] > 1e7 and rank["exchange_seconds"] > 0 for rank in ranks[-1])
+    assert min(rank["waiting_seconds"] for rank in ranks[-1]) >= 0
 
 
 class Failing(Tokens):

@@ -94,6 +94,9 @@ class Meeting:
         self._store.set(f"sees {rank}", json.dumps(_sees(directory, announcement.token)))
         blind = [rank for rank in range(self._launcher.size) if not self._get(f"sees {rank}")]
         self._store.set(f"knows {rank}", "true")
+        if rank == 0:  # the store may be in this process, and end with it
+            for other in range(self._launcher.size):
+                self._get(f"knows {other}")
         if blind:
             ranks = ", ".join(map(str, blind))
             raise UsageError(
@@ -101,11 +104,6 @@ class Meeting:
                 f"is not seen by process {ranks}; this one is on {socket.gethostname()}",
                 hint="--run must name a directory on a file system that all machines share",
             )
-
-    def wait_for_all(self) -> None:
-        """Wait until all processes know whether they share the directory."""
-        for rank in range(self._launcher.size):
-            self._get(f"knows {rank}")
 
     def _get(self, key: str) -> Any:
         """Wait for a value. Raises RunError if there is none for a while after a requested stop: its process has ended.
@@ -162,7 +160,6 @@ def _announce(meeting: Meeting, directory: RunDirectory, *, trains: bool) -> Non
         announcement = Announcement(token=token.name, host=socket.gethostname())
         meeting.announce(announcement)
         meeting.require_shared(directory, announcement)
-        meeting.wait_for_all()
     finally:
         token.unlink(missing_ok=True)
 

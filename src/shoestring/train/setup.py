@@ -283,6 +283,11 @@ def _engine_updates(
         workers=request.settings.workers,
         shards=request.shards,
     )
+    sharded = None
+    if request.shards.count > 1:
+        sharded = ShardedUpdates(
+            state.model, state.optimizer, request.shards, request.ranks, request.device, seed=request.recipe.seed
+        )
     meter = Meter(
         record.events,
         record.progress,
@@ -290,14 +295,10 @@ def _engine_updates(
         non_finite_error=saver.non_finite_error,
         non_finite_limit=precision.NON_FINITE_LIMIT[state.mixed_precision.name],
         loader=loader,
+        times=sharded.times if sharded and request.ranks.size > 1 else None,
         note=record.note,
     )
     recovering = oom.recovering_update(state, request, record)
-    sharded = None
-    if request.shards.count > 1:
-        sharded = ShardedUpdates(
-            state.model, state.optimizer, request.shards, request.ranks, request.device, seed=request.recipe.seed
-        )
     return EngineUpdates(state=state, order=order, loader=loader, meter=meter, recovering=recovering, sharded=sharded)
 
 
