@@ -5,6 +5,7 @@ the directory in which the first one writes.
 """
 
 import json
+import os
 import secrets
 import socket
 import time
@@ -40,18 +41,30 @@ class Announcement:
     """The exit status of the first process, if it has ended with an error."""
 
 
+def open_store(rank: int, size: int) -> Any:
+    """Return the launcher's store, of torch.distributed, with the keys of this start of the processes alone.
+
+    torchrun uses one store for all starts of the processes of one machine, unless it has `--rdzv-backend c10d`. Of
+    several machines, each may count the starts in its own way.
+    """
+    from torch.distributed import PrefixStore  # type: ignore[attr-defined]
+    from torch.distributed.rendezvous import rendezvous
+
+    from shoestring.engine.parallel.ranks import TIMEOUT
+
+    store, _, _ = next(iter(rendezvous("env://", rank, size, timeout=TIMEOUT)))
+    starts = os.environ.get("TORCHELASTIC_RESTART_COUNT", "0") if os.environ.get("GROUP_WORLD_SIZE") == "1" else "0"
+    return PrefixStore(f"start {starts}", store)
+
+
 class Meeting:
     """The connection between the processes, over the launcher's store."""
 
     def __init__(self, launcher: Launcher, stop: Stop) -> None:
         launcher.require_complete()
         from torch.distributed import PrefixStore  # type: ignore[attr-defined]
-        from torch.distributed.rendezvous import rendezvous
 
-        from shoestring.engine.parallel.ranks import TIMEOUT
-
-        store, _, _ = next(iter(rendezvous("env://", launcher.rank, launcher.size, timeout=TIMEOUT)))
-        self._store = PrefixStore("shoestring", store)
+        self._store = PrefixStore("shoestring", open_store(launcher.rank, launcher.size))
         self._launcher, self._stop = launcher, stop
 
     def announce(self, announcement: Announcement) -> None:
@@ -81,6 +94,9 @@ class Meeting:
         self._store.set(f"sees {rank}", json.dumps(_sees(directory, announcement.token)))
         blind = [rank for rank in range(self._launcher.size) if not self._get(f"sees {rank}")]
         self._store.set(f"knows {rank}", "true")
+        if rank == 0:  # the store may be in this process, and end with it
+            for other in range(self._launcher.size):
+                self._get(f"knows {other}")
         if blind:
             ranks = ", ".join(map(str, blind))
             raise UsageError(
@@ -88,11 +104,6 @@ class Meeting:
                 f"is not seen by process {ranks}; this one is on {socket.gethostname()}",
                 hint="--run must name a directory on a file system that all machines share",
             )
-
-    def wait_for_all(self) -> None:
-        """Wait until all processes know whether they share the directory."""
-        for rank in range(self._launcher.size):
-            self._get(f"knows {rank}")
 
     def _get(self, key: str) -> Any:
         """Wait for a value. Raises RunError if there is none for a while after a requested stop: its process has ended.
@@ -149,7 +160,6 @@ def _announce(meeting: Meeting, directory: RunDirectory, *, trains: bool) -> Non
         announcement = Announcement(token=token.name, host=socket.gethostname())
         meeting.announce(announcement)
         meeting.require_shared(directory, announcement)
-        meeting.wait_for_all()
     finally:
         token.unlink(missing_ok=True)
 

@@ -15,6 +15,7 @@ from shoestring.errors import Interruption, RunError, UsageError
 from shoestring.hardware import targets
 from shoestring.hardware.catalog import Target
 from shoestring.recipe.options import LoadedRecipe
+from shoestring.runs.meeting import open_store
 from shoestring.runs.starting import continue_run, import_training
 from shoestring.runs.supervised import session_seconds
 from shoestring.session.deadline import Deadline
@@ -170,11 +171,12 @@ def join(device: torch.device) -> torch.device:
         torch.cuda.set_device(device)
         if int(os.environ.get("LOCAL_WORLD_SIZE") or os.environ["WORLD_SIZE"]) <= gpus:
             backend = "cpu:gloo,cuda:nccl"
+    rank, size = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
     try:
-        dist.init_process_group(backend, timeout=TIMEOUT)
+        dist.init_process_group(backend, store=open_store(rank, size), rank=rank, world_size=size, timeout=TIMEOUT)
     except (RuntimeError, ValueError) as error:
         raise RunError(
-            f"the {os.environ['WORLD_SIZE']} processes of this run cannot connect to each other: {error}",
+            f"the {size} processes of this run cannot connect to each other: {error}",
             hint="check MASTER_ADDR, MASTER_PORT and the firewall; GLOO_SOCKET_IFNAME names the network interface",
         ) from error
     return device
