@@ -13,7 +13,7 @@ import torch
 
 from shoestring.checkpoint.files import sha256
 from shoestring.engine.parallel.fully_sharded import is_fully_sharded
-from shoestring.engine.parallel.ranks import ALONE, Ranks
+from shoestring.engine.parallel.ranks import ONE_RANK, Ranks
 from shoestring.errors import UsageError
 from shoestring.recipe.options import LoadedRecipe
 from shoestring.settings import Settings
@@ -21,7 +21,7 @@ from shoestring.techniques import compiled
 
 
 def environment(
-    settings: Settings, device: torch.device, loaded: LoadedRecipe, ranks: Ranks = ALONE
+    settings: Settings, device: torch.device, loaded: LoadedRecipe, ranks: Ranks = ONE_RANK
 ) -> dict[str, Any]:
     """Return everything whose change may make a resumed run end in different bits."""
     facts: dict[str, Any] = {

@@ -6,7 +6,7 @@ import dataclasses
 import os
 import sys
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -15,6 +15,7 @@ from shoestring.errors import Interruption, RunError, UsageError
 from shoestring.hardware import targets
 from shoestring.hardware.catalog import Target
 from shoestring.recipe.options import LoadedRecipe
+from shoestring.runs.meeting import open_store
 from shoestring.runs.starting import continue_run, import_training
 from shoestring.runs.supervised import session_seconds
 from shoestring.session.deadline import Deadline
@@ -123,10 +124,12 @@ def train_joined(
     target: Target,
     request: LaunchRequest,
     stop: Stop,
+    on_lost: Callable[[str], object] = write_messages,
 ) -> Outcome:
     """Train as one of several processes.
 
-    If another one has ended, this one leaves Python at once: nothing that it could still do, or wait for, would help.
+    If another one has ended, this one calls `on_lost` with a message and leaves Python at once: nothing that it could
+    still do, or wait for, would help.
     """
     try:
         return train_session(loaded, settings, directory, target, request, stop, joins=True)
@@ -135,7 +138,7 @@ def train_joined(
 
         if not isinstance(interruption, PeerLostError):
             raise
-        write_messages(str(interruption))
+        on_lost(str(interruption))
         flush()
         os._exit(PEER_LOST_STATUS)
 
@@ -168,11 +171,12 @@ def join(device: torch.device) -> torch.device:
         torch.cuda.set_device(device)
         if int(os.environ.get("LOCAL_WORLD_SIZE") or os.environ["WORLD_SIZE"]) <= gpus:
             backend = "cpu:gloo,cuda:nccl"
+    rank, size = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
     try:
-        dist.init_process_group(backend, timeout=TIMEOUT)
+        dist.init_process_group(backend, store=open_store(rank, size), rank=rank, world_size=size, timeout=TIMEOUT)
     except (RuntimeError, ValueError) as error:
         raise RunError(
-            f"the {os.environ['WORLD_SIZE']} processes of this run cannot connect to each other: {error}",
+            f"the {size} processes of this run cannot connect to each other: {error}",
             hint="check MASTER_ADDR, MASTER_PORT and the firewall; GLOO_SOCKET_IFNAME names the network interface",
         ) from error
     return device

@@ -29,7 +29,8 @@ _MOST_BYTES = 100_000
 """Of a message: the system's limit is about 200 KB."""
 _MOST_PROBLEMS = 20
 _MOST_CHARACTERS = 3000
-_LONGEST_TICK_SECONDS = 1.0
+HEARTBEAT_POLL_SECONDS = 1.0
+"""Between two looks for heartbeats: no longer time between two looks counts as silence."""
 
 
 class AgentChannel:
@@ -117,10 +118,36 @@ class Silence:
     def update(self, heard: Iterable[int]) -> list[int]:
         """Note the processes that were heard since the last call. Returns those that have been silent too long."""
         previous, self._last = self._last, time.monotonic()
-        tick = min(self._last - previous, _LONGEST_TICK_SECONDS)
+        tick = min(self._last - previous, HEARTBEAT_POLL_SECONDS)
         for process in self._seconds:
             self._seconds[process] = 0.0 if process in heard else self._seconds[process] + tick
         return [process for process, seconds in self._seconds.items() if seconds > self._limit_seconds]
+
+
+class Heartbeats:
+    """The heartbeats of one process that this one forks."""
+
+    def __init__(self, silence_seconds: float) -> None:
+        self._own, self._childs_end = socket.socketpair(socket.AF_UNIX, socket.SOCK_DGRAM)
+        self._own.setblocking(False)
+        self._seconds = silence_seconds
+        self._silence = Silence([0], silence_seconds)
+
+    def start(self) -> None:
+        """Send heartbeats from the child."""
+        start_heartbeats(self._childs_end, b"alive", self._seconds / _HEARTBEATS_IN_SILENCE)
+
+    def are_missing(self) -> bool:
+        """Return whether the child is dead."""
+        heard = []
+        with suppress(OSError):
+            while self._own.recv(_MOST_BYTES):
+                heard = [0]
+        return bool(self._silence.update(heard))
+
+    def close(self) -> None:
+        self._own.close()
+        self._childs_end.close()
 
 
 def start_heartbeats(connection: socket.socket, message: bytes, seconds: float) -> None:

@@ -64,7 +64,7 @@ def train(request: SessionRequest, library: LibraryLoop | None = None) -> Outcom
                     reason = library.run(session)
                 else:
                     if not state.fully_sharded:  # whose loss all ranks compute together
-                        request.ranks.first(lambda: report_split_loss(session))
+                        request.ranks.call_first(lambda: report_split_loss(session))
                     while not (reason := steps.before_update(session)):
                         steps.one_update(session)
                         steps.save_if_due(session)

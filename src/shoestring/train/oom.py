@@ -56,9 +56,7 @@ def recovering_evaluation(state: State, record: Record, parts: Parts) -> Recover
     )
 
 
-def fallback(
-    phase: Phase, state: State, request: SessionRequest, failure: str, *, size: int | None = None
-) -> Step:
+def fallback(phase: Phase, state: State, request: SessionRequest, failure: str, *, size: int | None = None) -> Step:
     """Return the next fallback from the current sizes, or from another `size` of microbatches.
 
     Raises RunError, which lists what takes the memory, if no fallback is left.
@@ -74,9 +72,7 @@ def _record_out_of_memory(record: Record, state: State, during: Phase, event: Ou
     record.out_of_memory(during, event, update=state.update)
 
 
-def record_restart(
-    state: State, request: SessionRequest, failure: str, *, evaluation_batch: int | None = None
-) -> None:
+def record_restart(state: State, request: SessionRequest, failure: str, *, evaluation_batch: int | None = None) -> None:
     """Record how the ranks start again after one has run out of memory while others wait for it.
 
     Any rank does so, since the others cannot. `evaluation_batch` is the size in an evaluation.

@@ -16,7 +16,7 @@ from shoestring.checkpoint.snapshot import HostCopy, Snapshot, snapshot
 from shoestring.checkpoint.store import Restored, Saved, Store
 from shoestring.engine.environment import require_same
 from shoestring.engine.memory import Failure, catch_out_of_memory, explaining_out_of_memory, free_unused_memory
-from shoestring.engine.parallel.ranks import ALONE, Ranks
+from shoestring.engine.parallel.ranks import ONE_RANK, Ranks
 from shoestring.engine.state import State
 from shoestring.errors import CheckpointError, RunError, ShoestringError
 from shoestring.session.deadline import Deadline
@@ -57,7 +57,7 @@ class Saver:
         *,
         non_finite_error: NonFiniteError,
         is_writer: bool = True,
-        ranks: Ranks = ALONE,
+        ranks: Ranks = ONE_RANK,
     ) -> None:
         """`environment` is everything that determines the run's bits; it is saved with the state and compared on
         restoring. A saver that is no writer only restores. Several `ranks` write together what is divided among them:
@@ -118,7 +118,7 @@ class Saver:
         if self._preparation:
             self._preparation.exception()  # without memory for it, the copy fails as well and is reported
         self._policy.save_started(state.update)
-        copy = self._ranks.together(lambda: self._copy.take(self._pack(state), self._thread))
+        copy = self._ranks.call(lambda: self._copy.take(self._pack(state), self._thread))
         if isinstance(copy, Failure):
             return copy
         self._saved_position = _position(state)

@@ -17,7 +17,7 @@ from shoestring.engine import autotuning, precision
 from shoestring.engine.environment import environment
 from shoestring.engine.memory import explaining_out_of_memory
 from shoestring.engine.parallel.fully_sharded import is_fully_sharded
-from shoestring.engine.parallel.ranks import ALONE, Ranks
+from shoestring.engine.parallel.ranks import ONE_RANK, Ranks
 from shoestring.engine.parallel.updates import ShardedUpdates
 from shoestring.engine.recovery import OutOfMemory
 from shoestring.engine.state import State, TrainingState, build, trains_batch_norm
@@ -72,9 +72,9 @@ def setup(request: SessionRequest, record: Record, library: LibraryLoop | None) 
 
     Raises SessionOver if the session ends before the data is loaded, ShoestringError if the run cannot continue.
     """
-    request, data, staging_notes = request.ranks.in_turn(lambda: load_data(request, record))
-    saving_ranks = request.ranks.beside() if is_fully_sharded(request.settings, request.ranks) else ALONE
-    store, restored = request.ranks.in_turn(lambda: _open_store(request, record, saving_ranks))
+    request, data, staging_notes = request.ranks.call_in_turn(lambda: load_data(request, record))
+    saving_ranks = request.ranks.beside() if is_fully_sharded(request.settings, request.ranks) else ONE_RANK
+    store, restored = request.ranks.call_in_turn(lambda: _open_store(request, record, saving_ranks))
     make_saver = partial(run_saver, request, record, store, saving_ranks=saving_ranks)
     stored = request.run.plan()
     notes = (*(stored.notes if stored else ()), *staging_notes)
@@ -226,7 +226,7 @@ def _shrink_after_kill(
     return event, (kill.note(state),)
 
 
-def run_store(request: SessionRequest, record: Record, saving_ranks: Ranks = ALONE) -> Store:
+def run_store(request: SessionRequest, record: Record, saving_ranks: Ranks = ONE_RANK) -> Store:
     """Return the store of the run's full checkpoints, which several `saving_ranks` write together."""
     arguments: dict[str, Any] = {
         "keep": request.settings.keep_checkpoints,
@@ -249,7 +249,7 @@ def run_saver(
     environment: dict[str, Any],
     order: DataOrder | None = None,
     *,
-    saving_ranks: Ranks = ALONE,
+    saving_ranks: Ranks = ONE_RANK,
 ) -> Saver:
     """Return the saver of the run's checkpoints, which can only be restored with an equal `environment`.
 
@@ -296,16 +296,6 @@ def _engine_updates(
         workers=request.settings.workers,
         shards=request.shards,
     )
-    meter = Meter(
-        record.events,
-        record.progress,
-        request.stop.deadline,
-        non_finite_error=saver.non_finite_error,
-        non_finite_limit=precision.NON_FINITE_LIMIT[state.mixed_precision.name],
-        loader=loader,
-        note=record.note,
-    )
-    recovering = oom.recovering_update(state, request, record)
     sharded = None
     if request.shards.count > 1:
         sharded = ShardedUpdates(
@@ -317,6 +307,17 @@ def _engine_updates(
             seed=request.recipe.seed,
             fully_sharded=state.fully_sharded,
         )
+    meter = Meter(
+        record.events,
+        record.progress,
+        request.stop.deadline,
+        non_finite_error=saver.non_finite_error,
+        non_finite_limit=precision.NON_FINITE_LIMIT[state.mixed_precision.name],
+        loader=loader,
+        times=sharded.times if sharded and request.ranks.size > 1 else None,
+        note=record.note,
+    )
+    recovering = oom.recovering_update(state, request, record)
     return EngineUpdates(state=state, order=order, loader=loader, meter=meter, recovering=recovering, sharded=sharded)
 
 

@@ -39,7 +39,7 @@ def save_weights(session: TrainingSession, kind: str, folder: Path, metrics: dic
     rounded = session.request.settings.light_weights
     save = partial(save_light, folder, state.model, facts, rounded=rounded, weights=weights)
     try:
-        path = session.request.ranks.first(lambda: retry_with_freed_memory(save, "saving the weights"))
+        path = session.request.ranks.call_first(lambda: retry_with_freed_memory(save, "saving the weights"))
     except CheckpointError as error:
         if kind == "light":
             raise

@@ -1,5 +1,7 @@
 """After an exception within backward FSDP2 computes other gradients, without an error; the reset prevents that."""
 
+from contextlib import suppress
+
 import pytest
 import torch
 import torch.distributed.fsdp  # before the ranks are forked
@@ -47,6 +49,7 @@ def test_reset_after_an_error_in_backward(tmp_path, block):
     def act(rank):
         right = gradients(rank, resets=False, fails_in=None)
         assert gradients(rank, resets=True, fails_in=block) == right
-        assert gradients(rank, resets=False, fails_in=block) != right
+        with suppress(RuntimeError):  # some versions of torch notice some places
+            assert gradients(rank, resets=False, fails_in=block) != right
 
     assert run_ranks(2, act, tmp_path) == [0, 0]

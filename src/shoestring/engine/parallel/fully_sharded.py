@@ -60,9 +60,9 @@ class FullySharded:
         except RuntimeError:
             return -1.0 - self._ranks.rank
 
-    def together(self, act: Callable[[], Any]) -> Any:
-        """Call `act`, which opens collectives, on all ranks, as `Ranks.together`."""
-        result = self._ranks.together(act, self.position)
+    def call(self, act: Callable[[], Any]) -> Any:
+        """Call `act`, which opens collectives, on all ranks, as `Ranks.call`."""
+        result = self._ranks.call(act, self.position)
         if isinstance(result, Failure):
             self.reset()
         return result
@@ -78,9 +78,9 @@ class FullySharded:
 
     def agree(self, pieces: Iterator[T]) -> Iterator[T]:
         """Yield the pieces, each when all ranks have it. If one of them has to stop, all do."""
-        while (piece := self._ranks.together(lambda: next(pieces, None))) is not None:
+        while (piece := self._ranks.call(lambda: next(pieces, None))) is not None:
             if isinstance(piece, Failure):
-                raise torch.OutOfMemoryError(piece.message)  # noqa: TRY004
+                raise torch.OutOfMemoryError(piece.message)
             yield piece
 
     @contextmanager
@@ -180,7 +180,9 @@ def _require_supported(model: nn.Module, blocks: Sequence[nn.Module]) -> None:
     inside = {id(module) for block in blocks for module in block.modules()}
     for module in model.modules():
         shared = () if id(module) in inside else [p for p in module.parameters(recurse=False) if p in in_blocks]
-        problems += [f"{names[parameter]}: it is shared by a block and another part of the model" for parameter in shared]
+        problems += [
+            f"{names[parameter]}: it is shared by a block and another part of the model" for parameter in shared
+        ]
     if problems:
         raise UsageError("sharding: FSDP2 does not support this model", problems=problems, hint=HINT)
 
@@ -199,7 +201,10 @@ def _optimizer_like(saved: Any, parameters: Sequence[Any]) -> Any:
     for index, values in saved["state"].items():
         is_known = isinstance(index, int) and 0 <= index < len(parameters) and isinstance(values, Mapping)
         state[index] = (
-            {name: like(value, parameters[index]) if hasattr(value, "shape") else value for name, value in values.items()}
+            {
+                name: like(value, parameters[index]) if hasattr(value, "shape") else value
+                for name, value in values.items()
+            }
             if is_known
             else values
         )

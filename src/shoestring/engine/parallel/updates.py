@@ -23,6 +23,7 @@ from shoestring.engine.parallel.buffers import ShardBuffers
 from shoestring.engine.parallel.divided_optimizer import DividedOptimizer
 from shoestring.engine.parallel.fully_sharded import FullySharded
 from shoestring.engine.parallel.ranks import Ranks
+from shoestring.engine.parallel.timing import RankTimes
 from shoestring.engine.parallel.tree import Sums, Tree, add_tensors, tree_sum
 from shoestring.engine.precision import MixedPrecision
 from shoestring.engine.update import (
@@ -63,6 +64,7 @@ class ShardedUpdates:
         self._buffers, self._buckets = ShardBuffers(model, ranks), Buckets(device, ranks)
         self._loss_sum = torch.zeros((), device=device)
         self._sums_count = len(self._layout())
+        self.times = RankTimes(device)
 
     def update(
         self,
@@ -109,22 +111,26 @@ class ShardedUpdates:
             if divided:
                 add_zero_gradients(self._model, loss, missing, mixed_precision=mixed_precision)
             self._buckets.allocate(self._layout())
+            self.times.clock.start()
             return tree.sum()
 
         def facts(sums: Sums) -> list[float]:
             used = divided.used.values() if divided else ()
-            return [*weights, *(tensor is not None for tensor in sums), *self._buffers.changed, *used]
+            present = (tensor is not None for tensor in sums)
+            return [*self.times.own(), *weights, *present, *self._buffers.changed, *used]
 
         parameters = self._count_of_gradients()
-        count = len(self._shards.own) + self._sums_count + self._buffers.count_of_others + parameters
+        count = RankTimes.count + len(self._shards.own) + self._sums_count + self._buffers.count_of_others + parameters
         position = divided.position if divided else None
-        sums, facts_by_rank = self._ranks.gather_together(compute, facts, count=count, position=position)
+        sums, facts_by_rank = self._ranks.call_and_gather(compute, facts, count=count, position=position)
         if isinstance(sums, Failure):
             if divided:
                 divided.reset()
             return sums
-        total = self._exchange(sums, facts_by_rank, samples)
-        result = self._ranks.together(
+        self.times.add([row[: RankTimes.count] for row in facts_by_rank])
+        total = self._exchange(sums, [row[RankTimes.count :] for row in facts_by_rank], samples)
+        self.times.clock.stop()
+        result = self._ranks.call(
             lambda: step(
                 self._optimizer, total, mixed_precision=mixed_precision, clip_norm=clip_norm, on_gradients=on_gradients
             ),
@@ -162,8 +168,8 @@ class ShardedUpdates:
             self._fully_sharded.end_update(used)
         # -0 is the number that changes no other one by addition: 0 would change -0.
         totals = [
-            torch.full_like(like, -0.0) if tensor is None and has_term else tensor
-            for tensor, like, has_term in zip(sums, self._layout(), is_present, strict=True)
+            torch.full_like(template, -0.0) if tensor is None and has_term else tensor
+            for tensor, template, has_term in zip(sums, self._layout(), is_present, strict=True)
         ]
         self._buckets.add([tensor for tensor in totals if tensor is not None])
         count = len(self._parameters)
