@@ -1,7 +1,6 @@
 """Runs whose weights are divided among ranks: the learning of replicas, exact resume, whole weights for every use."""
 
-import json
-import math
+import os
 
 import pytest
 import torch
@@ -9,12 +8,11 @@ import torch.distributed.fsdp  # before the ranks are forked
 from torch import nn
 
 from shoestring.checkpoint.sections import read_sections
-from shoestring.engine.memory import out_of_memory
+from shoestring.engine.parallel.ranks import PeerLostError
 from shoestring.monitor.events import read
-from shoestring.runs.saved_model import open_saved
 from tests.invariants.test_ranks import Failing, Tokens, train_with
 from tests.ranks import run_ranks
-from tests.sessions import final_bits, light_bits, session
+from tests.sessions import light_bits, session
 
 
 class Block(nn.Module):
@@ -119,7 +117,15 @@ def train_failing(run, tmp_path, *, ranks=(0, 1), **fails_at):
     def make_recipe(rank):
         return FailingBlocks(**{phase.replace("_", " "): call for phase, call in fails_at.items() if rank in ranks})
 
-    return train(2, run, tmp_path, "zero3", make_recipe=make_recipe)
+    values = {"sharding": "zero3", "ema": 0.5, "logical_shards": 4, "micro_batch": 3, "save_every_updates": 3}
+
+    def act(rank):
+        try:
+            session(make_recipe(rank), run, values)
+        except PeerLostError as error:
+            os._exit(error.status)
+
+    return run_ranks(2, act, tmp_path)
 
 
 def test_out_of_memory_on_all_ranks(tmp_path):
@@ -137,3 +143,26 @@ def test_out_of_memory_on_all_ranks(tmp_path):
         assert event["done"] == "microbatch 2"
         bits[name] = final_bits_of(tmp_path / name)
     assert bits["forward"] == bits["forward of a block"] == bits["backward of a block"]
+
+
+@pytest.mark.parametrize(
+    ("ranks", "fails_at", "statuses"),
+    [
+        ((1,), {"forward": 4}, {75, 76}),  # the other waits in the first gathering of weights
+        ((0,), {"backward_of_a_block": 4}, {75, 76}),
+        ((0,), {"evaluation": 8}, {75, 76}),
+        ((1,), {"step": 3}, {0}),  # the other waits for the agreement
+    ],
+)
+def test_out_of_memory_on_one_rank(tmp_path, monkeypatch, ranks, fails_at, statuses):
+    """Where another rank waits in a collective, both end; the next session begins with half the microbatch."""
+    monkeypatch.setattr("shoestring.engine.parallel.ranks._PATIENCE_SECONDS", 0.3)
+    run = tmp_path / "run"
+    assert set(train_failing(run, tmp_path, ranks=ranks, **fails_at)) == statuses
+    if statuses != {0}:
+        assert train_failing(run, tmp_path) == [0, 0]
+    events = list(read(run / "events.jsonl"))
+    (event,) = [event for event in events if event["event"] == "oom"]
+    assert (event["micro_batch"], event["done"]) == (3, "microbatch 2")
+    fit = saved(run)[1]["progress"]["fit"]
+    assert (fit["micro_batch"], fit["evaluation_batch"]) == ((3, 2) if "evaluation" in fails_at else (2, None))

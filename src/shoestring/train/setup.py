@@ -173,6 +173,7 @@ def build_session(
     saver = make_saver(_environment(request, state) | {"data order": order.key}, order)
     updates = _engine_updates(request, record, state, saver, order, data["train"])
     saver.restore(state, allow_inexact=request.allow_inexact, restored=restored)
+    stored_sizes = state.sizes
     after_kill, kill_notes = _shrink_after_kill(request, record, state)
     return TrainingSession(
         request=request,
@@ -183,6 +184,7 @@ def build_session(
         updates=updates,
         data=data,
         after_kill=after_kill,
+        is_smaller=after_kill is None and state.sizes != stored_sizes,
         notes=(
             *kill_notes,
             *notes,

@@ -50,6 +50,7 @@ def begin(session: TrainingSession) -> None:
         request.ranks.call_first(lambda: require_space(request, state.update, session.saver.newest_bytes()))
     if session.after_kill:
         record.out_of_memory("update", session.after_kill, update=state.update)
+    if session.after_kill or session.is_smaller:
         _store_sizes(session)
     if not state.update:
         save_now(session)
