@@ -1,6 +1,7 @@
 """Runs whose weights are divided among ranks: the learning of replicas, exact resume, whole weights for every use."""
 
 import os
+import shutil
 
 import pytest
 import torch
@@ -8,11 +9,15 @@ import torch.distributed.fsdp  # before the ranks are forked
 from torch import nn
 
 from shoestring.checkpoint.sections import read_sections
+from shoestring.checkpoint.weights import load_weights
 from shoestring.engine.parallel.ranks import PeerLostError
+from shoestring.errors import UsageError
 from shoestring.monitor.events import read
-from tests.invariants.test_ranks import Failing, Tokens, train_with
+from tests.invariants.test_ranks import Failing, Tokens
 from tests.ranks import run_ranks
 from tests.sessions import light_bits, session
+
+VALUES = {"ema": 0.5, "logical_shards": 4, "micro_batch": 3, "save_every_updates": 3}
 
 
 class Block(nn.Module):
@@ -61,9 +66,13 @@ def saved(run):
     return newest, read_sections(newest, int(newest.name[7:]))
 
 
-def train(size, run, tmp_path, sharding, *, make_recipe=lambda rank: Blocks(), **arguments):
-    values = {"sharding": sharding, "ema": 0.5}
-    return train_with(size, run, tmp_path, make_recipe=make_recipe, values=values, **arguments)
+def train(size, run, tmp_path, sharding, *, make_recipe=lambda rank: Blocks(), stop="", at=0, **arguments):
+    values = {"sharding": sharding, **VALUES}
+
+    def act(rank):
+        session(make_recipe(rank), run, values, **({"stop": stop, "at": at} if rank == size - 1 else {}), **arguments)
+
+    return run_ranks(size, act, tmp_path)
 
 
 def test_sharded_runs(tmp_path):
@@ -117,11 +126,9 @@ def train_failing(run, tmp_path, *, ranks=(0, 1), **fails_at):
     def make_recipe(rank):
         return FailingBlocks(**{phase.replace("_", " "): call for phase, call in fails_at.items() if rank in ranks})
 
-    values = {"sharding": "zero3", "ema": 0.5, "logical_shards": 4, "micro_batch": 3, "save_every_updates": 3}
-
     def act(rank):
         try:
-            session(make_recipe(rank), run, values)
+            session(make_recipe(rank), run, {"sharding": "zero3", **VALUES})
         except PeerLostError as error:
             os._exit(error.status)
 
@@ -166,3 +173,34 @@ def test_out_of_memory_on_one_rank(tmp_path, monkeypatch, ranks, fails_at, statu
     assert (event["micro_batch"], event["done"]) == (3, "microbatch 2")
     fit = saved(run)[1]["progress"]["fit"]
     assert (fit["micro_batch"], fit["evaluation_batch"]) == ((3, 2) if "evaluation" in fails_at else (2, None))
+
+
+class Still(Blocks):
+    learning_rate = 0.0
+
+
+def test_a_checkpoint_fits_any_number_of_ranks(tmp_path):
+    """Another number of ranks goes on with the same weights, which is not exact; other uses see whole weights."""
+    run = tmp_path / "run"
+    assert train(2, run, tmp_path, "zero2", stop="SIGTERM", at=4) == [0, 0]
+    checkpoint, before = saved(run)
+    network = Network()
+    load_weights(checkpoint, network)
+    names = [name for name, _ in network.named_parameters()]
+    assert all(torch.equal(network.state_dict()[name], before["averaged"][name]) for name in names)
+    with pytest.raises(UsageError, match="bit for bit") as caught:
+        session(Still(), run, {"sharding": "zero2", **VALUES})
+    assert caught.value.problems == ("sharding: saved with zero2 on 2 GPUs, now None",)
+    for size in (1, 4):
+        resumed = tmp_path / str(size)
+        shutil.copytree(run, resumed)
+        exits = train(
+            size, resumed, tmp_path, "zero2", make_recipe=lambda rank: Still(), allow_inexact=True, stop="SIGTERM", at=1
+        )
+        assert exits == [0] * size
+        checkpoint_after, after = saved(resumed)
+        assert checkpoint_after.name > checkpoint.name
+        assert all(torch.equal(after["model"][name], before["model"][name]) for name in names)
+        assert any(path.name == f"optimizer-rank{size - 1:04d}.safetensors" for path in checkpoint_after.iterdir()) == (
+            size > 1
+        )
