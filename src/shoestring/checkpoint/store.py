@@ -18,6 +18,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from shoestring.checkpoint.divided import rows_by_rank
 from shoestring.checkpoint.files import (
     directory_bytes,
     is_disk_full,
@@ -27,7 +28,6 @@ from shoestring.checkpoint.files import (
     write_file,
     write_text,
 )
-from shoestring.checkpoint.divided import rows_by_rank
 from shoestring.checkpoint.manifest import (
     AVERAGED,
     MANIFEST,

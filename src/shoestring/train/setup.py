@@ -36,9 +36,9 @@ from shoestring.train.non_finite import non_finite_error
 from shoestring.train.preprocessing import load_preprocessing, save_preprocessing
 from shoestring.train.record import Record
 from shoestring.train.request import SessionRequest
-from shoestring.train.shared_store import SharedStore
 from shoestring.train.saving import Saver
 from shoestring.train.session import EngineUpdates, Reports, TrainingSession
+from shoestring.train.shared_store import SharedStore
 from shoestring.units import count_text
 
 

@@ -16,7 +16,7 @@ from tests.ranks import run_ranks
 CPU = torch.device("cpu")
 
 
-class Interrupted(Exception):
+class InterruptedPassError(Exception):
     pass
 
 
@@ -29,17 +29,17 @@ def gradients(rank, *, resets, fails_in):
     divided = shard(model, blocks, Ranks.join(), CPU, reshard_after_forward=True)
 
     def fail(*_):
-        raise Interrupted
+        raise InterruptedPassError
 
     if fails_in is not None:
         handle = blocks[fails_in].register_forward_hook(lambda *args: args[2].register_hook(fail) and None)
-        with pytest.raises(Interrupted):
-            model(inputs).sum().backward()
+        with pytest.raises(InterruptedPassError):
+            divided.gathering(model)(inputs).sum().backward()
         handle.remove()
         if resets:
-            fsdp_reset.reset(model, divided._modules)
+            fsdp_reset.reset(divided._modules)
         model.zero_grad(set_to_none=True)
-    model(inputs).sum().backward()
+    divided.gathering(model)(inputs).sum().backward()
     return [None if p.grad is None else own(p.grad).tolist() for p in model.parameters()]
 
 

@@ -10,27 +10,29 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 import torch
-from torch import nn
 
 TRIED = ("2.8",)
 """The versions of torch whose private state was tried."""
 
 
 def is_supported() -> bool:
-    """Return whether this version of torch can be reset."""
+    """Return whether FSDP2 of this version of torch can be reset."""
     from torch.distributed.fsdp import FSDPModule
 
     return hasattr(FSDPModule, "reset_iter_state") or ".".join(torch.__version__.split(".")[:2]) in TRIED
 
 
-def reset(model: nn.Module, modules: Sequence[Any]) -> None:
-    """Bring a model whose `modules` are fully sharded back to the state between two updates, without gradients."""
+def reset(modules: Sequence[Any]) -> None:
+    """Bring the fully sharded `modules` of a model, the root at the end, back to the state before forward.
+
+    Their gradients are dropped.
+    """
     for parameter in _parameters(modules):
         for name in ("_unsharded_param", "sharded_param"):
             if (tensor := getattr(parameter, name, None)) is not None:
                 tensor.grad = None
         parameter.unsharded_accumulated_grad = None
-    root: Any = model
+    root = modules[-1]
     if hasattr(root, "reset_iter_state"):
         root.reset_iter_state()
         return

@@ -8,18 +8,20 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from functools import partial
 from typing import Any, TypeVar
 
 import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 
-from shoestring.checkpoint.divided import assembled, is_divided, like, own, rows_by_rank
+from shoestring.checkpoint.divided import is_divided, like, own, rows_by_rank
 from shoestring.checkpoint.trained import trained_state
 from shoestring.engine.memory import Failure
 from shoestring.engine.parallel import fsdp_reset
-from shoestring.engine.parallel.ranks import Ranks
+from shoestring.engine.parallel.ranks import Ranks, RanksApartError
 from shoestring.errors import UsageError
+from shoestring.session.stop import SessionOver
 from shoestring.settings import Settings
 
 T = TypeVar("T")
@@ -32,10 +34,23 @@ def is_fully_sharded(settings: Settings, ranks: Ranks) -> bool:
     return settings.sharding in ("zero2", "zero3") and ranks.size > 1
 
 
+class _Root(nn.Module):
+    """The root of FSDP2's modules. The weights outside of the blocks are gathered while its forward calls a function,
+    which may use any method of the model."""
+
+    def __init__(self, model: nn.Module) -> None:
+        super().__init__()
+        self.model = model
+
+    def forward(self, function: Callable[[], Any]) -> Any:
+        return function()
+
+
 class FullySharded:
     """A model that `shard` has divided."""
 
     def __init__(self, model: nn.Module, ranks: Ranks, device: torch.device, modules: Sequence[Any]) -> None:
+        """`modules` are those that FSDP2 gathers, the root at the end."""
         self._model, self._modules, self._ranks, self._device = model, modules, ranks, device
         self.used = dict[str, bool]()
         """Whether each trained parameter has got a gradient since the last `begin_update`."""
@@ -60,16 +75,29 @@ class FullySharded:
         except RuntimeError:
             return -1.0 - self._ranks.rank
 
-    def call(self, act: Callable[[], Any]) -> Any:
-        """Call `act`, which opens collectives, on all ranks, as `Ranks.call`."""
-        result = self._ranks.call(act, self.position)
+    def gathering(self, function: Callable[..., T]) -> Callable[..., T]:
+        """Return `function`, which uses the model, with the weights outside of the blocks gathered while it runs."""
+        return lambda *arguments: self._modules[-1](partial(function, *arguments))
+
+    def call(self, function: Callable[[], Any]) -> Any:
+        """Call a function that uses the model, without backward, on all ranks, as `Ranks.call`."""
+        try:
+            result = self._ranks.call(lambda: self.gathering(function)(), self.position)
+        except SessionOver:
+            fsdp_reset.reset(self._modules)
+            raise
         if isinstance(result, Failure):
-            self.reset()
+            self.reset(result)
         return result
 
-    def reset(self) -> None:
-        """Bring FSDP2 back to the state before forward, after an error within forward or backward."""
-        fsdp_reset.reset(self._model, self._modules)
+    def reset(self, failure: Failure) -> None:
+        """Bring FSDP2 back to the state before forward, after all ranks have left forward or backward.
+
+        Raises RanksApartError where this version of torch cannot be brought back.
+        """
+        if not fsdp_reset.is_supported():
+            raise RanksApartError(failure)
+        fsdp_reset.reset(self._modules)
 
     def free(self) -> None:
         """Free the gathered weights, which a forward without backward leaves: they would not follow later changes."""
@@ -148,9 +176,9 @@ def shard(
     # A run changes its model in one process group, whose collectives `position` counts.
     mesh = DeviceMesh.from_group(dist.group.WORLD, device.type)
     modules: list[Any] = []
-    for module, frees in [*((block, reshard_after_forward) for block in blocks), (model, False)]:
+    for module, frees in [*((block, reshard_after_forward) for block in blocks), (_Root(model), False)]:
         modules.append(fully_shard(module, mesh=mesh, reshard_after_forward=frees))
-    root: Any = model
+    root = modules[-1]
     if hasattr(root, "set_reduce_scatter_unused_params"):
         # From torch 2.13 on. Before, ranks that use different parameters in a microbatch exchange different tensors.
         root.set_reduce_scatter_unused_params(True)

@@ -88,6 +88,8 @@ class ShardedUpdates:
         """
         weights: list[float] = []
         divided = self._fully_sharded
+        if divided:
+            loss = divided.gathering(loss)
 
         def compute() -> Sums:
             tree = Tree(add_tensors)
@@ -125,7 +127,7 @@ class ShardedUpdates:
         sums, facts_by_rank = self._ranks.call_and_gather(compute, facts, count=count, position=position)
         if isinstance(sums, Failure):
             if divided:
-                divided.reset()
+                divided.reset(sums)
             return sums
         self.times.add([row[: RankTimes.count] for row in facts_by_rank])
         total = self._exchange(sums, [row[RankTimes.count :] for row in facts_by_rank], samples)
