@@ -49,7 +49,7 @@ class Blocks(Tokens):
     """Tied weights, BatchNorm, dropout, samples of different weights, and a parameter that few microbatches use."""
 
     epochs = 2
-    max_updates = 8
+    max_updates = 6
     learning_rate = 0.01
 
     def model(self):
@@ -87,7 +87,7 @@ def test_sharded_runs(tmp_path):
             for key, tensor in saved(tmp_path / name)[1][section].items():
                 torch.testing.assert_close(tensor, state[section][key], rtol=1e-4, atol=1e-5)
     bits = final_bits_of(tmp_path / "zero3")
-    for stop, at in (("SIGTERM", 4), ("limit", 3), ("", 0)):
+    for stop, at in (("SIGTERM", 5), ("", 0)):
         assert train(2, tmp_path / "stopped", tmp_path, "zero3", stop=stop, at=at) == [0, 0]
     assert final_bits_of(tmp_path / "stopped") == bits
 
@@ -111,7 +111,7 @@ class FailingBlock(Block):
 class FailingBlocks(Failing):
     """Runs out of memory in the second of the blocks, or where `Failing` does."""
 
-    epochs, max_updates, learning_rate = 2, 8, 0.01
+    epochs, max_updates, learning_rate = 2, 6, 0.01
 
     def model(self):
         network = Network()
@@ -140,23 +140,20 @@ def test_out_of_memory_on_all_ranks(tmp_path):
     bits = {}
     for name, fails_at in {
         "forward": {"forward": 4},
-        "forward of a block": {"forward_of_a_block": 4},
         "backward of a block": {"backward_of_a_block": 4},
-        "step": {"step": 3},
         "evaluation": {"evaluation": 8},
     }.items():
         assert train_failing(tmp_path / name, tmp_path, **fails_at) == [0, 0]
         (event,) = [event for event in read(tmp_path / name / "events.jsonl") if event["event"] == "oom"]
         assert event["done"] == "microbatch 2"
         bits[name] = final_bits_of(tmp_path / name)
-    assert bits["forward"] == bits["forward of a block"] == bits["backward of a block"]
+    assert bits["forward"] == bits["backward of a block"]
 
 
 @pytest.mark.parametrize(
     ("ranks", "fails_at", "statuses"),
     [
-        ((1,), {"forward": 4}, {75, 76}),  # the other waits in the first gathering of weights
-        ((0,), {"backward_of_a_block": 4}, {75, 76}),
+        ((0,), {"backward_of_a_block": 4}, {75, 76}),  # the other waits for its gradients
         ((0,), {"evaluation": 8}, {75, 76}),
         ((1,), {"step": 3}, {0}),  # the other waits for the agreement
     ],
