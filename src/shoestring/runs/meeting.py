@@ -12,6 +12,7 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import cache
 from typing import Any
 
 from shoestring.errors import RunError, ShoestringError, UsageError
@@ -41,8 +42,11 @@ class Announcement:
     """The exit status of the first process, if it has ended with an error."""
 
 
+@cache
 def open_store(rank: int, size: int) -> Any:
     """Return the launcher's store, of torch.distributed, with the keys of this start of the processes alone.
+
+    Without torchrun the store is in the first process, as long as that one refers to it.
 
     torchrun uses one store for all starts of the processes of one machine, unless it has `--rdzv-backend c10d`. Of
     several machines, each may count the starts in its own way.
