@@ -72,11 +72,11 @@ def ranks_of(tensor: Any) -> int:
 
 def rows_by_rank(size: int, ranks: int) -> list[Rows]:
     """Return the rows of each rank of a tensor with `size` rows: as equal as `torch.chunk` makes them."""
-    each = -(-size // ranks)
-    return [Rows(first := min(rank * each, size), min(each, size - first)) for rank in range(ranks)]
+    share = -(-size // ranks)
+    return [Rows(first := min(rank * share, size), min(share, size - first)) for rank in range(ranks)]
 
 
-def like(saved: Any, example: Any) -> Any:
+def divide_as(saved: Any, example: Any) -> Any:
     """Return a saved tensor divided as `example` is, if their shapes are equal. Any other value is returned whole."""
     if not is_divided(example) or tuple(saved.shape) != tuple(example.shape):
         return assembled(saved)

@@ -18,7 +18,7 @@ from torch import Tensor, nn
 
 from shoestring.checkpoint import codec, fileset
 from shoestring.checkpoint.compatibility import state_mismatches
-from shoestring.checkpoint.divided import like
+from shoestring.checkpoint.divided import divide_as
 from shoestring.checkpoint.files import Buffer, remove, remove_renamed
 from shoestring.checkpoint.manifest import DamagedFileError
 from shoestring.checkpoint.mapped import READ_ERRORS, MappedFile
@@ -118,7 +118,7 @@ def read_light(folder: Path, model: nn.Module) -> LoadedWeights:
     problems = state_mismatches(saved, own_weights, dtypes=False)
     if problems:
         raise CheckpointError(f"{path} cannot be loaded: its weights are of another model", problems=problems[:20])
-    saved = {name: like(tensor, own_weights[name]) for name, tensor in saved.items()}
+    saved = {name: divide_as(tensor, own_weights[name]) for name, tensor in saved.items()}
     if peft_model:
         from peft import set_peft_model_state_dict
 

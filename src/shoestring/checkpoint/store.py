@@ -370,11 +370,11 @@ def write_set(folder: Path, update: int, state: Snapshot, files: Mapping[str, Fi
 
 def _slices(name: str, section: Section) -> Iterable[tuple[str, tuple[Slice, ...]]]:
     """Yield the slices of each divided tensor of a section, by its key in the manifest."""
-    for key, (rows, *others) in section.divided.items():
+    for key, (rows, *row_shape) in section.divided.items():
         yield (
             f"{name}/{key}",
             tuple(
-                Slice(file=file_name(name, rank), dim=0, offset=part.first, shape=(part.count, *others))
+                Slice(file=file_name(name, rank), dim=0, offset=part.first, shape=(part.count, *row_shape))
                 for rank, part in enumerate(rows_by_rank(rows, section.ranks))
             ),
         )

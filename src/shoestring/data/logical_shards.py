@@ -33,8 +33,8 @@ class LogicalShards:
     @property
     def by_rank(self) -> list[range]:
         """The shards of each process."""
-        each = len(self.own)
-        return [range(first, first + each) for first in range(0, self.count, each)]
+        count = len(self.own)
+        return [range(first, first + count) for first in range(0, self.count, count)]
 
     def occupied(self, samples: int) -> int:
         """Return the number of shards that have samples."""

@@ -73,7 +73,7 @@ def setup(request: SessionRequest, record: Record, library: LibraryLoop | None) 
     Raises SessionOver if the session ends before the data is loaded, ShoestringError if the run cannot continue.
     """
     request, data, staging_notes = request.ranks.call_in_turn(lambda: load_data(request, record))
-    saving_ranks = request.ranks.beside() if is_fully_sharded(request.settings, request.ranks) else ONE_RANK
+    saving_ranks = request.ranks.with_own_group() if is_fully_sharded(request.settings, request.ranks) else ONE_RANK
     store, restored = request.ranks.call_in_turn(lambda: _open_store(request, record, saving_ranks))
     make_saver = partial(run_saver, request, record, store, saving_ranks=saving_ranks)
     stored = request.run.plan()

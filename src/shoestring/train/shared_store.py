@@ -19,6 +19,7 @@ from shoestring.checkpoint.snapshot import Snapshot
 from shoestring.checkpoint.store import Saved, Store, write_tensors
 from shoestring.engine.parallel.ranks import Ranks
 from shoestring.errors import CheckpointError, ShoestringError
+from shoestring.reading import parse_json
 from shoestring.system_errors import reason
 
 
@@ -62,7 +63,7 @@ class SharedStore(Store):
     def _write_tensors(self, folder: Path, state: Snapshot) -> dict[str, FileEntry]:
         self._announce({"folder": folder.name})
         own = self._write_rows(folder, state)
-        outcomes = [own, *map(json.loads, self._ranks.send_to_first(b""))]
+        outcomes = [own, *map(parse_json, self._ranks.send_to_first(b""))]
         for outcome in outcomes:
             if "error" in outcome:
                 raise OSError(outcome["number"], outcome["error"])

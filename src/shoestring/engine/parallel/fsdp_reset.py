@@ -11,7 +11,7 @@ from typing import Any
 
 import torch
 
-TRIED = ("2.8",)
+VERSIONS = ("2.8",)
 """The versions of torch whose private state was tried."""
 
 
@@ -19,7 +19,7 @@ def is_supported() -> bool:
     """Return whether FSDP2 of this version of torch can be reset."""
     from torch.distributed.fsdp import FSDPModule
 
-    return hasattr(FSDPModule, "reset_iter_state") or ".".join(torch.__version__.split(".")[:2]) in TRIED
+    return hasattr(FSDPModule, "reset_iter_state") or ".".join(torch.__version__.split(".")[:2]) in VERSIONS
 
 
 def reset(modules: Sequence[Any]) -> None:

@@ -15,7 +15,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 
-from shoestring.checkpoint.divided import is_divided, like, own, rows_by_rank
+from shoestring.checkpoint.divided import divide_as, is_divided, own, rows_by_rank
 from shoestring.checkpoint.trained import trained_state
 from shoestring.engine.memory import Failure
 from shoestring.engine.parallel import fsdp_reset
@@ -174,6 +174,7 @@ def shard(
 
     _require_supported(model, blocks)
     # A run changes its model in one process group, whose collectives `position` counts.
+    assert dist.group.WORLD is not None
     mesh = DeviceMesh.from_group(dist.group.WORLD, device.type)
     modules: list[Any] = []
     for module, frees in [*((block, reshard_after_forward) for block in blocks), (_Root(model), False)]:
@@ -218,7 +219,7 @@ def _require_supported(model: nn.Module, blocks: Sequence[nn.Module]) -> None:
 def _like_each(saved: Any, examples: Mapping[str, Any]) -> Any:
     if not isinstance(saved, Mapping):
         return saved
-    return {name: like(value, examples[name]) if name in examples else value for name, value in saved.items()}
+    return {name: divide_as(value, examples[name]) if name in examples else value for name, value in saved.items()}
 
 
 def _optimizer_like(saved: Any, parameters: Sequence[Any]) -> Any:
@@ -230,7 +231,7 @@ def _optimizer_like(saved: Any, parameters: Sequence[Any]) -> Any:
         is_known = isinstance(index, int) and 0 <= index < len(parameters) and isinstance(values, Mapping)
         state[index] = (
             {
-                name: like(value, parameters[index]) if hasattr(value, "shape") else value
+                name: divide_as(value, parameters[index]) if hasattr(value, "shape") else value
                 for name, value in values.items()
             }
             if is_known

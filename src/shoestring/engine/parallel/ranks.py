@@ -85,7 +85,7 @@ class Ranks:
         """Whether this rank writes to the run's directory."""
         return self.rank == 0
 
-    def beside(self) -> Self:
+    def with_own_group(self) -> Self:
         """Return the same ranks with a group of their own for the hosts, for a thread. All ranks must call this."""
         with _noticing_lost_peers():
             control = dist.new_group(backend="gloo", timeout=TIMEOUT) if self.size > 1 else None
@@ -237,14 +237,14 @@ class Ranks:
 
     def _gather(self, tensor: Tensor, patience: float | None = None) -> list[list[Any]]:
         """Return the tensors of all ranks; an empty list if not all of them have come within `patience` seconds."""
-        gathered = [torch.empty_like(tensor) for _ in range(self.size)]
+        rows = [torch.empty_like(tensor) for _ in range(self.size)]
         with _noticing_lost_peers():
-            work = dist.all_gather(gathered, tensor, group=self.control, async_op=True)
+            work = dist.all_gather(rows, tensor, group=self.control, async_op=True)
             assert work is not None
             if patience is not None and not _completes(work, patience):
                 return []
             work.wait()
-        return [row.tolist() for row in gathered]
+        return [row.tolist() for row in rows]
 
 
 ONE_RANK = Ranks()

@@ -124,7 +124,8 @@ class ShardedUpdates:
         parameters = self._count_of_gradients()
         count = RankTimes.count + len(self._shards.own) + self._sums_count + self._buffers.count_of_others + parameters
         position = divided.position if divided else None
-        sums, facts_by_rank = self._ranks.call_and_gather(compute, facts, count=count, position=position)
+        computed = self._ranks.call_and_gather(compute, facts, count=count, position=position)
+        sums, facts_by_rank = computed
         if isinstance(sums, Failure):
             if divided:
                 divided.reset(sums)
@@ -164,8 +165,8 @@ class ShardedUpdates:
         own_shards = len(self._shards.own)
         weights = [weight for row in facts for weight in row[:own_shards]]
         in_any_rank = [any(column) for column in zip(*(row[own_shards:] for row in facts), strict=True)]
-        is_present, others = in_any_rank[: self._sums_count], in_any_rank[self._sums_count :]
-        changed, used = others[: self._buffers.count_of_others], others[self._buffers.count_of_others :]
+        is_present, remaining = in_any_rank[: self._sums_count], in_any_rank[self._sums_count :]
+        changed, used = remaining[: self._buffers.count_of_others], remaining[self._buffers.count_of_others :]
         if self._fully_sharded:
             self._fully_sharded.end_update(used)
         # -0 is the number that changes no other one by addition: 0 would change -0.
