@@ -87,9 +87,11 @@ def test_sharded_runs(tmp_path):
             for key, tensor in saved(tmp_path / name)[1][section].items():
                 torch.testing.assert_close(tensor, state[section][key], rtol=1e-4, atol=1e-5)
     bits = final_bits_of(tmp_path / "zero3")
-    for stop, at in (("SIGTERM", 5), ("", 0)):
+    for stop, at in (("SIGTERM", 5), ("SIGTERM", 14), ("", 0)):
         assert train(2, tmp_path / "stopped", tmp_path, "zero3", stop=stop, at=at) == [0, 0]
     assert final_bits_of(tmp_path / "stopped") == bits
+    events = list(read(tmp_path / "stopped" / "events.jsonl"))
+    assert [event["update"] for event in events if event["event"] == "stop"] == [3, 5, 6]  # the second in an evaluation
 
 
 def final_bits_of(run):

@@ -77,14 +77,28 @@ class FullySharded:
 
     def gathering(self, function: Callable[..., T]) -> Callable[..., T]:
         """Return `function`, which uses the model, with the weights outside of the blocks gathered while it runs."""
-        return lambda *arguments: self._modules[-1](partial(function, *arguments))
+
+        def run(*arguments: Any) -> T:
+            try:
+                result: T = self._modules[-1](partial(function, *arguments))
+            except RuntimeError as error:
+                if "mixed torch.Tensor and DTensor" not in str(error):
+                    raise
+                raise UsageError(
+                    f"sharding: a part of a block is used without the forward that gathers its weights: {error}",
+                    hint=f"call the block itself; or {HINT}",
+                ) from error
+            return result
+
+        return run
 
     def call(self, function: Callable[[], Any]) -> Any:
         """Call a function that uses the model, without backward, on all ranks, as `Ranks.call`."""
         try:
             result = self._ranks.call(lambda: self.gathering(function)(), self.position)
         except SessionOver:
-            fsdp_reset.reset(self._modules)
+            if fsdp_reset.is_supported():
+                fsdp_reset.reset(self._modules)
             raise
         if isinstance(result, Failure):
             self.reset(result)
