@@ -14,6 +14,7 @@ import torch
 from shoestring.checkpoint.compatibility import history_problems, state_mismatches
 from shoestring.checkpoint.trained import trained_state
 from shoestring.engine.averaging import AveragedWeights
+from shoestring.engine.parallel.fully_sharded import FullySharded
 from shoestring.engine.precision import MixedPrecision
 from shoestring.engine.state import trains_batch_norm
 from shoestring.errors import CheckpointError, UsageError
@@ -52,6 +53,7 @@ class LibraryState:
     ema: float | None = None
     """The decay of the averaged weights; None without an average."""
     averages: AveragedWeights | None = None
+    fully_sharded: FullySharded | None = None
     """The averaged weights, once the model is on its device."""
 
     @property

@@ -21,7 +21,6 @@ from shoestring.runs.supervised import session_seconds
 from shoestring.session.deadline import Deadline
 from shoestring.session.directory import RunDirectory
 from shoestring.session.outcome import Outcome
-from shoestring.session.rank_channel import PEER_LOST_STATUS
 from shoestring.session.signals import StopSignals
 from shoestring.session.stop import Stop
 from shoestring.settings import Settings
@@ -140,7 +139,7 @@ def train_joined(
             raise
         on_lost(str(interruption))
         flush()
-        os._exit(PEER_LOST_STATUS)
+        os._exit(interruption.status)
 
 
 def reopen(

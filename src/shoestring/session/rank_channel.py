@@ -19,6 +19,8 @@ from shoestring.errors import RunError, ShoestringError, UsageError
 
 PEER_LOST_STATUS = 75
 """The exit status of a rank that can only end, because another one has ended: EX_TEMPFAIL of sysexits.h."""
+OUT_OF_MEMORY_STATUS = 76
+"""The exit status of a rank that has run out of memory while others wait for it: all start again with less."""
 SILENCE_SECONDS = 60.0
 """A rank without a heartbeat for this time is dead."""
 
