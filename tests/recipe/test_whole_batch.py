@@ -30,7 +30,7 @@ def test_every_verb_refuses_what_would_split_an_update(tmp_path, monkeypatch):
         assert "not the 32 of effective_batch" in raised.value.problems[0]
     for name in ("gpus", "logical_shards"):
         with pytest.raises(UsageError) as raised:
-            shoestring.train(Whole(), run=tmp_path / "run", on="cpu", **{name: 2})
+            require_whole_batch(choose(Whole(), {})[0], Settings(**{name: 2}))
         assert raised.value.problems[0].startswith(f"{name}=2: each of the 2 parts")
     monkeypatch.setenv("WORLD_SIZE", "2")
     for verb in verbs:
