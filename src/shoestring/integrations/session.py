@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import math
 import time
+from functools import cached_property
 from typing import Any
 
+from shoestring.engine.parallel.ranks import Ranks
+from shoestring.integrations.agreement import Agreement
 from shoestring.integrations.private_parts import loss_since_log
 from shoestring.integrations.state import LibraryState
 from shoestring.monitor.host_memory import host_memory
@@ -44,6 +47,16 @@ class TrainerSession:
     @session.setter
     def session(self, session: TrainingSession) -> None:
         self._session = session
+
+    @property
+    def ranks(self) -> Ranks:
+        """The processes that train together."""
+        return self.session.request.ranks
+
+    @cached_property
+    def agreement(self) -> Agreement:
+        """The agreement of the processes that train together."""
+        return Agreement(self.ranks)
 
     @property
     def state(self) -> LibraryState:
@@ -118,12 +131,13 @@ class LogReports:
             return
         memory = sample()
         session = self._trainer_session.session
+        samples = args.per_device_train_batch_size * args.gradient_accumulation_steps * session.request.ranks.size
         measured: dict[str, Any] = {
             "update": state.global_step,
             "epoch": math.ceil(state.epoch or 0.0),
             "updates": updates,
             "loss": loss,
-            "samples": updates * args.per_device_train_batch_size * args.gradient_accumulation_steps,
+            "samples": updates * samples,
             "seconds": reported_at - self._since,
             "memory_bytes": memory.gpu_peak_reserved_bytes or memory.rss_bytes,
         }

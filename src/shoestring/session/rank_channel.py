@@ -13,9 +13,10 @@ import threading
 import time
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
-from typing import Any
+from typing import Any, NoReturn
 
 from shoestring.errors import RunError, ShoestringError, UsageError
+from shoestring.streams import flush, write_messages
 
 PEER_LOST_STATUS = 75
 """The exit status of a rank that can only end, because another one has ended: EX_TEMPFAIL of sysexits.h."""
@@ -119,6 +120,13 @@ class Silence:
         for process in self._seconds:
             self._seconds[process] = 0.0 if process in heard else self._seconds[process] + tick
         return [process for process, seconds in self._seconds.items() if seconds > self._limit_seconds]
+
+
+def leave_with_peers(lost: BaseException) -> NoReturn:
+    """Leave Python at once, because another process has ended: nothing that this one could do, or wait for, helps."""
+    write_messages(str(lost))
+    flush()
+    os._exit(PEER_LOST_STATUS)
 
 
 def start_heartbeats(connection: socket.socket, message: bytes, seconds: float) -> None:

@@ -18,7 +18,6 @@ from shoestring.engine.memory import (
     free_unused_memory,
     retry_with_freed_memory,
 )
-from shoestring.engine.parallel.divided_optimizer import collected
 from shoestring.engine.parallel.ranks import Ranks
 from shoestring.engine.parallel.replicas import require_equal
 from shoestring.engine.recovery import OutOfMemory, discard_attempt
@@ -219,7 +218,7 @@ def _equal_replicas(session: TrainingSession) -> Iterator[Ranks]:
     state, ranks = session.state, session.request.ranks
     require_equal(state.model, ranks, state.update)
     is_needed = any(needed for (needed,) in ranks.gather([session.saver.needs_save(state)]))
-    with collected(state.optimizer) if is_needed else nullcontext():
+    with state.collected(ranks) if is_needed else nullcontext():
         yield ranks
 
 

@@ -55,7 +55,7 @@ class Ranks:
         if not (dist.is_available() and dist.is_initialized()) or dist.get_world_size() == 1:
             return cls()
         rank, size = dist.get_rank(), dist.get_world_size()
-        with _noticing_lost_peers():
+        with noticing_lost_peers():
             control = dist.new_group(backend="gloo", timeout=TIMEOUT)
             pairs = tuple(_partners(level, rank, size) for level in range(size.bit_length() - 1))
         return cls(rank, size, control, pairs)
@@ -132,7 +132,7 @@ class Ranks:
         content = json.dumps(value).encode()
         (length,) = self.gather([len(content)])[0]
         buffer = torch.frombuffer(bytearray(content) if self.is_first else bytearray(int(length)), dtype=torch.uint8)
-        with _noticing_lost_peers():
+        with noticing_lost_peers():
             dist.broadcast(buffer, 0, group=self.control)
         return json.loads(bytes(buffer.tolist()))
 
@@ -151,19 +151,19 @@ class Ranks:
         bits, whatever algorithm the backend uses.
         """
         for group in self.pairs:
-            with _noticing_lost_peers():
+            with noticing_lost_peers():
                 dist.all_reduce(tensor, group=group)
 
     def broadcast(self, tensor: Tensor, rank: int = 0) -> None:
         """Replace the tensor by that of `rank`."""
         if self.size > 1:
-            with _noticing_lost_peers():
+            with noticing_lost_peers():
                 dist.broadcast(tensor, rank)
 
     def send_to_first(self, content: bytes) -> list[bytes]:
         """Return the contents that the other ranks have sent, on the first rank; an empty list on those."""
         lengths = [int(length) for (length,) in self.gather([len(content)])]
-        with _noticing_lost_peers():
+        with noticing_lost_peers():
             if not self.is_first:
                 dist.send(torch.frombuffer(bytearray(content), dtype=torch.uint8), 0, group=self.control)
                 return []
@@ -182,7 +182,7 @@ class Ranks:
 
     def _gather(self, tensor: Tensor) -> list[list[Any]]:
         gathered = [torch.empty_like(tensor) for _ in range(self.size)]
-        with _noticing_lost_peers():
+        with noticing_lost_peers():
             dist.all_gather(gathered, tensor, group=self.control)
         return [row.tolist() for row in gathered]
 
@@ -232,7 +232,7 @@ def _partners(level: int, rank: int, size: int) -> Any:
 
 
 @contextmanager
-def _noticing_lost_peers() -> Iterator[None]:
+def noticing_lost_peers() -> Iterator[None]:
     """Raise PeerLostError for an error of a collective."""
     try:
         yield

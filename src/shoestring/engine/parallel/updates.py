@@ -127,11 +127,7 @@ class ShardedUpdates:
         weights = [weight for row in facts for weight in row[:own_shards]]
         in_any_rank = [any(column) for column in zip(*(row[own_shards:] for row in facts), strict=True)]
         is_present, changed = in_any_rank[: self._sums_count], in_any_rank[self._sums_count :]
-        # -0 is the number that changes no other one by addition: 0 would change -0.
-        totals = [
-            torch.full_like(like, -0.0) if tensor is None and has_term else tensor
-            for tensor, like, has_term in zip(sums, self._layout(), is_present, strict=True)
-        ]
+        totals = complete(sums, self._layout(), is_present)
         self._buckets.add([tensor for tensor in totals if tensor is not None])
         count = len(self._parameters)
         for parameter, gradient in zip(self._parameters, totals[:count], strict=True):
@@ -144,6 +140,15 @@ class ShardedUpdates:
     def _layout(self) -> list[Tensor]:
         """Return tensors like those of `Sums`."""
         return [*self._parameters, self._loss_sum, *self._buffers.running]
+
+
+def complete(sums: Sums, layout: Sequence[Tensor], is_present: Sequence[bool]) -> Sums:
+    """Return the sums with a tensor, like that of the `layout`, in place of each that only other ranks have."""
+    # -0 is the number that changes no other one by addition: 0 would change -0.
+    return [
+        torch.full_like(like, -0.0) if tensor is None and has_term else tensor
+        for tensor, like, has_term in zip(sums, layout, is_present, strict=True)
+    ]
 
 
 def _expect_power_of_two(weight: Weight, size: int, samples: int) -> Weight:

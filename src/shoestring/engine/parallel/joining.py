@@ -1,0 +1,35 @@
+"""Connecting the processes of a run, which a launcher or the agent has started, into torch's process group."""
+
+from __future__ import annotations
+
+import os
+
+import torch
+import torch.distributed as dist
+
+from shoestring.engine.parallel.ranks import TIMEOUT
+from shoestring.errors import RunError
+
+
+def join(device: torch.device) -> torch.device:
+    """Join the other processes that a launcher has started, and return the device of this one.
+
+    Each process has a GPU of its own; if there are more processes than GPUs, they share them, and exchange over gloo.
+
+    Raises RunError if the processes cannot connect.
+    """
+    backend = "gloo"
+    if device.type == "cuda":
+        local_rank, gpus = int(os.environ.get("LOCAL_RANK", "0")), torch.cuda.device_count()
+        device = torch.device("cuda", local_rank % gpus)
+        torch.cuda.set_device(device)
+        if int(os.environ.get("LOCAL_WORLD_SIZE") or os.environ["WORLD_SIZE"]) <= gpus:
+            backend = "cpu:gloo,cuda:nccl"
+    try:
+        dist.init_process_group(backend, timeout=TIMEOUT)
+    except (RuntimeError, ValueError) as error:
+        raise RunError(
+            f"the {os.environ['WORLD_SIZE']} processes of this run cannot connect to each other: {error}",
+            hint="check MASTER_ADDR, MASTER_PORT and the firewall; GLOO_SOCKET_IFNAME names the network interface",
+        ) from error
+    return device
