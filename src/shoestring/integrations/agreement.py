@@ -19,7 +19,8 @@ import torch
 import torch.distributed as dist
 
 from shoestring.engine.memory import Failure, out_of_memory_message
-from shoestring.engine.parallel.ranks import Ranks, noticing_lost_peers
+from shoestring.engine.parallel.ranks import PeerLostError, Ranks, noticing_lost_peers
+from shoestring.session.rank_channel import leave_with_peers
 from shoestring.streams import flush
 
 _COLLECTIVES = (
@@ -59,7 +60,8 @@ class Agreement:
     def training(self) -> Iterator[None]:
         """Return a context in which the library trains. An error of the body is raised in all processes.
 
-        For a process that has run out of memory it is a torch.OutOfMemoryError in all of them.
+        For a process that has run out of memory it is a torch.OutOfMemoryError in all of them. If one has ended, the
+        others leave Python at once.
         """
         if self._ranks.size == 1:
             yield
@@ -69,6 +71,8 @@ class Agreement:
         try:
             with _preceding_collectives(self.require_all):
                 yield
+        except PeerLostError as lost:
+            leave_with_peers(lost)
         except Exception as error:
             if self._is_broken:
                 raise
