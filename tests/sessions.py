@@ -84,7 +84,7 @@ def run_session(loaded, settings, run: Path, deadline, *, allow_inexact=False):
     if ranks.is_first:
         directory.create()
         StoredPlan(recipe=loaded.name).write(directory.plan_file)
-    ranks.together(lambda: None)
+    ranks.call(lambda: None)
     with directory.locked() if ranks.is_first else nullcontext(), StopSignals() as signals:
         request = SessionRequest(
             loaded=loaded,

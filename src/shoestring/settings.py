@@ -40,9 +40,9 @@ class Settings:
         "divides it gives the same bits: 1, 2, 4, ...; by default that of gpus",
     ] = None
     sharding: Annotated[
-        Literal["ddp", "zero1", "zero2", "zero3"],
+        Literal["ddp", "zero1", "zero2", "zero3"] | None,
         "what is sharded over several GPUs: nothing, optimizer states, also gradients, also parameters",
-    ] = "ddp"
+    ] = None
     allocator: Annotated[
         Literal["segments", "expandable"],
         "torch's CUDA allocator with its default segments or with expandable_segments",

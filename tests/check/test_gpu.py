@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import pytest
 
-from shoestring.check.facts import Build, Gpu
+from shoestring.check.facts import Build, Gpu, GpuLink
 from shoestring.check.gpu import has_kernels
 from shoestring.check.preflight import run_checks
 from shoestring.units import GIB, MIB
@@ -128,9 +128,25 @@ def test_fewer_gpus_than_the_target_fail():
     assert "CUDA_VISIBLE_DEVICES" in finding_named("GPUs used", hidden_gpu).message
 
 
-def test_second_unused_gpu_is_a_warning():
+def test_two_equal_gpus_are_used():
     finding = finding_named("GPUs used", make_facts(on="kaggle-t4x2", driver=make_driver(T4, T4)))
-    assert (finding.status, "2 GPUs are visible, but one is used" in finding.message) == ("warn", True)
+    assert (finding.status, finding.message) == ("pass", "2 visible and used")
+    unequal = finding_named("GPUs used", make_facts(on="kaggle-t4x2", driver=make_driver(T4, L4)))
+    assert (unequal.status, "the GPUs differ: 1 x Tesla T4, 1 x NVIDIA L4" in unequal.message) == ("warn", True)
+
+
+@pytest.mark.parametrize(
+    ("link", "status", "words"),
+    [
+        (GpuLink(bytes=64 * MIB, seconds=0.017), "pass", "64.00 MiB of gradients in 17 ms, 3.68 GiB/s, without access"),
+        (GpuLink(bytes=64 * MIB, seconds=0.1, peer_access=True), "warn", "640 MiB/s, with access"),
+        (GpuLink(error="NCCL error 2"), "fail", "cannot exchange gradients: NCCL error 2"),
+    ],
+)
+def test_link_between_gpus(link, status, words):
+    facts = make_facts(on="kaggle-t4x2", driver=make_driver(T4, T4), build=replace(BUILD, link=link))
+    finding = finding_named("GPU link", facts)
+    assert (finding.status, words in finding.message) == (status, True), finding.message
 
 
 def test_more_processes_than_gpus_fail():

@@ -11,6 +11,11 @@ def test_full_checkpoint_adds_the_optimizer_states() -> None:
     assert 4000 <= size.light < 4000 + 2**20
 
 
+def test_shares_of_the_states_are_added() -> None:
+    size = checkpoint_bytes(TRAINING, shares=4)
+    assert size.full - size.light == 4 * 8000
+
+
 def test_replaced_states_count_once() -> None:
     replaced = trace([(500, "optimizer states"), (500, "optimizer states")], [Alloc(0), Alloc(1), Free(0)])
     size = checkpoint_bytes(replaced)

@@ -77,18 +77,39 @@ def test_recurrent_layer_waits_for_each_kernel() -> None:
     assert estimate.parts["forward"] == pytest.approx(CALL + 1001 * KERNEL)
 
 
-def test_only_the_last_bucket_is_exchanged_after_backward() -> None:
+def test_library_exchanges_only_the_last_bucket_after_backward() -> None:
     long = op(size=round(WIDE))
     trace = update(forward=long, backward=long, optimizer=op())
     gradients = 4 * 500_000_000
     trace = dataclasses.replace(trace, facts=dataclasses.replace(trace.facts, parameters_trainable=500_000_000))
-    single, two = seconds(trace), seconds(trace, gpus=2)
+    single, two = seconds(trace), seconds(trace, gpus=2, by_library=True)
     assert "exchange" not in single.parts and single.value < two.value
     # A second of backward overlaps half a second of exchange except the last bucket; copies into buckets are added.
     copies = 4 * gradients / WIDE
     assert two.parts["exchange"] == pytest.approx(copies + exchange_seconds(25 * 2**20, 2))
-    four = seconds(trace, gpus=4, link=dataclasses.replace(LINKS[0], bandwidth=1e9))
+    slow = dataclasses.replace(LINKS[0], bandwidth=1e9)
+    four = seconds(trace, gpus=4, link=slow, by_library=True)
     assert four.parts["exchange"] == pytest.approx(copies + LINKS[0].latency + 1.5 * gradients / 1e9 - 1.0, rel=1e-3)
+
+
+def test_engine_exchanges_after_all_microbatches() -> None:
+    long = op(size=round(WIDE))
+    trace = update(forward=long, backward=long, optimizer=op(), microbatches=2)
+    facts = dataclasses.replace(trace.facts, parameters_trainable=500_000_000, weight_bytes=2 * 10**9)
+    trace = dataclasses.replace(trace, facts=facts)
+    link = dataclasses.replace(LINKS[0], bandwidth=1e9, latency=0.0)
+    exchange = {
+        (gpus, sharding): seconds(trace, microbatches=3, gpus=gpus, sharding=sharding, link=link).parts["exchange"]
+        for gpus in (2, 4)
+        for sharding in ("ddp", "zero1", "zero2", "zero3")
+    }
+    # Two gigabytes, once for each level of the tree, and once more to send the weights.
+    assert [exchange[2, "ddp"], exchange[4, "ddp"]] == pytest.approx([2.0, 4.0])
+    assert exchange[2, "zero1"] == pytest.approx(4.0)
+    # Half of them or more in each collective of a microbatch, whose computation takes two seconds.
+    copies = 3 * 4 * 2 * 10**9 / WIDE
+    assert exchange[4, "zero2"] == pytest.approx(3 * (3.0 - 2.0) + copies, rel=0.01)
+    assert exchange[4, "zero3"] == pytest.approx(3 * (4.5 - 2.0) + copies, rel=0.01)
 
 
 def test_unknown_rates_give_no_time() -> None:

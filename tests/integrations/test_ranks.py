@@ -1,4 +1,4 @@
-"""A library's trainer in several processes: they end in the same bits after stops, kills and failures of any of them."""
+"""A library's trainer in several processes, which end in the same bits after stops, kills and failures of any."""
 
 import json
 import os
@@ -43,9 +43,7 @@ def train_in_ranks(run, *, act=None, act_at=0, size=2, **options):
     for rank in range(size):
         (run.parent / f"result-{rank}").unlink(missing_ok=True)
     statuses = in_ranks(train_rank, run.parent, size)
-    return statuses, [
-        torch.load(file) for rank in range(size) if (file := run.parent / f"result-{rank}").exists()
-    ]
+    return statuses, [torch.load(file) for rank in range(size) if (file := run.parent / f"result-{rank}").exists()]
 
 
 def final_state(run):
@@ -80,7 +78,7 @@ class Linear(nn.Module):
 
 
 def test_gradient_is_the_mean_of_the_processes(tmp_path):
-    """Two processes train as one process does with twice the accumulation; the models begin as that of the first one."""
+    """Two processes train as one does with twice the accumulation; their models begin as that of the first one."""
 
     def train_linear(rank):
         arguments = make_arguments(tmp_path / f"own-{rank}")

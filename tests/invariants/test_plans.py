@@ -10,8 +10,9 @@ from torch import nn
 from shoestring.hardware import targets
 from shoestring.plan.candidates import Candidates
 from shoestring.plan.estimate import make_estimate
+from shoestring.plan.gpus import search
 from shoestring.plan.plan import make_plan
-from shoestring.plan.search import fastest, search
+from shoestring.plan.search import fastest
 from shoestring.recipe.finding import find
 from shoestring.settings import Settings
 from shoestring.units import MIB
@@ -89,6 +90,16 @@ def test_more_memory_never_gives_a_worse_plan(kind, min_mib, max_mib):
     times = [best.seconds if (best := fastest(search_plan(kind, mib))) else float("inf") for mib in sizes]
     assert times == sorted(times, reverse=True)
     assert times[0] == float("inf") > times[-1] and len(set(times)) > 3
+
+
+@pytest.mark.parametrize(("kind", "mib"), [(Heavy, 600)], ids=str)
+def test_two_gpus_never_give_a_slower_plan_than_one(kind, mib):
+    one_gpu = search_plan(kind, mib)[0]
+    two_gpus = search(
+        Candidates(tracer(kind), find(kind()), dataclasses.replace(with_memory(mib), gpus=2)), Settings()
+    )[0]
+    assert one_gpu.fits and two_gpus.fits
+    assert two_gpus.seconds <= one_gpu.seconds
 
 
 @pytest.mark.parametrize("kind", [Layers, Normed, Heavy], ids=lambda kind: kind.__name__)

@@ -20,9 +20,11 @@ class Network(nn.Module):
         self.embedding = nn.Embedding(7, 6)
         self.layers = nn.Sequential(nn.BatchNorm1d(6), nn.Linear(6, 8), nn.Dropout(0.3), nn.ReLU(), nn.Linear(8, 1))
         self.sometimes = nn.Parameter(torch.ones(3))
+        self.convolution = nn.Conv2d(2, 3, 2).to(memory_format=torch.channels_last)
 
     def forward(self, tokens):
         embedded = self.embedding(tokens).sum(dim=1)
+        embedded = embedded + self.convolution(embedded.expand(2, 6, -1, -1).movedim(2, 0)).mean(dim=(1, 2, 3))[:, None]
         return self.layers(embedded) * (self.sometimes.sum() if int(tokens[0, 0]) == 3 else 1)
 
 
@@ -74,6 +76,10 @@ def test_numbers_of_processes_have_equal_bits(tmp_path, sharding):
     assert all(final_bits(tmp_path / name) == bits for name in ("2", "4", "moved"))
     events = list(read(tmp_path / "moved" / "events.jsonl"))
     assert [event["update"] for event in events if event["event"] == "stop"] == [3, 4, 7, 15]
+    ranks = [event["ranks"] for event in events if event["event"] == "progress" and event["session"] == 3]
+    assert all(len(reported) == 4 for reported in ranks)
+    assert all(rank["memory_bytes"] > 1e7 and rank["exchange_seconds"] > 0 for rank in ranks[-1])
+    assert min(rank["waiting_seconds"] for rank in ranks[-1]) >= 0
 
 
 class Failing(Tokens):

@@ -63,7 +63,7 @@ def test_no_bottleneck_before_the_first_update():
 
 def test_description_in_one_line():
     line = describe_breakdown(breakdown_with(input=30.0))
-    assert line.startswith("bottleneck: input (input 75.0%, launches 0.0%, arithmetic 25.0%, saving 0.0%")
+    assert line.startswith("bottleneck: input (input 75.0%, launches 0.0%, arithmetic 25.0%, exchange 0.0%, ")
     assert "includes launches" not in line and ADVICE["input"] in line
     assert "includes launches" in describe_breakdown(breakdown_with(launches=None))
 
@@ -73,3 +73,11 @@ def test_invalid_numbers_count_as_zero():
         compute_breakdown([{"event": "progress", "seconds": "nan", "waiting_seconds": None}, {"event": "save"}]).total
         == 0
     )
+
+
+def test_several_gpus_exchange_and_wait():
+    ranks = [{"exchange_seconds": 2.0, "waiting_seconds": 1.0}, {"exchange_seconds": 2.0, "waiting_seconds": 0.0}]
+    progress = {"event": "progress", "seconds": 10.0, "ranks": ranks}
+    breakdown = compute_breakdown([progress, {**progress, "ranks": [ranks[1]]}], 20.0)
+    assert (breakdown.exchange, breakdown.imbalance, breakdown.arithmetic) == (2.0, 1.0, 17.0)
+    assert "exchange 10.0%, imbalance 5.0%" in describe_breakdown(breakdown)

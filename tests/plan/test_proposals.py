@@ -3,8 +3,8 @@
 from dataclasses import replace
 
 from shoestring.errors import UsageError
+from shoestring.plan.gpus import search
 from shoestring.plan.proposals import proposals
-from shoestring.plan.search import search
 from shoestring.recipe.finding import find
 from shoestring.settings import Settings
 from tests.estimate.example_traces import FACTS
@@ -28,7 +28,7 @@ class FixedOptionsCandidates(FakeCandidates):
         super().__init__(**costs)
         self.loaded = find(MinimalRecipe())
 
-    def evaluate_with_options(self, changes, settings, *, gpus=1):
+    def evaluate_with_options(self, changes, settings):
         raise UsageError("no other options")
 
 
@@ -51,7 +51,7 @@ def test_plan_proposes_to_choose_settings_that_do_not_fit():
 
 def test_adapters_are_proposed_for_pretrained_weights():
     class AdaptedCandidates(FixedOptionsCandidates):
-        def evaluate_with_options(self, changes, settings, *, gpus=1):
+        def evaluate_with_options(self, changes, settings):
             return self.evaluate(settings)
 
     candidates = AdaptedCandidates(bytes_of=bytes_per_sample(2))

@@ -41,8 +41,9 @@ def run_ranks(tmp_path):
 
         with StopSignals() as signals:
             command = [sys.executable, "-c", RANK.format(program=program)]
-            job = {"folder": str(tmp_path)}
-            end = agent.Agent(command, ranks, job, signals=signals, on_restart=on_restart, **options).run_ranks()
+            end = agent.Agent(
+                command, ranks, lambda: {"folder": str(tmp_path)}, signals=signals, on_restart=on_restart, **options
+            ).run_ranks()
         return end, restarts, {path.name for path in tmp_path.iterdir()}
 
     return run
@@ -83,13 +84,13 @@ if rank == 1:
 
 def test_rank_that_has_lost_the_others_is_no_error(run_ranks, monkeypatch):
     """Another rank is the reason, if it has one."""
-    monkeypatch.setattr(agent, "_SETTLE_SECONDS", 0.3)
-    end, restarts, _ = run_ranks("sys.exit(75 if rank and not start else 0)\n")
+    end, restarts, _ = run_ranks("sys.exit(75 if rank and not start else 0)")
     assert (end.status, restarts) == (0, [])
-    end, restarts, _ = run_ranks(f"sys.exit(75) if rank and not start else start or {HANG}")
-    assert (end.status, restarts) == (0, ["1: process 1 of 2 lost its connection to the others"])
     end, restarts, _ = run_ranks("os.abort() if rank else time.sleep(0.2); sys.exit(1)")
     assert (end.status, restarts) == (1, [])
+    monkeypatch.setattr(agent, "_SETTLE_SECONDS", 0.3)
+    end, restarts, _ = run_ranks(f"sys.exit(75) if rank and not start else start or {HANG}")
+    assert (end.status, restarts) == (0, ["1: process 1 of 2 lost its connection to the others"])
 
 
 def test_rank_without_heartbeats_is_dead(run_ranks):
@@ -133,7 +134,9 @@ def supervised_ranks(program, folder, limit):
 
     def work():
         with StopSignals() as signals:
-            agent.Agent([sys.executable, "-c", program], 2, {"folder": str(folder)}, signals=signals).run_ranks()
+            agent.Agent(
+                [sys.executable, "-c", program], 2, lambda: {"folder": str(folder)}, signals=signals
+            ).run_ranks()
         return 0
 
     pid = os.fork()

@@ -89,3 +89,10 @@ def test_error_in_the_process_is_its_status_one():
     with start("raise ValueError('broken')") as process:
         assert process.stdout.read() == "1 False False\n"
         assert "ValueError: broken" in process.stderr.read()
+
+
+def test_process_without_a_sign_of_life_is_killed():
+    code = SCRIPT.format(work="os.kill(os.getpid(), signal.SIGSTOP)", limit=None)
+    code = code.replace("+ limit)", "+ limit, silence_seconds=0.5)").replace("end.at_limit", "end.is_silent")
+    with subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdout.read() == f"{-signal.SIGKILL} True False\n"

@@ -2,6 +2,7 @@
 
 from collections import Counter
 from collections.abc import Callable, Iterator
+from typing import Any
 
 import pytest
 import torch
@@ -12,13 +13,18 @@ from torch.distributed.fsdp import fully_shard
 from torch.nn.parallel import DistributedDataParallel
 from torch.testing._internal.distributed.fake_pg import FakeStore
 
+from shoestring.data.logical_shards import LogicalShards
+from shoestring.engine.parallel.ranks import Ranks
+from shoestring.engine.parallel.updates import ShardedUpdates
+from shoestring.engine.precision import mixed_precision
 from shoestring.errors import UsageError
 from shoestring.hardware.catalog import DEVICES
+from shoestring.plan.projection import on_one_gpu
 from shoestring.recipe import finding
 from shoestring.settings import Settings
-from shoestring.trace import Trace, Tracer
+from shoestring.trace import Trace, Tracer, replicas
+from shoestring.trace.distributed import BUCKET, FIRST_BUCKET, buckets
 from shoestring.trace.record import Alloc, Free, Phase
-from shoestring.trace.replicas import BUCKET, FIRST_BUCKET, buckets
 from shoestring.units import MIB
 from tests.trace.observer import Observer
 
@@ -115,12 +121,27 @@ def tracers() -> Iterator[dict[type, Tracer]]:
 @pytest.fixture
 def trace_sharding(tracers: dict[type, Tracer]) -> TraceSharding:
     def trace(
-        sharding: str, recipe: type = Trained, *, gpus: int = 2, accumulate: int = 1, checkpointing: str = "no"
+        sharding: str,
+        recipe: type = Trained,
+        *,
+        gpus: int = 2,
+        logical_shards: int | None = None,
+        accumulate: int = 1,
+        checkpointing: str = "no",
+        by_library: bool = False,
     ) -> Trace:
         if recipe not in tracers:
             tracers[recipe] = Tracer(finding.find(recipe()))
-        settings = Settings(micro_batch=ROWS, precision="fp32", sharding=sharding, checkpointing=checkpointing)
-        return tracers[recipe].trace(settings, accumulate=accumulate, device=DEVICES["t4"], gpus=gpus)
+        settings = Settings(
+            micro_batch=ROWS,
+            precision="fp32",
+            sharding=sharding,
+            checkpointing=checkpointing,
+            logical_shards=logical_shards,
+        )
+        return tracers[recipe].trace(
+            settings, accumulate=accumulate, device=DEVICES["t4"], gpus=gpus, by_library=by_library
+        )
 
     return trace
 
@@ -159,13 +180,48 @@ def test_sharding_does_not_affect_a_single_gpu(trace_sharding: TraceSharding) ->
     assert live(trace_sharding("ddp", gpus=1), "optimizer")["gradients"] == ALL
 
 
-def test_ddp_holds_all_gradients_twice(trace_sharding: TraceSharding) -> None:
-    single, replica = live(trace_sharding("ddp", gpus=1), "optimizer"), live(trace_sharding("ddp"), "optimizer")
+def test_bucket_exists_only_during_the_exchange(trace_sharding: TraceSharding) -> None:
+    trace = trace_sharding("ddp")
+    assert live(trace, "optimizer") == live(trace_sharding("ddp", gpus=1), "optimizer")
+    assert part_peak(trace, "gradient buckets", "exchange") == ALL
+    assert part_peak(trace, "gradient buckets", "backward") == 0
+    assert part_peak(trace_sharding("ddp", Frozen), "gradient buckets", "exchange") == BLOCKS * BLOCK // 2
+
+
+def test_bucket_is_filled_with_pieces_of_tensors() -> None:
+    tensors = [torch.arange(5.0), torch.arange(6.0).view(2, 3).t(), torch.arange(1.0)]
+    groups = [[piece.tolist() for piece in pieces] for pieces in replicas.fill(tensors, 4)]
+    assert groups == [[[0, 1, 2, 3]], [[4], [0, 1, 2]], [[3, 4, 5], [0]]]
+
+
+@pytest.mark.parametrize(("gpus", "logical_shards", "buffers"), [(1, 2, 2), (1, 4, 3), (2, 4, 2), (1, 8, 4)])
+def test_each_level_of_the_tree_needs_another_gradient(
+    trace_sharding: TraceSharding, gpus: int, logical_shards: int, buffers: int
+) -> None:
+    trace = trace_sharding("ddp", gpus=gpus, logical_shards=logical_shards, accumulate=2)
+    assert part_peak(trace, "gradients", "backward") == buffers * ALL
+    assert live(trace, "optimizer")["gradients"] == ALL
+    assert live(trace, "forward") == live(trace, "end")
+
+
+def test_replica_without_exchange_is_one_gpu(trace_sharding: TraceSharding) -> None:
+    alone = trace_sharding("ddp", gpus=1, accumulate=2)
+    for by_library in (False, True):
+        replica = trace_sharding("ddp", accumulate=2, by_library=by_library)
+        assert peaks(on_one_gpu(replica)) == peaks(alone)
+
+
+def test_fsdp_accumulates_logical_shards(trace_sharding: TraceSharding) -> None:
+    assert trace_sharding("zero2", logical_shards=8, accumulate=4) == trace_sharding("zero2", accumulate=4)
+
+
+def test_distributed_data_parallel_holds_all_gradients_twice(trace_sharding: TraceSharding) -> None:
+    single, replica = (live(trace_sharding("ddp", gpus=gpus, by_library=True), "optimizer") for gpus in (1, 2))
     assert replica == single + Counter({"gradient buckets": ALL})
 
 
-def test_ddp_frees_old_buckets_before_rebuilding(trace_sharding: TraceSharding) -> None:
-    trace = trace_sharding("ddp")
+def test_distributed_data_parallel_frees_old_buckets_before_rebuilding(trace_sharding: TraceSharding) -> None:
+    trace = trace_sharding("ddp", by_library=True)
     bucket_sizes = [storage.bytes for storage in trace.storages if storage.part == "gradient buckets"]
     # The first bucket has four layers of 256 KiB; the other layers fit in one bucket of 25 MiB.
     assert bucket_sizes == [ALL, FIRST_BUCKET, ALL - FIRST_BUCKET]
@@ -177,8 +233,9 @@ def test_ddp_frees_old_buckets_before_rebuilding(trace_sharding: TraceSharding) 
     assert highest == ALL
 
 
-def test_ddp_buckets_exclude_frozen_weights(trace_sharding: TraceSharding) -> None:
-    assert live(trace_sharding("ddp", Frozen), "optimizer")["gradient buckets"] == BLOCKS * BLOCK // 2
+def test_buckets_exclude_frozen_weights(trace_sharding: TraceSharding) -> None:
+    live_bytes = live(trace_sharding("ddp", Frozen, by_library=True), "optimizer")
+    assert live_bytes["gradient buckets"] == BLOCKS * BLOCK // 2
 
 
 def test_bucket_ends_when_it_reaches_its_limit() -> None:
@@ -288,6 +345,16 @@ def peaks(trace: Trace) -> list[int]:
     return phase_peaks
 
 
+def peak_of_update(trace: Trace) -> int:
+    """Return the peak bytes of the second update."""
+    sizes: Counter[str] = Counter()
+    peak = 0
+    for event in trace.events:
+        count(sizes, trace, event)
+        peak = 0 if isinstance(event, Phase) and event.update == 0 else max(peak, sizes.total())
+    return peak
+
+
 def real_peaks(model: nn.Module, observer: Observer) -> list[int]:
     """Return the same for two updates on real tensors."""
     optimizer = torch.optim.SGD(model.parameters(), foreach=True)
@@ -339,4 +406,43 @@ def test_peaks_equal_those_of_distributed_data_parallel(trace_sharding: TraceSha
     observer = Observer([*model.parameters(), *model.buffers()])
     with observer:
         replica = DistributedDataParallel(model)
-    assert real_peaks(replica, observer) == peaks(trace_sharding("ddp", Stepped))
+    assert real_peaks(replica, observer) == peaks(trace_sharding("ddp", Stepped, by_library=True))
+
+
+class SilentPeers(Ranks):
+    """The first of several ranks; the others answer with its own facts."""
+
+    def _gather(self, tensor: Tensor) -> list[list[Any]]:
+        return [tensor.tolist()] * self.size
+
+
+def real_peak_of_engine(gpus: int, logical_shards: int, microbatches: int) -> int:
+    """Return the peak bytes of the second of two updates that the engine makes on real tensors."""
+    model = Stack()
+    optimizer = torch.optim.SGD(model.parameters(), foreach=True)
+    shards = LogicalShards.of_rank(logical_shards, size=gpus)
+    updates = ShardedUpdates(model, optimizer, shards, SilentPeers(size=gpus), torch.device("cpu"), seed=0)
+    observer = Observer([*model.parameters(), *model.buffers()])
+    for number in range(2):
+        with observer:
+            observer.pop_peak_bytes()
+            updates.update(
+                lambda model, batch: model(batch).square().mean(),
+                number,
+                [(shard, [(torch.zeros(ROWS, WIDTH), ROWS) for _ in range(microbatches)]) for shard in shards.own],
+                samples=ROWS * microbatches * logical_shards,
+                mixed_precision=mixed_precision("fp32", torch.device("cpu")),
+            )
+            peak = observer.pop_peak_bytes()
+    return peak
+
+
+@pytest.mark.parametrize(("gpus", "logical_shards", "microbatches"), [(2, 2, 2), (1, 4, 1), (2, 8, 2)])
+def test_peak_equals_that_of_the_engine(
+    trace_sharding: TraceSharding, gpus: int, logical_shards: int, microbatches: int
+) -> None:
+    trace = trace_sharding("ddp", Stepped, gpus=gpus, logical_shards=logical_shards, accumulate=microbatches)
+    peak = peak_of_update(trace)
+    # The test makes all batches before the update; sums of losses and facts are a few KiB.
+    batches = logical_shards // gpus * microbatches * ROWS * WIDTH * 4
+    assert peak <= real_peak_of_engine(gpus, logical_shards, microbatches) <= peak + batches + 8192

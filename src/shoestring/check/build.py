@@ -1,13 +1,18 @@
 """The capabilities of the installed PyTorch, read in a child process because importing a broken build may crash."""
 
 import json
+import statistics
 import subprocess
 import sys
+import time
 from typing import Any
 
-from shoestring.check.facts import Build, Gpu
+from shoestring.check.facts import Build, Gpu, GpuLink
+from shoestring.units import MIB
 
 _SECONDS = 60.0
+_LINK_BYTES, _LINK_REPEATS = 64 * MIB, 5
+"""A few buckets of gradients."""
 
 
 def probe_build(seconds: float = _SECONDS) -> Build:
@@ -27,7 +32,8 @@ def parse_build(facts: dict[str, Any]) -> Build:
     """Return the build from the JSON object that the child process wrote."""
     gpus = tuple(Gpu(**{**gpu, "capability": tuple(gpu["capability"])}) for gpu in facts["gpus"])
     cuda = None if facts["cuda"] is None else tuple(map(int, facts["cuda"].split(".")[:2]))
-    return Build(**{**facts, "gpus": gpus, "cuda": cuda, "archs": tuple(facts["archs"])})
+    link = GpuLink(**facts["link"]) if facts.get("link") else None
+    return Build(**{**facts, "gpus": gpus, "link": link, "cuda": cuda, "archs": tuple(facts["archs"])})
 
 
 def describe_build() -> dict[str, Any]:
@@ -48,7 +54,29 @@ def describe_build() -> dict[str, Any]:
     facts["archs"] = list(torch.cuda.get_arch_list())
     facts["flash"] = bool(cuda_backend.is_flash_attention_available())
     facts["gpus"] = [_test_gpu(torch, index) for index in range(torch.cuda.device_count())]
+    if len(facts["gpus"]) > 1 and not any(gpu["error"] for gpu in facts["gpus"]):
+        facts["link"] = _test_link(torch, len(facts["gpus"]))
     return facts
+
+
+def _test_link(torch: Any, count: int) -> dict[str, Any]:
+    """Time an all-reduce of NCCL among all GPUs, as an exchange of gradients makes it; the median of several."""
+    pairs = [(a, b) for a in range(count) for b in range(count) if a != b]
+    facts = {"peer_access": all(torch.cuda.can_device_access_peer(a, b) for a, b in pairs), "bytes": _LINK_BYTES}
+    try:
+        tensors = [torch.ones(_LINK_BYTES // 4, device=f"cuda:{index}") for index in range(count)]
+        seconds = []
+        for _ in range(1 + _LINK_REPEATS):
+            for index in range(count):
+                torch.cuda.synchronize(index)
+            started = time.perf_counter()
+            torch.cuda.nccl.all_reduce(tensors)
+            for index in range(count):
+                torch.cuda.synchronize(index)
+            seconds.append(time.perf_counter() - started)
+        return {**facts, "seconds": statistics.median(seconds[1:])}  # the first one initializes NCCL
+    except Exception as error:  # noqa: BLE001
+        return {**facts, "error": _first_line(error)}
 
 
 def _test_gpu(torch: Any, index: int) -> dict[str, Any]:
@@ -67,7 +95,16 @@ def _test_gpu(torch: Any, index: int) -> dict[str, Any]:
 
 
 def _empty_build(error: str) -> dict[str, Any]:
-    return {"version": "", "cuda": None, "archs": [], "flash": False, "threads": 1, "gpus": [], "error": error}
+    return {
+        "version": "",
+        "cuda": None,
+        "archs": [],
+        "flash": False,
+        "threads": 1,
+        "gpus": [],
+        "link": None,
+        "error": error,
+    }
 
 
 def _first_line(error: BaseException) -> str:

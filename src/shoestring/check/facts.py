@@ -19,6 +19,19 @@ class Gpu:
 
 
 @dataclass(frozen=True, kw_only=True)
+class GpuLink:
+    """The connection of all GPUs that torch can see."""
+
+    peer_access: bool = False
+    """Whether each GPU can read the memory of every other one."""
+    bytes: int = 0
+    """The size of the timed all-reduce."""
+    seconds: float = 0.0
+    error: str = ""
+    """Why it failed; empty if it did not."""
+
+
+@dataclass(frozen=True, kw_only=True)
 class Build:
     """The installed PyTorch build, inspected in a child process."""
 
@@ -31,6 +44,8 @@ class Build:
     """Whether the build includes FlashAttention."""
     threads: int = 1
     gpus: tuple[Gpu, ...] = ()
+    link: GpuLink | None = None
+    """None with less than two GPUs."""
     error: str = ""
     """Why torch cannot be imported, or why its CUDA cannot be initialized."""
 

@@ -4,8 +4,9 @@ import re
 
 from shoestring.check.facts import Facts
 from shoestring.check.finding import Finding, failed, passed, warned
+from shoestring.estimate.exchange import LINKS
 from shoestring.hardware.occupancy import Card, Holder
-from shoestring.units import MIB, bytes_text
+from shoestring.units import MIB, bytes_text, seconds_text
 
 _OLD_BUILD = "install torch's CUDA 12.6 build: pip install torch --index-url https://download.pytorch.org/whl/cu126"
 _IDLE_BYTES = 512 * MIB
@@ -177,15 +178,43 @@ def check_gpu_count(facts: Facts) -> Finding | None:
             f"{_list_cards(visible_cards(facts))}",
             "training makes a new plan for the GPU of this machine; plan --on local shows it",
         )
-    if count > 1:
+    if len({card.title for card in visible_cards(facts)}) > 1:
         return warned(
             name,
-            f"{count} GPUs are visible, but one is used: this version trains on one GPU",
-            "start a second run on the other GPU with CUDA_VISIBLE_DEVICES=1; a session's quota is charged once for "
-            "both",
+            f"the GPUs differ: {_list_cards(visible_cards(facts))}; all of them wait for the slowest one, and the "
+            "smallest memory decides the microbatch",
+            "train on equal ones: CUDA_VISIBLE_DEVICES=0, for example, leaves the first",
         )
     hidden_text = f", {hidden} hidden by CUDA_VISIBLE_DEVICES" if hidden else ""
     return passed(name, f"{count} visible and used{hidden_text}")
+
+
+def check_gpu_link(facts: Facts) -> Finding | None:
+    """Check the rate at which the GPUs exchange gradients."""
+    name, link, count = "GPU link", facts.build.link, len(visible_cards(facts))
+    if link is None or count < 2:
+        return None
+    if link.error:
+        return failed(
+            name,
+            f"the {count} GPUs cannot exchange gradients: {link.error}",
+            "train on one GPU (gpus=1); NCCL_DEBUG=INFO in the environment makes NCCL say more",
+        )
+    # Of a ring, as plans count it: each GPU sends and receives 2 (count - 1) / count of the bytes.
+    rate = 2 * (count - 1) / count * link.bytes / link.seconds
+    access = "with" if link.peer_access else "without"
+    message = (
+        f"{count} GPUs exchange {bytes_text(link.bytes)} of gradients in {seconds_text(link.seconds)}, "
+        f"{bytes_text(int(rate))}/s, {access} access to each other's memory"
+    )
+    planned = LINKS[0].bandwidth
+    if rate < planned / 2:
+        return warned(
+            name,
+            f"{message}; plans assume {bytes_text(int(planned))}/s",
+            "one GPU may be as fast: compare with gpus=1",
+        )
+    return passed(name, message)
 
 
 def has_kernels(archs: tuple[str, ...], capability: tuple[int, int]) -> bool:

@@ -27,6 +27,7 @@ CHECKS: tuple[Check, ...] = (
     gpu.check_attention,
     gpu.check_gpu_memory,
     gpu.check_gpu_count,
+    gpu.check_gpu_link,
     machine.check_cores,
     machine.check_ram,
     machine.check_disk,

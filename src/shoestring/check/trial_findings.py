@@ -105,9 +105,10 @@ def run_trial(plan: Plan, loaded: LoadedRecipe, target: Target, *, seconds: floa
     Raises ShoestringError if the smaller batch cannot be planned.
     """
     samples, micro_batch = choose_batch_sizes(plan, loaded)
-    if samples < loaded.effective_batch:
+    if samples < loaded.effective_batch or (plan.settings.gpus or 1) > 1:
         loaded = loaded.replace(effective_batch=samples)
-        plan = make_plan(loaded, target, plan.settings.replace(micro_batch=micro_batch))
+        one_process = {"gpus": 1, "logical_shards": 1, "sharding": None}
+        plan = make_plan(loaded, target, plan.settings.replace(micro_batch=micro_batch, **one_process))
     request = {
         "reference": loaded.reference,
         "options": config.as_json(loaded.options),

@@ -27,8 +27,8 @@ class LogicalShards:
     @classmethod
     def of_rank(cls, count: int, rank: int = 0, size: int = 1) -> "LogicalShards":
         """Return the shards of one of `size` processes, a divisor of `count`."""
-        each = count // size
-        return cls(count, range(rank * each, (rank + 1) * each))
+        per_rank = count // size
+        return cls(count, range(rank * per_rank, (rank + 1) * per_rank))
 
     def occupied(self, samples: int) -> int:
         """Return the number of shards that have samples."""

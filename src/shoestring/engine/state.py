@@ -20,7 +20,7 @@ from shoestring.engine.averaging import AveragedWeights
 from shoestring.engine.cuda_graphs import CudaGraphs
 from shoestring.engine.memory import explaining_out_of_memory
 from shoestring.engine.parallel.divided_optimizer import DividedOptimizer, collected
-from shoestring.engine.parallel.ranks import ALONE, Ranks
+from shoestring.engine.parallel.ranks import ONE_RANK, Ranks
 from shoestring.engine.precision import MixedPrecision, mixed_precision
 from shoestring.engine.schedulers import SteppedSchedulers
 from shoestring.errors import CheckpointError, UsageError
@@ -289,7 +289,7 @@ def build(
     device: torch.device,
     *,
     updates_per_epoch: int = 1,
-    ranks: Ranks = ALONE,
+    ranks: Ranks = ONE_RANK,
 ) -> TrainingState:
     """Build the state before the first update: a model initialized from the seed, on `device`, in training mode.
 

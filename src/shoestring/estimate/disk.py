@@ -21,8 +21,11 @@ class CheckpointBytes:
     light: int
 
 
-def checkpoint_bytes(trace: Trace) -> CheckpointBytes:
-    """Return both sizes, with tensors uncompressed as in memory."""
+def checkpoint_bytes(trace: Trace, shares: int = 1) -> CheckpointBytes:
+    """Return both sizes, with tensors uncompressed as in memory.
+
+    The trace is that of a GPU which has one of `shares` shares of the optimizer's states, the largest one.
+    """
     states: dict[int, int] = {}
     for event in trace.events:
         if isinstance(event, Alloc) and trace.storages[event.storage].part in _SAVED:
@@ -30,7 +33,7 @@ def checkpoint_bytes(trace: Trace) -> CheckpointBytes:
         elif isinstance(event, Free):
             states.pop(event.storage, None)
     light = trace.facts.weight_bytes + SMALL_FILES
-    return CheckpointBytes(full=light - trace.facts.frozen_bytes + sum(states.values()), light=light)
+    return CheckpointBytes(full=light - trace.facts.frozen_bytes + shares * sum(states.values()), light=light)
 
 
 def saving_seconds(size: float, disk_rate: float | None) -> float | None:

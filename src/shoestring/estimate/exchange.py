@@ -1,4 +1,4 @@
-"""Seconds of the gradients' all-reduce between GPUs, in total and not hidden by backward."""
+"""Seconds in which GPUs exchange gradients and weights, and what of them is not hidden by computation."""
 
 from __future__ import annotations
 
@@ -35,8 +35,12 @@ LINKS = (
 )
 """The first is used by default; the second is a bound from a different kind of measurement."""
 
-_LAST_BUCKET = 25 * MIB
-"""The size of DistributedDataParallel's last bucket, which becomes ready when backward ends and cannot overlap it."""
+_BUCKET = 25 * MIB
+"""The size of a message of the engine (`trace/replicas.py`), and of DistributedDataParallel's last bucket, which
+becomes ready when backward ends and cannot overlap it."""
+
+GATHERS = {"zero2": 1, "zero3": 2}
+"""How often FSDP2 gathers all weights in a microbatch: once, or again for backward."""
 
 
 def exchange_seconds(size: float, gpus: int, link: Link = LINKS[0]) -> float:
@@ -52,4 +56,25 @@ def exposed_seconds(size: float, gpus: int, link: Link, backward: float) -> floa
     Backward takes `backward` seconds; the last bucket never overlaps it.
     """
     total = exchange_seconds(size, gpus, link)
-    return max(total - backward, exchange_seconds(min(size, _LAST_BUCKET), gpus, link))
+    return max(total - backward, exchange_seconds(min(size, _BUCKET), gpus, link))
+
+
+def replica_seconds(size: float, gpus: int, link: Link, *, sends_weights: bool) -> float:
+    """Return the seconds in which the engine adds `size` bytes of gradients of all GPUs, after all microbatches.
+
+    Pairs of GPUs add them at each level of a tree. With `sends_weights` (zero1) all updated weights are then sent from
+    the GPUs that have updated them.
+    """
+    messages = max(1, -(-size // _BUCKET))
+    return ((gpus - 1).bit_length() + sends_weights) * (messages * link.latency + size / link.bandwidth)
+
+
+def sharded_seconds(weights: float, gradients: float, gathers: int, gpus: int, link: Link, compute: float) -> float:
+    """Return the seconds of a microbatch in which FSDP2 exchanges and does not compute.
+
+    It gathers all weights `gathers` times and reduces all gradients, while it computes for `compute` seconds; the first
+    weights and the last gradients cannot overlap that.
+    """
+    # An all-reduce is a reduce-scatter and an all-gather.
+    total = (gathers * exchange_seconds(weights, gpus, link) + exchange_seconds(gradients, gpus, link)) / 2
+    return max(total - compute, exchange_seconds(min(gradients, _BUCKET), gpus, link))

@@ -27,7 +27,7 @@ _SOURCES = {
     "activations": "created in forward and saved for backward, including autocast's casts of weights",
     "reserve space": "saved for backward by cuDNN's recurrent layers; modeled, not measured",
     "KV cache": "keys and values saved from one token to the next while completions are generated",
-    "gradient buckets": "a second copy of all gradients in DistributedDataParallel (reducer.cpp)",
+    "gradient buckets": "flat copies for the exchange: at most 25 MiB; of all gradients in DistributedDataParallel",
     "gathered weights": "whole weights of a block while it needs them, gathered in their own types (FSDP2)",
     "all-gather buffers": "received shards of a block's weights, for this block and the next (FSDP2)",
     "reduce-scatter buffers": "a block's gradients, to be summed over the GPUs (FSDP2)",
@@ -104,7 +104,8 @@ def memory(
 ) -> Breakdown:
     """Estimate the peak memory of the traced updates on `device`, one of `gpus`.
 
-    The range on a GPU covers possible differences from the simulation:
+    Processes on a CPU share its memory in equal parts. The range on a GPU covers possible differences from the
+    simulation:
 
     - The largest temporary tensor may not fit its previous block, if smaller tensors have split it, and then takes a
       new one. That depends on single bytes elsewhere, so reserved memory may be higher or lower by one such tensor.
@@ -122,7 +123,7 @@ def memory(
     the C library's own slack, and 15% of the process for imports during training: also assumptions.
     """
     if device.compute_capability is None:
-        return _estimate_cpu(trace, device)
+        return _estimate_cpu(trace, device.memory_bytes // gpus)
     outside = {CONTEXT: device.context_bytes, NCCL: NCCL_BYTES if gpus > 1 else (0, 0, 0)}
     return _estimate_gpu(adapt_to_engine(trace), device, allocator, outside, cudnn_benchmark)
 
@@ -178,7 +179,7 @@ def _estimate_gpu(
     )
 
 
-def _estimate_cpu(trace: Trace, device: Device) -> Breakdown:
+def _estimate_cpu(trace: Trace, capacity_bytes: int) -> Breakdown:
     live: Counter[str] = Counter()
     peak: Counter[str] = Counter()
     for event in trace.events:
@@ -194,7 +195,7 @@ def _estimate_cpu(trace: Trace, device: Device) -> Breakdown:
         parts=_parts({**peak, PROCESS: process}),
         low_bytes=total,
         high_bytes=total + round(peak.total() * _CPU_UNCERTAINTY + process * _PROCESS_UNCERTAINTY),
-        capacity_bytes=device.memory_bytes,
+        capacity_bytes=capacity_bytes,
         allocated=tensors,
         reserved=tensors,
     )

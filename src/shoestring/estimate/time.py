@@ -7,12 +7,12 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from shoestring.estimate.calibration import Calibration
-from shoestring.estimate.exchange import LINKS, Link, exposed_seconds
+from shoestring.estimate.exchange import GATHERS, LINKS, Link, exposed_seconds, replica_seconds, sharded_seconds
 from shoestring.estimate.kernels import kernel_seconds
 from shoestring.estimate.rates import Rates, find_rates
 from shoestring.estimate.spread import spread
 from shoestring.hardware.catalog import Device
-from shoestring.trace.record import Op, Phase, Trace
+from shoestring.trace.record import Facts, Op, Phase, Trace
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -38,6 +38,8 @@ def update_seconds(
     microbatches: int,
     *,
     gpus: int = 1,
+    sharding: str | None = "ddp",
+    by_library: bool = False,
     calibration: Calibration | None = None,
     link: Link | None = None,
     without: str | None = None,
@@ -45,8 +47,9 @@ def update_seconds(
 ) -> Seconds | None:
     """Estimate one update of so many microbatches on `device`: forward and backward of each, and one optimizer step.
 
-    The trace is that of one of `gpus`, and gradients are exchanged over `link` (by default that of two T4s on PCIe)
-    while backward runs. With `cuda_graphs` the host launches each microbatch at once, which counts as no time.
+    The trace is that of one of `gpus`, which exchange gradients over `link` (by default that of two T4s on PCIe): after
+    the last microbatch, with FSDP2 (`sharding` zero2 or zero3) in each one, and `by_library` while the last backward
+    runs. With `cuda_graphs` the host launches each microbatch at once, which counts as no time.
     `calibration` is from a run on the same device. Sources of measurements whose name contains `without` are excluded,
     so that their rows are not predicted from themselves. None if the catalog lacks the device's rates. Input, saving
     and evaluation are not included.
@@ -56,12 +59,15 @@ def update_seconds(
         return None
     low, typical, high = (_phase_seconds(trace, microbatches, rates, call, cuda_graphs) for call in rates.call_seconds)
     if gpus > 1:
-        gradients = trace.facts.parameters_trainable * _GRADIENT_BYTES
-        copies = 4 * gradients / rates.bandwidth["elementwise"]  # into the buckets and back
         chosen_link = link or next(link for link in LINKS if not without or without not in link.source)
         for parts in (low, typical, high):
-            exposed = exposed_seconds(gradients, gpus, chosen_link, parts["backward"] / microbatches)
-            parts["exchange"] = copies + exposed
+            parts["exchange"] += _exchange(
+                parts, trace.facts, microbatches, rates, gpus, sharding, by_library, chosen_link
+            )
+    else:
+        for parts in (low, typical, high):
+            # One GPU has this phase only to add logical shards.
+            parts["backward"] += parts.pop("exchange")
     if calibration and calibration.device == device.title:
         measured_spread, factor = calibration.spread, calibration.factor
         parts = {name: seconds * factor for name, seconds in typical.items()}
@@ -79,6 +85,28 @@ def update_seconds(
 
 _GRADIENT_BYTES = 4
 """Trained weights, and so their gradients, are fp32; autocast's copies are not exchanged."""
+
+
+def _exchange(
+    parts: Mapping[str, float],
+    facts: Facts,
+    microbatches: int,
+    rates: Rates,
+    gpus: int,
+    sharding: str | None,
+    by_library: bool,
+    link: Link,
+) -> float:
+    """Return the seconds of an update that GPUs need for exchange, without the traced copies into buckets and back."""
+    gradients = facts.parameters_trainable * _GRADIENT_BYTES
+    copies = 4 * gradients / rates.bandwidth["elementwise"]
+    if sharding in GATHERS:
+        compute = (parts["forward"] + parts["backward"]) / microbatches
+        exposed = sharded_seconds(facts.weight_bytes, gradients, GATHERS[sharding], gpus, link, compute)
+        return microbatches * (copies + exposed)
+    if by_library:
+        return copies + exposed_seconds(gradients, gpus, link, parts["backward"] / microbatches)
+    return replica_seconds(gradients, gpus, link, sends_weights=sharding == "zero1")
 
 
 def _phase_seconds(
@@ -104,5 +132,6 @@ def _phase_seconds(
             times[phase.name, phase.microbatch] += device_time - start
     last = trace.microbatches - 1
     parts = {name: times[name, 0] + (microbatches - 1) * times[name, last] for name in ("forward", "backward")}
-    parts["optimizer"] = times["optimizer", 0]
+    for name in ("exchange", "optimizer"):
+        parts[name] = times[name, 0]
     return {name: seconds / trace.stages for name, seconds in parts.items()}

@@ -1,8 +1,8 @@
 """What several processes agree on while a library's trainer trains in each of them.
 
-A trainer knows nothing of failures in other processes: it would wait for them in a collective. So before each collective
-of the library the processes agree that all of them have come so far. A process that fails agrees in place of the
-collective that it does not reach, and training ends at the same place in all of them.
+A trainer knows nothing of failures in other processes: it would wait for them in a collective. So before each
+collective of the library the processes agree that all of them have come so far. A process that fails agrees in place of
+the collective that it does not reach, and training ends at the same place in all of them.
 """
 
 from __future__ import annotations
@@ -19,8 +19,7 @@ import torch
 import torch.distributed as dist
 
 from shoestring.engine.memory import Failure, out_of_memory_message
-from shoestring.engine.parallel.ranks import PeerLostError, Ranks, noticing_lost_peers
-from shoestring.session.rank_channel import leave_with_peers
+from shoestring.engine.parallel.ranks import Ranks, noticing_lost_peers
 from shoestring.streams import flush
 
 _COLLECTIVES = (
@@ -60,8 +59,7 @@ class Agreement:
     def training(self) -> Iterator[None]:
         """Return a context in which the library trains. An error of the body is raised in all processes.
 
-        For a process that has run out of memory it is a torch.OutOfMemoryError in all of them. If one has ended, the
-        others leave Python at once.
+        For a process that has run out of memory it is a torch.OutOfMemoryError in all of them.
         """
         if self._ranks.size == 1:
             yield
@@ -71,8 +69,6 @@ class Agreement:
         try:
             with _preceding_collectives(self.require_all):
                 yield
-        except PeerLostError as lost:
-            leave_with_peers(lost)
         except Exception as error:
             if self._is_broken:
                 raise
@@ -85,7 +81,7 @@ class Agreement:
 
     def _agree(self, act: Callable[[], None]) -> None:
         try:
-            result = self._ranks.together(act)
+            result = self._ranks.call(act)
         except BaseException:
             self._is_broken = True
             raise

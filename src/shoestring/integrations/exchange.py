@@ -40,17 +40,15 @@ class GradientExchange:
         """Exchange the gradients of an update. Raises torch.OutOfMemoryError in all processes if one has no memory."""
 
         def compute() -> Sums:
-            sums: Sums = [
-                None if parameter.grad is None else parameter.grad.contiguous() for parameter in self._parameters
-            ]
+            gradients = [parameter.grad for parameter in self._parameters]
             self._buckets.allocate(self._layout())
-            return [*sums, *self._buffers.end_shard(self._ranks.rank)]
+            return [*gradients, *self._buffers.end_shard(self._ranks.rank)]
 
-        def facts(sums: Sums) -> list[bool]:
+        def facts(sums: Sums) -> list[float]:
             return [*(tensor is not None for tensor in sums), *self._buffers.changed]
 
         count = len(self._layout())
-        sums, rows = self._ranks.gather_together(compute, facts, count=count + self._buffers.count_of_others)
+        sums, rows = self._ranks.call_and_gather(compute, facts, count=count + self._buffers.count_of_others)
         if isinstance(sums, Failure):
             raise torch.OutOfMemoryError(sums.message)
         in_any_rank = [any(column) for column in zip(*rows, strict=True)]

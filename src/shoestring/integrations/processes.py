@@ -30,6 +30,7 @@ def joined() -> Iterator[Ranks]:
     Raises UsageError if the number of processes is not a power of two.
     """
     if launcher := Launcher.find():
+        launcher.require_complete()
         if launcher.size & (launcher.size - 1):
             raise UsageError(
                 f"a launcher has started {launcher.size} processes (WORLD_SIZE): the gradients of a power of two of "

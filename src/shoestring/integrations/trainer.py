@@ -33,7 +33,7 @@ from shoestring.checkpoint.store import Restored, Store
 from shoestring.checkpoint.trained import frozen_digest
 from shoestring.engine.determinism import deterministic
 from shoestring.engine.environment import device_name
-from shoestring.engine.parallel.ranks import ALONE, Ranks
+from shoestring.engine.parallel.ranks import ONE_RANK, Ranks
 from shoestring.engine.precision import mixed_precision
 from shoestring.errors import UsageError
 from shoestring.integrations import private_parts
@@ -71,7 +71,7 @@ class ResumableTrainer:
         begin_session: Callable[[Any], TrainingSession] | None = None,
         end_session: Callable[[], None] = lambda: None,
         *,
-        ranks: Ranks = ALONE,
+        ranks: Ranks = ONE_RANK,
         allow_inexact: bool = False,
     ) -> None:
         """`begin_session` makes the session of a script's trainer when that starts to train; `end_session` is called
@@ -144,7 +144,7 @@ def surviving(
     directory = RunDirectory(Path(run))
     settings = Settings(save_every_seconds=save_every_seconds, keep_checkpoints=keep_checkpoints)
     with joined() as ranks, ExitStack() as contexts:
-        ranks.first(lambda: contexts.enter_context(_opened(directory, settings)))
+        ranks.call_first(lambda: contexts.enter_context(_opened(directory, settings)))
         stop = contexts.enter_context(session(limit_seconds))
         with deterministic(), _record(directory, stop, ranks) as record:
 
@@ -200,9 +200,7 @@ def _opened(directory: RunDirectory, settings: Settings) -> Iterator[None]:
 
 def _record(directory: RunDirectory, stop: Stop, ranks: Ranks) -> Record:
     """Return the record of the session, which the first process writes."""
-    return ranks.in_turn(
-        lambda: Record(directory, None, stop.deadline, target="local", is_writer=ranks.is_first)
-    )
+    return ranks.call_in_turn(lambda: Record(directory, None, stop.deadline, target="local", is_writer=ranks.is_first))
 
 
 def _script_session(
@@ -217,7 +215,7 @@ def _script_session(
     )
     facts = {**library_versions(), "frozen weights": frozen_digest(state.model), **_environment(trainer)}
     facts |= processes_fact(request.ranks)
-    store, restored = request.ranks.in_turn(lambda: _open_store(request, record))
+    store, restored = request.ranks.call_in_turn(lambda: _open_store(request, record))
     saver = run_saver(request, record, store, facts)
     saver.restore(state, allow_inexact=request.allow_inexact, restored=restored)
     return TrainingSession(

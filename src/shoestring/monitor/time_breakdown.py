@@ -6,7 +6,7 @@ from typing import Any, Literal
 
 from shoestring.reading import number
 
-Cause = Literal["input", "launches", "arithmetic", "saving", "evaluating", "starting"]
+Cause = Literal["input", "launches", "arithmetic", "exchange", "imbalance", "saving", "evaluating", "starting"]
 
 NEGLIGIBLE_SHARE = 0.05
 """A cause with a smaller share of the time gets no advice."""
@@ -18,6 +18,9 @@ ADVICE: Mapping[Cause, str] = {
     "(optimizer_kernel=foreach or fused): the GPU is idle until the next kernel is launched",
     "arithmetic": "half precision where the GPU supports it, less activation checkpointing where memory allows, "
     "a smaller model or shorter inputs: the hardware is busy computing",
+    "exchange": "a larger effective batch, which has fewer exchanges of gradients, fewer trained parameters (lora_r=), "
+    "or one GPU",
+    "imbalance": "equal GPUs that nobody else uses; the report shows which of them is slow",
     "saving": "a longer interval between saves (save_every_seconds=), or a faster disk",
     "evaluating": "fewer validation samples, or fewer epochs with more updates each",
     "starting": "longer sessions: every session spends the same time on starting, restoring and stopping",
@@ -34,6 +37,10 @@ class TimeBreakdown:
     """The GPU was idle although data was available; None where that is not measured, as on a CPU."""
     arithmetic: float
     """Forward, backward and optimizer: the time of updates not due to another cause."""
+    exchange: float | None = None
+    """Gradients were exchanged between GPUs; None with one GPU."""
+    imbalance: float | None = None
+    """The first GPU waited for another one; None with one GPU."""
     saving: float
     """Training waited for a save."""
     evaluating: float
@@ -50,6 +57,8 @@ class TimeBreakdown:
             ("input", self.input),
             ("launches", self.launches),
             ("arithmetic", self.arithmetic),
+            ("exchange", self.exchange),
+            ("imbalance", self.imbalance),
             ("saving", self.saving),
             ("evaluating", self.evaluating),
             ("starting", self.starting),
@@ -75,12 +84,16 @@ def compute_breakdown(events: Iterable[Mapping[str, Any]], seconds: float | None
         _number(event.get("stall_seconds", event.get("seconds"))) for event in events if event["event"] == "save"
     )
     evaluating = sum(_number(event.get("seconds")) for event in events if event["event"] == "evaluation")
+    ranks = [event["ranks"][0] for event in progress if _has_ranks(event)]
+    exchange, imbalance = _sum(ranks, "exchange_seconds"), _sum(ranks, "waiting_seconds")
     launches = _idle_seconds(progress, updating, waiting)
     total = seconds if seconds is not None else sum(_number(e.get("seconds")) for e in events if e["event"] == "stop")
     return TimeBreakdown(
         input=waiting,
         launches=launches,
-        arithmetic=updating - waiting - (launches or 0.0),
+        arithmetic=max(0.0, updating - waiting - (launches or 0.0) - exchange - imbalance),
+        exchange=exchange if ranks else None,
+        imbalance=imbalance if ranks else None,
         saving=saving,
         evaluating=evaluating,
         starting=max(0.0, total - updating - saving - evaluating),
@@ -131,6 +144,11 @@ def _idle_seconds(progress: list[Mapping[str, Any]], updating: float, waiting: f
         return None
     idle_share = sum(duration * (1.0 - utilisation) for duration, utilisation in samples) / seconds
     return max(0.0, idle_share * updating - waiting)
+
+
+def _has_ranks(event: Mapping[str, Any]) -> bool:
+    ranks = event.get("ranks")
+    return isinstance(ranks, list) and len(ranks) > 1 and all(isinstance(rank, Mapping) for rank in ranks)
 
 
 def _sum(events: Iterable[Mapping[str, Any]], key: str) -> float:

@@ -7,6 +7,7 @@ from shoestring.estimate.disk import checkpoint_bytes
 from shoestring.hardware.catalog import Target
 from shoestring.plan.candidates import Candidate, seconds_of
 from shoestring.plan.projection import scaled
+from shoestring.plan.shares import samples_per_gpu, states_shares
 from shoestring.recipe.options import LoadedRecipe
 from shoestring.settings import Settings
 from shoestring.trace.record import Alloc, Event, Op, Phase, Trace
@@ -64,12 +65,14 @@ def too_small_work(context: AdviceContext) -> str:
     chosen = context.chosen
     if context.target.device.kind == "cpu" or chosen.time is None:
         return ""
-    size, samples, device = chosen.trace.micro_batch, context.loaded.effective_batch, context.target.device
-    cuda_graphs = chosen.settings.cuda_graphs
-    larger = seconds_of(scaled(chosen.trace, size * _LARGER), device, samples * _LARGER, cuda_graphs=cuda_graphs)
+    loaded, settings, device = context.loaded, chosen.settings, context.target.device
+    samples = samples_per_gpu(loaded.effective_batch, settings)
+    more_work = scaled(chosen.trace, chosen.trace.micro_batch * _LARGER)
+    larger = seconds_of(more_work, device, loaded, settings, samples=samples * _LARGER)
     if larger is None or larger.value > chosen.seconds * _LARGER / 2:
         return ""
-    graphs = None if cuda_graphs else seconds_of(chosen.trace, device, samples, cuda_graphs=True)
+    with_graphs = settings.replace(compile="graphs", checkpointing="no", offload="no")
+    graphs = None if settings.cuda_graphs else seconds_of(chosen.trace, device, loaded, with_graphs)
     graphs_advice = graphs and (
         "compile=graphs launches all kernels of a microbatch at once, which would take "
         f"{seconds_text(graphs.value)} an update; "
@@ -83,7 +86,7 @@ def too_small_work(context: AdviceContext) -> str:
 
 def optimizer_states_in_checkpoint(context: AdviceContext) -> str:
     """Advise using light weights instead of full checkpoints, which also hold optimizer states."""
-    size = checkpoint_bytes(context.chosen.trace)
+    size = checkpoint_bytes(context.chosen.trace, states_shares(context.chosen.settings))
     if size.full < 2 * size.light or size.full < 100e6:
         return ""
     return (

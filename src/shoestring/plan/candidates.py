@@ -7,10 +7,12 @@ from typing import Any
 
 from shoestring.errors import UsageError
 from shoestring.estimate.calibration import Calibration
+from shoestring.estimate.exchange import GATHERS
 from shoestring.estimate.memory import Breakdown, memory
 from shoestring.estimate.time import Seconds, update_seconds
 from shoestring.hardware.catalog import Device, Target
-from shoestring.plan.projection import scaled
+from shoestring.plan.projection import on_one_gpu, scaled
+from shoestring.plan.shares import gpus_of, samples_per_gpu, samples_per_shard, shards_per_gpu
 from shoestring.recipe.options import LoadedRecipe
 from shoestring.settings import Settings
 from shoestring.trace import Tracer
@@ -54,7 +56,7 @@ class Candidates:
         self._background_tracer: Tracer | None = None
 
     def evaluate(self, settings: Settings) -> Candidate:
-        """Trace the settings on one GPU and return their candidate. Raises what `Tracer.trace` raises."""
+        """Trace the settings on one of their GPUs and return their candidate. Raises what `Tracer.trace` raises."""
         if settings not in self._cache:
             pending = self._pending.pop(settings, None)
             self._cache[settings] = (
@@ -99,13 +101,7 @@ class Candidates:
 
         The result is 0 if no rates are known.
         """
-        seconds = seconds_of(
-            trace,
-            self.target.device,
-            self.loaded.effective_batch,
-            calibration=self.calibration,
-            cuda_graphs=settings.cuda_graphs,
-        )
+        seconds = seconds_of(trace, self.target.device, self.loaded, settings, calibration=self.calibration)
         return seconds.value if seconds else 0.0
 
     def seconds_at(self, candidate: Candidate, micro_batch: int) -> float:
@@ -114,15 +110,19 @@ class Candidates:
             return candidate.seconds
         return self.seconds_of(scaled(candidate.trace, micro_batch), candidate.settings)
 
-    def evaluate_with_options(self, changes: Mapping[str, Any], settings: Settings, *, gpus: int = 1) -> Candidate:
-        """Trace the settings with changed options of the recipe, or on several GPUs; the result is not cached.
+    def without_exchange(self, candidate: Candidate) -> Candidate:
+        """Return the candidate of one GPU with the same microbatch, without tracing it; it has at least two of them."""
+        settings = candidate.settings.replace(gpus=1, logical_shards=1)
+        trace = on_one_gpu(candidate.trace)
+        return priced(trace, self.loaded, self.target, settings, calibration=self.calibration)
+
+    def evaluate_with_options(self, changes: Mapping[str, Any], settings: Settings) -> Candidate:
+        """Trace the settings with changed options of the recipe; the result is not cached.
 
         Raises UsageError if the recipe does not support the options or settings, TraceError as `Tracer.trace` does.
         """
         loaded = self.loaded.replace(**changes) if changes else self.loaded
-        return candidate(
-            self.tracer, loaded, self.target, settings, gpus=gpus, options=changes, calibration=self.calibration
-        )
+        return candidate(self.tracer, loaded, self.target, settings, options=changes, calibration=self.calibration)
 
 
 def candidate(
@@ -131,20 +131,35 @@ def candidate(
     target: Target,
     settings: Settings,
     *,
-    gpus: int = 1,
     options: Mapping[str, Any] | None = None,
     calibration: Calibration | None = None,
 ) -> Candidate:
-    """Trace settings that have a microbatch and a precision, on each of `gpus` GPUs of the target.
+    """Trace settings that have a microbatch and a precision, on one of their GPUs.
 
     The GPUs divide the effective batch. `options` are the options in which `loaded` differs from the tracer's recipe.
     """
     assert settings.micro_batch is not None and settings.precision is not None
-    share = -(-loaded.effective_batch // gpus)
+    gpus, share = gpus_of(settings), samples_per_shard(loaded.effective_batch, settings)
     microbatches = -(-share // settings.micro_batch)
     # Microbatches are as equal as possible, so the largest may be smaller than the setting allows.
     traced = settings.replace(micro_batch=-(-share // microbatches))
-    trace = tracer.trace(traced, accumulate=microbatches, device=target.device, gpus=gpus, options=options)
+    if settings.sharding in GATHERS:  # FSDP2 adds the gradients of all shards to the same ones
+        microbatches *= shards_per_gpu(settings)
+    trace = tracer.trace(
+        traced,
+        accumulate=microbatches,
+        device=target.device,
+        gpus=gpus,
+        by_library=loaded.parts.trainer is not None,
+        options=options,
+    )
+    return priced(trace, loaded, target, settings, calibration=calibration)
+
+
+def priced(
+    trace: Trace, loaded: LoadedRecipe, target: Target, settings: Settings, *, calibration: Calibration | None = None
+) -> Candidate:
+    """Return the candidate of settings that have this trace."""
     return Candidate(
         settings=settings,
         trace=trace,
@@ -152,33 +167,50 @@ def candidate(
             trace,
             target.device,
             allocator=settings.allocator,
-            gpus=gpus,
+            gpus=gpus_of(settings),
             cudnn_benchmark=settings.cudnn_benchmark,
         ),
-        time=seconds_of(
-            trace, target.device, share, gpus=gpus, calibration=calibration, cuda_graphs=settings.cuda_graphs
-        ),
+        time=seconds_of(trace, target.device, loaded, settings, calibration=calibration),
     )
 
 
 def seconds_of(
     trace: Trace,
     device: Device,
-    samples: int,
+    loaded: LoadedRecipe,
+    settings: Settings,
     *,
-    gpus: int = 1,
+    samples: int | None = None,
     calibration: Calibration | None = None,
-    cuda_graphs: bool = False,
 ) -> Seconds | None:
-    """Predict the seconds of an update of `samples` on each of `gpus`, in microbatches of the traced size.
+    """Predict the seconds of an update with the GPUs of `settings`, in microbatches of the traced size.
 
-    Microbatches after the first count in proportion to their samples: for 9 samples in microbatches of 5, as 4 / 5.
+    `samples` are those of one GPU, by default its share of the effective batch. Microbatches after the first count in
+    proportion to their samples: for 9 samples in microbatches of 5, as 4 / 5. Processes on a CPU share its cores, so
+    they are predicted to take as long as one.
     """
-    first = update_seconds(trace, device, 1, gpus=gpus, calibration=calibration, cuda_graphs=cuda_graphs)
+    gpus = gpus_of(settings)
+    samples = samples or samples_per_gpu(loaded.effective_batch, settings)
+    if device.kind == "cpu":
+        gpus, samples = 1, samples * gpus
+
+    def seconds(microbatches: int) -> Seconds | None:
+        return update_seconds(
+            trace,
+            device,
+            microbatches,
+            gpus=gpus,
+            sharding=settings.sharding,
+            by_library=loaded.parts.trainer is not None,
+            calibration=calibration,
+            cuda_graphs=settings.cuda_graphs,
+        )
+
+    first = seconds(1)
     further_microbatches = samples / trace.micro_batch - 1
     if first is None or further_microbatches <= 0:
         return first
-    both = update_seconds(trace, device, 2, gpus=gpus, calibration=calibration, cuda_graphs=cuda_graphs)
+    both = seconds(2)
     assert both is not None
     return replace(
         first,

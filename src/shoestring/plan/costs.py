@@ -8,6 +8,7 @@ from typing import Any
 from shoestring.estimate.disk import checkpoint_bytes
 from shoestring.hardware.catalog import Target
 from shoestring.plan.candidates import Candidate
+from shoestring.plan.shares import gpus_of, states_shares
 from shoestring.settings import Settings
 
 _FP32 = 4
@@ -160,7 +161,7 @@ def planned_disk(chosen: Candidate, target: Target, *, adapters: bool = False) -
     It counts the retained checkpoints, the one being written, and light weights: the best, the last, those of retained
     epochs, and one being written. With `adapters`, light weights are peft's folders (checkpoint/light.py).
     """
-    size, facts = checkpoint_bytes(chosen.trace), chosen.trace.facts
+    size, facts = checkpoint_bytes(chosen.trace, states_shares(chosen.settings)), chosen.trace.facts
     rounded = chosen.settings.light_weights != "own"
     light = size.light - (facts.rounded_bytes if rounded else 0)
     if adapters:
@@ -185,17 +186,19 @@ def disk_parts(full_bytes: int, light_bytes: int, settings: Settings) -> dict[st
 
 
 def planned_host(chosen: Candidate, target: Target) -> PlannedHost:
-    """Return the host memory while training on a GPU: the process, the copy for saving, and offloaded tensors.
+    """Return the host memory while training on GPUs: a process for each, the copy for saving, and offloaded tensors.
 
     When training on a CPU, host memory is the device's memory and is counted there.
     """
     facts = chosen.trace.facts
-    state = checkpoint_bytes(chosen.trace)
+    state = checkpoint_bytes(chosen.trace, states_shares(chosen.settings))
     parts = {"copy of the state for saving": round(COPY_SHARE * state.full)}
     if target.device.kind != "cpu":
         # The model is built in host memory; after it has moved to the device, the copy can use that memory.
         # Rounded up to a power of two, because repeated measurements of a process differ by some pages.
-        parts["process"] = 1 << max(0, facts.process_bytes - 1).bit_length()
+        process_bytes = 1 << max(0, facts.process_bytes - 1).bit_length()
+        gpus = gpus_of(chosen.settings)
+        parts["process"] = gpus * process_bytes
         if chosen.settings.offload != "no":
-            parts["offloaded states and weights"] = 2 * state.full
+            parts["offloaded states and weights"] = 2 * state.full * gpus // states_shares(chosen.settings)
     return PlannedHost(parts=parts, limit_bytes=target.platform.ram_bytes if target.platform else None)

@@ -9,6 +9,8 @@ from shoestring.estimate.memory import Breakdown
 from shoestring.estimate.phases import peak_tensor_bytes
 from shoestring.hardware.catalog import Target
 from shoestring.plan.candidates import candidate
+from shoestring.plan.gpus import divide
+from shoestring.plan.shares import samples_per_shard
 from shoestring.plan.untraced import hinting_at_training
 from shoestring.recipe.options import LoadedRecipe
 from shoestring.recipe.whole_batch import require_whole_batch
@@ -59,25 +61,25 @@ class Estimate:
 
 
 def make_estimate(loaded: LoadedRecipe, target: Target, requested: Settings) -> Estimate:
-    """Trace one update of `loaded` with the `requested` settings, divided among the target's GPUs.
+    """Trace one update of `loaded` with the `requested` settings, by default divided among the target's GPUs.
 
-    By default the microbatch is a GPU's share of the effective batch, the precision is fp32, and no block is
+    By default the microbatch is a logical shard of the effective batch, the precision is fp32, and no block is
     checkpointed. An update that is never split runs on one GPU.
 
     Raises UsageError for a microbatch that would split such an update, and TraceError if a training step of the model
     cannot be traced.
     """
     require_whole_batch(loaded, requested)
-    gpus = 1 if loaded.parts.whole_batch else target.processes
-    settings = requested.replace(
-        micro_batch=requested.micro_batch or -(-loaded.effective_batch // gpus),
+    divided = divide(loaded, target, requested)
+    settings = divided.replace(
+        micro_batch=requested.micro_batch or samples_per_shard(loaded.effective_batch, divided),
         precision=requested.precision or "fp32",
         checkpointing=requested.checkpointing or "no",
     )
-    if requested.micro_batch and requested.micro_batch * gpus > loaded.effective_batch:
-        loaded = loaded.replace(effective_batch=requested.micro_batch * gpus)
+    if requested.micro_batch and requested.micro_batch > samples_per_shard(loaded.effective_batch, divided):
+        loaded = loaded.replace(effective_batch=requested.micro_batch * (divided.logical_shards or 1))
     with hinting_at_training(loaded), Tracer(loaded) as tracer:
-        traced = candidate(tracer, loaded, target, settings, gpus=gpus)
+        traced = candidate(tracer, loaded, target, settings)
         facts = tracer.facts.with_bounds(traced.trace.bounds)
     return Estimate(
         recipe=loaded.name,

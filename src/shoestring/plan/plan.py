@@ -13,11 +13,11 @@ from shoestring.hardware.prices import Price, price
 from shoestring.plan.advice import AdviceContext, advice
 from shoestring.plan.candidates import Candidate, Candidates
 from shoestring.plan.costs import PlannedDisk, PlannedHost, PlannedTime, planned_disk, planned_host, planned_time
+from shoestring.plan.gpus import layouts, search
 from shoestring.plan.limits import Limit, binding, limits
 from shoestring.plan.phases import Phase, phases, plan_command
 from shoestring.plan.proposals import Proposal, proposals, propose_smaller_files, smallest_change
 from shoestring.plan.reasons import calibration_reason, changes, reasons
-from shoestring.plan.search import search
 from shoestring.plan.sessions import PlannedSession, PlannedWeek, sessions, weeks
 from shoestring.plan.untraced import hinting_at_training
 from shoestring.recipe.contract import updates_per_epoch
@@ -171,6 +171,7 @@ def plan_with(
 ) -> Plan:
     """Do what `make_plan` does, with a tracer of `loaded` that can be shared by targets: starting one takes seconds."""
     require_whole_batch(loaded, requested)
+    layouts(loaded, target, requested)  # before the data are read
     with hinting_at_training(loaded), Candidates(tracer, loaded, target, calibration) as candidates:
         facts = tracer.facts
         ranked = search(candidates, requested)

@@ -1,9 +1,9 @@
-"""Projections of a trace to another precision or microbatch without tracing again: fast and approximate."""
+"""Projections of a trace to another precision, microbatch or one GPU without tracing again: fast and approximate."""
 
 from dataclasses import replace
 
 from shoestring.settings import Precision
-from shoestring.trace.record import Event, Op, Phase, Trace
+from shoestring.trace.record import Alloc, Event, Free, Op, Phase, Trace
 
 
 def in_precision(trace: Trace, precision: Precision) -> Trace:
@@ -28,6 +28,19 @@ def scaled(trace: Trace, micro_batch: int) -> Trace:
             event = replace(event, flops=round(event.flops * ratio), bytes=round(event.bytes * ratio))
         events.append(event)
     return replace(trace, micro_batch=micro_batch, events=tuple(events))
+
+
+def on_one_gpu(trace: Trace) -> Trace:
+    """Return the trace of a replica as one GPU alone would run it: without the exchange and its buckets."""
+    events: list[Event] = []
+    in_exchange = False
+    for event in trace.events:
+        if isinstance(event, Phase):
+            in_exchange = event.name == "exchange"
+        is_bucket = isinstance(event, Alloc | Free) and trace.storages[event.storage].part == "gradient buckets"
+        if not in_exchange and not is_bucket:
+            events.append(event)
+    return replace(trace, events=tuple(events))
 
 
 def interpolated(first: Trace, second: Trace, micro_batch: int) -> Trace | None:

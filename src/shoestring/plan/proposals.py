@@ -9,6 +9,7 @@ from shoestring.errors import TraceError, UsageError
 from shoestring.hardware.catalog import DEVICES, Target
 from shoestring.plan.candidates import Candidate, Candidates
 from shoestring.plan.search import collect_candidates, fastest
+from shoestring.plan.shares import samples_per_shard
 from shoestring.recipe.options import Adaptation, LoadedRecipe, option_fields
 from shoestring.settings import Settings
 from shoestring.trace.record import Facts, Trace
@@ -106,17 +107,15 @@ def proposals(
                 *_propose_options(candidates, chosen, budget, fits),
                 *_propose_adaptations(candidates, chosen, budget, facts),
                 *_propose_settings(candidates, chosen, budget),
-                *_propose_all_gpus(candidates, chosen, budget),
                 *_propose_subset(candidates, chosen, facts),
             )
             if _helps(proposal, chosen)
         ]
     return [
-        *_propose_open_settings(candidates, requested),
+        *_propose_open_settings(candidates, chosen, requested),
         *_propose_settings(candidates, chosen, budget),
         *_propose_options(candidates, chosen, budget, fits),
         *_propose_adaptations(candidates, chosen, budget, facts),
-        *_propose_all_gpus(candidates, chosen, budget),
         *_propose_subset(candidates, chosen, facts),
     ]
 
@@ -163,12 +162,13 @@ def smallest_sufficient_gpu(target: Target, memory_bytes: int) -> str:
     return f"{larger[0][1]} ({bytes_text(larger[0][0])})" if larger and target.device.kind == "cuda" else ""
 
 
-def _propose_open_settings(candidates: Candidates, requested: Settings) -> Iterator[Proposal]:
+def _propose_open_settings(candidates: Candidates, chosen: Candidate, requested: Settings) -> Iterator[Proposal]:
     """Propose that the plan chooses the settings that were requested and do not fit."""
     fixed = {name: value for name in _CHOSEN if (value := getattr(requested, name)) is not None}
     if not fixed:
         return
-    best = fastest(collect_candidates(candidates, requested.replace(**dict.fromkeys(_CHOSEN))))
+    layout = {name: getattr(chosen.settings, name) for name in ("gpus", "logical_shards", "sharding")}
+    best = fastest(collect_candidates(candidates, requested.replace(**dict.fromkeys(_CHOSEN), **layout)))
     if best:
         values = {name: getattr(best.settings, name) for name in _CHOSEN}
         changed = {name: value for name, value in values.items() if value not in (None, fixed.get(name))}
@@ -260,21 +260,6 @@ def _propose_adaptations(
                 yield Proposal(name=title, values=values, changes_learning=True, note=result)
 
 
-def _propose_all_gpus(candidates: Candidates, chosen: Candidate, budget: _Budget) -> Iterator[Proposal]:
-    """Propose all of the target's GPUs, which the engine does not use yet."""
-    gpus = candidates.target.processes
-    if gpus < 2 or candidates.loaded.parts.whole_batch:
-        return
-    title = f"all {gpus} GPUs (this can be estimated, but not trained yet)"
-    share = -(-candidates.loaded.effective_batch // gpus)
-    settings = chosen.settings.replace(micro_batch=min(chosen.settings.micro_batch or share, share))
-    result = _evaluate(candidates, {}, settings, budget, gpus=gpus)
-    if isinstance(result, Candidate):
-        yield _proposal(title, {}, result, changes_learning=False, trains=False)
-    elif result:
-        yield Proposal(name=title, values={}, changes_learning=False, trains=False, note=result)
-
-
 def _propose_subset(candidates: Candidates, chosen: Candidate, facts: Facts) -> Iterator[Proposal]:
     """Propose a part of the training data, if the recipe has data and all of it is in use.
 
@@ -296,13 +281,13 @@ def _propose_subset(candidates: Candidates, chosen: Candidate, facts: Facts) -> 
 
 
 def _evaluate(
-    candidates: Candidates, change: Mapping[str, Any], settings: Settings, budget: _Budget, *, gpus: int = 1
+    candidates: Candidates, change: Mapping[str, Any], settings: Settings, budget: _Budget
 ) -> Candidate | str:
     """Return the candidate of the change, or the reason for not tracing it; "" if the change is not possible."""
     if not budget.allows_trace():
         return "not evaluated, because tracing it takes as long as the plan: plan with --set to evaluate it"
     try:
-        candidate = candidates.evaluate_with_options(change, settings, gpus=gpus)
+        candidate = candidates.evaluate_with_options(change, settings)
     except (UsageError, TraceError):
         return ""
     budget.spend(candidate.trace)
@@ -311,7 +296,8 @@ def _evaluate(
 
 def _limit_micro_batch(candidates: Candidates, settings: Settings, change: Mapping[str, Any]) -> Settings:
     """Return the settings with a microbatch no larger than the changed effective batch."""
-    size = int(change.get("effective_batch", candidates.loaded.effective_batch))
+    effective_batch = int(change.get("effective_batch", candidates.loaded.effective_batch))
+    size = samples_per_shard(effective_batch, settings)
     return settings.replace(micro_batch=min(settings.micro_batch or size, size))
 
 

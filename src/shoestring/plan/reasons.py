@@ -5,9 +5,11 @@ from collections.abc import Iterator, Sequence
 from shoestring.estimate.calibration import Calibration
 from shoestring.hardware.catalog import Target
 from shoestring.plan.candidates import Candidate
+from shoestring.plan.gpu_reasons import gpu_reasons
 from shoestring.plan.limits import Limit
 from shoestring.plan.proposals import Proposal, smallest_change, smallest_sufficient_gpu
 from shoestring.plan.search import TIE_RATIO
+from shoestring.plan.shares import samples_per_gpu, samples_per_shard
 from shoestring.recipe.options import LoadedRecipe
 from shoestring.settings import Settings
 from shoestring.trace.record import Facts
@@ -60,13 +62,7 @@ def reasons(
         for limit in bounds[1:]
         if not limit.holds
     ]
-    if target.gpus > 1:
-        reason = (
-            "whole_batch = True in the recipe: its loss compares all samples of an update"
-            if loaded.parts.whole_batch
-            else "this version cannot train on several GPUs yet"
-        )
-        sentences.append(f"only one of the {target.gpus} GPUs is used, because {reason}")
+    sentences += gpu_reasons(candidates, loaded, target, requested)
     return sentences
 
 
@@ -111,12 +107,12 @@ def _micro_batch_reason(candidates: Sequence[Candidate], loaded: LoadedRecipe, r
     size = chosen.settings.micro_batch
     larger = [
         candidate
-        for candidate in candidates[1:]
+        for candidate in _on_same_gpus(candidates)
         if candidate.fits and candidate.trace.micro_batch > chosen.trace.micro_batch
     ]
     if requested.micro_batch and requested.micro_batch > chosen.trace.micro_batch:
         reason = (
-            f"{requested.micro_batch} was requested, but an update has {loaded.effective_batch} samples, which are "
+            f"{requested.micro_batch} was requested, but {_divided_samples(loaded, chosen.settings)}, which are "
             f"divided into microbatches of at most {chosen.trace.micro_batch}"
         )
     elif loaded.parts.whole_batch:
@@ -127,6 +123,8 @@ def _micro_batch_reason(candidates: Sequence[Candidate], loaded: LoadedRecipe, r
         reason = "no microbatch fits; this one needs the least memory"
     elif size == loaded.effective_batch:
         reason = "the whole effective batch fits, so no gradients are accumulated"
+    elif size == samples_per_gpu(loaded.effective_batch, chosen.settings):
+        reason = "a GPU's whole share of the effective batch fits, so no gradients are accumulated"
     elif larger and larger[0].settings.precision == chosen.settings.precision:
         best = larger[0]
         reason = (
@@ -136,6 +134,23 @@ def _micro_batch_reason(candidates: Sequence[Candidate], loaded: LoadedRecipe, r
     else:
         reason = f"the fastest microbatch that fits, for an effective batch of {loaded.effective_batch}"
     return f"micro_batch {size}: {reason}"
+
+
+def _on_same_gpus(candidates: Sequence[Candidate]) -> list[Candidate]:
+    """Return the candidates that divide an update as the chosen one, the first, does."""
+    chosen = candidates[0].settings
+    return [
+        candidate
+        for candidate in candidates
+        if (candidate.settings.gpus, candidate.settings.sharding) == (chosen.gpus, chosen.sharding)
+    ]
+
+
+def _divided_samples(loaded: LoadedRecipe, settings: Settings) -> str:
+    samples = samples_per_shard(loaded.effective_batch, settings)
+    if samples == loaded.effective_batch:
+        return f"an update has {samples} samples"
+    return f"each of its {settings.logical_shards} logical shards has {samples} samples"
 
 
 def _checkpointing_reason(chosen: Candidate, facts: Facts) -> str:
@@ -152,7 +167,7 @@ def _precision_reason(candidates: Sequence[Candidate], target: Target, requested
     name = chosen.settings.precision
     if requested.precision:
         return f"precision {name}: this value was requested"
-    rivals = [candidate for candidate in candidates[1:] if candidate.settings.precision != name]
+    rivals = [candidate for candidate in _on_same_gpus(candidates) if candidate.settings.precision != name]
     if not rivals and len(target.device.precisions) > 1:
         return f"precision {name}: the arithmetic of fp32 alone would take longer"
     if not rivals:

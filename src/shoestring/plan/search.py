@@ -19,6 +19,7 @@ from shoestring.plan.micro_batch import (
     predict_bytes,
 )
 from shoestring.plan.projection import in_precision, interpolated
+from shoestring.plan.shares import gpus_of, samples_per_shard
 from shoestring.settings import Precision, Settings
 
 TIE_RATIO = 1.1
@@ -28,23 +29,15 @@ _EIGHTHS = 8
 """The number of checkpointed blocks changes in this many steps: finer steps change the time by less than its error."""
 
 
-def search(candidates: Candidates, requested: Settings) -> list[Candidate]:
-    """Return all traced candidates, the best first: those that fit by time, then those that do not fit by memory.
+def collect_candidates(candidates: Candidates, requested: Settings) -> list[Candidate]:
+    """Trace every candidate that may be the fastest that fits, in order; return [] if no settings are possible.
 
     Settings that `requested` fixes stay fixed. The search chooses the open ones of the precision, the microbatch, the
-    number of checkpointed blocks, and whether the optimizer is fused into one kernel.
-
-    Raises UsageError if the model, its optimizer or the device does not support the fixed settings.
+    number of checkpointed blocks, and whether the optimizer is fused into one kernel. It does not choose the number of
+    GPUs and what they share (`plan/gpus.py`).
     """
-    pool = collect_candidates(candidates, requested) or [_requested_candidate(candidates, requested)]
-    distinct = {candidate.settings: candidate for candidate in pool}
-    return sorted(distinct.values(), key=_rank)  # candidates of equal rank stay in the order of the search
-
-
-def collect_candidates(candidates: Candidates, requested: Settings) -> list[Candidate]:
-    """Trace every candidate that may be the fastest that fits, in order; return [] if no settings are possible."""
     requested = _resolve_cuda_graphs(requested, candidates.target.device)
-    sizes = _micro_batch_sizes(candidates, requested)
+    sizes = micro_batch_sizes(candidates, requested)
 
     pool: list[Candidate] = []
     for precision in _precisions(requested, candidates.target.device):
@@ -65,23 +58,23 @@ def collect_candidates(candidates: Candidates, requested: Settings) -> list[Cand
 
 def fastest(candidates: Iterable[Candidate]) -> Candidate | None:
     """Return the best of the candidates that fit."""
-    return min((candidate for candidate in candidates if candidate.fits), key=_rank, default=None)
+    return min((candidate for candidate in candidates if candidate.fits), key=rank, default=None)
 
 
-def _rank(candidate: Candidate) -> tuple[bool, float, float, bool]:
+def rank(candidate: Candidate) -> tuple[bool, float, float, bool]:
     """Return a sort key: candidates that fit by time, then candidates that do not fit by memory.
 
-    Ties are ordered by the least memory (without times by the larger microbatch), then fp32 first, which needs no loss
-    scaling.
+    Ties are ordered by the least memory (without times by the larger microbatches of all GPUs together), then fp32
+    first, which needs no loss scaling.
     """
     bytes_, rounded = candidate.memory.high_bytes, candidate.settings.precision != "fp32"
     if not candidate.fits:
         return (True, bytes_, candidate.seconds, rounded)
-    size = candidate.settings.micro_batch or 0
+    size = (candidate.settings.micro_batch or 0) * gpus_of(candidate.settings)
     return (False, candidate.seconds, bytes_ if candidate.time else -size, rounded)
 
 
-def _requested_candidate(candidates: Candidates, requested: Settings) -> Candidate:
+def requested_candidate(candidates: Candidates, requested: Settings) -> Candidate:
     """Return the candidate of exactly the requested settings; raises the error of settings that are not possible."""
     requested = _resolve_cuda_graphs(requested, candidates.target.device)
     precision = _precisions(requested, candidates.target.device)[0]
@@ -108,14 +101,14 @@ def _precisions(requested: Settings, device: Device) -> Sequence[Precision]:
     return tuple(reversed(device.precisions))
 
 
-def _micro_batch_sizes(candidates: Candidates, requested: Settings) -> list[int]:
+def micro_batch_sizes(candidates: Candidates, requested: Settings) -> list[int]:
     """Return the microbatches to choose from, in rising order; a single sample has no batch statistics."""
-    effective_batch = candidates.loaded.effective_batch
+    samples = samples_per_shard(candidates.loaded.effective_batch, requested)
     if candidates.loaded.parts.whole_batch:
-        return [effective_batch]
+        return [samples]
     if requested.micro_batch:
-        return [min(requested.micro_batch, effective_batch)]
-    return micro_batches(effective_batch, least=2 if candidates.tracer.facts.batch_norm else 1)
+        return [min(requested.micro_batch, samples)]
+    return micro_batches(samples, least=2 if candidates.tracer.facts.batch_norm else 1)
 
 
 def _is_precision_slower(

@@ -6,17 +6,18 @@ agent knows processes only; what is recorded about them in the run's directory i
 """
 
 import os
+import re
 import signal
 import socket
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from signal import Signals
 from typing import Any
 
-from torch.distributed import TCPStore
+from torch.distributed import TCPStore  # type: ignore[attr-defined]
 from torch.distributed.elastic.agent.server.api import RunResult, WorkerGroup, WorkerSpec, WorkerState
 from torch.distributed.elastic.agent.server.local_elastic_agent import LocalElasticAgent
 from torch.distributed.elastic.multiprocessing.api import LogsDest, LogsSpecs
@@ -36,6 +37,7 @@ _SETTLE_SECONDS = 5.0
 """After the first rank has left with an error, for the others to record the same one and to leave. It is less than the
 10 s within which all ranks of a run are gone."""
 _KILL_SECONDS = 10.0
+_PASSED_ON = re.compile(r"GPU [0-9]+: ")
 _CONSEQUENCES = (PEER_LOST_STATUS, -signal.SIGABRT)
 """How a rank ends because another one has: libraries of C++ abort."""
 _CHANGED_BY_TORCH = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGQUIT)
@@ -55,13 +57,16 @@ class RanksEnd:
 
 
 class Agent(LocalElasticAgent):
-    """Starts `command` as `ranks` processes, each with `job` (`session/rank_channel.py`), until all have ended."""
+    """Starts `command` as `ranks` processes, each until all have ended.
+
+    Each start has a job of its own, which `make_job` returns (`session/rank_channel.py`).
+    """
 
     def __init__(
         self,
         command: Sequence[str],
         ranks: int,
-        job: Mapping[str, Any],
+        make_job: Callable[[], Mapping[str, Any]],
         *,
         signals: StopSignals,
         may_restart: Callable[[], bool] = lambda: True,
@@ -82,7 +87,7 @@ class Agent(LocalElasticAgent):
             monitor_interval=0.001,  # `_monitor_workers` waits for signals instead
         )
         super().__init__(spec, _NoLogs())
-        self._job = {**job, "silence_seconds": silence_seconds}
+        self._make_job = make_job
         self._signals, self._may_restart, self._on_restart = signals, may_restart, on_restart
         self._grace_seconds, self._silence_seconds = grace_seconds, silence_seconds
         self._channel: AgentChannel | None = None
@@ -101,7 +106,7 @@ class Agent(LocalElasticAgent):
 
     def _start_workers(self, worker_group: WorkerGroup) -> dict[int, Any]:
         ranks = range(worker_group.spec.local_world_size)
-        self._channel = AgentChannel(self._job, len(ranks))
+        self._channel = AgentChannel({**self._make_job(), "silence_seconds": self._silence_seconds}, len(ranks))
         self._silence = Silence(ranks, self._silence_seconds)
         self._settled_at: float | None = None
         with _own_handlers(), self._channel.as_standard_input():
@@ -122,7 +127,7 @@ class Agent(LocalElasticAgent):
             self._kill_ranks()
             self._channel.receive()
             status = 0 if ends.get(0) == 0 else next(iter(_errors(ends)), 0)
-            self.end = RanksEnd(status=status, error=next(iter(self._channel.errors.values()), None))
+            self.end = RanksEnd(status=status, error=_first_error(self._channel.errors.values()))
             # torch's agent must not start ranks again: they would end with the same error.
             self._remaining_restarts = 0
         if self._processes:
@@ -265,6 +270,11 @@ def _exit_status(pid: int) -> int | None:
 def _errors(ends: Mapping[int, int]) -> list[int]:
     """Return the statuses of the ranks that have left with an error of their own."""
     return [status for status in ends.values() if status > 0 and status != PEER_LOST_STATUS]
+
+
+def _first_error(errors: Iterable[ShoestringError]) -> ShoestringError | None:
+    """Return the first error that is a rank's own; those of the ranks to which it was passed on begin with its GPU."""
+    return min(errors, key=lambda error: _PASSED_ON.match(error.message) is not None, default=None)
 
 
 def _end_text(name: str, status: int) -> str:

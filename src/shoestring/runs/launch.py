@@ -33,7 +33,10 @@ def launch(
     starting_seconds = time.monotonic() - request.started
     directory = RunDirectory(request.run)
     launcher = Launcher.find()
-    values = launcher.with_gpus(values) if launcher else values
+    if launcher:
+        values = launcher.with_gpus(values)
+    else:
+        _require_reference(recipe, values)
     with StopSignals() as signals:
         target = local_target(request.on)
         stop = make_stop(request, target, signals, starting_seconds)
@@ -48,8 +51,8 @@ def launch(
                 if isinstance(prepared, Outcome):
                     return prepared
                 loaded, settings = prepared
-                count = 1 if launcher else _process_count(loaded, settings, values, target)
-                if count > 1:
+                count = process_count(settings, values, target)
+                if count > 1 and loaded.reference and not launcher:
                     command = _resume_command(recipe, request)
                     return train_in_ranks(loaded.reference, values, count, directory, request, stop, command)
                 train = train_joined if launcher else train_session
@@ -108,18 +111,14 @@ def _follow(
     return (directory.state() or StoredState()).outcome()
 
 
-def _process_count(loaded: LoadedRecipe, settings: Settings, values: Mapping[str, object], target: Target) -> int:
-    """Return the number of processes that train. Raises UsageError if they cannot be started."""
-    count = process_count(settings, values, target)
-    if count == 1 or loaded.reference:
-        return count
-    if "gpus" in values:
+def _require_reference(recipe: object, values: Mapping[str, object]) -> None:
+    """Raise UsageError if `values` ask for other processes, which could not load the recipe."""
+    gpus = str(values.get("gpus", ""))
+    if not isinstance(recipe, str) and gpus.isdecimal() and int(gpus) > 1:
         raise UsageError(
-            f"gpus={values['gpus']}: {loaded.name} is an object of this Python process, which other processes cannot "
-            "load",
-            hint=f"write it into a file and train that, or start this script with: torchrun --nproc-per-node {count}",
+            f"gpus={gpus}: the recipe is an object of this Python process, which other processes cannot load",
+            hint=f"train the file of the recipe, or start this script with: torchrun --nproc-per-node {gpus} SCRIPT",
         )
-    return 1
 
 
 def _trusted_state(directory: RunDirectory) -> StoredState | None:

@@ -44,22 +44,30 @@ class Meeting:
     """The connection between the processes, over the launcher's store."""
 
     def __init__(self, launcher: Launcher, stop: Stop) -> None:
-        from torch.distributed import PrefixStore
-        from torch.distributed.rendezvous import rendezvous
+        launcher.require_complete()
+        from torch.distributed import PrefixStore  # type: ignore[attr-defined]
 
-        from shoestring.engine.parallel.ranks import TIMEOUT
+        from shoestring.engine.parallel.joining import open_store
 
-        store, _, _ = next(iter(rendezvous("env://", launcher.rank, launcher.size, timeout=TIMEOUT)))
-        self._store = PrefixStore("shoestring", store)
+        self._store = PrefixStore("shoestring", open_store(launcher.rank, launcher.size))
         self._launcher, self._stop = launcher, stop
 
     def announce(self, announcement: Announcement) -> None:
-        """Tell the other processes, from the first one."""
+        """Tell the other processes, from the first one. If it ends now, wait for a while until they know.
+
+        The store may be in the first process, and end with it.
+        """
         self._store.set("announcement", json.dumps(vars(announcement)))
+        give_up_at = time.monotonic() + _PATIENCE_SECONDS
+        ranks = [] if announcement.trains and not announcement.error else range(1, self._launcher.size)
+        while not all(self._store.check([f"knows {rank}"]) for rank in ranks) and time.monotonic() < give_up_at:
+            time.sleep(_POLL_SECONDS)
 
     def wait(self) -> Announcement:
         """Return what the first process announces. Raises its error, if it has failed."""
         announcement = Announcement(**self._get("announcement"))
+        if announcement.error or not announcement.trains:
+            self._store.set(f"knows {self._launcher.rank}", "true")
         if announcement.status:
             kind = UsageError if announcement.status == UsageError.status else RunError
             raise kind(f"process 0: {announcement.error}")
@@ -71,6 +79,9 @@ class Meeting:
         self._store.set(f"sees {rank}", json.dumps(_sees(directory, announcement.token)))
         blind = [rank for rank in range(self._launcher.size) if not self._get(f"sees {rank}")]
         self._store.set(f"knows {rank}", "true")
+        if rank == 0:  # the store may be in this process, and end with it
+            for other in range(self._launcher.size):
+                self._get(f"knows {other}")
         if blind:
             ranks = ", ".join(map(str, blind))
             raise UsageError(
@@ -79,24 +90,26 @@ class Meeting:
                 hint="--run must name a directory on a file system that all machines share",
             )
 
-    def wait_for_all(self) -> None:
-        """Wait until all processes know whether they share the directory."""
-        for rank in range(self._launcher.size):
-            self._get(f"knows {rank}")
-
     def _get(self, key: str) -> Any:
         """Wait for a value. Raises RunError if there is none for a while after a requested stop: its process has ended.
 
         A process that left at once would leave the others waiting for it.
         """
         give_up_at: float | None = None
-        while not self._store.check([key]):
+        while not self._check(key):
             if give_up_at is None and self._stop.reason():
                 give_up_at = time.monotonic() + _PATIENCE_SECONDS
             if give_up_at is not None and time.monotonic() > give_up_at:
                 raise RunError(f"{self._stop.reason()}, before all processes of the run have started")
             time.sleep(_POLL_SECONDS)
         return json.loads(self._store.get(key))
+
+    def _check(self, key: str) -> bool:
+        try:
+            return self._store.check([key])
+        except RuntimeError as error:  # torch's DistNetworkError
+            message = "the connection to the other processes of this run is lost: one of them has ended"
+            raise RunError(message, hint="its message says why") from error
 
 
 @contextmanager
@@ -116,7 +129,7 @@ def leading(launcher: Launcher | None, directory: RunDirectory, stop: Stop) -> I
     try:
         yield announce
     except ShoestringError as error:
-        if launcher and not is_announced:
+        if launcher and not launcher.problems and not is_announced:
             Meeting(launcher, stop).announce(Announcement(error=error.message, status=error.status))
         raise
 
@@ -132,7 +145,6 @@ def _announce(meeting: Meeting, directory: RunDirectory, *, trains: bool) -> Non
         announcement = Announcement(token=token.name, host=socket.gethostname())
         meeting.announce(announcement)
         meeting.require_shared(directory, announcement)
-        meeting.wait_for_all()
     finally:
         token.unlink(missing_ok=True)
 

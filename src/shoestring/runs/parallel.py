@@ -1,7 +1,9 @@
 """A session in several processes of this machine: the agent's side, which records what happens to the ranks."""
 
 import sys
+import time
 from collections.abc import Mapping
+from typing import Any
 
 from shoestring import config
 from shoestring.errors import RunError
@@ -46,7 +48,25 @@ def train_in_ranks(
     """
     from shoestring.runs.agent import MOST_RESTARTS, Agent
 
+    started, limit_seconds = request.started, stop.deadline.limit_seconds
+
+    def make_job() -> dict[str, Any]:
+        """Return what the ranks train. For the record, ranks that are started again are another, shorter session."""
+        elapsed = started - request.started
+        return {
+            "recipe": reference,
+            "values": config.as_json({**values, "gpus": count}),
+            "run": str(request.run),
+            "on": request.on,
+            "limit_seconds": None if limit_seconds is None else limit_seconds - elapsed,
+            "disk_bytes": request.disk_bytes,
+            "started": started,
+            "allow_inexact": request.allow_inexact,
+        }
+
     def on_restart(reason: str, number: int) -> None:
+        nonlocal started
+        started = time.monotonic()
         update = newest_update(directory.checkpoints)
         append(directory.events_file, "restart", update=update, reason=reason, number=number)
         write_messages(
@@ -58,21 +78,11 @@ def train_in_ranks(
         """Return the time for the work in progress and the save that follows it, generously."""
         return max(_LEAST_GRACE_SECONDS, 3 * sum(slowest_durations(read(directory.events_file)).values()))
 
-    job = {
-        "recipe": reference,
-        "values": config.as_json({**values, "gpus": count}),
-        "run": str(request.run),
-        "on": request.on,
-        "limit_seconds": request.limit_seconds,
-        "disk_bytes": request.disk_bytes,
-        "started": request.started,
-        "allow_inexact": request.allow_inexact,
-    }
     state_before = directory.state()
     end = Agent(
         _COMMAND,
         count,
-        job,
+        make_job,
         signals=stop.signals,
         may_restart=lambda: stop.reason() is None,
         on_restart=on_restart,
@@ -89,7 +99,7 @@ def train_in_ranks(
     if end.status < 0:
         state = write_state(directory, "failed", end.reason, resume_command)
         raise RunError(
-            f"{end.reason}; it was restart {MOST_RESTARTS} of this session",
+            f"{end.reason}, after {MOST_RESTARTS} restarts in this session",
             hint=f"train again to continue from update {state.update}: {state.next}",
         )
     error = end.error or RunError(f"a process of this run left with status {end.status} without an error")

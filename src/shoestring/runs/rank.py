@@ -78,7 +78,8 @@ def _train(job: dict[str, Any]) -> int:
         # A stop is not an end here: a rank that ended alone would leave the others waiting. They decide once connected.
         loaded, settings = reopen(directory, job["recipe"], job["values"])
         try:
-            train_joined(loaded, settings, directory, target, request, stop)
+            # The agent knows better why another rank has ended.
+            train_joined(loaded, settings, directory, target, request, stop, on_lost=lambda _: None)
         except SessionOver:  # the record of the session has written its end
             return 0
     return 0

@@ -19,11 +19,12 @@ from shoestring.hardware.catalog import Platform
 from shoestring.monitor.events import append_end
 from shoestring.session.deadline import Deadline
 from shoestring.session.directory import RunDirectory
-from shoestring.session.launcher import is_first_process
+from shoestring.session.launcher import Launcher, is_first_process
 from shoestring.session.outcome import Outcome
+from shoestring.session.rank_channel import PEER_LOST_STATUS, SILENCE_SECONDS
 from shoestring.session.signals import STOP_SIGNALS
 from shoestring.session.stored import StoredState
-from shoestring.session.supervisor import supervise
+from shoestring.session.supervisor import ProcessEnd, supervise
 from shoestring.streams import write_messages
 
 
@@ -55,7 +56,7 @@ def train_supervised(
     writes = is_first_process()  # of those that a launcher has started, which all have a supervisor
     state_before = _read_state(directory)
     kill_at = None if limit_seconds is None else started + limit_seconds - _seconds_to_end(limit_seconds)
-    end = supervise(work, kill_at)
+    end = supervise(work, kill_at, silence_seconds=SILENCE_SECONDS if Launcher.find() else None)
     state = _read_state(directory)
     if state and state != state_before and state.status != "running":
         if end.status < 0:
@@ -69,10 +70,10 @@ def train_supervised(
     if end.status >= 0:
         raise SystemExit(end.status)
     if not writes:
-        raise SystemExit(1 if end.by_request is None else 128 + end.by_request)
+        raise SystemExit(128 + end.by_request if end.by_request else PEER_LOST_STATUS)
     if end.by_request:
         _end_by(end.by_request, directory, resume_command)
-    raise _killed(directory, Signals(-end.status).name, resume_command)
+    raise _killed(directory, end, resume_command)
 
 
 def write_pause(
@@ -173,11 +174,14 @@ def _end_by(requested: Signals, directory: RunDirectory, resume_command: str) ->
     raise SystemExit(128 + requested)  # if the signal is ignored
 
 
-def _killed(directory: RunDirectory, signal_name: str, resume_command: str) -> RunError:
+def _killed(directory: RunDirectory, end: ProcessEnd, resume_command: str) -> RunError:
     """Return the error of a training process that a signal has ended.
 
     Its events have no end: the next session sees that it was killed, and whether memory was the reason.
     """
+    signal_name = Signals(-end.status).name
+    if end.is_silent:
+        signal_name = f"{signal_name}, because it gave no sign of life for {SILENCE_SECONDS:.0f} s"
     reason = f"the training process was ended by {signal_name}"
     with _locked(directory):
         state = write_state(directory, "failed", reason, resume_command)

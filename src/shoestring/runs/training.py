@@ -6,7 +6,7 @@ import dataclasses
 import os
 import sys
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -24,6 +24,7 @@ from shoestring.session.signals import StopSignals
 from shoestring.session.stop import Stop
 from shoestring.settings import Settings
 from shoestring.streams import write_messages
+
 
 @dataclass(frozen=True, kw_only=True)
 class LaunchRequest:
@@ -120,10 +121,12 @@ def train_joined(
     target: Target,
     request: LaunchRequest,
     stop: Stop,
+    on_lost: Callable[[str], object] = write_messages,
 ) -> Outcome:
     """Train as one of several processes.
 
-    If another one has ended, this one leaves Python at once: nothing that it could still do, or wait for, would help.
+    If another one has ended, this one calls `on_lost` with a message and leaves Python at once: nothing that it could
+    still do, or wait for, would help.
     """
     try:
         return train_session(loaded, settings, directory, target, request, stop, joins=True)
@@ -132,7 +135,7 @@ def train_joined(
 
         if not isinstance(interruption, PeerLostError):
             raise
-        leave_with_peers(interruption)
+        leave_with_peers(interruption, on_lost)
 
 
 def reopen(

@@ -14,29 +14,33 @@ class Launcher:
 
     rank: int
     size: int
+    problems: tuple[str, ...] = ()
+    """What is missing in the environment to connect to the other processes."""
 
     @classmethod
     def find(cls, environment: Mapping[str, str] = os.environ) -> "Launcher | None":
-        """Return the launcher that the environment describes; None without one, or if it starts one process.
-
-        Raises UsageError if the environment is incomplete.
-        """
-        size = environment.get("WORLD_SIZE", "1")
-        if size.strip() in ("", "1"):
+        """Return the launcher that the environment describes; None without one, or if it starts one process."""
+        size = environment.get("WORLD_SIZE", "")
+        if not size.isdecimal() or int(size) <= 1:
             return None
-        names = ("RANK", "LOCAL_RANK", "WORLD_SIZE")
-        numbers = {name: environment.get(name, "") for name in names}
-        problems = [f"{name}={value}: expected a number" for name, value in numbers.items() if not value.isdecimal()]
+        rank = environment.get("RANK", "")
+        problems = [
+            f"{name}={environment.get(name, '')}: expected a number less than WORLD_SIZE={size}"
+            for name in ("RANK", "LOCAL_RANK")
+            if not environment.get(name, "").isdecimal() or int(environment[name]) >= int(size)
+        ]
         problems += [f"{name} is not set" for name in ("MASTER_ADDR", "MASTER_PORT") if not environment.get(name)]
-        if not problems and int(numbers["RANK"]) >= int(size):
-            problems.append(f"RANK={numbers['RANK']}: must be less than WORLD_SIZE={size}")
-        if problems:
+        return cls(rank=int(rank) if rank.isdecimal() else 0, size=int(size), problems=tuple(problems))
+
+    def require_complete(self) -> None:
+        """Raise UsageError if this process cannot connect to the others."""
+        if self.problems:
             raise UsageError(
-                f"WORLD_SIZE={size} says that a launcher has started {size} processes, but not as which one",
-                problems=problems,
+                f"WORLD_SIZE={self.size}: a launcher has started {self.size} processes, but this one cannot find the "
+                "others",
+                problems=self.problems,
                 hint="start them with torchrun, or unset WORLD_SIZE to train in one process",
             )
-        return cls(rank=int(numbers["RANK"]), size=int(size))
 
     def with_gpus(self, values: Mapping[str, object]) -> dict[str, Any]:
         """Return the `values` of a run with the number of processes.

@@ -11,7 +11,7 @@ import signal
 import socket
 import threading
 import time
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from typing import Any, NoReturn
 
@@ -28,7 +28,8 @@ _MOST_BYTES = 100_000
 """Of a message: the system's limit is about 200 KB."""
 _MOST_PROBLEMS = 20
 _MOST_CHARACTERS = 3000
-_LONGEST_TICK_SECONDS = 1.0
+HEARTBEAT_POLL_SECONDS = 1.0
+"""Between two looks for heartbeats: no longer time between two looks counts as silence."""
 
 
 class AgentChannel:
@@ -116,17 +117,45 @@ class Silence:
     def update(self, heard: Iterable[int]) -> list[int]:
         """Note the processes that were heard since the last call. Returns those that have been silent too long."""
         previous, self._last = self._last, time.monotonic()
-        tick = min(self._last - previous, _LONGEST_TICK_SECONDS)
+        tick = min(self._last - previous, HEARTBEAT_POLL_SECONDS)
         for process in self._seconds:
             self._seconds[process] = 0.0 if process in heard else self._seconds[process] + tick
         return [process for process, seconds in self._seconds.items() if seconds > self._limit_seconds]
 
 
-def leave_with_peers(lost: BaseException) -> NoReturn:
-    """Leave Python at once, because another process has ended: nothing that this one could do, or wait for, helps."""
-    write_messages(str(lost))
+def leave_with_peers(lost: BaseException, on_lost: Callable[[str], object] = write_messages) -> NoReturn:
+    """Call `on_lost` with the message of `lost`, which says that another process has ended, and leave Python at once:
+    nothing that this one could still do, or wait for, would help.
+    """
+    on_lost(str(lost))
     flush()
     os._exit(PEER_LOST_STATUS)
+
+
+class Heartbeats:
+    """The heartbeats of one process that this one forks."""
+
+    def __init__(self, silence_seconds: float) -> None:
+        self._own, self._childs_end = socket.socketpair(socket.AF_UNIX, socket.SOCK_DGRAM)
+        self._own.setblocking(False)
+        self._seconds = silence_seconds
+        self._silence = Silence([0], silence_seconds)
+
+    def start(self) -> None:
+        """Send heartbeats from the child."""
+        start_heartbeats(self._childs_end, b"alive", self._seconds / _HEARTBEATS_IN_SILENCE)
+
+    def are_missing(self) -> bool:
+        """Return whether the child is dead."""
+        heard = []
+        with suppress(OSError):
+            while self._own.recv(_MOST_BYTES):
+                heard = [0]
+        return bool(self._silence.update(heard))
+
+    def close(self) -> None:
+        self._own.close()
+        self._childs_end.close()
 
 
 def start_heartbeats(connection: socket.socket, message: bytes, seconds: float) -> None:

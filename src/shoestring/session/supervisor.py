@@ -14,10 +14,11 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from signal import Signals
-from typing import NoReturn
+from typing import Any, NoReturn
 
 from shoestring import streams
 from shoestring.processes import exit_with_parent, kill_with_descendants
+from shoestring.session.rank_channel import HEARTBEAT_POLL_SECONDS, Heartbeats
 from shoestring.session.signals import ONE_REQUEST_SECONDS, STOP_SIGNALS, StopSignals
 
 _LONGEST_WAIT_SECONDS = 1e6
@@ -34,34 +35,42 @@ class ProcessEnd:
     """Whether the supervisor killed it at the limit."""
     by_request: Signals | None = None
     """The signal at which the supervisor killed it, because it was the second request."""
+    is_silent: bool = False
+    """Whether the supervisor killed it because it gave no sign of life."""
 
 
-def supervise(work: Callable[[], int], kill_at: float | None) -> ProcessEnd:
+def supervise(work: Callable[[], int], kill_at: float | None, *, silence_seconds: float | None = None) -> ProcessEnd:
     """Run `work` in a forked child that exits with the status it returns, and return how the child ended.
 
     At `kill_at`, a value of `time.monotonic()`, the child and all its descendants are killed. The first SIGTERM, SIGINT
     or SIGHUP is forwarded to the child; one that follows more than two seconds later kills the child. If this process
-    is killed, so is the child.
+    is killed, so is the child. With `silence_seconds`, a child that has given no sign of life for so long is killed:
+    it is one of several that train together, and the others wait for it.
 
     The child has these signals blocked until `StopSignals` handles them, so that none is lost while it starts.
     """
     watched_signals = {signal.SIGCHLD, *STOP_SIGNALS}
     previous_mask = signal.pthread_sigmask(signal.SIG_BLOCK, watched_signals)
+    heartbeats = None if silence_seconds is None else Heartbeats(silence_seconds)
     try:
         streams.flush()
         supervisor = os.getpid()
         child = os.fork()
         if child == 0:
-            _run_in_child(work, supervisor)
-        return _wait(child, watched_signals, kill_at)
+            _run_in_child(work, supervisor, heartbeats)
+        return _wait(child, watched_signals, kill_at, heartbeats)
     finally:
+        if heartbeats:
+            heartbeats.close()
         signal.pthread_sigmask(signal.SIG_SETMASK, previous_mask)
 
 
-def _run_in_child(work: Callable[[], int], supervisor: int) -> NoReturn:
+def _run_in_child(work: Callable[[], int], supervisor: int, heartbeats: Heartbeats | None) -> NoReturn:
     status = 1
     try:
         exit_with_parent(supervisor)
+        if heartbeats:
+            heartbeats.start()
         StopSignals.is_supervised = True
         signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGCHLD})
         status = work()
@@ -84,11 +93,14 @@ def leave(status: int) -> NoReturn:
         os._exit(status)
 
 
-def _wait(child: int, watched_signals: set[Signals], kill_at: float | None) -> ProcessEnd:
+def _wait(
+    child: int, watched_signals: set[Signals], kill_at: float | None, heartbeats: Heartbeats | None
+) -> ProcessEnd:
     requested_at: float | None = None
+    longest_wait = HEARTBEAT_POLL_SECONDS if heartbeats else _LONGEST_WAIT_SECONDS
     while True:
         left = _LONGEST_WAIT_SECONDS if kill_at is None else kill_at - time.monotonic()
-        received = signal.sigtimedwait(watched_signals, min(max(0.0, left), _LONGEST_WAIT_SECONDS))
+        received = signal.sigtimedwait(watched_signals, min(max(0.0, left), longest_wait))
         reaped_child, status = os.waitpid(child, os.WNOHANG)
         if reaped_child:
             return ProcessEnd(status=os.waitstatus_to_exitcode(status))
@@ -100,9 +112,11 @@ def _wait(child: int, watched_signals: set[Signals], kill_at: float | None) -> P
                 return _kill(child, by_request=Signals(received.si_signo))
         elif not received and left <= 0:
             return _kill(child, at_limit=True)
+        elif heartbeats and heartbeats.are_missing():
+            return _kill(child, is_silent=True)
 
 
-def _kill(child: int, *, at_limit: bool = False, by_request: Signals | None = None) -> ProcessEnd:
+def _kill(child: int, **reason: Any) -> ProcessEnd:
     kill_with_descendants(child)
     _, status = os.waitpid(child, 0)
-    return ProcessEnd(status=os.waitstatus_to_exitcode(status), at_limit=at_limit, by_request=by_request)
+    return ProcessEnd(status=os.waitstatus_to_exitcode(status), **reason)

@@ -103,7 +103,7 @@ def _open(loaded: LoadedRecipe) -> Facts:
 
 def _trace(loaded: LoadedRecipe, facts: Facts, request: Mapping[str, Any]) -> Trace:
     from shoestring.techniques import deferred_compiler
-    from shoestring.trace import inference, update
+    from shoestring.trace import inference, sharding, update
     from shoestring.trace.explain import explain_errors
     from shoestring.trace.facts import first_batches
     from shoestring.trace.recorder import Recorder
@@ -132,10 +132,12 @@ def _trace(loaded: LoadedRecipe, facts: Facts, request: Mapping[str, Any]) -> Tr
             accumulate=request["accumulate"],
             capability=capability,
             gpus=request["gpus"],
+            by_library=request["by_library"],
         )
+    shards = sharding.traced_shards(settings, request["gpus"], by_library=request["by_library"])
     return Trace(
         micro_batch=settings.micro_batch,
-        microbatches=min(update.TRACED_MICROBATCHES, request["accumulate"]),
+        microbatches=min(update.TRACED_MICROBATCHES, request["accumulate"]) * max(1, shards),
         stages=len(losses_by_stage(loaded.recipe)),
         precision=settings.precision,
         facts=_add_compiler_bytes(facts)

@@ -29,7 +29,7 @@ copies of weights); reserve space is the equivalent of a fused recurrent layer, 
 what a rollout passes from one step to the next; buckets, gathered weights and all-gather and reduce-scatter buffers
 exist only with several GPUs (`trace/sharding.py`); temporaries are all others."""
 
-PhaseName = Literal["model", "generation", "forward", "backward", "optimizer", "end"]
+PhaseName = Literal["model", "generation", "forward", "backward", "exchange", "optimizer", "end"]
 
 PARTS: tuple[Part, ...] = get_args(Part)
 
@@ -138,7 +138,8 @@ class Trace:
 
     micro_batch: int
     microbatches: int
-    """The number of microbatches in the measured update: at most two, since later ones repeat the second."""
+    """The number of microbatches in the measured update: at most two in each logical shard, since later ones repeat the
+    second."""
     stages: int = 1
     """The number of updates that the measured one consists of: one for each stage that the recipe declares."""
     precision: Precision

@@ -1,16 +1,13 @@
-"""A whole model on each GPU: DistributedDataParallel, optionally with sharded optimizer states.
+"""A whole model on each GPU, as the engine trains it: logical shards, whose gradients are summed one by one.
 
-The order of events is that of `torch/nn/parallel/distributed.py` (2.13) and of its Reducer
-(`torch/csrc/distributed/c10d/reducer.cpp`): buckets for all gradients are created with the model, first one for each
-type. Once the order is known in which gradients become ready, they are freed and replaced by buckets of 1 MiB and then
-of 25 MiB. Gradients are copied into the buckets and back (`gradient_as_bucket_view=False`).
+The order of events is that of `engine/parallel`: while a shard is computed, the sums of earlier ones are pending, at
+most one for each level of the tree in which they are added. When all shards are complete, one flat bucket for each type
+of gradient is allocated. Gradients are copied into it and back, as much as it has room for at once.
 """
 
 from __future__ import annotations
 
-import sys
-from collections import deque
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator
 
 import torch
 from torch import Tensor, nn
@@ -21,59 +18,55 @@ from shoestring.trace.simulated_device import DEVICE
 from shoestring.trace.single_device import SingleDevice
 from shoestring.units import MIB
 
-FIRST_BUCKET = MIB
 BUCKET = 25 * MIB
-"""`kDefaultFirstBucketBytes` and `kDefaultBucketBytesCap` in torch's `reducer.hpp`."""
-
-BROADCAST = 250 * MIB
-"""`broadcast_bucket_size` in `distributed.py`."""
-BROADCASTS_AT_ONCE = 2
-"""`max_in_flight` of `broadcast_coalesced` in torch's `csrc/distributed/c10d/comm.cpp`."""
+"""As in `engine/parallel/buckets.py`."""
 
 
 class Replicas(SingleDevice):
-    """`DistributedDataParallel(model)` with its defaults."""
+    """One of `gpus` replicas, all of which make the same step."""
 
-    def __init__(self, recorder: Recorder, model: nn.Module) -> None:
+    def __init__(self, recorder: Recorder, model: nn.Module, gpus: int) -> None:
         super().__init__(model)
         self._recorder = recorder
-        self._buffers = list(model.buffers())
-        self._ready: dict[nn.Parameter, None] = {}
-        """Parameters in the order in which their gradients became ready."""
-        self._buckets: list[Tensor] = []
-        self._rebuilt = False
-        _broadcast([*model.parameters(), *self._buffers])
-        self._make_buckets(self.trained, [sys.maxsize])
+        self._gpus = gpus
+        self._pending: list[list[Tensor | None]] = []
+        """The gradients of complete logical shards."""
+
+    def after_shard(self) -> None:
+        self._pending.append([parameter.grad for parameter in self.trained])
         for parameter in self.trained:
-            parameter.register_post_accumulate_grad_hook(self._remember)
+            parameter.grad = None
 
-    def before_forward(self) -> None:
-        """Broadcast the first GPU's buffers."""
-        _broadcast(self._buffers)
+    def exchange(self) -> None:
+        """Add the gradients of all shards, of this GPU and then of the others, and set the sums."""
+        total = self._pending.pop()
+        while self._pending:
+            earlier = self._pending.pop()
+            pairs = [(a, b) for a, b in zip(earlier, total, strict=True) if a is not None and b is not None]
+            if pairs:
+                torch._foreach_add_([a for a, _ in pairs], [b for _, b in pairs])
+            total = [b if a is None else a for a, b in zip(earlier, total, strict=True)]
+            del pairs, earlier
+        for parameter, gradient in zip(self.trained, total, strict=True):
+            parameter.grad = gradient
+        if self._gpus > 1:
+            self._send([gradient for gradient in total if gradient is not None])
 
-    def after_update(self) -> None:
-        """Rebuild the buckets after the first backward, which sets the order; torch waits for the next forward."""
-        if not self._rebuilt:
-            self._rebuilt = True
-            self._make_buckets(list(self._ready), [FIRST_BUCKET, BUCKET])
-
-    def _remember(self, parameter: Tensor) -> None:
-        assert isinstance(parameter, nn.Parameter)
-        self._ready.setdefault(parameter)
-
-    def _make_buckets(self, parameters: Sequence[nn.Parameter], limits: Sequence[int]) -> None:
-        self._buckets.clear()
-        for group in buckets(parameters, limits):
-            self._buckets.append(_flat(group))
-            self._recorder.label(self._buckets[-1:], "gradient buckets")
+    def _send(self, tensors: list[Tensor]) -> None:
+        """Copy the tensors into buckets and back."""
+        for dtype in dict.fromkeys(tensor.dtype for tensor in tensors):
+            group = [tensor for tensor in tensors if tensor.dtype == dtype]
+            size = min(sum(map(Tensor.numel, group)), BUCKET // dtype.itemsize)
+            bucket = torch.empty(size, dtype=dtype, device=DEVICE)
+            self._recorder.label([bucket], "gradient buckets")
+            for pieces in fill(group, size):
+                parts = list(bucket[: sum(map(len, pieces))].split([len(piece) for piece in pieces]))
+                torch._foreach_copy_(parts, pieces)
+                torch._foreach_copy_(pieces, parts)
 
 
 class DividedStates(Replicas):
-    """The same with a `ZeroRedundancyOptimizer`: each GPU updates some whole parameters and broadcasts them."""
-
-    def __init__(self, recorder: Recorder, model: nn.Module, gpus: int) -> None:
-        super().__init__(recorder, model)
-        self._gpus = gpus
+    """The same with divided optimizer states: each GPU updates some whole parameters and sends them to the others."""
 
     def divide(self, optimizer: Optimizer) -> None:
         """Leave only the parameters of the GPU with the largest share."""
@@ -82,8 +75,8 @@ class DividedStates(Replicas):
         for group in optimizer.param_groups:
             for share in shares:
                 share.append([])
-            # As `_partition_parameters` in torch's `zero_redundancy_optimizer.py`: the largest parameters first, each
-            # to the GPU with the smallest share.
+            # As in torch's `zero_redundancy_optimizer.py`: the largest parameters first, each to the GPU with the
+            # smallest share.
             for parameter in sorted(group["params"], key=Tensor.numel, reverse=True):
                 rank = sizes.index(min(sizes))
                 shares[rank][-1].append(parameter)
@@ -94,34 +87,23 @@ class DividedStates(Replicas):
         for parameter in set(optimizer.state) - {parameter for parameters in largest_share for parameter in parameters}:
             del optimizer.state[parameter]
 
+    def after_update(self) -> None:
+        """Send the parameters that this GPU has updated, and receive the others."""
+        self._send([parameter.detach() for parameter in self.trained])
 
-def buckets(tensors: Iterable[Tensor], limits: Sequence[int]) -> list[list[Tensor]]:
-    """Group consecutive tensors of one type; a bucket is full once it reaches its limit in bytes.
 
-    The limits apply to a type's buckets in order, the last limit to all further ones, as in
-    `compute_bucket_assignment_by_size` in `reducer.cpp`.
-    """
-    full_buckets: list[list[Tensor]] = []
-    open_buckets: dict[torch.dtype, list[Tensor]] = {}
-    full_count: dict[torch.dtype, int] = {}
+def fill(tensors: Iterable[Tensor], size: int) -> Iterator[list[Tensor]]:
+    """Yield flat pieces of the tensors, in their order, in groups of `size` elements."""
+    pieces: list[Tensor] = []
+    free = size
     for tensor in tensors:
-        bucket = open_buckets.setdefault(tensor.dtype, [])
-        bucket.append(tensor)
-        limit = limits[min(full_count.get(tensor.dtype, 0), len(limits) - 1)]
-        if sum(member.numel() * member.element_size() for member in bucket) >= limit:
-            full_buckets.append(open_buckets.pop(tensor.dtype))
-            full_count[tensor.dtype] = full_count.get(tensor.dtype, 0) + 1
-    return full_buckets + list(open_buckets.values())
-
-
-def _broadcast(tensors: Iterable[Tensor]) -> None:
-    """Allocate and free flat copies of the tensors, two at a time."""
-    in_flight: deque[Tensor] = deque()
-    for group in buckets(tensors, [BROADCAST]):
-        if len(in_flight) == BROADCASTS_AT_ONCE:
-            in_flight.popleft()
-        in_flight.append(_flat(group))
-
-
-def _flat(group: Sequence[Tensor]) -> Tensor:
-    return torch.empty(sum(tensor.numel() for tensor in group), dtype=group[0].dtype, device=DEVICE)
+        flat = tensor.as_strided((tensor.numel(),), (1,))
+        while len(flat):
+            piece, flat = flat[:free], flat[free:]
+            pieces.append(piece)
+            free -= len(piece)
+            if not free:
+                yield pieces
+                pieces, free = [], size
+    if pieces:
+        yield pieces

@@ -1,6 +1,7 @@
-"""Data parallelism as PyTorch implements it, traced on one of several GPUs.
+"""Data parallelism, traced on one of several GPUs.
 
-`ddp` and `zero1` keep whole weights on each GPU (`replicas.py`), `zero2` and `zero3` shard them (`fsdp.py`).
+`ddp` and `zero1` keep whole weights on each GPU (`replicas.py`), `zero2` and `zero3` shard them (`fsdp.py`). Libraries'
+trainers use DistributedDataParallel (`distributed.py`).
 """
 
 from __future__ import annotations
@@ -11,22 +12,39 @@ from torch import nn
 
 from shoestring.settings import Settings
 from shoestring.techniques import checkpointing
+from shoestring.trace.distributed import DistributedReplicas
 from shoestring.trace.fsdp import FsdpShards
 from shoestring.trace.recorder import Recorder
 from shoestring.trace.replicas import DividedStates, Replicas
 from shoestring.trace.single_device import SingleDevice
 
 
-def apply(recorder: Recorder, model: nn.Module, recipe: Any, settings: Settings, gpus: int) -> SingleDevice:
+def traced_shards(settings: Settings, gpus: int, *, by_library: bool) -> int:
+    """Return how many logical shards of a GPU have to be traced: the last of them runs with the most pending sums.
+
+    0: gradients are not summed by logical shard.
+    """
+    if by_library or (gpus > 1 and settings.sharding in ("zero2", "zero3")):
+        return 0
+    own_shards = (settings.logical_shards or gpus) // gpus
+    return own_shards.bit_length() if gpus > 1 or own_shards > 1 else 0
+
+
+def apply(
+    recorder: Recorder, model: nn.Module, recipe: Any, settings: Settings, gpus: int, *, by_library: bool
+) -> SingleDevice:
     """Apply the sharding setting to a model on the simulated device and return its hooks for one of `gpus`.
 
     Raises UsageError if FSDP2 does not support the model.
     """
     if gpus == 1:
-        return SingleDevice(model)
+        has_shards = traced_shards(settings, gpus, by_library=by_library) > 1
+        return Replicas(recorder, model, gpus) if has_shards else SingleDevice(model)
     match settings.sharding:
-        case "ddp":
-            return Replicas(recorder, model)
+        case "ddp" | None if by_library:
+            return DistributedReplicas(recorder, model)
+        case "ddp" | None:
+            return Replicas(recorder, model, gpus)
         case "zero1":
             return DividedStates(recorder, model, gpus)
         case "zero2" | "zero3":

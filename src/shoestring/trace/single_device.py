@@ -33,5 +33,11 @@ class SingleDevice:
     def after_backward(self) -> None:
         """Run after the gradients of each microbatch are accumulated."""
 
+    def after_shard(self) -> None:
+        """Run after the microbatches of each logical shard."""
+
+    def exchange(self) -> None:
+        """Run after all logical shards, before the optimizer's step."""
+
     def after_update(self) -> None:
         """Run after the gradients are cleared."""

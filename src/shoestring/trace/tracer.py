@@ -65,13 +65,16 @@ class Tracer:
         accumulate: int,
         device: Device,
         gpus: int = 1,
+        by_library: bool = False,
         options: Mapping[str, Any] | None = None,
     ) -> Trace:
-        """Trace two updates as one of `gpus` such devices would run them, the second with at most two microbatches.
+        """Trace two updates as one of `gpus` such devices would run them, the second with at most two microbatches in
+        each logical shard.
 
-        `settings` must set the microbatch and the precision; `options` are changes to the options of the recipe, and
-        the trace keeps the facts of the unchanged recipe. Raises TraceError naming the operator or the line that cannot
-        be traced.
+        `accumulate` is the number of microbatches of a logical shard; `by_library` says that a library's trainer makes
+        the updates. `settings` must set the microbatch and the precision; `options` are changes to the options of the
+        recipe, and the trace keeps the facts of the unchanged recipe. Raises TraceError naming the operator or the line
+        that cannot be traced.
         """
         facts = self.facts
         request = {
@@ -80,6 +83,7 @@ class Tracer:
             "accumulate": accumulate,
             "capability": device.compute_capability,
             "gpus": gpus,
+            "by_library": by_library,
             "options": config.as_json(options or {}),
         }
         if self.stored and (trace := self.stored.get(facts, request)):

@@ -32,8 +32,12 @@ def run(
     accumulate: int,
     capability: tuple[int, int] | None,
     gpus: int = 1,
+    by_library: bool = False,
 ) -> tuple[tuple[Storage, ...], tuple[Event, ...]]:
     """Trace two updates of the recipe, the first with one microbatch, on one of `gpus` of this compute capability.
+
+    The second has at most `accumulate` microbatches in each logical shard. `by_library`: a library's trainer makes the
+    updates.
 
     If the recipe declares stages, each of the two is one update of every stage. A `capability` of None means a CPU.
 
@@ -53,7 +57,8 @@ def run(
         recorder.label(model.parameters(), "weights")
         recorder.label(model.buffers(), "buffers")
         checkpointing.apply(model, loaded.parts, settings.checkpointing)
-        parallelism = sharding.apply(recorder, model, recipe, settings, gpus)
+        parallelism = sharding.apply(recorder, model, recipe, settings, gpus, by_library=by_library)
+        shards = sharding.traced_shards(settings, gpus, by_library=by_library)
         with parallelism.during_optimizer_setup():
             optimizer = adapt.optimizer(loaded, model)
         averages = TracedAverages(recorder, parallelism.trained, loaded.ema)
@@ -70,12 +75,17 @@ def run(
             if loaded.parts.rollout:
                 recorder.mark("generation", number)
                 inference.run_steps(recorder, loaded.parts.rollout, model, recipe.batch(samples), precision)
-            for index in range(microbatches):
+            for index in range(microbatches * max(1, shards)):
                 recorder.mark("forward", number, index)
                 parallelism.before_forward()
                 _run_microbatch(
                     recorder, loss, model, batch, precision, scaler, 1 / microbatches, (number, index), parallelism
                 )
+                if (index + 1) % microbatches == 0:
+                    parallelism.after_shard()
+            if shards:
+                recorder.mark("exchange", number)
+                parallelism.exchange()
             recorder.mark("optimizer", number)
             parameters = [parameter for parameter in parallelism.trained if parameter.grad is not None]
             if scaler:

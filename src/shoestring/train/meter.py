@@ -11,6 +11,7 @@ from torch import Tensor
 
 from shoestring.data.loading import Loader
 from shoestring.engine.memory import RetriesWatch, alloc_retries
+from shoestring.engine.parallel.timing import RankTimes
 from shoestring.engine.update import UpdateResult
 from shoestring.errors import RunError
 from shoestring.monitor.events import Events, NoEvents
@@ -51,12 +52,15 @@ class Meter:
         non_finite_limit: int = 1,
         note: Callable[[str], None] = lambda _: None,
         loader: Loader | None = None,
+        times: RankTimes | None = None,
         every_seconds: float = 0.5,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         """`non_finite_error` makes the error that is raised after `non_finite_limit` consecutive updates without finite
-        values; `note` receives notes for the user; `loader` measures the time spent waiting for data.
+        values; `note` receives notes for the user; `loader` measures the time spent waiting for data, `times` that of
+        several ranks.
         """
+        self._times = times
         self._events, self._progress, self._deadline = events, progress, deadline
         self._non_finite_error, self._non_finite_limit, self._note = non_finite_error, non_finite_limit, note
         self._loader, self._every_seconds, self._clock = loader, every_seconds, clock
@@ -113,6 +117,7 @@ class Meter:
             **memory.gpu_facts(),
             **host_memory().usage(),
             **self._loader_facts(),
+            **({"ranks": self._times.take()} if self._times else {}),
         )
         if message := self._retries.observe(alloc_retries()):
             self._note(message)

@@ -15,6 +15,7 @@ from shoestring.checkpoint.files import write_json
 from shoestring.checkpoint.presence import Presence
 from shoestring.checkpoint.reserved import release
 from shoestring.checkpoint.store import Saved
+from shoestring.engine.parallel.ranks import PeerLostError
 from shoestring.engine.recovery import OutOfMemory
 from shoestring.errors import RunError, ShoestringError, UsageError
 from shoestring.hardware.probe import machine
@@ -89,7 +90,7 @@ class Record:
         try:
             if isinstance(error, SessionOver):
                 self._require_recorded("paused", self._end("paused", error.reason))
-            elif error is not None and not self.is_ended:
+            elif error is not None and not self.is_ended and not isinstance(error, PeerLostError):
                 reason = error.message if isinstance(error, ShoestringError) else f"{type(error).__name__}: {error}"
                 self._write_traceback(error)
                 # The error itself is what the user sees; that it could not be recorded is a part of it.

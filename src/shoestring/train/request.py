@@ -5,7 +5,7 @@ from dataclasses import dataclass
 import torch
 
 from shoestring.data.logical_shards import LogicalShards
-from shoestring.engine.parallel.ranks import ALONE, Ranks
+from shoestring.engine.parallel.ranks import ONE_RANK, Ranks
 from shoestring.recipe.options import LoadedRecipe
 from shoestring.session.directory import RunDirectory
 from shoestring.session.stop import Stop
@@ -30,7 +30,7 @@ class SessionRequest:
     allow_inexact: bool = False
     """Whether to continue with other versions, hardware or settings."""
 
-    ranks: Ranks = ALONE
+    ranks: Ranks = ONE_RANK
     """The processes that train together."""
 
     @property

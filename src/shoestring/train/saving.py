@@ -16,7 +16,7 @@ from shoestring.checkpoint.snapshot import HostCopy, Snapshot, snapshot
 from shoestring.checkpoint.store import Restored, Saved, Store
 from shoestring.engine.environment import require_same
 from shoestring.engine.memory import Failure, catch_out_of_memory, explaining_out_of_memory, free_unused_memory
-from shoestring.engine.parallel.ranks import ALONE, Ranks
+from shoestring.engine.parallel.ranks import ONE_RANK, Ranks
 from shoestring.engine.state import State
 from shoestring.errors import CheckpointError, RunError, ShoestringError
 from shoestring.session.deadline import Deadline
@@ -56,7 +56,7 @@ class Saver:
         environment: dict[str, Any],
         *,
         non_finite_error: NonFiniteError,
-        ranks: Ranks = ALONE,
+        ranks: Ranks = ONE_RANK,
     ) -> None:
         """`environment` is everything that determines the run's bits; it is saved with the state and compared on
         restoring. Of several `ranks` only the first one writes.

@@ -69,8 +69,8 @@ def setup(request: SessionRequest, record: Record, library: LibraryLoop | None) 
 
     Raises SessionOver if the session ends before the data is loaded, ShoestringError if the run cannot continue.
     """
-    request, data, staging_notes = request.ranks.in_turn(lambda: load_data(request, record))
-    store, restored = request.ranks.in_turn(lambda: _open_store(request, record))
+    request, data, staging_notes = request.ranks.call_in_turn(lambda: load_data(request, record))
+    store, restored = request.ranks.call_in_turn(lambda: _open_store(request, record))
     make_saver = partial(run_saver, request, record, store)
     stored = request.run.plan()
     notes = (*(stored.notes if stored else ()), *staging_notes)
@@ -283,6 +283,11 @@ def _engine_updates(
         workers=request.settings.workers,
         shards=request.shards,
     )
+    sharded = None
+    if request.shards.count > 1:
+        sharded = ShardedUpdates(
+            state.model, state.optimizer, request.shards, request.ranks, request.device, seed=request.recipe.seed
+        )
     meter = Meter(
         record.events,
         record.progress,
@@ -290,14 +295,10 @@ def _engine_updates(
         non_finite_error=saver.non_finite_error,
         non_finite_limit=precision.NON_FINITE_LIMIT[state.mixed_precision.name],
         loader=loader,
+        times=sharded.times if sharded and request.ranks.size > 1 else None,
         note=record.note,
     )
     recovering = oom.recovering_update(state, request, record)
-    sharded = None
-    if request.shards.count > 1:
-        sharded = ShardedUpdates(
-            state.model, state.optimizer, request.shards, request.ranks, request.device, seed=request.recipe.seed
-        )
     return EngineUpdates(state=state, order=order, loader=loader, meter=meter, recovering=recovering, sharded=sharded)
 
 

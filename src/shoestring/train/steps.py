@@ -44,7 +44,7 @@ def begin(session: TrainingSession) -> None:
         settings=request.settings.replace(micro_batch=state.sizes.micro_batch),
     )
     if state.update < state.total_updates:
-        request.ranks.first(lambda: require_space(request, state.update, session.saver.newest_bytes()))
+        request.ranks.call_first(lambda: require_space(request, state.update, session.saver.newest_bytes()))
     if session.after_kill:
         record.out_of_memory("update", session.after_kill, update=state.update)
         _store_sizes(session)
@@ -71,7 +71,7 @@ def before_update(session: TrainingSession) -> str:
     Raises SessionOver when the session has to stop.
     """
     while not (reason := end_reason(session)):
-        session.request.ranks.together(session.request.stop.check)
+        session.request.ranks.call(session.request.stop.check)
         if not epoch_ended(session):
             break
         evaluate_epoch(session)
@@ -161,7 +161,7 @@ def one_update(session: TrainingSession) -> None:
             result, micro_batch = updates.recovering.run(attempt, state.sizes.micro_batch)
             if state.averages and result.stepped:
                 averages = state.averages
-                averaged = session.request.ranks.together(lambda: catch_out_of_memory(averages.add))
+                averaged = session.request.ranks.call(lambda: catch_out_of_memory(averages.add))
                 failure = averaged.message if isinstance(averaged, Failure) else ""
         except HalfDoneError as error:
             failure = error.message
@@ -184,7 +184,7 @@ def one_update(session: TrainingSession) -> None:
 def save_if_due(session: TrainingSession) -> None:
     """Begin a save in the background if one is due."""
     ranks, saver = session.request.ranks, session.saver
-    due = ranks.gather_together(lambda: saver.due(session.state.update), lambda is_due: [is_due], count=1)[1]
+    due = ranks.call_and_gather(lambda: saver.due(session.state.update), lambda is_due: [is_due], count=1)[1]
     if any(is_due for (is_due,) in due):
         save_in_background(session)
 
@@ -193,7 +193,7 @@ def save_in_background(session: TrainingSession) -> None:
     """Begin a save in the background. Without memory for the copy training continues: earlier checkpoints remain."""
     session.reports.flush()
     with _equal_replicas(session) as ranks:
-        result = ranks.together(lambda: catch_out_of_memory(lambda: session.saver.begin(session.state)))
+        result = ranks.call(lambda: catch_out_of_memory(lambda: session.saver.begin(session.state)))
     if isinstance(result, Failure):
         free_unused_memory()
         session.saver.postpone()
@@ -206,7 +206,9 @@ def save_now(session: TrainingSession) -> None:
     """Save and wait until the checkpoint is written: the last save of a session must succeed."""
     session.reports.flush()
     with _equal_replicas(session) as ranks:
-        ranks.first(lambda: retry_with_freed_memory(lambda: session.saver.save(session.state), "saving a checkpoint"))
+        ranks.call_first(
+            lambda: retry_with_freed_memory(lambda: session.saver.save(session.state), "saving a checkpoint")
+        )
 
 
 @contextmanager
@@ -235,7 +237,7 @@ def return_to_checkpoint(session: TrainingSession, phase: Phase, failure: str) -
     state.release()
     free_unused_memory()
     state.resize(step.sizes)
-    if not request.ranks.in_turn(lambda: session.saver.restore(state, allow_inexact=request.allow_inexact)):
+    if not request.ranks.call_in_turn(lambda: session.saver.restore(state, allow_inexact=request.allow_inexact)):
         raise gone_error(request.run.checkpoints)
     require_equal(state.model, request.ranks, state.update)
     event = OutOfMemory(failure=failure, micro_batch=micro_batch, action=step.description)

@@ -35,7 +35,7 @@ def save_weights(session: TrainingSession, kind: str, folder: Path, metrics: dic
     facts = {"update": state.update, "metrics": metrics}
     save = partial(save_light, folder, state.model, facts, rounded=session.request.settings.light_weights)
     try:
-        path = session.request.ranks.first(lambda: retry_with_freed_memory(save, "saving the weights"))
+        path = session.request.ranks.call_first(lambda: retry_with_freed_memory(save, "saving the weights"))
     except CheckpointError as error:
         if kind == "light":
             raise

@@ -63,7 +63,7 @@ def _fill(tensors: Sequence[Tensor], size: int) -> Iterator[list[Tensor]]:
     pieces: list[Tensor] = []
     free = size
     for tensor in tensors:
-        flat = tensor.view(-1)
+        flat = _flat(tensor)
         while len(flat):
             piece, flat = flat[:free], flat[free:]
             pieces.append(piece)
@@ -73,3 +73,11 @@ def _fill(tensors: Sequence[Tensor], size: int) -> Iterator[list[Tensor]]:
                 pieces, free = [], size
     if pieces:
         yield pieces
+
+
+def _flat(tensor: Tensor) -> Tensor:
+    """Return a view of all elements in one dimension.
+
+    A gradient has the strides of its parameter, so that elements in the order of the memory are the same on all ranks.
+    """
+    return tensor.view(-1) if tensor.is_contiguous() else tensor.as_strided((tensor.numel(),), (1,))

@@ -27,7 +27,7 @@ class ShardBuffers:
             if buffer is not None
         ]
         self._running = [slot for slot in slots if _is_running_statistic(*slot)]
-        self._others = [slot for slot in slots if not _is_running_statistic(*slot)]
+        self._other_slots = [slot for slot in slots if not _is_running_statistic(*slot)]
         self._has_shard = False
         self._initial: list[tuple[Tensor, int]] = []
         self._changed: list[Tensor | None] = []
@@ -41,7 +41,7 @@ class ShardBuffers:
     @property
     def count_of_others(self) -> int:
         """The number of buffers that are no running statistics."""
-        return len(self._others)
+        return len(self._other_slots)
 
     @property
     def changed(self) -> list[bool]:
@@ -52,8 +52,8 @@ class ShardBuffers:
         """Save the buffers before the update."""
         self._backup.save()
         self._has_shard = False
-        self._initial = [(tensor, tensor._version) for tensor in (_tensor(*slot) for slot in self._others)]
-        self._changed = [None] * len(self._others)
+        self._initial = [(tensor, tensor._version) for tensor in (_tensor(*slot) for slot in self._other_slots)]
+        self._changed = [None] * len(self._other_slots)
 
     def begin_shard(self) -> None:
         """Restore the buffers before the update."""
@@ -64,7 +64,7 @@ class ShardBuffers:
     def end_shard(self, shard: int) -> list[Tensor | None]:
         """Return the running statistics after a shard."""
         if shard == 0:
-            tensors = [_tensor(*slot) for slot in self._others]
+            tensors = [_tensor(*slot) for slot in self._other_slots]
             self._changed = [
                 None if tensor is initial and tensor._version == version else tensor.clone()
                 for tensor, (initial, version) in zip(tensors, self._initial, strict=True)
@@ -81,7 +81,7 @@ class ShardBuffers:
         for tensor, total in zip(self.running, sums, strict=True):
             assert total is not None
             tensor.copy_(total / shards)
-        for slot, copy, is_changed in zip(self._others, self._changed, changed, strict=True):
+        for slot, copy, is_changed in zip(self._other_slots, self._changed, changed, strict=True):
             if is_changed:
                 tensor = _tensor(*slot).clone() if copy is None else copy
                 self._ranks.broadcast(tensor)

@@ -27,7 +27,7 @@ class DividedOptimizer:
     def __init__(self, optimizer: Optimizer, ranks: Ranks, device: torch.device) -> None:
         self._optimizer, self._ranks, self._buckets = optimizer, ranks, Buckets(device, ranks)
         self._owners = divide([group["params"] for group in optimizer.param_groups], ranks.size)
-        for parameter in set(optimizer.state) - set(self._of(ranks.rank)):
+        for parameter in set(optimizer.state) - set(self._parameters_of(ranks.rank)):
             del optimizer.state[parameter]  # Adagrad creates its states in its constructor
         self._collected: dict[int, Any] | None = None
 
@@ -54,7 +54,7 @@ class DividedOptimizer:
     def publish(self) -> None:
         """Replace the parameters of other ranks by theirs, after all of them have made their step."""
         for rank in range(self._ranks.size):
-            self._buckets.broadcast([parameter.data for parameter in self._of(rank)], rank)
+            self._buckets.broadcast([parameter.data for parameter in self._parameters_of(rank)], rank)
         self._buckets.free()
 
     def zero_grad(self, set_to_none: bool = True) -> None:
@@ -86,7 +86,7 @@ class DividedOptimizer:
         finally:
             self._collected = None
 
-    def _of(self, rank: int) -> list[Tensor]:
+    def _parameters_of(self, rank: int) -> list[Tensor]:
         return [parameter for parameter, owner in self._owners.items() if owner == rank]
 
     @contextmanager

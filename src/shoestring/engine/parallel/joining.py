@@ -6,6 +6,8 @@ import os
 
 import torch
 import torch.distributed as dist
+from torch.distributed import PrefixStore, Store
+from torch.distributed.rendezvous import rendezvous
 
 from shoestring.engine.parallel.ranks import TIMEOUT
 from shoestring.errors import RunError
@@ -25,11 +27,23 @@ def join(device: torch.device) -> torch.device:
         torch.cuda.set_device(device)
         if int(os.environ.get("LOCAL_WORLD_SIZE") or os.environ["WORLD_SIZE"]) <= gpus:
             backend = "cpu:gloo,cuda:nccl"
+    rank, size = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
     try:
-        dist.init_process_group(backend, timeout=TIMEOUT)
+        dist.init_process_group(backend, store=open_store(rank, size), rank=rank, world_size=size, timeout=TIMEOUT)
     except (RuntimeError, ValueError) as error:
         raise RunError(
-            f"the {os.environ['WORLD_SIZE']} processes of this run cannot connect to each other: {error}",
+            f"the {size} processes of this run cannot connect to each other: {error}",
             hint="check MASTER_ADDR, MASTER_PORT and the firewall; GLOO_SOCKET_IFNAME names the network interface",
         ) from error
     return device
+
+
+def open_store(rank: int, size: int) -> Store:
+    """Return the launcher's store, of torch.distributed, with the keys of this start of the processes alone.
+
+    torchrun uses one store for all starts of the processes of one machine, unless it has `--rdzv-backend c10d`. Of
+    several machines, each may count the starts in its own way.
+    """
+    store, _, _ = next(iter(rendezvous("env://", rank, size, timeout=TIMEOUT)))
+    starts = os.environ.get("TORCHELASTIC_RESTART_COUNT", "0") if os.environ.get("GROUP_WORLD_SIZE") == "1" else "0"
+    return PrefixStore(f"start {starts}", store)

@@ -65,19 +65,19 @@ class Ranks:
         """Whether this rank writes to the run's directory."""
         return self.rank == 0
 
-    def together(self, act: Callable[[], T]) -> T | Failure:
+    def call(self, act: Callable[[], T]) -> T | Failure:
         """Call `act` on every rank, and return its result if all of them have completed it.
 
         Returns a `Failure` on every rank if one has run out of memory. Raises HalfDoneError on every rank if one of
         them has, SessionOver if one has to stop, and RunError if another one has failed; an error of `act` itself is
         raised here.
         """
-        return self.gather_together(act, lambda _: (), count=0)[0]
+        return self.call_and_gather(act, lambda _: (), count=0)[0]
 
-    def gather_together(
+    def call_and_gather(
         self, act: Callable[[], T], facts: Callable[[T], Sequence[float]], *, count: int
     ) -> tuple[T | Failure, list[list[float]]]:
-        """Call `act` like `together`, and return with its result the `count` facts of each rank's result."""
+        """Call `act` like `call`, and return with its result the `count` facts of each rank's result."""
         if self.size == 1:
             result = act()
             return result, [list(facts(result))]
@@ -102,31 +102,31 @@ class Ranks:
             raise HalfDoneError(text, hint="weights may be partly updated: resume from the last checkpoint")
         return Failure(text), []
 
-    def first(self, act: Callable[[], T]) -> T | None:
+    def call_first(self, act: Callable[[], T]) -> T | None:
         """Call `act` on the first rank only, and return its result there; the others wait, and get None.
 
-        The errors are those of `together`, and an out-of-memory error as well.
+        The errors are those of `call`, and an out-of-memory error as well.
         """
-        result = self.together(act if self.is_first else lambda: None)
+        result = self.call(act if self.is_first else lambda: None)
         if isinstance(result, Failure):
             raise RunError(f"out of memory: {result.message}")
         return result
 
-    def in_turn(self, act: Callable[[], T]) -> T:
+    def call_in_turn(self, act: Callable[[], T]) -> T:
         """Call `act` on the first rank, then on the others, which can read what it has written.
 
-        The errors are those of `first`.
+        The errors are those of `call_first`.
         """
         results = []
         for is_turn in (self.is_first, not self.is_first) if self.size > 1 else (True,):
-            failure = self.together(lambda: results.append(act()) if is_turn else None)  # noqa: B023
+            failure = self.call(lambda: results.append(act()) if is_turn else None)  # noqa: B023
             if failure:
                 raise RunError(f"out of memory: {failure.message}")
         return results[0]
 
     def share(self, act: Callable[[], Any]) -> Any:
         """Call `act` on the first rank only, and return its result, which is JSON, on all of them."""
-        value = self.first(act)
+        value = self.call_first(act)
         if self.size == 1:
             return value
         content = json.dumps(value).encode()
@@ -181,13 +181,13 @@ class Ranks:
         return [bytes(row).rstrip(b"\0").decode(errors="replace") for row in rows]
 
     def _gather(self, tensor: Tensor) -> list[list[Any]]:
-        gathered = [torch.empty_like(tensor) for _ in range(self.size)]
+        rows = [torch.empty_like(tensor) for _ in range(self.size)]
         with noticing_lost_peers():
-            dist.all_gather(gathered, tensor, group=self.control)
-        return [row.tolist() for row in gathered]
+            dist.all_gather(rows, tensor, group=self.control)
+        return [row.tolist() for row in rows]
 
 
-ALONE = Ranks()
+ONE_RANK = Ranks()
 """The ranks of a run of one process."""
 
 

@@ -22,6 +22,7 @@ from shoestring.engine.parallel.buckets import Buckets
 from shoestring.engine.parallel.buffers import ShardBuffers
 from shoestring.engine.parallel.divided_optimizer import DividedOptimizer
 from shoestring.engine.parallel.ranks import Ranks
+from shoestring.engine.parallel.timing import RankTimes
 from shoestring.engine.parallel.tree import Sums, Tree, add_tensors, tree_sum
 from shoestring.engine.precision import MixedPrecision
 from shoestring.engine.update import LossFunction, Microbatch, Runner, UpdateResult, Weight, add_gradients, step
@@ -46,6 +47,7 @@ class ShardedUpdates:
         self._buffers, self._buckets = ShardBuffers(model, ranks), Buckets(device, ranks)
         self._loss_sum = torch.zeros((), device=device)
         self._sums_count = len(self._layout())
+        self.times = RankTimes(device)
 
     def update(
         self,
@@ -84,18 +86,21 @@ class ShardedUpdates:
                 weights.append(0.0 if total is None else float(total.weight))
                 tree.append(self._take_sums(total, shard, samples, copies=run is not None))
             self._buckets.allocate(self._layout())
+            self.times.clock.start()
             return tree.sum()
 
         def facts(sums: Sums) -> list[float]:
-            return [*weights, *(tensor is not None for tensor in sums), *self._buffers.changed]
+            return [*self.times.own(), *weights, *(tensor is not None for tensor in sums), *self._buffers.changed]
 
-        count = len(self._shards.own) + self._sums_count + self._buffers.count_of_others
-        computed = self._ranks.gather_together(compute, facts, count=count)
+        count = RankTimes.count + len(self._shards.own) + self._sums_count + self._buffers.count_of_others
+        computed = self._ranks.call_and_gather(compute, facts, count=count)
         sums, facts_by_rank = computed
         if isinstance(sums, Failure):
             return sums
-        total = self._exchange(sums, facts_by_rank, samples)
-        result = self._ranks.together(
+        self.times.add([row[: RankTimes.count] for row in facts_by_rank])
+        total = self._exchange(sums, [row[RankTimes.count :] for row in facts_by_rank], samples)
+        self.times.clock.stop()
+        result = self._ranks.call(
             lambda: step(
                 self._optimizer, total, mixed_precision=mixed_precision, clip_norm=clip_norm, on_gradients=on_gradients
             )
@@ -142,12 +147,12 @@ class ShardedUpdates:
         return [*self._parameters, self._loss_sum, *self._buffers.running]
 
 
-def complete(sums: Sums, layout: Sequence[Tensor], is_present: Sequence[bool]) -> Sums:
-    """Return the sums with a tensor, like that of the `layout`, in place of each that only other ranks have."""
+def complete(sums: Sums, templates: Sequence[Tensor], is_present: Sequence[bool]) -> Sums:
+    """Return the sums with a tensor, like its template, in place of each that only other ranks have."""
     # -0 is the number that changes no other one by addition: 0 would change -0.
     return [
-        torch.full_like(like, -0.0) if tensor is None and has_term else tensor
-        for tensor, like, has_term in zip(sums, layout, is_present, strict=True)
+        torch.full_like(template, -0.0) if tensor is None and has_term else tensor
+        for tensor, template, has_term in zip(sums, templates, is_present, strict=True)
     ]
 
 

@@ -10,6 +10,7 @@ from rich.text import Text
 from shoestring.estimate.memory import MemoryPart
 from shoestring.plan.plan import Plan
 from shoestring.plan.proposals import Proposal
+from shoestring.plan.shares import gpus_of, samples_per_shard, shards_per_gpu
 from shoestring.report.terminal.elements import VERDICTS, bar, grid, memory_bars, settings_text
 from shoestring.report.wording import limit_text, memory_text
 from shoestring.settings import Settings
@@ -133,9 +134,11 @@ def _largest_parts(plan: Plan) -> list[MemoryPart]:
 
 
 def _accumulation(plan: Plan) -> str:
-    size = plan.options["effective_batch"]
-    count = -(-size // (plan.settings.micro_batch or size))
-    return f"{plural(count, 'microbatch', 'microbatches')} per update of {plural(size, 'sample')}"
+    size, gpus = plan.options["effective_batch"], gpus_of(plan.settings)
+    share = samples_per_shard(size, plan.settings)
+    count = shards_per_gpu(plan.settings) * -(-share // (plan.settings.micro_batch or share))
+    place = f" on each of {gpus} {'GPUs' if plan.target.gpus else 'processes'}" if gpus > 1 else ""
+    return f"{plural(count, 'microbatch', 'microbatches')}{place} per update of {plural(size, 'sample')}"
 
 
 def _time_text(plan: Plan) -> str:

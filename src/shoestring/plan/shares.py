@@ -1,0 +1,31 @@
+"""How the samples of an update are divided among GPUs and logical shards."""
+
+from shoestring.settings import Settings
+
+SHARDED_STATES = ("zero1", "zero2", "zero3")
+"""The values of `sharding` under which each GPU has a share of the optimizer's states."""
+
+
+def gpus_of(settings: Settings) -> int:
+    """Return the number of GPUs, or processes on a CPU; plans of version 0.1.0 have no such setting, and use one."""
+    return settings.gpus or 1
+
+
+def shards_per_gpu(settings: Settings) -> int:
+    """Return how many logical shards a GPU computes one after the other."""
+    return (settings.logical_shards or gpus_of(settings)) // gpus_of(settings)
+
+
+def samples_per_shard(effective_batch: int, settings: Settings) -> int:
+    """Return the samples of the largest logical shard, which no microbatch exceeds."""
+    return -(-effective_batch // (settings.logical_shards or gpus_of(settings)))
+
+
+def samples_per_gpu(effective_batch: int, settings: Settings) -> int:
+    """Return the samples of an update on the GPU that has most of them."""
+    return shards_per_gpu(settings) * samples_per_shard(effective_batch, settings)
+
+
+def states_shares(settings: Settings) -> int:
+    """Return how many GPUs divide the optimizer's states among them."""
+    return gpus_of(settings) if settings.sharding in SHARDED_STATES else 1

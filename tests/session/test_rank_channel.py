@@ -1,0 +1,30 @@
+"""Heartbeats, and how long processes have been silent."""
+
+import time
+
+from shoestring.session import rank_channel
+from shoestring.session.rank_channel import Silence
+
+
+def test_silence_counts_only_while_this_process_runs(monkeypatch):
+    now = [0.0]
+    monkeypatch.setattr(rank_channel.time, "monotonic", lambda: now[0])
+    silence = Silence([0, 1], 3.0)
+    dead = []
+    for tick in (1.0, 1.0, 500.0, 1.0):  # the machine slept in between
+        now[0] += tick
+        dead.append(silence.update([0]))
+    assert dead == [[], [], [], [1]]
+    now[0] += 1.0
+    assert silence.update([1]) == []
+
+
+def test_heartbeats_of_a_child_are_received():
+    heartbeats = rank_channel.Heartbeats(0.2)
+    time.sleep(0.25)
+    assert heartbeats.are_missing()
+    heartbeats.start()
+    for _ in range(5):
+        time.sleep(0.08)
+        assert not heartbeats.are_missing()
+    heartbeats.close()
