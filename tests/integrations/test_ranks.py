@@ -9,7 +9,7 @@ import pytest
 import torch
 from accelerate.utils import DistributedType
 from torch import nn
-from transformers import Trainer
+from transformers import Trainer, TrainerCallback
 
 from shoestring.errors import UsageError
 from shoestring.integrations.trainer import surviving
@@ -77,23 +77,46 @@ class Linear(nn.Module):
         return {"loss": (self.layer(x).squeeze(-1) - y).square().mean()}
 
 
-def test_gradient_is_the_mean_of_the_processes(tmp_path):
+SPOILED = 7.0
+
+
+class Spoiling(TrainerCallback):
+    """Replaces the weights after the last update, so that the best ones are earlier."""
+
+    def on_step_end(self, args, state, control, model=None, **kwargs):
+        if state.global_step == 3:
+            nn.init.constant_(model.layer.weight, SPOILED)
+
+
+def test_update_and_evaluation_are_those_of_one_process(tmp_path):
     """Two processes train as one does with twice the accumulation; their models begin as that of the first one."""
 
     def train_linear(rank):
         arguments = make_arguments(tmp_path / f"own-{rank}")
         arguments.max_steps, arguments.gradient_accumulation_steps = 3, 4 if rank is None else 2
+        arguments.eval_strategy = arguments.save_strategy = "steps"
+        arguments.eval_steps, arguments.save_steps, arguments.per_device_eval_batch_size = 1, 1, 5
+        arguments.load_best_model_at_end, arguments.metric_for_best_model = True, "loss"
+        arguments.label_names = ["y"]
         torch.manual_seed(rank or 0)
         with surviving(tmp_path / ("one" if rank is None else "two")) as survive:
-            trainer = survive(Trainer)(model=Linear(), args=arguments, train_dataset=Sums())
+            trainer = survive(Trainer)(
+                model=Linear(), args=arguments, train_dataset=Sums(), eval_dataset=Sums(), callbacks=[Spoiling()]
+            )
             trainer.train()
         torch.save(trainer.model.layer.weight.detach(), tmp_path / f"{rank}.pt")
 
     train_linear(None)
     assert in_ranks(train_linear, tmp_path) == [0, 0]
     one, *two = (torch.load(tmp_path / f"{name}.pt") for name in (None, 0, 1))
-    assert torch.equal(*two) and torch.allclose(one, two[0], rtol=1e-6)
-    assert not torch.equal(one, Linear().layer.weight)
+    assert torch.equal(*two) and torch.allclose(one, two[0], rtol=1e-6) and not (one == SPOILED).any()
+    evaluations = [test_library.read_events(tmp_path / run, "evaluation") for run in ("one", "two")]
+    losses, losses_of_two = ([event["metrics"]["loss"] for event in events] for events in evaluations)
+    assert [event["best"] for event in evaluations[1]] == [True, True, False]
+    assert losses == pytest.approx(losses_of_two, rel=1e-6)
+    reported = [test_library.read_events(tmp_path / run, "progress")[-1] for run in ("one", "two")]
+    assert reported[0]["loss"] == pytest.approx(reported[1]["loss"], rel=1e-6)
+    assert reported[0]["samples"] == reported[1]["samples"] == 48
 
 
 def test_processes_continue_bit_for_bit(tmp_path):

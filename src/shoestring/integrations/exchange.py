@@ -48,7 +48,8 @@ class GradientExchange:
             return [*(tensor is not None for tensor in sums), *self._buffers.changed]
 
         count = len(self._layout())
-        sums, rows = self._ranks.call_and_gather(compute, facts, count=count + self._buffers.count_of_others)
+        computed = self._ranks.call_and_gather(compute, facts, count=count + self._buffers.count_of_others)
+        sums, rows = computed
         if isinstance(sums, Failure):
             raise torch.OutOfMemoryError(sums.message)
         in_any_rank = [any(column) for column in zip(*rows, strict=True)]

@@ -12,12 +12,8 @@ import torch.distributed as dist
 from shoestring.engine.parallel.joining import join
 from shoestring.engine.parallel.ranks import PeerLostError, Ranks
 from shoestring.errors import UsageError
-from shoestring.processes import exit_with_parent
-from shoestring.session.launcher import Launcher
+from shoestring.session.launcher import Launcher, end_with_agent
 from shoestring.session.rank_channel import leave_with_peers
-
-_ELASTIC_AGENT = "TORCHELASTIC_RUN_ID"
-"""The variable that torch's elastic agent sets, which torchrun and `accelerate launch` run."""
 
 
 @contextmanager
@@ -37,8 +33,7 @@ def joined() -> Iterator[Ranks]:
                 "them are added in a fixed order",
                 hint="start 2, 4 or 8 processes",
             )
-        if _ELASTIC_AGENT in os.environ:
-            exit_with_parent(os.getppid())
+        end_with_agent()
     if launcher and not dist.is_initialized():
         uses_gpus = torch.cuda.is_available() and os.environ.get("ACCELERATE_USE_CPU", "").lower() != "true"
         join(torch.device("cuda" if uses_gpus else "cpu"))

@@ -6,7 +6,7 @@ import os
 
 import torch
 import torch.distributed as dist
-from torch.distributed import PrefixStore, Store
+from torch.distributed import PrefixStore, Store  # type: ignore[attr-defined]
 from torch.distributed.rendezvous import rendezvous
 
 from shoestring.engine.parallel.ranks import TIMEOUT
