@@ -74,6 +74,7 @@ class Linear(nn.Module):
         self.layer, self.unused = nn.Linear(8, 1), nn.Linear(2, 2)
 
     def forward(self, x, y):
+        self.drawn = torch.rand(1)
         return {"loss": (self.layer(x).squeeze(-1) - y).square().mean()}
 
 
@@ -104,11 +105,12 @@ def test_update_and_evaluation_are_those_of_one_process(tmp_path):
                 model=Linear(), args=arguments, train_dataset=Sums(), eval_dataset=Sums(), callbacks=[Spoiling()]
             )
             trainer.train()
-        torch.save(trainer.model.layer.weight.detach(), tmp_path / f"{rank}.pt")
+        torch.save([trainer.model.layer.weight.detach(), trainer.model.drawn], tmp_path / f"{rank}.pt")
 
     train_linear(None)
     assert in_ranks(train_linear, tmp_path) == [0, 0]
-    one, *two = (torch.load(tmp_path / f"{name}.pt") for name in (None, 0, 1))
+    (one, *two), (_, *drawn) = zip(*(torch.load(tmp_path / f"{name}.pt") for name in (None, 0, 1)), strict=True)
+    assert not torch.equal(*drawn)
     assert torch.equal(*two) and torch.allclose(one, two[0], rtol=1e-6) and not (one == SPOILED).any()
     evaluations = [test_library.read_events(tmp_path / run, "evaluation") for run in ("one", "two")]
     losses, losses_of_two = ([event["metrics"]["loss"] for event in events] for events in evaluations)
