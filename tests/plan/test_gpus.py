@@ -127,7 +127,7 @@ def test_gradients_are_divided_if_the_memory_saves_more_than_the_exchange_takes(
         ({"logical_shards": 1}, {(1, 1, "ddp")}),
         ({"logical_shards": 4}, {(2, 4, "ddp"), (1, 4, "ddp")}),
     ],
-    ids=str,
+    ids=lambda value: str(sorted(value) if isinstance(value, set) else value),
 )
 def test_requested_division_stays(requested, layouts):
     candidates = FakePair()

@@ -28,12 +28,16 @@ def test_every_verb_refuses_what_would_split_an_update(tmp_path, monkeypatch):
         with pytest.raises(UsageError, match="whole_batch = True") as raised:
             verb(micro_batch=16)
         assert "not the 32 of effective_batch" in raised.value.problems[0]
+    for name in ("gpus", "logical_shards"):
+        with pytest.raises(UsageError) as raised:
+            require_whole_batch(choose(Whole(), {})[0], Settings(**{name: 2}))
+        assert raised.value.problems[0].startswith(f"{name}=2: each of the 2 parts")
     monkeypatch.setenv("WORLD_SIZE", "2")
     for verb in verbs:
         with pytest.raises(UsageError) as raised:
             verb()
         assert raised.value.problems == (
-            "WORLD_SIZE=2: each of the 2 processes would compare only its own samples with each other",
+            "WORLD_SIZE=2: each of the 2 parts would compare only its own samples with each other",
         )
     require_whole_batch(choose(InfoNCE(), {})[0], Settings(micro_batch=1))
     monkeypatch.setenv("WORLD_SIZE", "1")

@@ -122,7 +122,12 @@ def test_leftovers_of_killed_processes_are_removed_and_files_of_the_user_are_not
     ended.wait()
     leftovers = [
         *(f".{name}.{ended.pid}" for name in ("plan.json", "state.json", "ledger.json", "report.html", "events.jsonl")),
-        *(f"failed/.update-3.json.{ended.pid}", "report.html.part", ".trainer/tmpabc/trainer_state.json"),
+        *(
+            f"failed/.update-3.json.{ended.pid}",
+            "report.html.part",
+            f".shared-{'0f' * 16}",
+            ".trainer/tmpabc/trainer_state.json",
+        ),
         *("light/.removed-00000002/model.safetensors", "light/update-00000004/.model.safetensors.next"),
         *(f"checkpoints/.writing-00000004-{ended.pid}/state.json", "checkpoints/.removed-00000002/state.json"),
     ]

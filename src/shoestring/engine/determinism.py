@@ -3,13 +3,26 @@
 import os
 import sys
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from typing import Any
 
 import torch
 
+from shoestring.data.batches import single_thread
+
 _WARN = 1
 """torch's debug mode in which kernels are deterministic, with a warning for operators that have no such kernel."""
+
+
+@contextmanager
+def deterministic_shards(logical_shards: int | None, device: torch.device) -> Iterator[None]:
+    """Run deterministic kernels that give the same bits in any number of processes that share the logical shards.
+
+    A sum over several threads is rounded differently, and each of several processes on a CPU has one thread.
+    """
+    has_one_thread = (logical_shards or 1) > 1 and device.type == "cpu"
+    with deterministic(), single_thread() if has_one_thread else nullcontext():
+        yield
 
 
 @contextmanager

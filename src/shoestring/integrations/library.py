@@ -11,8 +11,9 @@ from shoestring.engine.memory import Failure, catch_out_of_memory
 from shoestring.engine.precision import mixed_precision
 from shoestring.errors import RunError
 from shoestring.integrations.callback import TrainingEnded
+from shoestring.integrations.environment import library_versions, processes_fact
 from shoestring.integrations.state import LibraryState
-from shoestring.integrations.trainer import ResumableTrainer, library_versions, processes_fact
+from shoestring.integrations.trainer import ResumableTrainer
 from shoestring.techniques.fallbacks import Sizes
 from shoestring.train import steps
 from shoestring.train.request import SessionRequest

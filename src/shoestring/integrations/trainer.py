@@ -19,26 +19,27 @@ docs/trainers.md has what works and what is refused (`arguments.py`).
 
 from __future__ import annotations
 
-import importlib.metadata
-import platform
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
-import torch
-
 from shoestring.checkpoint.store import Restored, Store
 from shoestring.checkpoint.trained import frozen_digest
 from shoestring.engine.determinism import deterministic
-from shoestring.engine.environment import device_name
 from shoestring.engine.parallel.ranks import ONE_RANK, Ranks
 from shoestring.engine.precision import mixed_precision
 from shoestring.errors import UsageError
 from shoestring.integrations import private_parts
 from shoestring.integrations.arguments import notes, refuse_arguments, refuse_distribution
 from shoestring.integrations.callback import StepsCallback
+from shoestring.integrations.environment import (
+    library_versions,
+    precision_of,
+    processes_fact,
+    script_environment,
+)
 from shoestring.integrations.processes import joined
 from shoestring.integrations.session import TrainerSession
 from shoestring.integrations.state import LibraryState
@@ -60,7 +61,6 @@ if TYPE_CHECKING:
 T = TypeVar("T", bound="Trainer")
 
 _ARGUMENTS_OF_TRAIN = ("resume_from_checkpoint", "trial", "ignore_keys_for_eval")
-_LIBRARIES = ("transformers", "accelerate", "peft", "trl")
 
 
 class ResumableTrainer:
@@ -151,7 +151,7 @@ def surviving(
             def begin_session(trainer: Any) -> TrainingSession:
                 request = SessionRequest(
                     loaded=None,
-                    settings=settings.replace(precision=_precision(trainer.args)),
+                    settings=settings.replace(precision=precision_of(trainer.args)),
                     run=directory,
                     target="local",
                     device=trainer.args.device,
@@ -213,8 +213,12 @@ def _script_session(
         sizes=Sizes(micro_batch=trainer.args.per_device_train_batch_size),
         rank=request.ranks.rank,
     )
-    facts = {**library_versions(), "frozen weights": frozen_digest(state.model), **_environment(trainer)}
-    facts |= processes_fact(request.ranks)
+    facts = {
+        **library_versions(),
+        **processes_fact(request.ranks),
+        **script_environment(trainer),
+        "frozen weights": frozen_digest(state.model),
+    }
     store, restored = request.ranks.call_in_turn(lambda: _open_store(request, record))
     saver = run_saver(request, record, store, facts)
     saver.restore(state, allow_inexact=request.allow_inexact, restored=restored)
@@ -280,43 +284,3 @@ def _make_resumable_class(base: type[T], resumable: ResumableTrainer) -> type[T]
 
     Resumable.__name__ = Resumable.__qualname__ = base.__name__
     return Resumable
-
-
-def library_versions() -> dict[str, str | None]:
-    """Return the versions of the libraries that affect a trainer's bits; None for one that is not installed."""
-    return {library: _version(library) for library in _LIBRARIES}
-
-
-def processes_fact(ranks: Ranks) -> dict[str, int | None]:
-    """Return the number of processes among which a library divides an update, as a part of the environment."""
-    return {"processes": ranks.size if ranks.size > 1 else None}  # None, as in a checkpoint of an earlier version
-
-
-def _version(library: str) -> str | None:
-    try:
-        return importlib.metadata.version(library)
-    except importlib.metadata.PackageNotFoundError:
-        return None
-
-
-def _environment(trainer: Any) -> dict[str, Any]:
-    """Return the facts that must not change for a resumed run of a script to end with the same bits."""
-    args, device = trainer.args, trainer.args.device
-    facts = {
-        "torch": torch.__version__,
-        "python": platform.python_version(),
-        "device": device_name(device),
-        "trainer": type(trainer).__name__,
-        "micro_batch": args.per_device_train_batch_size,
-        "accumulation": args.gradient_accumulation_steps,
-        "precision": _precision(args),
-        "seed": args.seed,
-    }
-    if device.type == "cpu":
-        facts["threads"] = torch.get_num_threads()
-        facts["instructions"] = torch.backends.cpu.get_cpu_capability()
-    return facts
-
-
-def _precision(args: Any) -> Any:
-    return "fp16" if args.fp16 else "bf16" if args.bf16 else "fp32"

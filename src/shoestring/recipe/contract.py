@@ -82,6 +82,9 @@ class Recipe(Protocol):
     - `notes()` -> full sentences about the data and the model for the user: skipped rows, synthetic data, random
       weights. Called after `data()` and `model()`.
     - `evaluate(model, batches)` -> metrics by name, numbers (which are plotted) or JSON; by default the mean `loss`.
+    - `evaluate_batch(model, batch)` and `combine(results)`: `evaluate` in two steps, so that several GPUs divide the
+      batches: what a batch contributes (tensors, numbers and texts in tuples, lists and dicts), and the metrics of the
+      list of what all of them contribute, in their order.
     - `best`: the metric on the validation data that selects the best weights, and whether `"min"` or `"max"` is better;
       by default `("loss", "min")`. `patience`: training stops after this many epochs without improvement; by default
       never.

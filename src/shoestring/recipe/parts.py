@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field, fields, replace
 from typing import TYPE_CHECKING, Any, Protocol
 
 if TYPE_CHECKING:
@@ -44,6 +44,8 @@ class Parts:
     rollout: Callable[[Any, Any], Iterable[Any]] | None = None
     notes: Callable[[], Iterable[str]] = list
     evaluate: Callable[[nn.Module, Iterator[Any]], Mapping[str, Any]] | None = None
+    evaluate_batch: Callable[[nn.Module, Any], Any] | None = None
+    combine: Callable[[Sequence[Any]], Mapping[str, Any]] | None = None
     best: tuple[str, str] = ("loss", "min")
     patience: int | None = None
     predict: Callable[[nn.Module, Any], Any] | None = None
@@ -72,7 +74,21 @@ class Parts:
         if isinstance(recipe, cls):
             return recipe
         names = [field.name for field in fields(cls) if hasattr(recipe, field.name)]
-        return cls(**{name: getattr(recipe, name) for name in names})
+        parts = cls(**{name: getattr(recipe, name) for name in names})
+        return (
+            replace(parts, evaluate=parts.evaluate_batches) if parts.evaluates_batches and not parts.evaluate else parts
+        )
+
+    @property
+    def evaluates_batches(self) -> bool:
+        """Whether an evaluation can be divided: into the results of its batches."""
+        return self.evaluate_batch is not None and self.combine is not None
+
+    def evaluate_batches(self, model: nn.Module, batches: Iterable[Any]) -> Mapping[str, Any]:
+        """Implement `evaluate` for a recipe that has `evaluate_batch` and `combine` instead."""
+        assert self.evaluate_batch is not None
+        assert self.combine is not None
+        return self.combine([self.evaluate_batch(model, batch) for batch in batches])
 
     @property
     def default_measured_size(self) -> int | None:

@@ -25,21 +25,14 @@ def require_whole_batch(loaded: LoadedRecipe, settings: Settings) -> None:
             f"micro_batch={settings.micro_batch}: the loss would compare {settings.micro_batch} samples with each "
             f"other, not the {size} of effective_batch"
         )
-    for name in ("gpus", "logical_shards"):
-        if (count := getattr(settings, name) or 1) > 1:
-            problems.append(f"{name}={count}: each of the {count} parts would compare only its own samples")
+    parts = {name: getattr(settings, name) or 1 for name in ("gpus", "logical_shards")}
     if processes.isdecimal() and int(processes) > 1:
-        problems.append(
-            f"WORLD_SIZE={processes}: each of the {processes} processes would compare only its own samples with each "
-            "other"
-        )
-    elif (settings.gpus or 1) > 1:
-        problems.append(
-            f"gpus={settings.gpus}: each of the {settings.gpus} processes would compare only its own samples with each "
-            "other"
-        )
-    if (settings.logical_shards or 1) > 1:
-        problems.append(f"logical_shards={settings.logical_shards}: only the samples of a shard would be compared")
+        parts = {"WORLD_SIZE": int(processes)}
+    problems += [
+        f"{name}={count}: each of the {count} parts would compare only its own samples with each other"
+        for name, count in parts.items()
+        if count > 1
+    ]
     if problems:
         raise UsageError(
             f"updates of {loaded.name} are never split, because the recipe has whole_batch = True",

@@ -50,7 +50,7 @@ def replay(
     import torch
 
     from shoestring.checkpoint.earlier import read_earlier
-    from shoestring.engine.determinism import deterministic
+    from shoestring.engine.determinism import deterministic_shards
     from shoestring.monitor.events import read
     from shoestring.session.stop import SessionOver, session
     from shoestring.train.recorded_sizes import RecordedSizes
@@ -62,6 +62,7 @@ def replay(
         micro_batch=settings.micro_batch or loaded.effective_batch, precision=settings.precision or "fp32"
     )
     target = targets.find(on)
+    device = torch.device(target.device.kind)
     sizes = RecordedSizes(read(run.events_file))
     if debug:
         loaded = replace(loaded, recipe=Debugged(loaded.recipe))
@@ -69,7 +70,7 @@ def replay(
         with (
             session() as stop,
             tempfile.TemporaryDirectory(prefix="shoestring-replay-") as folder,
-            deterministic(),
+            deterministic_shards(settings.logical_shards, device),
             exits_as_errors(),
         ):
             stop.signals.describe_loss = lambda: "the run is unchanged"
@@ -78,7 +79,7 @@ def replay(
                 settings=settings,
                 run=RunDirectory(Path(folder)),
                 target=on,
-                device=torch.device(target.device.kind),
+                device=device,
                 stop=stop,
                 allow_inexact=True,
             )

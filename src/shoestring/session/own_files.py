@@ -22,7 +22,7 @@ _REPLACED = rf"plan\.json|state\.json|ledger\.json|events\.jsonl|\.lock|{re.esca
 """Files that are written under a temporary name, with the id of the process, and then renamed."""
 _FOLDERS = r"checkpoints|light|best|failed|logs|export|\.?preprocessing|\.trainer|update-[0-9]{8,18}"
 _TEMPORARY_FOLDERS = r"\.writing-[0-9]{8,18}-[0-9]+|\.(?:removed|replaced)-[0-9]{8,18}"
-_LEFTOVER = re.compile(rf"\.(?:{_REPLACED})\.[0-9]+|report\.html\.part")
+_LEFTOVER = re.compile(rf"\.(?:{_REPLACED})\.[0-9]+|report\.html\.part|\.shared-[0-9a-f]{{32}}")
 _REPORT_LEFTOVER = re.compile(r"\.report\.html\.(?P<pid>[0-9]+)")
 _OWN = (_LEFTOVER, _REPORT_LEFTOVER, re.compile(rf"{_REPLACED}|lock|report\.html|{_FOLDERS}|{_TEMPORARY_FOLDERS}"))
 _OWN_BELOW = (*_OWN, STAGED_FILE, re.compile(FILE))

@@ -18,8 +18,7 @@ loop: the data order, the update, the deadline, the checkpoint store (`shoestrin
 from contextlib import closing, nullcontext
 from typing import Literal
 
-from shoestring.data.batches import single_thread
-from shoestring.engine.determinism import deterministic
+from shoestring.engine.determinism import deterministic_shards
 from shoestring.engine.memory import explaining_out_of_memory
 from shoestring.failures import exits_as_errors
 from shoestring.session.outcome import Outcome
@@ -40,9 +39,7 @@ def train(request: SessionRequest, library: LibraryLoop | None = None) -> Outcom
     SessionOver if the session ends before the data is loaded; state.json then has the status "paused".
     """
     with (
-        deterministic(),
-        # A sum over several threads is rounded differently, and each of several ranks has one thread.
-        single_thread() if request.shards.count > 1 and request.device.type == "cpu" else nullcontext(),
+        deterministic_shards(request.shards.count, request.device),
         Record(
             request.run,
             request.loaded,

@@ -14,6 +14,7 @@ from transformers import (
 )
 
 from shoestring.errors import UsageError
+from shoestring.recipe.parts import Parts
 from shoestring.recipes.vqa import VQA, Options
 from shoestring.recipes.vqa.parts import PARTS
 from shoestring.recipes.vqa.tokens import MARKERS
@@ -70,7 +71,7 @@ def test_pretrained_tokenizer_is_used(folders: dict[str, str]) -> None:
     batch = recipe.collate([train[0], train[1]])
     recipe.loss(recipe.model(), batch).backward()
     with torch.no_grad():
-        metrics = recipe.evaluate(recipe.model().eval(), [batch])
+        metrics = Parts.from_recipe(recipe).evaluate(recipe.model().eval(), [batch])
     assert metrics["exact_match"] == 0.0
 
 

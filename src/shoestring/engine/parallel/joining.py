@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from functools import cache
 
 import torch
 import torch.distributed as dist
@@ -38,8 +39,11 @@ def join(device: torch.device) -> torch.device:
     return device
 
 
+@cache
 def open_store(rank: int, size: int) -> Store:
     """Return the launcher's store, of torch.distributed, with the keys of this start of the processes alone.
+
+    Without torchrun the store is in the first process, as long as that one refers to it.
 
     torchrun uses one store for all starts of the processes of one machine, unless it has `--rdzv-backend c10d`. Of
     several machines, each may count the starts in its own way.

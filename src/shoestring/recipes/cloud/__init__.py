@@ -9,7 +9,7 @@ The model needs torch alone; images from files need `pip install 'shoestring[clo
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
@@ -243,21 +243,25 @@ class Cloud:
         """Return a factor that is halved every fifth epoch."""
         return float(0.5 ** (update // updates_per_epoch // EPOCHS_PER_HALVING))
 
-    def evaluate(self, model: nn.Module, batches: Iterable[Batch]) -> dict[str, Any]:
+    def evaluate_batch(self, model: nn.Module, batch: Batch) -> Any:
+        """Return the metrics of each image, by name."""
+        from shoestring.recipes.cloud.metrics import scores
+
+        cloudy, radar, clear = batch
+        images = {"": model(cloudy, radar), "copy_": cloudy}
+        return {
+            prefix + name: values for prefix, image in images.items() for name, values in scores(image, clear).items()
+        }
+
+    def combine(self, results: Sequence[Any]) -> dict[str, Any]:
         """Return `psnr` (dB), `ssim`, `sam` (degrees) and `mae`, each the mean over all images.
 
         `copy_psnr` and so on are the same metrics of the unchanged cloudy images; `loss` equals `mae`.
         """
         import torch
 
-        from shoestring.recipes.cloud.metrics import scores
-
-        values_by_name: dict[str, list[Tensor]] = {}
-        for cloudy, radar, clear in batches:
-            for prefix, image in (("", model(cloudy, radar)), ("copy_", cloudy)):
-                for name, values in scores(image, clear).items():
-                    values_by_name.setdefault(prefix + name, []).append(values)
-        means = {name: float(torch.cat(values).nanmean()) for name, values in values_by_name.items()}
+        names = results[0] if results else ()
+        means = {name: float(torch.cat([result[name] for result in results]).nanmean()) for name in names}
         return {"loss": means.get("mae", float("nan")), **means}
 
     def onnx(self, model: nn.Module) -> OnnxGraph:

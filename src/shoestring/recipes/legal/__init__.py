@@ -10,7 +10,7 @@ The baseline always predicts the most frequent role, so `evaluate` reports the m
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -219,26 +219,24 @@ class Legal:
     def patience(self) -> int | None:
         return self.options.patience
 
-    def evaluate(self, model: Any, batches: Iterable[Any]) -> dict[str, Any]:
+    def evaluate_batch(self, model: Any, batch: Any) -> Any:
+        """Return the sum of losses without class weights, the predicted and the true role of each sentence."""
+        from torch.nn.functional import cross_entropy
+
+        if self._hierarchical:
+            emissions, truth, mask = model(batch), batch["roles"], batch["mask"]
+            return model.crf(emissions, truth, mask).sum(), model.crf.decode(emissions, mask)[mask], truth[mask]
+        tokens, mask, truth = batch
+        logits = model(tokens, mask)
+        return cross_entropy(logits, truth, reduction="sum"), logits.argmax(dim=-1), truth
+
+    def combine(self, results: Sequence[Any]) -> dict[str, Any]:
         """Return `loss` without class weights, and `metrics.scores` over all sentences."""
         import torch
-        from torch.nn.functional import cross_entropy
 
         from shoestring.recipes.legal.metrics import scores
 
-        losses, predicted, labels = [], [], []
-        for batch in batches:
-            if self._hierarchical:
-                emissions, truth, mask = model(batch), batch["roles"], batch["mask"]
-                losses.append(model.crf(emissions, truth, mask).sum())
-                predicted.append(model.crf.decode(emissions, mask)[mask])
-                labels.append(truth[mask])
-            else:
-                tokens, mask, truth = batch
-                logits = model(tokens, mask)
-                losses.append(cross_entropy(logits, truth, reduction="sum"))
-                predicted.append(logits.argmax(dim=-1))
-                labels.append(truth)
+        losses, predicted, labels = zip(*results, strict=True)
         truths = torch.cat(labels).cpu()
         loss = float(torch.stack(losses).double().sum()) / len(truths)
         return {"loss": loss, **scores(torch.cat(predicted).cpu(), truths, self._roles)}

@@ -10,7 +10,7 @@ The models need torch alone; data and metrics need `pip install 'shoestring[temp
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal, cast
@@ -231,7 +231,15 @@ class Temporal:
     def clip_norm(self) -> float:
         return ARCHITECTURES[self.options.architecture].clip_norm
 
-    def evaluate(self, model: nn.Module, batches: Iterable[Batch]) -> dict[str, Any]:
+    def evaluate_batch(self, model: nn.Module, batch: Batch) -> Any:
+        """Return the sum of losses, the predicted and the true classes, and for an ensemble the members' weights."""
+        inputs, truth = batch
+        logits = model(inputs)
+        is_ensemble = self.options.architecture == "ensemble"
+        weights = cast("Ensemble", model).log_weights(inputs).exp() if is_ensemble else None
+        return self._cross_entropy(logits, truth, "sum").double(), logits.argmax(dim=-1), truth, weights
+
+    def combine(self, results: Sequence[Any]) -> dict[str, Any]:
         """Return `loss`, `accuracy` and `macro_f1`, and both metrics of always predicting the most frequent class.
 
         `accuracy_error` and `macro_f1_error` are standard errors that account for the overlap of neighbouring labels.
@@ -243,21 +251,16 @@ class Temporal:
 
         from shoestring.recipes.temporal.metrics import scores
 
-        losses, predicted, labels, weights = [], [], [], []
-        for inputs, truth in batches:
-            logits = model(inputs)
-            losses.append(self._cross_entropy(logits, truth, "sum").double())
-            predicted.append(logits.argmax(dim=-1))
-            labels.append(truth)
-            if self.options.architecture == "ensemble":
-                weights.append(cast("Ensemble", model).log_weights(inputs).exp())
+        losses, predicted, labels, weights = zip(*results, strict=True)
         truths = torch.cat(labels)
         loss = float(torch.stack(losses).sum()) / len(truths)
         return {
             "loss": loss,
             **scores(torch.cat(predicted), truths, self.options.horizon),
             **(
-                {"weights": dict(zip(MEMBERS, torch.cat(weights).mean(dim=0).tolist(), strict=True))} if weights else {}
+                {"weights": dict(zip(MEMBERS, torch.cat(weights).mean(dim=0).tolist(), strict=True))}
+                if self.options.architecture == "ensemble"
+                else {}
             ),
         }
 

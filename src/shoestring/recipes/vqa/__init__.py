@@ -7,7 +7,7 @@ reasoning. Their weights in the loss change in stages over the run. Needs `pip i
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -222,17 +222,20 @@ class VQA:
     def patience(self) -> int:
         return self.options.patience
 
-    def evaluate(self, model: Student, batches: Iterable[Batch]) -> dict[str, Any]:
+    def evaluate_batch(self, model: Student, batch: Batch) -> Any:
+        """Return the sum of the losses of the whole texts, the generated texts and the fields of the samples."""
+        context = model.encode(batch.images, batch.questions, batch.mask)
+        loss = model.cross_entropy(context, batch.whole).double().sum()
+        return loss, self._generate(model, context), [vars(sample) for sample in batch.samples]
+
+    def combine(self, results: Sequence[Any]) -> dict[str, Any]:
         """Return `metrics.compute_scores` of the generated texts, and the `loss` of the whole text in any stage."""
         from shoestring.recipes.vqa.metrics import compute_scores
+        from shoestring.recipes.vqa.samples import Sample
 
-        losses, texts, samples = [], [], []
-        for batch in batches:
-            context = model.encode(batch.images, batch.questions, batch.mask)
-            losses.append(model.cross_entropy(context, batch.whole).double().sum())
-            texts += self._generate(model, context)
-            samples += batch.samples
-        return {"loss": sum(map(float, losses)) / len(samples), **compute_scores(texts, samples)}
+        texts = [text for _, generated, _ in results for text in generated]
+        samples = [Sample(**fields) for _, _, rows in results for fields in rows]
+        return {"loss": sum(float(loss) for loss, _, _ in results) / len(samples), **compute_scores(texts, samples)}
 
     def inputs(self, source: Any) -> Iterator[Input]:
         """Return the questions of `questions.Questions`, or those about the default images.
