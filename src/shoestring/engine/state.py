@@ -4,6 +4,7 @@ Sample order, schedule and random numbers are functions of the seed and the upda
 """
 
 from collections.abc import Mapping
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from typing import Any, Protocol, cast
 
@@ -18,7 +19,7 @@ from shoestring.engine import autotuning, cuda_graphs
 from shoestring.engine.averaging import AveragedWeights
 from shoestring.engine.cuda_graphs import CudaGraphs
 from shoestring.engine.memory import explaining_out_of_memory
-from shoestring.engine.parallel.divided_optimizer import DividedOptimizer
+from shoestring.engine.parallel.divided_optimizer import DividedOptimizer, collected
 from shoestring.engine.parallel.fully_sharded import FullySharded, is_fully_sharded, shard
 from shoestring.engine.parallel.ranks import ONE_RANK, Ranks
 from shoestring.engine.precision import MixedPrecision, mixed_precision
@@ -67,6 +68,9 @@ class State(Protocol):
     @property
     def at_epoch_end(self) -> bool:
         """Whether the last completed update ended an epoch."""
+
+    def collected(self, ranks: Ranks) -> AbstractContextManager[None]:
+        """Return a context in which the first rank packs what only the others have. All ranks enter it."""
 
     def pack(self) -> dict[str, Any]:
         """Return the state as sections of a checkpoint."""
@@ -165,6 +169,9 @@ class TrainingState:
     def parameter_versions(self) -> list[int]:
         """Return how often each parameter was changed in place."""
         return [parameter._version for parameter, _, _ in self._parameters]
+
+    def collected(self, ranks: Ranks) -> AbstractContextManager[None]:  # noqa: ARG002
+        return collected(self.optimizer)
 
     def pack(self) -> dict[str, Any]:
         scaler = self.mixed_precision.scaler

@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from shoestring.engine.parallel.ranks import Ranks
 from shoestring.errors import UsageError
 from shoestring.integrations import private_parts
 from shoestring.settings import Settings
@@ -26,12 +27,14 @@ class _Refusal:
     """Whether the run could continue, but not with the same bits: `allow_inexact=True` accepts it."""
 
 
+_REPLICATED = ("NO", "MULTI_CPU", "MULTI_GPU", "MULTI_XPU")
+"""Accelerate's names for one process, and for processes that each have the whole model."""
 _SHARDED = "the parts of a sharded model are not in the run's checkpoints"
 _REFUSALS = (
     _Refusal(
         name="n_gpu",
-        reason="the library would divide each batch among the GPUs, and one device is supported",
-        instead="set the environment variable CUDA_VISIBLE_DEVICES=0",
+        reason="the library would divide each batch among the GPUs, and a process has one device",
+        instead="start a process for each GPU, with torchrun --nproc-per-node, or set CUDA_VISIBLE_DEVICES=0",
         applies=lambda count: count > 1,
     ),
     _Refusal(name="deepspeed", reason=_SHARDED, instead="leave it out"),
@@ -99,6 +102,22 @@ def refuse_arguments(trainer: Any, of_train: Mapping[str, Any], *, in_recipe: bo
             f"a resumable {type(trainer).__name__} cannot train with these arguments",
             problems=refused,
             hint="docs/trainers.md lists what works",
+        )
+
+
+def refuse_distribution(trainer: Any, ranks: Ranks) -> None:
+    """Raise UsageError if the trainer divides its work in another way than equal models in the processes `ranks`."""
+    kind = trainer.accelerator.distributed_type.value
+    if kind not in _REPLICATED:
+        raise UsageError(
+            f"a resumable {type(trainer).__name__} cannot train with {kind}: {_SHARDED}",
+            hint="train with data parallelism: leave out the arguments fsdp and deepspeed, and choose neither of them "
+            "in the configuration of accelerate",
+        )
+    if trainer.args.world_size != ranks.size:
+        raise UsageError(
+            f"world_size is {trainer.args.world_size}, but this is one of {ranks.size} processes of a launcher",
+            hint="start the script with torchrun or accelerate launch, and enter surviving(...) in each process",
         )
 
 

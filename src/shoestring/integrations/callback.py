@@ -11,6 +11,7 @@ from transformers import TrainerCallback
 from shoestring.data.seeding import derive, seed_all
 from shoestring.integrations import private_parts
 from shoestring.integrations.evaluations import Evaluations, final_metrics
+from shoestring.integrations.exchange import GradientExchange
 from shoestring.integrations.private_parts import find_order_generator, is_between_cycles
 from shoestring.integrations.session import TrainerSession
 from shoestring.session.stop import SessionOver
@@ -31,6 +32,7 @@ class StepsCallback(TrainerCallback):
     def __init__(self, trainer: Any, trainer_session: TrainerSession) -> None:
         self._trainer, self._trainer_session = trainer, trainer_session
         self._evaluations = Evaluations(trainer, trainer_session)
+        self._exchange: GradientExchange | None = None
         self._update_started_at = 0.0
         self._is_epoch_over = self._is_save_requested = self._is_saved = False
 
@@ -41,6 +43,10 @@ class StepsCallback(TrainerCallback):
         take effect only after one more update.
         """
         session = self._trainer_session.session
+        self._trainer_session.agreement.require_all()
+        if session.request.ranks.size > 1:
+            model = self._trainer_session.state.model
+            self._exchange = GradientExchange(model, session.request.ranks, session.request.device)
         is_ended = self._trainer_session.state.is_ended
         self._trainer_session.state.load_restored()
         self._trainer_session.reports.begin(self._trainer)
@@ -69,10 +75,21 @@ class StepsCallback(TrainerCallback):
             generator.manual_seed(derive(args.seed, "order", epoch))
 
     def on_step_begin(self, args: Any, state: Any, *_: Any, **__: Any) -> None:
+        self._trainer_session.agreement.require_all()
         self._update_started_at, self._is_epoch_over = time.monotonic(), False
         self._evaluations.record()  # that of `eval_on_start`, or of an old version of the library
         self._trainer_session.reports.report_if_due(self._trainer)
-        seed_all(derive(args.seed, "update", state.global_step))
+        # A process draws numbers of its own: two of them may generate from the same prompt.
+        rank = self._trainer_session.ranks.rank
+        seed_all(derive(args.seed, "update", state.global_step, *(("rank", rank) if rank else ())))
+        if self._exchange:
+            self._exchange.begin_update()
+
+    def end_microbatch(self) -> None:
+        """Exchange the gradients of several processes after the last microbatch of an update."""
+        if self._exchange and self._trainer.accelerator.sync_gradients:
+            self._trainer_session.agreement.require_all()
+            self._exchange.exchange()
 
     def on_step_end(self, args: Any, state: Any, control: Any, **__: Any) -> None:  # noqa: ARG002
         session = self._trainer_session.session
@@ -108,6 +125,7 @@ class StepsCallback(TrainerCallback):
         The last update of an epoch ends with the epoch, which the library logs and evaluates as well.
         """
         control, session = self._trainer.control, self._trainer_session.session
+        self._trainer_session.agreement.require_all()
         self._evaluations.record()
         if self._trainer_session.over or not (self._is_epoch_over or self._is_within_epoch(control)):
             return
@@ -142,6 +160,7 @@ class StepsCallback(TrainerCallback):
         if self._is_saved:
             return
         self._is_saved = True
+        self._trainer_session.agreement.require_all()
         session = self._trainer_session.session
         self._evaluations.record()
         self._trainer_session.reports.report_unlogged(self._trainer)

@@ -11,8 +11,9 @@ from shoestring.engine.memory import Failure, catch_out_of_memory
 from shoestring.engine.precision import mixed_precision
 from shoestring.errors import RunError
 from shoestring.integrations.callback import TrainingEnded
+from shoestring.integrations.environment import library_versions, processes_fact
 from shoestring.integrations.state import LibraryState
-from shoestring.integrations.trainer import ResumableTrainer, library_versions
+from shoestring.integrations.trainer import ResumableTrainer
 from shoestring.techniques.fallbacks import Sizes
 from shoestring.train import steps
 from shoestring.train.request import SessionRequest
@@ -29,12 +30,13 @@ class LibraryUpdates:
         self._folder = ExitStack()
 
     def environment(self) -> dict[str, Any]:
-        """Return the versions of the libraries."""
-        return library_versions()
+        """Return the versions of the libraries, and the processes among which the library divides an update."""
+        return {**library_versions(), **processes_fact(self._resumable.ranks), "logical_shards": None}
 
     def build(self, request: SessionRequest, samples: Any, saved: Mapping[str, Any] | None) -> LibraryState:
         """Return the state of the recipe's trainer, with the sizes of the `saved` state if there is one."""
-        settings, self._resumable.allow_inexact = request.settings, request.allow_inexact
+        self._resumable.allow_inexact, self._resumable.ranks = request.allow_inexact, request.ranks
+        settings = request.settings.replace(gpus=request.ranks.size)
         assert settings.precision is not None
 
         def build(sizes: Sizes) -> Any:
@@ -59,6 +61,7 @@ class LibraryUpdates:
             build=build,
             whole_batch=whole_batch,
             ema=request.recipe.ema,
+            rank=request.ranks.rank,
         )
 
     def run(self, session: TrainingSession) -> str:

@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import math
 import time
+from functools import cached_property
 from typing import Any
 
+from shoestring.engine.parallel.ranks import Ranks
+from shoestring.integrations.agreement import Agreement
 from shoestring.integrations.private_parts import loss_since_log
 from shoestring.integrations.state import LibraryState
 from shoestring.monitor.host_memory import host_memory
@@ -46,6 +49,16 @@ class TrainerSession:
         self._session = session
 
     @property
+    def ranks(self) -> Ranks:
+        """The processes that train together."""
+        return self.session.request.ranks
+
+    @cached_property
+    def agreement(self) -> Agreement:
+        """The agreement of the processes that train together."""
+        return Agreement(self.ranks)
+
+    @property
     def state(self) -> LibraryState:
         """The state of the present trainer."""
         assert isinstance(self.session.state, LibraryState)
@@ -70,7 +83,7 @@ class LogReports:
 
     def begin(self, trainer: Any) -> None:
         """Start to report a trainer that continues after its present number of updates."""
-        self._reported_loss, updates = loss_since_log(trainer) or (0.0, 0)
+        self._reported_loss, updates = self._loss_of_all(trainer) or (0.0, 0)
         self._updates, self._since = trainer.state.global_step, time.monotonic()
         self._logged_update = self._updates - updates
 
@@ -100,11 +113,23 @@ class LogReports:
     def report_if_due(self, trainer: Any) -> None:
         """Report the updates so far if the library has not logged them for some time."""
         if time.monotonic() - self._since >= self._every_seconds:
-            self.report_unlogged(trainer)
+            # Each of several processes knows its own loss only, and they do not report at the same time.
+            self._report_unlogged(trainer, loss_since_log(trainer) if self._trainer_session.ranks.size == 1 else None)
 
     def report_unlogged(self, trainer: Any) -> None:
-        """Report the updates that the library has not logged yet."""
-        updates, sums = trainer.state.global_step - self._updates, loss_since_log(trainer)
+        """Report the updates that the library has not logged yet. All processes call it."""
+        self._report_unlogged(trainer, self._loss_of_all(trainer))
+
+    def _loss_of_all(self, trainer: Any) -> tuple[float, int] | None:
+        """Return the sum of the losses since the trainer's last log, as a mean over the processes, and its updates."""
+        sums = loss_since_log(trainer)
+        if sums is None:
+            return None
+        rows = self._trainer_session.ranks.gather([sums[0]])
+        return sum(loss for (loss,) in rows) / len(rows), sums[1]
+
+    def _report_unlogged(self, trainer: Any, sums: tuple[float, int] | None) -> None:
+        updates = trainer.state.global_step - self._updates
         if not updates:
             return
         loss = None
@@ -118,12 +143,13 @@ class LogReports:
             return
         memory = sample()
         session = self._trainer_session.session
+        samples = args.per_device_train_batch_size * args.gradient_accumulation_steps * session.request.ranks.size
         measured: dict[str, Any] = {
             "update": state.global_step,
             "epoch": math.ceil(state.epoch or 0.0),
             "updates": updates,
             "loss": loss,
-            "samples": updates * args.per_device_train_batch_size * args.gradient_accumulation_steps,
+            "samples": updates * samples,
             "seconds": reported_at - self._since,
             "memory_bytes": memory.gpu_peak_reserved_bytes or memory.rss_bytes,
         }

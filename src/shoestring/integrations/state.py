@@ -5,7 +5,8 @@ from __future__ import annotations
 import dataclasses
 import json
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
@@ -15,6 +16,7 @@ from shoestring.checkpoint.compatibility import history_problems, state_mismatch
 from shoestring.checkpoint.trained import trained_state
 from shoestring.engine.averaging import AveragedWeights
 from shoestring.engine.parallel.fully_sharded import FullySharded
+from shoestring.engine.parallel.ranks import Ranks
 from shoestring.engine.precision import MixedPrecision
 from shoestring.engine.state import trains_batch_norm
 from shoestring.errors import CheckpointError, UsageError
@@ -55,6 +57,10 @@ class LibraryState:
     averages: AveragedWeights | None = None
     fully_sharded: FullySharded | None = None
     """The averaged weights, once the model is on its device."""
+    rank: int = 0
+    """The rank of this process."""
+    _other_logs: Sequence[Mapping[str, Any]] = ()
+    """The logs of the other processes, while the state is saved."""
 
     @property
     def model(self) -> nn.Module:
@@ -101,10 +107,24 @@ class LibraryState:
             "scheduler": trainer.lr_scheduler.state_dict(),
             "scaler": scaler.state_dict() if scaler else None,
             "fit": self.sizes.json(),
-            **(self.final_log or self._pack_log()),
+            **self._current_log(),
             "history": self.history,
             **(self.averages.pack() if self.averages else {}),
         }
+
+    @contextmanager
+    def collected(self, ranks: Ranks) -> Iterator[None]:
+        """Return a context in which the first process packs the logs of all of them: each sums its own losses."""
+        own = b"" if ranks.is_first else json.dumps(self._current_log()["log"]).encode()
+        self._other_logs = [json.loads(log) for log in ranks.send_to_first(own)]
+        try:
+            yield
+        finally:
+            self._other_logs = ()
+
+    def _current_log(self) -> Mapping[str, Any]:
+        sections = self.final_log or self._pack_log()
+        return {**sections, "log": {**sections["log"], "others": self._other_logs}} if self._other_logs else sections
 
     def _pack_log(self) -> dict[str, Any]:
         """Return the sections of the trainer's log: its public state, and what it accumulates for its next logs."""
@@ -150,7 +170,9 @@ class LibraryState:
 
         Raises CheckpointError if they belong to another model or optimizer.
         """
-        restore_accumulated(self.trainer, self.restored.get("log", {}))
+        log = self.restored.get("log", {})
+        logs = [log, *log.get("others", [])]
+        restore_accumulated(self.trainer, logs[self.rank] if self.rank < len(logs) else log)
         self.averages = AveragedWeights(self.model, self.ema) if self.ema is not None else None
         if not self.restored:
             return

@@ -12,33 +12,39 @@ that was never stopped. For that every update draws its random numbers from (see
 of an epoch is a function of (seed, epoch).
 
 Loss, microbatches, logging and evaluation are the library's. At a pause `train()` ends the script, unless
-`exit_when_paused` is False. Random numbers that a dataset draws while its samples are fetched are not restored. Only
-one process and one device are supported. docs/trainers.md has what works and what is refused (`arguments.py`).
+`exit_when_paused` is False. Random numbers that a dataset draws while its samples are fetched are not restored. Under
+torchrun or `accelerate launch` the processes train together, each on a GPU of its own, with the same promises.
+docs/trainers.md has what works and what is refused (`arguments.py`).
 """
 
 from __future__ import annotations
 
-import importlib.metadata
-import platform
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
-import torch
-
+from shoestring.checkpoint.store import Restored, Store
 from shoestring.checkpoint.trained import frozen_digest
 from shoestring.engine.determinism import deterministic
-from shoestring.engine.environment import device_name
+from shoestring.engine.parallel.ranks import ONE_RANK, Ranks
 from shoestring.engine.precision import mixed_precision
 from shoestring.errors import UsageError
 from shoestring.integrations import private_parts
-from shoestring.integrations.arguments import notes, refuse_arguments
+from shoestring.integrations.arguments import notes, refuse_arguments, refuse_distribution
 from shoestring.integrations.callback import StepsCallback
+from shoestring.integrations.environment import (
+    library_versions,
+    precision_of,
+    processes_fact,
+    script_environment,
+)
+from shoestring.integrations.processes import joined
 from shoestring.integrations.session import TrainerSession
 from shoestring.integrations.state import LibraryState
 from shoestring.session.directory import RunDirectory
-from shoestring.session.stop import session
+from shoestring.session.stop import Stop, session
 from shoestring.session.stored import StoredPlan
 from shoestring.settings import Settings
 from shoestring.system_errors import explaining
@@ -55,7 +61,6 @@ if TYPE_CHECKING:
 T = TypeVar("T", bound="Trainer")
 
 _ARGUMENTS_OF_TRAIN = ("resume_from_checkpoint", "trial", "ignore_keys_for_eval")
-_LIBRARIES = ("transformers", "accelerate", "peft", "trl")
 
 
 class ResumableTrainer:
@@ -66,13 +71,14 @@ class ResumableTrainer:
         begin_session: Callable[[Any], TrainingSession] | None = None,
         end_session: Callable[[], None] = lambda: None,
         *,
+        ranks: Ranks = ONE_RANK,
         allow_inexact: bool = False,
     ) -> None:
         """`begin_session` makes the session of a script's trainer when that starts to train; `end_session` is called
-        when it has trained.
+        when it has trained. The `ranks` are the processes that train together.
         """
         self._begin_session, self.end_session = begin_session, end_session
-        self.allow_inexact = allow_inexact
+        self.ranks, self.allow_inexact = ranks, allow_inexact
         self.trainer_session = TrainerSession()
 
     @property
@@ -105,6 +111,7 @@ class ResumableTrainer:
                 contexts.enter_context(session.saver)
                 contexts.enter_context(session.record.progress)
             run = self.trainer_session.session.request.run
+            contexts.enter_context(self.trainer_session.agreement.training())
             yield self._resume_arguments(contexts.enter_context(run.trainer_folder()))
 
     def _resume_arguments(self, folder: Path) -> dict[str, Any]:
@@ -135,24 +142,23 @@ def surviving(
     Raises UsageError if another process holds the lock, or if the directory contains something else.
     """
     directory = RunDirectory(Path(run))
-    directory.create()
     settings = Settings(save_every_seconds=save_every_seconds, keep_checkpoints=keep_checkpoints)
-    with directory.locked(), session(limit_seconds) as stop:
-        if directory.plan() is None:
-            with explaining(f"{directory.plan_file} could not be written"):
-                StoredPlan(recipe="a trainer", settings=settings.json()).write(directory.plan_file)
-        with deterministic(), Record(directory, None, stop.deadline, target="local") as record:
+    with joined() as ranks, ExitStack() as contexts:
+        ranks.call_first(lambda: contexts.enter_context(_opened(directory, settings)))
+        stop = contexts.enter_context(session(limit_seconds))
+        with deterministic(), _record(directory, stop, ranks) as record:
 
             def begin_session(trainer: Any) -> TrainingSession:
                 request = SessionRequest(
                     loaded=None,
-                    settings=settings.replace(precision=_precision(trainer.args)),
+                    settings=settings.replace(precision=precision_of(trainer.args)),
                     run=directory,
                     target="local",
                     device=trainer.args.device,
                     stop=stop,
                     disk_bytes=disk_bytes,
                     allow_inexact=allow_inexact,
+                    ranks=ranks,
                 )
                 return _script_session(request, record, trainer, resumable)
 
@@ -171,7 +177,7 @@ def surviving(
                     )
                     raise SystemExit(0)
 
-            resumable = ResumableTrainer(begin_session, end_session, allow_inexact=allow_inexact)
+            resumable = ResumableTrainer(begin_session, end_session, ranks=ranks, allow_inexact=allow_inexact)
             try:
                 yield resumable
             except SystemExit as leaving:
@@ -179,6 +185,22 @@ def surviving(
                     record_end()
                 raise
             record_end()
+
+
+@contextmanager
+def _opened(directory: RunDirectory, settings: Settings) -> Iterator[None]:
+    """Return a context in which the run's directory exists and is locked for this process."""
+    directory.create()
+    with directory.locked():
+        if directory.plan() is None:
+            with explaining(f"{directory.plan_file} could not be written"):
+                StoredPlan(recipe="a trainer", settings=settings.json()).write(directory.plan_file)
+        yield
+
+
+def _record(directory: RunDirectory, stop: Stop, ranks: Ranks) -> Record:
+    """Return the record of the session, which the first process writes."""
+    return ranks.call_in_turn(lambda: Record(directory, None, stop.deadline, target="local", is_writer=ranks.is_first))
 
 
 def _script_session(
@@ -189,11 +211,15 @@ def _script_session(
         trainer=trainer,
         mixed_precision=mixed_precision("fp32", request.device),
         sizes=Sizes(micro_batch=trainer.args.per_device_train_batch_size),
+        rank=request.ranks.rank,
     )
-    facts = {**library_versions(), "frozen weights": frozen_digest(state.model), **_environment(trainer)}
-    complete_weights(request.run)
-    store = run_store(request, record)
-    restored = load_newest(store, record)
+    facts = {
+        **library_versions(),
+        **processes_fact(request.ranks),
+        **script_environment(trainer),
+        "frozen weights": frozen_digest(state.model),
+    }
+    store, restored = request.ranks.call_in_turn(lambda: _open_store(request, record))
     saver = run_saver(request, record, store, facts)
     saver.restore(state, allow_inexact=request.allow_inexact, restored=restored)
     return TrainingSession(
@@ -206,6 +232,13 @@ def _script_session(
     )
 
 
+def _open_store(request: SessionRequest, record: Record) -> tuple[Store, Restored | None]:
+    if request.ranks.is_first:
+        complete_weights(request.run)
+    store = run_store(request, record)
+    return store, load_newest(store, record)
+
+
 def _make_resumable_class(base: type[T], resumable: ResumableTrainer) -> type[T]:
     """Return a subclass of `base` that saves and restores as the engine does, and stops before the deadline."""
     from transformers import PrinterCallback
@@ -214,13 +247,17 @@ def _make_resumable_class(base: type[T], resumable: ResumableTrainer) -> type[T]
     class Resumable(private_parts.make_resuming_class(base)):  # type: ignore[misc]
         def __init__(self, *args: Any, **kwargs: Any) -> None:
             super().__init__(*args, **kwargs)
-            if self.args.world_size > 1:
-                raise UsageError(
-                    f"a resumable {base.__name__} runs in one process, but world_size is {self.args.world_size}",
-                    hint="start it without torchrun or accelerate launch",
-                )
+            refuse_distribution(self, resumable.ranks)
+            if resumable.ranks.size > 1:
+                # Without DistributedDataParallel, whose work is done by `GradientExchange`.
+                self.accelerator.prepare_model = partial(self.accelerator.prepare_model, evaluation_mode=True)
             for callback in (PrinterCallback, ProgressCallback):  # stdout is for data, and progress is reported anyway
                 self.remove_callback(callback)
+
+        def training_step(self, *args: Any, **kwargs: Any) -> Any:
+            loss = super().training_step(*args, **kwargs)
+            self.steps_callback.end_microbatch()
+            return loss
 
         def save_run_checkpoint(self) -> None:
             self.steps_callback.request_save()
@@ -247,38 +284,3 @@ def _make_resumable_class(base: type[T], resumable: ResumableTrainer) -> type[T]
 
     Resumable.__name__ = Resumable.__qualname__ = base.__name__
     return Resumable
-
-
-def library_versions() -> dict[str, str | None]:
-    """Return the versions of the libraries that affect a trainer's bits; None for one that is not installed."""
-    return {library: _version(library) for library in _LIBRARIES}
-
-
-def _version(library: str) -> str | None:
-    try:
-        return importlib.metadata.version(library)
-    except importlib.metadata.PackageNotFoundError:
-        return None
-
-
-def _environment(trainer: Any) -> dict[str, Any]:
-    """Return the facts that must not change for a resumed run of a script to end with the same bits."""
-    args, device = trainer.args, trainer.args.device
-    facts = {
-        "torch": torch.__version__,
-        "python": platform.python_version(),
-        "device": device_name(device),
-        "trainer": type(trainer).__name__,
-        "micro_batch": args.per_device_train_batch_size,
-        "accumulation": args.gradient_accumulation_steps,
-        "precision": _precision(args),
-        "seed": args.seed,
-    }
-    if device.type == "cpu":
-        facts["threads"] = torch.get_num_threads()
-        facts["instructions"] = torch.backends.cpu.get_cpu_capability()
-    return facts
-
-
-def _precision(args: Any) -> Any:
-    return "fp16" if args.fp16 else "bf16" if args.bf16 else "fp32"

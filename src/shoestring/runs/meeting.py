@@ -5,14 +5,12 @@ the directory in which the first one writes.
 """
 
 import json
-import os
 import secrets
 import socket
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from functools import cache
 from typing import Any
 
 from shoestring.errors import RunError, ShoestringError, UsageError
@@ -42,31 +40,14 @@ class Announcement:
     """The exit status of the first process, if it has ended with an error."""
 
 
-@cache
-def open_store(rank: int, size: int) -> Any:
-    """Return the launcher's store, of torch.distributed, with the keys of this start of the processes alone.
-
-    Without torchrun the store is in the first process, as long as that one refers to it.
-
-    torchrun uses one store for all starts of the processes of one machine, unless it has `--rdzv-backend c10d`. Of
-    several machines, each may count the starts in its own way.
-    """
-    from torch.distributed import PrefixStore  # type: ignore[attr-defined]
-    from torch.distributed.rendezvous import rendezvous
-
-    from shoestring.engine.parallel.ranks import TIMEOUT
-
-    store, _, _ = next(iter(rendezvous("env://", rank, size, timeout=TIMEOUT)))
-    starts = os.environ.get("TORCHELASTIC_RESTART_COUNT", "0") if os.environ.get("GROUP_WORLD_SIZE") == "1" else "0"
-    return PrefixStore(f"start {starts}", store)
-
-
 class Meeting:
     """The connection between the processes, over the launcher's store."""
 
     def __init__(self, launcher: Launcher, stop: Stop) -> None:
         launcher.require_complete()
         from torch.distributed import PrefixStore  # type: ignore[attr-defined]
+
+        from shoestring.engine.parallel.joining import open_store
 
         self._store = PrefixStore("shoestring", open_store(launcher.rank, launcher.size))
         self._launcher, self._stop = launcher, stop

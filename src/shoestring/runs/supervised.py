@@ -19,7 +19,7 @@ from shoestring.hardware.catalog import Platform
 from shoestring.monitor.events import append_end
 from shoestring.session.deadline import Deadline
 from shoestring.session.directory import RunDirectory
-from shoestring.session.launcher import Launcher, is_first_process
+from shoestring.session.launcher import Launcher, end_with_agent, is_first_process
 from shoestring.session.outcome import Outcome
 from shoestring.session.rank_channel import PEER_LOST_STATUS, SILENCE_SECONDS
 from shoestring.session.signals import STOP_SIGNALS
@@ -53,10 +53,13 @@ def train_supervised(
     platform = probe.platform_here() if on in targets.PROBED else targets.find(on).platform
     limit_seconds = session_seconds(platform, limit_seconds)
     directory = RunDirectory(run)
+    launcher = Launcher.find()
+    if launcher:
+        end_with_agent()
     writes = is_first_process()  # of those that a launcher has started, which all have a supervisor
     state_before = _read_state(directory)
     kill_at = None if limit_seconds is None else started + limit_seconds - _seconds_to_end(limit_seconds)
-    end = supervise(work, kill_at, silence_seconds=SILENCE_SECONDS if Launcher.find() else None)
+    end = supervise(work, kill_at, silence_seconds=SILENCE_SECONDS if launcher else None)
     state = _read_state(directory)
     if state and state != state_before and state.status != "running":
         if end.status < 0:

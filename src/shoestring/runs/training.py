@@ -9,25 +9,21 @@ import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from shoestring.errors import Interruption, RunError, UsageError
 from shoestring.hardware import targets
 from shoestring.hardware.catalog import Target
 from shoestring.recipe.options import LoadedRecipe
-from shoestring.runs.meeting import open_store
 from shoestring.runs.starting import continue_run, import_training
 from shoestring.runs.supervised import session_seconds
 from shoestring.session.deadline import Deadline
 from shoestring.session.directory import RunDirectory
 from shoestring.session.outcome import Outcome
+from shoestring.session.rank_channel import leave_with_peers
 from shoestring.session.signals import StopSignals
 from shoestring.session.stop import Stop
 from shoestring.settings import Settings
-from shoestring.streams import flush, write_messages
-
-if TYPE_CHECKING:
-    import torch
+from shoestring.streams import write_messages
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -98,6 +94,8 @@ def train_session(
             hint="install a CUDA build of torch for its driver, or train with --on cpu",
         )
     if joins:
+        from shoestring.engine.parallel.joining import join
+
         device = join(device)
     disk_bytes = request.disk_bytes
     if disk_bytes is None and target.platform:  # the platform's present limit
@@ -137,9 +135,7 @@ def train_joined(
 
         if not isinstance(interruption, PeerLostError):
             raise
-        on_lost(str(interruption))
-        flush()
-        os._exit(interruption.status)
+        leave_with_peers(interruption, on_lost)
 
 
 def reopen(
@@ -149,36 +145,6 @@ def reopen(
     if (stored := directory.plan()) is None:
         raise RunError(f"{directory.plan_file} is gone", hint="train again, with another --run if the run is lost")
     return continue_run(stored, directory, recipe, values)
-
-
-def join(device: torch.device) -> torch.device:
-    """Join the other processes that a launcher has started, and return the device of this one.
-
-    Each process has a GPU of its own; if there are more processes than GPUs, they share them, and exchange over gloo.
-
-    Raises RunError if the processes cannot connect.
-    """
-    import torch
-    import torch.distributed as dist
-
-    from shoestring.engine.parallel.ranks import TIMEOUT
-
-    backend = "gloo"
-    if device.type == "cuda":
-        local_rank, gpus = int(os.environ.get("LOCAL_RANK", "0")), torch.cuda.device_count()
-        device = torch.device("cuda", local_rank % gpus)
-        torch.cuda.set_device(device)
-        if int(os.environ.get("LOCAL_WORLD_SIZE") or os.environ["WORLD_SIZE"]) <= gpus:
-            backend = "cpu:gloo,cuda:nccl"
-    rank, size = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
-    try:
-        dist.init_process_group(backend, store=open_store(rank, size), rank=rank, world_size=size, timeout=TIMEOUT)
-    except (RuntimeError, ValueError) as error:
-        raise RunError(
-            f"the {size} processes of this run cannot connect to each other: {error}",
-            hint="check MASTER_ADDR, MASTER_PORT and the firewall; GLOO_SOCKET_IFNAME names the network interface",
-        ) from error
-    return device
 
 
 def _enable_expandable_segments() -> None:

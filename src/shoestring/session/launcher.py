@@ -6,6 +6,10 @@ from dataclasses import dataclass
 from typing import Any
 
 from shoestring.errors import UsageError
+from shoestring.processes import exit_with_parent
+
+_ELASTIC_AGENT = "TORCHELASTIC_RUN_ID"
+"""The variable that torch's elastic agent sets for the processes that it starts."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -59,3 +63,12 @@ def is_first_process() -> bool:
     """Return whether this process, of those that a launcher may have started, prints and writes for all of them."""
     launcher = Launcher.find()
     return launcher is None or launcher.rank == 0
+
+
+def end_with_agent() -> None:
+    """Make this process end with torch's elastic agent, which torchrun runs, if that has started it.
+
+    A killed agent leaves its processes behind, and they would keep the run's directory locked for the next start.
+    """
+    if _ELASTIC_AGENT in os.environ:
+        exit_with_parent(os.getppid())

@@ -19,7 +19,6 @@ from shoestring.engine.memory import (
     no_memory_error,
     retry_with_freed_memory,
 )
-from shoestring.engine.parallel.divided_optimizer import collected
 from shoestring.engine.parallel.fully_sharded import FullySharded
 from shoestring.engine.parallel.ranks import Ranks, RanksApartError
 from shoestring.engine.parallel.replicas import require_equal
@@ -234,7 +233,7 @@ def _equal_replicas(session: TrainingSession) -> Iterator[Ranks]:
     require_equal(state.model, ranks, state.update)
     session.saver.settle()
     is_needed = any(needed for (needed,) in ranks.gather([session.saver.needs_save(state)]))
-    with collected(state.optimizer) if is_needed else nullcontext():
+    with state.collected(ranks) if is_needed else nullcontext():
         yield ranks
 
 

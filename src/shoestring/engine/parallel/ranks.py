@@ -75,7 +75,7 @@ class Ranks:
         if not (dist.is_available() and dist.is_initialized()) or dist.get_world_size() == 1:
             return cls()
         rank, size = dist.get_rank(), dist.get_world_size()
-        with _noticing_lost_peers():
+        with noticing_lost_peers():
             control = dist.new_group(backend="gloo", timeout=TIMEOUT)
             pairs = tuple(_partners(level, rank, size) for level in range(size.bit_length() - 1))
         return cls(rank, size, control, pairs)
@@ -87,7 +87,7 @@ class Ranks:
 
     def with_own_group(self) -> Self:
         """Return the same ranks with a group of their own for the hosts, for a thread. All ranks must call this."""
-        with _noticing_lost_peers():
+        with noticing_lost_peers():
             control = dist.new_group(backend="gloo", timeout=TIMEOUT) if self.size > 1 else None
         return replace(self, control=control)
 
@@ -174,7 +174,7 @@ class Ranks:
         content = json.dumps(value).encode()
         (length,) = self.gather([len(content)])[0]
         buffer = torch.frombuffer(bytearray(content) if self.is_first else bytearray(int(length)), dtype=torch.uint8)
-        with _noticing_lost_peers():
+        with noticing_lost_peers():
             dist.broadcast(buffer, 0, group=self.control)
         return json.loads(bytes(buffer.tolist()))
 
@@ -193,19 +193,19 @@ class Ranks:
         bits, whatever algorithm the backend uses.
         """
         for group in self.pairs:
-            with _noticing_lost_peers():
+            with noticing_lost_peers():
                 dist.all_reduce(tensor, group=group)
 
     def broadcast(self, tensor: Tensor, rank: int = 0) -> None:
         """Replace the tensor by that of `rank`."""
         if self.size > 1:
-            with _noticing_lost_peers():
+            with noticing_lost_peers():
                 dist.broadcast(tensor, rank)
 
     def send_to_first(self, content: bytes) -> list[bytes]:
         """Return the contents that the other ranks have sent, on the first rank; an empty list on those."""
         lengths = [int(length) for (length,) in self.gather([len(content)])]
-        with _noticing_lost_peers():
+        with noticing_lost_peers():
             if not self.is_first:
                 dist.send(torch.frombuffer(bytearray(content), dtype=torch.uint8), 0, group=self.control)
                 return []
@@ -218,7 +218,7 @@ class Ranks:
 
     def collect(self, tensor: Tensor, shapes: Sequence[Sequence[int]]) -> list[Tensor]:
         """Return the tensors on the host of all ranks, which have these `shapes`, on the first rank; elsewhere none."""
-        with _noticing_lost_peers():
+        with noticing_lost_peers():
             if not self.is_first:
                 if tensor.numel():
                     dist.send(tensor, 0, group=self.control)
@@ -238,7 +238,7 @@ class Ranks:
     def _gather(self, tensor: Tensor, patience: float | None = None) -> list[list[Any]]:
         """Return the tensors of all ranks; an empty list if not all of them have come within `patience` seconds."""
         rows = [torch.empty_like(tensor) for _ in range(self.size)]
-        with _noticing_lost_peers():
+        with noticing_lost_peers():
             work = dist.all_gather(rows, tensor, group=self.control, async_op=True)
             assert work is not None
             if patience is not None and not _completes(work, patience):
@@ -302,7 +302,7 @@ def _completes(work: Any, seconds: float) -> bool:
 
 
 @contextmanager
-def _noticing_lost_peers() -> Iterator[None]:
+def noticing_lost_peers() -> Iterator[None]:
     """Raise PeerLostError for an error of a collective."""
     try:
         yield

@@ -169,11 +169,7 @@ class ShardedUpdates:
         changed, used = remaining[: self._buffers.count_of_others], remaining[self._buffers.count_of_others :]
         if self._fully_sharded:
             self._fully_sharded.end_update(used)
-        # -0 is the number that changes no other one by addition: 0 would change -0.
-        totals = [
-            torch.full_like(template, -0.0) if tensor is None and has_term else tensor
-            for tensor, template, has_term in zip(sums, self._layout(), is_present, strict=True)
-        ]
+        totals = complete(sums, self._layout(), is_present)
         self._buckets.add([tensor for tensor in totals if tensor is not None])
         count = len(self._parameters)
         for parameter, gradient in zip(self._parameters, totals[:count], strict=True):
@@ -196,6 +192,15 @@ class ShardedUpdates:
     def _layout(self) -> list[Tensor]:
         """Return tensors like those of `Sums`."""
         return [*self._parameters, self._loss_sum, *self._buffers.running]
+
+
+def complete(sums: Sums, templates: Sequence[Tensor], is_present: Sequence[bool]) -> Sums:
+    """Return the sums with a tensor, like its template, in place of each that only other ranks have."""
+    # -0 is the number that changes no other one by addition: 0 would change -0.
+    return [
+        torch.full_like(template, -0.0) if tensor is None and has_term else tensor
+        for tensor, template, has_term in zip(sums, templates, is_present, strict=True)
+    ]
 
 
 def _expect_power_of_two(weight: Weight, size: int, samples: int) -> Weight:

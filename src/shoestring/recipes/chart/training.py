@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
+from shoestring.errors import UsageError
 from shoestring.recipes.chart.answers import is_correct, parse_tag
 from shoestring.recipes.chart.building import silence, without_deprecations
 from shoestring.recipes.chart.policy import SIZES, lora_config
@@ -40,7 +41,8 @@ def build_trainer(
 ) -> Any:
     """Build a `GRPOTrainer` of the class that `surviving` returns; `folder` is its output directory.
 
-    One update has `options.effective_batch` completions in microbatches of at most `settings.micro_batch`.
+    One update has `options.effective_batch` completions, divided among `settings.gpus` processes, in microbatches of at
+    most `settings.micro_batch`.
     """
     os.environ.setdefault("TRL_EXPERIMENTAL_SILENCE", "1")
     from trl.trainer.grpo_config import GRPOConfig
@@ -66,9 +68,16 @@ def build_trainer(
             return _sample_completions(self, prompt_ids, multimodal_fields, group_size), None
 
     assert settings.micro_batch is not None
+    share, remainder = divmod(options.effective_batch, settings.gpus or 1)
+    if remainder:
+        raise UsageError(
+            f"effective_batch={options.effective_batch} cannot be divided among {settings.gpus} processes: TRL gives "
+            "the same number of completions to each",
+            hint="choose another effective_batch, or gpus=1",
+        )
     # TRL's microbatches have equal sizes.
-    micro_batch = max(size for size in range(1, settings.micro_batch + 1) if options.effective_batch % size == 0)
-    accumulation = options.effective_batch // micro_batch
+    micro_batch = max(size for size in range(1, settings.micro_batch + 1) if share % size == 0)
+    accumulation = share // micro_batch
     arguments = silence(GRPOConfig)(
         output_dir=str(folder),
         per_device_train_batch_size=micro_batch,

@@ -1,0 +1,66 @@
+"""The exchange of gradients between the processes that a library's trainer trains in.
+
+It replaces DistributedDataParallel, whose collectives are open during backward: a process that runs out of memory there
+leaves the others waiting. Gradients are exchanged once for each update, after the last microbatch, when all processes
+have agreed that they have computed theirs. The sum is the engine's, in a fixed tree.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor, nn
+
+from shoestring.engine import foreach
+from shoestring.engine.memory import Failure
+from shoestring.engine.parallel.buckets import Buckets
+from shoestring.engine.parallel.buffers import ShardBuffers
+from shoestring.engine.parallel.ranks import Ranks
+from shoestring.engine.parallel.tree import Sums
+from shoestring.engine.parallel.updates import complete
+
+
+class GradientExchange:
+    """Makes the gradients and buffers of a model those of all processes: the mean, as in DistributedDataParallel."""
+
+    def __init__(self, model: nn.Module, ranks: Ranks, device: torch.device) -> None:
+        """Replace the weights and buffers by those of the first process."""
+        self._ranks = ranks
+        self._parameters = [parameter for parameter in model.parameters() if parameter.requires_grad]
+        self._buffers, self._buckets = ShardBuffers(model, ranks), Buckets(device, ranks)
+        for tensor in [*model.parameters(), *model.buffers()]:
+            values = tensor.detach().contiguous()
+            ranks.broadcast(values)
+            tensor.data.copy_(values)
+
+    def begin_update(self) -> None:
+        """Save the buffers before an update."""
+        self._buffers.begin_update()
+
+    def exchange(self) -> None:
+        """Exchange the gradients of an update. Raises torch.OutOfMemoryError in all processes if one has no memory."""
+
+        def compute() -> Sums:
+            gradients = [parameter.grad for parameter in self._parameters]
+            self._buckets.allocate(self._layout())
+            return [*gradients, *self._buffers.end_shard(self._ranks.rank)]
+
+        def facts(sums: Sums) -> list[float]:
+            return [*(tensor is not None for tensor in sums), *self._buffers.changed]
+
+        count = len(self._layout())
+        computed = self._ranks.call_and_gather(compute, facts, count=count + self._buffers.count_of_others)
+        sums, rows = computed
+        if isinstance(sums, Failure):
+            raise torch.OutOfMemoryError(sums.message)
+        in_any_rank = [any(column) for column in zip(*rows, strict=True)]
+        totals = complete(sums, self._layout(), in_any_rank[:count])
+        present = [tensor for tensor in totals if tensor is not None]
+        self._buckets.add(present)
+        gradients, running = totals[: len(self._parameters)], totals[len(self._parameters) :]
+        foreach.multiply([gradient for gradient in gradients if gradient is not None], 1 / self._ranks.size)
+        for parameter, gradient in zip(self._parameters, gradients, strict=True):
+            parameter.grad = gradient
+        self._buffers.end_update(running, self._ranks.size, in_any_rank[count:])
+
+    def _layout(self) -> list[Tensor]:
+        return [*self._parameters, *self._buffers.running]

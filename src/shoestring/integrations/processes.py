@@ -1,0 +1,43 @@
+"""The processes of a script that a launcher, such as torchrun or `accelerate launch`, has started together."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import torch
+import torch.distributed as dist
+
+from shoestring.engine.parallel.joining import join
+from shoestring.engine.parallel.ranks import PeerLostError, Ranks
+from shoestring.errors import UsageError
+from shoestring.session.launcher import Launcher, end_with_agent
+from shoestring.session.rank_channel import leave_with_peers
+
+
+@contextmanager
+def joined() -> Iterator[Ranks]:
+    """Return a context with the processes of this script, in torch's process group: that of the script if it has one.
+
+    If another one ends, this process leaves Python at once, without saving. It also ends when torch's elastic agent,
+    which has started it, is killed: the next start of the script must find the run's directory unlocked.
+
+    Raises UsageError if the number of processes is not a power of two.
+    """
+    if launcher := Launcher.find():
+        launcher.require_complete()
+        if launcher.size & (launcher.size - 1):
+            raise UsageError(
+                f"a launcher has started {launcher.size} processes (WORLD_SIZE): the gradients of a power of two of "
+                "them are added in a fixed order",
+                hint="start 2, 4 or 8 processes",
+            )
+        end_with_agent()
+    if launcher and not dist.is_initialized():
+        uses_gpus = torch.cuda.is_available() and os.environ.get("ACCELERATE_USE_CPU", "").lower() != "true"
+        join(torch.device("cuda" if uses_gpus else "cpu"))
+    try:
+        yield Ranks.join()
+    except PeerLostError as lost:
+        leave_with_peers(lost)
