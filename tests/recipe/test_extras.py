@@ -28,12 +28,12 @@ def test_planning_needs_no_extra() -> None:
     assert not HEAVY - {"torch"} & modules
 
 
-@pytest.mark.parametrize("part", ["data", "combine"])
+@pytest.mark.parametrize("part", ["data", "evaluate"])
 def test_error_names_missing_packages_and_the_extra(monkeypatch: pytest.MonkeyPatch, part: str) -> None:
     for module in ("pandas", "torchmetrics"):
         monkeypatch.setitem(sys.modules, module, None)
     with pytest.raises(UsageError, match="pandas, torchmetrics") as missing:
-        Temporal().data() if part == "data" else Temporal().combine([])
+        Temporal().data() if part == "data" else Temporal().evaluate(Temporal().model(), [])
     assert "pip install 'shoestring[temporal]'" in str(missing.value)
 
 

@@ -3,7 +3,6 @@ from pathlib import Path
 
 import pytest
 
-from shoestring.recipe.parts import Parts
 from shoestring.recipes.cloud import Cloud, Options
 from tests.sessions import final_bits, session
 
@@ -79,8 +78,8 @@ def test_an_evaluation_is_the_mean_over_images(uninterrupted: Path) -> None:
 
     batches = [default_collate([data[index] for index in indices]) for indices in ((0, 1, 2), (3,))]
     with torch.no_grad():
-        split = Parts.from_recipe(recipe).evaluate(model, batches)
-        whole = Parts.from_recipe(recipe).evaluate(model, [default_collate([data[index] for index in range(4)])])
+        split = recipe.evaluate(model, batches)
+        whole = recipe.evaluate(model, [default_collate([data[index] for index in range(4)])])
     assert split == pytest.approx(whole, rel=1e-5)
     names = ("psnr", "ssim", "sam", "mae")
     assert set(whole) == {"loss", *names, *(f"copy_{name}" for name in names)}

@@ -9,7 +9,6 @@ import torch
 from shoestring.errors import DataError, UsageError
 from shoestring.recipe.finding import find, load
 from shoestring.recipe.options import option_fields
-from shoestring.recipe.parts import Parts
 from shoestring.recipes.legal import Legal, Options
 
 TINY = Options(size="tiny", seq_len=12)
@@ -193,7 +192,7 @@ def test_metrics_do_not_depend_on_the_batch_size(options: Options) -> None:
             for start in range(0, len(data), size)
         ]
         with torch.no_grad():
-            return Parts.from_recipe(recipe).evaluate(model, batches)
+            return recipe.evaluate(model, batches)
 
     small_batches, one_batch = metrics(3), metrics(len(data))
     assert small_batches["loss"] == pytest.approx(one_batch["loss"])

@@ -3,7 +3,6 @@ import torch
 from torch import nn
 
 from shoestring.recipe.contract import build_optimizer
-from shoestring.recipe.parts import Parts
 from shoestring.recipes.temporal import Options, Temporal
 from shoestring.recipes.temporal.architectures import MEMBERS
 from shoestring.recipes.temporal.ensemble import Ensemble
@@ -110,8 +109,8 @@ def test_evaluation_reports_the_mean_weights() -> None:
     x, y = recipe.batch(4)
     x = torch.randn_like(x)
     with torch.no_grad():
-        metrics = Parts.from_recipe(recipe).evaluate(model.eval(), [(x[:1], y[:1]), (x[1:], y[1:])])
+        metrics = recipe.evaluate(model.eval(), [(x[:1], y[:1]), (x[1:], y[1:])])
         mean = model.log_weights(x).exp().mean(dim=0)
-        assert "weights" not in Parts.from_recipe(Temporal()).evaluate(Temporal().model().eval(), [(x, y)])
+        assert "weights" not in Temporal().evaluate(Temporal().model().eval(), [(x, y)])
     assert list(metrics["weights"]) == list(MEMBERS)
     assert list(metrics["weights"].values()) == pytest.approx(mean.tolist())

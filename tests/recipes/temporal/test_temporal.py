@@ -10,7 +10,6 @@ from shoestring.errors import DataError, UsageError
 from shoestring.recipe.contract import build_optimizer, datasets
 from shoestring.recipe.finding import find, load
 from shoestring.recipe.options import option_fields
-from shoestring.recipe.parts import Parts
 from shoestring.recipes.temporal import ARCHITECTURES, Options, Temporal
 
 from .market import random_bars, write_csv
@@ -138,7 +137,7 @@ def test_evaluate_by_hand() -> None:
     data = recipe.data()
     inputs, labels = data["validation"].__getitems__(list(range(50)))
     with torch.no_grad():
-        metrics = Parts.from_recipe(recipe).evaluate(model, [(inputs[:32], labels[:32]), (inputs[32:], labels[32:])])
+        metrics = recipe.evaluate(model, [(inputs[:32], labels[:32]), (inputs[32:], labels[32:])])
         logits = model(inputs).double()
     log_probabilities = logits.log_softmax(1)
     expected = (
@@ -157,7 +156,7 @@ def test_the_majority_is_that_of_the_evaluated_data() -> None:
     recipe = Temporal(Options(size="tiny"))
     inputs, _ = recipe.batch(4)
     with torch.no_grad():
-        metrics = Parts.from_recipe(recipe).evaluate(recipe.model().eval(), [(inputs, torch.tensor([0, 0, 0, 2]))])
+        metrics = recipe.evaluate(recipe.model().eval(), [(inputs, torch.tensor([0, 0, 0, 2]))])
     assert metrics["majority_accuracy"] == 0.75
 
 
@@ -165,8 +164,8 @@ def test_batches_are_weighted_by_their_samples() -> None:
     recipe = Temporal(Options(size="tiny"))
     model, (inputs, labels) = recipe.model().eval(), signal_batch(33)
     with torch.no_grad():
-        whole = Parts.from_recipe(recipe).evaluate(model, [(inputs, labels)])
-        uneven = Parts.from_recipe(recipe).evaluate(model, [(inputs[:32], labels[:32]), (inputs[32:], labels[32:])])
+        whole = recipe.evaluate(model, [(inputs, labels)])
+        uneven = recipe.evaluate(model, [(inputs[:32], labels[:32]), (inputs[32:], labels[32:])])
     assert uneven["loss"] == pytest.approx(whole["loss"], rel=1e-6)
     assert uneven["macro_f1"] == whole["macro_f1"]
 

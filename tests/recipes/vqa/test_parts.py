@@ -14,7 +14,6 @@ from transformers import (
 )
 
 from shoestring.errors import UsageError
-from shoestring.recipe.parts import Parts
 from shoestring.recipes.vqa import VQA, Options
 from shoestring.recipes.vqa.parts import PARTS
 from shoestring.recipes.vqa.tokens import MARKERS
@@ -71,7 +70,7 @@ def test_pretrained_tokenizer_is_used(folders: dict[str, str]) -> None:
     batch = recipe.collate([train[0], train[1]])
     recipe.loss(recipe.model(), batch).backward()
     with torch.no_grad():
-        metrics = Parts.from_recipe(recipe).evaluate(recipe.model().eval(), [batch])
+        metrics = recipe.evaluate(recipe.model().eval(), [batch])
     assert metrics["exact_match"] == 0.0
 
 

@@ -11,7 +11,6 @@ from PIL import Image
 
 from shoestring.errors import DataError
 from shoestring.recipe.inputs import Input
-from shoestring.recipe.parts import Parts
 from shoestring.recipes.vqa import VQA, Options
 from tests.recipes.vqa.teacher_data import make_row, write_data
 
@@ -60,7 +59,7 @@ def test_questions_have_the_predictions_of_an_evaluation(tmp_path: Path) -> None
     with torch.no_grad():
         predictions = recipe.predict(model, unlabelled)
         assert predictions == recipe.predict(model, batch)
-        assert Parts.from_recipe(recipe).evaluate(model, [batch])["exact_match"] == sum(
+        assert recipe.evaluate(model, [batch])["exact_match"] == sum(
             row["prediction"] == answer for row, answer in zip(predictions, recipe.targets(batch), strict=True)
         ) / 6  # fmt: skip
     assert all(row["text"].startswith("<answer>") for row in predictions)

@@ -8,7 +8,6 @@ from torch import nn
 from shoestring.errors import UsageError
 from shoestring.recipe.finding import find
 from shoestring.recipe.options import option_fields
-from shoestring.recipe.parts import Parts
 from shoestring.recipes.vqa import VQA, Options
 from shoestring.recipes.vqa.curriculum import ANSWER_FOCUS, FORMAT_LEARNING, Stage
 from shoestring.recipes.vqa.student import IGNORED, Batch
@@ -221,7 +220,7 @@ def test_target_texts_have_the_best_scores(model: nn.Module, monkeypatch: pytest
 
     monkeypatch.setattr(model, "generate", generate)
     with torch.no_grad():
-        metrics = Parts.from_recipe(recipe).evaluate(model, iter(batches))
+        metrics = recipe.evaluate(model, iter(batches))
         losses = [model.cross_entropy(model.encode(*batch[:3]), batch.whole).sum() for batch in batches]
     assert metrics["exact_match"] == metrics["token_f1"] == metrics["well_formed"] == metrics["reasoning_rouge_l"] == 1
     assert metrics["reasoning_bleu"] == pytest.approx(100)

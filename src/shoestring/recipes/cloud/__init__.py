@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
 
 from shoestring.errors import UsageError
+from shoestring.recipe.evaluating import EvaluatesBatches
 from shoestring.recipe.extras import require
 
 if TYPE_CHECKING:
@@ -92,7 +93,7 @@ class Options:
             raise UsageError("options of cloud cannot be used", problems=problems)
 
 
-class Cloud:
+class Cloud(EvaluatesBatches):
     """Removal of clouds from 13 optical bands with the help of 2 radar bands."""
 
     best = ("psnr", "max")

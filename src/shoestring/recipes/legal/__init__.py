@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from shoestring.errors import UsageError
+from shoestring.recipe.evaluating import EvaluatesBatches
 from shoestring.recipe.extras import require
 from shoestring.recipe.inputs import Input, Rows
 from shoestring.recipes.legal import roles
@@ -44,7 +45,7 @@ WARM_UP = 500
 """Updates of warm-up; a run of less than 5,000 updates has a tenth of its updates instead."""
 
 
-class Legal:
+class Legal(EvaluatesBatches):
     """Classification of the rhetorical roles of the sentences of judgments."""
 
     best = ("weighted_f1", "max")

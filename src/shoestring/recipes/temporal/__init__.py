@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal, cast
 
 from shoestring.errors import UsageError
+from shoestring.recipe.evaluating import EvaluatesBatches
 from shoestring.recipe.extras import require
 from shoestring.recipes.rows import OnBadRows
 from shoestring.recipes.temporal.architectures import (
@@ -90,7 +91,7 @@ class Options:
             raise UsageError("options of temporal cannot be used", problems=problems)
 
 
-class Temporal:
+class Temporal(EvaluatesBatches):
     """Three-class classification of the return over the next bars."""
 
     best = ("loss", "min")

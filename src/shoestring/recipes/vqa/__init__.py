@@ -13,6 +13,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
+from shoestring.recipe.evaluating import EvaluatesBatches
 from shoestring.recipe.extras import require
 from shoestring.recipe.inputs import Input
 from shoestring.recipes.vqa import curriculum
@@ -37,7 +38,7 @@ LENGTHS = {"full": (64, 160), "tiny": (32, 48)}
 """Maximum number of tokens of a question and of a target text, by size."""
 
 
-class VQA:
+class VQA(EvaluatesBatches):
     """A student that learns to answer questions about images, with reasons, from a teacher's texts."""
 
     best = ("token_f1", "max")
