@@ -6,6 +6,7 @@ from types import SimpleNamespace
 
 import pytest
 
+from shoestring.engine.parallel.joining import open_store
 from shoestring.errors import RunError, ShoestringError, UsageError
 from shoestring.runs import meeting
 from shoestring.runs.meeting import Meeting, leading
@@ -21,6 +22,7 @@ def store(monkeypatch):
         port = server.getsockname()[1]
     monkeypatch.setenv("MASTER_ADDR", "127.0.0.1")
     monkeypatch.setenv("MASTER_PORT", str(port))
+    open_store.cache_clear()
     monkeypatch.setattr(meeting, "_SIGHT_SECONDS", 0.2)
     monkeypatch.setattr(meeting, "_PATIENCE_SECONDS", 0.2)
 
