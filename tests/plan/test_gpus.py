@@ -13,6 +13,7 @@ from shoestring.plan.candidates import Candidate
 from shoestring.plan.costs import planned_disk, planned_host
 from shoestring.plan.gpu_reasons import gpu_reasons
 from shoestring.plan.gpus import search
+from shoestring.recipe.options import Adaptation
 from shoestring.recipe.parts import Parts
 from shoestring.settings import Settings
 from tests.estimate.example_traces import TRAINING
@@ -28,6 +29,7 @@ class FakePair(FakeCandidates):
         super().__init__(bytes_of=bytes_of or bytes_per_sample(0.1), seconds=lambda s: 1.0, target=target, **costs)
         self.exchange = exchange
         self.loaded = SimpleNamespace(name="fake", effective_batch=self.loaded.effective_batch, parts=parts or Parts())
+        self.loaded.adaptation = Adaptation()
 
     def evaluate(self, settings):
         candidate = super().evaluate(settings)

@@ -93,6 +93,19 @@ def test_rank_that_has_lost_the_others_is_no_error(run_ranks, monkeypatch):
     assert (end.status, restarts) == (0, ["1: process 1 of 2 lost its connection to the others"])
 
 
+def test_restart_after_out_of_memory_is_not_counted(run_ranks):
+    """Each time with less memory, until it suffices."""
+    end, restarts, _ = run_ranks("""
+if rank:
+    count = len(list(folder.iterdir()))
+    (folder / str(count)).touch()
+    sys.exit(76 if count < 5 else 0)
+while not (folder / "5").exists():
+    time.sleep(0.01)
+""")
+    assert (end.status, restarts) == (0, ["0: a process ran out of memory while others waited for it"] * 5)
+
+
 def test_rank_without_heartbeats_is_dead(run_ranks):
     """A stopped process cannot be ended by SIGTERM either."""
     stop = "os.kill(os.getpid(), signal.SIGSTOP)"

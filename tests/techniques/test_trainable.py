@@ -1,4 +1,4 @@
-"""Settings that can only be estimated are refused before a run starts."""
+"""Settings that cannot be trained with are refused before a run starts."""
 
 import subprocess
 import sys
@@ -17,9 +17,11 @@ from shoestring.techniques.trainable import require_trainable
 
 def test_unsupported_settings_are_named() -> None:
     require_trainable(Settings(checkpointing="full", optimizer_kernel="fused", offload="parameters", compile="yes"))
-    with pytest.raises(UsageError, match="not trained yet") as caught:
-        require_trainable(Settings(sharding="zero2"))
-    assert [problem.partition(":")[0] for problem in caught.value.problems] == ["sharding=zero2"]
+    require_trainable(Settings(sharding="zero2", checkpointing="full", optimizer_kernel="fused"))
+    with pytest.raises(UsageError, match="sharding=zero3 does not support") as caught:
+        require_trainable(Settings(sharding="zero3", offload="optimizer"), Adaptation(quantization="nf4", lora_r=2))
+    names = [problem.partition(":")[0] for problem in caught.value.problems]
+    assert names == ["offload=optimizer", "quantization=nf4"]
 
 
 @pytest.mark.parametrize("options", [{"quantization": "nf4", "lora_r": 2}, {"optimizer_states": "8bit"}], ids=str)

@@ -10,6 +10,7 @@ from typing import Any
 
 from torch import Tensor
 
+from shoestring.checkpoint.divided import own
 from shoestring.errors import CheckpointError
 
 
@@ -85,11 +86,12 @@ class _Packer:
         return [self.pack(item, (*path, str(index))) for index, item in enumerate(values)]
 
     def _store(self, tensor: Tensor, path: tuple[str, ...]) -> str:
+        rows = own(tensor)
         identity = (
-            tensor.device, tensor.dtype, tensor.untyped_storage().data_ptr(),
-            tensor.storage_offset(), tuple(tensor.shape), tensor.stride(),
+            rows.device, rows.dtype, rows.untyped_storage().data_ptr(),
+            rows.storage_offset(), tuple(rows.shape), rows.stride(), tuple(tensor.shape),
         )  # fmt: skip
-        if tensor.numel() and identity in self._names:
+        if rows.numel() and identity in self._names:
             return self._names[identity]
         name = ".".join(path) or "value"
         while name in self.tensors:

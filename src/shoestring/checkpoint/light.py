@@ -18,6 +18,7 @@ from torch import Tensor, nn
 
 from shoestring.checkpoint import codec, fileset
 from shoestring.checkpoint.compatibility import state_mismatches
+from shoestring.checkpoint.divided import divide_as
 from shoestring.checkpoint.files import Buffer, remove, remove_renamed
 from shoestring.checkpoint.manifest import DamagedFileError
 from shoestring.checkpoint.mapped import READ_ERRORS, MappedFile
@@ -48,8 +49,17 @@ class LoadedWeights:
     """Whether the weights were verified bit for bit against a manifest; without a manifest they cannot be."""
 
 
-def save_light(folder: Path, model: nn.Module, facts: dict[str, Any], *, rounded: str = "own") -> Path:
+def save_light(
+    folder: Path,
+    model: nn.Module,
+    facts: dict[str, Any],
+    *,
+    rounded: str = "own",
+    weights: Mapping[str, Tensor] | None = None,
+) -> Path:
     """Replace the weights in `folder` atomically by those of `model`; `facts` (JSON) are stored in the file's metadata.
+
+    `weights` are those of `weights_to_save`, if they were collected from several ranks.
 
     Wider parameters are `rounded` to fp16 or bf16, except those with values beyond the range of that dtype; buffers
     (the statistics of a BatchNorm) keep their dtype.
@@ -59,7 +69,7 @@ def save_light(folder: Path, model: nn.Module, facts: dict[str, Any], *, rounded
     peft_model = _find_peft_model(model)
     path = folder / (ADAPTER if peft_model else WEIGHTS)
     metadata = {"format": "pt", "shoestring": json.dumps(codec.pack(facts)[0], allow_nan=False)}
-    weights = _weights_to_save(model)
+    weights = weights_to_save(model) if weights is None else weights
     dtypes = _rounded_dtypes(weights, model, ROUNDED[rounded]) if rounded in ROUNDED else {}
     contents: dict[str, Iterable[Buffer]] = {}
     if peft_model:
@@ -104,9 +114,11 @@ def read_light(folder: Path, model: nn.Module) -> LoadedWeights:
         ) from damage
     except READ_ERRORS as error:
         raise CheckpointError(f"{path} cannot be loaded: {error}") from error
-    problems = state_mismatches(saved, _weights_to_save(model), dtypes=False)
+    own_weights = weights_to_save(model)
+    problems = state_mismatches(saved, own_weights, dtypes=False)
     if problems:
         raise CheckpointError(f"{path} cannot be loaded: its weights are of another model", problems=problems[:20])
+    saved = {name: divide_as(tensor, own_weights[name]) for name, tensor in saved.items()}
     if peft_model:
         from peft import set_peft_model_state_dict
 
@@ -167,7 +179,7 @@ def _update_folders(folder: Path) -> list[Path]:
     return [path for update, path in sorted(pair for pair in candidates if pair[0] is not None)]
 
 
-def _weights_to_save(model: nn.Module) -> dict[str, Tensor]:
+def weights_to_save(model: nn.Module) -> dict[str, Tensor]:
     """Return the tensors to save by name: those of the model, not copies; tied weights only once."""
     peft_model = _find_peft_model(model)
     if peft_model is None:

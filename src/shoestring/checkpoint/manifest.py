@@ -6,8 +6,9 @@
      "sha256": "..."}
 
 The last `sha256` is the digest of all other keys. If several ranks write a state, each has its own file, such as
-`model-rank0003.safetensors` with `"rank": 3`, and `slices` lists for each tensor that is divided among files the parts
-that make it up: `{"weight": [{"file": "model-rank0000.safetensors", "dim": 0, "offset": 0, "shape": [4, 8]}, ...]}`.
+`model-rank0003.safetensors` with `"rank": 3`, and `slices` lists for each tensor that is divided among files, by its
+section and its name there, the parts that make it up:
+`{"model/weight": [{"file": "model-rank0000.safetensors", "dim": 0, "offset": 0, "shape": [4, 8]}, ...]}`.
 
 No other module depends on the format of a manifest. Format 1, of version 0.1.0, is read too.
 """
@@ -34,7 +35,7 @@ AVERAGED = "averaged"
 
 Kind = Literal["full", "weights"]
 
-FILE = r"[a-z_]{1,64}(?:-rank(?P<rank>[0-9]{4}))?\.safetensors|state\.json|adapter_config\.json"
+FILE = r"(?P<section>[a-z_]{1,64})(?:-rank(?P<rank>[0-9]{4}))?\.safetensors|state\.json|adapter_config\.json"
 """A regular expression for the names of files in a set."""
 STAGED_FILE = re.compile(rf"\.(?P<name>{FILE}|{re.escape(MANIFEST)})\.(?:next|[0-9]+)")
 """The names of new files and of those left by killed processes. Version 0.1.0 wrote the process id, not `next`."""
@@ -71,9 +72,9 @@ class FileEntry:
             _check_count(self.rank, "rank", maximum=9999)
 
     @classmethod
-    def for_file(cls, path: Path, digest: str) -> "FileEntry":
+    def for_file(cls, path: Path, digest: str, rank: int | None = None) -> "FileEntry":
         """Return the entry of a file that was just written and has this SHA-256. Raises OSError."""
-        return cls(bytes=path.stat().st_size, sha256=digest)
+        return cls(bytes=path.stat().st_size, sha256=digest, rank=rank)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -206,6 +207,17 @@ def read_manifest(folder: Path) -> Manifest:
         return load_manifest(folder)
     except OSError as error:
         raise DamagedFileError(MANIFEST, f"it cannot be read: {error}") from error
+
+
+def file_name(section: str, rank: int | None = None) -> str:
+    """Return the name of the file with the tensors of a section; with `rank`, that of this one of several ranks."""
+    return f"{section}.safetensors" if rank is None else f"{section}-rank{rank:04d}.safetensors"
+
+
+def section_of(file: str) -> str | None:
+    """Return the section whose tensors the file of a manifest contains; None for any other file."""
+    match = _FILE.fullmatch(file)
+    return match["section"] if match else None
 
 
 def describe_difference(path: Path, entry: FileEntry) -> str:

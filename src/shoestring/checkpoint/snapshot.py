@@ -3,13 +3,14 @@
 import itertools
 from collections.abc import Iterator, Mapping
 from concurrent.futures import Executor
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import torch
 from torch import Tensor
 
 from shoestring.checkpoint import codec
+from shoestring.checkpoint.divided import is_divided, own, ranks_of
 
 _ALIGNMENT = 64  # bytes; the alignment of torch's own allocations
 _PIECE_BYTES = 4 << 20  # the unit of work of a copying thread
@@ -21,6 +22,11 @@ class Section:
 
     skeleton: Any
     tensors: dict[str, Tensor]
+    """Of a tensor that is divided among ranks, the rows of this one."""
+    divided: dict[str, tuple[int, ...]] = field(default_factory=dict)
+    """The whole shapes of the tensors that are divided."""
+    ranks: int = 1
+    """The number of ranks among which they are divided."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -48,8 +54,15 @@ def snapshot(state: Mapping[str, Any]) -> Snapshot:
     Raises CheckpointError for a value that cannot be saved.
     """
     packed = {name: codec.pack(value) for name, value in state.items()}
-    return Snapshot(
-        sections={name: Section(skeleton=skeleton, tensors=tensors) for name, (skeleton, tensors) in packed.items()}
+    return Snapshot(sections={name: _section(skeleton, tensors) for name, (skeleton, tensors) in packed.items()})
+
+
+def _section(skeleton: Any, tensors: dict[str, Tensor]) -> Section:
+    return Section(
+        skeleton=skeleton,
+        tensors={name: own(tensor) for name, tensor in tensors.items()},
+        divided={name: tuple(tensor.shape) for name, tensor in tensors.items() if is_divided(tensor)},
+        ranks=max(map(ranks_of, tensors.values()), default=1),
     )
 
 
@@ -104,9 +117,7 @@ class HostCopy:
         remaining_copies = iter(copies)
         return Snapshot(
             sections={
-                name: Section(
-                    skeleton=section.skeleton, tensors=dict(zip(section.tensors, remaining_copies, strict=False))
-                )
+                name: replace(section, tensors=dict(zip(section.tensors, remaining_copies, strict=False)))
                 for name, section in live.sections.items()
             },
             copy_events=tuple(torch.cuda.current_stream(device).record_event() for device in devices),

@@ -18,6 +18,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from shoestring.checkpoint.divided import rows_by_rank
 from shoestring.checkpoint.files import (
     directory_bytes,
     is_disk_full,
@@ -27,11 +28,22 @@ from shoestring.checkpoint.files import (
     write_file,
     write_text,
 )
-from shoestring.checkpoint.manifest import AVERAGED, MANIFEST, STATE, TRAINED, DamagedFileError, FileEntry, Manifest
+from shoestring.checkpoint.manifest import (
+    AVERAGED,
+    MANIFEST,
+    STATE,
+    TRAINED,
+    DamagedFileError,
+    FileEntry,
+    Manifest,
+    Slice,
+    file_name,
+    section_of,
+)
 from shoestring.checkpoint.names import removed_path, update_name, update_of
 from shoestring.checkpoint.presence import Presence, gone_error
 from shoestring.checkpoint.sections import read_sections
-from shoestring.checkpoint.snapshot import Snapshot, snapshot
+from shoestring.checkpoint.snapshot import Section, Snapshot, snapshot
 from shoestring.checkpoint.tensors import serialize
 from shoestring.errors import CheckpointError
 from shoestring.system_errors import explaining, reason, remedy
@@ -39,8 +51,8 @@ from shoestring.units import MIB, bytes_text
 
 _REPLACED = re.compile(r"\.replaced-([0-9]{8,18})")
 MODEL_FILE = "model.safetensors"
-_SETS = {TRAINED: MODEL_FILE, AVERAGED: "averaged.safetensors"}
-"""The file of each set of weights."""
+_SETS = {TRAINED: "model", AVERAGED: "averaged"}
+"""The section of each set of weights."""
 METADATA = {"format": "pt"}
 """The metadata of the files with tensors."""
 _UNFINISHED = re.compile(r"\.writing-[0-9]{8,18}-[0-9]+|\.removed-[0-9]{8,18}")
@@ -153,7 +165,7 @@ class Store:
         while True:
             try:
                 self._require_newest()
-                self._require_space(state.bytes + MIB)
+                self._require_space(self._bytes(state) + MIB)
                 self._write_checkpoint(update, state)
                 break
             except OSError as error:
@@ -189,7 +201,7 @@ class Store:
         for update in reversed(updates):
             path = self.path(update)
             try:
-                state = read_sections(path, update)
+                state = self._read(path, update)
             except DamagedFileError as damage:
                 self._damaged.add(update)
                 reasons.append(f"{path.name}/{damage.file}: {damage.reason}")
@@ -241,13 +253,24 @@ class Store:
     def _write_checkpoint(self, update: int, state: Snapshot) -> None:
         temporary = self.root / f".writing-{update:08d}-{os.getpid()}"
         temporary.mkdir()
-        _write_files(temporary, update, state)
+        write_set(temporary, update, state, self._write_tensors(temporary, state))
         final, replaced = self.path(update), self._replaced(update)
         if final.exists():
             final.rename(replaced)
         temporary.rename(final)
         sync(self.root)
         remove(replaced)
+
+    def _bytes(self, state: Snapshot) -> int:
+        """Return the size of the checkpoint of a state."""
+        return state.bytes
+
+    def _read(self, path: Path, update: int) -> Mapping[str, Any]:
+        return read_sections(path, update)
+
+    def _write_tensors(self, folder: Path, state: Snapshot) -> dict[str, FileEntry]:
+        """Write the files with the tensors of a state."""
+        return write_tensors(folder, state)
 
     def _require_newest(self) -> None:
         """Raise GoneError if the newest verified checkpoint, or a directory above it, is not there any more.
@@ -307,18 +330,35 @@ def _exists(path: Path) -> bool:
     return True
 
 
-def _write_files(folder: Path, update: int, state: Snapshot) -> None:
-    digests = {}
+def write_tensors(folder: Path, state: Snapshot, rank: int | None = None) -> dict[str, FileEntry]:
+    """Write the tensors of each section to a file of its own, and return the files. Raises OSError.
+
+    With `rank`, these are the rows that this one of several ranks has; the first one writes what is not divided too.
+    """
+    files = {}
     for name, section in state.sections.items():
-        if section.tensors:
-            file = f"{name}.safetensors"
-            digests[file] = write_file(folder / file, serialize(section.tensors, METADATA))
+        own_rank = rank if section.divided else None
+        tensors = {key: tensor for key, tensor in section.tensors.items() if not rank or key in section.divided}
+        if tensors:
+            path = folder / file_name(name, own_rank)
+            files[path.name] = FileEntry.for_file(path, write_file(path, serialize(tensors, METADATA)), own_rank)
+    return files
+
+
+def write_set(folder: Path, update: int, state: Snapshot, files: Mapping[str, FileEntry]) -> None:
+    """Complete the checkpoint in `folder`, whose tensors are in `files`, by the state's other values and a manifest."""
     skeletons = {name: section.skeleton for name, section in state.sections.items()}
-    digests[STATE] = write_text(folder / STATE, json.dumps(skeletons, allow_nan=False))
-    files = {name: FileEntry.for_file(folder / name, digest) for name, digest in digests.items()}
-    weights = {name: (file,) for name, file in _SETS.items() if file in files}
+    digest = write_text(folder / STATE, json.dumps(skeletons, allow_nan=False))
+    files = {**files, STATE: FileEntry.for_file(folder / STATE, digest)}
+    weights = {name: tuple(sorted(file for file in files if section_of(file) == _SETS[name])) for name in _SETS}
     try:
-        manifest = Manifest(kind="full", update=update, files=files, weights=weights)
+        manifest = Manifest(
+            kind="full",
+            update=update,
+            files=files,
+            weights={name: members for name, members in weights.items() if members},
+            slices={key: slices for name, section in state.sections.items() for key, slices in _slices(name, section)},
+        )
     except ValueError as error:
         raise CheckpointError(
             f"the checkpoint of update {update} cannot be saved: {error}",
@@ -326,3 +366,15 @@ def _write_files(folder: Path, update: int, state: Snapshot) -> None:
         ) from error
     write_text(folder / MANIFEST, manifest.text())
     sync(folder)
+
+
+def _slices(name: str, section: Section) -> Iterable[tuple[str, tuple[Slice, ...]]]:
+    """Yield the slices of each divided tensor of a section, by its key in the manifest."""
+    for key, (rows, *row_shape) in section.divided.items():
+        yield (
+            f"{name}/{key}",
+            tuple(
+                Slice(file=file_name(name, rank), dim=0, offset=part.first, shape=(part.count, *row_shape))
+                for rank, part in enumerate(rows_by_rank(rows, section.ranks))
+            ),
+        )

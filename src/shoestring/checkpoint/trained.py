@@ -9,6 +9,8 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from shoestring.checkpoint.divided import whole
+
 _SAMPLED_VALUES = 64
 """The number of values at either end of a frozen weight that enter its digest."""
 
@@ -51,6 +53,6 @@ def _named_parameters(model: nn.Module) -> Iterator[tuple[str, Tensor]]:
 
 
 def _end_values(weight: Tensor) -> bytes:
-    flat = weight.detach().flatten()
+    flat = whole(weight.detach()).flatten()
     ends = torch.cat([flat[:_SAMPLED_VALUES], flat[-_SAMPLED_VALUES:]]).cpu().contiguous()
     return bytes(ends.view(torch.uint8).numpy().tobytes())

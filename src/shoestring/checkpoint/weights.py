@@ -41,7 +41,8 @@ def load_weights(folder: Path, model: nn.Module) -> int:
         # Memory-mapped: only the tensors that are copied are read.
         is_averaged = AVERAGED in read_manifest(folder).weights
         sections = read_sections(folder, update, only={"model", "averaged"} if is_averaged else {"model"})
-        saved = {**sections["model"], **(sections["averaged"] if is_averaged else {})}
+        averages = sections["averaged"] if is_averaged else {}
+        saved = {**sections["model"], **averages}
     except DamagedFileError as damage:
         raise CheckpointError(
             f"{folder / damage.file} is damaged: {damage.reason}",
@@ -55,4 +56,6 @@ def load_weights(folder: Path, model: nn.Module) -> int:
             hint="check whether the recipe's model() has changed since, or an option that it uses",
         )
     model.load_state_dict(saved, strict=False)
+    # Again, because a tied weight also has names under which it was saved as it was trained.
+    model.load_state_dict(averages, strict=False)
     return update

@@ -106,6 +106,21 @@ class Loader:
             yield shard, islice(microbatches, len(self._shard_requests(update, micro_batch, shard)))
         next(microbatches, None)  # exhaust it
 
+    def missing(self, update: int, micro_batch: int) -> Iterator[tuple[Any, int]]:
+        """Yield a small microbatch as often as this process has fewer microbatches in `update` than another one.
+
+        Processes that compute each microbatch together need the same number of them.
+        """
+        counts = [
+            sum(len(self._shard_requests(update, micro_batch, shard)) for shard in shards)
+            for shards in self._shards.by_rank
+        ]
+        if count := max(counts) - len(self._requests(update, micro_batch)):
+            indices = self._order.indices(update)[-2:]  # BatchNorm has no statistics of a single sample
+            (batch,), _ = self.batches([indices], epoch=self._order.place(update)[0])
+            for _ in range(count):
+                yield to_device(batch, self._device), len(indices)
+
     def parts(self, update: int, micro_batch: int) -> list[Sequence[int]]:
         """Return the samples of each microbatch of `update`."""
         return [indices for _, indices in self._requests(update, micro_batch)]

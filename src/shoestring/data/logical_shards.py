@@ -30,6 +30,12 @@ class LogicalShards:
         per_rank = count // size
         return cls(count, range(rank * per_rank, (rank + 1) * per_rank))
 
+    @property
+    def by_rank(self) -> list[range]:
+        """The shards of each process."""
+        count = len(self.own)
+        return [range(first, first + count) for first in range(0, self.count, count)]
+
     def occupied(self, samples: int) -> int:
         """Return the number of shards that have samples."""
         return max(1, min(self.count, samples // 2))

@@ -13,6 +13,7 @@ import torch
 from torch import Tensor, nn
 
 from shoestring.checkpoint.compatibility import state_mismatches
+from shoestring.checkpoint.divided import own
 from shoestring.engine import foreach
 
 _INTEGERS = {1: torch.int8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
@@ -25,15 +26,16 @@ class AveragedWeights:
         self._decay = decay
         self._updates = 0
         """The number of updates that the average includes."""
-        self._weights = {
-            name: parameter.detach() for name, parameter in model.named_parameters() if parameter.requires_grad
-        }
-        self.averages = {name: _widened(weight) for name, weight in self._weights.items()}
+        weights = {name: parameter.detach() for name, parameter in model.named_parameters() if parameter.requires_grad}
+        self.averages = {name: _widened(weight) for name, weight in weights.items()}
         """The averages by the parameters' names."""
+        # Of weights that are divided among ranks, the rows of this one.
+        self._weights = {name: own(weight) for name, weight in weights.items()}
+        self._averages = {name: own(average) for name, average in self.averages.items()}
 
     def add(self) -> None:
         """Include the weights after an update. On out-of-memory, which needs narrower weights, a part is included."""
-        averages, weights = list(self.averages.values()), list(self._weights.values())
+        averages, weights = list(self._averages.values()), list(self._weights.values())
         if self._updates:
             foreach.lerp(averages, weights, 1 - self._decay)
         else:
@@ -49,7 +51,7 @@ class AveragedWeights:
         """
         # Parameters that share memory are exchanged once.
         by_memory = {
-            (weight.data_ptr(), weight.shape, weight.stride()): (weight, self.averages[name])
+            (weight.data_ptr(), weight.shape, weight.stride()): (weight, self._averages[name])
             for name, weight in self._weights.items()
         }
         pairs = list(by_memory.values())
@@ -73,7 +75,7 @@ class AveragedWeights:
     def restore(self, saved: Mapping[str, Any]) -> None:
         """Load the sections that `pack` returned, in which `problems` has seen none."""
         averages = saved["averaged"]
-        foreach.copy(list(self.averages.values()), [averages[name] for name in self.averages])
+        foreach.copy(list(self._averages.values()), [own(averages[name]) for name in self._averages])
         self._updates = saved["averaging"]["updates"]
 
     def problems(self, saved: Mapping[str, Any]) -> list[str]:

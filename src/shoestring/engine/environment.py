@@ -12,13 +12,17 @@ import numpy as np
 import torch
 
 from shoestring.checkpoint.files import sha256
+from shoestring.engine.parallel.fully_sharded import is_fully_sharded
+from shoestring.engine.parallel.ranks import ONE_RANK, Ranks
 from shoestring.errors import UsageError
 from shoestring.recipe.options import LoadedRecipe
 from shoestring.settings import Settings
 from shoestring.techniques import compiled
 
 
-def environment(settings: Settings, device: torch.device, loaded: LoadedRecipe) -> dict[str, Any]:
+def environment(
+    settings: Settings, device: torch.device, loaded: LoadedRecipe, ranks: Ranks = ONE_RANK
+) -> dict[str, Any]:
     """Return everything whose change may make a resumed run end in different bits."""
     facts: dict[str, Any] = {
         "torch": torch.__version__,
@@ -32,6 +36,8 @@ def environment(settings: Settings, device: torch.device, loaded: LoadedRecipe) 
         "optimizer_kernel": settings.optimizer_kernel,
         "offload": None if settings.offload == "no" else settings.offload,
         "compile": None if settings.compile == "no" else settings.compile,
+        # Gradients that are added by FSDP2 are rounded in an order that the number of GPUs decides.
+        "sharding": f"{settings.sharding} on {ranks.size} GPUs" if is_fully_sharded(settings, ranks) else None,
         "compiler": compiled.toolchain(settings, device),
         "cudnn_benchmark": settings.cudnn_benchmark or None,
         "recipe file": loaded.digest[:16],

@@ -20,6 +20,7 @@ from shoestring.engine.averaging import AveragedWeights
 from shoestring.engine.cuda_graphs import CudaGraphs
 from shoestring.engine.memory import explaining_out_of_memory
 from shoestring.engine.parallel.divided_optimizer import DividedOptimizer, collected
+from shoestring.engine.parallel.fully_sharded import FullySharded, is_fully_sharded, shard
 from shoestring.engine.parallel.ranks import ONE_RANK, Ranks
 from shoestring.engine.precision import MixedPrecision, mixed_precision
 from shoestring.engine.schedulers import SteppedSchedulers
@@ -41,6 +42,8 @@ class State(Protocol):
     """The validation metrics of each epoch so far; early stopping and the best epoch follow from them."""
     averages: AveragedWeights | None
     """The averaged weights, if the run has the option `ema`."""
+    fully_sharded: FullySharded | None
+    """The model, if its weights are divided among the ranks."""
 
     @property
     def model(self) -> nn.Module:
@@ -110,6 +113,8 @@ class TrainingState:
     averages: AveragedWeights | None = None
     cuda_graphs: CudaGraphs | None = None
     """The CUDA graphs of the microbatches, if the settings use them."""
+    fully_sharded: FullySharded | None = None
+    """The model, if its weights are divided among the ranks."""
 
     def __post_init__(self) -> None:
         self._parameters = [
@@ -184,6 +189,8 @@ class TrainingState:
         Raises CheckpointError if the model, the optimizer or the precision is not the one that was saved; the state is
         unchanged then.
         """
+        if self.fully_sharded:
+            saved = self.fully_sharded.own_rows(saved, self.optimizer)
         self._require_fits(saved)
         # Only the optimizer can tell whether it accepts a state. So it is loaded first, and on failure its previous
         # state is loaded again.
@@ -300,8 +307,13 @@ def build(
     seed_all(derive(loaded.seed, "model"))
     with explaining_out_of_memory("building the model, model()"):
         model = adapt.trained_model(loaded.recipe.model(), loaded.adaptation, settings).train()
+    fully_sharded = None
     with explaining_out_of_memory(f"moving the model to {device}"):
-        offload.move(model, loaded.parts, settings, device)
+        if is_fully_sharded(settings, ranks):
+            blocks = checkpointing.blocks(model, loaded.parts)
+            fully_sharded = shard(model, blocks, ranks, device, reshard_after_forward=settings.sharding == "zero3")
+        else:
+            offload.move(model, loaded.parts, settings, device)
         compiled.apply(model, loaded.parts, settings, device)
         checkpointing.apply(model, loaded.parts, settings.checkpointing)
     with explaining_out_of_memory("building the optimizer"):
@@ -327,6 +339,7 @@ def build(
         sizes=Sizes.from_settings(settings),
         averages=averages,
         cuda_graphs=cuda_graphs.build_cuda_graphs(model, settings, device),
+        fully_sharded=fully_sharded,
     )
 
 

@@ -13,6 +13,7 @@ import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
+from shoestring.checkpoint.divided import whole
 from shoestring.engine import foreach
 from shoestring.engine.memory import HalfDoneError, out_of_memory_message
 from shoestring.engine.precision import MixedPrecision
@@ -115,6 +116,19 @@ def add_gradients(
     return Microbatch(total_sum, total_weight, expected_weight)
 
 
+def add_zero_gradients(
+    model: nn.Module, loss: LossFunction, microbatches: Iterable[tuple[Any, int]], *, mixed_precision: MixedPrecision
+) -> None:
+    """Compute forward and backward of `microbatches` with the weight zero, for the collectives within them.
+
+    Backward begins with zero, so the value of the loss, which may be infinite, does not matter.
+    """
+    for batch, size in microbatches:
+        with mixed_precision.autocast():
+            loss_sum, _ = loss_sum_and_weight(loss(model, batch), size)
+        torch.autograd.backward(loss_sum, torch.zeros_like(loss_sum))
+
+
 def step(
     optimizer: Optimizer,
     total: Microbatch,
@@ -143,7 +157,7 @@ def step(
         foreach.multiply(gradients, float(expected_weight / total_weight))
     if on_gradients:
         on_gradients()
-    norm = nn.utils.clip_grad_norm_(parameters, clip_norm) if clip_norm is not None else None
+    norm = whole(nn.utils.clip_grad_norm_(parameters, clip_norm)) if clip_norm is not None else None
     mean = total_sum / total_weight
     stepped = _step(optimizer, mixed_precision)
     optimizer.zero_grad(set_to_none=True)

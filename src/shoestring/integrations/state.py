@@ -15,6 +15,7 @@ import torch
 from shoestring.checkpoint.compatibility import history_problems, state_mismatches
 from shoestring.checkpoint.trained import trained_state
 from shoestring.engine.averaging import AveragedWeights
+from shoestring.engine.parallel.fully_sharded import FullySharded
 from shoestring.engine.parallel.ranks import Ranks
 from shoestring.engine.precision import MixedPrecision
 from shoestring.engine.state import trains_batch_norm
@@ -55,6 +56,7 @@ class LibraryState:
     """The decay of the averaged weights; None without an average."""
     averages: AveragedWeights | None = None
     """The averaged weights, once the model is on its device."""
+    fully_sharded: FullySharded | None = None
     rank: int = 0
     """The rank of this process."""
     _other_logs: Sequence[Mapping[str, Any]] = ()

@@ -19,8 +19,10 @@ Every event has `time` (unix seconds), `session` (from 1) and `event`, its kind,
     note        message
     oom         update, during (update, optimizer step or evaluation), failure (error message, or how the kernel ended
                 the session before), micro_batch,
-                done (the reduction made), back_to (the update of the restored checkpoint, if any)
-    restart     update (of the newest checkpoint), reason, number: all processes of the session start again
+                done (the reduction made), back_to (the update of the restored checkpoint, if any), restart (the sizes
+                with which all processes start again, if they have to)
+    restart     update (of the newest checkpoint), reason, number (0 after out-of-memory): all processes of the session
+                start again
     (any)       lost: the number of preceding events lost because they could not be written
     (any)       crc32: the checksum of the line without this field
     stop        update, status (paused, finished or failed), reason, updates, seconds, saving_seconds,

@@ -15,7 +15,7 @@ from shoestring.plan.search import TIE_RATIO, collect_candidates, fastest, micro
 from shoestring.plan.shares import gpus_of, samples_per_shard
 from shoestring.recipe.options import LoadedRecipe
 from shoestring.settings import Settings
-from shoestring.techniques.trainable import TRAINED
+from shoestring.techniques.trainable import TRAINED, sharding_problems
 from shoestring.units import plural
 
 MOST_PROCESSES = 16
@@ -121,6 +121,8 @@ def _with_other_sharding(candidates: Candidates, replicas: Settings, pool: Seque
     sharded: list[Candidate] = []
     for sharding in (name for name in TRAINED[candidates.loaded.parts.trainer is not None] if name in _DIVIDED):
         settings = replicas.replace(sharding=sharding)
+        if sharding_problems(settings, candidates.loaded.adaptation):
+            continue
         best = fastest([*pool, *sharded])
         if best is None:
             is_useful = bool(pool) and _can_fit(candidates, pool, _DIVIDED[sharding], gpus_of(settings))

@@ -25,7 +25,13 @@ from torch.distributed.elastic.rendezvous import RendezvousInfo
 from torch.distributed.elastic.rendezvous.static_tcp_rendezvous import StaticTCPRendezvous
 
 from shoestring.errors import RunError, ShoestringError
-from shoestring.session.rank_channel import PEER_LOST_STATUS, SILENCE_SECONDS, AgentChannel, Silence
+from shoestring.session.rank_channel import (
+    OUT_OF_MEMORY_STATUS,
+    PEER_LOST_STATUS,
+    SILENCE_SECONDS,
+    AgentChannel,
+    Silence,
+)
 from shoestring.session.signals import StopSignals
 from shoestring.units import seconds_text
 
@@ -38,6 +44,7 @@ _SETTLE_SECONDS = 5.0
 10 s within which all ranks of a run are gone."""
 _KILL_SECONDS = 10.0
 _PASSED_ON = re.compile(r"GPU [0-9]+: ")
+_OUT_OF_MEMORY = "a process ran out of memory while others waited for it"
 _CONSEQUENCES = (PEER_LOST_STATUS, -signal.SIGABRT)
 """How a rank ends because another one has: libraries of C++ abort."""
 _CHANGED_BY_TORCH = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGQUIT)
@@ -158,6 +165,8 @@ class Agent(LocalElasticAgent):
         """Return why the ranks cannot complete the session; empty if they can, or have."""
         if ends.get(0) == 0:
             return ""  # rank 0 is the last to record the end of the session
+        if OUT_OF_MEMORY_STATUS in ends.values():
+            return _OUT_OF_MEMORY
         if killed := [rank for rank, status in ends.items() if status < 0 and status not in _CONSEQUENCES]:
             return "; ".join(_end_text(self._name(rank), ends[rank]) for rank in killed)
         if hanging := [rank for rank in silent if rank not in ends]:
@@ -182,6 +191,10 @@ class Agent(LocalElasticAgent):
 
     def _restart_or_fail(self, reason: str) -> RunResult:
         number = 1 + MOST_RESTARTS - self._remaining_restarts
+        if reason == _OUT_OF_MEMORY:
+            # Not counted: the ranks have recorded smaller sizes, until there are none. torch's agent counts each.
+            number = 0
+            self._remaining_restarts += 1
         if self._signals.received or not self._may_restart():
             self._remaining_restarts = 0
         if self._remaining_restarts:
@@ -269,7 +282,7 @@ def _exit_status(pid: int) -> int | None:
 
 def _errors(ends: Mapping[int, int]) -> list[int]:
     """Return the statuses of the ranks that have left with an error of their own."""
-    return [status for status in ends.values() if status > 0 and status != PEER_LOST_STATUS]
+    return [status for status in ends.values() if status > 0 and status not in (PEER_LOST_STATUS, OUT_OF_MEMORY_STATUS)]
 
 
 def _first_error(errors: Iterable[ShoestringError]) -> ShoestringError | None:

@@ -70,8 +70,8 @@ def train_in_ranks(
         update = newest_update(directory.checkpoints)
         append(directory.events_file, "restart", update=update, reason=reason, number=number)
         write_messages(
-            f"{reason}: all {count} processes start again from update {update}; restart {number} of at most "
-            f"{MOST_RESTARTS} in a session"
+            f"{reason}: all {count} processes start again from update {update}; "
+            + (f"restart {number} of at most {MOST_RESTARTS} in a session" if number else "with less memory")
         )
 
     def grace_seconds() -> float:

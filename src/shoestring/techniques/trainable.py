@@ -1,4 +1,4 @@
-"""The check for settings that can be estimated, but not used for training yet."""
+"""The check for settings that can be estimated, but not used for training."""
 
 from collections.abc import Mapping
 
@@ -7,18 +7,38 @@ from shoestring.recipe import extras
 from shoestring.recipe.options import Adaptation
 from shoestring.settings import Settings
 
-TRAINED: Mapping[bool, tuple[str, ...]] = {False: ("ddp", "zero1"), True: ("ddp",)}
+TRAINED: Mapping[bool, tuple[str, ...]] = {False: ("ddp", "zero1", "zero2", "zero3"), True: ("ddp",)}
 """The values of `sharding` that several GPUs can train with, in the engine and (True) in a library's trainer."""
+
+_WHOLE_WEIGHTS = {
+    "offload": ("no", "what is in host memory is not divided among GPUs"),
+    "compile": ("no", "compiled code and CUDA graphs contain no exchange of weights"),
+    "quantization": ("none", "4-bit and 8-bit weights have scales that cannot be divided by rows"),
+    "optimizer_states": ("own", "8-bit states have scales that cannot be divided by rows"),
+}
+"""The settings and options that need whole weights, each with its usual value and the reason."""
 
 
 def require_trainable(settings: Settings, adaptation: Adaptation | None = None) -> None:
     """Raise UsageError naming the values that the engine does not support, or a missing extra, before a run starts."""
     adaptation = adaptation or Adaptation()
-    if settings.sharding not in (None, *TRAINED[False]):
+    if problems := sharding_problems(settings, adaptation):
         raise UsageError(
-            "training does not support these settings",
-            problems=[f"sharding={settings.sharding}: can be estimated, but not trained yet"],
-            hint=" or ".join(f"sharding={name}" for name in TRAINED[False]),
+            f"training with sharding={settings.sharding} does not support these settings",
+            problems=problems,
+            hint="set sharding=zero1 or ddp, whose GPUs have whole weights",
         )
     if adaptation.quantization != "none" or adaptation.optimizer_states != "own":
         extras.require("bitsandbytes", "bitsandbytes")
+
+
+def sharding_problems(settings: Settings, adaptation: Adaptation) -> list[str]:
+    """Return the settings that cannot be combined with weights that FSDP2 divides; none for another sharding."""
+    if settings.sharding not in ("zero2", "zero3"):
+        return []
+    values = {**vars(settings), **vars(adaptation)}
+    return [
+        f"{name}={values[name]}: {reason}"
+        for name, (usual, reason) in _WHOLE_WEIGHTS.items()
+        if values[name] not in (None, usual)
+    ]

@@ -1,9 +1,8 @@
 """Metrics on data the model does not train on, and what depends on them: the best weights and early stopping."""
 
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import closing
-from functools import partial
 from typing import Any
 
 import torch
@@ -25,6 +24,10 @@ _NON_FINITE = ("nan", "inf", "-inf")
 """The names of the numbers that JSON lacks."""
 
 
+Pieces = Iterator[tuple[Any, int]]
+"""Parts of an evaluation, with their numbers of samples."""
+
+
 def evaluate(
     loaded: LoadedRecipe,
     model: nn.Module,
@@ -35,23 +38,29 @@ def evaluate(
     device: torch.device,
     stop: Stop,
     workers: int = 0,
+    agree: Callable[[Pieces], Pieces] = lambda pieces: pieces,
 ) -> dict[str, Any]:
     """Compute the recipe's metrics on `dataset`, in evaluation mode, without gradients, `micro_batch` samples at a
     time.
 
     Up to `workers` processes prefetch batches if that saves time; the metrics are bit-identical for any number of them.
+    `agree` lets ranks that compute each batch together go on, or stop, before the same one.
 
     Raises SessionOver if the session has to stop before the last batch; the model is unchanged then. Raises UsageError
     for metrics that are not JSON.
     """
     parts = loaded.parts
     batches = sequential_batches(dataset, loaded.recipe, micro_batch, device, loaded.seed, workers=workers)
-    polled_batches = poll_deadline(stop, "evaluation", batches, len(dataset))
+
+    def poll(pieces: Pieces, samples: int) -> Pieces:
+        return agree(poll_deadline(stop, "evaluation", pieces, samples))
+
+    polled_batches = poll(batches, len(dataset))
     seed_all(derive(loaded.seed, "evaluation"))
     with evaluation_mode(model), closing(batches), torch.no_grad(), mixed_precision.autocast():
         if parts.measured:
             size = {"size": micro_batch} if parts.default_measured_size else {}
-            metrics = parts.measured(model, dataset, partial(poll_deadline, stop, "evaluation"), **size)
+            metrics = parts.measured(model, dataset, poll, **size)
         elif parts.evaluate:
             metrics = parts.evaluate(model, (batch for batch, _ in polled_batches))
         else:

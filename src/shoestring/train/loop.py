@@ -60,7 +60,8 @@ def train(request: SessionRequest, library: LibraryLoop | None = None) -> Outcom
                 if library:
                     reason = library.run(session)
                 else:
-                    request.ranks.call_first(lambda: report_split_loss(session))
+                    if not state.fully_sharded:  # whose loss all ranks compute together
+                        request.ranks.call_first(lambda: report_split_loss(session))
                     while not (reason := steps.before_update(session)):
                         steps.one_update(session)
                         steps.save_if_due(session)

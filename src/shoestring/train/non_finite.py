@@ -8,6 +8,7 @@ from typing import Any
 import torch
 from torch import nn
 
+from shoestring.checkpoint.divided import own
 from shoestring.checkpoint.files import write_json
 from shoestring.data.order import DataOrder
 from shoestring.engine import foreach
@@ -66,7 +67,7 @@ def trained_parameter_names(model: nn.Module) -> frozenset[str]:
 
 def all_finite(tensors: Iterable[torch.Tensor]) -> bool:
     """Return whether every floating-point value is finite, with a single synchronization of the device."""
-    floating_point = [tensor for tensor in tensors if tensor.is_floating_point()]
+    floating_point = [own(tensor) for tensor in tensors if tensor.is_floating_point() and own(tensor).numel()]
     if not floating_point:
         return True
     # The 2-norm is fifteen times as fast on a CPU, but squares of large weights may overflow; the maximum cannot.

@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from functools import partial
+from typing import Any
 
 import torch
 
+from shoestring.checkpoint.divided import own
 from shoestring.engine.recovery import WHOLE_BATCH, OutOfMemory, Recovering
 from shoestring.engine.state import State, TrainingState
 from shoestring.errors import RunError
 from shoestring.hardware.catalog import DEVICES
+from shoestring.monitor.events import Event, append
 from shoestring.monitor.host_memory import describe_memory
 from shoestring.recipe.parts import Parts
 from shoestring.session.stored import StoredPlan
@@ -52,12 +56,12 @@ def recovering_evaluation(state: State, record: Record, parts: Parts) -> Recover
     )
 
 
-def fallback(phase: Phase, state: State, request: SessionRequest, failure: str) -> Step:
-    """Return the next fallback from the current sizes.
+def fallback(phase: Phase, state: State, request: SessionRequest, failure: str, *, size: int | None = None) -> Step:
+    """Return the next fallback from the current sizes, or from another `size` of microbatches.
 
     Raises RunError, which lists what takes the memory, if no fallback is left.
     """
-    step = next_step(phase, state.sizes, state.limits())
+    step = next_step(phase, replace(state.sizes, micro_batch=size or state.sizes.micro_batch), state.limits())
     if step is None:
         is_whole = request.loaded is not None and request.loaded.parts.whole_batch
         raise does_not_fit(state, failure, request.run.plan(), request.device, is_whole=is_whole)
@@ -66,6 +70,39 @@ def fallback(phase: Phase, state: State, request: SessionRequest, failure: str) 
 
 def _record_out_of_memory(record: Record, state: State, during: Phase, event: OutOfMemory) -> None:
     record.out_of_memory(during, event, update=state.update)
+
+
+def record_restart(state: State, request: SessionRequest, failure: str, *, evaluation_batch: int | None = None) -> None:
+    """Record how the ranks start again after one has run out of memory while others wait for it.
+
+    Any rank does so, since the others cannot. `evaluation_batch` is the size in an evaluation.
+
+    Raises RunError if no fallback is left.
+    """
+    during: Phase = "evaluation" if evaluation_batch else "update"
+    size = evaluation_batch or state.sizes.micro_batch
+    step = fallback(during, state, request, failure, size=size)
+    sizes = replace(state.sizes, evaluation_batch=step.sizes.micro_batch) if evaluation_batch else step.sizes
+    append(
+        request.run.events_file,
+        "oom",
+        update=state.update,
+        during=during,
+        failure=failure,
+        micro_batch=size,
+        done=step.description,
+        restart=sizes.json(),
+    )
+
+
+def restarted_sizes(events: Iterable[Event]) -> Mapping[str, Any] | None:
+    """Return the sizes with which the ranks start again if the last session of `events` has ended in this way."""
+    last: Event | None = None
+    for event in events:
+        if event["event"] in ("session", "oom", "stop"):
+            last = event
+    sizes = last.get("restart") if last else None
+    return sizes if isinstance(sizes, Mapping) else None
 
 
 def does_not_fit(
@@ -101,15 +138,15 @@ def persistent_bytes(state: State) -> dict[str, int]:
     """Return the bytes of the tensors that exist during every update, by kind."""
     parameters = list(state.model.parameters())
     return {
-        "weights": sum(parameter.nbytes for parameter in parameters),
-        "gradients": sum(parameter.nbytes for parameter in parameters if parameter.requires_grad),
+        "weights": sum(own(parameter).nbytes for parameter in parameters),
+        "gradients": sum(own(parameter).nbytes for parameter in parameters if parameter.requires_grad),
         "optimizer states": sum(
-            value.nbytes
+            own(value).nbytes
             for values in (state.optimizer.state.values() if state.optimizer else ())
             for value in values.values()
             if isinstance(value, torch.Tensor)
         ),
-        "averaged weights": sum(average.nbytes for average in state.averages.averages.values())
+        "averaged weights": sum(own(average).nbytes for average in state.averages.averages.values())
         if state.averages
         else 0,
         "buffers": sum(buffer.nbytes for buffer in state.model.buffers()),

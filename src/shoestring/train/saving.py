@@ -56,12 +56,14 @@ class Saver:
         environment: dict[str, Any],
         *,
         non_finite_error: NonFiniteError,
+        is_writer: bool = True,
         ranks: Ranks = ONE_RANK,
     ) -> None:
         """`environment` is everything that determines the run's bits; it is saved with the state and compared on
-        restoring. Of several `ranks` only the first one writes.
+        restoring. A saver that is no writer only restores. Several `ranks` write together what is divided among them:
+        then all of them call the same methods.
         """
-        self._is_writer = ranks.is_first
+        self._is_writer, self._ranks = is_writer, ranks
         self._store, self._record, self._deadline, self._environment = store, record, deadline, environment
         self.non_finite_error = non_finite_error
         self._policy = SavePolicy(settings)
@@ -101,21 +103,24 @@ class Saver:
             self._finish_pending()
         return self._policy.is_due(update)
 
-    def begin(self, state: State) -> None:
+    def begin(self, state: State) -> Failure | None:
         """Save the current state in the background, unless it was just saved or restored; only the copy is waited for.
 
-        A save that cannot be written is recorded and retried later: earlier checkpoints remain.
+        A save that cannot be written is recorded and retried later: earlier checkpoints remain. Returns a Failure if
+        another rank has no memory for its copy.
 
         Raises CheckpointError for a value that cannot be saved.
         """
         if not self._is_writer or self._is_saved(state):
-            return
+            return None
         self._finish_pending()
         started_at = time.monotonic()
         if self._preparation:
             self._preparation.exception()  # without memory for it, the copy fails as well and is reported
         self._policy.save_started(state.update)
-        copy = self._copy.take(self._pack(state), self._thread)
+        copy = self._ranks.call(lambda: self._copy.take(self._pack(state), self._thread))
+        if isinstance(copy, Failure):
+            return copy
         self._saved_position = _position(state)
         written = self._thread.submit(self._write, state.update, copy, trained_parameter_names(state.model))
         stall_seconds = time.monotonic() - started_at
@@ -123,6 +128,12 @@ class Saver:
         self._pending = _PendingSave(update=state.update, written=written, stall_seconds=stall_seconds)
         # If the session may have to stop before the save ends, wait for it now: stopping then has nothing to save.
         if self._may_stop_during_save() or self._policy.must_wait(state.update):
+            self._finish_pending()
+        return None
+
+    def settle(self) -> None:
+        """Wait for the pending save of a state that several ranks write: they agree on its result."""
+        if self._ranks.size > 1:
             self._finish_pending()
 
     def needs_save(self, state: State) -> bool:
@@ -161,7 +172,7 @@ class Saver:
         if self._is_saved(state):
             return
         averages = state.averages.averages.values() if state.averages else ()
-        if state.update and not (weights_are_finite(state.model) and all_finite(averages)):
+        if state.update and not self._are_finite(lambda: weights_are_finite(state.model) and all_finite(averages)):
             raise self._non_finite_weights(state.update)
         started_at = time.monotonic()
         self._policy.save_started(state.update)
@@ -212,11 +223,16 @@ class Saver:
             copy.wait()
             weights = copy.sections["model"].tensors
             averages = copy.sections["averaged"].tensors if "averaged" in copy.sections else {}
-            if not all_finite([*(weights[name] for name in trained_names & weights.keys()), *averages.values()]):
+            tensors = [*(weights[name] for name in trained_names & weights.keys()), *averages.values()]
+            if not self._are_finite(lambda: all_finite(tensors)):
                 return None
             return self._store.write(update, copy)
 
         return catch_out_of_memory(write)
+
+    def _are_finite(self, check: Callable[[], bool]) -> bool:
+        """Return whether the check passes on all ranks."""
+        return all(is_finite for (is_finite,) in self._ranks.gather([check()]))
 
     def _finish_pending(self) -> None:
         """Wait for the pending save, if there is one, and process its result."""

@@ -63,6 +63,9 @@ class TrainingSession:
     """The parts to train and evaluate on; empty in a script with a trainer of its own."""
     after_kill: OutOfMemory | None = None
     """The smaller microbatch after the kernel ended the session before for lack of memory."""
+    is_smaller: bool = False
+    """Whether the sizes are smaller than in the checkpoint, because the ranks of the session before ran out of memory
+    where they could not return together."""
     notes: tuple[str, ...] = ()
     """Notes for the user about the data, the model and the settings."""
     watch_trainer: Callable[[Any], None] | None = None

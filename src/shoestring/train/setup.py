@@ -16,6 +16,8 @@ from shoestring.data.seeded import seeded_data
 from shoestring.engine import autotuning, precision
 from shoestring.engine.environment import environment
 from shoestring.engine.memory import explaining_out_of_memory
+from shoestring.engine.parallel.fully_sharded import is_fully_sharded
+from shoestring.engine.parallel.ranks import ONE_RANK, Ranks
 from shoestring.engine.parallel.updates import ShardedUpdates
 from shoestring.engine.recovery import OutOfMemory
 from shoestring.engine.state import State, TrainingState, build, trains_batch_norm
@@ -36,6 +38,7 @@ from shoestring.train.record import Record
 from shoestring.train.request import SessionRequest
 from shoestring.train.saving import Saver
 from shoestring.train.session import EngineUpdates, Reports, TrainingSession
+from shoestring.train.shared_store import SharedStore
 from shoestring.units import count_text
 
 
@@ -70,8 +73,9 @@ def setup(request: SessionRequest, record: Record, library: LibraryLoop | None) 
     Raises SessionOver if the session ends before the data is loaded, ShoestringError if the run cannot continue.
     """
     request, data, staging_notes = request.ranks.call_in_turn(lambda: load_data(request, record))
-    store, restored = request.ranks.call_in_turn(lambda: _open_store(request, record))
-    make_saver = partial(run_saver, request, record, store)
+    saving_ranks = request.ranks.with_own_group() if is_fully_sharded(request.settings, request.ranks) else ONE_RANK
+    store, restored = request.ranks.call_in_turn(lambda: _open_store(request, record, saving_ranks))
+    make_saver = partial(run_saver, request, record, store, saving_ranks=saving_ranks)
     stored = request.run.plan()
     notes = (*(stored.notes if stored else ()), *staging_notes)
     session = build_session(request, record, data, restored, make_saver, library, notes)
@@ -80,7 +84,7 @@ def setup(request: SessionRequest, record: Record, library: LibraryLoop | None) 
     return session
 
 
-def _open_store(request: SessionRequest, record: Record) -> tuple[Store, Restored | None]:
+def _open_store(request: SessionRequest, record: Record, saving_ranks: Ranks) -> tuple[Store, Restored | None]:
     """Return the store of the run's checkpoints, and the newest of them.
 
     The first rank stores the preprocessing, and completes or removes what a kill has interrupted.
@@ -89,7 +93,7 @@ def _open_store(request: SessionRequest, record: Record) -> tuple[Store, Restore
         save_preprocessing(request.run, request.recipe.parts)
         complete_weights(request.run)
         light.remove_leftovers(request.run.light)
-    store = run_store(request, record)
+    store = run_store(request, record, saving_ranks)
     with explaining_out_of_memory("loading the checkpoint"):
         return store, load_newest(store, record)
 
@@ -169,6 +173,7 @@ def build_session(
     saver = make_saver(_environment(request, state) | {"data order": order.key}, order)
     updates = _engine_updates(request, record, state, saver, order, data["train"])
     saver.restore(state, allow_inexact=request.allow_inexact, restored=restored)
+    stored_sizes = state.sizes
     after_kill, kill_notes = _shrink_after_kill(request, record, state)
     return TrainingSession(
         request=request,
@@ -179,6 +184,7 @@ def build_session(
         updates=updates,
         data=data,
         after_kill=after_kill,
+        is_smaller=after_kill is None and state.sizes != stored_sizes,
         notes=(
             *kill_notes,
             *notes,
@@ -210,7 +216,11 @@ def _shrink_after_kill(
 
     Returns the event and the notes for the user, if there are any.
     """
-    earlier = (event for event in read(request.run.events_file) if event["session"] < record.events.session)
+    earlier = [event for event in read(request.run.events_file) if event["session"] < record.events.session]
+    if sizes := oom.restarted_sizes(earlier):
+        state.resize(state.sizes.resumed(sizes, whole_batch=request.recipe.parts.whole_batch))
+        note = f"the session before ran out of memory; this one begins with microbatch {state.sizes.micro_batch}"
+        return None, (note,)
     kill = find_memory_kill(earlier, host_memory())
     if kill is None:
         return None, ()
@@ -218,16 +228,18 @@ def _shrink_after_kill(
     return event, (kill.note(state),)
 
 
-def run_store(request: SessionRequest, record: Record) -> Store:
-    """Return the store of the run's full checkpoints."""
-    store = Store(
-        request.run.checkpoints,
-        keep=request.settings.keep_checkpoints,
-        limit_bytes=request.disk_bytes,
-        expendable=lambda: light.list_weights_folders(request.run.light),
-        on_damaged=record.damaged,
-        is_writer=request.ranks.is_first,
-    )
+def run_store(request: SessionRequest, record: Record, saving_ranks: Ranks = ONE_RANK) -> Store:
+    """Return the store of the run's full checkpoints, which several `saving_ranks` write together."""
+    arguments: dict[str, Any] = {
+        "keep": request.settings.keep_checkpoints,
+        "limit_bytes": request.disk_bytes,
+        "expendable": lambda: light.list_weights_folders(request.run.light),
+        "on_damaged": record.damaged,
+    }
+    if saving_ranks.size > 1:
+        store: Store = SharedStore(request.run.checkpoints, saving_ranks, **arguments)
+    else:
+        store = Store(request.run.checkpoints, is_writer=request.ranks.is_first, **arguments)
     request.stop.signals.describe_loss = lambda: f"updates after {store.newest_verified() or 'the start'} are lost"
     return store
 
@@ -238,6 +250,8 @@ def run_saver(
     store: Store,
     environment: dict[str, Any],
     order: DataOrder | None = None,
+    *,
+    saving_ranks: Ranks = ONE_RANK,
 ) -> Saver:
     """Return the saver of the run's checkpoints, which can only be restored with an equal `environment`.
 
@@ -257,14 +271,15 @@ def run_saver(
         request.stop.deadline,
         environment,
         non_finite_error=make_error,
-        ranks=request.ranks,
+        is_writer=request.ranks.is_first or saving_ranks.size > 1,
+        ranks=saving_ranks,
     )
     return saver
 
 
 def _environment(request: SessionRequest, state: State) -> dict[str, Any]:
     return {
-        **environment(request.settings, request.device, request.recipe),
+        **environment(request.settings, request.device, request.recipe, request.ranks),
         # None for one shard, as in a checkpoint from before the setting existed.
         "logical_shards": request.shards.count if request.shards.count > 1 else None,
         "frozen weights": frozen_digest(state.model),
@@ -286,7 +301,13 @@ def _engine_updates(
     sharded = None
     if request.shards.count > 1:
         sharded = ShardedUpdates(
-            state.model, state.optimizer, request.shards, request.ranks, request.device, seed=request.recipe.seed
+            state.model,
+            state.optimizer,
+            request.shards,
+            request.ranks,
+            request.device,
+            seed=request.recipe.seed,
+            fully_sharded=state.fully_sharded,
         )
     meter = Meter(
         record.events,

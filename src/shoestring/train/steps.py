@@ -1,7 +1,7 @@
 """The steps of the training loop, in the order in which it runs them. A library's trainer runs them in callbacks."""
 
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext
 from dataclasses import replace
 from functools import partial
@@ -16,9 +16,11 @@ from shoestring.engine.memory import (
     HalfDoneError,
     catch_out_of_memory,
     free_unused_memory,
+    no_memory_error,
     retry_with_freed_memory,
 )
-from shoestring.engine.parallel.ranks import Ranks
+from shoestring.engine.parallel.fully_sharded import FullySharded
+from shoestring.engine.parallel.ranks import Ranks, RanksApartError
 from shoestring.engine.parallel.replicas import require_equal
 from shoestring.engine.recovery import OutOfMemory, discard_attempt
 from shoestring.engine.update import UpdateResult, update
@@ -47,6 +49,7 @@ def begin(session: TrainingSession) -> None:
         request.ranks.call_first(lambda: require_space(request, state.update, session.saver.newest_bytes()))
     if session.after_kill:
         record.out_of_memory("update", session.after_kill, update=state.update)
+    if session.after_kill or session.is_smaller:
         _store_sizes(session)
     if not state.update:
         save_now(session)
@@ -150,7 +153,8 @@ def one_update(session: TrainingSession) -> None:
             observation.begin(micro_batch)
         if updates.sharded:
             shards = updates.loader.by_shard(number, micro_batch)
-            return updates.sharded.update(loss, number, shards, **arguments)
+            missing = updates.loader.missing(number, micro_batch) if state.fully_sharded else ()
+            return updates.sharded.update(loss, number, shards, missing=missing, **arguments)
         seed_all(derive(loaded.seed, "update", number))
         microbatches = updates.loader.microbatches(number, micro_batch)
         return update(state.model, state.optimizer, loss, microbatches, **arguments)
@@ -165,6 +169,9 @@ def one_update(session: TrainingSession) -> None:
                 failure = averaged.message if isinstance(averaged, Failure) else ""
         except HalfDoneError as error:
             failure = error.message
+        except RanksApartError as error:
+            oom.record_restart(state, session.request, error.failure.message)
+            raise
     state.finish_update()
     if failure:
         # Outside of the handler: the exception, which holds the tensors of the failed attempt, is gone.
@@ -206,6 +213,11 @@ def save_now(session: TrainingSession) -> None:
     """Save and wait until the checkpoint is written: the last save of a session must succeed."""
     session.reports.flush()
     with _equal_replicas(session) as ranks:
+        if session.state.fully_sharded:
+            saved = ranks.call(lambda: session.saver.save(session.state))
+            if isinstance(saved, Failure):
+                raise no_memory_error("saving a checkpoint", saved.message)
+            return
         ranks.call_first(
             lambda: retry_with_freed_memory(lambda: session.saver.save(session.state), "saving a checkpoint")
         )
@@ -219,6 +231,7 @@ def _equal_replicas(session: TrainingSession) -> Iterator[Ranks]:
     """
     state, ranks = session.state, session.request.ranks
     require_equal(state.model, ranks, state.update)
+    session.saver.settle()
     is_needed = any(needed for (needed,) in ranks.gather([session.saver.needs_save(state)]))
     with state.collected(ranks) if is_needed else nullcontext():
         yield ranks
@@ -279,16 +292,33 @@ def _evaluate(session: TrainingSession, name: str) -> tuple[dict[str, Any], floa
         stop=request.stop,
         workers=session.updates.loader.workers if session.updates else 0,
     )
-    ranks = request.ranks
+    ranks, divided = request.ranks, state.fully_sharded
     size = state.sizes.evaluation_batch or request.recipe.evaluation_size(state.sizes.micro_batch)
     recovering = oom.recovering_evaluation(state, session.record, request.recipe.parts)
     try:
-        metrics, fitting_size = ranks.share(
-            lambda: recovering.run(lambda micro_batch: evaluate_part(micro_batch=micro_batch), size)
-        )
+        if divided:
+            with divided.freeing():
+                result = recovering.run(partial(_evaluate_together, session, divided, evaluate_part), size)
+            metrics, fitting_size = ranks.share(lambda: result)
+        else:
+            metrics, fitting_size = ranks.share(
+                lambda: recovering.run(lambda micro_batch: evaluate_part(micro_batch=micro_batch), size)
+            )
     finally:
         if session.updates:
             session.updates.state.reset_trained()
     if fitting_size < size:
         state.sizes = replace(state.sizes, evaluation_batch=fitting_size)
     return metrics, time.monotonic() - started_at
+
+
+def _evaluate_together(
+    session: TrainingSession, divided: FullySharded, evaluate_part: Callable[..., Any], micro_batch: int
+) -> Any:
+    """Return the metrics of a part, each batch of which all ranks compute together, or a Failure on all of them."""
+    try:
+        return divided.call(lambda: evaluate_part(micro_batch=micro_batch, agree=divided.agree))
+    except RanksApartError as error:
+        failure = error.failure.message
+    oom.record_restart(session.state, session.request, failure, evaluation_batch=micro_batch)
+    raise RanksApartError(Failure(failure))

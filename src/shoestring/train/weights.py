@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from shoestring.checkpoint import light
-from shoestring.checkpoint.light import UNVERIFIED, read_light, save_light
+from shoestring.checkpoint.light import UNVERIFIED, read_light, save_light, weights_to_save
 from shoestring.checkpoint.presence import GoneError
 from shoestring.engine.memory import retry_with_freed_memory
 from shoestring.errors import CheckpointError
@@ -33,7 +33,11 @@ def save_weights(session: TrainingSession, kind: str, folder: Path, metrics: dic
     session.saver.require_present()
     state, started_at = session.state, time.monotonic()
     facts = {"update": state.update, "metrics": metrics}
-    save = partial(save_light, folder, state.model, facts, rounded=session.request.settings.light_weights)
+    weights = None
+    if state.fully_sharded:
+        weights = state.fully_sharded.collect(weights_to_save(state.model))
+    rounded = session.request.settings.light_weights
+    save = partial(save_light, folder, state.model, facts, rounded=rounded, weights=weights)
     try:
         path = session.request.ranks.call_first(lambda: retry_with_freed_memory(save, "saving the weights"))
     except CheckpointError as error:

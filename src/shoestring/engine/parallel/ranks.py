@@ -7,9 +7,10 @@ of them have completed it. That agreement goes over gloo between the hosts, so t
 from __future__ import annotations
 
 import json
+import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import timedelta
 from typing import Any, Generic, Self, TypeVar
 
@@ -19,6 +20,7 @@ from torch import Tensor
 
 from shoestring.engine.memory import Failure, HalfDoneError, out_of_memory_message
 from shoestring.errors import CheckpointError, Interruption, RunError, UsageError
+from shoestring.session.rank_channel import OUT_OF_MEMORY_STATUS, PEER_LOST_STATUS
 from shoestring.session.stop import SessionOver
 
 T = TypeVar("T")
@@ -34,8 +36,26 @@ _ERRORS = {kind.__name__: kind for kind in (UsageError, RunError, CheckpointErro
 """The errors that are raised on all ranks with their own type; others are a RunError there."""
 
 
+_PATIENCE_SECONDS = 10.0
+"""After work with collectives has failed on this rank, for the others to come to the same agreement: they may wait in a
+collective that this rank will never open."""
+
+
 class PeerLostError(Interruption):
     """Another rank has ended. This one can only end too: nothing of the update can be completed."""
+
+    status = PEER_LOST_STATUS
+    """The exit status of this process."""
+
+
+class RanksApartError(PeerLostError):
+    """This rank has run out of memory while others wait in a collective: all have to start again with less memory."""
+
+    status = OUT_OF_MEMORY_STATUS
+
+    def __init__(self, failure: Failure) -> None:
+        super().__init__(f"out of memory, while another process waits: {failure.message}")
+        self.failure = failure
 
 
 @dataclass(frozen=True)
@@ -65,17 +85,31 @@ class Ranks:
         """Whether this rank writes to the run's directory."""
         return self.rank == 0
 
-    def call(self, act: Callable[[], T]) -> T | Failure:
+    def with_own_group(self) -> Self:
+        """Return the same ranks with a group of their own for the hosts, for a thread. All ranks must call this."""
+        with noticing_lost_peers():
+            control = dist.new_group(backend="gloo", timeout=TIMEOUT) if self.size > 1 else None
+        return replace(self, control=control)
+
+    def call(self, act: Callable[[], T], position: Callable[[], float] | None = None) -> T | Failure:
         """Call `act` on every rank, and return its result if all of them have completed it.
 
         Returns a `Failure` on every rank if one has run out of memory. Raises HalfDoneError on every rank if one of
         them has, SessionOver if one has to stop, and RunError if another one has failed; an error of `act` itself is
         raised here.
+
+        If `act` opens collectives, `position` returns how many this rank has opened. Raises RanksApartError if one has
+        run out of memory where the others cannot return with it.
         """
-        return self.call_and_gather(act, lambda _: (), count=0)[0]
+        return self.call_and_gather(act, lambda _: (), count=0, position=position)[0]
 
     def call_and_gather(
-        self, act: Callable[[], T], facts: Callable[[T], Sequence[float]], *, count: int
+        self,
+        act: Callable[[], T],
+        facts: Callable[[T], Sequence[float]],
+        *,
+        count: int,
+        position: Callable[[], float] | None = None,
     ) -> tuple[T | Failure, list[list[float]]]:
         """Call `act` like `call`, and return with its result the `count` facts of each rank's result."""
         if self.size == 1:
@@ -83,11 +117,17 @@ class Ranks:
             return result, [list(facts(result))]
         outcome = _call(act)
         values = [0.0] * count if outcome.result is None else facts(outcome.result[0])
-        rows = self._gather(torch.tensor([outcome.kind, *values], dtype=torch.float64))
+        place = position() if position else 0.0
+        rows = self._gather(
+            torch.tensor([outcome.kind, place, *values], dtype=torch.float64),
+            patience=_PATIENCE_SECONDS if position and outcome.kind != _COMPLETE else None,
+        )
+        if not rows:
+            raise outcome.error or RanksApartError(Failure(outcome.message))
         worst = max(row[0] for row in rows)
         if worst == _COMPLETE:
             assert outcome.result is not None
-            return outcome.result[0], [row[1:] for row in rows]
+            return outcome.result[0], [row[2:] for row in rows]
         messages = self._exchange_messages(f"{outcome.error_type}: {outcome.message}")
         if outcome.error:
             raise outcome.error
@@ -100,6 +140,8 @@ class Ranks:
             raise _ERRORS.get(kind, RunError)(text)
         if worst == _HALF_DONE:
             raise HalfDoneError(text, hint="weights may be partly updated: resume from the last checkpoint")
+        if len({row[1] for row in rows}) > 1:
+            raise RanksApartError(Failure(text))
         return Failure(text), []
 
     def call_first(self, act: Callable[[], T]) -> T | None:
@@ -174,16 +216,34 @@ class Ranks:
                 received.append(bytes(buffer))
             return received
 
+    def collect(self, tensor: Tensor, shapes: Sequence[Sequence[int]]) -> list[Tensor]:
+        """Return the tensors on the host of all ranks, which have these `shapes`, on the first rank; elsewhere none."""
+        with noticing_lost_peers():
+            if not self.is_first:
+                if tensor.numel():
+                    dist.send(tensor, 0, group=self.control)
+                return []
+            tensors = [tensor, *(torch.empty(list(shape), dtype=tensor.dtype) for shape in shapes[1:])]
+            for rank, received in enumerate(tensors):
+                if rank and received.numel():
+                    dist.recv(received, rank, group=self.control)
+            return tensors
+
     def _exchange_messages(self, message: str) -> list[str]:
         """Return the message of each rank, cut to a length that all of them can receive."""
         content = message.encode(errors="replace")[:_MESSAGE_BYTES]
         rows = self._gather(torch.tensor([*content, *bytes(_MESSAGE_BYTES - len(content))], dtype=torch.uint8))
         return [bytes(row).rstrip(b"\0").decode(errors="replace") for row in rows]
 
-    def _gather(self, tensor: Tensor) -> list[list[Any]]:
+    def _gather(self, tensor: Tensor, patience: float | None = None) -> list[list[Any]]:
+        """Return the tensors of all ranks; an empty list if not all of them have come within `patience` seconds."""
         rows = [torch.empty_like(tensor) for _ in range(self.size)]
         with noticing_lost_peers():
-            dist.all_gather(rows, tensor, group=self.control)
+            work = dist.all_gather(rows, tensor, group=self.control, async_op=True)
+            assert work is not None
+            if patience is not None and not _completes(work, patience):
+                return []
+            work.wait()
         return [row.tolist() for row in rows]
 
 
@@ -229,6 +289,16 @@ def _partners(level: int, rank: int, size: int) -> Any:
             group = dist.new_group([first, second], timeout=TIMEOUT)
             own = group if rank in (first, second) else own
     return own
+
+
+def _completes(work: Any, seconds: float) -> bool:
+    """Return whether a collective completes within so many seconds. If it fails, `wait` raises the error."""
+    give_up_at = time.monotonic() + seconds
+    while not work.is_completed():
+        if time.monotonic() > give_up_at:
+            return False
+        time.sleep(0.005)
+    return True
 
 
 @contextmanager

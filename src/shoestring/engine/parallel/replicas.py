@@ -3,6 +3,7 @@
 import torch
 from torch import Tensor, nn
 
+from shoestring.checkpoint.divided import is_divided
 from shoestring.engine.parallel.ranks import Ranks
 from shoestring.errors import RunError
 
@@ -16,7 +17,9 @@ def require_equal(model: nn.Module, ranks: Ranks, update: int) -> None:
     """
     if ranks.size == 1:
         return
-    tensors = dict(model.state_dict(keep_vars=True))
+    tensors = {name: tensor for name, tensor in model.state_dict(keep_vars=True).items() if not is_divided(tensor)}
+    if not tensors:
+        return
     checksums = torch.stack([_checksum(tensor) for tensor in tensors.values()]).cpu()
     rows = ranks.gather_tensor(checksums)
     for name, *values in zip(tensors, *rows, strict=True):

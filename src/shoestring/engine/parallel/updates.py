@@ -21,15 +21,29 @@ from shoestring.engine.memory import Failure
 from shoestring.engine.parallel.buckets import Buckets
 from shoestring.engine.parallel.buffers import ShardBuffers
 from shoestring.engine.parallel.divided_optimizer import DividedOptimizer
+from shoestring.engine.parallel.fully_sharded import FullySharded
 from shoestring.engine.parallel.ranks import Ranks
 from shoestring.engine.parallel.timing import RankTimes
 from shoestring.engine.parallel.tree import Sums, Tree, add_tensors, tree_sum
 from shoestring.engine.precision import MixedPrecision
-from shoestring.engine.update import LossFunction, Microbatch, Runner, UpdateResult, Weight, add_gradients, step
+from shoestring.engine.update import (
+    LossFunction,
+    Microbatch,
+    Runner,
+    UpdateResult,
+    Weight,
+    add_gradients,
+    add_zero_gradients,
+    step,
+)
 
 
 class ShardedUpdates:
-    """Makes the updates of a model that is the same on all ranks."""
+    """Makes the updates of a model that is the same on all ranks, or divided among them.
+
+    FSDP2 adds the gradients of a divided model in each backward. Then the shards are not summed one by one, and all
+    ranks make the same number of microbatches: missing ones have the weight zero.
+    """
 
     def __init__(
         self,
@@ -40,10 +54,13 @@ class ShardedUpdates:
         device: torch.device,
         *,
         seed: int,
+        fully_sharded: FullySharded | None = None,
     ) -> None:
         self._model, self._optimizer, self._shards, self._ranks = model, optimizer, shards, ranks
-        self._seed = seed
+        self._seed, self._fully_sharded = seed, fully_sharded
         self._parameters = [parameter for parameter in model.parameters() if parameter.requires_grad]
+        if fully_sharded:
+            self._parameters = []  # whose gradients are added here
         self._buffers, self._buckets = ShardBuffers(model, ranks), Buckets(device, ranks)
         self._loss_sum = torch.zeros((), device=device)
         self._sums_count = len(self._layout())
@@ -60,17 +77,25 @@ class ShardedUpdates:
         clip_norm: float | None = None,
         run: Runner | None = None,
         on_gradients: Callable[[], None] | None = None,
+        missing: Iterable[tuple[Any, int]] = (),
     ) -> UpdateResult | Failure:
         """Make update number `number` over `microbatches`, pairs of (logical shard, its microbatches).
+
+        A model that is divided among the ranks also needs the `missing` microbatches.
 
         The other arguments are those of `engine.update.update`, and so are the errors. Returns a Failure on all ranks
         if one of them has run out of memory; only gradients and buffers have changed then.
         """
         weights: list[float] = []
+        divided = self._fully_sharded
+        if divided:
+            loss = divided.gathering(loss)
 
         def compute() -> Sums:
             tree = Tree(add_tensors)
             self._buffers.begin_update()
+            if divided:
+                divided.begin_update()
             for shard, batches in microbatches:
                 seed_all(self._shards.seed(self._seed, number, shard))
                 self._buffers.begin_shard()
@@ -81,21 +106,29 @@ class ShardedUpdates:
                     samples=samples,
                     mixed_precision=mixed_precision,
                     run=run,
-                    expect=_expect_power_of_two,
+                    expect=self._expect_samples if divided else _expect_power_of_two,
                 )
                 weights.append(0.0 if total is None else float(total.weight))
                 tree.append(self._take_sums(total, shard, samples, copies=run is not None))
+            if divided:
+                add_zero_gradients(self._model, loss, missing, mixed_precision=mixed_precision)
             self._buckets.allocate(self._layout())
             self.times.clock.start()
             return tree.sum()
 
         def facts(sums: Sums) -> list[float]:
-            return [*self.times.own(), *weights, *(tensor is not None for tensor in sums), *self._buffers.changed]
+            used = divided.used.values() if divided else ()
+            present = (tensor is not None for tensor in sums)
+            return [*self.times.own(), *weights, *present, *self._buffers.changed, *used]
 
-        count = RankTimes.count + len(self._shards.own) + self._sums_count + self._buffers.count_of_others
-        computed = self._ranks.call_and_gather(compute, facts, count=count)
+        parameters = self._count_of_gradients()
+        count = RankTimes.count + len(self._shards.own) + self._sums_count + self._buffers.count_of_others + parameters
+        position = divided.position if divided else None
+        computed = self._ranks.call_and_gather(compute, facts, count=count, position=position)
         sums, facts_by_rank = computed
         if isinstance(sums, Failure):
+            if divided:
+                divided.reset(sums)
             return sums
         self.times.add([row[: RankTimes.count] for row in facts_by_rank])
         total = self._exchange(sums, [row[RankTimes.count :] for row in facts_by_rank], samples)
@@ -103,7 +136,8 @@ class ShardedUpdates:
         result = self._ranks.call(
             lambda: step(
                 self._optimizer, total, mixed_precision=mixed_precision, clip_norm=clip_norm, on_gradients=on_gradients
-            )
+            ),
+            position,
         )
         if isinstance(self._optimizer, DividedOptimizer) and isinstance(result, UpdateResult) and result.stepped:
             self._optimizer.publish()
@@ -122,7 +156,7 @@ class ShardedUpdates:
         if copies:  # a CUDA graph writes all gradients to the same memory
             gradients = [None if gradient is None else gradient.clone() for gradient in gradients]
         factor = float(total.expected) / samples
-        if factor != 1:
+        if factor != 1 and gradients:
             foreach.multiply([gradient for gradient in gradients if gradient is not None], factor)
         return [*gradients, total.loss_sum, *self._buffers.end_shard(shard)]
 
@@ -131,7 +165,10 @@ class ShardedUpdates:
         own_shards = len(self._shards.own)
         weights = [weight for row in facts for weight in row[:own_shards]]
         in_any_rank = [any(column) for column in zip(*(row[own_shards:] for row in facts), strict=True)]
-        is_present, changed = in_any_rank[: self._sums_count], in_any_rank[self._sums_count :]
+        is_present, remaining = in_any_rank[: self._sums_count], in_any_rank[self._sums_count :]
+        changed, used = remaining[: self._buffers.count_of_others], remaining[self._buffers.count_of_others :]
+        if self._fully_sharded:
+            self._fully_sharded.end_update(used)
         totals = complete(sums, self._layout(), is_present)
         self._buckets.add([tensor for tensor in totals if tensor is not None])
         count = len(self._parameters)
@@ -141,6 +178,16 @@ class ShardedUpdates:
         loss_sum = totals[count]
         assert loss_sum is not None
         return Microbatch(loss_sum, tree_sum(weights), float(samples))
+
+    def _count_of_gradients(self) -> int:
+        """Return the number of parameters whose use all ranks have to know."""
+        if not self._fully_sharded:
+            return 0
+        return sum(parameter.requires_grad for parameter in self._model.parameters())
+
+    def _expect_samples(self, _: Weight, __: int, samples: int) -> Weight:
+        """Divide losses by `samples`, which needs no agreement. FSDP2 takes the mean of the ranks: divide by less."""
+        return samples / self._ranks.size
 
     def _layout(self) -> list[Tensor]:
         """Return tensors like those of `Sums`."""
