@@ -1,8 +1,11 @@
 """The processes that a launcher of another program has started."""
 
+import os
+
 import pytest
 
 from shoestring.errors import UsageError
+from shoestring.session import launcher
 from shoestring.session.launcher import Launcher
 
 TORCHRUN = {"WORLD_SIZE": "4", "RANK": "3", "LOCAL_RANK": "1", "MASTER_ADDR": "host", "MASTER_PORT": "29500"}
@@ -36,3 +39,14 @@ def test_number_of_processes_is_the_launchers():
     assert launcher.with_gpus({"gpus": "2"}) == {"gpus": 2}
     with pytest.raises(UsageError, match=r"gpus=4, but the launcher has started 2 processes"):
         launcher.with_gpus({"gpus": 4})
+
+
+@pytest.mark.parametrize("has_agent", [True, False])
+def test_process_ends_with_the_agent_that_has_started_it(monkeypatch, has_agent):
+    parents = []
+    monkeypatch.setattr(launcher, "exit_with_parent", parents.append)
+    monkeypatch.delenv("TORCHELASTIC_RUN_ID", raising=False)
+    if has_agent:
+        monkeypatch.setenv("TORCHELASTIC_RUN_ID", "none")
+    launcher.end_with_agent()
+    assert parents == [os.getppid()] * has_agent

@@ -13,7 +13,7 @@ from shoestring.engine.parallel.joining import join
 from shoestring.engine.parallel.ranks import PeerLostError, Ranks
 from shoestring.errors import UsageError
 from shoestring.session.launcher import Launcher, end_with_agent
-from shoestring.session.rank_channel import leave_with_peers
+from shoestring.streams import flush, write_messages
 
 
 @contextmanager
@@ -40,4 +40,6 @@ def joined() -> Iterator[Ranks]:
     try:
         yield Ranks.join()
     except PeerLostError as lost:
-        leave_with_peers(lost)
+        write_messages(str(lost))
+        flush()
+        os._exit(lost.status)

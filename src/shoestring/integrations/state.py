@@ -55,8 +55,8 @@ class LibraryState:
     ema: float | None = None
     """The decay of the averaged weights; None without an average."""
     averages: AveragedWeights | None = None
-    fully_sharded: FullySharded | None = None
     """The averaged weights, once the model is on its device."""
+    fully_sharded: FullySharded | None = None
     rank: int = 0
     """The rank of this process."""
     _other_logs: Sequence[Mapping[str, Any]] = ()

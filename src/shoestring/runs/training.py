@@ -19,11 +19,10 @@ from shoestring.runs.supervised import session_seconds
 from shoestring.session.deadline import Deadline
 from shoestring.session.directory import RunDirectory
 from shoestring.session.outcome import Outcome
-from shoestring.session.rank_channel import leave_with_peers
 from shoestring.session.signals import StopSignals
 from shoestring.session.stop import Stop
 from shoestring.settings import Settings
-from shoestring.streams import write_messages
+from shoestring.streams import flush, write_messages
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -135,7 +134,9 @@ def train_joined(
 
         if not isinstance(interruption, PeerLostError):
             raise
-        leave_with_peers(interruption, on_lost)
+        on_lost(str(interruption))
+        flush()
+        os._exit(interruption.status)
 
 
 def reopen(

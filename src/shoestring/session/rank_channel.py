@@ -11,12 +11,11 @@ import signal
 import socket
 import threading
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
-from typing import Any, NoReturn
+from typing import Any
 
 from shoestring.errors import RunError, ShoestringError, UsageError
-from shoestring.streams import flush, write_messages
 
 PEER_LOST_STATUS = 75
 """The exit status of a rank that can only end, because another one has ended: EX_TEMPFAIL of sysexits.h."""
@@ -123,15 +122,6 @@ class Silence:
         for process in self._seconds:
             self._seconds[process] = 0.0 if process in heard else self._seconds[process] + tick
         return [process for process, seconds in self._seconds.items() if seconds > self._limit_seconds]
-
-
-def leave_with_peers(lost: BaseException, on_lost: Callable[[str], object] = write_messages) -> NoReturn:
-    """Call `on_lost` with the message of `lost`, which says that another process has ended, and leave Python at once:
-    nothing that this one could still do, or wait for, would help.
-    """
-    on_lost(str(lost))
-    flush()
-    os._exit(getattr(lost, "status", PEER_LOST_STATUS))
 
 
 class Heartbeats:
