@@ -20,7 +20,7 @@ PEER = "what another process of the run has sent"
 EXCEPTIONS = {
     ("reading.py", "open"): "the module itself",
     ("reading.py", "loads"): "the module itself",
-    ("engine/parallel/divided_optimizer.py", "loads"): PEER,
+    ("engine/parallel/messages.py", "loads"): PEER,
     ("engine/parallel/ranks.py", "loads"): PEER,
     ("runs/meeting.py", "loads"): PEER,
     ("session/rank_channel.py", "loads"): PEER,

@@ -14,18 +14,25 @@ _START_SECONDS = 0.1
 
 
 def sequential_batches(
-    dataset: Any, recipe: object, size: int, device: torch.device, seed: int, *, workers: int = 0
+    dataset: Any,
+    recipe: object,
+    size: int,
+    device: torch.device,
+    seed: int,
+    *,
+    workers: int = 0,
+    offset: int = 0,
+    stride: int = 1,
 ) -> Generator[tuple[Any, int], None, None]:
     """Yield the whole dataset in its own order, as pairs of (batch of at most `size` on the device, its samples).
 
     The batches do not depend on `workers`, the number of processes that may prefetch: they are started only if fetching
     the remaining batches in this process, at the speed of the first one, would take longer than starting them. Close
-    the generator if it is not exhausted.
+    the generator if it is not exhausted. Only every `stride`th batch is yielded, from number `offset` on.
     """
     collate, randomness = evaluation_collate_function(recipe), SampleRandomness()
-    requests: list[Request] = [
-        (0, range(start, min(start + size, len(dataset)))) for start in range(0, len(dataset), size)
-    ]
+    starts = range(0, len(dataset), size)[offset::stride]
+    requests: list[Request] = [(0, range(start, min(start + size, len(dataset)))) for start in starts]
 
     def fetch_here(request: Request) -> Any:
         epoch, indices = request

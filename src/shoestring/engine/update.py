@@ -220,9 +220,13 @@ def loss_sum_and_weight(value: Any, size: int) -> tuple[Tensor, Weight]:
 
 def mean_loss(loss: LossFunction, model: nn.Module, batches: Iterable[tuple[Any, int]]) -> float:
     """Return the loss over pairs of (batch, its number of samples): its sum divided by the total weight."""
+    return mean_of_sums(loss_sum_and_weight(loss(model, batch), size) for batch, size in batches)
+
+
+def mean_of_sums(sums: Iterable[tuple[Any, Any]]) -> float:
+    """Return the mean loss of batches from their pairs (sum, weight)."""
     total, total_weight = 0.0, 0.0
-    for batch, size in batches:
-        loss_sum, weight = loss_sum_and_weight(loss(model, batch), size)
+    for loss_sum, weight in sums:
         total += float(loss_sum)
         total_weight += float(weight)
     return total / total_weight if total_weight else float("nan")

@@ -7,6 +7,8 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from typing import TYPE_CHECKING, Any, Protocol
 
+from shoestring.recipe.evaluating import EvaluatesBatches
+
 if TYPE_CHECKING:
     from pathlib import Path
 
@@ -75,9 +77,11 @@ class Parts:
             return recipe
         names = [field.name for field in fields(cls) if hasattr(recipe, field.name)]
         parts = cls(**{name: getattr(recipe, name) for name in names})
-        return (
-            replace(parts, evaluate=parts.evaluate_batches) if parts.evaluates_batches and not parts.evaluate else parts
-        )
+        if parts.evaluate is None and parts.evaluates_batches:
+            return replace(parts, evaluate=parts.evaluate_batches)
+        if getattr(parts.evaluate, "__func__", None) is not EvaluatesBatches.evaluate:
+            return replace(parts, evaluate_batch=None)  # its own `evaluate` computes other metrics
+        return parts
 
     @property
     def evaluates_batches(self) -> bool:

@@ -19,6 +19,7 @@ from shoestring.recipe.options import LoadedRecipe
 from shoestring.recipe.parts import Parts
 from shoestring.session.polling import poll_deadline
 from shoestring.session.stop import Stop
+from shoestring.techniques import nested
 
 _NON_FINITE = ("nan", "inf", "-inf")
 """The names of the numbers that JSON lacks."""
@@ -38,13 +39,15 @@ def evaluate(
     device: torch.device,
     stop: Stop,
     workers: int = 0,
+    seeds_batches: bool = False,
     agree: Callable[[Pieces], Pieces] = lambda pieces: pieces,
 ) -> dict[str, Any]:
     """Compute the recipe's metrics on `dataset`, in evaluation mode, without gradients, `micro_batch` samples at a
     time.
 
     Up to `workers` processes prefetch batches if that saves time; the metrics are bit-identical for any number of them.
-    `agree` lets ranks that compute each batch together go on, or stop, before the same one.
+    With `seeds_batches`, each batch has random numbers of its own, as if several ranks evaluated. `agree` lets ranks
+    that compute each batch together go on, or stop, before the same one.
 
     Raises SessionOver if the session has to stop before the last batch; the model is unchanged then. Raises UsageError
     for metrics that are not JSON.
@@ -56,16 +59,39 @@ def evaluate(
         return agree(poll_deadline(stop, "evaluation", pieces, samples))
 
     polled_batches = poll(batches, len(dataset))
+    if seeds_batches:
+        polled_batches = seed_batches(polled_batches, loaded.seed)
     seed_all(derive(loaded.seed, "evaluation"))
     with evaluation_mode(model), closing(batches), torch.no_grad(), mixed_precision.autocast():
         if parts.measured:
             size = {"size": micro_batch} if parts.default_measured_size else {}
             metrics = parts.measured(model, dataset, poll, **size)
+        elif parts.evaluates_batches:
+            assert parts.evaluate_batch is not None
+            assert parts.combine is not None
+            metrics = parts.combine([on_host(parts.evaluate_batch(model, batch)) for batch, _ in polled_batches])
         elif parts.evaluate:
             metrics = parts.evaluate(model, (batch for batch, _ in polled_batches))
         else:
             loss = loss_without_stage(loaded.recipe, "an evaluation", EVALUATION_HINT)
             metrics = {"loss": mean_loss(loss, model, polled_batches)}
+    return as_json(metrics)
+
+
+def seed_batches(batches: Pieces, seed: int, *, offset: int = 0, stride: int = 1) -> Pieces:
+    """Yield the batches, of which these are every `stride`th from number `offset` on, each with its own seed."""
+    for index, piece in enumerate(batches):
+        seed_all(derive(seed, "evaluation", offset + index * stride))
+        yield piece
+
+
+def on_host(result: Any) -> Any:
+    """Return the result of a batch with its tensors in host memory, where several ranks combine theirs."""
+    return nested.replaced(result, lambda tensor: tensor.detach().cpu(), lambda value: value)
+
+
+def as_json(metrics: Any) -> dict[str, Any]:
+    """Return metrics by name as JSON. Raises UsageError if they are something else."""
     if not isinstance(metrics, Mapping):
         raise UsageError(
             f"evaluate() returned a {type(metrics).__name__}", hint='return the metrics by name: {"accuracy": 0.9}'

@@ -28,6 +28,7 @@ from shoestring.errors import CheckpointError
 from shoestring.recipe.losses import loss_at
 from shoestring.techniques.fallbacks import Phase
 from shoestring.train import oom
+from shoestring.train.divided_evaluation import evaluate_divided, is_divisible
 from shoestring.train.evaluation import best_entry, evaluate, patience_exhausted
 from shoestring.train.session import TrainingSession
 from shoestring.train.space import require_space
@@ -282,8 +283,10 @@ def best_validation(session: TrainingSession) -> dict[str, Any]:
 def _evaluate(session: TrainingSession, name: str) -> tuple[dict[str, Any], float]:
     """Return the metrics on a part of the data, and the seconds that the evaluation took."""
     state, request, started_at = session.state, session.request, time.monotonic()
+    ranks, sharded = request.ranks, state.fully_sharded
+    is_divided = ranks.size > 1 and session.updates and not sharded and is_divisible(request.recipe.parts)
     evaluate_part = partial(
-        evaluate,
+        partial(evaluate_divided, ranks) if is_divided else partial(evaluate, seeds_batches=request.shards.count > 1),
         request.recipe,
         state.model,
         state.mixed_precision,
@@ -292,14 +295,15 @@ def _evaluate(session: TrainingSession, name: str) -> tuple[dict[str, Any], floa
         stop=request.stop,
         workers=session.updates.loader.workers if session.updates else 0,
     )
-    ranks, divided = request.ranks, state.fully_sharded
     size = state.sizes.evaluation_batch or request.recipe.evaluation_size(state.sizes.micro_batch)
     recovering = oom.recovering_evaluation(state, session.record, request.recipe.parts)
     try:
-        if divided:
-            with divided.freeing():
-                result = recovering.run(partial(_evaluate_together, session, divided, evaluate_part), size)
+        if sharded:
+            with sharded.freeing():
+                result = recovering.run(partial(_evaluate_together, session, sharded, evaluate_part), size)
             metrics, fitting_size = ranks.share(lambda: result)
+        elif is_divided:
+            metrics, fitting_size = recovering.run(lambda micro_batch: evaluate_part(micro_batch=micro_batch), size)
         else:
             metrics, fitting_size = ranks.share(
                 lambda: recovering.run(lambda micro_batch: evaluate_part(micro_batch=micro_batch), size)

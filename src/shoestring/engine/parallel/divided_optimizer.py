@@ -6,17 +6,15 @@ torch.optim looks at one parameter at a time, so the bits are those of a whole o
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import Any
 
 import torch
-from safetensors.torch import load, save
 from torch import Tensor
 from torch.optim import Optimizer
 
-from shoestring.checkpoint import codec
+from shoestring.engine.parallel import messages
 from shoestring.engine.parallel.buckets import Buckets
 from shoestring.engine.parallel.ranks import Ranks
 
@@ -77,11 +75,11 @@ class DividedOptimizer:
     @contextmanager
     def collected(self) -> Iterator[None]:
         """Return a context in which the first rank has a copy of the states of all ranks, for a checkpoint."""
-        content = b"" if self._ranks.is_first else _serialize(self._optimizer.state_dict()["state"])
+        content = b"" if self._ranks.is_first else messages.pack(self._optimizer.state_dict()["state"])
         self._collected = {}
         try:
             for states in self._ranks.send_to_first(content):
-                self._collected |= _deserialize(states)
+                self._collected |= messages.unpack(states)
             yield
         finally:
             self._collected = None
@@ -122,16 +120,3 @@ def divide(groups: Sequence[Sequence[Tensor]], size: int) -> dict[Tensor, int]:
             owners[parameter] = rank
             elements[rank] += parameter.numel()
     return owners
-
-
-def _serialize(states: dict[int, Any]) -> bytes:
-    skeleton, tensors = codec.pack(states)
-    copies = {name: tensor.detach().cpu().contiguous() for name, tensor in tensors.items()}
-    return save(copies, metadata={"skeleton": json.dumps(skeleton)})
-
-
-def _deserialize(content: bytes) -> dict[int, Any]:
-    length = int.from_bytes(content[:8], "little")
-    skeleton = json.loads(json.loads(content[8 : 8 + length])["__metadata__"]["skeleton"])
-    states: dict[int, Any] = codec.unpack(skeleton, load(content))
-    return states

@@ -1,0 +1,95 @@
+"""An evaluation whose batches several ranks divide, with the metrics of one process."""
+
+from collections.abc import Callable, Sequence
+from contextlib import closing
+from itertools import chain, zip_longest
+from typing import Any
+
+import torch
+from torch import nn
+
+from shoestring.data.sequential import sequential_batches
+from shoestring.engine.evaluation_mode import evaluation_mode
+from shoestring.engine.memory import Failure
+from shoestring.engine.parallel import messages
+from shoestring.engine.parallel.ranks import Ranks
+from shoestring.engine.precision import MixedPrecision
+from shoestring.engine.update import loss_sum_and_weight, mean_of_sums
+from shoestring.recipe.losses import EVALUATION_HINT, loss_without_stage
+from shoestring.recipe.options import LoadedRecipe
+from shoestring.recipe.parts import Parts
+from shoestring.session.polling import poll_deadline
+from shoestring.session.stop import Stop
+from shoestring.train.evaluation import as_json, on_host, seed_batches
+
+
+def is_divisible(parts: Parts) -> bool:
+    """Return whether the batches of an evaluation have results of their own: `evaluate_batch`, or the loss."""
+    return not parts.measured and (parts.evaluates_batches or not parts.evaluate)
+
+
+def evaluate_divided(
+    ranks: Ranks,
+    loaded: LoadedRecipe,
+    model: nn.Module,
+    mixed_precision: MixedPrecision,
+    dataset: Any,
+    *,
+    micro_batch: int,
+    device: torch.device,
+    stop: Stop,
+    workers: int = 0,
+) -> dict[str, Any] | Failure:
+    """Compute the metrics of `train.evaluation.evaluate` on all ranks, each of which evaluates every `ranks.size`th
+    batch. The first rank combines the results in the order of the batches.
+
+    Returns a Failure on all ranks if one of them has run out of memory. The errors are those of `evaluate`, on all
+    ranks.
+    """
+    result_of, combine = _steps(loaded, model)
+    batches = sequential_batches(
+        dataset,
+        loaded.recipe,
+        micro_batch,
+        device,
+        loaded.seed,
+        workers=workers,
+        offset=ranks.rank,
+        stride=ranks.size,
+    )
+
+    def compute() -> list[Any]:
+        with evaluation_mode(model), closing(batches), torch.no_grad(), mixed_precision.autocast():
+            polled_batches = poll_deadline(stop, "evaluation", batches, -(-len(dataset) // ranks.size))
+            seeded_batches = seed_batches(polled_batches, loaded.seed, offset=ranks.rank, stride=ranks.size)
+            return [on_host(result_of(batch, size)) for batch, size in seeded_batches]
+
+    results = ranks.call(compute)
+    if isinstance(results, Failure):
+        return results
+    sent = ranks.send_to_first(b"" if ranks.is_first else messages.pack(results))
+    metrics: dict[str, Any] = ranks.share(
+        lambda: as_json(combine(_in_turn([results, *(messages.unpack(content) for content in sent)])))
+    )
+    return metrics
+
+
+def _steps(loaded: LoadedRecipe, model: nn.Module) -> tuple[Callable[[Any, int], Any], Callable[[Sequence[Any]], Any]]:
+    """Return the function of a batch and its number of samples, and that of all of its results."""
+    parts = loaded.parts
+    evaluate_batch, combine = parts.evaluate_batch, parts.combine
+    if evaluate_batch and combine:
+        return lambda batch, _: evaluate_batch(model, batch), combine
+    loss = loss_without_stage(loaded.recipe, "an evaluation", EVALUATION_HINT)
+
+    def loss_of(batch: Any, size: int) -> tuple[float, float]:
+        loss_sum, weight = loss_sum_and_weight(loss(model, batch), size)
+        return float(loss_sum), float(weight)
+
+    return loss_of, lambda sums: {"loss": mean_of_sums(sums)}
+
+
+def _in_turn(results_by_rank: Sequence[Sequence[Any]]) -> list[Any]:
+    """Return the results in the order of the batches: the first of each rank, then the second of each."""
+    missing = object()
+    return [result for result in chain(*zip_longest(*results_by_rank, fillvalue=missing)) if result is not missing]
