@@ -16,7 +16,7 @@ from torch.utils.data import Subset
 import shoestring
 from shoestring.errors import ShoestringError
 from shoestring.monitor.events import read
-from shoestring.runs import launch
+from shoestring.runs import starting
 from tests.checkpoint.faults import Disk, failing, failing_from
 from tests.mine import Mine
 from tests.sessions import final_bits
@@ -61,14 +61,14 @@ def folder():
 def planned(folder, monkeypatch):
     """Return the final bits of a run and its disk operations; later runs use its plan."""
     torch.set_num_threads(1)
-    make_plan, plans = launch.make_plan, []
+    make_plan, plans = starting.make_plan, []
 
     def plan_once(*arguments, **_):
         if not plans:
             plans.append(make_plan(*arguments))
         return plans[0]
 
-    monkeypatch.setattr(launch, "make_plan", plan_once)
+    monkeypatch.setattr(starting, "make_plan", plan_once)
     run = folder / "straight"
     train(folder / "planned")
     with Disk(run).watching() as disk:

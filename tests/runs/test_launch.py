@@ -151,10 +151,10 @@ def test_parameter_names_are_no_options():
         choose(Mine(), {"run": "x"})
 
 
-def test_settings_for_estimates_only_start_no_run(tmp_path):
-    with pytest.raises(UsageError, match="training does not support these settings") as error:
-        shoestring.train(Mine(), run=tmp_path, sharding="zero2")
-    assert len(error.value.problems) == 1
+def test_settings_that_exclude_each_other_start_no_run(tmp_path):
+    values = {"size": "tiny", "gpus": 2, "sharding": "zero2", "offload": "optimizer"}
+    with pytest.raises(UsageError, match="offload"):
+        shoestring.train("temporal", on="cpu", run=tmp_path, **values)
     assert not (tmp_path / "plan.json").exists()
 
 

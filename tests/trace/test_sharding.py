@@ -412,7 +412,7 @@ def test_peaks_equal_those_of_distributed_data_parallel(trace_sharding: TraceSha
 class SilentPeers(Ranks):
     """The first of several ranks; the others answer with its own facts."""
 
-    def _gather(self, tensor: Tensor) -> list[list[Any]]:
+    def _gather(self, tensor: Tensor, patience: float | None = None) -> list[list[Any]]:
         return [tensor.tolist()] * self.size
 
 

@@ -138,6 +138,10 @@ class LibraryState:
                 hint="values that the trainer logs, and what a callback's state() returns, must be JSON: numbers, "
                 "texts, lists and dicts",
             ) from error
+        control = progress["stateful_callbacks"].get("TrainerControl", {}).get("args", {})
+        if progress["global_step"] >= progress["max_steps"] > 0 and "should_training_stop" in control:
+            # The library sets it soon after its last update, before or after a checkpoint of that update is written.
+            control["should_training_stop"] = True
         return {"trainer": progress, "log": pack_accumulated(trainer)}
 
     def end_log(self) -> None:
