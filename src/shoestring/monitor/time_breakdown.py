@@ -4,6 +4,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, Literal
 
+from shoestring.monitor.gpus import ranks_of
 from shoestring.reading import number
 
 Cause = Literal["input", "launches", "arithmetic", "exchange", "imbalance", "saving", "evaluating", "starting"]
@@ -84,7 +85,7 @@ def compute_breakdown(events: Iterable[Mapping[str, Any]], seconds: float | None
         _number(event.get("stall_seconds", event.get("seconds"))) for event in events if event["event"] == "save"
     )
     evaluating = sum(_number(event.get("seconds")) for event in events if event["event"] == "evaluation")
-    ranks = [event["ranks"][0] for event in progress if _has_ranks(event)]
+    ranks = [ranks[0] for event in progress if (ranks := ranks_of(event))]
     exchange, imbalance = _sum(ranks, "exchange_seconds"), _sum(ranks, "waiting_seconds")
     launches = _idle_seconds(progress, updating, waiting)
     total = seconds if seconds is not None else sum(_number(e.get("seconds")) for e in events if e["event"] == "stop")
@@ -144,11 +145,6 @@ def _idle_seconds(progress: list[Mapping[str, Any]], updating: float, waiting: f
         return None
     idle_share = sum(duration * (1.0 - utilisation) for duration, utilisation in samples) / seconds
     return max(0.0, idle_share * updating - waiting)
-
-
-def _has_ranks(event: Mapping[str, Any]) -> bool:
-    ranks = event.get("ranks")
-    return isinstance(ranks, list) and len(ranks) > 1 and all(isinstance(rank, Mapping) for rank in ranks)
 
 
 def _sum(events: Iterable[Mapping[str, Any]], key: str) -> float:

@@ -309,6 +309,8 @@ def _engine_updates(
             seed=request.recipe.seed,
             fully_sharded=state.fully_sharded,
         )
+    if sharded:
+        sharded.times.input_seconds = lambda: loader.waiting_seconds
     meter = Meter(
         record.events,
         record.progress,

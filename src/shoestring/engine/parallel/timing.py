@@ -2,7 +2,7 @@
 
 import time
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
@@ -49,28 +49,34 @@ class ExchangeClock:
 class RankTimes:
     """What each rank reports with every update, collected for the record."""
 
-    count = 2
+    count = 3
     """The number of facts of a rank."""
 
     def __init__(self, device: torch.device) -> None:
         self.clock = ExchangeClock(device)
+        self.input_seconds: Callable[[], float] = lambda: 0.0
+        """Returns for how long this rank has waited for data so far."""
+        self._reported_input = 0.0
         self._memory_bytes, self._measured_at = 0.0, -_MEMORY_SECONDS
         self._rows: list[Sequence[float]] = []
 
     def own(self) -> list[float]:
-        """Return the facts of this rank: its memory in bytes, and the seconds of its exchanges since the last call."""
+        """Return the facts of this rank: its memory in bytes, and since the last call the seconds of its exchanges and
+        of waiting for data.
+        """
         if time.monotonic() - self._measured_at >= _MEMORY_SECONDS:
             memory = sample()
             self._memory_bytes = float(memory.gpu_peak_reserved_bytes or memory.rss_bytes or 0)
             self._measured_at = time.monotonic()
-        return [self._memory_bytes, self.clock.take()]
+        before, self._reported_input = self._reported_input, self.input_seconds()
+        return [self._memory_bytes, self.clock.take(), self._reported_input - before]
 
     def add(self, facts: Sequence[Sequence[float]]) -> None:
         """Add the facts of all ranks of one update."""
         self._rows.append([value for row in facts for value in row])
 
     def take(self) -> list[dict[str, float]]:
-        """Return the memory of each rank, and its seconds of exchanging and of waiting, since the last call.
+        """Return the memory of each rank, and its seconds of exchanging and of waiting for others, and for data.
 
         The last rank to finish its work waits for nobody: what all of them need is the exchange, and the rest of each
         is waiting.
@@ -79,12 +85,13 @@ class RankTimes:
         if not rows:
             return []
         ranks = len(rows[0]) // self.count
-        exchange = sum(min(row[1::2]) for row in rows)
+        exchange = sum(min(row[1 :: self.count]) for row in rows)
         return [
             {
-                "memory_bytes": int(rows[-1][2 * rank]),
+                "memory_bytes": int(rows[-1][self.count * rank]),
                 "exchange_seconds": exchange,
-                "waiting_seconds": sum(row[2 * rank + 1] for row in rows) - exchange,
+                "waiting_seconds": sum(row[self.count * rank + 1] for row in rows) - exchange,
+                "input_seconds": sum(row[self.count * rank + 2] for row in rows),
             }
             for rank in range(ranks)
         ]

@@ -209,4 +209,4 @@ def _expect_power_of_two(weight: Weight, size: int, samples: int) -> Weight:
     So the gradients of all shards can be brought to the same scale without rounding.
     """
     mean = float(weight) / size
-    return samples * 2.0 ** round(math.log2(mean)) if mean > 0 else float(samples)
+    return samples * 2.0 ** round(math.log2(mean)) if 0 < mean < math.inf else float(samples)

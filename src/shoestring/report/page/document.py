@@ -51,6 +51,7 @@ def render(run: Run) -> Markup:
         sections.training(run),
         sections.history(session_records),
         sections.time_breakdown(run),
+        sections.gpus(run),
         sections.plan(run, session_records),
         sections.remarks(run),
         sections.colophon(run),

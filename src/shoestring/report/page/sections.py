@@ -3,6 +3,7 @@
 from statistics import median
 
 from shoestring.monitor.events import Event
+from shoestring.monitor.gpus import describe_slowest, gpu_times
 from shoestring.monitor.time_breakdown import advice, bottleneck, compute_breakdown
 from shoestring.reading import number
 from shoestring.report.markup import EMPTY, Content, Markup, element, facts, join, table
@@ -84,6 +85,30 @@ def time_breakdown(run: Run) -> Markup:
             table(["cause", "time", "share"], rows, numeric=(1, 2)),
             element("h3", "Ways to speed up training"),
             element("ul", [element("li", f"{cause}: {text}") for cause, text in advice(breakdown)]),
+        ]
+    )
+
+
+def gpus(run: Run) -> Markup:
+    """Render the GPUs of the last session with several of them."""
+    if not (times := gpu_times(run.events)):
+        return EMPTY
+    rows = [
+        [
+            str(rank),
+            size(gpu.memory_bytes),
+            share(gpu.exchange, gpu.updating),
+            share(gpu.waiting, gpu.updating),
+            share(gpu.input, gpu.updating),
+        ]
+        for rank, gpu in enumerate(times)
+    ]
+    head = ["GPU", "memory", "exchange", "waiting for other GPUs", "waiting for data"]
+    return join(
+        [
+            element("h2", "GPUs"),
+            element("p", describe_slowest(times)),
+            table(head, rows, numeric=(1, 2, 3, 4)),
         ]
     )
 

@@ -1,0 +1,72 @@
+"""The GPUs of a run beside each other, as pure functions of its events: which of them is slow, and why."""
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from shoestring.reading import number
+
+NOTICEABLE_SHARE = 0.05
+"""Of the time of updates: GPUs that wait for less are equally fast."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class GpuTimes:
+    """What one rank did in the updates of the last session with several GPUs, in seconds of wall clock."""
+
+    memory_bytes: int
+    """The last that was reported."""
+    updating: float
+    exchange: float
+    waiting: float
+    """For slower GPUs."""
+    input: float
+    """For data."""
+
+
+def gpu_times(events: Iterable[Mapping[str, Any]]) -> list[GpuTimes]:
+    """Return the times of each GPU of the last session that had several; [] if there is none."""
+    reports = [event for event in events if event["event"] == "progress" and ranks_of(event)]
+    reports = [event for event in reports if event["session"] == reports[-1]["session"]]
+    reports = [event for event in reports if len(event["ranks"]) == len(reports[-1]["ranks"])]
+    updating = sum(number(event.get("seconds")) or 0.0 for event in reports)
+    return [
+        GpuTimes(
+            memory_bytes=int(_sum(ranks[-1:], "memory_bytes")),
+            updating=updating,
+            exchange=_sum(ranks, "exchange_seconds"),
+            waiting=_sum(ranks, "waiting_seconds"),
+            input=_sum(ranks, "input_seconds"),
+        )
+        for ranks in zip(*(event["ranks"] for event in reports), strict=True)
+    ]
+
+
+def describe_slowest(times: list[GpuTimes]) -> str:
+    """Return a sentence about the GPU for which the others wait, and why."""
+    slowest = min(range(len(times)), key=lambda rank: times[rank].waiting)
+    others = [gpu for rank, gpu in enumerate(times) if rank != slowest]
+    waiting = max(gpu.waiting for gpu in others)
+    updating = times[slowest].updating
+    if waiting <= NOTICEABLE_SHARE * updating:
+        return "All GPUs are equally fast."
+    more_input = times[slowest].input - min(gpu.input for gpu in others)
+    reason = (
+        "it waits for its data"
+        if more_input > waiting / 2
+        else "its computation takes longer: another model, a lower clock, or other programs on it or on its cores"
+    )
+    return (
+        f"GPU {slowest} is the slowest: others wait for it for {waiting / updating:.0%} of the time, because {reason}."
+    )
+
+
+def ranks_of(event: Mapping[str, Any]) -> list[Any]:
+    """Return what a `progress` event reports of each of several ranks; [] if there is one."""
+    ranks = event.get("ranks")
+    is_valid = isinstance(ranks, list) and len(ranks) > 1 and all(isinstance(rank, Mapping) for rank in ranks)
+    return ranks if is_valid and ranks else []
+
+
+def _sum(ranks: Iterable[Mapping[str, Any]], key: str) -> float:
+    return sum(number(rank.get(key)) or 0.0 for rank in ranks)
