@@ -11,8 +11,9 @@ Every event has `time` (unix seconds), `session` (from 1) and `event`, its kind,
                 host_bytes, host_limit_bytes, skipped (optimizer steps skipped on fp16 overflow), waiting_seconds (the
                 part of `seconds` spent waiting for data), workers (data-loading processes); on a GPU gpu_utilisation
                 (0 to 1), gpu_watts, gpu_allocated_bytes; of a library's trainer metrics {name: number}, all that it has
-                logged, such as rewards (loss is null if only the trainer knows it); of several GPUs ranks [{memory_bytes,
-                exchange_seconds, waiting_seconds (for slower GPUs), input_seconds (waiting for data)}]
+                logged, such as rewards (loss is null if only the trainer knows it); of several GPUs
+                ranks [{memory_bytes, exchange_seconds, waiting_seconds (for slower GPUs), input_seconds (waiting for
+                data)}]
     evaluation  update, epoch, part (validation or test), metrics {name: number or JSON}, seconds, best
     save        update, bytes, seconds, stall_seconds (the part that blocked training), kind (full, light or best)
     unsaved     update, what (checkpoint, light or best), why: writing failed and training continues
