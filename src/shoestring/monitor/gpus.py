@@ -43,14 +43,14 @@ def gpu_times(events: Iterable[Mapping[str, Any]]) -> list[GpuTimes]:
 
 
 def describe_slowest(times: list[GpuTimes]) -> str:
-    """Return a sentence about the GPU for which the others wait, and why."""
+    """Return a sentence about the GPU for which the faster_gpus wait, and why."""
     slowest = min(range(len(times)), key=lambda rank: times[rank].waiting)
-    others = [gpu for rank, gpu in enumerate(times) if rank != slowest]
-    waiting = max(gpu.waiting for gpu in others)
+    faster_gpus = [gpu for rank, gpu in enumerate(times) if rank != slowest]
+    waiting = max(gpu.waiting for gpu in faster_gpus)
     updating = times[slowest].updating
     if waiting <= NOTICEABLE_SHARE * updating:
         return "All GPUs are equally fast."
-    more_input = times[slowest].input - min(gpu.input for gpu in others)
+    more_input = times[slowest].input - min(gpu.input for gpu in faster_gpus)
     reason = (
         "it waits for its data"
         if more_input > waiting / 2
