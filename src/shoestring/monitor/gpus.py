@@ -43,7 +43,7 @@ def gpu_times(events: Iterable[Mapping[str, Any]]) -> list[GpuTimes]:
 
 
 def describe_slowest(times: list[GpuTimes]) -> str:
-    """Return a sentence about the GPU for which the faster_gpus wait, and why."""
+    """Return a sentence about the GPU for which the others wait, and why."""
     slowest = min(range(len(times)), key=lambda rank: times[rank].waiting)
     faster_gpus = [gpu for rank, gpu in enumerate(times) if rank != slowest]
     waiting = max(gpu.waiting for gpu in faster_gpus)
