@@ -1,5 +1,6 @@
 """A run has the same bits on any number of processes that divides its logical shards."""
 
+import os
 from collections import Counter
 
 import pytest
@@ -140,3 +141,28 @@ def test_out_of_memory_on_one_rank(tmp_path, phase, rank, count, count_alone, fa
         where = f"GPU {rank}: " if size == 2 else ""
         assert event["failure"] == f"{where}CUDA out of memory in {phase}"
     assert final_bits(tmp_path / "2") == final_bits(tmp_path / "1")
+
+
+class Fitted(Tokens):
+    """Fits something in `data` that differs from process to process."""
+
+    fitted = 0
+
+    def data(self):
+        Fitted.fitted = Fitted.fitted or os.getpid()
+        return super().data()
+
+    def save_preprocessing(self, folder):
+        (folder / "fitted").write_text(str(Fitted.fitted))
+
+    def load_preprocessing(self, folder):
+        Fitted.fitted = int((folder / "fitted").read_text())
+
+
+def test_all_ranks_have_the_preprocessing_of_the_first(tmp_path):
+    def act(rank):
+        session(Fitted(), tmp_path / "run", {"logical_shards": 2, "max_updates": 1, "micro_batch": 3})
+        (tmp_path / str(rank)).write_text(str(Fitted.fitted))
+
+    assert run_ranks(2, act, tmp_path) == [0, 0]
+    assert (tmp_path / "0").read_text() == (tmp_path / "1").read_text()

@@ -72,7 +72,7 @@ def setup(request: SessionRequest, record: Record, library: LibraryLoop | None) 
 
     Raises SessionOver if the session ends before the data is loaded, ShoestringError if the run cannot continue.
     """
-    request, data, staging_notes = request.ranks.call_in_turn(lambda: load_data(request, record))
+    request, data, staging_notes = request.ranks.call_in_turn(lambda: _load(request, record))
     saving_ranks = request.ranks.with_own_group() if is_fully_sharded(request.settings, request.ranks) else ONE_RANK
     store, restored = request.ranks.call_in_turn(lambda: _open_store(request, record, saving_ranks))
     make_saver = partial(run_saver, request, record, store, saving_ranks=saving_ranks)
@@ -84,13 +84,20 @@ def setup(request: SessionRequest, record: Record, library: LibraryLoop | None) 
     return session
 
 
+def _load(request: SessionRequest, record: Record) -> tuple[SessionRequest, dict[str, Any], list[str]]:
+    """Return what `load_data` does. The first rank stores the preprocessing, which the others then load."""
+    request, data, notes = load_data(request, record)
+    if request.ranks.is_first:
+        save_preprocessing(request.run, request.recipe.parts)
+    return request, data, notes
+
+
 def _open_store(request: SessionRequest, record: Record, saving_ranks: Ranks) -> tuple[Store, Restored | None]:
     """Return the store of the run's checkpoints, and the newest of them.
 
-    The first rank stores the preprocessing, and completes or removes what a kill has interrupted.
+    The first rank completes or removes what a kill has interrupted.
     """
     if request.ranks.is_first:
-        save_preprocessing(request.run, request.recipe.parts)
         complete_weights(request.run)
         light.remove_leftovers(request.run.light)
     store = run_store(request, record, saving_ranks)
