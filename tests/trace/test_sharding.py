@@ -22,7 +22,8 @@ from shoestring.hardware.catalog import DEVICES
 from shoestring.plan.projection import on_one_gpu
 from shoestring.recipe import finding
 from shoestring.settings import Settings
-from shoestring.trace import Trace, Tracer, replicas
+from shoestring.techniques.buckets import fill
+from shoestring.trace import Trace, Tracer
 from shoestring.trace.distributed import BUCKET, FIRST_BUCKET, buckets
 from shoestring.trace.record import Alloc, Free, Phase
 from shoestring.units import MIB
@@ -190,7 +191,7 @@ def test_bucket_exists_only_during_the_exchange(trace_sharding: TraceSharding) -
 
 def test_bucket_is_filled_with_pieces_of_tensors() -> None:
     tensors = [torch.arange(5.0), torch.arange(6.0).view(2, 3).t(), torch.arange(1.0)]
-    groups = [[piece.tolist() for piece in pieces] for pieces in replicas.fill(tensors, 4)]
+    groups = [[piece.tolist() for piece in pieces] for pieces in fill(tensors, 4)]
     assert groups == [[[0, 1, 2, 3]], [[4], [0, 1, 2]], [[3, 4, 5], [0]]]
 
 

@@ -7,19 +7,14 @@ of gradient is allocated. Gradients are copied into it and back, as much as it h
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
-
 import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
+from shoestring.techniques.buckets import BUCKET, fill
 from shoestring.trace.recorder import Recorder
 from shoestring.trace.simulated_device import DEVICE
 from shoestring.trace.single_device import SingleDevice
-from shoestring.units import MIB
-
-BUCKET = 25 * MIB
-"""As in `engine/parallel/buckets.py`."""
 
 
 class Replicas(SingleDevice):
@@ -90,20 +85,3 @@ class DividedStates(Replicas):
     def after_update(self) -> None:
         """Send the parameters that this GPU has updated, and receive the others."""
         self._send([parameter.detach() for parameter in self.trained])
-
-
-def fill(tensors: Iterable[Tensor], size: int) -> Iterator[list[Tensor]]:
-    """Yield flat pieces of the tensors, in their order, in groups of `size` elements."""
-    pieces: list[Tensor] = []
-    free = size
-    for tensor in tensors:
-        flat = tensor.as_strided((tensor.numel(),), (1,))
-        while len(flat):
-            piece, flat = flat[:free], flat[free:]
-            pieces.append(piece)
-            free -= len(piece)
-            if not free:
-                yield pieces
-                pieces, free = [], size
-    if pieces:
-        yield pieces

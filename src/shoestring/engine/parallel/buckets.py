@@ -1,6 +1,6 @@
 """Adding many tensors of all ranks in few messages: they are copied into flat buckets and back."""
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 
 import torch
@@ -8,10 +8,7 @@ from torch import Tensor
 
 from shoestring.engine import foreach
 from shoestring.engine.parallel.ranks import Ranks
-from shoestring.units import MIB
-
-BUCKET = 25 * MIB
-"""The largest message, as in torch's DistributedDataParallel. A larger one needs more memory, and gains nothing."""
+from shoestring.techniques.buckets import BUCKET, fill
 
 
 class Buckets:
@@ -50,34 +47,9 @@ class Buckets:
 
     def _exchange(self, tensors: Sequence[Tensor], exchange: Callable[[Tensor], None]) -> None:
         for dtype, flat in self._flat.items():
-            for pieces in _fill([tensor for tensor in tensors if tensor.dtype == dtype], len(flat)):
+            for pieces in fill([tensor for tensor in tensors if tensor.dtype == dtype], len(flat)):
                 size = sum(map(len, pieces))
                 parts = list(flat[:size].split([len(piece) for piece in pieces]))
                 foreach.copy(parts, pieces)
                 exchange(flat[:size])
                 foreach.copy(pieces, parts)
-
-
-def _fill(tensors: Sequence[Tensor], size: int) -> Iterator[list[Tensor]]:
-    """Yield flat pieces of the tensors, in their order, in groups of `size` elements."""
-    pieces: list[Tensor] = []
-    free = size
-    for tensor in tensors:
-        flat = _flat(tensor)
-        while len(flat):
-            piece, flat = flat[:free], flat[free:]
-            pieces.append(piece)
-            free -= len(piece)
-            if not free:
-                yield pieces
-                pieces, free = [], size
-    if pieces:
-        yield pieces
-
-
-def _flat(tensor: Tensor) -> Tensor:
-    """Return a view of all elements in one dimension.
-
-    A gradient has the strides of its parameter, so that elements in the order of the memory are the same on all ranks.
-    """
-    return tensor.view(-1) if tensor.is_contiguous() else tensor.as_strided((tensor.numel(),), (1,))
