@@ -6,6 +6,7 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import psutil
 import pytest
@@ -133,6 +134,19 @@ def test_data_dependent_code_is_named_with_its_line(odd_recipes: Path) -> None:
                 recipe_tracer.trace(Settings(micro_batch=2, precision="fp32"), accumulate=1, device=T4)
 
 
+@pytest.fixture
+def replaced_handlers(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Replace faulthandler's signal handler in a forked child, as Lightning's trainer does in its process."""
+    serve = tracer._serve_forked
+
+    def serve_without_handler(*arguments: Any) -> None:
+        signal.signal(signal.SIGABRT, signal.SIG_DFL)
+        serve(*arguments)
+
+    monkeypatch.setattr(tracer, "_serve_forked", serve_without_handler)
+
+
+@pytest.mark.usefixtures("replaced_handlers")
 def test_abort_is_named_with_its_line(odd_recipes: Path) -> None:
     with Tracer(finding.load(f"{odd_recipes}:Dying", {})) as recipe_tracer:
         for _ in range(2):

@@ -33,7 +33,9 @@ def serve(requests: TextIO, responses: TextIO, loaded: LoadedRecipe | None = Non
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, signal.SIG_IGN)
     exit_with_parent(os.getppid(), poll=True)  # the parent's thread that started it may end earlier than the parent
-    # If torch aborts, the parent reads the line of the recipe's code from the stack on standard error.
+    # If torch aborts, the parent reads the line of the recipe's code from the stack on standard error. An inherited
+    # faulthandler is enabled anew: other code may have replaced its signal handlers (as Lightning's trainer does).
+    faulthandler.disable()
     faulthandler.enable(2)
     logging.getLogger("bitsandbytes").setLevel(logging.ERROR)  # as in cli.main
     handler = _RequestHandler(loaded)

@@ -242,6 +242,8 @@ def _fork(loaded: LoadedRecipe | None) -> _Child:
     child_requests, requests = os.pipe()
     responses, child_responses = os.pipe()
     streams.flush()
+    collects_garbage = gc.isenabled()
+    gc.disable()
     with warnings.catch_warnings():
         # Python 3.12 warns if other threads run; of their locks the child uses only the allocator's.
         warnings.simplefilter("ignore", DeprecationWarning)
@@ -249,6 +251,9 @@ def _fork(loaded: LoadedRecipe | None) -> _Child:
     if pid == 0:
         # Finalizers of inherited garbage may wait for threads that do not exist here (as a gloo process group does).
         gc.freeze()
+    if collects_garbage:
+        gc.enable()
+    if pid == 0:
         status = 1
         try:
             os.close(requests)
