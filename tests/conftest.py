@@ -1,9 +1,18 @@
+import signal
 import sys
 
 import pytest
 import torch
 
 from shoestring import cli
+
+
+@pytest.fixture(autouse=True, scope="session")
+def stop_signals():
+    """Processes of tests inherit no ignored signal, as in a shell's background job (SIGINT) or under nohup (SIGHUP)."""
+    for number, handler in ((signal.SIGINT, signal.default_int_handler), (signal.SIGHUP, signal.SIG_DFL)):
+        if signal.getsignal(number) is signal.SIG_IGN:
+            signal.signal(number, handler)
 
 
 @pytest.fixture(autouse=True, scope="session")

@@ -1,8 +1,9 @@
 """A whole model on each GPU, as the engine trains it: logical shards, whose gradients are summed one by one.
 
 The order of events is that of `engine/parallel`: while a shard is computed, the sums of earlier ones are pending, at
-most one for each level of the tree in which they are added. When all shards are complete, one flat bucket for each type
-of gradient is allocated. Gradients are copied into it and back, as much as it has room for at once.
+most one for each level of the tree in which they are added. When all shards are complete, large gradients are sent as
+they are. For the others one flat bucket for each type is allocated, into which they are copied and back, as much as it
+has room for at once.
 """
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
-from shoestring.techniques.buckets import BUCKET, fill
+from shoestring.techniques.buckets import BUCKET, fill, split_by_size
 from shoestring.trace.recorder import Recorder
 from shoestring.trace.simulated_device import DEVICE
 from shoestring.trace.single_device import SingleDevice
@@ -48,9 +49,10 @@ class Replicas(SingleDevice):
             self._send([gradient for gradient in total if gradient is not None])
 
     def _send(self, tensors: list[Tensor]) -> None:
-        """Copy the tensors into buckets and back."""
-        for dtype in dict.fromkeys(tensor.dtype for tensor in tensors):
-            group = [tensor for tensor in tensors if tensor.dtype == dtype]
+        """Copy the small tensors into buckets and back."""
+        _, small = split_by_size(tensors, "cuda")
+        for dtype in dict.fromkeys(tensor.dtype for tensor in small):
+            group = [tensor for tensor in small if tensor.dtype == dtype]
             size = min(sum(map(Tensor.numel, group)), BUCKET // dtype.itemsize)
             bucket = torch.empty(size, dtype=dtype, device=DEVICE)
             self._recorder.label([bucket], "gradient buckets")

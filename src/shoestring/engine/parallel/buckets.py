@@ -1,4 +1,4 @@
-"""Adding many tensors of all ranks in few messages: they are copied into flat buckets and back."""
+"""Adding many tensors of all ranks in few messages: small ones are copied into flat buckets and back."""
 
 from collections.abc import Callable, Iterable, Sequence
 from functools import partial
@@ -8,7 +8,7 @@ from torch import Tensor
 
 from shoestring.engine import foreach
 from shoestring.engine.parallel.ranks import Ranks
-from shoestring.techniques.buckets import BUCKET, fill
+from shoestring.techniques.buckets import BUCKET, fill, split_by_size
 
 
 class Buckets:
@@ -23,7 +23,7 @@ class Buckets:
         if self._ranks.size == 1:
             return
         sizes: dict[torch.dtype, int] = {}
-        for tensor in tensors:
+        for tensor in split_by_size(tensors, self._device.type)[1]:
             sizes[tensor.dtype] = sizes.get(tensor.dtype, 0) + tensor.numel()
         self._flat = {
             dtype: torch.empty(min(size, BUCKET // dtype.itemsize), dtype=dtype, device=self._device)
@@ -46,8 +46,11 @@ class Buckets:
         self._exchange(tensors, partial(self._ranks.broadcast, rank=rank))
 
     def _exchange(self, tensors: Sequence[Tensor], exchange: Callable[[Tensor], None]) -> None:
+        large, small = split_by_size(tensors, self._device.type)
+        for tensor in large:
+            exchange(tensor)
         for dtype, flat in self._flat.items():
-            for pieces in fill([tensor for tensor in tensors if tensor.dtype == dtype], len(flat)):
+            for pieces in fill([tensor for tensor in small if tensor.dtype == dtype], len(flat)):
                 size = sum(map(len, pieces))
                 parts = list(flat[:size].split([len(piece) for piece in pieces]))
                 foreach.copy(parts, pieces)
