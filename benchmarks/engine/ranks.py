@@ -84,13 +84,24 @@ def write_recipe(name: str, folder: Path) -> Path:
     return file
 
 
-def train(recipe: Path, run: Path, processes: int, options: dict[str, Any], stopped: int = 0, at: int = 0) -> float:
-    """Run one session and return its seconds."""
+def train(
+    recipe: Path,
+    run: Path,
+    processes: int,
+    options: dict[str, Any],
+    stopped: int = 0,
+    at: int = 0,
+    *,
+    on: str = "cpu",
+    torchrun: bool = False,
+) -> float:
+    """Run one session, whose processes `torchrun` or the command itself starts, and return its seconds."""
     values = {**options, "gpus": processes, "logical_shards": SHARDS}
     settings = [argument for name, value in values.items() for argument in ("--set", f"{name}={value}")]
+    launcher = ["torch.distributed.run", "--nproc-per-node", str(processes), "-m", "--"] if torchrun else []
     started = time.monotonic()
     result = subprocess.run(
-        [sys.executable, "-m", "shoestring", "train", str(recipe), "--on", "cpu", "--run", str(run), *settings],
+        [sys.executable, "-m", *launcher, "shoestring", "train", str(recipe), "--on", on, "--run", str(run), *settings],
         env={**os.environ, "OMP_NUM_THREADS": "1", "STOPPED": str(stopped), "STOP_AT": str(at)},
         capture_output=True,
         text=True,

@@ -82,13 +82,13 @@ def test_library_exchanges_only_the_last_bucket_after_backward() -> None:
     trace = update(forward=long, backward=long, optimizer=op())
     gradients = 4 * 500_000_000
     trace = dataclasses.replace(trace, facts=dataclasses.replace(trace.facts, parameters_trainable=500_000_000))
-    single, two = seconds(trace), seconds(trace, gpus=2, by_library=True)
+    single, two = seconds(trace), seconds(trace, gpus=2, torch_ddp=True)
     assert "exchange" not in single.parts and single.value < two.value
     # A second of backward overlaps half a second of exchange except the last bucket; copies into buckets are added.
     copies = 4 * gradients / WIDE
     assert two.parts["exchange"] == pytest.approx(copies + exchange_seconds(25 * 2**20, 2))
     slow = dataclasses.replace(LINKS[0], bandwidth=1e9)
-    four = seconds(trace, gpus=4, link=slow, by_library=True)
+    four = seconds(trace, gpus=4, link=slow, torch_ddp=True)
     assert four.parts["exchange"] == pytest.approx(copies + LINKS[0].latency + 1.5 * gradients / 1e9 - 1.0, rel=1e-3)
 
 

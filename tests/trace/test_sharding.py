@@ -129,7 +129,7 @@ def trace_sharding(tracers: dict[type, Tracer]) -> TraceSharding:
         logical_shards: int | None = None,
         accumulate: int = 1,
         checkpointing: str = "no",
-        by_library: bool = False,
+        torch_ddp: bool = False,
     ) -> Trace:
         if recipe not in tracers:
             tracers[recipe] = Tracer(finding.find(recipe()))
@@ -141,7 +141,7 @@ def trace_sharding(tracers: dict[type, Tracer]) -> TraceSharding:
             logical_shards=logical_shards,
         )
         return tracers[recipe].trace(
-            settings, accumulate=accumulate, device=DEVICES["t4"], gpus=gpus, by_library=by_library
+            settings, accumulate=accumulate, device=DEVICES["t4"], gpus=gpus, torch_ddp=torch_ddp
         )
 
     return trace
@@ -207,8 +207,8 @@ def test_each_level_of_the_tree_needs_another_gradient(
 
 def test_replica_without_exchange_is_one_gpu(trace_sharding: TraceSharding) -> None:
     alone = trace_sharding("ddp", gpus=1, accumulate=2)
-    for by_library in (False, True):
-        replica = trace_sharding("ddp", accumulate=2, by_library=by_library)
+    for torch_ddp in (False, True):
+        replica = trace_sharding("ddp", accumulate=2, torch_ddp=torch_ddp)
         assert peaks(on_one_gpu(replica)) == peaks(alone)
 
 
@@ -217,12 +217,12 @@ def test_fsdp_accumulates_logical_shards(trace_sharding: TraceSharding) -> None:
 
 
 def test_distributed_data_parallel_holds_all_gradients_twice(trace_sharding: TraceSharding) -> None:
-    single, replica = (live(trace_sharding("ddp", gpus=gpus, by_library=True), "optimizer") for gpus in (1, 2))
+    single, replica = (live(trace_sharding("ddp", gpus=gpus, torch_ddp=True), "optimizer") for gpus in (1, 2))
     assert replica == single + Counter({"gradient buckets": ALL})
 
 
 def test_distributed_data_parallel_frees_old_buckets_before_rebuilding(trace_sharding: TraceSharding) -> None:
-    trace = trace_sharding("ddp", by_library=True)
+    trace = trace_sharding("ddp", torch_ddp=True)
     bucket_sizes = [storage.bytes for storage in trace.storages if storage.part == "gradient buckets"]
     # The first bucket has four layers of 256 KiB; the other layers fit in one bucket of 25 MiB.
     assert bucket_sizes == [ALL, FIRST_BUCKET, ALL - FIRST_BUCKET]
@@ -235,7 +235,7 @@ def test_distributed_data_parallel_frees_old_buckets_before_rebuilding(trace_sha
 
 
 def test_buckets_exclude_frozen_weights(trace_sharding: TraceSharding) -> None:
-    live_bytes = live(trace_sharding("ddp", Frozen, by_library=True), "optimizer")
+    live_bytes = live(trace_sharding("ddp", Frozen, torch_ddp=True), "optimizer")
     assert live_bytes["gradient buckets"] == BLOCKS * BLOCK // 2
 
 
@@ -407,7 +407,7 @@ def test_peaks_equal_those_of_distributed_data_parallel(trace_sharding: TraceSha
     observer = Observer([*model.parameters(), *model.buffers()])
     with observer:
         replica = DistributedDataParallel(model)
-    assert real_peaks(replica, observer) == peaks(trace_sharding("ddp", Stepped, by_library=True))
+    assert real_peaks(replica, observer) == peaks(trace_sharding("ddp", Stepped, torch_ddp=True))
 
 
 class SilentPeers(Ranks):

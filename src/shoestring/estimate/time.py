@@ -39,7 +39,7 @@ def update_seconds(
     *,
     gpus: int = 1,
     sharding: str | None = "ddp",
-    by_library: bool = False,
+    torch_ddp: bool = False,
     calibration: Calibration | None = None,
     link: Link | None = None,
     without: str | None = None,
@@ -48,8 +48,8 @@ def update_seconds(
     """Estimate one update of so many microbatches on `device`: forward and backward of each, and one optimizer step.
 
     The trace is that of one of `gpus`, which exchange gradients over `link` (by default that of two T4s on PCIe): after
-    the last microbatch, with FSDP2 (`sharding` zero2 or zero3) in each one, and `by_library` while the last backward
-    runs. With `cuda_graphs` the host launches each microbatch at once, which counts as no time.
+    the last microbatch, with FSDP2 (`sharding` zero2 or zero3) in each one, and with `torch_ddp`, in torch's
+    DistributedDataParallel, while the last backward runs. With `cuda_graphs` the host launches each microbatch at once, which counts as no time.
     `calibration` is from a run on the same device. Sources of measurements whose name contains `without` are excluded,
     so that their rows are not predicted from themselves. None if the catalog lacks the device's rates. Input, saving
     and evaluation are not included.
@@ -62,7 +62,7 @@ def update_seconds(
         chosen_link = link or next(link for link in LINKS if not without or without not in link.source)
         for parts in (low, typical, high):
             parts["exchange"] += _exchange(
-                parts, trace.facts, microbatches, rates, gpus, sharding, by_library, chosen_link
+                parts, trace.facts, microbatches, rates, gpus, sharding, torch_ddp, chosen_link
             )
     else:
         for parts in (low, typical, high):
@@ -94,7 +94,7 @@ def _exchange(
     rates: Rates,
     gpus: int,
     sharding: str | None,
-    by_library: bool,
+    torch_ddp: bool,
     link: Link,
 ) -> float:
     """Return the seconds of an update that GPUs need for exchange, without the traced copies into buckets and back."""
@@ -104,7 +104,7 @@ def _exchange(
         compute = (parts["forward"] + parts["backward"]) / microbatches
         exposed = sharded_seconds(facts.weight_bytes, gradients, GATHERS[sharding], gpus, link, compute)
         return microbatches * (copies + exposed)
-    if by_library:
+    if torch_ddp:
         return copies + exposed_seconds(gradients, gpus, link, parts["backward"] / microbatches)
     return replica_seconds(gradients, gpus, link, sends_weights=sharding == "zero1")
 

@@ -150,7 +150,6 @@ def candidate(
         accumulate=microbatches,
         device=target.device,
         gpus=gpus,
-        by_library=loaded.parts.trainer is not None,
         options=options,
     )
     return priced(trace, loaded, target, settings, calibration=calibration)
@@ -201,7 +200,6 @@ def seconds_of(
             microbatches,
             gpus=gpus,
             sharding=settings.sharding,
-            by_library=loaded.parts.trainer is not None,
             calibration=calibration,
             cuda_graphs=settings.cuda_graphs,
         )

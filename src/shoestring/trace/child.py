@@ -134,9 +134,9 @@ def _trace(loaded: LoadedRecipe, facts: Facts, request: Mapping[str, Any]) -> Tr
             accumulate=request["accumulate"],
             capability=capability,
             gpus=request["gpus"],
-            by_library=request["by_library"],
+            torch_ddp=request["torch_ddp"],
         )
-    shards = sharding.traced_shards(settings, request["gpus"], by_library=request["by_library"])
+    shards = sharding.traced_shards(settings, request["gpus"], torch_ddp=request["torch_ddp"])
     return Trace(
         micro_batch=settings.micro_batch,
         microbatches=min(update.TRACED_MICROBATCHES, request["accumulate"]) * max(1, shards),

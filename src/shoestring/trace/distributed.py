@@ -1,4 +1,6 @@
-"""A whole model on each GPU in DistributedDataParallel, as libraries' trainers have it.
+"""A whole model on each GPU in DistributedDataParallel, as in loops of one's own.
+
+Neither the engine nor a library's trainer that it survives uses it: estimates are compared with measurements of it.
 
 The order of events is that of `torch/nn/parallel/distributed.py` (2.13) and of its Reducer
 (`torch/csrc/distributed/c10d/reducer.cpp`): buckets for all gradients are created with the model, first one for each

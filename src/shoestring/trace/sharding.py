@@ -1,7 +1,7 @@
 """Data parallelism, traced on one of several GPUs.
 
-`ddp` and `zero1` keep whole weights on each GPU (`replicas.py`), `zero2` and `zero3` shard them (`fsdp.py`). Libraries'
-trainers use DistributedDataParallel (`distributed.py`).
+`ddp` and `zero1` keep whole weights on each GPU (`replicas.py`), `zero2` and `zero3` shard them (`fsdp.py`). Loops of
+one's own use DistributedDataParallel (`distributed.py`).
 """
 
 from __future__ import annotations
@@ -19,29 +19,29 @@ from shoestring.trace.replicas import DividedStates, Replicas
 from shoestring.trace.single_device import SingleDevice
 
 
-def traced_shards(settings: Settings, gpus: int, *, by_library: bool) -> int:
+def traced_shards(settings: Settings, gpus: int, *, torch_ddp: bool) -> int:
     """Return how many logical shards of a GPU have to be traced: the last of them runs with the most pending sums.
 
     0: gradients are not summed by logical shard.
     """
-    if by_library or (gpus > 1 and settings.sharding in ("zero2", "zero3")):
+    if torch_ddp or (gpus > 1 and settings.sharding in ("zero2", "zero3")):
         return 0
     own_shards = (settings.logical_shards or gpus) // gpus
     return own_shards.bit_length() if gpus > 1 or own_shards > 1 else 0
 
 
 def apply(
-    recorder: Recorder, model: nn.Module, recipe: Any, settings: Settings, gpus: int, *, by_library: bool
+    recorder: Recorder, model: nn.Module, recipe: Any, settings: Settings, gpus: int, *, torch_ddp: bool
 ) -> SingleDevice:
     """Apply the sharding setting to a model on the simulated device and return its hooks for one of `gpus`.
 
     Raises UsageError if FSDP2 does not support the model.
     """
     if gpus == 1:
-        has_shards = traced_shards(settings, gpus, by_library=by_library) > 1
+        has_shards = traced_shards(settings, gpus, torch_ddp=torch_ddp) > 1
         return Replicas(recorder, model, gpus) if has_shards else SingleDevice(model)
     match settings.sharding:
-        case "ddp" | None if by_library:
+        case "ddp" | None if torch_ddp:
             return DistributedReplicas(recorder, model)
         case "ddp" | None:
             return Replicas(recorder, model, gpus)

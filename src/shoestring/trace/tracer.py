@@ -65,16 +65,16 @@ class Tracer:
         accumulate: int,
         device: Device,
         gpus: int = 1,
-        by_library: bool = False,
+        torch_ddp: bool = False,
         options: Mapping[str, Any] | None = None,
     ) -> Trace:
         """Trace two updates as one of `gpus` such devices would run them, the second with at most two microbatches in
         each logical shard.
 
-        `accumulate` is the number of microbatches of a logical shard; `by_library` says that a library's trainer makes
-        the updates. `settings` must set the microbatch and the precision; `options` are changes to the options of the
-        recipe, and the trace keeps the facts of the unchanged recipe. Raises TraceError naming the operator or the line
-        that cannot be traced.
+        `accumulate` is the number of microbatches of a logical shard; `torch_ddp` says that a loop of one's own makes
+        the updates, with the model in DistributedDataParallel. `settings` must set the microbatch and the precision;
+        `options` are changes to the options of the recipe, and the trace keeps the facts of the unchanged recipe.
+        Raises TraceError naming the operator or the line that cannot be traced.
         """
         facts = self.facts
         request = {
@@ -83,7 +83,7 @@ class Tracer:
             "accumulate": accumulate,
             "capability": device.compute_capability,
             "gpus": gpus,
-            "by_library": by_library,
+            "torch_ddp": torch_ddp,
             "options": config.as_json(options or {}),
         }
         if self.stored and (trace := self.stored.get(facts, request)):

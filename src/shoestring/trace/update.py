@@ -32,12 +32,12 @@ def run(
     accumulate: int,
     capability: tuple[int, int] | None,
     gpus: int = 1,
-    by_library: bool = False,
+    torch_ddp: bool = False,
 ) -> tuple[tuple[Storage, ...], tuple[Event, ...]]:
     """Trace two updates of the recipe, the first with one microbatch, on one of `gpus` of this compute capability.
 
-    The second has at most `accumulate` microbatches in each logical shard. `by_library`: a library's trainer makes the
-    updates.
+    The second has at most `accumulate` microbatches in each logical shard. `torch_ddp`: the model is in torch's
+    DistributedDataParallel, not in the engine.
 
     If the recipe declares stages, each of the two is one update of every stage. A `capability` of None means a CPU.
 
@@ -57,8 +57,8 @@ def run(
         recorder.label(model.parameters(), "weights")
         recorder.label(model.buffers(), "buffers")
         checkpointing.apply(model, loaded.parts, settings.checkpointing)
-        parallelism = sharding.apply(recorder, model, recipe, settings, gpus, by_library=by_library)
-        shards = sharding.traced_shards(settings, gpus, by_library=by_library)
+        parallelism = sharding.apply(recorder, model, recipe, settings, gpus, torch_ddp=torch_ddp)
+        shards = sharding.traced_shards(settings, gpus, torch_ddp=torch_ddp)
         with parallelism.during_optimizer_setup():
             optimizer = adapt.optimizer(loaded, model)
         averages = TracedAverages(recorder, parallelism.trained, loaded.ema)

@@ -19,9 +19,9 @@ def tensors_of(rank):
 
 
 class Counting(Ranks):
-    def add(self, tensor):
-        sizes.append(tensor.nbytes)
-        super().add(tensor)
+    def add(self, *tensors):
+        sizes.extend(tensor.nbytes for tensor in tensors)
+        super().add(*tensors)
 
 
 sizes = []

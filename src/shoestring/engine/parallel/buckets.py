@@ -45,10 +45,9 @@ class Buckets:
         """Replace the tensors by those of `rank`."""
         self._exchange(tensors, partial(self._ranks.broadcast, rank=rank))
 
-    def _exchange(self, tensors: Sequence[Tensor], exchange: Callable[[Tensor], None]) -> None:
+    def _exchange(self, tensors: Sequence[Tensor], exchange: Callable[..., None]) -> None:
         large, small = split_by_size(tensors, self._device.type)
-        for tensor in large:
-            exchange(tensor)
+        exchange(*large)
         for dtype, flat in self._flat.items():
             for pieces in fill([tensor for tensor in small if tensor.dtype == dtype], len(flat)):
                 size = sum(map(len, pieces))

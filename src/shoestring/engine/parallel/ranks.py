@@ -186,21 +186,19 @@ class Ranks:
         """Return the values of a tensor on the host, of the same shape on each rank."""
         return [tensor.tolist()] if self.size == 1 else self._gather(tensor)
 
-    def add(self, tensor: Tensor) -> None:
+    def add(self, *tensors: Tensor) -> None:
         """Add the tensors of all ranks in place, in the tree of the logical shards: (0 + 1) + (2 + 3).
 
         Each level adds those of two ranks, and two numbers have the same sum in either order: so all ranks get the same
         bits, whatever algorithm the backend uses.
         """
         for group in self.pairs:
-            with noticing_lost_peers():
-                dist.all_reduce(tensor, group=group)
+            _exchange(lambda tensor: dist.all_reduce(tensor, group=group, async_op=True), tensors)  # noqa: B023
 
-    def broadcast(self, tensor: Tensor, rank: int = 0) -> None:
-        """Replace the tensor by that of `rank`."""
+    def broadcast(self, *tensors: Tensor, rank: int = 0) -> None:
+        """Replace the tensors by those of `rank`."""
         if self.size > 1:
-            with noticing_lost_peers():
-                dist.broadcast(tensor, rank)
+            _exchange(lambda tensor: dist.broadcast(tensor, rank, async_op=True), tensors)
 
     def send_to_first(self, content: bytes) -> list[bytes]:
         """Return the contents that the other ranks have sent, on the first rank; an empty list on those."""
@@ -289,6 +287,13 @@ def _partners(level: int, rank: int, size: int) -> Any:
             group = dist.new_group([first, second], timeout=TIMEOUT)
             own = group if rank in (first, second) else own
     return own
+
+
+def _exchange(start: Callable[[Tensor], Any], tensors: Sequence[Tensor]) -> None:
+    """Start a collective for each of the tensors, then wait for all: each rank can work while it waits for another."""
+    with noticing_lost_peers():
+        for work in [start(tensor) for tensor in tensors]:
+            work.wait()
 
 
 def _completes(work: Any, seconds: float) -> bool:
