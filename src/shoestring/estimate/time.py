@@ -49,8 +49,9 @@ def update_seconds(
 
     The trace is that of one of `gpus`, which exchange gradients over `link` (by default that of two T4s on PCIe): after
     the last microbatch, with FSDP2 (`sharding` zero2 or zero3) in each one, and with `torch_ddp`, in torch's
-    DistributedDataParallel, while the last backward runs. With `cuda_graphs` the host launches each microbatch at once, which counts as no time.
-    `calibration` is from a run on the same device. Sources of measurements whose name contains `without` are excluded,
+    DistributedDataParallel, while the last backward runs. With `cuda_graphs` the host launches each microbatch at once,
+    which counts as no time. `calibration` is from a run on the same device. Sources of measurements whose name contains
+    `without` are excluded,
     so that their rows are not predicted from themselves. None if the catalog lacks the device's rates. Input, saving
     and evaluation are not included.
     """
