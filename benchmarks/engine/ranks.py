@@ -26,7 +26,7 @@ CASES: dict[str, tuple[str, str, dict[str, Any]]] = {
     "temporal mlp": ("shoestring.recipes.temporal", "Temporal", {"architecture": "mlp", "epochs": 3}),
     "legal": ("shoestring.recipes.legal", "Legal", {"epochs": 2}),
     "vqa": ("shoestring.recipes.vqa", "VQA", {"epochs": 2, "max_updates": 8}),
-    "cloud": ("shoestring.recipes.cloud", "Cloud", {"epochs": 2, "max_updates": 8}),
+    "cloud": ("shoestring.recipes.cloud", "Cloud", {"epochs": 2, "max_updates": 8, "effective_batch": 8}),
     "BatchNorm and dropout": ("", "", {}),
 }
 """The module and the class of each recipe, and its options."""

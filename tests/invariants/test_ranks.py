@@ -22,11 +22,27 @@ class Network(nn.Module):
         self.layers = nn.Sequential(nn.BatchNorm1d(6), nn.Linear(6, 8), nn.Dropout(0.3), nn.ReLU(), nn.Linear(8, 1))
         self.sometimes = nn.Parameter(torch.ones(3))
         self.convolution = nn.Conv2d(2, 3, 2).to(memory_format=torch.channels_last)
+        self.register_buffer("largest", torch.zeros(6))
+        self.embedding.register_buffer("largest", self.largest)  # the same tensor
+        self.register_buffer("batches", torch.zeros(2, dtype=torch.int16))
+        self.register_buffer("positions", torch.zeros(0), persistent=False)
+        self.register_buffer("last", None, persistent=False)
 
     def forward(self, tokens):
+        if self.training:
+            self._write_buffers(tokens)
         embedded = self.embedding(tokens).sum(dim=1)
         embedded = embedded + self.convolution(embedded.expand(2, 6, -1, -1).movedim(2, 0)).mean(dim=(1, 2, 3))[:, None]
         return self.layers(embedded) * (self.sometimes.sum() if int(tokens[0, 0]) == 3 else 1)
+
+    @torch.no_grad()
+    def _write_buffers(self, tokens):
+        self.largest.mul_(0.9).add_(self.embedding(tokens).amax(dim=(0, 1)))
+        assert self.embedding.largest is self.largest
+        self.batches += 1
+        if len(tokens) != len(self.positions):
+            self.positions = torch.arange(len(tokens), dtype=torch.float64)
+        self.last = tokens[0].clone()
 
 
 class Tokens:

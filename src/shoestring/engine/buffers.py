@@ -39,6 +39,8 @@ class BufferBackup:
         # Traversing a large model takes longer than copying its statistics, and its modules do not change.
         self._modules = [module for module in model.modules() if buffers(module)]
         self._entries: dict[tuple[int, str], _Entry] = {}
+        self._empty: list[tuple[nn.Module, str]] = []
+        """The buffers that are None, until a forward sets them."""
 
     def save(self) -> None:
         """Save the current buffers."""
@@ -48,9 +50,11 @@ class BufferBackup:
     @torch.no_grad()
     def _save(self) -> None:
         previous_entries, self._entries = self._entries, {}
+        self._empty = []
         for module in self._modules:
             for name, tensor in buffers(module).items():
                 if tensor is None:
+                    self._empty.append((module, name))
                     continue
                 key = (id(module), name)
                 previous = previous_entries.get(key)
@@ -78,6 +82,8 @@ class BufferBackup:
 
         Raises HalfDoneError if a buffer changed that was not copied.
         """
+        for module, name in self._empty:
+            set_buffer(module, name, None)
         for entry in self._entries.values():
             set_buffer(entry.module, entry.name, entry.tensor)
             if entry.copy is None and _has_changed(entry, entry.tensor):

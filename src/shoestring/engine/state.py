@@ -19,7 +19,7 @@ from shoestring.engine import autotuning, cuda_graphs
 from shoestring.engine.averaging import AveragedWeights
 from shoestring.engine.cuda_graphs import CudaGraphs
 from shoestring.engine.memory import explaining_out_of_memory
-from shoestring.engine.parallel.divided_optimizer import DividedOptimizer, collected
+from shoestring.engine.parallel.divided_optimizer import DividedOptimizer, collected, require_divisible
 from shoestring.engine.parallel.fully_sharded import FullySharded, is_fully_sharded, shard
 from shoestring.engine.parallel.ranks import ONE_RANK, Ranks
 from shoestring.engine.precision import MixedPrecision, mixed_precision
@@ -321,6 +321,7 @@ def build(
         kernels.choose(built.optimizer, settings.optimizer_kernel)
         optimizer = offload.offloaded_optimizer(built.optimizer, settings)
         if settings.sharding == "zero1" and ranks.size > 1:
+            require_divisible(built.optimizer)
             optimizer = cast("Optimizer", DividedOptimizer(optimizer, ranks, device))
         schedulers = SteppedSchedulers(built, optimizer, updates_per_epoch) if built.schedulers else None
     with explaining_out_of_memory("averaging the weights (ema)"):

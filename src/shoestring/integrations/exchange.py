@@ -45,14 +45,14 @@ class GradientExchange:
             return [*gradients, *self._buffers.end_shard(self._ranks.rank)]
 
         def facts(sums: Sums) -> list[float]:
-            return [*(tensor is not None for tensor in sums), *self._buffers.changed]
+            return [*(tensor is not None for tensor in sums), *self._buffers.changes]
 
         count = len(self._layout())
         computed = self._ranks.call_and_gather(compute, facts, count=count + self._buffers.count_of_others)
         sums, rows = computed
         if isinstance(sums, Failure):
             raise torch.OutOfMemoryError(sums.message)
-        in_any_rank = [any(column) for column in zip(*rows, strict=True)]
+        in_any_rank = [max(column) for column in zip(*rows, strict=True)]
         totals = complete(sums, self._layout(), in_any_rank[:count])
         present = [tensor for tensor in totals if tensor is not None]
         self._buckets.add(present)

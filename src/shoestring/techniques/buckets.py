@@ -10,14 +10,14 @@ BUCKET = 25 * MIB
 """The largest message of copied tensors, as in torch's DistributedDataParallel. A larger one needs more memory, and
 gains nothing."""
 
-_ALONE = {"cpu": MIB, "cuda": 10 * MIB}
+_OWN_MESSAGE_BYTES = {"cpu": MIB, "cuda": 10 * MIB}
 """The smallest tensor that is a message of its own. From about this size, copying it into a bucket and back takes
 longer than another message: on a T4, the latency of 0.14 ms (`estimate/exchange.py`) is that of copying 10 MiB."""
 
 
 def split_by_size(tensors: Iterable[Tensor], device_type: str) -> tuple[list[Tensor], list[Tensor]]:
     """Return the tensors that are messages of their own, as flat views, and those that share messages."""
-    limit = _ALONE.get(device_type, BUCKET)
+    limit = _OWN_MESSAGE_BYTES.get(device_type, BUCKET)
     large, small = [], []
     for tensor in tensors:
         if tensor.nbytes >= limit:

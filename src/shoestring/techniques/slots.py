@@ -16,7 +16,7 @@ def buffers(module: nn.Module) -> Mapping[str, Tensor | None]:
     return dict(module.named_buffers(recurse=False, remove_duplicate=False)) if slots is None else slots
 
 
-def set_buffer(module: nn.Module, name: str, buffer: Tensor) -> None:
+def set_buffer(module: nn.Module, name: str, buffer: Tensor | None) -> None:
     """Replace the module's existing buffer `name` by `buffer`."""
     slots = _slots(module)
     if slots is None:

@@ -17,6 +17,10 @@ from torch.optim import Optimizer
 from shoestring.engine.parallel import messages
 from shoestring.engine.parallel.buckets import Buckets
 from shoestring.engine.parallel.ranks import Ranks
+from shoestring.errors import UsageError
+
+_ONE_BY_ONE = ("torch", "bitsandbytes", "transformers")
+"""The packages whose optimizers update each parameter from its own gradient and state alone."""
 
 
 class DividedOptimizer:
@@ -99,6 +103,20 @@ class DividedOptimizer:
         finally:
             for group, all_parameters in zip(groups, parameters, strict=True):
                 group["params"] = all_parameters
+
+
+def require_divisible(optimizer: Optimizer) -> None:
+    """Raise UsageError for an optimizer whose step may look at several parameters, or at none of a rank's own."""
+    kind = type(optimizer)
+    has_hooks = any(getattr(optimizer, f"_optimizer_step_{moment}_hooks", ()) for moment in ("pre", "post"))
+    problem = "it has hooks for its steps" if has_hooks else ""
+    if kind.__module__.split(".")[0] not in _ONE_BY_ONE:
+        problem = f"it is not one of {', '.join(_ONE_BY_ONE)}"
+    if problem:
+        raise UsageError(
+            f"sharding=zero1: the steps of {kind.__module__}.{kind.__qualname__} may need all parameters: {problem}",
+            hint="set sharding=ddp, in which each GPU makes the whole step",
+        )
 
 
 def collected(optimizer: Any) -> AbstractContextManager[None]:

@@ -36,6 +36,7 @@ from shoestring.engine.update import (
     add_zero_gradients,
     step,
 )
+from shoestring.errors import UsageError
 
 
 class ShardedUpdates:
@@ -62,6 +63,7 @@ class ShardedUpdates:
         if fully_sharded:
             self._parameters = []  # whose gradients are added here
         self._buffers, self._buckets = ShardBuffers(model, ranks), Buckets(device, ranks)
+        _require_separate(model, ranks)
         self._loss_sum = torch.zeros((), device=device)
         self._sums_count = len(self._layout())
         self.times = RankTimes(device)
@@ -94,6 +96,8 @@ class ShardedUpdates:
         def compute() -> Sums:
             tree = Tree(add_tensors)
             self._buffers.begin_update()
+            if mixed_precision.scaler:  # creates its scale in the first call, and this rank may have no samples
+                mixed_precision.scaler.scale(self._loss_sum)
             if divided:
                 divided.begin_update()
             for shard, batches in microbatches:
@@ -119,7 +123,7 @@ class ShardedUpdates:
         def facts(sums: Sums) -> list[float]:
             used = divided.used.values() if divided else ()
             present = (tensor is not None for tensor in sums)
-            return [*self.times.own(), *weights, *present, *self._buffers.changed, *used]
+            return [*self.times.own(), *weights, *present, *self._buffers.changes, *used]
 
         parameters = self._count_of_gradients()
         count = RankTimes.count + len(self._shards.own) + self._sums_count + self._buffers.count_of_others + parameters
@@ -133,6 +137,8 @@ class ShardedUpdates:
         self.times.add([row[: RankTimes.count] for row in facts_by_rank])
         total = self._exchange(sums, [row[RankTimes.count :] for row in facts_by_rank], samples)
         self.times.clock.stop()
+        if self._shards.count > 1:  # the optimizer's random numbers depend on no shard
+            seed_all(self._shards.seed(self._seed, number, self._shards.count))
         result = self._ranks.call(
             lambda: step(
                 self._optimizer, total, mixed_precision=mixed_precision, clip_norm=clip_norm, on_gradients=on_gradients
@@ -164,9 +170,9 @@ class ShardedUpdates:
         """Add the sums of all ranks, set gradients and buffers, and return the loss and weight of the update."""
         own_shards = len(self._shards.own)
         weights = [weight for row in facts for weight in row[:own_shards]]
-        in_any_rank = [any(column) for column in zip(*(row[own_shards:] for row in facts), strict=True)]
+        in_any_rank = [max(column) for column in zip(*(row[own_shards:] for row in facts), strict=True)]
         is_present, remaining = in_any_rank[: self._sums_count], in_any_rank[self._sums_count :]
-        changed, used = remaining[: self._buffers.count_of_others], remaining[self._buffers.count_of_others :]
+        changes, used = remaining[: self._buffers.count_of_others], remaining[self._buffers.count_of_others :]
         if self._fully_sharded:
             self._fully_sharded.end_update(used)
         totals = complete(sums, self._layout(), is_present)
@@ -174,7 +180,7 @@ class ShardedUpdates:
         count = len(self._parameters)
         for parameter, gradient in zip(self._parameters, totals[:count], strict=True):
             parameter.grad = gradient
-        self._buffers.end_update(totals[count + 1 :], self._shards.occupied(samples), changed)
+        self._buffers.end_update(totals[count + 1 :], self._shards.occupied(samples), changes)
         loss_sum = totals[count]
         assert loss_sum is not None
         return Microbatch(loss_sum, tree_sum(weights), float(samples))
@@ -194,7 +200,37 @@ class ShardedUpdates:
         return [*self._parameters, self._loss_sum, *self._buffers.running]
 
 
-def complete(sums: Sums, templates: Sequence[Tensor], is_present: Sequence[bool]) -> Sums:
+def _require_separate(model: nn.Module, ranks: Ranks) -> None:
+    """Raise UsageError for a model whose ranks cannot compute separately, and then add their gradients."""
+    problems = [
+        f"{name}: SyncBatchNorm communicates in forward; the running statistics of BatchNorm are averaged after it"
+        for name, module in model.named_modules()
+        if isinstance(module, nn.SyncBatchNorm)
+    ]
+    problems += [
+        f"{name}: its elements are not next to each other in memory"
+        for name, parameter in model.named_parameters()
+        if parameter.requires_grad and not _is_dense(parameter)
+    ]
+    if problems and ranks.size > 1:
+        raise UsageError(
+            "the model cannot be trained by several processes",
+            problems=problems,
+            hint="use BatchNorm, and parameters made by .contiguous() or .clone(); or train with gpus=1",
+        )
+
+
+def _is_dense(tensor: Tensor) -> bool:
+    """Return whether the elements fill their memory without gaps, in whatever order of dimensions."""
+    expected = 1
+    for stride, size in sorted(zip(tensor.stride(), tensor.shape, strict=True)):
+        if size > 1 and stride != expected:
+            return tensor.numel() == 0
+        expected *= size
+    return True
+
+
+def complete(sums: Sums, templates: Sequence[Tensor], is_present: Sequence[float]) -> Sums:
     """Return the sums with a tensor, like its template, in place of each that only other ranks have."""
     # -0 is the number that changes no other one by addition: 0 would change -0.
     return [

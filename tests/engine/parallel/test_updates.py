@@ -1,0 +1,82 @@
+"""What several ranks cannot train, and updates that a rank makes without samples."""
+
+import pytest
+import torch
+from torch import nn
+
+from shoestring.data.logical_shards import LogicalShards
+from shoestring.engine.parallel.buffers import ShardBuffers
+from shoestring.engine.parallel.divided_optimizer import require_divisible
+from shoestring.engine.parallel.ranks import ONE_RANK, Ranks
+from shoestring.engine.parallel.updates import ShardedUpdates
+from shoestring.engine.precision import mixed_precision
+from shoestring.errors import UsageError
+from tests.ranks import run_ranks
+
+CPU = torch.device("cpu")
+
+
+class Gaps(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.norm = nn.SyncBatchNorm(4)
+        self.dense = nn.Parameter(torch.zeros(4, 6, 1).transpose(0, 1))
+        self.even = nn.Parameter(torch.zeros(4, 6)[:, ::2])
+
+
+def test_all_that_ranks_cannot_train_is_reported():
+    updates = (Gaps(), torch.optim.SGD([torch.zeros(1)]), LogicalShards.of_rank(2, size=1))
+    with pytest.raises(UsageError) as error:
+        ShardedUpdates(*updates, Ranks(size=2), CPU, seed=0)
+    assert [problem.partition(":")[0] for problem in error.value.problems] == ["norm", "even"]
+    assert ShardedUpdates(*updates, ONE_RANK, CPU, seed=0)
+
+
+class Normalized(torch.optim.SGD):
+    """Divides all gradients by their common norm."""
+
+
+def test_only_steps_of_single_parameters_are_divided():
+    weights = [nn.Parameter(torch.zeros(2))]
+    require_divisible(torch.optim.AdamW(weights))
+    hooked = torch.optim.SGD(weights)
+    hooked.register_step_pre_hook(lambda *_: None)
+    for optimizer, reason in ((hooked, "hooks"), (Normalized(weights), "is not one of torch, bitsandbytes")):
+        with pytest.raises(UsageError, match=reason) as error:
+            require_divisible(optimizer)
+        assert "sharding=ddp" in error.value.hint
+
+
+def test_rank_without_samples_has_the_scale_of_the_others(tmp_path):
+    def act(rank):
+        model = nn.Linear(3, 1)
+        nn.init.ones_(model.weight)
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+        updates = ShardedUpdates(
+            model, optimizer, LogicalShards.of_rank(2, rank=rank, size=2), Ranks.join(), CPU, seed=0
+        )
+        batches = [(0, [(torch.ones(1, 3), 1)])] if rank == 0 else [(1, [])]
+        updates.update(
+            lambda model, batch: model(batch).float().mean() / 2,
+            0,
+            batches,
+            samples=1,
+            mixed_precision=mixed_precision("fp16", CPU),
+        )
+        assert model.weight.tolist() == [[pytest.approx(0.95, rel=1e-3)] * 3]
+
+    assert run_ranks(2, act, tmp_path) == [0, 0]
+
+
+def test_equal_statistics_of_three_shards_remain():
+    model = nn.BatchNorm1d(500)
+    model.running_mean.normal_()
+    before = model.running_mean.clone()
+    buffers = ShardBuffers(model, ONE_RANK)
+    buffers.begin_update()
+    mean, variance = buffers.end_shard(0)
+    sums = [mean + mean + mean, variance + 1 + variance + variance]
+    assert not torch.equal(sums[0] / 3, before)
+    buffers.end_update(sums, 3, buffers.changes)
+    assert torch.equal(model.running_mean, before)
+    assert torch.allclose(model.running_var, torch.full((500,), 4 / 3))
