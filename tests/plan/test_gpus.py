@@ -115,7 +115,18 @@ def test_gradients_are_divided_if_the_memory_saves_more_than_the_exchange_takes(
     reasons = candidates.reasons(ranked, gpus=2)
     assert reasons[0].startswith("both GPUs: gpus=2 was requested")
     if sharding == "zero2":
-        assert reasons[1].endswith("faster settings: 35.0 s instead of 45.8 s for an update")
+        assert "faster settings: 35.0 s instead of 45.8 s for an update with sharding=ddp. The run" in reasons[1]
+
+
+def test_faster_exchange_of_divided_weights_is_a_reason():
+    candidates = FakePair(exchange=1.0)
+    replicas, divided = (
+        candidates.evaluate(Settings(precision="fp16", micro_batch=8, gpus=2, logical_shards=2, sharding=sharding))
+        for sharding in ("ddp", "zero2")
+    )
+    (reason,) = candidates.reasons([divided, replicas], gpus=2)[1:]
+    assert "they are exchanged during the computation instead of after it" in reason
+    assert reason.endswith("The run continues bit for bit on 2 GPUs only")
 
 
 @pytest.mark.parametrize(

@@ -92,11 +92,16 @@ def _sharding_reason(candidates: Sequence[Candidate]) -> str:
     ]
     best = replicas[0] if replicas else None
     prefix = f"sharding {sharding}: each GPU has a share of the {_DIVIDED[sharding]}"
+    gpus = gpus_of(chosen.settings)
+    limit = "" if sharding == "zero1" else f". The run continues bit for bit on {gpus} GPUs only"
     if best is None or not best.fits:
-        return f"{prefix}, because those of a whole model do not fit"
+        return f"{prefix}, because those of a whole model do not fit{limit}"
+    cause = "which leaves memory for faster settings"
+    if sharding != "zero1" and best.settings.replace(sharding=sharding) == chosen.settings:
+        cause = "and they are exchanged during the computation instead of after it"
     return (
-        f"{prefix}, which leaves memory for faster settings: {seconds_text(chosen.seconds)} instead of "
-        f"{seconds_text(best.seconds)} for an update"
+        f"{prefix}, {cause}: {seconds_text(chosen.seconds)} instead of {seconds_text(best.seconds)} for an update with "
+        f"sharding=ddp{limit}"
     )
 
 
