@@ -5,6 +5,7 @@ from collections import Counter
 
 import pytest
 import torch
+import torch.distributed as dist
 from torch import nn
 from torch.utils.data import TensorDataset
 
@@ -22,8 +23,10 @@ class Network(nn.Module):
         self.layers = nn.Sequential(nn.BatchNorm1d(6), nn.Linear(6, 8), nn.Dropout(0.3), nn.ReLU(), nn.Linear(8, 1))
         self.sometimes = nn.Parameter(torch.ones(3))
         self.convolution = nn.Conv2d(2, 3, 2).to(memory_format=torch.channels_last)
+        self.register_buffer("evaluated_batches", torch.zeros(()))
 
     def forward(self, tokens):
+        self.evaluated_batches += not self.training
         embedded = self.embedding(tokens).sum(dim=1)
         embedded = embedded + self.convolution(embedded.expand(2, 6, -1, -1).movedim(2, 0)).mean(dim=(1, 2, 3))[:, None]
         return self.layers(embedded) * (self.sometimes.sum() if int(tokens[0, 0]) == 3 else 1)
@@ -49,11 +52,21 @@ class Tokens:
         return ((model(tokens)[:, 0] - targets).square() * weights).sum(), weights.sum()
 
     def evaluate_batch(self, model, batch):
-        return model(batch[0])[:, 0] + torch.rand(()), batch[1], len(batch[1])
+        assert not dist.is_initialized()  # or a metric of torchmetrics would wait for the other ranks
+        predictions = model(batch[0])[:, 0] + torch.rand(())
+        return predictions, batch[1], {0: len(batch[1])}, predictions[:1]
 
     def combine(self, results):
-        predictions, targets = (torch.cat([result[index] for result in results]) for index in (0, 1))
-        return {"loss": (predictions - targets).square().mean(), "sizes": [result[2] for result in results]}
+        assert not dist.is_initialized()
+        predictions, targets, _, firsts = (list(values) for values in zip(*results, strict=True))
+        errors = (torch.cat(predictions) - torch.cat(targets)).square()
+        sample = errors[torch.randint(len(errors), (30,))].mean()
+        return {
+            "loss": errors.mean(),
+            "sample": sample,
+            "sizes": [result[2][0] for result in results],
+            "first": firsts[-1][0],
+        }
 
     def data(self):
         generator = torch.Generator().manual_seed(0)
@@ -112,6 +125,10 @@ class Failing(Tokens):
         self._call("evaluation")
         return super().evaluate_batch(model, batch)
 
+    def combine(self, results):
+        self._call("combine")
+        return super().combine(results)
+
     def optimizer(self, model):
         optimizer = torch.optim.AdamW(model.parameters(), lr=0.05)
         optimizer.register_step_post_hook(lambda *_: self._call("step"))
@@ -120,7 +137,13 @@ class Failing(Tokens):
 
 @pytest.mark.parametrize(
     ("phase", "rank", "count", "count_alone", "failed_update"),
-    [("forward", 1, 4, 6, 1), ("backward", 0, 3, 7, 1), ("step", 1, 3, 3, 2), ("evaluation", 1, 3, 5, 5)],
+    [
+        ("forward", 1, 4, 6, 1),
+        ("backward", 0, 3, 7, 1),
+        ("step", 1, 3, 3, 2),
+        ("evaluation", 1, 3, 5, 5),
+        ("combine", 0, 1, 1, 5),
+    ],
 )
 def test_out_of_memory_on_one_rank(tmp_path, phase, rank, count, count_alone, failed_update):
     """All ranks take the smaller microbatch, and end in the bits of one process that took it in the same update."""
@@ -144,13 +167,18 @@ def test_out_of_memory_on_one_rank(tmp_path, phase, rank, count, count_alone, fa
 
 
 class Fitted(Tokens):
-    """Fits something in `data` that differs from process to process."""
+    """Fits something in `data` that differs from process to process, and evaluates on the first one."""
 
+    effective_batch = 50
     fitted = 0
 
     def data(self):
         Fitted.fitted = Fitted.fitted or os.getpid()
         return super().data()
+
+    def evaluate(self, model, batches):
+        assert not dist.is_initialized()
+        return {"loss": sum(float(model(tokens).sum()) for tokens, _ in batches)}
 
     def save_preprocessing(self, folder):
         (folder / "fitted").write_text(str(Fitted.fitted))
@@ -160,8 +188,11 @@ class Fitted(Tokens):
 
 
 def test_all_ranks_have_the_preprocessing_of_the_first(tmp_path):
+    """Which also evaluates alone: that must not need the other ranks, nor leave its buffers changed."""
+
     def act(rank):
-        session(Fitted(), tmp_path / "run", {"logical_shards": 2, "max_updates": 1, "micro_batch": 3})
+        session(Fitted(), tmp_path / "run", {"logical_shards": 2, "max_updates": 1, "micro_batch": 25})
+        assert dist.get_rank() == rank  # the group is there again
         (tmp_path / str(rank)).write_text(str(Fitted.fitted))
 
     assert run_ranks(2, act, tmp_path) == [0, 0]
