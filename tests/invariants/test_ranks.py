@@ -39,6 +39,7 @@ class Tokens:
     effective_batch = 12
     learning_rate = 0.05
     clip_norm = 0.5
+    evaluates_alone = True
 
     def model(self):
         return Network()
@@ -52,12 +53,13 @@ class Tokens:
         return ((model(tokens)[:, 0] - targets).square() * weights).sum(), weights.sum()
 
     def evaluate_batch(self, model, batch):
-        assert not dist.is_initialized()  # or a metric of torchmetrics would wait for the other ranks
+        # A metric of torchmetrics would wait for the other ranks.
+        assert not (self.evaluates_alone and dist.is_initialized())
         predictions = model(batch[0])[:, 0] + torch.rand(())
         return predictions, batch[1], {0: len(batch[1])}, predictions[:1]
 
     def combine(self, results):
-        assert not dist.is_initialized()
+        assert not (self.evaluates_alone and dist.is_initialized())
         predictions, targets, _, firsts = (list(values) for values in zip(*results, strict=True))
         errors = (torch.cat(predictions) - torch.cat(targets)).square()
         sample = errors[torch.randint(len(errors), (30,))].mean()
@@ -70,7 +72,7 @@ class Tokens:
 
     def data(self):
         generator = torch.Generator().manual_seed(0)
-        tokens = torch.randint(0, 7, (61, 5), generator=generator)
+        tokens = torch.randint(0, 7, (64, 5), generator=generator)
         dataset = TensorDataset(tokens, tokens.float().mean(dim=1))
         return {"train": torch.utils.data.Subset(dataset, range(50)), "validation": dataset}
 
