@@ -115,6 +115,8 @@ class FailingBlock(Block):
 class FailingBlocks(Failing):
     """Runs out of memory in the second of the blocks, or where `Failing` does."""
 
+    evaluates_alone = False
+
     epochs, max_updates, learning_rate = 2, 6, 0.01
 
     def model(self):
