@@ -5,6 +5,7 @@ from collections import Counter
 
 import pytest
 import torch
+import torch.distributed as dist
 from torch import nn
 from torch.utils.data import TensorDataset
 
@@ -27,8 +28,10 @@ class Network(nn.Module):
         self.register_buffer("batches", torch.zeros(2, dtype=torch.int16))
         self.register_buffer("positions", torch.zeros(0), persistent=False)
         self.register_buffer("last", None, persistent=False)
+        self.register_buffer("evaluated_batches", torch.zeros(()))
 
     def forward(self, tokens):
+        self.evaluated_batches += not self.training
         if self.training:
             self._write_buffers(tokens)
         embedded = self.embedding(tokens).sum(dim=1)
@@ -52,6 +55,7 @@ class Tokens:
     effective_batch = 12
     learning_rate = 0.05
     clip_norm = 0.5
+    evaluates_alone = True
 
     def model(self):
         return Network()
@@ -65,15 +69,26 @@ class Tokens:
         return ((model(tokens)[:, 0] - targets).square() * weights).sum(), weights.sum()
 
     def evaluate_batch(self, model, batch):
-        return model(batch[0])[:, 0] + torch.rand(()), batch[1], len(batch[1])
+        # A metric of torchmetrics would wait for the other ranks.
+        assert not (self.evaluates_alone and dist.is_initialized())
+        predictions = model(batch[0])[:, 0] + torch.rand(())
+        return predictions, batch[1], {0: len(batch[1])}, predictions[:1]
 
     def combine(self, results):
-        predictions, targets = (torch.cat([result[index] for result in results]) for index in (0, 1))
-        return {"loss": (predictions - targets).square().mean(), "sizes": [result[2] for result in results]}
+        assert not (self.evaluates_alone and dist.is_initialized())
+        predictions, targets, _, firsts = (list(values) for values in zip(*results, strict=True))
+        errors = (torch.cat(predictions) - torch.cat(targets)).square()
+        sample = errors[torch.randint(len(errors), (30,))].mean()
+        return {
+            "loss": errors.mean(),
+            "sample": sample,
+            "sizes": [result[2][0] for result in results],
+            "first": firsts[-1][0],
+        }
 
     def data(self):
         generator = torch.Generator().manual_seed(0)
-        tokens = torch.randint(0, 7, (61, 5), generator=generator)
+        tokens = torch.randint(0, 7, (64, 5), generator=generator)
         dataset = TensorDataset(tokens, tokens.float().mean(dim=1))
         return {"train": torch.utils.data.Subset(dataset, range(50)), "validation": dataset}
 
@@ -128,6 +143,10 @@ class Failing(Tokens):
         self._call("evaluation")
         return super().evaluate_batch(model, batch)
 
+    def combine(self, results):
+        self._call("combine")
+        return super().combine(results)
+
     def optimizer(self, model):
         optimizer = torch.optim.AdamW(model.parameters(), lr=0.05)
         optimizer.register_step_post_hook(lambda *_: self._call("step"))
@@ -136,7 +155,13 @@ class Failing(Tokens):
 
 @pytest.mark.parametrize(
     ("phase", "rank", "count", "count_alone", "failed_update"),
-    [("forward", 1, 4, 6, 1), ("backward", 0, 3, 7, 1), ("step", 1, 3, 3, 2), ("evaluation", 1, 3, 5, 5)],
+    [
+        ("forward", 1, 4, 6, 1),
+        ("backward", 0, 3, 7, 1),
+        ("step", 1, 3, 3, 2),
+        ("evaluation", 1, 3, 5, 5),
+        ("combine", 0, 1, 1, 5),
+    ],
 )
 def test_out_of_memory_on_one_rank(tmp_path, phase, rank, count, count_alone, failed_update):
     """All ranks take the smaller microbatch, and end in the bits of one process that took it in the same update."""
@@ -160,13 +185,18 @@ def test_out_of_memory_on_one_rank(tmp_path, phase, rank, count, count_alone, fa
 
 
 class Fitted(Tokens):
-    """Fits something in `data` that differs from process to process."""
+    """Fits something in `data` that differs from process to process, and evaluates on the first one."""
 
+    effective_batch = 50
     fitted = 0
 
     def data(self):
         Fitted.fitted = Fitted.fitted or os.getpid()
         return super().data()
+
+    def evaluate(self, model, batches):
+        assert not dist.is_initialized()
+        return {"loss": sum(float(model(tokens).sum()) for tokens, _ in batches)}
 
     def save_preprocessing(self, folder):
         (folder / "fitted").write_text(str(Fitted.fitted))
@@ -176,8 +206,11 @@ class Fitted(Tokens):
 
 
 def test_all_ranks_have_the_preprocessing_of_the_first(tmp_path):
+    """Which also evaluates alone: that must not need the other ranks, nor leave its buffers changed."""
+
     def act(rank):
-        session(Fitted(), tmp_path / "run", {"logical_shards": 2, "max_updates": 1, "micro_batch": 3})
+        session(Fitted(), tmp_path / "run", {"logical_shards": 2, "max_updates": 1, "micro_batch": 25})
+        assert dist.get_rank() == rank  # the group is there again
         (tmp_path / str(rank)).write_text(str(Fitted.fitted))
 
     assert run_ranks(2, act, tmp_path) == [0, 0]

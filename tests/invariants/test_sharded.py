@@ -51,6 +51,7 @@ class Blocks(Tokens):
     epochs = 2
     max_updates = 6
     learning_rate = 0.01
+    evaluates_alone = False  # FSDP2 gathers weights in the default group
     evaluate_batch = combine = None  # the evaluation computes losses, at which a test can stop it
 
     def model(self):
@@ -113,6 +114,8 @@ class FailingBlock(Block):
 
 class FailingBlocks(Failing):
     """Runs out of memory in the second of the blocks, or where `Failing` does."""
+
+    evaluates_alone = False
 
     epochs, max_updates, learning_rate = 2, 6, 0.01
 

@@ -121,7 +121,9 @@ def test_gradients_are_divided_if_the_memory_saves_more_than_the_exchange_takes(
 def test_faster_exchange_of_divided_weights_is_a_reason():
     candidates = FakePair(exchange=1.0)
     replicas, divided = (
-        candidates.evaluate(Settings(precision="fp16", micro_batch=8, gpus=2, logical_shards=2, sharding=sharding))
+        candidates.evaluate(
+            Settings(precision="fp16", micro_batch=8, checkpointing="no", gpus=2, logical_shards=2, sharding=sharding)
+        )
         for sharding in ("ddp", "zero2")
     )
     (reason,) = candidates.reasons([divided, replicas], gpus=2)[1:]

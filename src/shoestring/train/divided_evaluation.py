@@ -1,9 +1,9 @@
 """An evaluation whose batches several ranks divide, with the metrics of one process."""
 
-from collections.abc import Callable, Sequence
-from contextlib import closing
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import closing, contextmanager
 from itertools import chain, zip_longest
-from typing import Any
+from typing import Any, cast
 
 import torch
 from torch import nn
@@ -12,6 +12,7 @@ from shoestring.data.sequential import sequential_batches
 from shoestring.engine.evaluation_mode import evaluation_mode
 from shoestring.engine.memory import Failure
 from shoestring.engine.parallel import messages
+from shoestring.engine.parallel.hiding import without_default_group
 from shoestring.engine.parallel.ranks import Ranks
 from shoestring.engine.precision import MixedPrecision
 from shoestring.engine.update import loss_sum_and_weight, mean_of_sums
@@ -20,7 +21,8 @@ from shoestring.recipe.options import LoadedRecipe
 from shoestring.recipe.parts import Parts
 from shoestring.session.polling import poll_deadline
 from shoestring.session.stop import Stop
-from shoestring.train.evaluation import as_json, on_host, seed_batches
+from shoestring.train.batch_results import on_host
+from shoestring.train.evaluation import as_json, seed_batches, seed_combination
 
 
 def is_divisible(parts: Parts) -> bool:
@@ -58,20 +60,34 @@ def evaluate_divided(
         stride=ranks.size,
     )
 
-    def compute() -> list[Any]:
-        with evaluation_mode(model), closing(batches), torch.no_grad(), mixed_precision.autocast():
+    @contextmanager
+    def evaluating() -> Iterator[None]:
+        with without_default_group(), evaluation_mode(model), torch.no_grad(), mixed_precision.autocast():
+            yield
+
+    def compute() -> tuple[list[Any], bytes]:
+        with evaluating(), closing(batches):
             polled_batches = poll_deadline(stop, "evaluation", batches, -(-len(dataset) // ranks.size))
             seeded_batches = seed_batches(polled_batches, loaded.seed, offset=ranks.rank, stride=ranks.size)
-            return [on_host(result_of(batch, size)) for batch, size in seeded_batches]
+            own_results = [on_host(result_of(batch, size)) for batch, size in seeded_batches]
+            return own_results, b"" if ranks.is_first else messages.pack(own_results)
 
-    results = ranks.call(compute)
-    if isinstance(results, Failure):
-        return results
-    sent = ranks.send_to_first(b"" if ranks.is_first else messages.pack(results))
-    metrics: dict[str, Any] = ranks.share(
-        lambda: as_json(combine(_in_turn([results, *(messages.unpack(content) for content in sent)])))
-    )
-    return metrics
+    computed = ranks.call(compute)
+    if isinstance(computed, Failure):
+        return computed
+    results, content = computed
+    contents = ranks.send_to_first(content)
+
+    def compute_metrics() -> dict[str, Any]:
+        if not ranks.is_first:
+            return {}
+        all_results = _in_turn([results, *(messages.unpack(received) for received in contents)])
+        with evaluating():
+            seed_combination(loaded.seed)
+            return as_json(combine(all_results))
+
+    metrics = ranks.call(compute_metrics)
+    return metrics if isinstance(metrics, Failure) else cast("dict[str, Any]", ranks.share(lambda: metrics))
 
 
 def _steps(loaded: LoadedRecipe, model: nn.Module) -> tuple[Callable[[Any, int], Any], Callable[[Sequence[Any]], Any]]:

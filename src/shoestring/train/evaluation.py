@@ -19,7 +19,7 @@ from shoestring.recipe.options import LoadedRecipe
 from shoestring.recipe.parts import Parts
 from shoestring.session.polling import poll_deadline
 from shoestring.session.stop import Stop
-from shoestring.techniques import nested
+from shoestring.train.batch_results import on_host
 
 _NON_FINITE = ("nan", "inf", "-inf")
 """The names of the numbers that JSON lacks."""
@@ -46,11 +46,11 @@ def evaluate(
     time.
 
     Up to `workers` processes prefetch batches if that saves time; the metrics are bit-identical for any number of them.
-    With `seeds_batches`, each batch has random numbers of its own, as if several ranks evaluated. `agree` lets ranks
-    that compute each batch together go on, or stop, before the same one.
+    With `seeds_batches`, each batch and `combine` have random numbers of their own, as if several ranks evaluated.
+    `agree` lets ranks that compute each batch together go on, or stop, before the same one.
 
     Raises SessionOver if the session has to stop before the last batch; the model is unchanged then. Raises UsageError
-    for metrics that are not JSON.
+    for metrics that are not JSON, and for results of batches that ranks could not send each other.
     """
     parts = loaded.parts
     batches = sequential_batches(dataset, loaded.recipe, micro_batch, device, loaded.seed, workers=workers)
@@ -69,7 +69,10 @@ def evaluate(
         elif parts.evaluates_batches:
             assert parts.evaluate_batch is not None
             assert parts.combine is not None
-            metrics = parts.combine([on_host(parts.evaluate_batch(model, batch)) for batch, _ in polled_batches])
+            results = [on_host(parts.evaluate_batch(model, batch)) for batch, _ in polled_batches]
+            if seeds_batches:
+                seed_combination(loaded.seed)
+            metrics = parts.combine(results)
         elif parts.evaluate:
             metrics = parts.evaluate(model, (batch for batch, _ in polled_batches))
         else:
@@ -85,9 +88,9 @@ def seed_batches(batches: Pieces, seed: int, *, offset: int = 0, stride: int = 1
         yield piece
 
 
-def on_host(result: Any) -> Any:
-    """Return the result of a batch with its tensors in host memory, where several ranks combine theirs."""
-    return nested.replaced(result, lambda tensor: tensor.detach().cpu(), lambda value: value)
+def seed_combination(seed: int) -> None:
+    """Seed `combine` as `seed_batches` seeds a batch: the last batch of a rank depends on the number of ranks."""
+    seed_all(derive(seed, "evaluation", "combine"))
 
 
 def as_json(metrics: Any) -> dict[str, Any]:

@@ -20,6 +20,7 @@ from typing import Literal
 
 from shoestring.engine.determinism import deterministic_shards
 from shoestring.engine.memory import explaining_out_of_memory
+from shoestring.engine.parallel.hiding import without_default_group
 from shoestring.failures import exits_as_errors
 from shoestring.session.outcome import Outcome
 from shoestring.session.stop import SessionOver
@@ -61,7 +62,7 @@ def train(request: SessionRequest, library: LibraryLoop | None = None) -> Outcom
                     reason = library.run(session)
                 else:
                     if not state.fully_sharded:  # whose loss all ranks compute together
-                        request.ranks.call_first(lambda: report_split_loss(session))
+                        request.ranks.call_first(without_default_group()(lambda: report_split_loss(session)))
                     while not (reason := steps.before_update(session)):
                         steps.one_update(session)
                         steps.save_if_due(session)

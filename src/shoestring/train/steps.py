@@ -20,6 +20,7 @@ from shoestring.engine.memory import (
     retry_with_freed_memory,
 )
 from shoestring.engine.parallel.fully_sharded import FullySharded
+from shoestring.engine.parallel.hiding import without_default_group
 from shoestring.engine.parallel.ranks import Ranks, RanksApartError
 from shoestring.engine.parallel.replicas import require_equal
 from shoestring.engine.recovery import OutOfMemory, discard_attempt
@@ -32,6 +33,7 @@ from shoestring.train.divided_evaluation import evaluate_divided, is_divisible
 from shoestring.train.evaluation import best_entry, evaluate, patience_exhausted
 from shoestring.train.session import TrainingSession
 from shoestring.train.space import require_space
+from shoestring.train.unchanged_buffers import unchanged_buffers
 from shoestring.train.weights import load_best, require_best, save_best, save_weights, weights_for_use
 
 
@@ -298,16 +300,17 @@ def _evaluate(session: TrainingSession, name: str) -> tuple[dict[str, Any], floa
     size = state.sizes.evaluation_batch or request.recipe.evaluation_size(state.sizes.micro_batch)
     recovering = oom.recovering_evaluation(state, session.record, request.recipe.parts)
     try:
-        if sharded:
-            with sharded.freeing():
-                result = recovering.run(partial(_evaluate_together, session, sharded, evaluate_part), size)
-            metrics, fitting_size = ranks.share(lambda: result)
-        elif is_divided:
-            metrics, fitting_size = recovering.run(lambda micro_batch: evaluate_part(micro_batch=micro_batch), size)
-        else:
-            metrics, fitting_size = ranks.share(
-                lambda: recovering.run(lambda micro_batch: evaluate_part(micro_batch=micro_batch), size)
-            )
+        with unchanged_buffers(session):
+            if sharded:
+                with sharded.freeing():
+                    result = recovering.run(partial(_evaluate_together, session, sharded, evaluate_part), size)
+                metrics, fitting_size = ranks.share(lambda: result)
+            elif is_divided:
+                metrics, fitting_size = recovering.run(lambda micro_batch: evaluate_part(micro_batch=micro_batch), size)
+            else:
+                metrics, fitting_size = ranks.share(
+                    lambda: recovering.run(without_default_group()(lambda size: evaluate_part(micro_batch=size)), size)
+                )
     finally:
         if session.updates:
             session.updates.state.reset_trained()

@@ -4,6 +4,7 @@ import json
 from typing import Any
 
 from safetensors.torch import load, save
+from torch import Tensor
 
 from shoestring.checkpoint import codec
 
@@ -14,7 +15,13 @@ def pack(value: Any) -> bytes:
     Raises CheckpointError for a value of another type.
     """
     skeleton, tensors = codec.pack(value)
-    copies = {name: tensor.detach().cpu().contiguous() for name, tensor in tensors.items()}
+    copies = dict[str, Tensor]()
+    memory = set[int]()
+    for name, tensor in tensors.items():
+        copy = tensor.detach().cpu().contiguous()
+        address = copy.untyped_storage().data_ptr()
+        copies[name] = copy.clone() if address in memory else copy  # safetensors refuses tensors that share memory
+        memory.add(address)
     return save(copies, metadata={"skeleton": json.dumps(skeleton)})
 
 
