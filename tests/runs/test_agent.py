@@ -93,6 +93,11 @@ def test_rank_that_has_lost_the_others_is_no_error(run_ranks, monkeypatch):
     assert (end.status, restarts) == (0, ["1: process 1 of 2 lost its connection to the others"])
 
 
+def test_rank_that_leaves_too_early_is_not_started_again(run_ranks):
+    end, restarts, _ = run_ranks("time.sleep(0.1 * (rank == 0)); os._exit(0 if rank else 75)")
+    assert (end, restarts) == (agent.RanksEnd(status=0, first_to_leave=1), [])
+
+
 def test_restart_after_out_of_memory_is_not_counted(run_ranks):
     """Each time with less memory, until it suffices."""
     end, restarts, _ = run_ranks("""

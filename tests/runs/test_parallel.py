@@ -97,6 +97,14 @@ def test_ranks_that_are_lost_again_and_again_are_an_error(train_fakes):
     assert raised.value.hint == "train again to continue from update 4: shoestring train mine.py"
 
 
+def test_rank_that_leaves_python_without_an_error_is_an_error(train_fakes):
+    for rank in (0, 1):
+        with pytest.raises(RunError) as raised:
+            train_fakes(f"os._exit(0 if rank == {rank} else 75)")
+        assert raised.value.message.startswith(f"process {rank} of 2 left Python without an error (status 0) before")
+        assert "os._exit" in raised.value.hint
+
+
 def test_ranks_that_are_lost_at_the_end_of_the_session_pause_it(train_fakes):
     outcome, state, events = train_fakes("time.sleep(0.3); os.kill(os.getpid(), signal.SIGKILL)", limit_seconds=0.1)
     assert (outcome.status, outcome.update) == ("paused", 4)

@@ -56,11 +56,14 @@ class RanksEnd:
     """How the ranks of a session have ended."""
 
     status: int = 0
-    """0 if rank 0 has completed the session; the status of the rank that left with an error; -1 if one was lost."""
+    """0 if a rank has left with it, rank 0 after it has completed the session; the status of the rank that left with
+    an error; -1 if one was lost."""
     reason: str = ""
     """Why ranks were lost, and not started again."""
     error: ShoestringError | None = None
     """The error that the first rank has reported."""
+    first_to_leave: int = 0
+    """The first rank that has left with status 0: before the end of the session, if that is not recorded."""
 
 
 class Agent(LocalElasticAgent):
@@ -134,7 +137,11 @@ class Agent(LocalElasticAgent):
             self._kill_ranks()
             self._channel.receive()
             status = 0 if ends.get(0) == 0 else next(iter(_errors(ends)), 0)
-            self.end = RanksEnd(status=status, error=_first_error(self._channel.errors.values()))
+            self.end = RanksEnd(
+                status=status,
+                error=_first_error(self._channel.errors.values()),
+                first_to_leave=min((rank for rank, end in ends.items() if end == 0), default=0),
+            )
             # torch's agent must not start ranks again: they would end with the same error.
             self._remaining_restarts = 0
         if self._processes:
@@ -175,13 +182,15 @@ class Agent(LocalElasticAgent):
         if self._kill_at is not None and time.monotonic() > self._kill_at:
             return f"{self._signals.received}, and the processes did not stop in time"
         lost = [rank for rank, status in ends.items() if status in _CONSEQUENCES]
-        if lost and not _errors(ends) and self._have_settled(ends):
+        if lost and not _errors(ends) and 0 not in ends.values() and self._have_settled(ends):
             return _end_text(self._name(lost[0]), ends[lost[0]])
         return ""
 
     def _is_over(self, ends: Mapping[int, int]) -> bool:
         """Return whether the ranks that have not ended yet are not waited for any more."""
-        return (ends.get(0) == 0 or bool(_errors(ends))) and self._have_settled(ends)
+        # The ranks leave together: one that has left with status 0 while others have lost it has left too early.
+        has_left_early = 0 in ends.values() and any(status in _CONSEQUENCES for status in ends.values())
+        return (ends.get(0) == 0 or has_left_early or bool(_errors(ends))) and self._have_settled(ends)
 
     def _have_settled(self, ends: Mapping[int, int]) -> bool:
         """Return whether all ranks have ended, or have had the time to do so since the first that did."""
