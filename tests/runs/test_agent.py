@@ -50,8 +50,12 @@ def run_ranks(tmp_path):
 
 
 def test_ranks_get_the_job_and_their_places(run_ranks):
-    end, restarts, files = run_ranks("(folder / f'{rank} of {os.environ[\"WORLD_SIZE\"]}').touch()")
-    assert (end, restarts, files) == (agent.RanksEnd(), [], {"0 of 2", "1 of 2"})
+    program = "names = f'{rank} of {os.environ[\"WORLD_SIZE\"]}', '-'.join({'a', 'b', 'c', 'd', 'e', 'f'})\n"
+    end, restarts, files = run_ranks(program + "for name in names:\n    (folder / name).touch()")
+    assert (end, restarts) == (agent.RanksEnd(), [])
+    assert files > {"0 of 2", "1 of 2"}
+    assert len(files) == 3  # sets have the same order in all processes
+    assert "PYTHONHASHSEED" not in os.environ
 
 
 def test_death_by_a_signal_starts_all_ranks_again(run_ranks):

@@ -43,6 +43,7 @@ _SETTLE_SECONDS = 5.0
 """After the first rank has left with an error, for the others to record the same one and to leave. It is less than the
 10 s within which all ranks of a run are gone."""
 _KILL_SECONDS = 10.0
+_HASH_SEED = "PYTHONHASHSEED"
 _PASSED_ON = re.compile(r"GPU [0-9]+: ")
 _OUT_OF_MEMORY = "a process ran out of memory while others waited for it"
 _CONSEQUENCES = (PEER_LOST_STATUS, -signal.SIGABRT)
@@ -119,7 +120,7 @@ class Agent(LocalElasticAgent):
         self._channel = AgentChannel({**self._make_job(), "silence_seconds": self._silence_seconds}, len(ranks))
         self._silence = Silence(ranks, self._silence_seconds)
         self._settled_at: float | None = None
-        with _own_handlers(), self._channel.as_standard_input():
+        with _own_handlers(), _equal_hashes(), self._channel.as_standard_input():
             self._processes = super()._start_workers(worker_group)
         self._is_stop_forwarded = False
         return self._processes
@@ -279,6 +280,22 @@ def _own_handlers() -> Iterator[None]:
     finally:
         for number, handler in handlers.items():
             signal.signal(number, signal.SIG_DFL if handler is None else handler)
+
+
+@contextmanager
+def _equal_hashes() -> Iterator[None]:
+    """Let the processes that are started in the body hash text alike, unless the environment has a seed for that: the
+    order of a set is then the same in all of them, and in the sessions that follow.
+    """
+    seed = os.environ.get(_HASH_SEED)
+    if seed is None or not seed.isdecimal():
+        os.environ[_HASH_SEED] = "0"
+    try:
+        yield
+    finally:
+        os.environ.pop(_HASH_SEED)
+        if seed is not None:
+            os.environ[_HASH_SEED] = seed
 
 
 def _exit_status(pid: int) -> int | None:
