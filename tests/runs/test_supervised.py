@@ -77,6 +77,8 @@ def test_session_is_paused_before_it_has_a_directory(tmp_path):
     status, output, state = supervised(tmp_path / "new", HANG, limit=3)
     assert (status, output) == (0, "paused 0 0\n")
     assert (state["status"], state["update"]) == ("paused", 0)
+    # A command without the options, which the plan would have, would train another run.
+    assert state["next"] == "nothing of the run is stored yet: the same command starts it"
 
 
 def test_finished_run_whose_process_does_not_end_is_finished(run):

@@ -23,7 +23,7 @@ from shoestring.session.launcher import Launcher, end_with_agent, is_first_proce
 from shoestring.session.outcome import Outcome
 from shoestring.session.rank_channel import PEER_LOST_STATUS, SILENCE_SECONDS
 from shoestring.session.signals import STOP_SIGNALS
-from shoestring.session.stored import StoredState
+from shoestring.session.stored import START_AGAIN, StoredState
 from shoestring.session.supervisor import ProcessEnd, supervise
 from shoestring.streams import write_messages
 
@@ -113,7 +113,11 @@ def write_state(directory: RunDirectory, status: str, reason: str, resume_comman
     state = _read_state(directory) or StoredState()
     if state.status != "finished":
         update = newest_update(directory.checkpoints)
-        state = replace(state, status=status, reason=reason, update=update, next=state.next or resume_command)
+        if state.next and state.next != START_AGAIN:
+            resume_command = state.next
+        if not directory.plan_file.exists():
+            resume_command = START_AGAIN
+        state = replace(state, status=status, reason=reason, update=update, next=resume_command)
         state.write_end(directory.state_file)
     return state
 
@@ -178,14 +182,18 @@ def _end_by(requested: Signals, directory: RunDirectory, resume_command: str) ->
     """End this process by the signal that has requested it for the second time."""
     with _locked(directory):
         state = write_pause(directory, f"{requested.name}, a second time", resume_command)
-    write_messages(
-        f"{requested.name} again: the run has ended at once, and updates after update {state.update} are lost; "
-        f"continue: {state.next}"
-    )
+    lost = "" if state.next == START_AGAIN else f", and updates after update {state.update} are lost"
+    write_messages(f"{requested.name} again: the run has ended at once{lost}; {_how_to_continue(state)}")
     signal.signal(requested, signal.SIG_DFL)
     signal.pthread_sigmask(signal.SIG_UNBLOCK, [requested])
     os.kill(os.getpid(), requested)
     raise SystemExit(128 + requested)  # if the signal is ignored
+
+
+def _how_to_continue(state: StoredState) -> str:
+    if state.next == START_AGAIN:
+        return state.next
+    return f"train again to continue from update {state.update}: {state.next}"
 
 
 def left_early(process: str, directory: RunDirectory, resume_command: str) -> RunError:
@@ -212,4 +220,4 @@ def _killed(directory: RunDirectory, end: ProcessEnd, resume_command: str) -> Ru
     with _locked(directory):
         state = write_state(directory, "failed", reason, resume_command)
     memory = "; the system sends SIGKILL if memory runs out" if signal_name == "SIGKILL" else ""
-    return RunError(f"{reason}{memory}", hint=f"train again to continue from update {state.update}: {state.next}")
+    return RunError(f"{reason}{memory}", hint=_how_to_continue(state))
