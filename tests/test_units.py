@@ -39,12 +39,15 @@ def test_invalid_durations_are_refused(text):
         parse_seconds(text)
 
 
-@pytest.mark.parametrize(("text", "count"), [("15GB", 15 * 10**9), ("500MB", 5 * 10**8), (" 1.5 GiB ", 3 * GIB // 2)])
+@pytest.mark.parametrize(
+    ("text", "count"),
+    [("15GB", 15 * 10**9), ("500MB", 5 * 10**8), ("300KB", 300_000), ("2KiB", 2048), (" 1.5 GiB ", 3 * GIB // 2)],
+)
 def test_parse_bytes(text, count):
     assert parse_bytes(text) == count
 
 
-@pytest.mark.parametrize("text", ["", "15", "0GB", "-1GB", "15gigs", "1KB", "9" * 400 + "GB", "99999999TB"])
+@pytest.mark.parametrize("text", ["", "15", "0GB", "-1GB", "15gigs", "1K", "9" * 400 + "GB", "99999999TB"])
 def test_invalid_sizes_are_refused(text):
     with pytest.raises(ValueError, match=r"write 15GB|more than any disk"):
         parse_bytes(text)

@@ -7,7 +7,7 @@ KIB, MIB, GIB = 2**10, 2**20, 2**30
 _SECONDS = {"": 1.0, "s": 1.0, "m": 60.0, "min": 60.0, "h": 3600.0}
 _MOST_SECONDS = 100 * 365 * 86400.0
 _MOST_BYTES = 2**63 - 1
-_BYTES = {"MB": 10**6, "GB": 10**9, "TB": 10**12, "MiB": MIB, "GiB": GIB, "TiB": 2**40}
+_BYTES = {"KB": 10**3, "MB": 10**6, "GB": 10**9, "TB": 10**12, "KiB": KIB, "MiB": MIB, "GiB": GIB, "TiB": 2**40}
 
 
 def bytes_text(count: float) -> str:

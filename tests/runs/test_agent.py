@@ -50,8 +50,12 @@ def run_ranks(tmp_path):
 
 
 def test_ranks_get_the_job_and_their_places(run_ranks):
-    end, restarts, files = run_ranks("(folder / f'{rank} of {os.environ[\"WORLD_SIZE\"]}').touch()")
-    assert (end, restarts, files) == (agent.RanksEnd(), [], {"0 of 2", "1 of 2"})
+    program = "names = f'{rank} of {os.environ[\"WORLD_SIZE\"]}', '-'.join({'a', 'b', 'c', 'd', 'e', 'f'})\n"
+    end, restarts, files = run_ranks(program + "for name in names:\n    (folder / name).touch()")
+    assert (end, restarts) == (agent.RanksEnd(), [])
+    assert files > {"0 of 2", "1 of 2"}
+    assert len(files) == 3  # sets have the same order in all processes
+    assert "PYTHONHASHSEED" not in os.environ
 
 
 def test_death_by_a_signal_starts_all_ranks_again(run_ranks):
@@ -91,6 +95,11 @@ def test_rank_that_has_lost_the_others_is_no_error(run_ranks, monkeypatch):
     monkeypatch.setattr(agent, "_SETTLE_SECONDS", 0.3)
     end, restarts, _ = run_ranks(f"sys.exit(75) if rank and not start else start or {HANG}")
     assert (end.status, restarts) == (0, ["1: process 1 of 2 lost its connection to the others"])
+
+
+def test_rank_that_leaves_too_early_is_not_started_again(run_ranks):
+    end, restarts, _ = run_ranks("time.sleep(0.1 * (rank == 0)); os._exit(0 if rank else 75)")
+    assert (end, restarts) == (agent.RanksEnd(status=0, first_to_leave=1), [])
 
 
 def test_restart_after_out_of_memory_is_not_counted(run_ranks):

@@ -57,6 +57,7 @@ def train_fakes(tmp_path, monkeypatch):
     directory.create()
     directory.checkpoints.mkdir()
     Store(directory.checkpoints).save(4, {"model": {}})
+    directory.plan_file.write_text("{}")
     directory.state_file.write_text('{"status": "running", "update": 4, "total_updates": 9}')
     with Events(directory.events_file) as events:
         events.emit("session", update=0)
@@ -97,6 +98,14 @@ def test_ranks_that_are_lost_again_and_again_are_an_error(train_fakes):
     assert raised.value.hint == "train again to continue from update 4: shoestring train mine.py"
 
 
+def test_rank_that_leaves_python_without_an_error_is_an_error(train_fakes):
+    for rank in (0, 1):
+        with pytest.raises(RunError) as raised:
+            train_fakes(f"os._exit(0 if rank == {rank} else 75)")
+        assert raised.value.message.startswith(f"process {rank} of 2 left Python without an error (status 0) before")
+        assert "os._exit" in raised.value.hint
+
+
 def test_ranks_that_are_lost_at_the_end_of_the_session_pause_it(train_fakes):
     outcome, state, events = train_fakes("time.sleep(0.3); os.kill(os.getpid(), signal.SIGKILL)", limit_seconds=0.1)
     assert (outcome.status, outcome.update) == ("paused", 4)
@@ -129,5 +138,12 @@ def test_two_processes_end_in_the_bits_of_one(tmp_path, capfd):
         assert (outcome.status, outcome.update) == ("finished", 8)
         weights.append((run / "checkpoints" / "update-00000008" / "model.safetensors").read_bytes())
     assert weights[0] == weights[1]
-    output = capfd.readouterr().out
+    output, messages = capfd.readouterr()
     assert "rank 0" in output and "rank 1" not in output
+    assert "session 1: begins at update 0 of 8, 2 processes (ddp), no time limit" in messages
+    assert "session 1: begins at update 0 of 8, no time limit" in messages
+    with pytest.raises(
+        UsageError, match="gpus=4: the run was planned with 2 logical shards, and each process"
+    ) as raised:
+        shoestring.train(str(recipe), run=tmp_path / "run-1", on="cpu", gpus=4)
+    assert raised.value.hint.startswith("continue it with gpus=1 or 2, ")

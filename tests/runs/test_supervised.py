@@ -77,6 +77,8 @@ def test_session_is_paused_before_it_has_a_directory(tmp_path):
     status, output, state = supervised(tmp_path / "new", HANG, limit=3)
     assert (status, output) == (0, "paused 0 0\n")
     assert (state["status"], state["update"]) == ("paused", 0)
+    # A command without the options, which the plan would have, would train another run.
+    assert state["next"] == "nothing of the run is stored yet: the same command starts it"
 
 
 def test_finished_run_whose_process_does_not_end_is_finished(run):
@@ -89,6 +91,17 @@ def test_finished_run_whose_process_does_not_end_is_finished(run):
 def test_exit_status_is_that_of_the_process(run):
     status, output, state = supervised(run, "return 2")
     assert (status, output, state["status"]) == (2, "", "running")
+
+
+def test_process_that_leaves_python_without_an_error_is_a_failed_run(run):
+    """A session whose end is recorded in the words of the session before, and one that has ended, are no such runs."""
+    _, output, state = supervised(run, "os._exit(0)")
+    reason = "the training process left Python without an error (status 0) before its session had ended"
+    assert output.startswith(f"{reason}\nhint: a call of os._exit in the recipe")
+    assert "to continue from update 4: shoestring train mine.py" in output
+    assert (state["status"], state["reason"]) == ("failed", reason)
+    assert supervised(run, "return 0")[:2] == (0, "")
+    assert supervised(run, FINISH + "os._exit(0)")[:2] == (0, "")
 
 
 def test_killed_process_is_a_failed_run(run):
@@ -126,7 +139,10 @@ def test_incomplete_checkpoint_is_not_the_newest(run):
 
 def test_signal_after_the_training_process_has_ended_does_not_change_the_status(run):
     """A terminal and a launcher may both send the signal, and the training process may have ended in between."""
-    code = SCRIPT.format(work="signal.signal(signal.SIGINT, lambda *_: os._exit(0)); " + UNBLOCK + HANG, limit=None)
+    code = SCRIPT.format(
+        work=f"signal.signal(signal.SIGINT, lambda *_: ({FINISH.removesuffix('; ')}, os._exit(0))); " + UNBLOCK + HANG,
+        limit=None,
+    )
     slow_end = "except SystemExit:\n    time.sleep(1)\n    raise\n"
     code = code.replace("except ShoestringError", slow_end + "except ShoestringError")
     with subprocess.Popen([sys.executable, "-c", code, str(run)], stdout=subprocess.PIPE, text=True) as process:

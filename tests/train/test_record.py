@@ -154,3 +154,16 @@ def test_failing_disk_for_reports_does_not_end_a_session(tmp_path, monkeypatch, 
     assert [entry["ended"] for entry in ledger_sessions(tmp_path)] == ["killed", "paused"]
     err = capsys.readouterr().err
     assert "events are not recorded" in err and "ledger.json: [Errno 5]" in err
+
+
+def test_lost_events_are_counted_at_the_end(tmp_path, monkeypatch, capsys):
+    def fail(*_):
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    with record(tmp_path) as session_record:
+        session_record.started(0, device="cpu", settings=SETTINGS)
+        with monkeypatch.context() as patch:
+            patch.setattr(events_module.os, "write", fail)
+            patch.setattr(record_module.StoredState, "write_end", lambda *_: None)
+            session_record.session_ended("paused", "SIGTERM", 0, {})
+    assert "note: 1 event at the end could not be written to" in capsys.readouterr().err

@@ -200,7 +200,9 @@ def _opened(directory: RunDirectory, settings: Settings) -> Iterator[None]:
 
 def _record(directory: RunDirectory, stop: Stop, ranks: Ranks) -> Record:
     """Return the record of the session, which the first process writes."""
-    return ranks.call_in_turn(lambda: Record(directory, None, stop.deadline, target="local", is_writer=ranks.is_first))
+    return ranks.call_in_turn(
+        lambda: Record(directory, None, stop.deadline, target="local", is_writer=ranks.is_first, processes=ranks.size)
+    )
 
 
 def _script_session(

@@ -43,6 +43,7 @@ _SETTLE_SECONDS = 5.0
 """After the first rank has left with an error, for the others to record the same one and to leave. It is less than the
 10 s within which all ranks of a run are gone."""
 _KILL_SECONDS = 10.0
+_HASH_SEED = "PYTHONHASHSEED"
 _PASSED_ON = re.compile(r"GPU [0-9]+: ")
 _OUT_OF_MEMORY = "a process ran out of memory while others waited for it"
 _CONSEQUENCES = (PEER_LOST_STATUS, -signal.SIGABRT)
@@ -56,11 +57,14 @@ class RanksEnd:
     """How the ranks of a session have ended."""
 
     status: int = 0
-    """0 if rank 0 has completed the session; the status of the rank that left with an error; -1 if one was lost."""
+    """0 if a rank has left with it, rank 0 after it has completed the session; the status of the rank that left with
+    an error; -1 if one was lost."""
     reason: str = ""
     """Why ranks were lost, and not started again."""
     error: ShoestringError | None = None
     """The error that the first rank has reported."""
+    first_to_leave: int = 0
+    """The first rank that has left with status 0: before the end of the session, if that is not recorded."""
 
 
 class Agent(LocalElasticAgent):
@@ -116,7 +120,7 @@ class Agent(LocalElasticAgent):
         self._channel = AgentChannel({**self._make_job(), "silence_seconds": self._silence_seconds}, len(ranks))
         self._silence = Silence(ranks, self._silence_seconds)
         self._settled_at: float | None = None
-        with _own_handlers(), self._channel.as_standard_input():
+        with _own_handlers(), _equal_hashes(), self._channel.as_standard_input():
             self._processes = super()._start_workers(worker_group)
         self._is_stop_forwarded = False
         return self._processes
@@ -134,7 +138,11 @@ class Agent(LocalElasticAgent):
             self._kill_ranks()
             self._channel.receive()
             status = 0 if ends.get(0) == 0 else next(iter(_errors(ends)), 0)
-            self.end = RanksEnd(status=status, error=_first_error(self._channel.errors.values()))
+            self.end = RanksEnd(
+                status=status,
+                error=_first_error(self._channel.errors.values()),
+                first_to_leave=min((rank for rank, end in ends.items() if end == 0), default=0),
+            )
             # torch's agent must not start ranks again: they would end with the same error.
             self._remaining_restarts = 0
         if self._processes:
@@ -175,13 +183,15 @@ class Agent(LocalElasticAgent):
         if self._kill_at is not None and time.monotonic() > self._kill_at:
             return f"{self._signals.received}, and the processes did not stop in time"
         lost = [rank for rank, status in ends.items() if status in _CONSEQUENCES]
-        if lost and not _errors(ends) and self._have_settled(ends):
+        if lost and not _errors(ends) and 0 not in ends.values() and self._have_settled(ends):
             return _end_text(self._name(lost[0]), ends[lost[0]])
         return ""
 
     def _is_over(self, ends: Mapping[int, int]) -> bool:
         """Return whether the ranks that have not ended yet are not waited for any more."""
-        return (ends.get(0) == 0 or bool(_errors(ends))) and self._have_settled(ends)
+        # The ranks leave together: one that has left with status 0 while others have lost it has left too early.
+        has_left_early = 0 in ends.values() and any(status in _CONSEQUENCES for status in ends.values())
+        return (ends.get(0) == 0 or has_left_early or bool(_errors(ends))) and self._have_settled(ends)
 
     def _have_settled(self, ends: Mapping[int, int]) -> bool:
         """Return whether all ranks have ended, or have had the time to do so since the first that did."""
@@ -270,6 +280,22 @@ def _own_handlers() -> Iterator[None]:
     finally:
         for number, handler in handlers.items():
             signal.signal(number, signal.SIG_DFL if handler is None else handler)
+
+
+@contextmanager
+def _equal_hashes() -> Iterator[None]:
+    """Let the processes that are started in the body hash text alike, unless the environment has a seed for that: the
+    order of a set is then the same in all of them, and in the sessions that follow.
+    """
+    seed = os.environ.get(_HASH_SEED)
+    if seed is None or not seed.isdecimal():
+        os.environ[_HASH_SEED] = "0"
+    try:
+        yield
+    finally:
+        os.environ.pop(_HASH_SEED)
+        if seed is not None:
+            os.environ[_HASH_SEED] = seed
 
 
 def _exit_status(pid: int) -> int | None:

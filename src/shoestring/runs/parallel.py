@@ -9,7 +9,7 @@ from shoestring import config
 from shoestring.errors import RunError
 from shoestring.hardware.catalog import Target
 from shoestring.monitor.events import append, read
-from shoestring.runs.supervised import newest_update, write_pause, write_state
+from shoestring.runs.supervised import left_early, newest_update, write_pause, write_state
 from shoestring.runs.training import LaunchRequest
 from shoestring.session.directory import RunDirectory
 from shoestring.session.ledger import slowest_durations
@@ -93,6 +93,8 @@ def train_in_ranks(
     if end.status == 0:
         if not is_recorded and (reason := stop.reason()):
             state = write_pause(directory, reason, resume_command)
+        elif not is_recorded:
+            raise left_early(f"process {end.first_to_leave} of {count}", directory, resume_command)
         return (state or StoredState()).outcome()
     if end.status < 0 and (reason := stop.reason()):
         return write_pause(directory, f"{reason}; {end.reason}", resume_command).outcome()

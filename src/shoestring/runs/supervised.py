@@ -23,9 +23,14 @@ from shoestring.session.launcher import Launcher, end_with_agent, is_first_proce
 from shoestring.session.outcome import Outcome
 from shoestring.session.rank_channel import PEER_LOST_STATUS, SILENCE_SECONDS
 from shoestring.session.signals import STOP_SIGNALS
-from shoestring.session.stored import StoredState
+from shoestring.session.stored import START_AGAIN, StoredState
 from shoestring.session.supervisor import ProcessEnd, supervise
 from shoestring.streams import write_messages
+
+_LEFT_EARLY = "left Python without an error (status 0) before its session had ended"
+_LEFT_EARLY_HINT = (
+    "a call of os._exit in the recipe, or in a library that it uses, is the likely cause: raise an error instead"
+)
 
 
 def session_seconds(platform: Platform | None, limit_seconds: float | None) -> float | None:
@@ -46,7 +51,7 @@ def train_supervised(
     SIGTERM, SIGINT and SIGHUP stay blocked in this process: what follows is its end, and a signal that repeats the
     request after the child has ended must not change the exit status.
 
-    Raises RunError if the child was killed by another process.
+    Raises RunError if the child was killed by another process, or left Python before its session had ended.
     """
     signal.pthread_sigmask(signal.SIG_BLOCK, STOP_SIGNALS)
     importlib.import_module("psutil")  # for the kill: at the limit there is no time for imports
@@ -61,7 +66,8 @@ def train_supervised(
     kill_at = None if limit_seconds is None else started + limit_seconds - _seconds_to_end(limit_seconds)
     end = supervise(work, kill_at, silence_seconds=SILENCE_SECONDS if launcher else None)
     state = _read_state(directory)
-    if state and state != state_before and state.status != "running":
+    is_recorded = state is not None and state != state_before and state.status != "running"
+    if state and is_recorded:
         if end.status < 0:
             # The session had recorded its end when the process was killed: only leaving Python was not complete.
             raise SystemExit(1 if state.status == "failed" else 0)
@@ -70,6 +76,11 @@ def train_supervised(
     elif end.at_limit:
         assert limit_seconds is not None
         return _pause_at_limit(directory, limit_seconds, time.monotonic() - started, resume_command)
+    if end.status == 0 and not end.has_returned and not is_recorded:
+        if not writes:
+            raise RunError(f"the training process {_LEFT_EARLY}", hint=_LEFT_EARLY_HINT)
+        with _locked(directory):
+            raise left_early("the training process", directory, resume_command)
     if end.status >= 0:
         raise SystemExit(end.status)
     if not writes:
@@ -102,7 +113,11 @@ def write_state(directory: RunDirectory, status: str, reason: str, resume_comman
     state = _read_state(directory) or StoredState()
     if state.status != "finished":
         update = newest_update(directory.checkpoints)
-        state = replace(state, status=status, reason=reason, update=update, next=state.next or resume_command)
+        if state.next and state.next != START_AGAIN:
+            resume_command = state.next
+        if not directory.plan_file.exists():
+            resume_command = START_AGAIN
+        state = replace(state, status=status, reason=reason, update=update, next=resume_command)
         state.write_end(directory.state_file)
     return state
 
@@ -167,14 +182,30 @@ def _end_by(requested: Signals, directory: RunDirectory, resume_command: str) ->
     """End this process by the signal that has requested it for the second time."""
     with _locked(directory):
         state = write_pause(directory, f"{requested.name}, a second time", resume_command)
-    write_messages(
-        f"{requested.name} again: the run has ended at once, and updates after update {state.update} are lost; "
-        f"continue: {state.next}"
-    )
+    lost = "" if state.next == START_AGAIN else f", and updates after update {state.update} are lost"
+    write_messages(f"{requested.name} again: the run has ended at once{lost}; {_how_to_continue(state)}")
     signal.signal(requested, signal.SIG_DFL)
     signal.pthread_sigmask(signal.SIG_UNBLOCK, [requested])
     os.kill(os.getpid(), requested)
     raise SystemExit(128 + requested)  # if the signal is ignored
+
+
+def _how_to_continue(state: StoredState) -> str:
+    if state.next == START_AGAIN:
+        return state.next
+    return f"train again to continue from update {state.update}: {state.next}"
+
+
+def left_early(process: str, directory: RunDirectory, resume_command: str) -> RunError:
+    """Record that a process has left Python before the end of its session, without an error, and return the error.
+
+    The caller holds the lock.
+    """
+    reason = f"{process} {_LEFT_EARLY}"
+    state = write_state(directory, "failed", reason, resume_command)
+    return RunError(
+        reason, hint=f"{_LEFT_EARLY_HINT}, then train again to continue from update {state.update}: {state.next}"
+    )
 
 
 def _killed(directory: RunDirectory, end: ProcessEnd, resume_command: str) -> RunError:
@@ -189,4 +220,4 @@ def _killed(directory: RunDirectory, end: ProcessEnd, resume_command: str) -> Ru
     with _locked(directory):
         state = write_state(directory, "failed", reason, resume_command)
     memory = "; the system sends SIGKILL if memory runs out" if signal_name == "SIGKILL" else ""
-    return RunError(f"{reason}{memory}", hint=f"train again to continue from update {state.update}: {state.next}")
+    return RunError(f"{reason}{memory}", hint=_how_to_continue(state))

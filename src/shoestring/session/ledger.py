@@ -29,6 +29,8 @@ class SessionRecord:
     """`finished`, `paused`, `failed`, `killed` (without a stop event) or `running`."""
     reason: str
     device: str
+    processes: int
+    """The number of processes that train together."""
     seconds: float
     """The duration from the start of its process; to the last event if it was killed."""
     gpu_seconds: float
@@ -123,6 +125,7 @@ def _session_record(
         ended=str(stop.get("status", status_without_stop)),
         reason=str(stop.get("reason") or ""),
         device=str(opening.get("device") or ""),
+        processes=int(_number(opening, "processes")) or 1,
         seconds=seconds,
         gpu_seconds=seconds if _has_gpu(opening) else 0.0,
         saving_seconds=_number(stop, "saving_seconds") or _sum(saves, "seconds"),

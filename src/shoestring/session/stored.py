@@ -19,7 +19,10 @@ from shoestring.recipe.options import LoadedRecipe
 from shoestring.session import trust
 from shoestring.session.outcome import Outcome
 from shoestring.settings import Settings
-from shoestring.units import KIB
+from shoestring.units import KIB, plural
+
+START_AGAIN = "nothing of the run is stored yet: the same command starts it"
+"""The next step before the plan, which has the options of the run, is stored: without them, another run would start."""
 
 _COPY_AGAIN = "copy the run again from its source"
 _REASON_BYTES = 16 * KIB  # for the reason why a session ended
@@ -142,6 +145,8 @@ class StoredPlan:
                 hint=f"{_COPY_AGAIN}; if the recipe's options have changed since the run started, change them back",
             ) from error
         loaded, chosen = choose(default_recipe, {**self.options, **values}, stored=True)
+        if "logical_shards" not in values:
+            _require_divisor(chosen.gpus, settings.logical_shards)
         return Reopened(
             loaded=loaded,
             settings=settings.replace(**{name: getattr(chosen, name) for name in values if hasattr(chosen, name)}),
@@ -248,6 +253,17 @@ def resume_command(recipe: str, run: Path, target: str = "local") -> str:
     """Return the command that continues the run of a recipe, given by its name or path."""
     options = [] if target == "local" else ["--on", target]
     return shlex.join(["shoestring", "train", recipe, "--run", str(run), *options])
+
+
+def _require_divisor(gpus: int | None, logical_shards: int | None) -> None:
+    """Raise UsageError if so many processes cannot continue a run that was planned with so many logical shards."""
+    if gpus and logical_shards and logical_shards % gpus:
+        counts = [str(1 << power) for power in range(logical_shards.bit_length())]
+        raise UsageError(
+            f"gpus={gpus}: the run was planned with {plural(logical_shards, 'logical shard')}, and each process "
+            "computes at least one",
+            hint=f"continue it with gpus={' or '.join(counts)}, or train another run: --run runs/NAME",
+        )
 
 
 def _is_memory_part(part: object) -> bool:

@@ -6,13 +6,14 @@ training process, and kills it if it has not ended at the limit.
 """
 
 import atexit
+import mmap
 import os
 import signal
 import sys
 import threading
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from signal import Signals
 from typing import Any, NoReturn
 
@@ -37,6 +38,8 @@ class ProcessEnd:
     """The signal at which the supervisor killed it, because it was the second request."""
     is_silent: bool = False
     """Whether the supervisor killed it because it gave no sign of life."""
+    has_returned: bool = False
+    """Whether its work had returned, or raised. After `os._exit` it has not, whatever the status."""
 
 
 def supervise(work: Callable[[], int], kill_at: float | None, *, silence_seconds: float | None = None) -> ProcessEnd:
@@ -52,20 +55,24 @@ def supervise(work: Callable[[], int], kill_at: float | None, *, silence_seconds
     watched_signals = {signal.SIGCHLD, *STOP_SIGNALS}
     previous_mask = signal.pthread_sigmask(signal.SIG_BLOCK, watched_signals)
     heartbeats = None if silence_seconds is None else Heartbeats(silence_seconds)
+    has_returned = mmap.mmap(-1, 1)  # memory that the child shares
     try:
         streams.flush()
         supervisor = os.getpid()
         child = os.fork()
         if child == 0:
-            _run_in_child(work, supervisor, heartbeats)
-        return _wait(child, watched_signals, kill_at, heartbeats)
+            _run_in_child(work, supervisor, heartbeats, has_returned)
+        end = _wait(child, watched_signals, kill_at, heartbeats)
+        return replace(end, has_returned=has_returned[0] == 1)
     finally:
         if heartbeats:
             heartbeats.close()
         signal.pthread_sigmask(signal.SIG_SETMASK, previous_mask)
 
 
-def _run_in_child(work: Callable[[], int], supervisor: int, heartbeats: Heartbeats | None) -> NoReturn:
+def _run_in_child(
+    work: Callable[[], int], supervisor: int, heartbeats: Heartbeats | None, has_returned: mmap.mmap
+) -> NoReturn:
     status = 1
     try:
         exit_with_parent(supervisor)
@@ -77,6 +84,7 @@ def _run_in_child(work: Callable[[], int], supervisor: int, heartbeats: Heartbea
     except BaseException:  # noqa: BLE001  (the child must not return to the code that forked it)
         sys.excepthook(*sys.exc_info())
     finally:
+        has_returned[0] = 1
         leave(status)
 
 

@@ -47,6 +47,7 @@ def train(request: SessionRequest, library: LibraryLoop | None = None) -> Outcom
             request.stop.deadline,
             target=request.target,
             is_writer=request.ranks.is_first,
+            processes=request.ranks.size,
         ) as record,
         explaining_out_of_memory("training"),
         exits_as_errors(),

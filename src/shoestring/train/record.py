@@ -34,7 +34,7 @@ from shoestring.settings import Settings
 from shoestring.streams import SilentStream
 from shoestring.system_errors import explaining
 from shoestring.system_errors import reason as describe
-from shoestring.units import count_text, seconds_text
+from shoestring.units import count_text, plural, seconds_text
 from shoestring.version import __version__
 
 _RECORD_ERRORS = (OSError, UsageError)
@@ -54,12 +54,15 @@ class Record:
         *,
         target: str,
         is_writer: bool = True,
+        processes: int = 1,
     ) -> None:
         """`loaded` is the recipe, None in a script with a trainer of its own; `target` is the name of the requested
         target; `deadline` receives the durations measured in earlier sessions. Of several processes that train
-        together, one `is_writer`: the others read what it has recorded, and write and print nothing.
+        together, which are so many `processes`, one `is_writer`: the others read what it has recorded, and write and
+        print nothing.
         """
         self._run, self._loaded, self._deadline, self._target = run, loaded, deadline, target
+        self._processes = processes
         self._earlier: list[SessionRecord] = []
         self.is_ended = False
         """Whether the end of the session is recorded."""
@@ -117,6 +120,7 @@ class Record:
             device=device,
             micro_batch=settings.micro_batch,
             precision=settings.precision,
+            processes=self._processes,
             machine=_machine(),
             versions={"shoestring": __version__, "python": platform.python_version(), "torch": torch.__version__},
             pid=os.getpid(),
@@ -128,6 +132,7 @@ class Record:
         self.progress.message(
             f"session {self.events.session}: {'continues at' if update else 'begins at'} update "
             f"{count_text(update)} of {count_text(self._total)}, "
+            + (f"{self._processes} processes ({settings.sharding or 'ddp'}), " if self._processes > 1 else "")
             + (f"limit {seconds_text(limit)}" if limit else "no time limit")
         )
 
@@ -237,8 +242,8 @@ class Record:
         )
         if self.events.lost:
             self.progress.message(
-                f"note: the last {count_text(self.events.lost)} events are not in {self._run.events_file}: "
-                f"{self.events.why_lost}"
+                f"note: {plural(self.events.lost, 'event')} at the end could not be written to "
+                f"{self._run.events_file}: {self.events.why_lost}"
             )
         unrecorded = self._write_end(status, reason)
         self._write_ledger(status)

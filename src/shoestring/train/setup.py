@@ -36,6 +36,7 @@ from shoestring.train.non_finite import non_finite_error
 from shoestring.train.preprocessing import load_preprocessing, save_preprocessing
 from shoestring.train.record import Record
 from shoestring.train.request import SessionRequest
+from shoestring.train.same_data import require_same_data
 from shoestring.train.saving import Saver
 from shoestring.train.session import EngineUpdates, Reports, TrainingSession
 from shoestring.train.shared_store import SharedStore
@@ -73,6 +74,7 @@ def setup(request: SessionRequest, record: Record, library: LibraryLoop | None) 
     Raises SessionOver if the session ends before the data is loaded, ShoestringError if the run cannot continue.
     """
     request, data, staging_notes = request.ranks.call_in_turn(lambda: _load(request, record))
+    require_same_data(request.ranks, request.recipe, data, request.settings.workers)
     saving_ranks = request.ranks.with_own_group() if is_fully_sharded(request.settings, request.ranks) else ONE_RANK
     store, restored = request.ranks.call_in_turn(lambda: _open_store(request, record, saving_ranks))
     make_saver = partial(run_saver, request, record, store, saving_ranks=saving_ranks)

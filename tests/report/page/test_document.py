@@ -109,6 +109,7 @@ def test_run_that_just_started(tmp_path):
     run = runs.just_started(tmp_path)
     text = page(run)
     assert "No progress has been recorded yet." in text
+    assert ">processes</th>" in text
     assert 'aria-label="Sessions on the wall clock"' in text and 'aria-label="Loss' not in text
 
 

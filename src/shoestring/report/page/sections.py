@@ -50,6 +50,7 @@ def history(session_records: list[SessionRecord]) -> Markup:
             str(session.number),
             timestamp(session.start),
             session.device or UNKNOWN,
+            count(session.processes),
             f"{count(session.start_update)} to {count(session.reached_update)}" if session.updates else "none",
             duration(session.seconds),
             share(session.stall_seconds, session.seconds),
@@ -59,12 +60,23 @@ def history(session_records: list[SessionRecord]) -> Markup:
         ]
         for session in session_records
     ]
-    head = ["session", "start", "device", "updates", "time", "saving", "evaluating", "waiting for data", "end"]
+    head = [
+        "session",
+        "start",
+        "device",
+        "processes",
+        "updates",
+        "time",
+        "saving",
+        "evaluating",
+        "waiting for data",
+        "end",
+    ]
     return join(
         [
             element("h2", "Sessions"),
             _figure("Timeline", "Numbers identify the sessions.", bars.timeline(session_records), class_="wide"),
-            table(head, rows, numeric=(3, 4, 5, 6, 7)),
+            table(head, rows, numeric=(3, 4, 5, 6, 7, 8)),
         ]
     )
 

@@ -8,6 +8,8 @@ from rich.console import Group, RenderableType
 from rich.text import Text
 
 from shoestring.report.metrics import summary
+from shoestring.session.directory import RunDirectory
+from shoestring.session.stored import START_AGAIN
 from shoestring.streams import one_line
 from shoestring.units import count_text
 
@@ -27,6 +29,8 @@ def screen(outcome: "Outcome", recipe: str, run: Path) -> RenderableType:
     position = f"update {count_text(outcome.update)} of {count_text(outcome.total_updates)}"
     if outcome.status == "finished":
         lines.append(Text(f"{position}; create the report: {report_command}"))
+    elif not RunDirectory(run).plan_file.exists():  # which has the options of the run
+        lines.append(Text(START_AGAIN))
     else:
         lines.append(Text(f"{position}; continue: {resume_command}"))
     return Group(*lines)
