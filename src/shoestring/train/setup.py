@@ -17,6 +17,7 @@ from shoestring.engine import autotuning, precision
 from shoestring.engine.environment import environment
 from shoestring.engine.memory import explaining_out_of_memory
 from shoestring.engine.parallel.fully_sharded import is_fully_sharded
+from shoestring.engine.parallel.hiding import without_default_group
 from shoestring.engine.parallel.ranks import ONE_RANK, Ranks
 from shoestring.engine.parallel.updates import ShardedUpdates
 from shoestring.engine.recovery import OutOfMemory
@@ -73,7 +74,8 @@ def setup(request: SessionRequest, record: Record, library: LibraryLoop | None) 
 
     Raises SessionOver if the session ends before the data is loaded, ShoestringError if the run cannot continue.
     """
-    request, data, staging_notes = request.ranks.call_in_turn(lambda: _load(request, record))
+    # The recipe's data() must not communicate: the ranks call it one after the other.
+    request, data, staging_notes = request.ranks.call_in_turn(without_default_group()(lambda: _load(request, record)))
     require_same_data(request.ranks, request.recipe, data, request.settings.workers)
     saving_ranks = request.ranks.with_own_group() if is_fully_sharded(request.settings, request.ranks) else ONE_RANK
     store, restored = request.ranks.call_in_turn(lambda: _open_store(request, record, saving_ranks))
