@@ -24,6 +24,7 @@ from safetensors.torch import load_file
 SHARDINGS = ("ddp", "zero1", "zero2", "zero3")
 PHASES = ("forward", "backward", "step", "evaluation")
 FAILING_UPDATE = 15
+TRAIN = (sys.executable, "-m", "shoestring", "train")
 
 RECIPE = '''
 import os
@@ -89,12 +90,12 @@ class Failing:
 def train(folder: Path, name: str, ranks: int, sharding: str, phase: str = "", call: int = 0) -> float:
     """Train in `folder / name` to the end, and return the seconds of the command."""
     settings = {"gpus": ranks, "logical_shards": 2, "sharding": sharding, "micro_batch": 8, "save_every_updates": 10}
+    settings["save_every_seconds"] = 3600  # an error in a step leads back to the last checkpoint
     arguments = [argument for key, value in settings.items() for argument in ("--set", f"{key}={value}")]
     failure = {"PHASE": phase, "CALL": str(call), "RANK_OF_FAILURE": str(ranks - 1), "MARKER": str(folder / name) + "!"}
     started = time.monotonic()
     result = subprocess.run(
-        [sys.executable, "-m", "shoestring", "train", str(folder / "failing.py"), "--on", "cpu"]
-        + ["--run", str(folder / name), *arguments],
+        [*TRAIN, str(folder / "failing.py"), "--on", "cpu", "--run", str(folder / name), *arguments],
         env={**os.environ, **failure, "OMP_NUM_THREADS": "1"},
         capture_output=True,
         text=True,
@@ -118,11 +119,10 @@ def difference(run: Path, reference: Path) -> float:
 def outcome(run: Path) -> str:
     """Return what the run did about the out-of-memory error."""
     events = [json.loads(line) for line in (run / "events.jsonl").read_text().splitlines()]
-    (event,) = [event for event in events if event["event"] == "oom"]
-    restarts = sum(event["event"] == "restart" for event in events)
-    sessions = sum(event["event"] == "session" for event in events)
-    back = f", back to update {event['back_to']}" if "back_to" in event else ""
-    return f"{event['done']}{back}" + (f", all ranks started again ({restarts})" if sessions > 1 else "")
+    reductions = [event for event in events if event["event"] == "oom"]
+    back = [f"back to update {event['back_to']}" for event in reductions if "back_to" in event]
+    restarts = ["all ranks started again"] * (sum(event["event"] == "session" for event in events) - 1)
+    return ", ".join([*(event["done"] for event in reductions), *back, *restarts])
 
 
 def measure(sharding: str, folder: Path) -> list[dict[str, Any]]:

@@ -141,7 +141,9 @@ class Failing(Tokens):
 
     def evaluate_batch(self, model, batch):
         self._call("evaluation")
-        return super().evaluate_batch(model, batch)
+        result = super().evaluate_batch(model, batch)
+        self._call("evaluated")
+        return result
 
     def combine(self, results):
         self._call("combine")

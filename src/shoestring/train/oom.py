@@ -10,6 +10,7 @@ from typing import Any
 import torch
 
 from shoestring.checkpoint.divided import own
+from shoestring.engine.parallel.ranks import RanksApartError
 from shoestring.engine.recovery import WHOLE_BATCH, OutOfMemory, Recovering
 from shoestring.engine.state import State, TrainingState
 from shoestring.errors import RunError
@@ -72,23 +73,27 @@ def _record_out_of_memory(record: Record, state: State, during: Phase, event: Ou
     record.out_of_memory(during, event, update=state.update)
 
 
-def record_restart(state: State, request: SessionRequest, failure: str, *, evaluation_batch: int | None = None) -> None:
+def record_restart(
+    state: State, request: SessionRequest, error: RanksApartError, *, evaluation_batch: int | None = None
+) -> None:
     """Record how the ranks start again after one has run out of memory while others wait for it.
 
-    Any rank does so, since the others cannot. `evaluation_batch` is the size in an evaluation.
+    Any rank does so if the others cannot. `evaluation_batch` is the size in an evaluation.
 
     Raises RunError if no fallback is left.
     """
     during: Phase = "evaluation" if evaluation_batch else "update"
     size = evaluation_batch or state.sizes.micro_batch
-    step = fallback(during, state, request, failure, size=size)
+    step = fallback(during, state, request, error.failure.message, size=size)
+    if error.on_all_ranks and not request.ranks.is_first:
+        return
     sizes = replace(state.sizes, evaluation_batch=step.sizes.micro_batch) if evaluation_batch else step.sizes
     append(
         request.run.events_file,
         "oom",
         update=state.update,
         during=during,
-        failure=failure,
+        failure=error.failure.message,
         micro_batch=size,
         done=step.description,
         restart=sizes.json(),

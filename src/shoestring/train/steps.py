@@ -173,7 +173,7 @@ def one_update(session: TrainingSession) -> None:
         except HalfDoneError as error:
             failure = error.message
         except RanksApartError as error:
-            oom.record_restart(state, session.request, error.failure.message)
+            oom.record_restart(state, session.request, error)
             raise
     state.finish_update()
     if failure:
@@ -326,6 +326,5 @@ def _evaluate_together(
     try:
         return divided.call(lambda: evaluate_part(micro_batch=micro_batch, agree=divided.agree))
     except RanksApartError as error:
-        failure = error.failure.message
-    oom.record_restart(session.state, session.request, failure, evaluation_batch=micro_batch)
-    raise RanksApartError(Failure(failure))
+        oom.record_restart(session.state, session.request, error, evaluation_batch=micro_batch)
+        raise

@@ -110,7 +110,7 @@ class FullySharded:
         Raises RanksApartError where this version of torch cannot be brought back.
         """
         if not fsdp_reset.is_supported():
-            raise RanksApartError(failure)
+            raise RanksApartError(failure, on_all_ranks=True)
         fsdp_reset.reset(self._modules)
 
     def free(self) -> None:

@@ -53,9 +53,11 @@ class RanksApartError(PeerLostError):
 
     status = OUT_OF_MEMORY_STATUS
 
-    def __init__(self, failure: Failure) -> None:
+    def __init__(self, failure: Failure, *, on_all_ranks: bool) -> None:
         super().__init__(f"out of memory, while another process waits: {failure.message}")
         self.failure = failure
+        self.on_all_ranks = on_all_ranks
+        """Whether all ranks know of it, and raise this error."""
 
 
 @dataclass(frozen=True)
@@ -123,7 +125,7 @@ class Ranks:
             patience=_PATIENCE_SECONDS if position and outcome.kind != _COMPLETE else None,
         )
         if not rows:
-            raise outcome.error or RanksApartError(Failure(outcome.message))
+            raise outcome.error or RanksApartError(Failure(outcome.message), on_all_ranks=False)
         worst = max(row[0] for row in rows)
         if worst == _COMPLETE:
             assert outcome.result is not None
@@ -141,7 +143,7 @@ class Ranks:
         if worst == _HALF_DONE:
             raise HalfDoneError(text, hint="weights may be partly updated: resume from the last checkpoint")
         if len({row[1] for row in rows}) > 1:
-            raise RanksApartError(Failure(text))
+            raise RanksApartError(Failure(text), on_all_ranks=True)
         return Failure(text), []
 
     def call_first(self, act: Callable[[], T]) -> T | None:
