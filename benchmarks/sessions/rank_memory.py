@@ -23,11 +23,12 @@ from safetensors.torch import load_file
 
 SHARDINGS = ("ddp", "zero1", "zero2", "zero3")
 PHASES = ("forward", "backward", "step", "evaluation")
-FAILING_UPDATE = 15
+FAILING_UPDATE = 27
 TRAIN = (sys.executable, "-m", "shoestring", "train")
 
 RECIPE = '''
 import os
+import time
 from pathlib import Path
 import torch
 from torch import nn
@@ -60,6 +61,7 @@ class Failing:
         return torch.zeros(size, 6)
 
     def loss(self, model, batch):
+        time.sleep(0.03)  # so that a checkpoint is written before the next one is due
         loss = (model(batch) - batch.sum(dim=1, keepdim=True)).square().mean()
         # The loss of a microbatch is compared with that of its halves before the first update, without gradients.
         if loss.requires_grad:
