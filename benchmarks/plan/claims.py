@@ -139,7 +139,8 @@ def plan_line(row: Row, plan: Plan) -> list[str]:
     seconds = (time.predicted.update_seconds, time.low.update_seconds, time.high.update_seconds)
     disk = f"{plan.disk.peak_bytes / 1e9:.1f} GB"
     cost = costs(row, plan.target, seconds, plan.disk.full_checkpoint_bytes)
-    place = "both T4s" if plan.settings.gpus == 2 else "one of two T4s" if plan.target.gpus == 2 else "one T4"
+    both = "both T4s" if plan.settings.sharding == "ddp" else f"both T4s, {plan.settings.sharding}"
+    place = both if plan.settings.gpus == 2 else "one of two T4s" if plan.target.gpus == 2 else "one T4"
     return [row.recipe, row.setting, place, *settings_cells(plan), *cost, disk, verdict]
 
 
