@@ -51,9 +51,8 @@ def update_seconds(
     the last microbatch, with FSDP2 (`sharding` zero2 or zero3) in each one, and with `torch_ddp`, in torch's
     DistributedDataParallel, while the last backward runs. With `cuda_graphs` the host launches each microbatch at once,
     which counts as no time. `calibration` is from a run on the same device. Sources of measurements whose name contains
-    `without` are excluded,
-    so that their rows are not predicted from themselves. None if the catalog lacks the device's rates. Input, saving
-    and evaluation are not included.
+    `without` are excluded, so that their rows are not predicted from themselves. None if the catalog lacks the device's
+    rates. Input, saving and evaluation are not included.
     """
     rates = find_rates(device)
     if rates is None:

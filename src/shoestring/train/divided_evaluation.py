@@ -12,7 +12,7 @@ from shoestring.data.sequential import sequential_batches
 from shoestring.engine.evaluation_mode import evaluation_mode
 from shoestring.engine.memory import Failure
 from shoestring.engine.parallel import messages
-from shoestring.engine.parallel.hiding import without_default_group
+from shoestring.engine.parallel.default_group import without_default_group
 from shoestring.engine.parallel.ranks import Ranks
 from shoestring.engine.precision import MixedPrecision
 from shoestring.engine.update import loss_sum_and_weight, mean_of_sums

@@ -20,7 +20,7 @@ from typing import Literal
 
 from shoestring.engine.determinism import deterministic_shards
 from shoestring.engine.memory import explaining_out_of_memory
-from shoestring.engine.parallel.hiding import without_default_group
+from shoestring.engine.parallel.default_group import without_default_group
 from shoestring.failures import exits_as_errors
 from shoestring.session.outcome import Outcome
 from shoestring.session.stop import SessionOver

@@ -16,8 +16,8 @@ from shoestring.data.seeded import seeded_data
 from shoestring.engine import autotuning, precision
 from shoestring.engine.environment import environment
 from shoestring.engine.memory import explaining_out_of_memory
+from shoestring.engine.parallel.default_group import without_default_group
 from shoestring.engine.parallel.fully_sharded import is_fully_sharded
-from shoestring.engine.parallel.hiding import without_default_group
 from shoestring.engine.parallel.ranks import ONE_RANK, Ranks
 from shoestring.engine.parallel.updates import ShardedUpdates
 from shoestring.engine.recovery import OutOfMemory

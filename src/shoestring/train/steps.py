@@ -19,8 +19,8 @@ from shoestring.engine.memory import (
     no_memory_error,
     retry_with_freed_memory,
 )
+from shoestring.engine.parallel.default_group import without_default_group
 from shoestring.engine.parallel.fully_sharded import FullySharded
-from shoestring.engine.parallel.hiding import without_default_group
 from shoestring.engine.parallel.ranks import Ranks, RanksApartError
 from shoestring.engine.parallel.replicas import require_equal
 from shoestring.engine.recovery import OutOfMemory, discard_attempt

@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from datetime import timedelta
+from functools import partial
 from typing import Any, Generic, Self, TypeVar
 
 import torch
@@ -195,12 +196,12 @@ class Ranks:
         bits, whatever algorithm the backend uses.
         """
         for group in self.pairs:
-            _exchange(lambda tensor: dist.all_reduce(tensor, group=group, async_op=True), tensors)  # noqa: B023
+            _exchange(partial(dist.all_reduce, group=group, async_op=True), tensors)
 
     def broadcast(self, *tensors: Tensor, rank: int = 0) -> None:
         """Replace the tensors by those of `rank`."""
         if self.size > 1:
-            _exchange(lambda tensor: dist.broadcast(tensor, rank, async_op=True), tensors)
+            _exchange(partial(dist.broadcast, src=rank, async_op=True), tensors)
 
     def send_to_first(self, content: bytes) -> list[bytes]:
         """Return the contents that the other ranks have sent, on the first rank; an empty list on those."""
