@@ -1,9 +1,11 @@
-"""Heartbeats, and how long processes have been silent."""
+"""Heartbeats, how long processes have been silent, and the job of a rank."""
 
+import os
+import socket
 import time
 
 from shoestring.session import rank_channel
-from shoestring.session.rank_channel import Silence
+from shoestring.session.rank_channel import PEER_LOST_STATUS, Silence
 
 
 def test_silence_counts_only_while_this_process_runs(monkeypatch):
@@ -28,3 +30,16 @@ def test_heartbeats_of_a_child_are_received():
         time.sleep(0.08)
         assert not heartbeats.are_missing()
     heartbeats.close()
+
+
+def test_rank_without_a_job_leaves(monkeypatch):
+    monkeypatch.setattr(rank_channel, "_JOB_SECONDS", 0.1)
+    agents_end, ranks_end = socket.socketpair(socket.AF_UNIX, socket.SOCK_DGRAM)
+    pid = os.fork()
+    if pid == 0:
+        os.dup2(ranks_end.fileno(), 0)
+        rank_channel.RankChannel()
+        os._exit(0)
+    agents_end.close()
+    assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == PEER_LOST_STATUS
+    ranks_end.close()

@@ -25,6 +25,7 @@ SILENCE_SECONDS = 60.0
 """A rank without a heartbeat for this time is dead."""
 
 _HEARTBEATS_IN_SILENCE = 12
+_JOB_SECONDS = 5.0
 _MOST_BYTES = 100_000
 """Of a message: the system's limit is about 200 KB."""
 _MOST_PROBLEMS = 20
@@ -76,13 +77,22 @@ class RankChannel:
     """A rank's side: its job, and the thread that sends its heartbeats."""
 
     def __init__(self) -> None:
-        """Take the socket from the standard input, which becomes the null device, and read the job."""
+        """Take the socket from the standard input, which becomes the null device, and read the job.
+
+        Leave Python if there is none: an agent that was killed while it started this process may have taken it along,
+        and then nobody would end this process.
+        """
         self._socket = socket.socket(fileno=os.dup(0))
         null = os.open(os.devnull, os.O_RDONLY)
         os.dup2(null, 0)
         os.close(null)
+        self._socket.settimeout(_JOB_SECONDS)  # it was sent before this process was started
+        try:
+            content = self._socket.recv(_MOST_BYTES)
+        except OSError:
+            os._exit(PEER_LOST_STATUS)
         self._socket.setblocking(True)
-        self.job: dict[str, Any] = json.loads(self._socket.recv(_MOST_BYTES))
+        self.job: dict[str, Any] = json.loads(content)
         self.rank = int(os.environ["RANK"])
 
     def start_heartbeats(self) -> None:
