@@ -1,0 +1,57 @@
+"""Rows as tokens, with a mark on each token that is learnt, and datasets of them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Generic, TypeVar
+
+import numpy
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+    from shoestring.recipes.finetune.rows import Row
+
+
+@dataclass(frozen=True, slots=True)
+class Sample:
+    """The tokens of a row, cut to `seq_len`."""
+
+    tokens: NDArray[numpy.int32]
+    """(length,): what the model receives."""
+    learnt: NDArray[numpy.bool_]
+    """(length,): whether the token is learnt, that is, predicted from the tokens before it in the loss. The first token
+    is never learnt."""
+    full_length: int
+    """The length before the sample was cut."""
+
+    def __len__(self) -> int:
+        return len(self.tokens)
+
+
+@dataclass(frozen=True, slots=True)
+class PairSample:
+    """The preferred and the rejected answer, each after the prompt; only the tokens of the answers are learnt."""
+
+    chosen: Sample
+    rejected: Sample
+
+    def __len__(self) -> int:
+        return max(len(self.chosen), len(self.rejected))
+
+
+SampleT = TypeVar("SampleT", Sample, PairSample)
+
+
+class Samples(Generic[SampleT]):
+    """A map-style dataset of samples that are in memory, with their rows for people."""
+
+    def __init__(self, samples: Sequence[SampleT], rows: Sequence[Row]) -> None:
+        self.samples, self.rows = samples, rows
+
+    def __len__(self) -> int:
+        return len(self.samples)
+
+    def __getitem__(self, index: int) -> SampleT:
+        return self.samples[index]
