@@ -146,9 +146,8 @@ def _stored_bytes(shape: tuple[int, ...], kind: GGMLQuantizationType) -> int:
 
 def _announce(writer: Any, name: str, shape: tuple[int, ...], kind: GGMLQuantizationType) -> None:
     """Add a tensor to the list in the header, before its values are computed."""
-    import numpy
-
     import gguf
+    import numpy
 
     plain = {gguf.GGMLQuantizationType.F32: numpy.float32, gguf.GGMLQuantizationType.F16: numpy.float16}
     dtype = numpy.dtype(plain.get(kind, numpy.uint8))
