@@ -13,7 +13,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from shoestring.errors import RunError
+from shoestring.errors import RunError, UsageError
 from shoestring.recipe.exports import Exported, Format
 from shoestring.recipes.finetune import merging
 from shoestring.recipes.finetune.gguf import families, writing
@@ -98,6 +98,10 @@ def write_adapter(
 
     `source` is where the base's weights are from: a folder or file, a name on the hub, or None for random weights.
     """
+    if not hasattr(model, "peft_config"):
+        raise UsageError(
+            "the run has trained all weights of the model, so there is no adapter", hint="--to merged has its weights"
+        )
     expected = _logits(model, samples)
     base = save_adapter(model, folder, source=source)
     _save_tokenizer(tokenizer, folder)

@@ -30,6 +30,11 @@ class Interface:
     generation_config: Any
     """Its end tokens stop a generation as well; its other values are not used."""
 
+    @property
+    def padding(self) -> int:
+        """The token before shorter prompts of a batch, which the model does not see."""
+        return int(self.tokenizer.pad_token_id or 0)
+
 
 def read_interface(options: Options) -> Interface:
     """Return those of the option `model`, with the chat template of the option `template`; without a model tiny ones.
