@@ -59,7 +59,8 @@ def parse_cells(raw: Mapping[str, Any], columns: Columns) -> dict[str, Any]:
                 raise ValueError(f"{ours} is a text that is not valid JSON: {error}") from error
             continue
         # Any other list is a text that begins with a bracket.
-        if ours in _MESSAGES or all(isinstance(item, dict) and item.keys() & {"role", "from"} for item in value):
+        has_roles = value and all(isinstance(item, dict) and item.keys() & {"role", "from"} for item in value)
+        if ours in _MESSAGES or has_roles:
             row[theirs] = value
     return row
 
