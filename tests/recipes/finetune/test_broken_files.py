@@ -108,8 +108,10 @@ ROWS: list[tuple[str, Any, str]] = [
     ("dpo", {"chosen": "a", "rejected": "b"}, "has no prompt, and chosen and rejected are no conversations"),
     ("dpo", {"prompt": "Hi?", "chosen": [ANSWER], "rejected": [{**ANSWER, "content": "Go."}]}, "prompt is a text, but "
      "chosen is a list of messages"),
-    ("dpo", {"chosen": [ANSWER], "rejected": [ASK]}, "has no prompt, and chosen and rejected do not begin with the "
-     "same message"),
+    ("dpo", {"chosen": [ANSWER], "rejected": [ASK]}, "chosen and rejected do not begin with the same message, which "
+     "would be the prompt"),
+    ("dpo", {"prompt": "Hi?", "chosen": [ASK, ANSWER], "rejected": [ANSWER]}, "chosen and rejected do not begin with "
+     "the same message, which would be the prompt"),
     ("dpo", {"chosen": [ASK, ANSWER], "rejected": [ASK]}, "rejected has no answer after the messages with which both "
      "begin"),
     ("dpo", {"chosen": [ASK, ASK, ANSWER], "rejected": [ASK, ANSWER]}, "the answer in chosen begins with a message of "

@@ -132,6 +132,13 @@ def test_conversations_with_the_same_first_question_are_in_one_part() -> None:
     assert not first[0] & first[1] and len(validation) == 12
 
 
+def test_a_greeting_of_the_assistant_is_no_answer_to_a_prompt() -> None:
+    greeting = {"role": "assistant", "content": "How can I help?"}
+    system = {"role": "system", "content": "Be brief."}
+    rows = [Conversation(place="", messages=(system, greeting, *chat(name, "b")["messages"])) for name in "cdef"]
+    assert [len(part) for part in split(rows, 0.25, 0)] == [3, 1]
+
+
 def test_a_prompt_is_the_same_in_every_form() -> None:
     question, answer = {"role": "user", "content": "A?"}, {"role": "assistant", "content": "b"}
     same: list[Row] = [
@@ -175,6 +182,7 @@ def test_the_order_of_the_files_is_kept_in_both_parts(tmp_path: Path) -> None:
         ([20, 3, 3, 3, 1], 0.1, 3),
         ([20, 5, 5], 0.1, 5),
         ([96, 4], 0.3, 4),
+        ([3] * 9, 0.2, 6),
     ],
 )
 def test_the_number_of_validation_rows_is_near_the_share(sizes: list[int], share: float, expected: int) -> None:
@@ -193,11 +201,12 @@ def test_no_validation_is_noted(tmp_path: Path) -> None:
 
 
 def test_near_duplicates_between_the_parts_are_counted(tmp_path: Path) -> None:
-    system = {"role": "system", "content": words(1000, 200)}
+    system = {"role": "system", "content": words(1000, 2000)}
     rows = [{"messages": [system, *chat(words(number), words(number + 100))["messages"]]} for number in range(30)]
     near = json.loads(json.dumps(rows[:3]).replace(rows[0]["messages"][1]["content"][:10], "Something else"))
     write(tmp_path / "train.jsonl", rows)
-    write(tmp_path / "val.jsonl", [*near, *({"text": words(number)} for number in range(500, 505))])
+    far = [{"messages": [system, *chat(words(number), "a")["messages"]]} for number in range(500, 505)]
+    write(tmp_path / "val.jsonl", [*near, *far])
     assert read(tmp_path).notes[-1] == (
         "validation rows that nearly repeat a training row: 3 of 8 (Jaccard similarity of their sequences of 5 words "
         "at least 0.8)"

@@ -38,6 +38,13 @@ def test_texts_that_begin_alike_are_told_apart() -> None:
     assert count_near_duplicates(texts, texts[:2]) == 2
 
 
+def test_a_large_share_of_rare_sequences_is_not_yet_a_near_duplicate() -> None:
+    beginning = " ".join(f"w{number}" for number in range(89))
+    end, other_end = (" ".join(f"{name}{number}" for number in range(15)) for name in "ab")
+    # 85 of 115 sequences are common, and the others are more frequent.
+    assert count_near_duplicates([f"{beginning} {end}"], [f"{beginning} {other_end}", f"w88 {end}", f"{end} w"]) == 0
+
+
 def test_case_and_white_space_do_not_count() -> None:
     assert count_near_duplicates(["What is\n3 + 4?"], ["what IS 3 + 4?"]) == 1
     assert count_near_duplicates(["What is 3 + 4?"], ["What is 3 - 4?"]) == 0

@@ -35,6 +35,7 @@ def test_a_single_file_is_training_data_whatever_its_name(tmp_path: Path) -> Non
         ("valid/a.jsonl", "validation"),
         ("my-validation/deeper/a.jsonl", "validation"),
         ("dev/train.jsonl", "train"),
+        ("train/dev/a.jsonl", "validation"),
     ],
 )
 def test_words_of_names_select_the_part(tmp_path: Path, name: str, part: str) -> None:

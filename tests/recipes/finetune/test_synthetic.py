@@ -27,6 +27,12 @@ def test_they_are_varied_and_no_question_is_in_both_parts() -> None:
     assert len(split(parts.train, 0.1, 0)[1]) == 20
 
 
+def test_no_question_is_repeated_in_many_rows() -> None:
+    rows = conversations(3000).train
+    questions = [m["content"] for row in rows for m in row.messages if m["role"] == "user"]  # type: ignore[union-attr]
+    assert len(questions) == len(set(questions)) > 3000
+
+
 def test_answers_are_right() -> None:
     sums = 0
     for row in conversations(seed=3).train:
