@@ -49,6 +49,10 @@ class Recipe(Protocol):
     - `evaluation_collate(samples)` -> a batch for an evaluation or predictions; by default `collate`.
     - `length(dataset, index)` -> the length of a sample, without reading it: an update's samples of similar length
       share a microbatch. The samples of an update do not change.
+    - `capacity`: the length of a sample of `batch(size)`. With it and `length`, a plan counts the padding of this data
+      rather than samples of the largest length.
+    - `packed_batch(size)` -> like `batch`, the largest batch of `size` rows into which samples of in total at most
+      `capacity` are packed (`packing=yes`). `collate` then gets lists of samples, one for each row.
     - `label(dataset, index)` -> the label of a sample; a subset of the training data preserves the labels' shares.
     - `optimizer(model)` -> a torch optimizer, or the pair (optimizer, torch scheduler), whose scheduler makes a step
       after each update; by default AdamW with `learning_rate` (1e-3).
@@ -79,12 +83,19 @@ class Recipe(Protocol):
     - `is_pretrained`: whether `model()` begins from pretrained weights; LoRA is only proposed then. By default a plan
       observes whether `model()` calls a function that loads weights: `from_pretrained` or `load_state_dict` of a
       module, `torch.load`, `load_file` or `load_model` of safetensors.
+    - `adaptation_defaults`: other defaults of the options that adapt any recipe's model, such as `{"lora_r": 16}`.
+    - `keeps_stored_type`: whether `model()` keeps the type in which weights are stored; they are then converted to that
+      of the option `weights`.
     - `notes()` -> full sentences about the data and the model for the user: skipped rows, synthetic data, random
       weights. Called after `data()` and `model()`.
     - `evaluate(model, batches)` -> metrics by name, numbers (which are plotted) or JSON; by default the mean `loss`.
     - `evaluate_batch(model, batch)` and `combine(results)`: `evaluate` in two steps, so that several GPUs divide the
       batches: what a batch contributes (tensors, numbers and texts in tuples, lists and dicts), and the metrics of the
       list of what all of them contribute, in their order.
+    - `answers(model)` -> rows for people, an iterable of mappings with the texts `prompt` and `answer`, and perhaps
+      `reference` (the true answer) and `stopped` (whether the answer ended by itself): the model's answers to the same
+      held-out prompts, which the report shows side by side. Called before the first update and after the evaluation of
+      each epoch, in evaluation mode, without gradients, on the first GPU. The session can end between two rows.
     - `best`: the metric on the validation data that selects the best weights, and whether `"min"` or `"max"` is better;
       by default `("loss", "min")`. `patience`: training stops after this many epochs without improvement; by default
       never.
@@ -104,11 +115,15 @@ class Recipe(Protocol):
       number is known. `source` is the path in the option `data` (None if it is not set), or a list of rows as they are
       in the data file. By default the samples of `data()`, part after part, or the members of the list.
     - `prediction_options`: the names of options that only predictions have.
+    - `converse(model, messages)` -> an iterator of the pieces of the answer to a conversation, as they are generated:
+      `shoestring predict DIR` on a terminal, without data. `messages` are mappings with `role` (`user` or `assistant`)
+      and `content`, the last one from the user. Called like `predict`.
     - `targets(batch)` -> a sequence with the true answer of each sample, in the form of a prediction, for the rows of
       `evaluate --out`. `identify(dataset, index)` -> the identifier of a sample in these rows, or `Rows` of
       them; by default its index.
     - `describe(dataset, index)` -> a sample for people, as JSON, in the answer of `replay`; by default its identifier,
       and the shapes and the first values of its tensors.
+    - `preview()` -> text for people: what a sample of the training data is to the model, which `check` prints.
     - `whole()` -> all data as one dataset, for `evaluate --whole`; by default the parts of `data()`, one after another.
     - `save_preprocessing(folder)` writes into the empty `folder` what inference needs besides the weights and the
       options: a scaler that was fitted on the training data, a vocabulary, a tokenizer, configurations. Called once in
