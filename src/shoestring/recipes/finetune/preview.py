@@ -9,7 +9,7 @@ from typing import Any
 
 from shoestring.recipes.finetune.inspection import Bin, Inspection
 from shoestring.recipes.finetune.rendering import Renderer
-from shoestring.recipes.finetune.samples import PairSample, Sample, Samples, SampleT
+from shoestring.recipes.finetune.samples import PairSample, Sample, Samples
 from shoestring.units import count_text, plural
 
 LEGEND = "A row as the model receives it: what is between ⟦ and ⟧ is learnt, and ↵ is a line feed."
@@ -39,7 +39,7 @@ class Preview:
     refusals: tuple[str, ...]
 
 
-def preview(samples: Samples[SampleT], inspection: Inspection, renderer: Renderer) -> Preview:
+def preview(samples: Samples, inspection: Inspection, renderer: Renderer) -> Preview:
     """Return what to show of some samples, of which there is at least one: the first that is not cut, and all facts."""
     indices = range(len(samples))
     index = next((index for index in indices if not any(map(_is_cut, _parts(samples[index]).values()))), 0)
@@ -55,7 +55,7 @@ def preview(samples: Samples[SampleT], inspection: Inspection, renderer: Rendere
     )
 
 
-def preview_text(samples: Samples[SampleT], inspection: Inspection | None, renderer: Renderer) -> str:
+def preview_text(samples: Samples, inspection: Inspection | None, renderer: Renderer) -> str:
     """Return a preview as plain text, in which learnt tokens are marked without colour.
 
     It is empty if there are no samples, or stand-ins without an inspection.
@@ -75,7 +75,7 @@ def preview_text(samples: Samples[SampleT], inspection: Inspection | None, rende
     return "\n".join(lines)
 
 
-def describe(samples: Samples[SampleT], index: int, renderer: Renderer) -> dict[str, Any]:
+def describe(samples: Samples, index: int, renderer: Renderer) -> dict[str, Any]:
     """Return the place of a row, its tokens, the learnt ones among them, and the beginning of its text, as JSON."""
     parts = list(_parts(samples[index]).values())
     return {
