@@ -43,6 +43,11 @@ class Settings:
         Literal["ddp", "zero1", "zero2", "zero3"] | None,
         "what is sharded over several GPUs: nothing, optimizer states, also gradients, also parameters",
     ] = None
+    packing: Annotated[
+        Literal["auto", "yes", "no"],
+        "pack short samples into rows of the largest length, which a microbatch then counts; auto: what the plan "
+        "predicts to be faster; only recipes with packed_batch()",
+    ] = "auto"
     allocator: Annotated[
         Literal["segments", "expandable"],
         "torch's CUDA allocator with its default segments or with expandable_segments",
@@ -51,6 +56,11 @@ class Settings:
         Literal["no", "yes", "graphs"],
         "yes: compile the model's blocks with torch.compile; graphs: run each microbatch as a CUDA graph",
     ] = "no"
+    fp32_modules: Annotated[
+        str | None,
+        "modules that compute in fp32 in spite of precision=fp16: names separated by commas, with * for any number; by "
+        "default those that overflow for the first samples",
+    ] = None
     cudnn_benchmark: Annotated[bool, "let cuDNN benchmark its convolution algorithms and use the fastest"] = False
     workers: Annotated[
         int | None,

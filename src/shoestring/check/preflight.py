@@ -12,6 +12,7 @@ from shoestring.check.facts import Facts
 from shoestring.check.finding import Finding, Status, failed, warned
 from shoestring.errors import ShoestringError, TraceError
 from shoestring.hardware import probe
+from shoestring.plan.weight_type import with_weight_type
 from shoestring.recipe.options import LoadedRecipe
 from shoestring.recipe.whole_batch import require_whole_batch
 from shoestring.settings import Settings
@@ -56,6 +57,8 @@ class CheckResult:
     findings: tuple[Finding, ...]
     tried: dict[str, Any] | None = None
     """The measured and predicted values of a trial of a few updates; None if there was no complete trial."""
+    preview: str = ""
+    """What a sample of the recipe's data is to its model, for people; empty if the recipe does not show it."""
 
     @property
     def status(self) -> Status:
@@ -87,11 +90,24 @@ def preflight(on: str, run: Path, loaded: LoadedRecipe | None = None, settings: 
         require_whole_batch(loaded, settings or Settings())
     facts = collect_facts(on, run, loaded)
     findings = run_checks(facts)
-    trial_summary = None
+    trial_summary, preview = None, ""
     if loaded is not None:
         trial_results, trial_summary = _try_updates(facts, findings, loaded, settings or Settings())
         findings = (*findings, *trial_results)
-    return CheckResult(target=on, recipe=loaded.name if loaded else "", findings=findings, tried=trial_summary)
+        preview = _preview(loaded)
+    return CheckResult(
+        target=on, recipe=loaded.name if loaded else "", findings=findings, tried=trial_summary, preview=preview
+    )
+
+
+def _preview(loaded: LoadedRecipe) -> str:
+    """Return the recipe's preview of its data; nothing if the data cannot be used, which is a finding."""
+    if loaded.parts.preview is None:
+        return ""
+    try:
+        return loaded.parts.preview()
+    except ShoestringError:
+        return ""
 
 
 def _try_updates(
@@ -108,6 +124,7 @@ def _try_updates(
         return [warned("update", message, "fix the failures, then check again")], None
     target = probe.local_cpu() if facts.target.name == "cpu" or not facts.build.gpus else probe.local()
     target = dataclasses.replace(target, platform=facts.target.platform or target.platform)
+    loaded = with_weight_type(loaded, target)
     try:
         plan, plan_findings = trial_findings.plan_trial(loaded, target, settings, facts)
     except TraceError as error:

@@ -29,7 +29,7 @@ from shoestring.reading import is_count
 from shoestring.recipe.options import LoadedRecipe
 from shoestring.recipe.parts import Parts
 from shoestring.settings import Settings
-from shoestring.techniques import adapt, checkpointing, compiled, eightbit, kernels, norms, offload
+from shoestring.techniques import adapt, checkpointing, compiled, eightbit, fp32_modules, kernels, norms, offload
 from shoestring.techniques.fallbacks import Limits, Sizes, least_micro_batch
 
 
@@ -306,7 +306,12 @@ def build(
     assert settings.precision is not None
     seed_all(derive(loaded.seed, "model"))
     with explaining_out_of_memory("building the model, model()"):
-        model = adapt.trained_model(loaded.recipe.model(), loaded.adaptation, settings).train()
+        model = adapt.trained_model(
+            loaded.recipe.model(),
+            loaded.adaptation,
+            settings,
+            keeps_stored_type=loaded.parts.keeps_stored_type,
+        ).train()
     fully_sharded = None
     with explaining_out_of_memory(f"moving the model to {device}"):
         if is_fully_sharded(settings, ranks):
@@ -316,6 +321,7 @@ def build(
             offload.move(model, loaded.parts, settings, device)
         compiled.apply(model, loaded.parts, settings, device)
         checkpointing.apply(model, loaded.parts, settings.checkpointing)
+        fp32_modules.apply(model, settings.fp32_modules)
     with explaining_out_of_memory("building the optimizer"):
         built = adapt.trained_optimizer(loaded, model, device)
         kernels.choose(built.optimizer, settings.optimizer_kernel)

@@ -117,13 +117,14 @@ class SavedModel:
         from shoestring.checkpoint.light import UNVERIFIED, read_light
         from shoestring.checkpoint.weights import load_weights
         from shoestring.data.seeding import derive, seed_all
-        from shoestring.techniques import offload
+        from shoestring.techniques import fp32_modules, offload
 
         seed_all(derive(self.loaded.seed, "model"))
         model = self._build_model()
         model.eval()
         # Before loading, because 4-bit weights are packed when they are moved to their device.
         offload.move(model, self.loaded.parts, self.settings, self.device)
+        fp32_modules.apply(model, self.settings.fp32_modules)
         path = self.weights.path
         if self.weights.run is None:
             return model, None, (f"the weights in {path} belong to no run, so nothing shows how they were trained",)
@@ -145,7 +146,8 @@ class SavedModel:
             return parts.learner()
         has_all_weights = loaded.adaptation.lora_r is None
         build = parts.skeleton if parts.skeleton and has_all_weights else loaded.recipe.model
-        return adapt.trained_model(build(), loaded.adaptation, self.settings)
+        keeps_stored_type = loaded.parts.keeps_stored_type
+        return adapt.trained_model(build(), loaded.adaptation, self.settings, keeps_stored_type=keeps_stored_type)
 
 
 def open_saved(

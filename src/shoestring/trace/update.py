@@ -12,8 +12,8 @@ from shoestring.errors import TraceError, UsageError
 from shoestring.recipe.losses import Loss, losses_by_stage, scalar_loss
 from shoestring.recipe.options import LoadedRecipe
 from shoestring.settings import Precision, Settings
-from shoestring.techniques import adapt, checkpointing, kernels, nested, offload
-from shoestring.trace import attention, autocast, inference, offloading, sharding, simulated_device, values
+from shoestring.techniques import adapt, checkpointing, fp32_modules, kernels, nested, offload
+from shoestring.trace import attention, autocast, inference, masks, offloading, sharding, simulated_device, values
 from shoestring.trace.averaging import TracedAverages
 from shoestring.trace.record import Event, Storage
 from shoestring.trace.recorder import Recorder
@@ -48,8 +48,10 @@ def run(
     assert settings.micro_batch is not None and settings.precision is not None
     precision = settings.precision
     recipe, losses = loaded.recipe, losses_by_stage(loaded.recipe)
-    model = simulated_device.build(lambda: adapt.model(recipe.model(), loaded.adaptation))
-    batch = recipe.batch(settings.micro_batch)
+    model = simulated_device.build(lambda: adapt.planned_model(loaded))
+    masks.IS_PACKED.set(settings.packing == "yes")
+    make_batch = loaded.parts.packed_batch if settings.packing == "yes" else None
+    batch = (make_batch or recipe.batch)(settings.micro_batch)
     # A Python exception raised in backward in another thread would abort the process.
     with simulated_device.fake_mode(), recorder, torch.autograd.set_multithreading_enabled(False):
         recorder.mark("model", 0)
@@ -57,6 +59,7 @@ def run(
         recorder.label(model.parameters(), "weights")
         recorder.label(model.buffers(), "buffers")
         checkpointing.apply(model, loaded.parts, settings.checkpointing)
+        fp32_modules.apply(model, settings.fp32_modules)
         parallelism = sharding.apply(recorder, model, recipe, settings, gpus, torch_ddp=torch_ddp)
         shards = sharding.traced_shards(settings, gpus, torch_ddp=torch_ddp)
         with parallelism.during_optimizer_setup():

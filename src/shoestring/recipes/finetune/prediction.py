@@ -6,8 +6,6 @@ continues. Rows of the training data are accepted as well: their answer is the t
 
 from __future__ import annotations
 
-import csv
-import importlib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -16,28 +14,19 @@ from typing import Any, TypedDict
 
 from torch import Tensor, nn
 
-from shoestring.errors import UsageError
-from shoestring.reading import (
-    LINE_BYTES,
-    TEXT_BYTES,
-    open_binary,
-    open_table,
-    parse_json,
-    read_json,
-    read_lines,
-    reason,
-)
-from shoestring.recipe.extras import require
+from shoestring.errors import DataError, UsageError
+from shoestring.reading import reason
 from shoestring.recipe.inputs import Input
+from shoestring.recipes.finetune.columns import NAMES, Columns
+from shoestring.recipes.finetune.formats import READERS
 from shoestring.recipes.finetune.generation import generate
-from shoestring.recipes.finetune.questions import FORMS, Question, Renderer, parse_question
+from shoestring.recipes.finetune.parsing import parse_cells
+from shoestring.recipes.finetune.questions import FORMS, Question, Renderer, parse_question, question_of
+from shoestring.recipes.finetune.rows import Row
 from shoestring.techniques.loss import IGNORED
-from shoestring.units import bytes_text
 
-FORMATS = (".jsonl", ".json", ".csv", ".parquet")
-"""The endings of files with rows."""
-_ROWS_AT_ONCE = 256
-"""Of a Parquet file, whose rows are in memory so many at a time."""
+HELD_OUT = 8
+"""The rows of the validation data that are answered before training and after each epoch."""
 
 
 @dataclass(frozen=True)
@@ -68,7 +57,43 @@ def read_inputs(
     parse = partial(_parse_row, renderer=renderer, columns=columns or {}, longest=longest)
     if not isinstance(source, str | Path):
         return list(map(parse, source))
-    return map(parse, _read_rows(Path(source)))
+    return map(parse, _read_rows(Path(source), columns or {}))
+
+
+def read_questions(rows: Sequence[Row], renderer: Renderer) -> list[Input]:
+    """Return the inputs of rows of the training or validation data."""
+    inputs = []
+    for row in rows:
+        question = question_of(row)
+        value = question.prompt if isinstance(question.prompt, str) else list(question.prompt)
+        inputs.append(Input(id=row.place, value=value, load=partial(_load, question, renderer, None)))
+    return inputs
+
+
+def held_out_questions(rows: Sequence[Row]) -> list[Question]:
+    """Return the questions of the first rows."""
+    return [question_of(row) for row in rows[:HELD_OUT]]
+
+
+def read_prompts(path: Path) -> list[Question]:
+    """Return the questions in a file of prompts. Raises DataError with all rows that cannot be used."""
+    questions, problems = [], []
+    for number, row in enumerate(_read_rows(path, {}), start=1):
+        try:
+            if isinstance(row, ValueError):
+                raise row
+            if not isinstance(row, Mapping):
+                raise ValueError(f"is not an object with {FORMS}")
+            questions.append(parse_question(row))
+        except ValueError as error:
+            problems.append(f"{path}, row {number}: {error}")
+    if problems or not questions:
+        raise DataError(
+            f"prompts={path}: {len(problems)} rows cannot be used" if problems else f"prompts={path} has no rows",
+            problems=problems[:20],
+            hint='write a row as {"prompt": "..."} or {"messages": [{"role": "user", "content": "..."}]}',
+        )
+    return questions
 
 
 def collate_prompts(samples: Sequence[Prompt]) -> Prompts:
@@ -154,51 +179,31 @@ def _load(question: Question, renderer: Renderer, longest: int | None) -> Prompt
     return Prompt(tokens, question.target)
 
 
-def _read_rows(path: Path) -> Iterator[Any]:
-    """Yield the rows of a file or a folder, a ValueError for one that is not readable."""
-    files = sorted(file for file in path.iterdir() if file.suffix in FORMATS) if path.is_dir() else [path]
-    if not files:
-        raise UsageError(f"{path} has no file of rows", hint=f"its name ends in {', '.join(FORMATS)}")
-    readers = {".json": _read_json, ".csv": _read_csv, ".parquet": _read_parquet}
+def _read_rows(path: Path, columns: Columns) -> Iterator[Any]:
+    """Yield the rows of a file, or of all files of a folder, and a ValueError for one that is not readable.
+
+    Raises UsageError for a file that cannot be read.
+    """
+    files = sorted(file for file in path.iterdir() if file.suffix.lower() in READERS) if path.is_dir() else [path]
+    if not files or files[0].suffix.lower() not in READERS:
+        raise UsageError(f"{path} has no rows that can be read", hint=f"the data may end in {', '.join(READERS)}")
+    wanted = {"id", *NAMES, *columns.values()}
     for file in files:
+        suffix = file.suffix.lower()
         try:
-            yield from readers.get(file.suffix, _read_json_lines)(file)
-        except (OSError, ValueError, csv.Error) as error:
-            why = reason(error) if isinstance(error, OSError | ValueError) else str(error)
-            raise UsageError(f"{file} cannot be read: {why}") from error
+            for _, row in READERS[suffix](file, wanted):
+                yield _parsed_cells(row, columns) if suffix in (".csv", ".tsv") else _row_or_error(row)
+        except (OSError, ValueError) as error:
+            raise UsageError(f"{file} cannot be read: {reason(error)}") from error
 
 
-def _read_json_lines(file: Path) -> Iterator[Any]:
-    for line in read_lines(file, follow=True, max_bytes=TEXT_BYTES):
-        if line is not None and not line.strip():
-            continue
-        try:
-            if line is None:
-                raise ValueError(f"it is longer than {bytes_text(LINE_BYTES)}")
-            yield parse_json(line, strict=False)
-        except ValueError as error:
-            yield ValueError(f"is not JSON: {error}")
+def _row_or_error(row: Any) -> Any:
+    """Return a row, or an error for the reason why it cannot be read."""
+    return ValueError(row) if isinstance(row, str) else row
 
 
-def _read_json(file: Path) -> Iterator[Any]:
-    rows = read_json(file, follow=True, max_bytes=TEXT_BYTES, strict=False)
-    if not isinstance(rows, list):
-        raise ValueError("it contains no JSON list of rows")
-    yield from rows
-
-
-def _read_csv(file: Path) -> Iterator[Any]:
-    with open_table(file) as lines:
-        for row in csv.DictReader(lines, strict=True):
-            if None in row:
-                yield ValueError("has more cells than the first line")
-            else:
-                yield {name: cell for name, cell in row.items() if cell}
-
-
-def _read_parquet(file: Path) -> Iterator[Any]:
-    require("finetune", "pyarrow")
-    parquet: Any = importlib.import_module("pyarrow.parquet")
-    with open_binary(file, max_bytes=TEXT_BYTES) as content:
-        for batch in parquet.ParquetFile(content).iter_batches(batch_size=_ROWS_AT_ONCE):
-            yield from batch.to_pylist()
+def _parsed_cells(row: Any, columns: Columns) -> Any:
+    try:
+        return _row_or_error(row) if isinstance(row, str) else parse_cells(row, columns)
+    except ValueError as error:
+        return error

@@ -43,6 +43,12 @@ def collate_pairs(samples: Sequence[PairSample]) -> Pairs:
     return {"input_ids": tokens, "labels": labels, "positions": (labels.flatten() != IGNORED).nonzero().squeeze(1)}
 
 
+def chosen_labels(batch: Pairs) -> tuple[Tensor, Tensor]:
+    """Return the tokens and the labels of the preferred answers of a batch."""
+    pairs = len(batch["input_ids"]) // 2
+    return batch["input_ids"][:pairs], batch["labels"][:pairs]
+
+
 def largest_pairs(size: int, seq_len: int) -> Pairs:
     """Return the largest batch of `size` pairs, for planning: all sequences have `seq_len` tokens, all are learnt."""
     tokens = torch.zeros(2 * size, seq_len, dtype=torch.int64)
