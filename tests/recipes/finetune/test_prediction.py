@@ -8,17 +8,22 @@ import pyarrow.parquet
 import pytest
 import torch
 
-from shoestring.errors import UsageError
+from shoestring.errors import DataError, UsageError
 from shoestring.recipes.finetune.prediction import (
+    HELD_OUT,
     Prompt,
     answer_questions,
     collate_prompts,
+    held_out_questions,
     predict,
     read_inputs,
+    read_prompts,
+    read_questions,
     split_answers,
     targets,
 )
 from shoestring.recipes.finetune.questions import Question, parse_question
+from shoestring.recipes.finetune.rows import Conversation
 from shoestring.techniques.loss import IGNORED
 from tests.recipes.finetune.letters import ASSISTANT, STOP, USER, Letters
 from tests.recipes.finetune.tiny_models import llama
@@ -79,14 +84,14 @@ def test_rows_that_cannot_be_used_have_an_error(tmp_path):
     file.write_text('{"text": "a"}\n{"text"\n3\n{"id": 7, "prompt": ""}\n{"text": "abc"}\n')
     (_, _, first), *failed = [(item.id, item.value, item.error) for item in read_inputs(file, Letters(), longest=2)]
     assert first is None
-    assert failed[0][2].startswith("is not JSON") and failed[1][2] == "is not an object with messages, prompt or text"
+    assert failed[0][2].startswith("is not valid JSON") and failed[1][2].startswith("is a number, not an object")
     assert failed[2] == (7, None, "its prompt is empty")
     *_, last = read_inputs(file, Letters(), longest=2)
     with pytest.raises(ValueError, match="its prompt has 3 tokens, more than 2"):
         last.load()
     table = tmp_path / "rows.csv"
     table.write_text("text\na,b\nc\n")
-    assert [item.error for item in read_inputs(table, Letters())] == ["has more cells than the first line", None]
+    assert [item.error for item in read_inputs(table, Letters())] == ["has 2 cells, but the header has 1", None]
 
 
 def test_files_that_cannot_be_read(tmp_path):
@@ -94,7 +99,6 @@ def test_files_that_cannot_be_read(tmp_path):
         "missing.jsonl": None,
         "object.json": b"{}",
         "half.json": b"[",
-        "bytes.csv": b"text\n\xff\n",
         "quote.csv": b'text\n"a',
         "no.parquet": b"PAR1",
     }
@@ -104,7 +108,7 @@ def test_files_that_cannot_be_read(tmp_path):
         with pytest.raises(UsageError, match=f"{name} cannot be read"):
             list(read_inputs(tmp_path / name, Letters()))
     (tmp_path / "empty").mkdir()
-    with pytest.raises(UsageError, match="has no file of rows"):
+    with pytest.raises(UsageError, match="has no rows that can be read"):
         list(read_inputs(tmp_path / "empty", Letters()))
 
 
@@ -156,3 +160,26 @@ def test_last_answer_of_a_sample_is_its_target():
     batch = split_answers(tokens, tokens.where(learnt, IGNORED), Letters())
     assert batch["prompts"] == [[3, 10, 2, 4], [10], [3, 4, 10, 2, 3, 4]]
     assert targets(batch) == ["bc", "bc", "d"]
+
+
+def test_questions_of_validation_rows():
+    user, answer = {"role": "user", "content": "a"}, {"role": "assistant", "content": "b"}
+    without = Conversation(place="f, line 1", messages=(answer,))
+    rows = [without, *(Conversation(place=f"f, line {n}", messages=(user, answer)) for n in range(2, 12))]
+    first, second, *_ = read_questions(rows, Letters())
+    assert (first.id, first.error) == ("f, line 1", "has no message before the answer")
+    assert (second.id, second.load()) == ("f, line 2", Prompt([USER, 10, STOP, ASSISTANT], "b"))
+    assert held_out_questions(rows) == [Question(prompt=(user,), target="b")] * HELD_OUT
+
+
+def test_file_of_prompts(tmp_path):
+    file = tmp_path / "prompts.jsonl"
+    file.write_text('{"prompt": "a"}\n{"messages": [{"role": "user", "content": "b"}]}\n')
+    assert [question.text() for question in read_prompts(file)] == ["a", "b"]
+    file.write_text('{"prompt": "a"}\n{"prompt": ""}\n{\n')
+    with pytest.raises(DataError, match="2 rows cannot be used") as error:
+        read_prompts(file)
+    assert error.value.problems[0] == f"{file}, row 2: its prompt is empty"
+    file.write_text("")
+    with pytest.raises(DataError, match="has no rows"):
+        read_prompts(file)
