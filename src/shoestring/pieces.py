@@ -15,7 +15,7 @@ Each can be used alone. Importing this module imports torch.
 from typing import TYPE_CHECKING
 
 from shoestring.checkpoint.store import Store
-from shoestring.data.order import DataOrder, split
+from shoestring.data.order import DataOrder
 from shoestring.data.padding import pad_batch
 from shoestring.data.seeding import derive, seed_all
 from shoestring.data.shards import Shards
@@ -26,6 +26,7 @@ from shoestring.engine.recovery import Recovering
 from shoestring.engine.update import update as engine_update
 from shoestring.recipe.exports import Exported, Format, OnnxGraph
 from shoestring.recipe.inputs import Input, Rows
+from shoestring.recipe.microbatches import split
 from shoestring.renamed import accepts_old_arguments, attributes_of
 from shoestring.session.stop import session
 

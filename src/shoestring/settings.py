@@ -43,6 +43,11 @@ class Settings:
         Literal["ddp", "zero1", "zero2", "zero3"] | None,
         "what is sharded over several GPUs: nothing, optimizer states, also gradients, also parameters",
     ] = None
+    packing: Annotated[
+        Literal["auto", "yes", "no"],
+        "pack short samples into rows of the largest length, which a microbatch then counts; auto: what the plan "
+        "predicts to be faster; only recipes with packed_batch()",
+    ] = "auto"
     allocator: Annotated[
         Literal["segments", "expandable"],
         "torch's CUDA allocator with its default segments or with expandable_segments",

@@ -12,6 +12,7 @@ from shoestring.check.facts import Facts
 from shoestring.check.finding import Finding, Status, failed, warned
 from shoestring.errors import ShoestringError, TraceError
 from shoestring.hardware import probe
+from shoestring.plan.weight_type import with_weight_type
 from shoestring.recipe.options import LoadedRecipe
 from shoestring.recipe.whole_batch import require_whole_batch
 from shoestring.settings import Settings
@@ -108,6 +109,7 @@ def _try_updates(
         return [warned("update", message, "fix the failures, then check again")], None
     target = probe.local_cpu() if facts.target.name == "cpu" or not facts.build.gpus else probe.local()
     target = dataclasses.replace(target, platform=facts.target.platform or target.platform)
+    loaded = with_weight_type(loaded, target)
     try:
         plan, plan_findings = trial_findings.plan_trial(loaded, target, settings, facts)
     except TraceError as error:

@@ -9,6 +9,7 @@ from torch.utils.data import TensorDataset, default_collate
 
 from shoestring.data.generators import GeneratorStates
 from shoestring.data.seeding import derive, seed_host
+from shoestring.recipe.microbatches import Member, flattened
 from shoestring.recipe.parts import Parts
 from shoestring.techniques import nested
 
@@ -23,13 +24,15 @@ class SampleRandomness:
 def fetch(
     dataset: Any,
     collate: Callable[[Any], Any],
-    indices: Sequence[int],
+    members: Sequence[Member],
     *,
     seed: int,
     epoch: int,
     randomness: SampleRandomness | None = None,
 ) -> Any:
-    """Fetch the samples `indices` of a map-style dataset as one batch, on the CPU or on the dataset's own device.
+    """Fetch samples of a map-style dataset as one batch, on the CPU or on the dataset's own device.
+
+    `members` are indices of samples, or packed rows of them, each of which `collate` gets as a list of samples.
 
     A sample may be augmented at random: it is fetched under a seed of (seed, epoch, index), so it does not depend on
     its microbatch, session or process. Random numbers that `collate` draws continue from those of the last sample. A
@@ -40,15 +43,17 @@ def fetch(
     by all batches, whether samples draw. If they do not, later samples are fetched without seeding, and a batch in
     which one draws all the same is fetched again. Reading a generator's state without drawing is not detected.
     """
+    indices = flattened(members)
     with single_thread():
         if type(dataset) is TensorDataset and collate is default_collate:
             # Index all rows at once instead of stacking single ones. TensorDataset draws no random numbers.
-            rows = torch.tensor(list(indices))
+            rows = torch.tensor(indices)
             return [tensor.index_select(0, rows.to(tensor.device)) for tensor in dataset.tensors]
         randomness, initial_states = randomness or SampleRandomness(), GeneratorStates()
         fetch_all = getattr(dataset, "__getitems__", None)
         if randomness.detected is False or (callable(fetch_all) and not randomness.detected):
-            batch = collate(fetch_all(list(indices)) if callable(fetch_all) else [dataset[index] for index in indices])
+            samples = fetch_all(indices) if callable(fetch_all) else [dataset[index] for index in indices]
+            batch = collate(_in_rows(samples, members))
             if initial_states.unchanged():
                 return batch
             randomness.detected = True
@@ -61,9 +66,17 @@ def fetch(
                 randomness.detected = randomness.detected or (
                     seeded_states is not None and not seeded_states.unchanged()
                 )
-            return collate(samples)
+            return collate(_in_rows(samples, members))
         finally:
             initial_states.restore()
+
+
+def _in_rows(samples: Any, members: Sequence[Member]) -> Any:
+    """Return the samples, those of a packed row in a list of their own."""
+    if not any(isinstance(member, tuple) for member in members):
+        return samples
+    iterator = iter(samples)
+    return [[next(iterator) for _ in flattened([member])] for member in members]
 
 
 @contextmanager

@@ -10,12 +10,13 @@ import torch
 
 from shoestring.data.batches import SampleRandomness, WatchedCollate, collate_function, fetch, to_device
 from shoestring.data.logical_shards import LogicalShards
-from shoestring.data.order import DataOrder, longest_first
+from shoestring.data.order import DataOrder
 from shoestring.data.resident import resident
 from shoestring.data.worker_count import WorkerCount, max_workers_in_shared_memory
 from shoestring.data.workers import PREFETCH, Request, Workers
 from shoestring.hardware.probe import cores
 from shoestring.recipe.contract import length_of
+from shoestring.recipe.microbatches import Member, flattened, longest_first, pack
 from shoestring.recipe.parts import Parts
 from shoestring.techniques import nested
 
@@ -43,16 +44,19 @@ class Loader:
         device: torch.device,
         workers: int | None = None,
         shards: LogicalShards | None = None,
+        packing: bool = False,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         """`workers` is the number of processes that prefetch; None determines it by measuring, starting with none.
 
-        Only the samples of this process's `shards` are fetched; by default the update is one shard.
+        Only the samples of this process's `shards` are fetched; by default the update is one shard. With `packing` a
+        microbatch counts packed rows, and the recipe's `collate` gets each as a list of its samples.
         """
         on_device = resident(dataset, device)
         self._dataset = dataset if on_device is None else on_device
         self._collate, self._length = collate_function(recipe), length_of(recipe, self._dataset)
-        self._is_whole = Parts.from_recipe(recipe).whole_batch
+        parts = Parts.from_recipe(recipe)
+        self._is_whole, self._capacity = parts.whole_batch, parts.capacity if packing else None
         self._order, self._seed, self._device, self._clock = order, seed, device, clock
         self._shards = shards or LogicalShards()
         self._randomness = SampleRandomness()
@@ -95,7 +99,7 @@ class Loader:
             if event is None or event.query():
                 current.waiting_seconds += self._clock() - started_at
                 self.waiting_seconds += self._clock() - started_at
-            yield to_device(batch, self._device), len(indices)
+            yield to_device(batch, self._device), len(flattened(indices))
         # Exhaust it, so that the workers continue with the next update.
         next(source, None)
 
@@ -121,11 +125,11 @@ class Loader:
             for _ in range(count):
                 yield to_device(batch, self._device), len(indices)
 
-    def parts(self, update: int, micro_batch: int) -> list[Sequence[int]]:
-        """Return the samples of each microbatch of `update`."""
+    def parts(self, update: int, micro_batch: int) -> list[Sequence[Member]]:
+        """Return the members of each microbatch of `update`: samples, or packed rows of them."""
         return [indices for _, indices in self._requests(update, micro_batch)]
 
-    def batches(self, parts: Sequence[Sequence[int]], *, epoch: int) -> tuple[list[Any], bool]:
+    def batches(self, parts: Sequence[Sequence[Member]], *, epoch: int) -> tuple[list[Any], bool]:
         """Return a batch on the host for each of the `parts`, and whether `collate` has drawn random numbers for them.
 
         Microbatches and their workers are not affected. Data that workers fetch from the start is fetched by another
@@ -176,9 +180,13 @@ class Loader:
         indices = self._order.indices(update)
         if self._length is not None:
             indices = longest_first(indices, self._length)
+        dealt = self._shards.deal(indices, shard)
+        members: Sequence[Member] = dealt
+        if self._capacity is not None and self._length is not None:
+            members = pack(dealt, self._length, self._capacity)
         # A single remaining sample joins the epoch's last full update, which then exceeds the microbatch.
         size = len(indices) if self._is_whole else micro_batch
-        return [(epoch, part) for part in self._shards.split(self._shards.deal(indices, shard), size)]
+        return [(epoch, part) for part in self._shards.split(members, size)]
 
     def _source(self, update: int, micro_batch: int, requests: list[Request]) -> Iterator[Any]:
         if self.workers != self._running_workers:

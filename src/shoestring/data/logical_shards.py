@@ -6,9 +6,12 @@ that share its logical shards: 1, 2 and 4 processes end in the same bits.
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import TypeVar
 
-from shoestring.data.order import split
 from shoestring.data.seeding import derive
+from shoestring.recipe.microbatches import split
+
+_T = TypeVar("_T")
 
 
 @dataclass(frozen=True)
@@ -45,14 +48,16 @@ class LogicalShards:
         occupied = self.occupied(len(indices))
         return indices[shard::occupied] if shard < occupied else ()
 
-    def split(self, indices: Sequence[int], micro_batch: int) -> list[Sequence[int]]:
-        """Split the samples of a shard into microbatches of at most `micro_batch`, or one more to avoid a single one.
+    def split(self, members: Sequence[_T], micro_batch: int) -> list[Sequence[_T]]:
+        """Split the samples of a shard, or its packed rows, into microbatches of at most `micro_batch`.
+
+        A microbatch has one more to avoid a single one.
 
         An update that is one shard is split as in version 0.1.0, into microbatches that may be single samples.
         """
-        parts = split(indices, micro_batch)
+        parts = split(members, micro_batch)
         if self.count > 1 and micro_batch > 1 and len(parts) > 1 and len(parts[-1]) == 1:
-            return split(indices, -(-len(indices) // (len(parts) - 1)))
+            return split(members, -(-len(members) // (len(parts) - 1)))
         return parts
 
     def seed(self, seed: int, update: int, shard: int) -> int:

@@ -7,10 +7,9 @@ MosaicML's StreamingDataset.
 
 import hashlib
 from bisect import bisect_right
-from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
-from itertools import accumulate, pairwise
+from itertools import accumulate
 from typing import Any, Self
 
 import torch
@@ -100,27 +99,3 @@ def _shuffled_group(shards: tuple[int, ...], members: tuple[int, ...], seed: int
     samples = torch.cat([torch.arange(firsts[number], firsts[number + 1]) for number in members])
     generator = torch.Generator().manual_seed(derive(seed, "order", epoch, "shards", *members))
     return samples[torch.randperm(len(samples), generator=generator)]
-
-
-def longest_first(indices: Sequence[int], length: Callable[[int], float]) -> list[int]:
-    """Sort the samples of one update by decreasing `length`, so that a microbatch needs little padding.
-
-    The update does not change, since its loss is a sum over its samples. The longest samples come first, so that an
-    out-of-memory error occurs at the start of the update, and later microbatches fit into the memory of earlier ones.
-    """
-    return sorted(indices, key=lambda index: -length(index))
-
-
-def split(indices: Sequence[int], micro_batch: int) -> list[Sequence[int]]:
-    """Split an update's samples into microbatches of at most `micro_batch`, of sizes as equal as possible.
-
-    64 samples with `micro_batch` 7 become ten microbatches of 7 or 6, not nine of 7 and one of 1.
-    """
-    if not indices:
-        return []
-    count = -(-len(indices) // micro_batch)
-    size, larger = divmod(len(indices), count)
-    cuts = [0]
-    for number in range(count):
-        cuts.append(cuts[-1] + size + (number < larger))
-    return [indices[start:stop] for start, stop in pairwise(cuts)]

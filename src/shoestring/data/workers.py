@@ -21,6 +21,7 @@ from shoestring import processes
 from shoestring.data.batches import SampleRandomness, fetch, pinned
 from shoestring.errors import RunError
 from shoestring.monitor.host_memory import describe_memory
+from shoestring.recipe.microbatches import Member
 from shoestring.recipe.source import RecipeModules
 
 PREFETCH = 2
@@ -28,8 +29,8 @@ PREFETCH = 2
 _EXIT_SECONDS = 5.0
 """For a process to exit by itself."""
 
-Request = tuple[int, Sequence[int]]
-"""An epoch, and the samples of a microbatch."""
+Request = tuple[int, Sequence[Member]]
+"""An epoch, and the samples or packed rows of a microbatch."""
 Requests = Callable[[int, int], list[Request]]
 """(number of the update, size of the microbatch) -> the microbatches of the update."""
 

@@ -19,13 +19,13 @@ from torch import Tensor, nn
 from shoestring.data.batches import to_device
 from shoestring.data.generators import GeneratorStates
 from shoestring.data.loading import Loader
-from shoestring.data.order import split
 from shoestring.data.seeding import derive, seed_all
 from shoestring.engine.buffers import BufferBackup
 from shoestring.engine.evaluation_mode import evaluation_mode
 from shoestring.engine.memory import free_unused_memory, out_of_memory
 from shoestring.engine.precision import MixedPrecision
 from shoestring.engine.update import LossFunction, mean_loss
+from shoestring.recipe.microbatches import Member, flattened, split
 from shoestring.techniques import deferred_compiler
 
 _SEEDS = 6
@@ -113,7 +113,7 @@ def compare_with_halves(
 
 
 def _compare(
-    batches: "_Batches", whole: Sequence[int], halves: Sequence[Sequence[int]], mixed_precision: MixedPrecision
+    batches: "_Batches", whole: Sequence[Member], halves: Sequence[Sequence[Member]], mixed_precision: MixedPrecision
 ) -> LossDifference | None:
     of_whole, of_halves = [batches.mean_loss([whole], 0)], [batches.mean_loss(halves, 0)]
     for attempt in range(1, _SEEDS if batches.is_random else 1):
@@ -127,7 +127,7 @@ def _compare(
     distance = max(min(of_whole) - max(of_halves), min(of_halves) - max(of_whole))
     if distance <= variation / 2 + tolerance:
         return None
-    return LossDifference(samples=len(whole), whole=mean(of_whole), halves=mean(of_halves))
+    return LossDifference(samples=len(flattened(whole)), whole=mean(of_whole), halves=mean(of_halves))
 
 
 class _Batches:
@@ -147,7 +147,7 @@ class _Batches:
         self.is_random = False
         """Whether `collate` or the loss has drawn random numbers."""
 
-    def mean_loss(self, parts: Sequence[Sequence[int]], attempt: int) -> float:
+    def mean_loss(self, parts: Sequence[Sequence[Member]], attempt: int) -> float:
         """Return the loss over the `parts`, each of which is a batch; other attempts draw other random numbers."""
         self._poll()
         batches, collate_draws = self._loader.batches(parts, epoch=attempt)

@@ -14,6 +14,7 @@ from torch import Tensor, nn
 from torch.nn.modules.module import register_module_forward_hook
 
 from shoestring.engine.update import Microbatch, Weight, Work
+from shoestring.recipe.microbatches import Member, flattened
 from shoestring.techniques import trees
 
 ROOT = "(model)"
@@ -91,7 +92,7 @@ class Observation:
         self,
         model: nn.Module,
         *,
-        parts: Callable[[int], Sequence[Sequence[int]]] | None = None,
+        parts: Callable[[int], Sequence[Sequence[Member]]] | None = None,
         loss_scale: Callable[[], float | None] = lambda: None,
         watches_modules: bool = True,
         watches_generation: bool = True,
@@ -115,7 +116,7 @@ class Observation:
 
     def begin(self, micro_batch: int) -> None:
         """Begin to watch an attempt."""
-        parts = self._parts(micro_batch) if self._parts else None
+        parts = [flattened(part) for part in self._parts(micro_batch)] if self._parts else None
         self.attempts.append(Attempt(micro_batch=micro_batch, loss_scale=self._loss_scale(), parts=parts))
 
     def run(self, work: Work, batch: Any, expected: Weight | None, _: Hashable) -> Microbatch:

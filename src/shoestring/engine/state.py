@@ -306,7 +306,12 @@ def build(
     assert settings.precision is not None
     seed_all(derive(loaded.seed, "model"))
     with explaining_out_of_memory("building the model, model()"):
-        model = adapt.trained_model(loaded.recipe.model(), loaded.adaptation, settings).train()
+        model = adapt.trained_model(
+            loaded.recipe.model(),
+            loaded.adaptation,
+            settings,
+            keeps_stored_type=loaded.parts.keeps_stored_type,
+        ).train()
     fully_sharded = None
     with explaining_out_of_memory(f"moving the model to {device}"):
         if is_fully_sharded(settings, ranks):

@@ -122,7 +122,7 @@ def data_parallel_model(context: AdviceContext) -> str:
 def padded_samples(context: AdviceContext) -> str:
     """Report that most samples are far shorter than the longest sample, which the plan assumes."""
     lengths = context.chosen.trace.facts.lengths
-    if lengths is None or lengths[0] * 2 > lengths[1]:
+    if lengths is None or lengths[0] * 2 > lengths[1] or context.loaded.parts.capacity is not None:
         return ""
     return (
         f"samples have a mean length of {lengths[0]:.0f} and a maximum length of {lengths[1]:.0f}: because the engine "

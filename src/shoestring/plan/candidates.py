@@ -11,8 +11,9 @@ from shoestring.estimate.exchange import GATHERS
 from shoestring.estimate.memory import Breakdown, memory
 from shoestring.estimate.time import Seconds, update_seconds
 from shoestring.hardware.catalog import Device, Target
+from shoestring.plan.load import load_per_sample, rows_per_shard
 from shoestring.plan.projection import on_one_gpu, scaled
-from shoestring.plan.shares import gpus_of, samples_per_gpu, samples_per_shard, shards_per_gpu
+from shoestring.plan.shares import gpus_of, samples_per_gpu, shards_per_gpu
 from shoestring.recipe.options import LoadedRecipe
 from shoestring.settings import Settings
 from shoestring.trace import Tracer
@@ -139,7 +140,7 @@ def candidate(
     The GPUs divide the effective batch. `options` are the options in which `loaded` differs from the tracer's recipe.
     """
     assert settings.micro_batch is not None and settings.precision is not None
-    gpus, share = gpus_of(settings), samples_per_shard(loaded.effective_batch, settings)
+    gpus, share = gpus_of(settings), rows_per_shard(loaded, tracer.facts, settings)
     microbatches = -(-share // settings.micro_batch)
     # Microbatches are as equal as possible, so the largest may be smaller than the setting allows.
     traced = settings.replace(micro_batch=-(-share // microbatches))
@@ -185,7 +186,8 @@ def seconds_of(
     """Predict the seconds of an update with the GPUs of `settings`, in microbatches of the traced size.
 
     `samples` are those of one GPU, by default its share of the effective batch. Microbatches after the first count in
-    proportion to their samples: for 9 samples in microbatches of 5, as 4 / 5. Processes on a CPU share its cores, so
+    proportion to their samples: for 9 samples in microbatches of 5, as 4 / 5; shorter samples, with their padding, in
+    proportion to their length. Processes on a CPU share its cores, so
     they are predicted to take as long as one.
     """
     gpus = gpus_of(settings)
@@ -205,8 +207,9 @@ def seconds_of(
         )
 
     first = seconds(1)
-    further_microbatches = samples / trace.micro_batch - 1
-    if first is None or further_microbatches <= 0:
+    per_sample = load_per_sample(loaded, trace.facts, settings, trace.micro_batch)
+    further_microbatches = samples * per_sample / trace.micro_batch - 1
+    if first is None or further_microbatches == 0 or (further_microbatches < 0 and per_sample == 1):
         return first
     both = seconds(2)
     assert both is not None

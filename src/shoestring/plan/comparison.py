@@ -1,6 +1,7 @@
 """A comparison of the plans of one recipe for several targets."""
 
 from collections.abc import Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass
 from typing import Any
 
@@ -8,6 +9,7 @@ from shoestring import display
 from shoestring.estimate.calibration import Calibration
 from shoestring.hardware.catalog import Target
 from shoestring.plan.plan import Plan, plan_with
+from shoestring.plan.weight_type import with_weight_type
 from shoestring.recipe.options import LoadedRecipe
 from shoestring.settings import Settings
 from shoestring.trace import Tracer
@@ -49,13 +51,24 @@ def compare(
     calibration: Calibration | None = None,
 ) -> Comparison:
     """Make a thorough plan for each target. Raises what `make_plan` raises."""
-    with Tracer(loaded) as tracer:
-        plans = [
-            plan_with(
-                tracer, loaded, target, requested, thorough=True, usd_per_hour=usd_per_hour, calibration=calibration
+    plans = []
+    with ExitStack() as tracers:
+        by_weights: dict[object, Tracer] = {}
+        for target in targets:
+            recipe = with_weight_type(loaded, target)
+            weights = recipe.options.get("weights")
+            if weights not in by_weights:
+                by_weights[weights] = tracers.enter_context(Tracer(recipe))
+            plan = plan_with(
+                by_weights[weights],
+                recipe,
+                target,
+                requested,
+                thorough=True,
+                usd_per_hour=usd_per_hour,
+                calibration=calibration,
             )
-            for target in targets
-        ]
+            plans.append(plan)
     return Comparison(plans=tuple(plans))
 
 

@@ -7,6 +7,7 @@ from shoestring import display
 from shoestring.estimate.memory import Breakdown, memory
 from shoestring.estimate.time import update_seconds
 from shoestring.hardware.catalog import Target
+from shoestring.plan.weight_type import with_weight_type
 from shoestring.recipe.options import LoadedRecipe
 from shoestring.settings import Settings
 from shoestring.trace import Tracer
@@ -70,6 +71,7 @@ def plan_inference(loaded: LoadedRecipe, target: Target, requested: Settings) ->
 
     Raises TraceError if the model cannot be traced.
     """
+    loaded = with_weight_type(loaded, target)
     supported = target.device.precisions
     precisions = [requested.precision] if requested.precision else supported if _has_speed(loaded) else supported[-1:]
     with Tracer(loaded) as tracer:

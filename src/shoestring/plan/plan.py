@@ -20,6 +20,7 @@ from shoestring.plan.proposals import Proposal, proposals, propose_smaller_files
 from shoestring.plan.reasons import calibration_reason, changes, reasons
 from shoestring.plan.sessions import PlannedSession, PlannedWeek, sessions, weeks
 from shoestring.plan.untraced import hinting_at_training
+from shoestring.plan.weight_type import with_weight_type
 from shoestring.recipe.contract import updates_per_epoch
 from shoestring.recipe.options import LoadedRecipe
 from shoestring.recipe.whole_batch import require_whole_batch
@@ -153,6 +154,7 @@ def make_plan(
     Raises TraceError if a training step of the model cannot be traced, and UsageError if the data is invalid or the
     model does not support the requested settings.
     """
+    loaded = with_weight_type(loaded, target)
     with Tracer(loaded, stored) as tracer:
         return plan_with(
             tracer, loaded, target, requested, thorough=thorough, usd_per_hour=usd_per_hour, calibration=calibration

@@ -133,7 +133,8 @@ def _micro_batch_reason(candidates: Sequence[Candidate], loaded: LoadedRecipe, r
         )
     else:
         reason = f"the fastest microbatch that fits, for an effective batch of {loaded.effective_batch}"
-    return f"micro_batch {size}: {reason}"
+    unit = " packed rows" if chosen.settings.packing == "yes" else ""
+    return f"micro_batch {size}{unit}: {reason}"
 
 
 def _on_same_gpus(candidates: Sequence[Candidate]) -> list[Candidate]:

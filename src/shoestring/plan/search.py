@@ -10,6 +10,7 @@ from collections.abc import Iterable, Sequence
 from shoestring.errors import UsageError
 from shoestring.hardware.catalog import Device
 from shoestring.plan.candidates import Candidate, Candidates
+from shoestring.plan.load import load_per_sample, rows_per_shard
 from shoestring.plan.micro_batch import (
     LONG_TRACE_EVENTS,
     Series,
@@ -19,7 +20,7 @@ from shoestring.plan.micro_batch import (
     predict_bytes,
 )
 from shoestring.plan.projection import in_precision, interpolated
-from shoestring.plan.shares import gpus_of, samples_per_shard
+from shoestring.plan.shares import gpus_of
 from shoestring.settings import Precision, Settings
 
 TIE_RATIO = 1.1
@@ -36,7 +37,7 @@ def collect_candidates(candidates: Candidates, requested: Settings) -> list[Cand
     number of checkpointed blocks, and whether the optimizer is fused into one kernel. It does not choose the number of
     GPUs and what they share (`plan/gpus.py`).
     """
-    requested = _resolve_cuda_graphs(requested, candidates.target.device)
+    requested, tries_packing = _resolve_packing(candidates, _resolve_cuda_graphs(requested, candidates.target.device))
     sizes = micro_batch_sizes(candidates, requested)
 
     pool: list[Candidate] = []
@@ -51,6 +52,9 @@ def collect_candidates(candidates: Candidates, requested: Settings) -> list[Cand
     if best and requested.micro_batch is None:
         pool += _candidates_with_smaller_micro_batch(candidates, best, sizes)
         best = fastest(pool)
+    if best and tries_packing:
+        pool += _candidates_with_packing(candidates, requested, best)
+        best = fastest(pool) or best
     if best and requested.optimizer_kernel is None:
         pool += _candidates_with_fused_optimizer(candidates, best)
     return pool
@@ -76,7 +80,7 @@ def rank(candidate: Candidate) -> tuple[bool, float, float, bool]:
 
 def requested_candidate(candidates: Candidates, requested: Settings) -> Candidate:
     """Return the candidate of exactly the requested settings; raises the error of settings that are not possible."""
-    requested = _resolve_cuda_graphs(requested, candidates.target.device)
+    requested, _ = _resolve_packing(candidates, _resolve_cuda_graphs(requested, candidates.target.device))
     precision = _precisions(requested, candidates.target.device)[0]
     least = candidates.loaded.effective_batch if candidates.loaded.parts.whole_batch else 1
     return candidates.evaluate(requested.replace(precision=precision, micro_batch=requested.micro_batch or least))
@@ -91,6 +95,13 @@ def _resolve_cuda_graphs(requested: Settings, device: Device) -> Settings:
     return requested.replace(checkpointing=requested.checkpointing or "no")
 
 
+def _resolve_packing(candidates: Candidates, requested: Settings) -> tuple[Settings, bool]:
+    """Return the settings to search first, without packing if it is open, and whether to try packing as well."""
+    if requested.packing != "auto" or candidates.loaded.parts.packed_batch is None:
+        return requested, False
+    return requested.replace(packing="no"), True
+
+
 def _precisions(requested: Settings, device: Device) -> Sequence[Precision]:
     """Return the precisions to try, faster ones first; of the 16-bit types only bf16, if available: it needs no loss
     scaling."""
@@ -103,7 +114,7 @@ def _precisions(requested: Settings, device: Device) -> Sequence[Precision]:
 
 def micro_batch_sizes(candidates: Candidates, requested: Settings) -> list[int]:
     """Return the microbatches to choose from, in rising order; a single sample has no batch statistics."""
-    samples = samples_per_shard(candidates.loaded.effective_batch, requested)
+    samples = rows_per_shard(candidates.loaded, candidates.tracer.facts, requested)
     if candidates.loaded.parts.whole_batch:
         return [samples]
     if requested.micro_batch:
@@ -230,6 +241,26 @@ def _candidates_with_smaller_micro_batch(
     if size is None or seconds[size] >= best.seconds:
         return ends
     return [*ends, candidates.evaluate(best.settings.replace(micro_batch=size))]
+
+
+def _candidates_with_packing(candidates: Candidates, requested: Settings, best: Candidate) -> list[Candidate]:
+    """Trace the best settings with packed rows, if those have less padding than samples that are sorted by length."""
+    settings = best.settings.replace(packing="yes")
+    all_sizes = micro_batch_sizes(candidates, requested.replace(packing="yes"))
+    sizes = [size for size in all_sizes if size <= (best.settings.micro_batch or size)] or all_sizes[:1]
+    loaded, facts = candidates.loaded, candidates.tracer.facts
+    sorted_load = load_per_sample(loaded, facts, best.settings, best.trace.micro_batch)
+    if load_per_sample(loaded, facts, settings, sizes[-1]) >= sorted_load:
+        return []
+    packed: list[Candidate] = []
+    for size in reversed(sizes):
+        candidate = candidates.evaluate_if_possible(settings.replace(micro_batch=size))
+        if candidate is None:
+            break
+        packed.append(candidate)
+        if candidate.fits:
+            break
+    return packed
 
 
 def _candidates_with_fused_optimizer(candidates: Candidates, best: Candidate) -> list[Candidate]:

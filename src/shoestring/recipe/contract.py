@@ -49,6 +49,10 @@ class Recipe(Protocol):
     - `evaluation_collate(samples)` -> a batch for an evaluation or predictions; by default `collate`.
     - `length(dataset, index)` -> the length of a sample, without reading it: an update's samples of similar length
       share a microbatch. The samples of an update do not change.
+    - `capacity`: the length of a sample of `batch(size)`. With it and `length`, a plan counts the padding of this data
+      rather than samples of the largest length.
+    - `packed_batch(size)` -> like `batch`, the largest batch of `size` rows into which samples of in total at most
+      `capacity` are packed (`packing=yes`). `collate` then gets lists of samples, one for each row.
     - `label(dataset, index)` -> the label of a sample; a subset of the training data preserves the labels' shares.
     - `optimizer(model)` -> a torch optimizer, or the pair (optimizer, torch scheduler), whose scheduler makes a step
       after each update; by default AdamW with `learning_rate` (1e-3).
@@ -79,6 +83,9 @@ class Recipe(Protocol):
     - `is_pretrained`: whether `model()` begins from pretrained weights; LoRA is only proposed then. By default a plan
       observes whether `model()` calls a function that loads weights: `from_pretrained` or `load_state_dict` of a
       module, `torch.load`, `load_file` or `load_model` of safetensors.
+    - `adaptation_defaults`: other defaults of the options that adapt any recipe's model, such as `{"lora_r": 16}`.
+    - `keeps_stored_type`: whether `model()` keeps the type in which weights are stored; they are then converted to that
+      of the option `weights`.
     - `notes()` -> full sentences about the data and the model for the user: skipped rows, synthetic data, random
       weights. Called after `data()` and `model()`.
     - `evaluate(model, batches)` -> metrics by name, numbers (which are plotted) or JSON; by default the mean `loss`.

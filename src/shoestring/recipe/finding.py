@@ -130,7 +130,13 @@ def choose(
         chosen = {**size_defaults(loaded, chosen), **chosen}
     with recipe_errors(f"{loaded.name} does not accept its options"):
         loaded = loaded.replace(**{name: value for name, value in chosen.items() if name in options})
-    return loaded, Settings(**{name: value for name, value in chosen.items() if name in settings})
+    chosen_settings = Settings(**{name: value for name, value in chosen.items() if name in settings})
+    if chosen_settings.packing == "yes" and loaded.parts.packed_batch is None:
+        raise UsageError(
+            f"packing=yes: {loaded.name} has no rows that samples could be packed into",
+            hint="leave packing out; a recipe packs its samples if it has packed_batch(size) and capacity",
+        )
+    return loaded, chosen_settings
 
 
 def built_in() -> list[dict[str, Any]]:

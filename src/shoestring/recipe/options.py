@@ -48,7 +48,11 @@ class Adaptation:
     lora_targets: Annotated[str, "modules with adapters, as a comma-separated list of name endings"] = "attention"
     quantization: Annotated[Literal["none", "nf4"], "frozen weights in 4 bits, packed by bitsandbytes"] = "none"
     double_quantization: Annotated[bool, "scales of 4-bit weights in 8 bits"] = False
-    weights: Annotated[Literal["fp32", "fp16", "bf16"], "type of the stored weights, independent of autocast"] = "fp32"
+    weights: Annotated[
+        Literal["auto", "fp32", "fp16", "bf16"],
+        "type of the stored weights, independent of autocast; auto: 16 bits for the frozen weights of LoRA on a GPU, "
+        "else fp32",
+    ] = "fp32"
     optimizer_states: Annotated[
         Literal["own", "8bit", "paged", "paged_8bit"],
         "the optimizer's own states, or those of bitsandbytes' AdamW: in 8 bits, paged to host memory, or both",
@@ -212,7 +216,9 @@ def _with_defaults(recipe: object, name: str, source: RecipeSource | None, is_li
         if field.name in own:
             return getattr(options, field.name)
         # A plain recipe's attribute `weights` is not the option of that name.
-        owners = () if field.name in adaptation_fields else (options, recipe)
+        if field.name in adaptation_fields:
+            return loaded.parts.adaptation_defaults.get(field.name, field.default)
+        owners = (options, recipe)
         return next((getattr(owner, field.name) for owner in owners if _is_option(owner, field.name)), field.default)
 
     return _replace_options(loaded, {field.name: default(field) for field in option_fields(loaded).values()})

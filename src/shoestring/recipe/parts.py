@@ -33,6 +33,8 @@ class Parts:
     collate: Callable[[Any], Any] | None = None
     evaluation_collate: Callable[[Any], Any] | None = None
     length: Callable[[Any, int], float] | None = None
+    capacity: float | None = None
+    packed_batch: Callable[[int], Any] | None = None
     label: Callable[[Any, int], Any] | None = None
     optimizer: Callable[[nn.Module], Any] | None = None
     learning_rate: float = 1e-3
@@ -60,6 +62,8 @@ class Parts:
     save_preprocessing: Callable[[Path], None] | None = None
     load_preprocessing: Callable[[Path], None] | None = None
     is_pretrained: bool | None = None
+    adaptation_defaults: Mapping[str, Any] = field(default_factory=dict)
+    keeps_stored_type: bool = False
     skeleton: Callable[[], nn.Module] | None = None
     pretrained: Callable[[Path], nn.Module] | None = None
     inference: Callable[[nn.Module, Any], Iterable[Any]] | None = None

@@ -145,7 +145,8 @@ class SavedModel:
             return parts.learner()
         has_all_weights = loaded.adaptation.lora_r is None
         build = parts.skeleton if parts.skeleton and has_all_weights else loaded.recipe.model
-        return adapt.trained_model(build(), loaded.adaptation, self.settings)
+        keeps_stored_type = loaded.parts.keeps_stored_type
+        return adapt.trained_model(build(), loaded.adaptation, self.settings, keeps_stored_type=keeps_stored_type)
 
 
 def open_saved(

@@ -16,19 +16,28 @@ from shoestring.recipe.options import Adaptation, LoadedRecipe
 from shoestring.settings import Settings
 from shoestring.techniques import deferred_compiler, eightbit, lora, nf4, norms
 
-_DTYPES = {"fp32": torch.float32, "fp16": torch.float16, "bf16": torch.bfloat16}
+_DTYPES = {"auto": torch.float32, "fp32": torch.float32, "fp16": torch.float16, "bf16": torch.bfloat16}
 
 
-def model(base: nn.Module, adaptation: Adaptation) -> nn.Module:
+def model(base: nn.Module, adaptation: Adaptation, *, keeps_stored_type: bool = False) -> nn.Module:
     """Adapt `base` for an estimate, in place as far as possible; 4-bit layers only have the memory of bitsandbytes'.
 
-    The order is: types, 4-bit weights, adapters. Adapters are in fp32 whatever the type of the base. 4-bit weights
+    The order is: types, 4-bit weights, adapters. With `keeps_stored_type` the base has the type of its files, and is
+    converted to `weights` whatever that is; otherwise fp32 means the base's own type. Adapters are in fp32 whatever the
+    type of the base. 4-bit weights
     compute in the type given by `weights`.
     """
-    return _adapt(base, adaptation, nf4.placeholder_layer)
+    return _adapt(base, adaptation, nf4.placeholder_layer, keeps_stored_type)
 
 
-def trained_model(base: nn.Module, adaptation: Adaptation, settings: Settings) -> nn.Module:
+def planned_model(loaded: LoadedRecipe) -> nn.Module:
+    """Return the recipe's model, adapted for an estimate."""
+    return model(loaded.recipe.model(), loaded.adaptation, keeps_stored_type=loaded.parts.keeps_stored_type)
+
+
+def trained_model(
+    base: nn.Module, adaptation: Adaptation, settings: Settings, *, keeps_stored_type: bool = False
+) -> nn.Module:
     """Adapt `base` for training: 4-bit layers are those of bitsandbytes, which pack their weights on the device.
 
     Raises UsageError if bitsandbytes is not installed, and for weights that cannot be quantized to 4 bits.
@@ -39,12 +48,12 @@ def trained_model(base: nn.Module, adaptation: Adaptation, settings: Settings) -
             hint="offload=no: 4-bit weights take an eighth of the bytes of fp32 weights",
         )
     deferred_compiler.defer_compiler()
-    return _adapt(base, adaptation, nf4.real_layer)
+    return _adapt(base, adaptation, nf4.real_layer, keeps_stored_type)
 
 
-def _adapt(base: nn.Module, adaptation: Adaptation, make_layer: nf4.MakeLayer) -> nn.Module:
+def _adapt(base: nn.Module, adaptation: Adaptation, make_layer: nf4.MakeLayer, keeps_stored_type: bool) -> nn.Module:
     dtype = _DTYPES[adaptation.weights]
-    if dtype != torch.float32:
+    if dtype != torch.float32 or keeps_stored_type:
         _cast(base, dtype)
     if adaptation.quantization == "nf4":
         nf4.quantize(base, make_layer, compute=dtype, double=adaptation.double_quantization)

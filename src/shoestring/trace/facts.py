@@ -21,16 +21,14 @@ from shoestring.trace.record import Facts
 
 def read(loaded: LoadedRecipe) -> Facts:
     """Return the facts of the recipe with its options. Raises whatever the recipe's code raises."""
-    recipe, samples, lengths = loaded.recipe, None, None
+    recipe, samples, lengths = loaded.recipe, None, list[float]()
     if loaded.parts.data is not None:
         data = loaded.data()
         samples = {name: len(dataset) for name, dataset in data.items()}
         lengths = _lengths(recipe, data["train"])
         if data.keys() - {"train"} and not (loaded.parts.evaluate or loaded.parts.measured):
             loss_without_stage(recipe, "an evaluation", EVALUATION_HINT)
-    model, is_loading = observe_loading(
-        lambda: simulated_device.build(lambda: adapt.model(recipe.model(), loaded.adaptation))
-    )
+    model, is_loading = observe_loading(lambda: simulated_device.build(lambda: adapt.planned_model(loaded)))
     # Unless torch's compiler can be left out, creating an optimizer imports it, as in training.
     torch.optim.AdamW([torch.zeros(1)])
     process_bytes = int(psutil.Process().memory_info().rss)
@@ -53,7 +51,8 @@ def read(loaded: LoadedRecipe) -> Facts:
         is_pretrained=is_loading if loaded.parts.is_pretrained is None else loaded.parts.is_pretrained,
         blocks=len(checkpointing.blocks(model, loaded.parts)),
         data_parallel=any(isinstance(module, nn.DataParallel) for module in model.modules()),
-        lengths=lengths,
+        lengths=(sum(lengths) / len(lengths), max(lengths)) if lengths else None,
+        sample_lengths=tuple(lengths) if loaded.parts.capacity is not None else (),
         # Notes describe the data, so a recipe with data may have none before its data is loaded.
         notes=(*(loaded.parts.notes() if samples or loaded.parts.data is None else ()), *adapt.notes(model, loaded)),
     )
@@ -63,13 +62,12 @@ def _bytes(tensor: torch.Tensor) -> int:
     return tensor.numel() * tensor.element_size()
 
 
-def _lengths(recipe: Any, data: Any) -> tuple[float, float] | None:
-    """Return the mean and the maximum length of at most a thousand evenly spaced samples."""
+def _lengths(recipe: Any, data: Any) -> list[float]:
+    """Return the lengths of at most a thousand evenly spaced samples; none without `length`."""
     length = length_of(recipe, data)
     if length is None:
-        return None
-    lengths = [length(index) for index in range(0, len(data), -(-len(data) // 1000))]
-    return sum(lengths) / len(lengths), max(lengths)
+        return []
+    return [length(index) for index in range(0, len(data), -(-len(data) // 1000))]
 
 
 def first_batches(recipe: Any, size: int) -> tuple[tuple[float, float], ...]:

@@ -30,7 +30,7 @@ def run(
     attention.CAPABILITY.set(capability)
     assert settings.micro_batch is not None and settings.precision is not None
     recipe = loaded.recipe
-    model = simulated_device.build(lambda: adapt.model(recipe.model(), loaded.adaptation))
+    model = simulated_device.build(lambda: adapt.planned_model(loaded))
     batch = recipe.batch(settings.micro_batch)
     steps = loaded.parts.inference or loaded.parts.rollout or _forward(recipe)
     with simulated_device.fake_mode(), recorder:

@@ -61,6 +61,8 @@ class Facts:
     """Whether a module is a `torch.nn.DataParallel`."""
     lengths: tuple[float, float] | None = None
     """The mean and maximum length of training samples, by the recipe's `length`; None if the recipe has none."""
+    sample_lengths: tuple[float, ...] = ()
+    """The lengths of at most a thousand training samples, for a recipe that has a `capacity`."""
     notes: tuple[str, ...] = ()
     """The recipe's notes on its data and its model."""
     bounds: tuple[str, ...] = ()
@@ -68,7 +70,15 @@ class Facts:
 
     @classmethod
     def from_json(cls, values: Mapping[str, Any]) -> Facts:
-        return cls(**{**values, "notes": tuple(values.get("notes", ())), "bounds": tuple(values.get("bounds", ()))})
+        lengths = tuple(values.get("sample_lengths", ()))
+        return cls(
+            **{
+                **values,
+                "sample_lengths": lengths,
+                "notes": tuple(values.get("notes", ())),
+                "bounds": tuple(values.get("bounds", ())),
+            }
+        )
 
     def json(self) -> dict[str, Any]:
         return asdict(self)

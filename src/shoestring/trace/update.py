@@ -48,8 +48,9 @@ def run(
     assert settings.micro_batch is not None and settings.precision is not None
     precision = settings.precision
     recipe, losses = loaded.recipe, losses_by_stage(loaded.recipe)
-    model = simulated_device.build(lambda: adapt.model(recipe.model(), loaded.adaptation))
-    batch = recipe.batch(settings.micro_batch)
+    model = simulated_device.build(lambda: adapt.planned_model(loaded))
+    make_batch = loaded.parts.packed_batch if settings.packing == "yes" else None
+    batch = (make_batch or recipe.batch)(settings.micro_batch)
     # A Python exception raised in backward in another thread would abort the process.
     with simulated_device.fake_mode(), recorder, torch.autograd.set_multithreading_enabled(False):
         recorder.mark("model", 0)

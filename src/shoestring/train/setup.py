@@ -308,6 +308,7 @@ def _engine_updates(
         device=request.device,
         workers=request.settings.workers,
         shards=request.shards,
+        packing=request.settings.packing == "yes",
     )
     sharded = None
     if request.shards.count > 1:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Generic, TypeVar
+from typing import TYPE_CHECKING
 
 import numpy
 
@@ -41,17 +41,14 @@ class PairSample:
         return max(len(self.chosen), len(self.rejected))
 
 
-SampleT = TypeVar("SampleT", Sample, PairSample)
-
-
-class Samples(Generic[SampleT]):
+class Samples:
     """A map-style dataset of samples that are in memory, with their rows for people."""
 
-    def __init__(self, samples: Sequence[SampleT], rows: Sequence[Row]) -> None:
+    def __init__(self, samples: Sequence[Sample] | Sequence[PairSample], rows: Sequence[Row]) -> None:
         self.samples, self.rows = samples, rows
 
     def __len__(self) -> int:
         return len(self.samples)
 
-    def __getitem__(self, index: int) -> SampleT:
+    def __getitem__(self, index: int) -> Sample | PairSample:
         return self.samples[index]

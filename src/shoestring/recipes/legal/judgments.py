@@ -7,8 +7,8 @@ import torch
 from torch import Tensor
 from torch.utils.data import Dataset
 
-from shoestring.data.order import split
 from shoestring.data.padding import pad_batch
+from shoestring.recipe.microbatches import split
 from shoestring.recipes.legal.documents import Document, SentenceIds
 from shoestring.recipes.legal.tokens import Tokenizer, encode_sentences
 

@@ -135,6 +135,9 @@ def _largest_parts(plan: Plan) -> list[MemoryPart]:
 
 def _accumulation(plan: Plan) -> str:
     size, gpus = plan.options["effective_batch"], gpus_of(plan.settings)
+    if plan.settings.packing == "yes":
+        rows = plural(plan.settings.micro_batch or 1, "packed row")
+        return f"microbatches of at most {rows}, updates of {plural(size, 'sample')}"
     share = samples_per_shard(size, plan.settings)
     count = shards_per_gpu(plan.settings) * -(-share // (plan.settings.micro_batch or share))
     place = f" on each of {gpus} {'GPUs' if plan.target.gpus else 'processes'}" if gpus > 1 else ""

@@ -1,0 +1,76 @@
+"""How much of the largest length the samples of an update take, with their padding, sorted by length or packed.
+
+A trace is of samples of the largest length, the recipe's `capacity`. The lengths of the training data tell how many of
+them an update would be worth. Updates are drawn from the lengths as training draws them from the data.
+"""
+
+import random
+from collections.abc import Sequence
+from functools import lru_cache
+
+from shoestring.plan.shares import samples_per_shard
+from shoestring.recipe.microbatches import longest_first, pack, split
+from shoestring.recipe.options import LoadedRecipe
+from shoestring.settings import Settings
+from shoestring.trace.record import Facts
+
+_UPDATES = 32
+"""The number of simulated updates: their mean is within some percent of that of all."""
+
+
+def is_packed(settings: Settings) -> bool:
+    """Return whether a microbatch counts packed rows instead of samples."""
+    return settings.packing == "yes"
+
+
+def load_per_sample(loaded: LoadedRecipe, facts: Facts, settings: Settings, micro_batch: int) -> float:
+    """Return how many samples of the largest length one sample of the data is worth on average, with its padding.
+
+    It is 1 for a recipe without `capacity`.
+    """
+    capacity = loaded.parts.capacity
+    if capacity is None or not facts.sample_lengths:
+        return 1.0
+    samples = samples_per_shard(loaded.effective_batch, settings)
+    return _load(facts.sample_lengths, capacity, samples, micro_batch, is_packed(settings)) / samples
+
+
+def rows_per_shard(loaded: LoadedRecipe, facts: Facts, settings: Settings) -> int:
+    """Return how many samples, or packed rows, the largest logical shard of an update has; no microbatch has more."""
+    samples, capacity = samples_per_shard(loaded.effective_batch, settings), loaded.parts.capacity
+    if capacity is None or not facts.sample_lengths or not is_packed(settings):
+        return samples
+    return _most_rows(facts.sample_lengths, capacity, samples)
+
+
+@lru_cache(maxsize=1024)
+def _load(lengths: tuple[float, ...], capacity: float, samples: int, micro_batch: int, packed: bool) -> float:
+    """Return the mean padded length of an update, in units of the capacity."""
+    total = 0.0
+    updates = _updates(lengths, capacity, samples)
+    for update in updates:
+        rows = _rows(update, capacity) if packed else update
+        total += sum(len(part) * max(part) for part in split(rows, micro_batch))
+    return total / (capacity * len(updates))
+
+
+@lru_cache(maxsize=64)
+def _most_rows(lengths: tuple[float, ...], capacity: float, samples: int) -> int:
+    return max(len(_rows(update, capacity)) for update in _updates(lengths, capacity, samples))
+
+
+def _rows(update: Sequence[float], capacity: float) -> list[float]:
+    """Return the filled lengths of the packed rows of an update."""
+    rows = pack(range(len(update)), update.__getitem__, capacity)
+    return [sum(update[index] for index in row) for row in rows]
+
+
+@lru_cache(maxsize=64)
+def _updates(lengths: tuple[float, ...], capacity: float, samples: int) -> list[list[float]]:
+    """Return the lengths of the samples of some updates, the longest first."""
+    draw = random.Random(0)
+    updates = []
+    for _ in range(_UPDATES):
+        update = [min(length, capacity) for length in draw.choices(lengths, k=samples)]
+        updates.append([update[index] for index in longest_first(range(samples), update.__getitem__)])
+    return updates
