@@ -125,7 +125,6 @@ def trl_defaults(question: Question, folder: Path, tally: Tally) -> Trained:
 def _trl(
     question: Question, folder: Path, tally: Tally, arguments: dict[str, Any], rows_of_update: float
 ) -> Trained:
-    from datasets import Dataset
     from trl import DPOConfig, DPOTrainer, SFTConfig, SFTTrainer
 
     config, base = (SFTConfig, SFTTrainer) if question.method == "sft" else (DPOConfig, DPOTrainer)
@@ -162,7 +161,7 @@ def _trl(
             model_init_kwargs={"dtype": "float32"},
             **arguments,
         ),
-        train_dataset=Dataset.from_list([trl_row(row) for row in read_jsonl(Path(question.data))]),
+        train_dataset=trl_dataset(question),
         peft_config=peft_config(question),
     )
     trainer.train()
@@ -183,26 +182,40 @@ def count_learnt(tokens: Tensor, learnt: Tensor, stop_token: int) -> int:
     return int((learnt[:, 1:] & (tokens[:, :-1] != stop_token)).sum())
 
 
-def trl_row(row: dict[str, Any]) -> dict[str, Any]:
-    """Return a row in the shape in which TRL learns the answer alone."""
-    if "chosen" in row:
-        return row
-    return {"prompt": prompt_of(row), "completion": row["messages"][-1:]}
+def trl_dataset(question: Question) -> Any:
+    """Return the rows in the shapes in which TRL learns the answers alone, with the number of tokens of each row."""
+    from datasets import Dataset
+
+    read = read_jsonl(Path(question.data))
+    rows = [row if "chosen" in row else {"prompt": prompt_of(row), "completion": row["messages"][-1:]} for row in read]
+    lengths = [len(tokens) for tokens in whole_rows(question)]
+    return Dataset.from_list([{**row, "length": length} for row, length in zip(rows, lengths, strict=True)])
 
 
 def packed_bins(question: Question) -> int:
     """Return how many bins TRL makes of the data."""
     from datasets import Dataset
-    from transformers import AutoTokenizer
     from trl import pack_dataset
 
+    rows = Dataset.from_dict({"input_ids": whole_rows(question)})
+    return len(pack_dataset(rows, seq_length=question.seq_len, strategy="bfd"))
+
+
+def whole_rows(question: Question) -> list[list[int]]:
+    """Return the tokens of each row; of a pair those of the longer answer."""
+    from transformers import AutoTokenizer
+
     tokenizer = AutoTokenizer.from_pretrained(question.model)
-    encoded = [
-        tokenizer.apply_chat_template(row["messages"], tokenize=True, return_dict=False)
+
+    def encode(messages: list[dict[str, str]]) -> list[int]:
+        return list(tokenizer.apply_chat_template(messages, tokenize=True, return_dict=False))
+
+    return [
+        max((encode(row["prompt"] + row[name]) for name in ("chosen", "rejected")), key=len)
+        if "chosen" in row
+        else encode(row["messages"])
         for row in read_jsonl(Path(question.data))
     ]
-    rows = Dataset.from_dict({"input_ids": encoded})
-    return len(pack_dataset(rows, seq_length=question.seq_len, strategy="bfd"))
 
 
 def schedule(question: Question) -> Callable[[int, int], float]:
@@ -282,19 +295,21 @@ CONTENDERS: dict[str, dict[str, Contender]] = {
         "TRL, by length": with_changes(trl, train_sampling_strategy="group_by_length"),
         "TRL, packed": with_changes(trl, packing=True, packing_strategy="bfd"),
         "TRL, padding-free": with_changes(trl, padding_free=True, max_length=None),
-        "Shoestring, packed": with_changes(shoestring, packing="yes"),
+        "Shoestring, packed": with_changes(shoestring, packing="yes", micro_batch=1),
         "Shoestring, by length": with_changes(shoestring, packing="no"),
     },
     "dpo": {
         "TRL, defaults": trl_defaults,
         "TRL, padded": with_changes(trl),
-        "TRL, by length": with_changes(trl, train_sampling_strategy="group_by_length"),
-        "TRL, reference before": with_changes(trl, precompute_ref_log_probs=True),
-        "Shoestring, packed": with_changes(shoestring, packing="yes"),
+        # Otherwise the trainer removes the column `length` before it groups by it.
+        "TRL, by length": with_changes(trl, train_sampling_strategy="group_by_length", remove_unused_columns=False),
+        "Shoestring, packed": with_changes(shoestring, packing="yes", micro_batch=1),
         "Shoestring, by length": with_changes(shoestring, packing="no"),
     },
 }
-"""By method. TRL's padding-free batches ignore `max_length`: no row here is longer."""
+"""By method. TRL's padding-free batches ignore `max_length`: no row here is longer. `precompute_ref_log_probs` of its
+DPOTrainer is left out: in one epoch it computes the same forwards, only before the training that is timed.
+"""
 
 
 def resident_bytes(name: str) -> int:
