@@ -57,6 +57,8 @@ class CheckResult:
     findings: tuple[Finding, ...]
     tried: dict[str, Any] | None = None
     """The measured and predicted values of a trial of a few updates; None if there was no complete trial."""
+    preview: str = ""
+    """What a sample of the recipe's data is to its model, for people; empty if the recipe does not show it."""
 
     @property
     def status(self) -> Status:
@@ -88,11 +90,24 @@ def preflight(on: str, run: Path, loaded: LoadedRecipe | None = None, settings: 
         require_whole_batch(loaded, settings or Settings())
     facts = collect_facts(on, run, loaded)
     findings = run_checks(facts)
-    trial_summary = None
+    trial_summary, preview = None, ""
     if loaded is not None:
         trial_results, trial_summary = _try_updates(facts, findings, loaded, settings or Settings())
         findings = (*findings, *trial_results)
-    return CheckResult(target=on, recipe=loaded.name if loaded else "", findings=findings, tried=trial_summary)
+        preview = _preview(loaded)
+    return CheckResult(
+        target=on, recipe=loaded.name if loaded else "", findings=findings, tried=trial_summary, preview=preview
+    )
+
+
+def _preview(loaded: LoadedRecipe) -> str:
+    """Return the recipe's preview of its data; nothing if the data cannot be used, which is a finding."""
+    if loaded.parts.preview is None:
+        return ""
+    try:
+        return loaded.parts.preview()
+    except ShoestringError:
+        return ""
 
 
 def _try_updates(

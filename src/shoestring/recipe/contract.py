@@ -116,6 +116,7 @@ class Recipe(Protocol):
       them; by default its index.
     - `describe(dataset, index)` -> a sample for people, as JSON, in the answer of `replay`; by default its identifier,
       and the shapes and the first values of its tensors.
+    - `preview()` -> text for people: what a sample of the training data is to the model, which `check` prints.
     - `whole()` -> all data as one dataset, for `evaluate --whole`; by default the parts of `data()`, one after another.
     - `save_preprocessing(folder)` writes into the empty `folder` what inference needs besides the weights and the
       options: a scaler that was fitted on the training data, a vocabulary, a tokenizer, configurations. Called once in

@@ -24,6 +24,7 @@ BUILT_IN = {
     "temporal": "shoestring.recipes.temporal:Temporal",
     "chart": "shoestring.recipes.chart:Chart",
     "cloud": "shoestring.recipes.cloud:Cloud",
+    "finetune": "shoestring.recipes.finetune:Finetune",
 }
 
 HUGGING_FACE = "hf:"

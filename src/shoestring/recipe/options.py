@@ -45,7 +45,16 @@ class Adaptation:
 
     lora_r: Annotated[int | None, "rank of LoRA adapters; none trains every weight"] = None
     lora_alpha: Annotated[int | None, "LoRA's scale times its rank; by default twice the rank"] = None
-    lora_targets: Annotated[str, "modules with adapters, as a comma-separated list of name endings"] = "attention"
+    lora_targets: Annotated[
+        str,
+        "modules with adapters: attention, mlp, linear (every linear layer but the head), or a comma-separated list of "
+        "name endings",
+    ] = "attention"
+    lora_dropout: Annotated[float, "dropout of the adapters' inputs"] = 0.0
+    lora_rslora: Annotated[bool, "LoRA's scale divided by the square root of the rank, not by the rank (rsLoRA)"] = (
+        False
+    )
+    lora_dora: Annotated[bool, "adapters that also learn the norm of each output of a layer (DoRA)"] = False
     quantization: Annotated[Literal["none", "nf4"], "frozen weights in 4 bits, packed by bitsandbytes"] = "none"
     double_quantization: Annotated[bool, "scales of 4-bit weights in 8 bits"] = False
     weights: Annotated[
@@ -60,13 +69,18 @@ class Adaptation:
 
     def __post_init__(self) -> None:
         problems = config.too_small(vars(self), {"lora_r": 1, "lora_alpha": 1})
+        if not 0 <= self.lora_dropout < 1:
+            problems.append(f"lora_dropout={self.lora_dropout}: must be at least 0 and less than 1")
         if self.quantization != "none" and self.lora_r is None:
             problems.append("quantization=nf4: 4-bit weights cannot be trained, so LoRA adapters are needed (lora.r)")
         if problems:
             raise UsageError("the model cannot be adapted", problems=problems, hint="for example --set lora.r=8")
 
 
-_ADAPTER_OPTIONS = ("lora_r", "lora_alpha", "lora_targets", "quantization", "double_quantization")
+_ADAPTER_OPTIONS = (
+    *("lora_r", "lora_alpha", "lora_targets", "lora_dropout", "lora_rslora", "lora_dora"),
+    *("quantization", "double_quantization"),
+)
 """Hidden for a recipe with its own option `lora_r`, which adds its adapters itself."""
 
 _NEWER = ("max_updates", "ema")

@@ -59,6 +59,7 @@ class Parts:
     identify: Callable[[Any, int], Any] | None = None
     whole: Callable[[], Any] | None = None
     describe: Callable[[Any, int], Any] | None = None
+    preview: Callable[[], str] | None = None
     save_preprocessing: Callable[[Path], None] | None = None
     load_preprocessing: Callable[[Path], None] | None = None
     is_pretrained: bool | None = None

@@ -16,6 +16,26 @@ EXTRA = "huggingface"
 _ATTENTION = ("q_proj", "k_proj", "v_proj", "o_proj", "out_proj", "query", "key", "value", "q", "k", "v", "o")
 _FUSED_ATTENTION = ("c_attn", "query_key_value", "qkv_proj", "q_lin", "k_lin", "v_lin", "out_lin", "Wqkv")
 """Names of the attention projections in transformers' models; the second line if they are one layer."""
+_MLP = (
+    *(
+        "gate_proj",
+        "up_proj",
+        "down_proj",
+        "gate_up_proj",
+        "fc1",
+        "fc2",
+        "fc_in",
+        "fc_out",
+        "w1",
+        "w2",
+        "w3",
+        "wi",
+        "wo",
+    ),
+    *("c_fc", "dense_h_to_4h", "dense_4h_to_h", "wi_0", "wi_1", "lin1", "lin2"),
+)
+"""Names of the linear layers between attentions."""
+PRESETS = ("attention", "mlp", "linear")
 
 
 def with_adapters(base: nn.Module, adaptation: Adaptation) -> nn.Module:
@@ -30,7 +50,12 @@ def with_adapters(base: nn.Module, adaptation: Adaptation) -> nn.Module:
 
     assert adaptation.lora_r is not None
     adapters = LoraConfig(
-        r=adaptation.lora_r, lora_alpha=adaptation.lora_alpha or 2 * adaptation.lora_r, target_modules=targets
+        r=adaptation.lora_r,
+        lora_alpha=adaptation.lora_alpha or 2 * adaptation.lora_r,
+        target_modules=targets,
+        lora_dropout=adaptation.lora_dropout,
+        use_rslora=adaptation.lora_rslora,
+        use_dora=adaptation.lora_dora,
     )
     with warnings.catch_warnings():
         # peft uses a name that newer versions of transformers deprecate.
@@ -44,6 +69,10 @@ def _find_targets(base: nn.Module, setting: str) -> list[str]:
     endings = {name.rpartition(".")[2] for name, _ in base.named_modules()}
     if setting == "attention":
         targets = [name for name in (*_ATTENTION, *_FUSED_ATTENTION) if name in endings]
+    elif setting == "mlp":
+        targets = [name for name in _MLP if name in endings]
+    elif setting == "linear":
+        targets = _linear_layers(base)
     else:
         targets = [name.strip() for name in setting.split(",")]
     problems = [f"the model has no module {name!r}" for name in targets if name.rpartition(".")[2] not in endings]
@@ -59,6 +88,18 @@ def _find_targets(base: nn.Module, setting: str) -> list[str]:
         raise UsageError(
             f"lora.targets={setting} cannot be used",
             problems=problems,
-            hint="for example --set lora.targets=q_proj,v_proj",
+            hint=f"use {', '.join(PRESETS)}, or names such as --set lora.targets=q_proj,v_proj",
         )
     return targets
+
+
+def _linear_layers(base: nn.Module) -> list[str]:
+    """Return the endings of the names of all linear layers but the head, as peft's `all-linear` does."""
+    find_head: Any = getattr(base, "get_output_embeddings", lambda: None)
+    head = find_head()
+    named = {
+        name.rpartition(".")[2]: module
+        for name, module in base.named_modules()
+        if module is not head and hasattr(module, "in_features") and hasattr(module, "out_features")
+    }
+    return sorted(named)

@@ -20,8 +20,9 @@ def chunked_cross_entropy(
 
     `hidden` (tokens, width), `weight` (vocabulary, width), `labels` (tokens,) int64, `bias` (vocabulary,). Logits exist
     for `chunk` tokens at a time, in at least fp32 as in transformers (`loss/loss_utils.py`). Backward recomputes them,
-    at the cost of one more product: gradients computed in forward would underflow in fp16, because the loss is not
-    scaled yet. The weight's gradient is summed over chunks in the weight's type.
+    at the cost of one more product. Only if the weight is frozen, forward computes the gradient of `hidden` as well,
+    except in fp16, in which it would underflow, because the loss is not scaled yet. The weight's gradient is summed
+    over chunks in the weight's type.
     """
     if torch.is_autocast_enabled(hidden.device.type):
         dtype = torch.get_autocast_dtype(hidden.device.type)
@@ -38,15 +39,29 @@ class _ChunkedCrossEntropy(torch.autograd.Function):
     ) -> Tensor:
         with torch.autocast(hidden.device.type, enabled=False):
             total = hidden.new_zeros((), dtype=_accumulation_dtype(hidden))
+            context.gradient = None
+            if context.needs_input_grad == (True, False, False, False, False) and hidden.dtype != torch.float16:
+                context.gradient = torch.empty_like(hidden)
             for rows in _chunks(labels, chunk):
-                total += _loss_sum(_logits(hidden[rows], weight, bias), labels[rows])
-        context.save_for_backward(hidden, weight, bias, labels)
-        context.chunk = chunk
+                logits = _logits(hidden[rows], weight, bias)
+                if context.gradient is None:
+                    total += _loss_sum(logits, labels[rows])
+                else:
+                    loss, logits_gradient = _loss_sum_and_gradient(logits, labels[rows])
+                    total += loss
+                    torch.mm(logits_gradient.to(weight.dtype), weight, out=context.gradient[rows])
+                    del logits_gradient
+                del logits
+        if context.gradient is None:
+            context.save_for_backward(hidden, weight, bias, labels)
+            context.chunk = chunk
         return total
 
     @staticmethod
     @torch.autograd.function.once_differentiable
     def backward(context: Any, *gradients: Tensor) -> tuple[Tensor | None, ...]:
+        if context.gradient is not None:
+            return context.gradient * gradients[0], None, None, None, None
         hidden, weight, bias, labels = context.saved_tensors
         needed = context.needs_input_grad
         hidden_gradient = torch.empty_like(hidden) if needed[0] else None
@@ -73,6 +88,19 @@ def _loss_sum(logits: Tensor, labels: Tensor) -> Tensor:
     mask = labels != IGNORED
     label_logits = logits.gather(-1, labels.where(mask, 0)[:, None]).squeeze(-1)
     return ((logits.exp_().sum(dim=-1).log_() - label_logits) * mask).sum()
+
+
+def _loss_sum_and_gradient(logits: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
+    """Return what `_loss_sum` and `_gradient` (with the scale 1) do, from one softmax."""
+    logits -= logits.amax(dim=-1, keepdim=True)
+    mask = labels != IGNORED
+    targets = labels.where(mask, 0)[:, None]
+    label_logits = logits.gather(-1, targets).squeeze(-1)
+    sums = logits.exp_().sum(dim=-1)
+    loss = ((sums.log() - label_logits) * mask).sum()
+    logits /= sums[:, None]
+    logits.scatter_add_(-1, targets, -torch.ones_like(targets, dtype=logits.dtype))
+    return loss, logits.mul_(mask[:, None])
 
 
 def _gradient(logits: Tensor, labels: Tensor, scale: Tensor) -> Tensor:

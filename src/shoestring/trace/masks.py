@@ -3,20 +3,24 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Callable
+from contextvars import ContextVar
 
 from torch import Tensor
 
+IS_PACKED: ContextVar[bool] = ContextVar("IS_PACKED", default=False)
+"""Whether rows of the traced batch have several samples, which a mask separates."""
+
 
 def set_up() -> None:
-    """Tell transformers, if the recipe has imported it, that samples are not packed, so causal masks can be omitted.
+    """Tell transformers, if the recipe has imported it, whether samples are packed: if not, causal masks are omitted.
 
     On real tensors transformers detects that from the positions; on fake ones it assumes packed sequences and creates a
     mask with an element for each pair of positions.
     """
     masking = sys.modules.get("transformers.masking_utils")
     if masking is not None and hasattr(masking, "find_packed_sequence_indices"):
-        masking.__dict__["find_packed_sequence_indices"] = _find_no_packed_sequences
-
-
-def _find_no_packed_sequences(position_ids: Tensor) -> None:  # noqa: ARG001 - the signature of transformers
-    return None
+        find: Callable[[Tensor], Tensor | None] = masking.find_packed_sequence_indices
+        masking.__dict__["find_packed_sequence_indices"] = lambda positions: (
+            find(positions) if IS_PACKED.get() else None
+        )

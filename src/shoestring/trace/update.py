@@ -13,7 +13,7 @@ from shoestring.recipe.losses import Loss, losses_by_stage, scalar_loss
 from shoestring.recipe.options import LoadedRecipe
 from shoestring.settings import Precision, Settings
 from shoestring.techniques import adapt, checkpointing, kernels, nested, offload
-from shoestring.trace import attention, autocast, inference, offloading, sharding, simulated_device, values
+from shoestring.trace import attention, autocast, inference, masks, offloading, sharding, simulated_device, values
 from shoestring.trace.averaging import TracedAverages
 from shoestring.trace.record import Event, Storage
 from shoestring.trace.recorder import Recorder
@@ -49,6 +49,7 @@ def run(
     precision = settings.precision
     recipe, losses = loaded.recipe, losses_by_stage(loaded.recipe)
     model = simulated_device.build(lambda: adapt.planned_model(loaded))
+    masks.IS_PACKED.set(settings.packing == "yes")
     make_batch = loaded.parts.packed_batch if settings.packing == "yes" else None
     batch = (make_batch or recipe.batch)(settings.micro_batch)
     # A Python exception raised in backward in another thread would abort the process.

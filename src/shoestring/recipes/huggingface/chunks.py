@@ -20,11 +20,24 @@ def require_plain_head(model_class: Any, config: Any) -> None:
     name = model_class.__name__
     if not name.endswith(("ForCausalLM", "LMHeadModel")):
         raise UsageError(f"loss_chunk cannot be used: {name} is no causal language model", hint="set loss_chunk=none")
-    transforms = [field for field, neutral in _SCALED.items() if getattr(text, field, None) not in (None, neutral)]
-    if transforms:
+    if transforms := _transforms(text):
         raise UsageError(
             f"loss_chunk cannot be used: {name} transforms its logits ({transforms[0]})", hint="set loss_chunk=none"
         )
+
+
+def plain_head(base: Any) -> nn.Linear | None:
+    """Return the head of a causal language model if its logits are those of one linear layer, else None.
+
+    An adapter, and a configuration that scales or caps the logits, make it another function.
+    """
+    head = base.get_output_embeddings()
+    return head if type(head) is nn.Linear and not _transforms(base.config.get_text_config()) else None
+
+
+def _transforms(text_config: Any) -> list[str]:
+    """Return the fields of a configuration that transform the logits."""
+    return [field for field, neutral in _SCALED.items() if getattr(text_config, field, None) not in (None, neutral)]
 
 
 def chunked_loss(model: nn.Module, batch: dict[str, Tensor], chunk: int) -> Tensor:

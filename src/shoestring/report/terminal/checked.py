@@ -7,7 +7,7 @@ from rich.text import Text
 
 from shoestring.check.preflight import CheckResult
 from shoestring.report.terminal.elements import grid
-from shoestring.streams import message_text, one_line
+from shoestring.streams import message_text, one_line, printable
 
 _MARKS = {"pass": ("✓", "green"), "warn": ("!", "bold yellow"), "fail": ("✗", "bold red")}
 
@@ -22,7 +22,8 @@ def screen(result: CheckResult) -> RenderableType:
             text.append(f"\n{message_text(finding.hint)}", style="dim")
         table.add_row(Text(f"{mark} {finding.status}", style=style), finding.name, text)
     subject = f"{one_line(result.recipe)} on {result.target}" if result.recipe else result.target
-    return Group(Text(f"check of this machine for {subject}", style="bold"), table, _summary(result))
+    preview = [Text(printable(result.preview)), Text()] if result.preview else []
+    return Group(Text(f"check of this machine for {subject}", style="bold"), *preview, table, _summary(result))
 
 
 def _summary(result: CheckResult) -> Text:

@@ -1,0 +1,251 @@
+"""The `finetune` recipe: fine-tune a causal language model on your own conversations, texts or pairs of answers.
+
+By default LoRA adapters are trained on frozen weights. `method=dpo` learns from pairs, with the adapter switched off as
+the reference. Needs `pip install 'shoestring[finetune]'`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from shoestring.errors import UsageError
+from shoestring.recipe.evaluating import EvaluatesBatches
+from shoestring.recipe.extras import require
+from shoestring.recipes.finetune.options import Options
+
+if TYPE_CHECKING:
+    from torch import Tensor, nn
+    from torch.optim import Optimizer
+
+    from shoestring.recipe.inputs import Input
+    from shoestring.recipes.finetune.loading import Data
+    from shoestring.recipes.finetune.samples import Samples
+
+EXTRA = "finetune"
+LEARNING_RATES = {"lora": 2e-4, "all weights": 2e-5, "dpo": 5e-6}
+WARM_UP = 100
+"""Updates of warm-up; a run of less than 1,000 updates has a tenth of its updates instead."""
+
+
+class Finetune(EvaluatesBatches):
+    """Fine-tuning of a causal language model on conversations."""
+
+    adaptation_defaults: Mapping[str, Any] = {"lora_r": 16, "lora_targets": "linear", "weights": "auto"}
+    prediction_options = ("answer_tokens",)
+    keeps_stored_type = True
+    clip_norm = 1.0
+
+    def __init__(self, options: Options | None = None) -> None:
+        self.options = options or Options()
+        self._data: Data | None = None
+        self._interface: Any = None
+
+    @property
+    def is_pretrained(self) -> bool:
+        return self.options.model is not None
+
+    @property
+    def capacity(self) -> float:
+        return self.options.seq_len
+
+    @property
+    def _is_dpo(self) -> bool:
+        return self.options.method == "dpo"
+
+    def model(self) -> nn.Module:
+        """Return the model in the type of its files, or with random weights. Raises UsageError if it cannot be read."""
+        require(EXTRA, "transformers", "peft")
+        from shoestring.recipes.finetune import building
+
+        if self.options.model is None:
+            return building.build_random(self._interface_of_model().config)
+        return building.load_model(building.find_source(self.options, weights=True))
+
+    def skeleton(self) -> nn.Module:
+        """Return the model of the run's configuration without its weights."""
+        require(EXTRA, "transformers", "peft")
+        from shoestring.recipes.finetune import building
+
+        return building.build_random(self._interface_of_model().config)
+
+    def batch(self, size: int) -> Any:
+        """Return the largest batch: `size` rows of `seq_len` tokens (`batches.Batch`), or `size` pairs of them."""
+        if self._is_dpo:
+            from shoestring.recipes.finetune.preference import largest_pairs
+
+            return largest_pairs(size, self.options.seq_len)
+        from shoestring.recipes.finetune.batches import largest
+
+        return largest(size, self.options.seq_len)
+
+    @property
+    def packed_batch(self) -> Callable[[int], Any] | None:
+        """The largest batch of packed rows; None for pairs, and for a transformers that does not separate samples."""
+        from importlib.util import find_spec
+
+        if self._is_dpo or find_spec("transformers") is None:
+            return None
+        from shoestring.recipes.finetune.batches import largest_packed
+
+        return lambda size: largest_packed(size, self.options.seq_len)
+
+    def loss(self, model: nn.Module, batch: Any) -> tuple[Tensor, float | int]:
+        """Return the sum of the losses of learnt tokens and their number; for pairs, of pairs."""
+        options = self.options
+        if self._is_dpo:
+            from shoestring.recipes.finetune.preference import preference_loss
+
+            return preference_loss(model, batch, beta=options.beta, loss_chunk=options.loss_chunk)
+        from shoestring.recipes.finetune.losses import token_loss
+
+        return token_loss(model, batch, options.loss_chunk)
+
+    def data(self) -> dict[str, Samples]:
+        """Return the datasets `train` and `validation`, without samples in which nothing is learnt.
+
+        Raises DataError with all unusable rows, and if the model would never learn to stop (`inspection`).
+        """
+        data = self._read()
+        return {"train": data.train, **({"validation": data.validation} if len(data.validation) else {})}
+
+    def whole(self) -> Samples:
+        """Return all rows as one dataset."""
+        from shoestring.recipes.finetune.samples import Samples
+
+        parts = self._read().train, self._read().validation
+        samples = [sample for part in parts for sample in part.samples]
+        return Samples(samples, [row for part in parts for row in part.rows])
+
+    def collate(self, samples: Sequence[Any]) -> Any:
+        """Return a batch of samples, of packed rows of them, of pairs, or of prompts."""
+        from shoestring.recipes.finetune import batches, prediction
+        from shoestring.recipes.finetune.samples import PairSample
+
+        if isinstance(samples[0], prediction.Prompt):
+            return prediction.collate_prompts(samples)
+        if isinstance(samples[0], PairSample):
+            from shoestring.recipes.finetune.preference import collate_pairs
+
+            return collate_pairs(samples)
+        return batches.collate(samples)
+
+    def length(self, dataset: Samples, index: int) -> int:
+        """Return the tokens of a sample; of a pair, those of its longer answer."""
+        return len(dataset[index])
+
+    def describe(self, dataset: Samples, index: int) -> dict[str, Any]:
+        """Return the place of a sample in the data, its number of tokens, and its beginning."""
+        from shoestring.recipes.finetune.preview import describe
+
+        return describe(dataset, index, self._renderer())
+
+    def identify(self, dataset: Samples, index: int) -> str:
+        return dataset.rows[index].place
+
+    def preview(self) -> str:
+        """Return a sample as the model receives it, with its learnt tokens marked, and the lengths of all samples."""
+        data = self._read()
+        from shoestring.recipes.finetune.preview import preview_text
+
+        return preview_text(data.train, data.inspection, self._renderer())
+
+    def optimizer(self, model: nn.Module) -> Optimizer:
+        """Return AdamW over the trained parameters."""
+        import torch
+
+        trained = [parameter for parameter in model.parameters() if parameter.requires_grad]
+        has_adapters = len(trained) < sum(1 for _ in model.parameters())
+        kind = "dpo" if self._is_dpo else "lora" if has_adapters else "all weights"
+        rate = self.options.learning_rate or LEARNING_RATES[kind]
+        return torch.optim.AdamW(trained, lr=rate, weight_decay=0.0)
+
+    def schedule(self, update: int, _updates_per_epoch: int, total_updates: int) -> float:
+        """Return a factor that rises linearly during the warm-up and then falls linearly to almost 0."""
+        warm_up = min(WARM_UP, max(1, total_updates // 10))
+        if update < warm_up:
+            return (update + 1) / (warm_up + 1)
+        return (total_updates - update) / max(1, total_updates - warm_up)
+
+    def evaluate_batch(self, model: nn.Module, batch: Any) -> Any:
+        """Return the sum of the losses of a batch and the number of learnt tokens; for pairs see `preference`."""
+        options = self.options
+        if self._is_dpo:
+            from shoestring.recipes.finetune.preference import evaluate_pairs
+
+            return evaluate_pairs(model, batch, beta=options.beta, loss_chunk=options.loss_chunk)
+        from shoestring.recipes.finetune.losses import token_loss
+
+        return token_loss(model, batch, options.loss_chunk)
+
+    def combine(self, results: Sequence[Any]) -> dict[str, float]:
+        """Return `loss`, the mean over all learnt tokens, and its exponential `perplexity`; for pairs see `preference`."""
+        if self._is_dpo:
+            from shoestring.recipes.finetune.preference import combine_pairs
+
+            return combine_pairs(results)
+        from shoestring.recipes.finetune.losses import mean_token_loss
+
+        return mean_token_loss(results)
+
+    def inputs(self, source: Any) -> Iterable[Input]:
+        """Return the prompts in a file or a list (`prediction.read_inputs`), or those of the validation data."""
+        from shoestring.recipes.finetune.prediction import read_inputs
+
+        if source is None:
+            raise UsageError("there are no prompts to answer", hint="give a file: --set data=prompts.jsonl")
+        return read_inputs(source, self._renderer(), columns=self.options.columns)
+
+    def predict(self, model: nn.Module, batch: Any) -> list[dict[str, Any]]:
+        """Return the greedy answer to each prompt, its number of tokens, and whether it ended by itself."""
+        from shoestring.recipes.finetune.prediction import predict
+
+        return predict(model, batch, self._renderer(), answer_tokens=self.options.answer_tokens)
+
+    def save_preprocessing(self, folder: Path) -> None:
+        """Write the tokenizer with its chat template, and the configuration of the model."""
+        from shoestring.recipes.finetune.interface import save_interface
+
+        save_interface(self._interface_of_model(), folder)
+
+    def load_preprocessing(self, folder: Path) -> None:
+        """Use the tokenizer, the template and the configuration of the run."""
+        require(EXTRA, "transformers", "peft")
+        from shoestring.recipes.finetune.interface import load_interface
+
+        self._interface = load_interface(folder)
+
+    def notes(self) -> list[str]:
+        """Return sentences about the data and the weights."""
+        notes = list(self._data.notes) if self._data else []
+        if self.options.model is None:
+            return [*notes, "the model is small and its weights are random, because model is not set"]
+        if isinstance(self.options.model, Path) and self.options.model.is_file():
+            return notes
+        from shoestring.recipes.huggingface.pretrained import weights_notes
+
+        return [*notes, *weights_notes("model", self.options.model, download=self.options.download)]
+
+    def _read(self) -> Data:
+        """Return the data, which is read once."""
+        if self._data is None:
+            require(EXTRA, "transformers")
+            from shoestring.recipes.finetune.loading import load_data
+
+            self._data = load_data(self.options, self._renderer)
+        return self._data
+
+    def _interface_of_model(self) -> Any:
+        """Return the tokenizer and configuration of the model, which are read once."""
+        if self._interface is None:
+            require(EXTRA, "transformers")
+            from shoestring.recipes.finetune.interface import read_interface
+
+            self._interface = read_interface(self.options)
+        return self._interface
+
+    def _renderer(self) -> Any:
+        from shoestring.recipes.finetune.interface import build_renderer
+
+        return build_renderer(self._interface_of_model(), self.options)

@@ -1,0 +1,157 @@
+"""The fine-tuned model and its tokenizer: from a folder, a GGUF file or the hub, or small with random weights."""
+
+from __future__ import annotations
+
+import warnings
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import nn
+
+from shoestring.errors import UsageError
+from shoestring.reading import regular_file_size
+from shoestring.recipes.finetune.options import Options
+from shoestring.recipes.huggingface import Options as ModelOptions
+from shoestring.recipes.huggingface import attention, configuration, pretrained
+from shoestring.recipes.huggingface.build import choose_attention, fix_random_parts
+
+_GGUF = ".gguf"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Source:
+    """The place of a model's files."""
+
+    label: str
+    """The option with its value, for messages."""
+    folder: Path
+    gguf: str | None = None
+    """The name of a GGUF file in the folder, which then has all parts of the model."""
+
+    @property
+    def arguments(self) -> dict[str, Any]:
+        """The arguments of the functions `from_pretrained`."""
+        place = {} if self.gguf is None else {"gguf_file": self.gguf}
+        return {"local_files_only": True, "trust_remote_code": False, **place}
+
+
+def find_source(options: Options, *, weights: bool = False) -> Source:
+    """Return the files of the option `model`, with those of the `weights` if they are needed.
+
+    Raises UsageError for a model that is not there, or cannot be read.
+    """
+    assert options.model is not None
+    label = f"model={options.model}"
+    if isinstance(options.model, Path) and options.model.suffix == _GGUF:
+        try:
+            regular_file_size(options.model.resolve())
+        except (OSError, ValueError) as error:
+            raise UsageError(f"{label} cannot be read: {error}", hint="give the path of a GGUF file") from error
+        return Source(label=label, folder=options.model.parent, gguf=options.model.name)
+    find = pretrained.find_weights if weights else pretrained.find
+    with pretrained.reading(label):
+        return Source(label=label, folder=find(options.model, download=options.download))
+
+
+def read_configuration(source: Source) -> Any:
+    """Return the configuration of a causal language model. Raises UsageError for that of another model."""
+    import transformers
+
+    if source.gguf is None:
+        config = configuration.read(str(source.folder))
+    else:
+        with pretrained.reading(source.label), _quiet_gguf():
+            config = transformers.AutoConfig.from_pretrained(source.folder, **source.arguments)
+        configuration.require_sizes(source.label, config.to_dict(), type(config))
+    _model_class(config, source.label)
+    return config
+
+
+def load_tokenizer(source: Source) -> Any:
+    """Return the tokenizer. Raises UsageError if it cannot be read."""
+    import transformers
+
+    expected = "tokenizer.json and tokenizer_config.json"
+    with pretrained.reading(f"{source.label}: the tokenizer", expected=expected), _quiet_gguf():
+        return transformers.AutoTokenizer.from_pretrained(source.folder, **source.arguments)
+
+
+def load_model(source: Source) -> nn.Module:
+    """Return the model with its weights in their stored type. Raises UsageError if some are missing."""
+    config = read_configuration(source)
+    model_class = _model_class(config, source.label)
+    attention.register()
+    arguments = {**source.arguments, "attn_implementation": choose_attention(model_class, config, ModelOptions())}
+    with pretrained.reading(source.label), _quiet_gguf():
+        if pretrained.is_planned():
+            return build_random(config)
+        if source.gguf:  # dequantized; its stored type has fewer bits than any that torch computes in
+            model = model_class.from_pretrained(source.folder, dtype=torch.float32, **arguments)
+            missing: list[str] = []
+        else:
+            del arguments["local_files_only"], arguments["trust_remote_code"]
+            model, missing = pretrained.load_model(model_class, source.folder, dtype=_stored_type(config), **arguments)
+    if missing:
+        raise UsageError(
+            f"{source.label} lacks {len(missing)} of the weights, for example {missing[0]}; they would be random",
+            hint="give the complete weights of a causal language model",
+        )
+    return _prepared(model)
+
+
+def read_generation_config(source: Source) -> Any:
+    """Return the configuration of generations, which has the tokens that end an answer; None without one."""
+    import transformers
+
+    if source.gguf is not None or not (source.folder / "generation_config.json").is_file():
+        return None
+    with pretrained.reading(source.label):
+        return transformers.GenerationConfig.from_pretrained(source.folder, local_files_only=True)
+
+
+def build_random(config: Any) -> nn.Module:
+    """Return the model of a configuration with random weights, in the type of its files."""
+    model_class = _model_class(config, "the configuration")
+    attention.register()
+    implementation = choose_attention(model_class, config, ModelOptions())
+    return _prepared(model_class._from_config(config, dtype=_stored_type(config), attn_implementation=implementation))
+
+
+def _prepared(model: Any) -> nn.Module:
+    """Return the model without what GGUF files leave on it, and without a cache of keys and values."""
+    fix_random_parts(model.config)
+    # With a cache, transformers does not separate the samples of a packed row.
+    model.config.use_cache = False
+    if hasattr(model.config, "quantization_config"):
+        del model.config.quantization_config
+    model.hf_quantizer, model.is_quantized, model.quantization_method = None, False, None
+    trained: nn.Module = model.train()
+    return trained
+
+
+def _stored_type(config: Any) -> torch.dtype:
+    stored = getattr(config, "dtype", None) or getattr(config.get_text_config(), "dtype", None)
+    stored = getattr(torch, stored) if isinstance(stored, str) else stored
+    return stored if isinstance(stored, torch.dtype) and stored.is_floating_point else torch.float32
+
+
+def _model_class(config: Any, label: str) -> Any:
+    import transformers
+
+    model_class = transformers.AutoModelForCausalLM._model_mapping.get(type(config), None)
+    if model_class is None:
+        raise UsageError(
+            f"{label} is a {config.model_type}, which is no causal language model",
+            hint="give a language model that continues text, such as Qwen3 or Llama",
+        )
+    return model_class[0] if isinstance(model_class, tuple) else model_class
+
+
+class _quiet_gguf(warnings.catch_warnings):  # noqa: N801 - a context manager
+    """Silence the remarks of transformers' GGUF reader."""
+
+    def __enter__(self) -> None:
+        super().__enter__()
+        warnings.simplefilter("ignore")

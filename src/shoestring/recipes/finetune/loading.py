@@ -1,0 +1,88 @@
+"""The samples of a run: rows that are read, rendered and inspected, or stand-ins of a given length for plans."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy
+
+from shoestring.recipes.finetune import synthetic
+from shoestring.recipes.finetune.data import read_parts
+from shoestring.recipes.finetune.inspection import Inspection, inspect, require_learnable
+from shoestring.recipes.finetune.options import Options
+from shoestring.recipes.finetune.rendering import Renderer
+from shoestring.recipes.finetune.rows import Row, RowParts, Text
+from shoestring.recipes.finetune.samples import PairSample, Sample, Samples
+
+_ROWS, _ROW_TOKENS = 10_000, 600
+"""Of a plan that sets only the other one."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Data:
+    """The samples of training and validation."""
+
+    train: Samples
+    validation: Samples
+    inspection: Inspection | None
+    """Of the training data; None for stand-ins."""
+    notes: tuple[str, ...]
+
+
+def load_data(options: Options, renderer: Callable[[], Renderer]) -> Data:
+    """Return the samples of the option `data`, without those in which nothing is learnt.
+
+    Raises DataError for unusable rows, and for data from which the model would never learn to stop.
+    """
+    if options.rows is not None or options.row_tokens is not None:
+        return _stand_ins(options)
+    parts = _rows(options)
+    built = renderer()
+    train, validation = (_render(built, rows, options.method) for rows in (parts.train, parts.validation))
+    inspection = inspect(train, built, parts.train)
+    require_learnable(inspection)
+    return Data(
+        train=_learnable(train, parts.train),
+        validation=_learnable(validation, parts.validation),
+        inspection=inspection,
+        notes=(*parts.notes, *inspection.notes),
+    )
+
+
+def _rows(options: Options) -> RowParts:
+    if options.data is None:
+        return synthetic.conversations(method=options.method)
+    return read_parts(
+        options.data,
+        columns=options.columns,
+        method=options.method,
+        on_bad_rows=options.on_bad_rows,
+        validation=options.validation,
+        seed=options.seed,
+    )
+
+
+def _render(renderer: Renderer, rows: Sequence[Any], method: str) -> Sequence[Any]:
+    return renderer.render_pairs(rows) if method == "dpo" else renderer.render_all(rows)
+
+
+def _learnable(samples: Sequence[Any], rows: Sequence[Row]) -> Samples:
+    kept = [index for index, sample in enumerate(samples) if sample.is_learnable]
+    return Samples([samples[index] for index in kept], [rows[index] for index in kept])
+
+
+def _stand_ins(options: Options) -> Data:
+    """Return samples of equal length for a plan; their tokens have no meaning."""
+    count, length = options.rows or _ROWS, min(options.row_tokens or _ROW_TOKENS, options.seq_len)
+    learnt = numpy.ones(length, dtype=bool)
+    learnt[0] = False
+    sample = Sample(tokens=numpy.zeros(length, dtype=numpy.int32), learnt=learnt, full_length=length)
+    row = Text(place="rows and row_tokens", text="")
+    pair = PairSample(chosen=sample, rejected=sample)
+    chosen: Any = pair if options.method == "dpo" else sample
+    held_out = max(1, round(count * options.validation)) if options.validation else 0
+    parts = [Samples([chosen] * size, [row] * size) for size in (count - held_out, held_out)]
+    note = f"{count:,} rows of {length:,} tokens stand for data (rows, row_tokens); training needs data"
+    return Data(train=parts[0], validation=parts[1], inspection=None, notes=(note,))
