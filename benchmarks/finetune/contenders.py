@@ -24,8 +24,6 @@ from benchmarks.recipes.meter import Meter
 from torch import Tensor, nn
 from torch.optim.optimizer import register_optimizer_step_post_hook
 
-LORA_TARGETS = ("q_proj", "k_proj", "v_proj", "o_proj")
-"""The preset `attention` of Shoestring, for all contenders."""
 _STATUS = Path("/proc/self/status")
 
 
@@ -84,7 +82,7 @@ def peft_config(question: Question) -> Any:
     return LoraConfig(
         r=question.lora_r,
         lora_alpha=2 * question.lora_r,
-        target_modules=list(LORA_TARGETS),
+        target_modules="all-linear",
         lora_dropout=0.0,
         task_type="CAUSAL_LM",
     )
@@ -233,11 +231,11 @@ def shoestring(question: Question, folder: Path, tally: Tally, **changes: Any) -
 
     kind: Any = type(find("finetune").recipe)
     untouched = kind.loss
+    stop_token = stop_token_of(question.model)
 
     def counting(recipe: Any, model: nn.Module, batch: Any, *rest: Any, **named: Any) -> Any:
-        result = untouched(recipe, model, batch, *rest, **named)
-        tally.add(*batch_tokens(batch))
-        return result
+        tally.add(*batch_tokens(batch, stop_token))
+        return untouched(recipe, model, batch, *rest, **named)
 
     kind.loss = counting
     options = {
@@ -251,12 +249,14 @@ def shoestring(question: Question, folder: Path, tally: Tally, **changes: Any) -
         "checkpointing": "full" if question.checkpointing else "no",
         "precision": "fp32",
         "lora_r": question.lora_r,
+        "lora_targets": "linear",
         "learning_rate": question.learning_rate,
         "seed": question.seed,
         **changes,
     }
     run = folder / "run"
     tool.train("finetune", run=run, on="cpu", **options)
+    kind.loss = untouched
     exported = tool.export(run, to="adapter", out=folder / "adapter")
     return Trained(
         adapter=Path(exported.path),
@@ -266,9 +266,17 @@ def shoestring(question: Question, folder: Path, tally: Tally, **changes: Any) -
     )
 
 
-def batch_tokens(batch: Any) -> tuple[int, int]:
-    """Return the learnt tokens of a batch of the recipe, and all of its tokens with padding."""
-    raise NotImplementedError
+def batch_tokens(batch: dict[str, Tensor], stop_token: int) -> tuple[int, int]:
+    """Return the learnt tokens of a batch of the recipe (`count_learnt`), and all of its tokens with padding."""
+    tokens = batch["input_ids"]
+    before = batch["places"] if "places" in batch else batch["positions"] - 1
+    return int((tokens.flatten()[before] != stop_token).sum()), tokens.numel()
+
+
+def stop_token_of(model: str) -> int:
+    from transformers import AutoTokenizer
+
+    return int(AutoTokenizer.from_pretrained(model).eos_token_id)
 
 
 def trainable(model: nn.Module) -> int:
@@ -303,12 +311,12 @@ CONTENDERS: dict[str, dict[str, Contender]] = {
         "TRL, padded": with_changes(trl),
         # Otherwise the trainer removes the column `length` before it groups by it.
         "TRL, by length": with_changes(trl, train_sampling_strategy="group_by_length", remove_unused_columns=False),
-        "Shoestring, packed": with_changes(shoestring, packing="yes", micro_batch=1),
         "Shoestring, by length": with_changes(shoestring, packing="no"),
     },
 }
 """By method. TRL's padding-free batches ignore `max_length`: no row here is longer. `precompute_ref_log_probs` of its
-DPOTrainer is left out: in one epoch it computes the same forwards, only before the training that is timed.
+DPOTrainer is left out: in one epoch it computes the same forwards, only before the training that is timed. Nobody packs
+pairs.
 """
 
 
