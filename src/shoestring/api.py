@@ -8,7 +8,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterable
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TextIO
 
 from shoestring.errors import UsageError
 
@@ -290,6 +290,27 @@ def predict(
         on=on,
         limit_seconds=limit_seconds,
         out=_path(out) if out else None,
+    )
+
+
+def converse(
+    directory: str | Path,
+    *,
+    input_stream: TextIO,
+    output_stream: TextIO,
+    recipe: str | object | None = None,
+    on: str = "local",
+    **values: object,
+) -> bool:
+    """Answer each line of `input_stream` on `output_stream`, knowing the earlier ones, until they end or one is `/exit`.
+
+    Returns False, without having loaded the model, if the recipe has no part `converse`. The other arguments and the
+    errors are those of `predict`.
+    """
+    from shoestring.runs.conversation import converse
+
+    return converse(
+        _path(directory), values, recipe=recipe, on=on, input_stream=input_stream, output_stream=output_stream
     )
 
 

@@ -355,19 +355,26 @@ def predict(
 ) -> None:
     """Predict for new inputs, without targets: a row for each, in their order. Set data to their file or folder.
 
-    The status is 1 if an input cannot be used; all others are predicted.
+    The status is 1 if an input cannot be used; all others are predicted. Without data, on a terminal, a language model
+    answers what you type.
     """
     from shoestring.report.terminal.predictions import messages
 
     if as_json and out is None:
         raise UsageError("--json prints the outcome, and without --out the rows are printed", hint="add --out PATH")
+    values = option_values(api.predict, set_)
+    is_conversation = "data" not in values and out is None and limit is None and streams.is_terminal()
+    if is_conversation and api.converse(
+        directory, recipe=recipe, on=on, input_stream=sys.stdin, output_stream=streams.answer_stream(), **values
+    ):
+        return
     predictions = api.predict(
         directory,
         recipe=recipe,
         on=on,
         limit_seconds=parse("--limit", limit, parse_seconds),
         out=out,
-        **option_values(api.predict, set_),
+        **values,
     )
     streams.write_messages(*messages(predictions))
     if as_json:

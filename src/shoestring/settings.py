@@ -56,6 +56,11 @@ class Settings:
         Literal["no", "yes", "graphs"],
         "yes: compile the model's blocks with torch.compile; graphs: run each microbatch as a CUDA graph",
     ] = "no"
+    fp32_modules: Annotated[
+        str | None,
+        "modules that compute in fp32 in spite of precision=fp16: names separated by commas, with * for any number; by "
+        "default those that overflow for the first samples",
+    ] = None
     cudnn_benchmark: Annotated[bool, "let cuDNN benchmark its convolution algorithms and use the fastest"] = False
     workers: Annotated[
         int | None,

@@ -192,6 +192,14 @@ def answer_stream() -> TextIO:
     return _answer_streams[-1] if _answer_streams else sys.stdout
 
 
+def is_terminal() -> bool:
+    """Return whether a person types the standard input, and reads the answer of the command on a terminal."""
+    try:
+        return sys.stdin.isatty() and answer_stream().isatty()
+    except (AttributeError, ValueError):  # a stream that is None, or was closed in Python
+        return False
+
+
 def lost_output() -> OSError | None:
     """Return why text written to standard output was lost; None if it was not, or if its reader had read enough.
 

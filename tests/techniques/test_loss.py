@@ -8,7 +8,7 @@ from torch.nn import functional
 from shoestring.hardware.catalog import DEVICES
 from shoestring.recipe import finding
 from shoestring.settings import Settings
-from shoestring.techniques.loss import IGNORED, chunked_cross_entropy
+from shoestring.techniques.loss import IGNORED, chunked_cross_entropy, chunked_token_losses
 from shoestring.trace import Tracer
 from shoestring.trace.record import Alloc, Free
 
@@ -94,3 +94,17 @@ def test_peak_memory_has_the_logits_of_one_chunk() -> None:
     # Weight, its gradient, the logits of one chunk, and some numbers for each token.
     expected = 2 * weight + logits + batch
     assert expected <= peak < expected + 4096
+
+
+@pytest.mark.parametrize("chunk", [1, 4, 100])
+def test_losses_and_gradients_of_each_token_equal_those_of_torch(chunk: int) -> None:
+    actual, expected = draw_tensors(), draw_tensors()
+    losses = chunked_token_losses(*actual[:2], make_labels(), chunk, actual[2])
+    logits = functional.linear(*expected[:2], expected[2])
+    reference = functional.cross_entropy(logits, make_labels(), ignore_index=IGNORED, reduction="none")
+    torch.testing.assert_close(losses, reference, rtol=0, atol=1e-9)
+    scales = torch.linspace(-1, 2, TOKENS, dtype=torch.float64)
+    (losses * scales).sum().backward()
+    (reference * scales).sum().backward()
+    for tensor, reference_tensor in zip(actual, expected, strict=True):
+        torch.testing.assert_close(tensor.grad, reference_tensor.grad, rtol=0, atol=1e-9)

@@ -40,6 +40,7 @@ def environment(
         # Gradients that are added by FSDP2 are rounded in an order that the number of GPUs decides.
         "sharding": f"{settings.sharding} on {ranks.size} GPUs" if is_fully_sharded(settings, ranks) else None,
         "compiler": compiled.toolchain(settings, device),
+        "fp32_modules": settings.fp32_modules or None,
         "cudnn_benchmark": settings.cudnn_benchmark or None,
         "recipe file": loaded.digest[:16],
         "imported files": {name: digest[:16] for name, digest in loaded.imports.items()},

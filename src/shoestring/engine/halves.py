@@ -5,28 +5,22 @@ itself. A loss that compares the samples of its batch, such as InfoNCE with in-b
 other than samples, changes with the microbatch.
 """
 
-import warnings
 from collections.abc import Callable, Sequence
-from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from math import isfinite
 from statistics import mean
-from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import nn
 
 from shoestring.data.batches import to_device
-from shoestring.data.generators import GeneratorStates
 from shoestring.data.loading import Loader
 from shoestring.data.seeding import derive, seed_all
-from shoestring.engine.buffers import BufferBackup
-from shoestring.engine.evaluation_mode import evaluation_mode
 from shoestring.engine.memory import free_unused_memory, out_of_memory
 from shoestring.engine.precision import MixedPrecision
+from shoestring.engine.side_effects import Generators, without_side_effects
 from shoestring.engine.update import LossFunction, mean_loss
 from shoestring.recipe.microbatches import Member, flattened, split
-from shoestring.techniques import deferred_compiler
 
 _SEEDS = 6
 """How often a loss that draws random numbers is compared. Its values for the whole and for the halves must then be
@@ -84,26 +78,16 @@ def compare_with_halves(
     is not finite, a recipe that raises an exception for half of the samples or without gradients, out-of-memory.
     """
     whole = loader.parts(0, micro_batch)[0]
-    if len(whole) < 2:
+    if len(flattened(whole)) < 2:
         return None
-    halves = split(whole, -(-len(whole) // 2))
-    buffers, generators = BufferBackup(model, complete=True), _Generators(device)
+    # The samples of packed rows are compared one by one, so that a mask that does not separate them is noticed.
+    samples = flattened(whole)
+    halves: list[Sequence[Member]] = [*split(samples, min(-(-len(samples) // 2), len(whole)))]
     lacks_memory = False
     try:
-        with (
-            warnings.catch_warnings(action="ignore"),
-            evaluation_mode(model),
-            _without_compilation(),
-            torch.no_grad(),
-            mixed_precision.autocast(),
-        ):
-            buffers.save()
-            try:
-                batches = _Batches(model, make_loss(), loader, device, seed, poll)
-                return _compare(batches, whole, halves, mixed_precision)
-            finally:
-                buffers.restore()
-                generators.restore()
+        with without_side_effects(model, device), mixed_precision.autocast():
+            batches = _Batches(model, make_loss(), loader, device, seed, poll)
+            return _compare(batches, whole, halves, mixed_precision)
     except Exception as error:  # noqa: BLE001  (the recipe's code may raise anything)
         lacks_memory = out_of_memory(error)
     finally:
@@ -152,7 +136,7 @@ class _Batches:
         self._poll()
         batches, collate_draws = self._loader.batches(parts, epoch=attempt)
         seed_all(derive(self._seed, "halves", attempt))
-        generators = _Generators(self._device)
+        generators = Generators(self._device)
         sizes = map(len, parts)
         value = mean_loss(
             self._loss,
@@ -161,27 +145,6 @@ class _Batches:
         )
         self.is_random = self.is_random or collate_draws or not generators.unchanged()
         return value
-
-
-class _Generators:
-    """The states of all generators that a loss may draw from: the CPU's and the device's."""
-
-    def __init__(self, device: torch.device) -> None:
-        self._device, self._host = device, GeneratorStates()
-        self._on_device = self._device_state()
-
-    def unchanged(self) -> bool:
-        state = self._device_state()
-        is_equal = state is None or self._on_device is None or torch.equal(state, self._on_device)
-        return is_equal and self._host.unchanged()
-
-    def restore(self) -> None:
-        self._host.restore()
-        if self._on_device is not None:
-            torch.cuda.set_rng_state(self._on_device, self._device)
-
-    def _device_state(self) -> Tensor | None:
-        return torch.cuda.get_rng_state(self._device) if self._device.type == "cuda" else None
 
 
 def _relative_error(model: nn.Module, mixed_precision: MixedPrecision) -> float:
@@ -195,16 +158,3 @@ def _relative_error(model: nn.Module, mixed_precision: MixedPrecision) -> float:
     if on_gpu and (torch.backends.cudnn.allow_tf32 or torch.backends.cuda.matmul.allow_tf32):
         epsilons.append(_TF32_EPSILON)
     return max(_SUM_ROUNDING, _ROUNDINGS * max(epsilons, default=0.0))
-
-
-def _without_compilation() -> AbstractContextManager[Any]:
-    """Run compiled blocks as plain Python: compiling them for other shapes takes longer than an epoch of a small run.
-
-    `set_stance` exists since torch 2.6. It imports the compiler, which takes a second and has no effect if no block is
-    compiled.
-    """
-    set_stance: Any = getattr(torch.compiler, "set_stance", None)
-    if set_stance is None or not deferred_compiler.is_compiler_loaded():
-        return nullcontext()
-    stance: AbstractContextManager[Any] = set_stance("force_eager")
-    return stance

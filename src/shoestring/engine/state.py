@@ -29,7 +29,7 @@ from shoestring.reading import is_count
 from shoestring.recipe.options import LoadedRecipe
 from shoestring.recipe.parts import Parts
 from shoestring.settings import Settings
-from shoestring.techniques import adapt, checkpointing, compiled, eightbit, kernels, norms, offload
+from shoestring.techniques import adapt, checkpointing, compiled, eightbit, fp32_modules, kernels, norms, offload
 from shoestring.techniques.fallbacks import Limits, Sizes, least_micro_batch
 
 
@@ -321,6 +321,7 @@ def build(
             offload.move(model, loaded.parts, settings, device)
         compiled.apply(model, loaded.parts, settings, device)
         checkpointing.apply(model, loaded.parts, settings.checkpointing)
+        fp32_modules.apply(model, settings.fp32_modules)
     with explaining_out_of_memory("building the optimizer"):
         built = adapt.trained_optimizer(loaded, model, device)
         kernels.choose(built.optimizer, settings.optimizer_kernel)

@@ -15,6 +15,8 @@ Every event has `time` (unix seconds), `session` (from 1) and `event`, its kind,
                 ranks [{memory_bytes, exchange_seconds, waiting_seconds (for slower GPUs), input_seconds (waiting for
                 data)}]
     evaluation  update, epoch, part (validation or test), metrics {name: number or JSON}, seconds, best
+    answers     update, epoch, rows [{prompt, answer, reference (null if unknown), stopped (whether the answer ended by
+                itself; null if unknown)}] of held-out prompts, seconds, skipped (why there are no rows, or empty)
     save        update, bytes, seconds, stall_seconds (the part that blocked training), kind (full, light or best)
     unsaved     update, what (checkpoint, light or best), why: writing failed and training continues
     damaged     path, file, why

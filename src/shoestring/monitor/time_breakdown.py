@@ -84,7 +84,7 @@ def compute_breakdown(events: Iterable[Mapping[str, Any]], seconds: float | None
     saving = sum(
         _number(event.get("stall_seconds", event.get("seconds"))) for event in events if event["event"] == "save"
     )
-    evaluating = sum(_number(event.get("seconds")) for event in events if event["event"] == "evaluation")
+    evaluating = _sum([event for event in events if event["event"] in ("evaluation", "answers")], "seconds")
     ranks = [ranks[0] for event in progress if (ranks := ranks_of(event))]
     exchange, imbalance = _sum(ranks, "exchange_seconds"), _sum(ranks, "waiting_seconds")
     launches = _idle_seconds(progress, updating, waiting)

@@ -92,6 +92,10 @@ class Recipe(Protocol):
     - `evaluate_batch(model, batch)` and `combine(results)`: `evaluate` in two steps, so that several GPUs divide the
       batches: what a batch contributes (tensors, numbers and texts in tuples, lists and dicts), and the metrics of the
       list of what all of them contribute, in their order.
+    - `answers(model)` -> rows for people, an iterable of mappings with the texts `prompt` and `answer`, and perhaps
+      `reference` (the true answer) and `stopped` (whether the answer ended by itself): the model's answers to the same
+      held-out prompts, which the report shows side by side. Called before the first update and after the evaluation of
+      each epoch, in evaluation mode, without gradients, on the first GPU. The session can end between two rows.
     - `best`: the metric on the validation data that selects the best weights, and whether `"min"` or `"max"` is better;
       by default `("loss", "min")`. `patience`: training stops after this many epochs without improvement; by default
       never.
@@ -111,6 +115,9 @@ class Recipe(Protocol):
       number is known. `source` is the path in the option `data` (None if it is not set), or a list of rows as they are
       in the data file. By default the samples of `data()`, part after part, or the members of the list.
     - `prediction_options`: the names of options that only predictions have.
+    - `converse(model, messages)` -> an iterator of the pieces of the answer to a conversation, as they are generated:
+      `shoestring predict DIR` on a terminal, without data. `messages` are mappings with `role` (`user` or `assistant`)
+      and `content`, the last one from the user. Called like `predict`.
     - `targets(batch)` -> a sequence with the true answer of each sample, in the form of a prediction, for the rows of
       `evaluate --out`. `identify(dataset, index)` -> the identifier of a sample in these rows, or `Rows` of
       them; by default its index.

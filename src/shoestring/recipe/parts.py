@@ -50,6 +50,8 @@ class Parts:
     evaluate: Callable[[nn.Module, Iterator[Any]], Mapping[str, Any]] | None = None
     evaluate_batch: Callable[[nn.Module, Any], Any] | None = None
     combine: Callable[[Sequence[Any]], Mapping[str, Any]] | None = None
+    answers: Callable[[nn.Module], Iterable[Mapping[str, Any]]] | None = None
+    converse: Callable[[nn.Module, Sequence[Mapping[str, Any]]], Iterable[str]] | None = None
     best: tuple[str, str] = ("loss", "min")
     patience: int | None = None
     predict: Callable[[nn.Module, Any], Any] | None = None

@@ -147,8 +147,9 @@ def batch_size(saved: SavedModel, values: Mapping[str, object]) -> int:
         return size
     from shoestring.plan.inference import plan_inference
 
+    settings = Settings(precision=saved.settings.precision, fp32_modules=saved.settings.fp32_modules)
     try:
-        plan = plan_inference(saved.loaded, saved.target, Settings(precision=saved.settings.precision))
+        plan = plan_inference(saved.loaded, saved.target, settings)
     except TraceError:
         return size
     return plan.settings.micro_batch or size

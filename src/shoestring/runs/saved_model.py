@@ -117,13 +117,14 @@ class SavedModel:
         from shoestring.checkpoint.light import UNVERIFIED, read_light
         from shoestring.checkpoint.weights import load_weights
         from shoestring.data.seeding import derive, seed_all
-        from shoestring.techniques import offload
+        from shoestring.techniques import fp32_modules, offload
 
         seed_all(derive(self.loaded.seed, "model"))
         model = self._build_model()
         model.eval()
         # Before loading, because 4-bit weights are packed when they are moved to their device.
         offload.move(model, self.loaded.parts, self.settings, self.device)
+        fp32_modules.apply(model, self.settings.fp32_modules)
         path = self.weights.path
         if self.weights.run is None:
             return model, None, (f"the weights in {path} belong to no run, so nothing shows how they were trained",)

@@ -131,7 +131,8 @@ def _session_record(
         saving_seconds=_number(stop, "saving_seconds") or _sum(saves, "seconds"),
         # A save without a stall time stopped training for its whole duration.
         stall_seconds=sum(_number(save, "stall_seconds" if "stall_seconds" in save else "seconds") for save in saves),
-        evaluating_seconds=_number(stop, "evaluating_seconds") or _sum(group, "seconds", "evaluation"),
+        evaluating_seconds=_number(stop, "evaluating_seconds")
+        or _sum(group, "seconds", "evaluation") + _sum(group, "seconds", "answers"),
         waiting_seconds=_sum(group, "waiting_seconds", "progress"),
         redone_updates=max(0, reached - _update(next_opening)) if next_opening else 0,
         saves=tuple(event["time"] for event in saves),

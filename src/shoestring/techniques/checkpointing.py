@@ -13,7 +13,7 @@ from torch.utils.checkpoint import checkpoint
 
 from shoestring.errors import UsageError
 from shoestring.recipe.parts import Parts
-from shoestring.techniques import norms, trees
+from shoestring.techniques import fp32_modules, norms, trees
 from shoestring.techniques.slots import buffers, set_buffer
 
 _SWITCHABLE = "GradientCheckpointingLayer"
@@ -97,7 +97,7 @@ def is_switchable(module: nn.Module) -> bool:
 
 def _checkpoint_block(block: nn.Module) -> None:
     changed: Any = block
-    if is_switchable(block) and "forward" not in vars(block):
+    if is_switchable(block) and not fp32_modules.is_replaced_otherwise(block):
         # The layer's own implementation also disables the cache of keys and values, which recomputation would extend.
         changed.gradient_checkpointing = True
         changed._gradient_checkpointing_func = functools.partial(_run_checkpointed, block)

@@ -18,6 +18,17 @@ def chunked_cross_entropy(
 ) -> tuple[Tensor, Tensor]:
     """Return the sum of `cross_entropy(linear(hidden, weight, bias), labels)` over tokens, and how many tokens count.
 
+    The arguments are those of `chunked_token_losses`.
+    """
+    losses = chunked_token_losses(hidden, weight, labels, chunk, bias)
+    return losses.sum(), (labels != IGNORED).sum()
+
+
+def chunked_token_losses(
+    hidden: Tensor, weight: Tensor, labels: Tensor, chunk: int, bias: Tensor | None = None
+) -> Tensor:
+    """Return `cross_entropy(linear(hidden, weight, bias), labels)` of each token, 0 for an ignored one: (tokens,).
+
     `hidden` (tokens, width), `weight` (vocabulary, width), `labels` (tokens,) int64, `bias` (vocabulary,). Logits exist
     for `chunk` tokens at a time, in at least fp32 as in transformers (`loss/loss_utils.py`). Backward recomputes them,
     at the cost of one more product. Only if the weight is frozen, forward computes the gradient of `hidden` as well,
@@ -28,8 +39,8 @@ def chunked_cross_entropy(
         dtype = torch.get_autocast_dtype(hidden.device.type)
         hidden, weight, bias = hidden.to(dtype), weight.to(dtype), None if bias is None else bias.to(dtype)
     run: Any = _ChunkedCrossEntropy.apply
-    total: Tensor = run(hidden, weight, bias, labels, chunk)
-    return total, (labels != IGNORED).sum()
+    losses: Tensor = run(hidden, weight, bias, labels, chunk)
+    return losses
 
 
 class _ChunkedCrossEntropy(torch.autograd.Function):
@@ -38,37 +49,36 @@ class _ChunkedCrossEntropy(torch.autograd.Function):
         context: Any, hidden: Tensor, weight: Tensor, bias: Tensor | None, labels: Tensor, chunk: int
     ) -> Tensor:
         with torch.autocast(hidden.device.type, enabled=False):
-            total = hidden.new_zeros((), dtype=_accumulation_dtype(hidden))
+            losses = hidden.new_empty(labels.shape, dtype=_accumulation_dtype(hidden))
             context.gradient = None
             if context.needs_input_grad == (True, False, False, False, False) and hidden.dtype != torch.float16:
                 context.gradient = torch.empty_like(hidden)
             for rows in _chunks(labels, chunk):
                 logits = _logits(hidden[rows], weight, bias)
                 if context.gradient is None:
-                    total += _loss_sum(logits, labels[rows])
+                    losses[rows] = _losses(logits, labels[rows])
                 else:
-                    loss, logits_gradient = _loss_sum_and_gradient(logits, labels[rows])
-                    total += loss
+                    losses[rows], logits_gradient = _losses_and_gradients(logits, labels[rows])
                     torch.mm(logits_gradient.to(weight.dtype), weight, out=context.gradient[rows])
                     del logits_gradient
                 del logits
         if context.gradient is None:
             context.save_for_backward(hidden, weight, bias, labels)
             context.chunk = chunk
-        return total
+        return losses
 
     @staticmethod
     @torch.autograd.function.once_differentiable
     def backward(context: Any, *gradients: Tensor) -> tuple[Tensor | None, ...]:
         if context.gradient is not None:
-            return context.gradient * gradients[0], None, None, None, None
+            return context.gradient * gradients[0].to(context.gradient.dtype)[:, None], None, None, None, None
         hidden, weight, bias, labels = context.saved_tensors
         needed = context.needs_input_grad
         hidden_gradient = torch.empty_like(hidden) if needed[0] else None
         weight_gradient = torch.zeros_like(weight) if needed[1] else None
         bias_gradient = torch.zeros_like(bias) if needed[2] else None
         for rows in _chunks(labels, context.chunk):
-            logits_gradient = _gradient(_logits(hidden[rows], weight, bias), labels[rows], gradients[0])
+            logits_gradient = _gradient(_logits(hidden[rows], weight, bias), labels[rows], gradients[0][rows])
             logits_gradient = logits_gradient.to(weight.dtype)
             if hidden_gradient is not None:
                 torch.mm(logits_gradient, weight, out=hidden_gradient[rows])
@@ -83,33 +93,33 @@ class _ChunkedCrossEntropy(torch.autograd.Function):
 # Both functions modify the logits in place: log_softmax and logsumexp would each allocate another tensor of their size.
 
 
-def _loss_sum(logits: Tensor, labels: Tensor) -> Tensor:
+def _losses(logits: Tensor, labels: Tensor) -> Tensor:
     logits -= logits.amax(dim=-1, keepdim=True)
     mask = labels != IGNORED
     label_logits = logits.gather(-1, labels.where(mask, 0)[:, None]).squeeze(-1)
-    return ((logits.exp_().sum(dim=-1).log_() - label_logits) * mask).sum()
+    return (logits.exp_().sum(dim=-1).log_() - label_logits) * mask
 
 
-def _loss_sum_and_gradient(logits: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
-    """Return what `_loss_sum` and `_gradient` (with the scale 1) do, from one softmax."""
+def _losses_and_gradients(logits: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
+    """Return what `_losses` and `_gradient` (with scales of 1) do, from one softmax."""
     logits -= logits.amax(dim=-1, keepdim=True)
     mask = labels != IGNORED
     targets = labels.where(mask, 0)[:, None]
     label_logits = logits.gather(-1, targets).squeeze(-1)
     sums = logits.exp_().sum(dim=-1)
-    loss = ((sums.log() - label_logits) * mask).sum()
+    losses = (sums.log() - label_logits) * mask
     logits /= sums[:, None]
     logits.scatter_add_(-1, targets, -torch.ones_like(targets, dtype=logits.dtype))
-    return loss, logits.mul_(mask[:, None])
+    return losses, logits.mul_(mask[:, None])
 
 
-def _gradient(logits: Tensor, labels: Tensor, scale: Tensor) -> Tensor:
-    """Return `scale` times the gradient of the sum by the logits, in place: softmax minus one at the label."""
+def _gradient(logits: Tensor, labels: Tensor, scales: Tensor) -> Tensor:
+    """Return the gradient of each loss by its logits, times its scale, in place: softmax minus one at the label."""
     logits -= logits.amax(dim=-1, keepdim=True)
     logits /= logits.exp_().sum(dim=-1, keepdim=True)
     mask = labels != IGNORED
     logits.scatter_add_(-1, labels.where(mask, 0)[:, None], -torch.ones_like(labels, dtype=logits.dtype)[:, None])
-    return logits.mul_((mask * scale)[:, None])
+    return logits.mul_((mask * scales)[:, None])
 
 
 def _logits(hidden: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:

@@ -11,7 +11,7 @@ from torch import nn
 from shoestring.recipe.losses import loss_without_stage
 from shoestring.recipe.options import LoadedRecipe
 from shoestring.settings import Precision, Settings
-from shoestring.techniques import adapt, nested
+from shoestring.techniques import adapt, fp32_modules, nested
 from shoestring.trace import attention, autocast, simulated_device
 from shoestring.trace.record import Event, Storage
 from shoestring.trace.recorder import Recorder
@@ -36,6 +36,7 @@ def run(
     with simulated_device.fake_mode(), recorder:
         recorder.mark("model", 0)
         simulated_device.move_model(model)
+        fp32_modules.apply(model, settings.fp32_modules)
         recorder.label(model.parameters(), "weights")
         recorder.label(model.buffers(), "buffers")
         for number in range(2):

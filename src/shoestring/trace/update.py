@@ -12,7 +12,7 @@ from shoestring.errors import TraceError, UsageError
 from shoestring.recipe.losses import Loss, losses_by_stage, scalar_loss
 from shoestring.recipe.options import LoadedRecipe
 from shoestring.settings import Precision, Settings
-from shoestring.techniques import adapt, checkpointing, kernels, nested, offload
+from shoestring.techniques import adapt, checkpointing, fp32_modules, kernels, nested, offload
 from shoestring.trace import attention, autocast, inference, masks, offloading, sharding, simulated_device, values
 from shoestring.trace.averaging import TracedAverages
 from shoestring.trace.record import Event, Storage
@@ -59,6 +59,7 @@ def run(
         recorder.label(model.parameters(), "weights")
         recorder.label(model.buffers(), "buffers")
         checkpointing.apply(model, loaded.parts, settings.checkpointing)
+        fp32_modules.apply(model, settings.fp32_modules)
         parallelism = sharding.apply(recorder, model, recipe, settings, gpus, torch_ddp=torch_ddp)
         shards = sharding.traced_shards(settings, gpus, torch_ddp=torch_ddp)
         with parallelism.during_optimizer_setup():

@@ -1,6 +1,7 @@
 """The training loop.
 
-    restore the newest checkpoint, or save the first one and compare the loss of a microbatch with that of its halves
+    restore the newest checkpoint, or find what overflows in fp16, save the first one and compare the loss of a
+    microbatch with that of its halves
     until all epochs are done, or early stopping ends training:
         after an epoch: evaluate, save the weights if they are the best
         otherwise: one update

@@ -23,6 +23,7 @@ from shoestring.monitor.events import Events, NoEvents, read, state_digest
 from shoestring.monitor.host_memory import host_memory
 from shoestring.monitor.progress import Progress
 from shoestring.monitor.time_breakdown import compute_breakdown, describe_breakdown
+from shoestring.reading import number
 from shoestring.recipe.options import LoadedRecipe
 from shoestring.session import trust
 from shoestring.session.deadline import Deadline
@@ -81,6 +82,7 @@ class Record:
         self.update = self._first_update = before.update
         self._metrics = before.metrics
         self._seconds_by_kind = {"saving": 0.0, "evaluating": 0.0}
+        self._answer_seconds: dict[int, float] | None = None
         self.expect(before.total_updates)
         self._deciding_metric = loaded.parts.best[0] if loaded else None
 
@@ -211,6 +213,31 @@ class Record:
         if part == "validation" and values:
             when = f"epoch {epoch}" if name else f"update {count_text(update)}"
             self.progress.message(f"{when}: validation {' · '.join(values)}{' (best)' if best else ''}")
+
+    def answer_seconds(self) -> dict[int, float]:
+        """Return how long answering the held-out prompts has taken, in this session and earlier ones, by update."""
+        if self._answer_seconds is None:
+            self._answer_seconds = {}
+            with suppress(*_RECORD_ERRORS):
+                for event in read(self._run.events_file):
+                    if event["event"] == "answers":
+                        self._answer_seconds[event.get("update", 0)] = number(event.get("seconds")) or 0.0
+        return self._answer_seconds
+
+    def answered(
+        self, update: int, rows: list[dict[str, Any]], *, epoch: int, seconds: float, skipped: str = ""
+    ) -> None:
+        """Record the answers to held-out prompts; without rows the reason why they were `skipped`."""
+        self.answer_seconds()[update] = seconds
+        self._seconds_by_kind["evaluating"] += seconds
+        self.events.emit("answers", update=update, epoch=epoch, rows=rows, seconds=seconds, skipped=skipped)
+        if rows:
+            stopped = sum(row["stopped"] is True for row in rows)
+            when = f"after epoch {epoch}" if update else "before training"
+            self.progress.message(
+                f"{when}: {plural(len(rows), 'held-out prompt')} answered in {seconds_text(seconds)}, "
+                f"{count_text(stopped)} of the answers ended by themselves"
+            )
 
     def session_ended(self, status: str, reason: str, update: int, metrics: dict[str, Any]) -> None:
         """Record the end of the session."""

@@ -155,6 +155,10 @@ class Saver:
         """Raise GoneError if the run's directory or its newest checkpoint is not there any more."""
         self._store.require_present()
 
+    def add_to_environment(self, **facts: str) -> None:
+        """Add facts to the environment that is saved with the state from now on."""
+        self._environment = {**self._environment, **facts}
+
     def forget(self) -> None:
         """Save the current state again at the next save: something besides its position has changed."""
         self._saved_position = None

@@ -31,6 +31,7 @@ from shoestring.recipe.parts import Parts
 from shoestring.recipe.whole_batch import last_batch_notes
 from shoestring.session.directory import RunDirectory
 from shoestring.train import oom, steps
+from shoestring.train.fp16_overflow import mend_overflow
 from shoestring.train.memory_kill import find_memory_kill
 from shoestring.train.meter import Meter
 from shoestring.train.non_finite import non_finite_error
@@ -83,6 +84,10 @@ def setup(request: SessionRequest, record: Record, library: LibraryLoop | None) 
     stored = request.run.plan()
     notes = (*(stored.notes if stored else ()), *staging_notes)
     session = build_session(request, record, data, restored, make_saver, library, notes)
+    if restored is None:
+        session = mend_overflow(
+            session, lambda: build_session(request, record, data, restored, make_saver, library, notes)
+        )
     if session.updates:  # those of a library begin when its trainer knows the number of updates
         steps.begin(session)
     return session

@@ -31,6 +31,7 @@ from shoestring.techniques.fallbacks import Phase
 from shoestring.train import oom
 from shoestring.train.divided_evaluation import evaluate_divided, is_divisible
 from shoestring.train.evaluation import best_entry, evaluate, patience_exhausted
+from shoestring.train.held_out_answers import answer_held_out_prompts
 from shoestring.train.session import TrainingSession
 from shoestring.train.space import require_space
 from shoestring.train.unchanged_buffers import unchanged_buffers
@@ -71,8 +72,8 @@ def _store_sizes(session: TrainingSession) -> None:
 
 
 def before_update(session: TrainingSession) -> str:
-    """Evaluate the epoch that has just ended, if there is one. Returns the reason why training is over; empty if
-    another update follows.
+    """Evaluate the epoch that has just ended, if there is one, and answer held-out prompts. Returns the reason why
+    training is over; empty if another update follows.
 
     Raises SessionOver when the session has to stop.
     """
@@ -82,6 +83,7 @@ def before_update(session: TrainingSession) -> str:
             break
         evaluate_epoch(session)
         save_if_due(session)
+    answer_held_out_prompts(session)
     return reason
 
 

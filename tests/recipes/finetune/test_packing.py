@@ -67,7 +67,9 @@ def test_logits_of_a_packed_row(family: str) -> None:
             for index in members:
                 tokens = torch.from_numpy(samples[index].tokens.astype(numpy.int64))[None]
                 expected = model(input_ids=tokens, use_cache=False).logits[0]
-                torch.testing.assert_close(row[start : start + len(tokens[0])], expected, rtol=0, atol=1e-7 if family in IN_FP32 else 1e-10)
+                torch.testing.assert_close(
+                    row[start : start + len(tokens[0])], expected, rtol=0, atol=1e-7 if family in IN_FP32 else 1e-10
+                )
                 start += len(tokens[0])
 
 

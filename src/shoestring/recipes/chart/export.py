@@ -11,6 +11,7 @@ from torch import Tensor
 from shoestring.recipe.exports import Exported
 from shoestring.recipes.chart.processing import CHAT_TEMPLATE
 from shoestring.recipes.chart.training import conversation
+from shoestring.recipes.huggingface.adapters_export import compute_with_saved, save_adapter
 from shoestring.recipes.huggingface.saving import quiet
 
 if TYPE_CHECKING:
@@ -55,28 +56,11 @@ def write_adapter(
     """
     inputs = [encode(processor, rows) for rows in samples]
     expected = _compute(model, inputs)
-    config, base = model.peft_config[model.active_adapter], model.get_base_model()
+    base = save_adapter(model, folder, source=options.weights_from)
+    _save_processor(processor, folder)
+    actual = compute_with_saved(model, folder, lambda: _compute(model, inputs))
     has_own_base = options.weights_from is None
-    # A folder is named without its path; a name on the hub is complete.
-    source = options.weights_from
-    config.base_model_name_or_path = source.name if isinstance(source, Path) else source
-    with quiet():
-        model.save_pretrained(folder, save_embedding_layers=False)
-        (folder / "README.md").unlink(missing_ok=True)  # a template with the path of the base
-        if has_own_base:
-            weights = {
-                name.replace(".base_layer.", "."): weight
-                for name, weight in base.state_dict().items()
-                if ".lora_" not in name
-            }
-            base.save_pretrained(folder / "base", state_dict=weights)
-        _save_processor(processor, folder)
-        model.load_adapter(folder, "exported")
-        model.set_adapter("exported")
-        actual = _compute(model, inputs)
-        model.set_adapter("default")
-        model.delete_adapter("exported")
-    source = f"{place}/base" if has_own_base else config.base_model_name_or_path
+    source = f"{place}/{base}" if has_own_base else base
     notes = [
         "The adapter has no weights of its base."
         + (" `base` has its random weights." if has_own_base else f" Its base is {source}, in {options.weights}.")

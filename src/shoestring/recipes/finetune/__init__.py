@@ -6,11 +6,10 @@ the reference. Needs `pip install 'shoestring[finetune]'`.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from shoestring.errors import UsageError
 from shoestring.recipe.evaluating import EvaluatesBatches
 from shoestring.recipe.extras import require
 from shoestring.recipes.finetune.options import Options
@@ -19,12 +18,17 @@ if TYPE_CHECKING:
     from torch import Tensor, nn
     from torch.optim import Optimizer
 
+    from shoestring.recipe.exports import Format
     from shoestring.recipe.inputs import Input
+    from shoestring.recipes.finetune.interface import Interface
     from shoestring.recipes.finetune.loading import Data
+    from shoestring.recipes.finetune.rendering import Renderer
     from shoestring.recipes.finetune.samples import Samples
 
 EXTRA = "finetune"
 LEARNING_RATES = {"lora": 2e-4, "all weights": 2e-5, "dpo": 5e-6}
+CONVERSATION_TOKENS = 1024
+"""The longest answer in a conversation, which Ctrl-C can end."""
 WARM_UP = 100
 """Updates of warm-up; a run of less than 1,000 updates has a tenth of its updates instead."""
 
@@ -40,7 +44,8 @@ class Finetune(EvaluatesBatches):
     def __init__(self, options: Options | None = None) -> None:
         self.options = options or Options()
         self._data: Data | None = None
-        self._interface: Any = None
+        self._interface: Interface | None = None
+        self._built_renderer: Renderer | None = None
 
     @property
     def is_pretrained(self) -> bool:
@@ -137,19 +142,24 @@ class Finetune(EvaluatesBatches):
 
     def describe(self, dataset: Samples, index: int) -> dict[str, Any]:
         """Return the place of a sample in the data, its number of tokens, and its beginning."""
-        from shoestring.recipes.finetune.preview import describe
+        from shoestring.recipes.finetune.samples import PairSample
 
-        return describe(dataset, index, self._renderer())
+        sample = dataset[index]
+        tokens = sample.chosen.tokens if isinstance(sample, PairSample) else sample.tokens
+        beginning = self._renderer().decode(tokens[:40], skip_special=False)
+        return {"place": dataset.rows[index].place, "tokens": len(sample), "beginning": beginning}
 
     def identify(self, dataset: Samples, index: int) -> str:
         return dataset.rows[index].place
 
     def preview(self) -> str:
         """Return a sample as the model receives it, with its learnt tokens marked, and the lengths of all samples."""
-        data = self._read()
-        from shoestring.recipes.finetune.preview import preview_text
+        from shoestring.recipes.finetune.preview import preview_sample, preview_text
 
-        return preview_text(data.train, data.inspection, self._renderer())
+        data = self._read()
+        if data.inspection is None:
+            return ""
+        return preview_text(preview_sample(data.train[0], self._renderer(), data.inspection))
 
     def optimizer(self, model: nn.Module) -> Optimizer:
         """Return AdamW over the trained parameters."""
@@ -180,7 +190,7 @@ class Finetune(EvaluatesBatches):
         return token_loss(model, batch, options.loss_chunk)
 
     def combine(self, results: Sequence[Any]) -> dict[str, float]:
-        """Return `loss`, the mean over all learnt tokens, and its exponential `perplexity`; for pairs see `preference`."""
+        """Return `loss`, the mean over learnt tokens, and its exponential, `perplexity`; for pairs see `preference`."""
         if self._is_dpo:
             from shoestring.recipes.finetune.preference import combine_pairs
 
@@ -191,17 +201,80 @@ class Finetune(EvaluatesBatches):
 
     def inputs(self, source: Any) -> Iterable[Input]:
         """Return the prompts in a file or a list (`prediction.read_inputs`), or those of the validation data."""
-        from shoestring.recipes.finetune.prediction import read_inputs
+        from shoestring.recipes.finetune.columns import parse_columns
+        from shoestring.recipes.finetune.prediction import read_inputs, read_questions
 
+        renderer = self._renderer()
         if source is None:
-            raise UsageError("there are no prompts to answer", hint="give a file: --set data=prompts.jsonl")
-        return read_inputs(source, self._renderer(), columns=self.options.columns)
+            return read_questions(self._read().validation.rows, renderer)
+        return read_inputs(source, renderer, columns=parse_columns(self.options.columns))
 
     def predict(self, model: nn.Module, batch: Any) -> list[dict[str, Any]]:
         """Return the greedy answer to each prompt, its number of tokens, and whether it ended by itself."""
         from shoestring.recipes.finetune.prediction import predict
 
-        return predict(model, batch, self._renderer(), answer_tokens=self.options.answer_tokens)
+        interface, prompts = self._interface_of_model(), self._prompts(batch)
+        return predict(model, prompts, self._renderer(), max_tokens=self.options.answer_tokens, pad=interface.padding)
+
+    def targets(self, batch: Any) -> list[str | None]:
+        """Return the true answers of a batch."""
+        from shoestring.recipes.finetune.prediction import targets
+
+        return targets(self._prompts(batch))
+
+    def _prompts(self, batch: Any) -> Any:
+        """Return a batch of prompts; that of samples without their last answers, which are the targets."""
+        from shoestring.recipes.finetune.prediction import split_answers
+        from shoestring.recipes.finetune.preference import chosen_labels
+
+        if "prompts" in batch:
+            return batch
+        if self._is_dpo:
+            return split_answers(*chosen_labels(batch), self._renderer())
+        from shoestring.recipes.finetune.batches import labels_of
+
+        return split_answers(batch["input_ids"], labels_of(batch), self._renderer())
+
+    def answers(self, model: nn.Module) -> Iterable[dict[str, Any]]:
+        """Return the model's answers to the prompts of the option `prompts`, or of the first rows of validation."""
+        from shoestring.recipes.finetune.prediction import answer_questions
+
+        interface, questions = self._interface_of_model(), self._questions()
+        tokens = self.options.answer_tokens
+        return answer_questions(model, questions, self._renderer(), max_tokens=tokens, pad=interface.padding)
+
+    def _questions(self) -> Any:
+        from shoestring.recipes.finetune.prediction import held_out_questions, read_prompts
+
+        if self.options.prompts is not None:
+            return read_prompts(self.options.prompts)
+        return held_out_questions(self._read().validation.rows)
+
+    def converse(self, model: nn.Module, messages: Sequence[Mapping[str, Any]]) -> Iterator[str]:
+        """Yield the answer to a conversation as it is generated."""
+        from shoestring.recipes.finetune.generation import stream
+
+        renderer = self._renderer()
+        return stream(
+            model,
+            renderer.prompt(messages),
+            stop_tokens=renderer.stop_tokens,
+            max_tokens=CONVERSATION_TOKENS,
+            decode=renderer.decode,
+        )
+
+    @property
+    def exports(self) -> dict[str, Format]:
+        """The adapter, the merged weights, and a GGUF file."""
+        from shoestring.recipes.finetune.export import formats
+
+        options = self.options
+        return formats(
+            adapted=True,
+            tokenizer=lambda: self._interface_of_model().tokenizer,
+            source=options.model,
+            gguf_type=options.gguf_type,
+        )
 
     def save_preprocessing(self, folder: Path) -> None:
         """Write the tokenizer with its chat template, and the configuration of the model."""
@@ -236,7 +309,7 @@ class Finetune(EvaluatesBatches):
             self._data = load_data(self.options, self._renderer)
         return self._data
 
-    def _interface_of_model(self) -> Any:
+    def _interface_of_model(self) -> Interface:
         """Return the tokenizer and configuration of the model, which are read once."""
         if self._interface is None:
             require(EXTRA, "transformers")
@@ -245,7 +318,9 @@ class Finetune(EvaluatesBatches):
             self._interface = read_interface(self.options)
         return self._interface
 
-    def _renderer(self) -> Any:
-        from shoestring.recipes.finetune.interface import build_renderer
+    def _renderer(self) -> Renderer:
+        if self._built_renderer is None:
+            from shoestring.recipes.finetune.interface import build_renderer
 
-        return build_renderer(self._interface_of_model(), self.options)
+            self._built_renderer = build_renderer(self._interface_of_model(), self.options)
+        return self._built_renderer

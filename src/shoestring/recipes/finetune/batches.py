@@ -13,6 +13,8 @@ import numpy
 import torch
 from torch import Tensor
 
+from shoestring.techniques.loss import IGNORED
+
 if TYPE_CHECKING:
     from shoestring.recipes.finetune.samples import Sample
 
@@ -50,6 +52,13 @@ def collate(rows: Sequence[Sample | Sequence[Sample]]) -> Batch:
     if any(len(row) > 1 for row in packed):
         batch["position_ids"] = torch.from_numpy(positions)
     return batch
+
+
+def labels_of(batch: Batch) -> Tensor:
+    """Return the learnt tokens at their own positions (rows, length) int64, and `IGNORED` elsewhere."""
+    labels = torch.full_like(batch["input_ids"], IGNORED)
+    labels.view(-1)[batch["places"] + 1] = batch["targets"]
+    return labels
 
 
 def largest(rows: int, length: int) -> Batch:

@@ -10,9 +10,10 @@ from pathlib import Path
 from typing import Any
 
 from shoestring.errors import UsageError
-from shoestring.recipes.finetune import building, tiny
+from shoestring.recipes.finetune import building, synthetic, tiny
 from shoestring.recipes.finetune.options import Options
 from shoestring.recipes.finetune.rendering import Renderer
+from shoestring.recipes.finetune.rows import Conversation
 from shoestring.recipes.finetune.templates import read_template
 from shoestring.recipes.huggingface import configuration, pretrained
 from shoestring.recipes.huggingface.saving import quiet
@@ -29,6 +30,11 @@ class Interface:
     generation_config: Any
     """Its end tokens stop a generation as well; its other values are not used."""
 
+    @property
+    def padding(self) -> int:
+        """The token before shorter prompts of a batch, which the model does not see."""
+        return int(self.tokenizer.pad_token_id or 0)
+
 
 def read_interface(options: Options) -> Interface:
     """Return those of the option `model`, with the chat template of the option `template`; without a model tiny ones.
@@ -36,10 +42,10 @@ def read_interface(options: Options) -> Interface:
     Raises UsageError if they cannot be read.
     """
     if options.model is None:
-        from shoestring.recipes.finetune.synthetic import texts
-
         config = tiny.configuration()
-        tokenizer = tiny.train_tokenizer(texts())
+        rows = synthetic.conversations().train
+        texts = [str(message["content"]) for row in rows if isinstance(row, Conversation) for message in row.messages]
+        tokenizer = tiny.train_tokenizer(texts)
     else:
         source = building.find_source(options)
         config, tokenizer = building.read_configuration(source), building.load_tokenizer(source)

@@ -29,11 +29,6 @@ class Sample:
     def __len__(self) -> int:
         return len(self.tokens)
 
-    @property
-    def is_learnable(self) -> bool:
-        """Whether a token is learnt, which a cut may have prevented."""
-        return bool(self.learnt[1:].any())
-
 
 @dataclass(frozen=True, slots=True)
 class PairSample:
@@ -45,16 +40,11 @@ class PairSample:
     def __len__(self) -> int:
         return max(len(self.chosen), len(self.rejected))
 
-    @property
-    def is_learnable(self) -> bool:
-        """Whether both answers have a learnt token."""
-        return self.chosen.is_learnable and self.rejected.is_learnable
-
 
 class Samples:
     """A map-style dataset of samples that are in memory, with their rows for people."""
 
-    def __init__(self, samples: Sequence[Sample] | Sequence[PairSample], rows: Sequence[Row]) -> None:
+    def __init__(self, samples: Sequence[Sample | PairSample], rows: Sequence[Row]) -> None:
         self.samples, self.rows = samples, rows
 
     def __len__(self) -> int:

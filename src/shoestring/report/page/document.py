@@ -6,6 +6,7 @@ from pathlib import Path
 from shoestring.checkpoint.files import replace
 from shoestring.report.markup import Markup, element, join
 from shoestring.report.page import sections
+from shoestring.report.page.answers import answers
 from shoestring.report.page.headline import headline
 from shoestring.report.page.results import results
 from shoestring.report.page.run import Run, read
@@ -48,6 +49,7 @@ def render(run: Run) -> Markup:
         "main",
         headline(run, session_records),
         results(run),
+        answers(run),
         sections.training(run),
         sections.history(session_records),
         sections.time_breakdown(run),

@@ -1,0 +1,231 @@
+"""Whether a model overflows in fp16, and which of its modules then have to compute in fp32.
+
+fp16 ends at 65,504. A model that was trained in bf16, whose range is that of fp32, may exceed it. So the loss of the
+first samples of a run is computed in fp16, and the inputs and outputs of all modules are watched. If something is not
+finite there, but is in fp32, modules are computed in fp32 one after the other: where the first value that is not finite
+appears, the module that computed it, or what its operands come from.
+"""
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, ExitStack, nullcontext
+from dataclasses import dataclass
+from math import isfinite
+
+import torch
+from torch import nn
+
+from shoestring.data.batches import to_device
+from shoestring.data.loading import Loader
+from shoestring.data.seeding import derive, seed_all
+from shoestring.engine.memory import free_unused_memory, out_of_memory
+from shoestring.engine.module_watch import ModuleWatch, Place
+from shoestring.engine.precision import MixedPrecision
+from shoestring.engine.side_effects import Generators, without_side_effects
+from shoestring.engine.update import LossFunction, mean_loss
+from shoestring.techniques import fp32_modules
+
+SAMPLES = 2
+"""The number of samples whose loss is computed; values that overflow do so in nearly every sample."""
+MOST_MODULES = 64
+MOST_WEIGHTS = 0.5
+"""The largest share of the weights in modules that compute in fp32; with more of them, fp32 is hardly slower."""
+_TOLERANCE = 1e-2
+"""The relative difference between the losses in fp16 and in fp32 that rounding explains."""
+_SMALL_LOSS = 0.1
+"""A loss below it may be the difference of larger terms, so that its error is compared with that of this value."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Overflow:
+    """A loss that is finite in fp32, but in fp16 something in it is not."""
+
+    place: str
+    """What is not finite first: the output or the input of a module, or the loss."""
+    samples: int
+    fp32_loss: float
+    fp16_loss: float
+    """The loss in fp16, with the `modules` in fp32 if there are any."""
+    modules: tuple[str, ...]
+    """The modules that have to compute in fp32, in the order in which they were found; empty if none were found that
+    mend the loss."""
+
+
+def find_overflow(
+    model: nn.Module,
+    make_loss: Callable[[], LossFunction],
+    loader: Loader,
+    micro_batch: int,
+    mixed_precision: MixedPrecision,
+    device: torch.device,
+    *,
+    seed: int,
+    poll: Callable[[], None] = lambda: None,
+) -> Overflow | None:
+    """Compute the loss of the first samples of a run in `mixed_precision`, and find what overflows in it.
+
+    The model is in evaluation mode and no gradients are computed. Training modes, buffers and random states are
+    restored. `make_loss` returns the loss; `poll` is called between forward passes. Modules that compute in fp32
+    already remain so.
+
+    Returns None if nothing overflows, or if that cannot be determined: a loss that is not finite in fp32 either, a
+    recipe that raises an exception for these samples or without gradients, out-of-memory.
+    """
+    part = loader.parts(0, micro_batch)[0][:SAMPLES]
+    lacks_memory = False
+    try:
+        with without_side_effects(model, device):
+            forwards = _Forwards(model, make_loss(), loader, part, device, seed, poll)
+            return _find(forwards, mixed_precision.autocast)
+    except Exception as error:  # noqa: BLE001  (the recipe's code may raise anything)
+        lacks_memory = out_of_memory(error)
+    finally:
+        if lacks_memory or device.type == "cuda":
+            free_unused_memory()  # the first update finds the allocator's cache empty, as without this forward
+    return None
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Forward:
+    """The loss of one forward pass, and what its modules have read and returned."""
+
+    loss: float
+    places: Sequence[Place]
+    returned: Sequence[str]
+    """The modules that have ended last, from the inner to the outer."""
+    draws: bool
+    """Whether the loss has drawn random numbers."""
+
+    def first_overflow(self, reference: "_Forward | None" = None) -> int | None:
+        """Return the index of the first place that is not finite here but was in the `reference`.
+
+        That of the loss, after all places, is their number; None if everything is finite.
+        """
+        excused = [place.is_finite for place in reference.places] if reference else []
+        for index, place in enumerate(self.places):
+            if not place.is_finite and (index >= len(excused) or excused[index]):
+                return index
+        return None if isfinite(self.loss) else len(self.places)
+
+
+class _Forwards:
+    """Computes the loss of the same samples with the same random numbers, any number of times."""
+
+    def __init__(
+        self,
+        model: nn.Module,
+        loss: LossFunction,
+        loader: Loader,
+        part: Sequence[int],
+        device: torch.device,
+        seed: int,
+        poll: Callable[[], None],
+    ) -> None:
+        self.model, self.samples = model, len(part)
+        self.modules = dict(model.named_modules())
+        self._loss, self._loader, self._part = loss, loader, part
+        self._device, self._seed, self._poll = device, seed, poll
+
+    def run(self, autocast: Callable[[], AbstractContextManager[object]], fp32: Sequence[nn.Module] = ()) -> _Forward:
+        """Run forward and loss with these modules in fp32.
+
+        An exception after a value that is not finite, which some code does not expect, counts as a loss of NaN. Raises
+        it without such a value.
+        """
+        self._poll()
+        seed_all(derive(self._seed, "overflow"))
+        (batch,), _ = self._loader.batches([self._part], epoch=0)
+        generators = Generators(self._device)
+        with ExitStack() as stack:
+            stack.enter_context(fp32_modules.applied(fp32))
+            stack.enter_context(autocast())
+            watch = stack.enter_context(ModuleWatch(self.modules))
+            try:
+                pairs = [(to_device(batch, self._device), len(self._part))]
+                loss = mean_loss(self._loss, self.model, pairs)
+            except Exception as error:
+                if out_of_memory(error) or all(place.is_finite for place in watch.places()):
+                    raise
+                loss = float("nan")
+            draws = not generators.unchanged()
+            return _Forward(loss=loss, places=watch.places(), returned=watch.returned, draws=draws)
+
+    def share(self, names: Sequence[str]) -> float:
+        """Return the share of the model's parameters that the modules contain."""
+        chosen = {id(weight): weight.numel() for name in names for weight in self.modules[name].parameters()}
+        return sum(chosen.values()) / max(1, sum(weight.numel() for weight in self.model.parameters()))
+
+
+def _find(forwards: _Forwards, autocast: Callable[[], AbstractContextManager[object]]) -> Overflow | None:
+    plain = forwards.run(autocast)
+    if plain.first_overflow() is None:
+        return None
+    # All 16-bit weights are cast one module at a time, since the whole model may not fit in fp32.
+    reference = forwards.run(nullcontext, [forwards.model])
+    first = plain.first_overflow(reference)
+    if first is None or not isfinite(reference.loss):
+        return None
+    chosen, mended = _mend(forwards, autocast, reference, plain)
+    is_mended = mended.first_overflow(reference) is None and _is_close(mended, reference)
+    if not is_mended and _is_close(plain, reference):
+        return None  # such as a mask whose lowest value is -inf in fp16
+    return Overflow(
+        place=plain.places[first].text if first < len(plain.places) else "the loss",
+        samples=forwards.samples,
+        fp32_loss=reference.loss,
+        fp16_loss=(mended if is_mended else plain).loss,
+        modules=tuple(chosen) if is_mended else (),
+    )
+
+
+def _mend(
+    forwards: _Forwards,
+    autocast: Callable[[], AbstractContextManager[object]],
+    reference: _Forward,
+    result: _Forward,
+) -> tuple[list[str], _Forward]:
+    """Choose modules, in the order of their execution, until nothing overflows in a forward pass like `result`.
+
+    Returns the modules and the forward pass with them, in which something overflows if no other module helps.
+    """
+    chosen: list[str] = []
+    while (first := result.first_overflow(reference)) is not None:
+        for name in filter(None, _candidates(result, first)):  # not the model itself, which has no name
+            larger = [*(other for other in chosen if not other.startswith(f"{name}.")), name]
+            is_contained = any(name == other or name.startswith(f"{other}.") for other in chosen)
+            if is_contained or len(larger) > MOST_MODULES or forwards.share(larger) > MOST_WEIGHTS:
+                continue
+            attempt = forwards.run(autocast, [forwards.modules[other] for other in larger])
+            position = attempt.first_overflow(reference)
+            if position is None or position > first:
+                chosen, result = larger, attempt
+                break
+        else:
+            break
+    return chosen, result
+
+
+def _candidates(result: _Forward, first: int) -> Iterator[str]:
+    """Yield the modules that may have to compute in fp32, given the index of the first place that is not finite.
+
+    A module without submodules that returned it; else the modules that have just returned, from the inner to the outer,
+    because what is computed from a result in fp32 is in fp32 as well; then those within which it was computed.
+    """
+    if first == len(result.places):  # the loss
+        yield from result.returned
+        return
+    place = result.places[first]
+    if not (place.is_output and place.is_leaf):
+        yield from place.returned
+    if place.is_output:
+        yield place.name
+    yield from reversed(place.within)
+
+
+def _is_close(result: _Forward, reference: _Forward) -> bool:
+    """Return whether the loss differs by no more than rounding explains.
+
+    A loss that draws random numbers, which are others in another type, only has to be finite.
+    """
+    if result.draws or reference.draws:
+        return isfinite(result.loss)
+    return abs(result.loss - reference.loss) <= _TOLERANCE * max(_SMALL_LOSS, abs(reference.loss))

@@ -1,0 +1,199 @@
+"""Inspection of samples before training: how much is learnt, how much is cut, and what would make training futile."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+from shoestring.errors import DataError
+from shoestring.recipes.finetune.rendering import Renderer
+from shoestring.recipes.finetune.rows import Row
+from shoestring.recipes.finetune.samples import PairSample, Sample
+from shoestring.units import count_text, plural
+
+_MOST_BINS = 12
+_MOST_PLACES = 5
+_MANY_CUT = 0.05
+
+
+@dataclass(frozen=True, kw_only=True)
+class Bin:
+    """The rows whose samples, before they are cut, have `low` to `high` tokens; of pairs, the longer of both."""
+
+    low: int
+    high: int
+    rows: int
+
+
+@dataclass(frozen=True, kw_only=True)
+class Inspection:
+    """What was found in the samples of some rows. A pair counts as one row, and its tokens are those of both."""
+
+    rows: int
+    cut: int
+    """Rows that are longer than `seq_len`."""
+    tokens_lost: int
+    """Tokens that were cut off."""
+    tokens: int
+    """Tokens that remain."""
+    learnt_tokens: int
+    unlearnable: int
+    """Rows in which nothing is learnt. They are left out of training."""
+    stopping: int
+    """Rows that teach the model to stop: a stop token is the last that is learnt, or if they are cut, any that is."""
+    longest: int
+    """The largest number of tokens before cutting."""
+    lengths: tuple[Bin, ...]
+    refusals: tuple[str, ...]
+    """Why training on these rows would be futile; empty if it is not."""
+    notes: tuple[str, ...]
+    """What else a person should know, in full sentences."""
+
+    @property
+    def cut_share(self) -> float:
+        return self.cut / max(1, self.rows)
+
+    @property
+    def learnt_share(self) -> float:
+        return self.learnt_tokens / max(1, self.tokens)
+
+
+def inspect(samples: Sequence[Sample] | Sequence[PairSample], renderer: Renderer, rows: Sequence[Row]) -> Inspection:
+    """Return what is found in `samples`, which `renderer` made of `rows`, in the same order."""
+    parts = [_parts(sample) for sample in samples]
+    full_lengths = [max(part.full_length for part in row) for row in parts]
+    cut = [any(part.full_length > len(part) for part in row) for row in parts]
+    learnable = [is_learnable(sample) for sample in samples]
+    ends = _Ends(renderer)
+    stopping = [all(ends.teach(part) for part in row) for row in parts]
+    flat = [part for row in parts for part in row]
+    tokens = sum(map(len, flat))
+    lost = sum(part.full_length for part in flat) - tokens
+    refusals = [_nothing_learnt(renderer, cut, learnable) or _never_stops(renderer, cut, learnable, stopping)]
+    refusals.append(_applied_twice(renderer, rows))
+    return Inspection(
+        rows=len(parts),
+        cut=sum(cut),
+        tokens_lost=lost,
+        tokens=tokens,
+        learnt_tokens=sum(int(part.learnt.sum()) for part in flat),
+        unlearnable=len(parts) - sum(learnable),
+        stopping=sum(stopping),
+        longest=max(full_lengths, default=0),
+        lengths=_bins(full_lengths),
+        refusals=tuple(filter(None, refusals)),
+        notes=tuple(_notes(renderer, cut, learnable, stopping, lost)),
+    )
+
+
+def require_learnable(inspection: Inspection) -> None:
+    """Raise DataError with the refusals of an inspection, if there are any."""
+    if inspection.refusals:
+        raise DataError(
+            "training on this data would be futile",
+            problems=inspection.refusals,
+            hint="`shoestring check finetune` shows a sample as the model receives it, with the learnt tokens marked",
+        )
+
+
+def is_learnable(sample: Sample | PairSample) -> bool:
+    """Return whether anything is learnt of a sample; of a pair, whether something of both answers is."""
+    return all(part.learnt.any() for part in _parts(sample))
+
+
+def _parts(sample: Sample | PairSample) -> tuple[Sample, ...]:
+    return (sample,) if isinstance(sample, Sample) else (sample.chosen, sample.rejected)
+
+
+class _Ends:
+    """Tells whether a sample teaches the model to stop.
+
+    Its last learnt token has to be a stop token, but for white space that some templates write after it; if the end was
+    cut off, a stop token of an earlier answer is enough.
+    """
+
+    def __init__(self, renderer: Renderer) -> None:
+        self._renderer = renderer
+        self._spaces: dict[int, bool] = {}
+
+    def teach(self, sample: Sample) -> bool:
+        learnt = [int(token) for token in sample.tokens[sample.learnt]]
+        last = next((token for token in reversed(learnt) if not self._is_space(token)), None)
+        stops = self._renderer.stop_tokens
+        return last in stops or (sample.full_length > len(sample) and not stops.isdisjoint(learnt))
+
+    def _is_space(self, token: int) -> bool:
+        if token not in self._spaces:
+            self._spaces[token] = self._renderer.decode([token], skip_special=False).isspace()
+        return self._spaces[token]
+
+
+def _nothing_learnt(renderer: Renderer, cut: Sequence[bool], learnable: Sequence[bool]) -> str | None:
+    if any(learnable) or not learnable:
+        return None
+    if any(cut):
+        return (
+            f"nothing is left to learn: in every row the answers begin after the first seq_len={renderer.seq_len} "
+            "tokens; set a larger seq_len"
+        )
+    return "nothing is learnt: no row has an answer of the assistant that follows a prompt"
+
+
+def _never_stops(
+    renderer: Renderer, cut: Sequence[bool], learnable: Sequence[bool], stopping: Sequence[bool]
+) -> str | None:
+    if any(stopping) or not stopping:
+        return None
+    if all(was_cut for was_cut, learns in zip(cut, learnable, strict=True) if learns):
+        return (
+            f"the stop token is never learnt: every row is longer than seq_len={renderer.seq_len}, so that the end of "
+            "its last answer is cut off and the model would not learn to stop; set a larger seq_len"
+        )
+    stops = " or ".join(renderer.decode([token], skip_special=False) for token in sorted(renderer.stop_tokens))
+    ending = f"no answer ends with {stops}" if stops else "neither the tokenizer nor the chat template has one"
+    return (
+        f"the stop token is never learnt: {ending}, so the model would not learn to stop; use a template that writes "
+        "it after each answer (within {% generation %}, if it marks answers), as one token of this tokenizer"
+    )
+
+
+def _applied_twice(renderer: Renderer, rows: Sequence[Row]) -> str | None:
+    found = [(row.place, markup) for row in rows if (markup := renderer.misplaced_markup(row))]
+    if not found:
+        return None
+    places = ", ".join(f"{place} ({markup})" for place, markup in found[:_MOST_PLACES])
+    others = len(found) - _MOST_PLACES
+    return (
+        f"a chat template would be applied twice in {plural(len(found), 'row')}, whose messages contain markup of one: "
+        f"{places}{f', and {count_text(others)} more' if others > 0 else ''}; remove it from the messages, or give "
+        "conversations that are rendered already as text"
+    )
+
+
+def _notes(
+    renderer: Renderer, cut: Sequence[bool], learnable: Sequence[bool], stopping: Sequence[bool], lost: int
+) -> Iterator[str]:
+    rows = plural(len(cut), "row")
+    if left_out := len(learnable) - sum(learnable):
+        yield f"Training leaves out {count_text(left_out)} of {rows}, in which nothing is learnt."
+    if sum(cut) > _MANY_CUT * len(cut):
+        yield (
+            f"seq_len={renderer.seq_len} cuts {count_text(sum(cut))} of {rows} ({sum(cut) / len(cut):.0%}): "
+            f"{plural(lost, 'token')} are lost, the end of the last answer of each row among them."
+        )
+    whole = [stops for learns, stops, was_cut in zip(learnable, stopping, cut, strict=True) if learns and not was_cut]
+    if any(stopping) and not all(whole):
+        yield f"The last answer of {count_text(whole.count(False))} of {rows} ends without a stop token."
+
+
+def _bins(lengths: Sequence[int]) -> tuple[Bin, ...]:
+    """Return a histogram of at most `_MOST_BINS` bins, whose width is a round number."""
+    longest = max(lengths, default=0)
+    widths = (step * 10**power for power in range(12) for step in (1, 2, 5))
+    width = next(width for width in widths if width * _MOST_BINS >= longest)
+    counts = Counter((length - 1) // width for length in lengths)
+    return tuple(
+        Bin(low=place * width + 1, high=(place + 1) * width, rows=counts[place])
+        for place in range(min(counts, default=0), max(counts, default=-1) + 1)
+    )

@@ -1,0 +1,123 @@
+"""Before the first update of a run in fp16: the modules that overflow are found, stored with the run, and compute in
+fp32 from then on.
+"""
+
+import copy
+from collections.abc import Callable
+from dataclasses import asdict, replace
+from typing import Any
+
+import torch
+
+from shoestring.engine.overflow import Overflow, find_overflow
+from shoestring.engine.parallel.default_group import without_default_group
+from shoestring.engine.update import LossFunction
+from shoestring.errors import UsageError
+from shoestring.recipe.losses import loss_at
+from shoestring.session.directory import RunDirectory
+from shoestring.system_errors import explaining
+from shoestring.techniques import fp32_modules
+from shoestring.train.session import TrainingSession
+from shoestring.units import plural
+
+
+def mend_overflow(session: TrainingSession, rebuild: Callable[[], TrainingSession]) -> TrainingSession:
+    """Return the session of a new run, before it begins, with the modules in fp32 that overflow in fp16.
+
+    `rebuild` builds the session again: a loss that changes parameters itself has changed them here.
+
+    Raises SessionOver when the session has to stop, and UsageError if the model overflows whichever modules are in
+    fp32.
+    """
+    request, updates = session.request, session.updates
+    if updates is None or not updates.state.total_updates or not _computes_in_fp16(session):
+        return session
+    if updates.state.fully_sharded:
+        sharding = f"sharding={request.settings.sharding}"
+        note = f"{sharding}: whether the model overflows in fp16 was not tried, because no GPU has all of its weights"
+        return replace(session, notes=(*session.notes, note))
+    versions = updates.state.parameter_versions()
+    # The other ranks have the same weights, and the samples of the first one decide for all of them.
+    found = request.ranks.share(without_default_group()(lambda: _find(session)))
+    updates.state.reset_trained()
+    are_changed = request.ranks.gather([updates.state.parameter_versions() != versions])
+    if any(is_changed for (is_changed,) in are_changed):
+        session = rebuild()
+    if found is None:
+        return session
+    return _computing_in_fp32(session, Overflow(**found))
+
+
+def _computes_in_fp16(session: TrainingSession) -> bool:
+    state = session.state
+    return state.mixed_precision.name == "fp16" or any(
+        parameter.dtype == torch.float16 for parameter in state.model.parameters()
+    )
+
+
+def _find(session: TrainingSession) -> dict[str, Any] | None:
+    """Return the fields of what overflows, as JSON; None if nothing does."""
+    request, updates = session.request, session.updates
+    assert updates is not None
+    state = updates.state
+
+    def make_loss() -> LossFunction:
+        # A copy, because a loss may count its calls in an attribute of the recipe.
+        return loss_at(copy.copy(request.recipe.recipe), 0, updates.order.updates_per_epoch, state.total_updates)
+
+    overflow = find_overflow(
+        state.model,
+        make_loss,
+        updates.loader,
+        state.sizes.micro_batch,
+        state.mixed_precision,
+        request.device,
+        seed=request.recipe.seed,
+        poll=request.stop.check,
+    )
+    if overflow and not overflow.modules:
+        raise _refusal(session, overflow)
+    return asdict(overflow) if overflow else None
+
+
+def _refusal(session: TrainingSession, overflow: Overflow) -> UsageError:
+    weights = "" if session.state.mixed_precision.name == "fp16" else ", with weights=fp32 or weights=bf16"
+    return UsageError(
+        f"the model overflows in fp16, whose largest number is 65,504: {overflow.place} is not finite",
+        problems=[
+            f"the loss of the first {plural(overflow.samples, 'sample')} is {overflow.fp16_loss:.6g} in fp16 and "
+            f"{overflow.fp32_loss:.6g} in fp32",
+            "computing the modules with such values in fp32 (fp32_modules) does not mend it",
+        ],
+        hint=f"train another run (--run) with --set precision=fp32{weights}; on a GPU with bf16 units, precision=bf16",
+    )
+
+
+def _computing_in_fp32(session: TrainingSession, overflow: Overflow) -> TrainingSession:
+    """Return the session with the modules that overflow in fp32, and store them in the plan of the run."""
+    request, model = session.request, session.state.model
+    known = fp32_modules.find(model, request.settings.fp32_modules)
+    setting = fp32_modules.as_setting(model, (*known, *overflow.modules))
+    fp32_modules.apply(model, setting)
+    session.saver.add_to_environment(fp32_modules=setting)
+    request.ranks.call_first(lambda: _store(request.run, setting))
+    note = (
+        f"the model overflows in fp16: {overflow.place} is not finite, so {plural(len(overflow.modules), 'module')} "
+        f"will compute in fp32, more slowly (fp32_modules={setting}); the loss of the first "
+        f"{plural(overflow.samples, 'sample')} is then {overflow.fp16_loss:.6g}, and {overflow.fp32_loss:.6g} in fp32"
+    )
+    settings = request.settings.replace(fp32_modules=setting)
+    return replace(session, request=replace(request, settings=settings), notes=(*session.notes, note))
+
+
+def _store(run: RunDirectory, setting: str) -> None:
+    """Store the setting in plan.json, from which later sessions and every use of the weights read it.
+
+    No checkpoint exists yet: after a kill before this, the next session finds the same modules.
+    """
+    stored = run.plan()
+    settings = (stored.plan or {}).get("settings") if stored else None
+    if stored and isinstance(settings, dict):
+        plan = {**(stored.plan or {}), "settings": {**settings, "fp32_modules": setting}}
+        with explaining(f"{run.plan_file} could not be written", ", then train again"):
+            replace(stored, plan=plan).write(run.plan_file)

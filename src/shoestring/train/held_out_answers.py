@@ -1,0 +1,170 @@
+"""The answers of a model to held-out prompts before training and after each epoch, which the report shows side by side.
+
+They are for people: nothing of the run depends on them, so what prevents them is a note and not an error.
+"""
+
+import json
+import time
+from collections.abc import Iterable, Mapping
+from contextlib import ExitStack
+from typing import Any
+
+import torch
+
+from shoestring.data.generators import preserved_generators
+from shoestring.data.seeding import derive, seed_all
+from shoestring.engine.buffers import BufferBackup
+from shoestring.engine.evaluation_mode import evaluation_mode
+from shoestring.engine.memory import Failure, NoMemoryError, catch_out_of_memory, free_unused_memory
+from shoestring.engine.parallel.default_group import without_default_group
+from shoestring.errors import UsageError
+from shoestring.session.stop import SessionOver
+from shoestring.train.session import TrainingSession
+from shoestring.train.weights import weights_for_use
+from shoestring.units import count_text, plural, seconds_text
+
+_KIND = "answers"
+_MOST_CHARACTERS = 4000
+"""Of a text that is recorded."""
+_MOST_BYTES = 500_000
+"""Of the rows of one event: less than the end of a record in which its last event is searched."""
+
+
+def answer_held_out_prompts(session: TrainingSession) -> None:
+    """Record the recipe's `answers` if an epoch has just ended, or none has begun, and they are not recorded yet.
+
+    They are computed by the first rank, while the others wait. The model and all random numbers are as before
+    afterwards. Answers that do not fit into the memory, or into the rest of the session, are left out with a note.
+
+    Raises SessionOver if the session has to stop, and UsageError if `answers` returns something else than rows.
+    """
+    state, request = session.state, session.request
+    if request.loaded is None or request.loaded.parts.answers is None or not state.at_epoch_end:
+        return
+    if state.fully_sharded:
+        if not state.update:
+            session.record.note("the held-out prompts are not answered: the weights are divided among the GPUs")
+        return
+    session.reports.flush()
+    request.ranks.call_first(without_default_group()(lambda: _answer_once(session)))
+    session.reports.restart()
+
+
+def _answer_once(session: TrainingSession) -> None:
+    update, record, stop = session.state.update, session.record, session.request.stop
+    earlier_seconds = record.answer_seconds()
+    if update in earlier_seconds:
+        return
+    stop.check()
+    deadline = stop.deadline
+    if deadline.startup_seconds is None:
+        deadline.startup_seconds = deadline.elapsed()  # answering is not a part of every start
+    expected, remaining = max(earlier_seconds.values(), default=0.0), deadline.remaining()
+    if remaining is not None and expected > (available := remaining - deadline.stopping_seconds()):
+        record.note(
+            f"the held-out prompts are not answered after update {count_text(update)}: that would take "
+            f"{seconds_text(expected)}, and {seconds_text(max(0.0, available))} of the session remain"
+        )
+        return
+    started_at = time.monotonic()
+    epoch = session.state.epochs_done
+    try:
+        rows = _compute(session)
+    except SessionOver as over:
+        if deadline.reached():  # another attempt could use up another session, so there is none
+            seconds = time.monotonic() - started_at
+            record.answered(update, [], epoch=epoch, seconds=seconds, skipped=over.reason)
+        raise
+    seconds = time.monotonic() - started_at
+    if isinstance(rows, Failure):
+        skipped = f"out of memory: {rows.message}"
+        record.answered(update, [], epoch=epoch, seconds=seconds, skipped=skipped)
+        record.note(f"the held-out prompts are not answered after update {count_text(update)}: {skipped}")
+        return
+    kept = _recorded(rows)
+    if len(kept) < len(rows):
+        record.note(f"the answers to {plural(len(rows) - len(kept), 'held-out prompt')} are not recorded: too long")
+    record.answered(update, kept, epoch=epoch, seconds=seconds)
+
+
+def _compute(session: TrainingSession) -> list[dict[str, Any]] | Failure:
+    """Return the rows, or a Failure without memory for them. The model and all random numbers are as before."""
+    state, request = session.state, session.request
+    device = request.device
+    backup = BufferBackup(state.model, complete=True)
+    answers = request.recipe.parts.answers
+    assert answers is not None
+
+    def compute() -> list[dict[str, Any]]:
+        with ExitStack() as stack:
+            stack.enter_context(preserved_generators())
+            stack.enter_context(torch.random.fork_rng([device] if device.type == "cuda" else []))
+            stack.enter_context(weights_for_use(session))
+            backup.save()
+            stack.callback(backup.restore)
+            stack.enter_context(evaluation_mode(state.model))
+            stack.enter_context(torch.no_grad())
+            stack.enter_context(state.mixed_precision.autocast())
+            seed_all(derive(request.recipe.seed, _KIND))
+            stack.enter_context(request.stop.interrupting())
+            return as_rows(_polled(answers(state.model), session))
+
+    try:
+        return catch_out_of_memory(compute)
+    except NoMemoryError as error:  # of the averaged weights
+        return Failure(error.message)
+    finally:
+        if session.updates:
+            session.updates.state.reset_trained()
+        # The blocks of a growing cache would fragment the memory of the updates.
+        free_unused_memory()
+
+
+def _polled(rows: Any, session: TrainingSession) -> Iterable[Any]:
+    """Yield the rows; between two of them the session may end, also where it cannot be interrupted."""
+    if isinstance(rows, Mapping | str) or not isinstance(rows, Iterable):
+        raise UsageError(f"answers() returned a {type(rows).__name__}", hint=_HINT)
+    for row in rows:
+        session.request.stop.check()
+        yield row
+
+
+_HINT = 'return a row for each prompt: {"prompt": text, "answer": text, "reference": text or None, "stopped": bool}'
+
+
+def as_rows(rows: Iterable[Any]) -> list[dict[str, Any]]:
+    """Return the rows as JSON, with texts of at most a few thousand characters.
+
+    Raises UsageError for a row without the texts `prompt` and `answer`.
+    """
+    checked = []
+    for row in rows:
+        if not isinstance(row, Mapping) or not all(isinstance(row.get(name), str) for name in ("prompt", "answer")):
+            raise UsageError(f"answers() returned the row {row!r:.200}", hint=_HINT)
+        reference, stopped = row.get("reference"), row.get("stopped")
+        checked.append(
+            {
+                "prompt": _shortened(row["prompt"]),
+                "answer": _shortened(row["answer"]),
+                "reference": None if reference is None else _shortened(str(reference)),
+                "stopped": None if stopped is None else bool(stopped),
+            }
+        )
+    return checked
+
+
+def _recorded(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Return as many rows as an event has space for."""
+    size, kept = 0, []
+    for row in rows:
+        size += len(json.dumps(row))
+        if size > _MOST_BYTES:
+            break
+        kept.append(row)
+    return kept
+
+
+def _shortened(text: str) -> str:
+    text = text.encode(errors="replace").decode()  # half a character would make the event unreadable
+    unwritten = len(text) - _MOST_CHARACTERS
+    return f"{text[:_MOST_CHARACTERS]} ... ({count_text(unwritten)} more characters)" if unwritten > 0 else text
