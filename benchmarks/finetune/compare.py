@@ -130,9 +130,7 @@ def summaries(results: Mapping[str, Sequence[Measurements]]) -> list[dict[str, A
     ]
 
 
-def ratio(
-    name: str, value: str, measurements: Sequence[Measurements], best: Sequence[Measurements]
-) -> dict[str, Any]:
+def ratio(name: str, value: str, measurements: Sequence[Measurements], best: Sequence[Measurements]) -> dict[str, Any]:
     """Return the median and the range of the ratios to the best of TRL, computed for each round."""
     ratios = [ours[value] / theirs[value] for ours, theirs in zip(measurements, best, strict=True)]
     return {name: median(ratios), f"{name}_range": extremes(ratios)}
@@ -249,7 +247,9 @@ def main() -> None:
         packed_difference = ask("held_out", leak, question.threads)
     rows, best = summaries(results), best_of_trl(results)
     print(table(rows))
-    print(f"The best configuration of TRL: {best}. Logits in its bins differ by {packed_difference:.1e} of the largest.")
+    print(
+        f"The best configuration of TRL: {best}. Logits in its bins differ by {packed_difference:.1e} of the largest."
+    )
     for name, goals in goal_results(rows, best).items():
         for goal, reached in goals.items():
             print(f"{'reached' if reached else 'NOT REACHED'}: {name}: {goal}")

@@ -120,9 +120,7 @@ def trl_defaults(question: Question, folder: Path, tally: Tally) -> Trained:
     return _trl(question, folder, tally, {}, 8)
 
 
-def _trl(
-    question: Question, folder: Path, tally: Tally, arguments: dict[str, Any], rows_of_update: float
-) -> Trained:
+def _trl(question: Question, folder: Path, tally: Tally, arguments: dict[str, Any], rows_of_update: float) -> Trained:
     from trl import DPOConfig, DPOTrainer, SFTConfig, SFTTrainer
 
     config, base = (SFTConfig, SFTTrainer) if question.method == "sft" else (DPOConfig, DPOTrainer)
@@ -144,7 +142,7 @@ def _trl(
             self._created_lr_scheduler = True
             return self.lr_scheduler
 
-    factor = schedule(question)
+    factor = schedule()
     trainer = Counting(
         model=question.model,
         args=config(
@@ -216,7 +214,7 @@ def whole_rows(question: Question) -> list[list[int]]:
     ]
 
 
-def schedule(question: Question) -> Callable[[int, int], float]:
+def schedule() -> Callable[[int, int], float]:
     """Return the factor on the learning rate of Shoestring's recipe, by update and number of updates."""
     from shoestring.recipe.finding import find
 

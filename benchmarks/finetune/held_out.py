@@ -37,9 +37,7 @@ def answer_log_probability(model: nn.Module, tokens: Tensor, prompt_length: int)
 
 def sft_loss(model: nn.Module, tokenizer: Any, rows: list[dict[str, Any]]) -> float:
     """Return the mean negative log-likelihood of the answers' tokens."""
-    results = [
-        answer_log_probability(model, *encoded(tokenizer, prompt_of(row), row["messages"][-1:])) for row in rows
-    ]
+    results = [answer_log_probability(model, *encoded(tokenizer, prompt_of(row), row["messages"][-1:])) for row in rows]
     return -float(sum(total for total, _ in results)) / sum(count for _, count in results)
 
 

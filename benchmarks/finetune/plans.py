@@ -173,7 +173,9 @@ def table(rows: Sequence[Mapping[str, Any]]) -> str:
 
 def beside_unsloth(rows: Sequence[Mapping[str, Any]], measured: Mapping[str, Mapping[str, Any]]) -> str:
     """Format the planned values beside those that Unsloth measured; empty without a common model."""
-    lines = ["| model | planned peak | Unsloth's | planned update of 8 rows of 600 tokens | Unsloth's, of its lengths |"]
+    lines = [
+        "| model | planned peak | Unsloth's | planned update of 8 rows of 600 tokens | Unsloth's, of its lengths |"
+    ]
     lines.append("|---|---|---|---|---|")
     names = {model.name: model.unsloth for model in MODELS}
     for one in rows:
