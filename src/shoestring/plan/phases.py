@@ -11,6 +11,7 @@ from shoestring import config
 from shoestring.hardware import targets
 from shoestring.hardware.catalog import Platform, Target
 from shoestring.plan.sessions import START_SECONDS, STOP_SECONDS
+from shoestring.plan.weight_type import with_weight_type
 from shoestring.recipe.options import LoadedRecipe, with_defaults
 from shoestring.settings import Settings
 
@@ -100,6 +101,11 @@ def _command(
     # Not by the reference: that would execute the recipe's file again, as other classes than those of `loaded`.
     default = with_defaults(type(loaded.recipe), loaded.name).options
     options = {name: value for name, value in loaded.options.items() if value != default[name]}
+    if (
+        default.get("weights") == "auto"
+        and with_weight_type(loaded.replace(weights="auto"), target).options == loaded.options
+    ):
+        options.pop("weights", None)  # what the default stands for on this target
     default_settings = Settings().json()
     settings = {name: value for name, value in requested.json().items() if value != default_settings[name]}
     name = loaded.path.stem if loaded.path else loaded.name.removeprefix("hf:").rstrip("/").rpartition("/")[2]

@@ -35,7 +35,10 @@ ADAPTATIONS: Sequence[tuple[Mapping[str, Any], str]] = (
     ({"lora_r": 8}, "LoRA adapters on frozen weights"),
     ({"lora_r": 8, "quantization": "nf4"}, "LoRA adapters on frozen 4-bit weights"),
 )
-"""Options of any recipe (`options.Adaptation`) that save memory."""
+"""Options of any recipe (`options.Adaptation`) that save memory, while all weights are trained."""
+
+FROZEN: Sequence[tuple[Mapping[str, Any], str]] = (({"quantization": "nf4"}, "frozen weights in 4 bits"),)
+"""The same for a model whose weights are frozen already, because only adapters are trained."""
 
 _CHOSEN = ("micro_batch", "precision", "checkpointing", "optimizer_kernel")
 """Settings that a plan chooses if they are left open."""
@@ -246,11 +249,12 @@ def _propose_adaptations(
     """Propose the adaptations of any recipe's model that are not in use yet."""
     known, options = option_fields(candidates.loaded), candidates.loaded.options
     default = vars(Adaptation())
-    for values, title in ADAPTATIONS:
+    is_frozen = facts.parameters_trainable < facts.parameters_total
+    for values, title in FROZEN if is_frozen else ADAPTATIONS:
         unused = all(name in known and options.get(name) == default[name] for name in values)
         if "lora_r" in values and not facts.is_pretrained:
             continue  # frozen random weights are of no use
-        if unused and facts.parameters_trainable == facts.parameters_total and _is_possible(candidates.loaded, values):
+        if unused and _is_possible(candidates.loaded, values):
             # Another kind of optimizer has its own kernels.
             settings = chosen.settings.replace(optimizer_kernel=None)
             result = _evaluate(candidates, values, settings, budget)

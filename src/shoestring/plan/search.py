@@ -39,6 +39,11 @@ def collect_candidates(candidates: Candidates, requested: Settings) -> list[Cand
     """
     requested, tries_packing = _resolve_packing(candidates, _resolve_cuda_graphs(requested, candidates.target.device))
     sizes = micro_batch_sizes(candidates, requested)
+    if _lacks_room_for_weights(candidates, requested):
+        precision = _precisions(requested, candidates.target.device)[0]
+        smallest = requested.replace(precision=precision, micro_batch=sizes[0])
+        candidate = candidates.evaluate_if_possible(smallest.replace(checkpointing=requested.checkpointing or "no"))
+        return [candidate] if candidate else []
 
     pool: list[Candidate] = []
     for precision in _precisions(requested, candidates.target.device):
@@ -93,6 +98,14 @@ def _resolve_cuda_graphs(requested: Settings, device: Device) -> Settings:
     if device.kind != "cuda":
         raise UsageError(f"compile=graphs: CUDA graphs need a GPU, and {device.title} is not a GPU", hint="compile=yes")
     return requested.replace(checkpointing=requested.checkpointing or "no")
+
+
+def _lacks_room_for_weights(candidates: Candidates, requested: Settings) -> bool:
+    """Return whether the weights alone fill the device, so that no microbatch, precision or recomputation can fit."""
+    divides_weights = requested.sharding == "zero3" and gpus_of(requested) > 1
+    if divides_weights or requested.offload == "parameters":
+        return False
+    return candidates.tracer.facts.weight_bytes > candidates.target.device.memory_bytes
 
 
 def _resolve_packing(candidates: Candidates, requested: Settings) -> tuple[Settings, bool]:

@@ -10,7 +10,7 @@ def with_weight_type(loaded: LoadedRecipe, target: Target) -> LoadedRecipe:
     The weights that LoRA freezes are stored in the 16-bit type that the GPU computes in: rounding them once to what
     every product would round them to anyway. Weights that are trained are fp32, and so are those on a CPU.
     """
-    if loaded.options.get("weights") != "auto" or "weights" not in vars(loaded.adaptation):
+    if loaded.options.get("weights") != "auto":
         return loaded
     weights = "fp32"
     if loaded.options.get("lora_r") is not None and target.device.kind != "cpu":

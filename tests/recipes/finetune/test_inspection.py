@@ -2,7 +2,7 @@ import numpy
 import pytest
 
 from shoestring.errors import DataError
-from shoestring.recipes.finetune.inspection import Bin, Inspection, inspect, is_learnable, require_learnable
+from shoestring.recipes.finetune.inspection import Bin, Inspection, inspect, require_learnable
 from shoestring.recipes.finetune.rendering import Renderer
 from shoestring.recipes.finetune.rows import Completion, Conversation, Pair, Row, Text
 from tests.recipes.finetune.tokenizers import CHATML, CHATML_MARKED, CHATML_TOKENS, make_tokenizer
@@ -36,7 +36,6 @@ def test_an_inspection_counts_rows_and_tokens() -> None:
     assert inspection.learnt_tokens == sum(int(sample.learnt.sum()) for sample in samples)
     assert inspection.longest == max(sample.full_length for sample in samples)
     assert sum(part.rows for part in inspection.lengths) == 3
-    assert [is_learnable(sample) for sample in samples] == [True, True, False]
     assert inspection.cut_share == 2 / 3
     assert inspection.learnt_share == inspection.learnt_tokens / inspection.tokens
     assert inspection.notes == (
@@ -150,7 +149,6 @@ def test_a_pair_is_one_row() -> None:
     inspection = inspect(samples, renderer, rows)
     assert (inspection.rows, inspection.cut, inspection.unlearnable, inspection.stopping) == (3, 2, 1, 1)
     assert inspection.tokens == sum(len(pair.chosen) + len(pair.rejected) for pair in samples)
-    assert [is_learnable(pair) for pair in samples] == [True, True, False]
 
 
 def test_lengths_are_a_histogram_of_round_bins() -> None:

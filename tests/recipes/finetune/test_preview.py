@@ -1,7 +1,8 @@
 from shoestring.recipes.finetune.inspection import inspect
-from shoestring.recipes.finetune.preview import Segment, preview_sample, preview_text
+from shoestring.recipes.finetune.preview import LEGEND, Segment, describe, preview, preview_text
 from shoestring.recipes.finetune.rendering import Renderer
 from shoestring.recipes.finetune.rows import Conversation, Pair
+from shoestring.recipes.finetune.samples import Samples
 from tests.recipes.finetune.tokenizers import make_tokenizer
 
 
@@ -15,10 +16,10 @@ def test_a_sample_is_shown_as_the_model_receives_it() -> None:
     rows = [chat("Hello", "é 😀\nThat is all."), chat("Hello", "Hello"), chat("hello! " * 120, "Hello")]
     samples = renderer.render_all(rows)
     inspection = inspect(samples, renderer, rows)
-    preview = preview_sample(samples[0], renderer, inspection)
-    assert preview.samples == (
+    shown = preview(Samples(samples, rows), inspection, renderer)
+    assert shown.samples == (
         (
-            f"sample, {len(samples[0])} tokens",
+            f"chats.jsonl, line 1, {len(samples[0])} tokens",
             (
                 Segment(text="<|im_start|>user↵\nHello<|im_end|>↵\n<|im_start|>assistant↵\n", learnt=False),
                 Segment(text="é 😀↵\nThat is all.<|im_end|>", learnt=True),
@@ -26,8 +27,8 @@ def test_a_sample_is_shown_as_the_model_receives_it() -> None:
             ),
         ),
     )
-    assert preview.lengths == inspection.lengths
-    facts = dict(preview.facts)
+    assert shown.lengths == inspection.lengths
+    facts = dict(shown.facts)
     assert facts["rows"] == "3"
     assert facts["rows in which nothing is learnt"] == "1"
     lost = samples[2].full_length - 100
@@ -39,11 +40,13 @@ def test_the_text_marks_learnt_tokens_without_colour() -> None:
     rows = [chat("Hello", "That is all.")] * 4
     samples = renderer.render_all(rows)
     length, learnt = len(samples[0]), int(samples[0].learnt.sum())
-    text = preview_text(preview_sample(samples[0], renderer, inspect(samples, renderer, rows)))
+    text = preview_text(Samples(samples, rows), inspect(samples, renderer, rows), renderer)
     assert (
         text
         == f"""\
-sample, {length} tokens (what is between ⟦ and ⟧ is learnt; ↵ is a line feed):
+{LEGEND}
+
+chats.jsonl, line 1, {length} tokens:
   <|im_start|>user↵
   Hello<|im_end|>↵
   <|im_start|>assistant↵
@@ -62,11 +65,11 @@ tokens of a row, before cutting
 
 def test_both_answers_of_a_pair_and_refusals_are_shown() -> None:
     renderer = Renderer(make_tokenizer(None), seq_len=3)
-    rows = [Pair(place="", prompt="Hello", chosen=" hello! hello!", rejected=" That is all.")]
+    rows = [Pair(place="line 1", prompt="Hello", chosen=" hello! hello!", rejected=" That is all.")]
     samples = renderer.render_pairs(rows)
-    text = preview_text(preview_sample(samples[0], renderer, inspect(samples, renderer, rows)))
-    assert "chosen, 3 tokens" in text
-    assert "rejected, 3 tokens" in text
+    text = preview_text(Samples(samples, rows), inspect(samples, renderer, rows), renderer)
+    assert "line 1, chosen, 3 tokens" in text
+    assert "line 1, rejected, 3 tokens" in text
     assert "\nnote: seq_len=3 cuts 1 of 1 row (100%)" in text
     assert "\nrefused: the stop token is never learnt: every row is longer than seq_len=3" in text
 
@@ -75,7 +78,33 @@ def test_a_bin_with_few_rows_has_a_bar() -> None:
     renderer = Renderer(make_tokenizer(), seq_len=1000)
     rows = [chat("Hello", "Hello")] * 200 + [chat("Hello", "Hello " * 50)]
     samples = renderer.render_all(rows)
-    text = preview_text(preview_sample(samples[0], renderer, inspect(samples, renderer, rows)))
+    text = preview_text(Samples(samples, rows), inspect(samples, renderer, rows), renderer)
     bars = [line.count("█") for line in text.splitlines() if " to " in line and line.startswith("  ")]
     assert (bars[0], bars[-1]) == (40, 1)
     assert sum(bars) == 41
+
+
+def test_the_first_row_that_is_not_cut_is_shown() -> None:
+    renderer = Renderer(make_tokenizer(), seq_len=50)
+    rows = [chat("Hello", "hello! " * 50), chat("Hello", "That is all.")]
+    samples = renderer.render_all(rows)
+    inspection = inspect(samples, renderer, rows)
+    assert "⟦That is all.<|im_end|>⟧" in preview_text(Samples(samples, rows), inspection, renderer)
+    assert "⟦hello! " in preview_text(Samples(samples[:1], rows[:1]), inspection, renderer)
+    assert preview_text(Samples(samples, rows), None, renderer) == ""
+    assert preview_text(Samples([], []), inspection, renderer) == ""
+
+
+def test_describe_returns_the_place_and_the_beginning() -> None:
+    renderer = Renderer(make_tokenizer(), seq_len=500)
+    rows = [chat("Hello", "hello! " * 50)]
+    samples = Samples(renderer.render_all(rows), rows)
+    description = describe(samples, 0, renderer)
+    assert description["text"].startswith("<|im_start|>user\nHello<|im_end|>\n<|im_start|>assistant\nhello! hello!")
+    assert len(renderer.prompt_text(description.pop("text"))) == 60
+    learnt = int(samples[0].learnt.sum())
+    assert description == {"place": "chats.jsonl, line 1", "tokens": len(samples[0]), "learnt_tokens": learnt}
+    pairs = [Pair(place="line 1", prompt="Hello", chosen=" four", rejected=" hello")]
+    pair = Samples(renderer.render_pairs(pairs), pairs)
+    assert describe(pair, 0, renderer)["text"] == "Hello four<|im_end|>"
+    assert describe(pair, 0, renderer)["tokens"] == len(pair[0].chosen) + len(pair[0].rejected)

@@ -65,6 +65,7 @@ def _read_json_lines(path: Path, _: Collection[str]) -> Iterator[PlacedRow]:
             continue
         if number == 1:
             line = line.removeprefix(_BOM)
+        line = line.rstrip(b"\r\n")
         if not line.strip():
             continue
         try:
@@ -90,7 +91,8 @@ def _read_json(path: Path, wanted: Collection[str]) -> Iterator[PlacedRow]:
         if error.msg == "Extra data" and content.lstrip().startswith(b"{"):
             yield from _read_json_lines(path, wanted)
             return
-        raise ValueError(f"{error.msg} in line {error.lineno}, character {error.colno}") from error
+        message = error.msg.removesuffix(" at")
+        raise ValueError(f"{message} in line {error.lineno}, character {error.colno}") from error
     if isinstance(value, dict) and not value.keys() & set(wanted):
         lists = [item for item in value.values() if isinstance(item, list)]
         if len(lists) != 1:
@@ -200,7 +202,7 @@ def _row(value: Any) -> dict[str, Any] | str:
 
 def _json_problem(error: ValueError) -> str:
     if isinstance(error, json.JSONDecodeError):
-        return f"is not valid JSON: {error.msg} at character {error.pos + 1}"
+        return f"is not valid JSON: {error.msg.removesuffix(' at')} at character {error.pos + 1}"
     if isinstance(error, UnicodeDecodeError):
         return f"is not UTF-8: {error.reason} at byte {error.start + 1}"
     return f"cannot be read: {error}"

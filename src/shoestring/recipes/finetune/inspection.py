@@ -39,7 +39,7 @@ class Inspection:
     """Tokens that remain."""
     learnt_tokens: int
     unlearnable: int
-    """Rows in which nothing is learnt. They are left out of training."""
+    """Rows in which nothing is learnt, or nothing of one answer of a pair. They are left out of training."""
     stopping: int
     """Rows that teach the model to stop: a stop token is the last that is learnt, or if they are cut, any that is."""
     longest: int
@@ -64,7 +64,7 @@ def inspect(samples: Sequence[Sample] | Sequence[PairSample], renderer: Renderer
     parts = [_parts(sample) for sample in samples]
     full_lengths = [max(part.full_length for part in row) for row in parts]
     cut = [any(part.full_length > len(part) for part in row) for row in parts]
-    learnable = [is_learnable(sample) for sample in samples]
+    learnable = [sample.is_learnable for sample in samples]
     ends = _Ends(renderer)
     stopping = [all(ends.teach(part) for part in row) for row in parts]
     flat = [part for row in parts for part in row]
@@ -97,11 +97,6 @@ def require_learnable(inspection: Inspection) -> None:
         )
 
 
-def is_learnable(sample: Sample | PairSample) -> bool:
-    """Return whether anything is learnt of a sample; of a pair, whether something of both answers is."""
-    return all(part.learnt.any() for part in _parts(sample))
-
-
 def _parts(sample: Sample | PairSample) -> tuple[Sample, ...]:
     return (sample,) if isinstance(sample, Sample) else (sample.chosen, sample.rejected)
 
@@ -118,7 +113,7 @@ class _Ends:
         self._spaces: dict[int, bool] = {}
 
     def teach(self, sample: Sample) -> bool:
-        learnt = [int(token) for token in sample.tokens[sample.learnt]]
+        learnt: list[int] = sample.tokens[sample.learnt].tolist()
         last = next((token for token in reversed(learnt) if not self._is_space(token)), None)
         stops = self._renderer.stop_tokens
         return last in stops or (sample.full_length > len(sample) and not stops.isdisjoint(learnt))

@@ -59,7 +59,8 @@ def parse_cells(raw: Mapping[str, Any], columns: Columns) -> dict[str, Any]:
                 raise ValueError(f"{ours} is a text that is not valid JSON: {error}") from error
             continue
         # Any other list is a text that begins with a bracket.
-        if ours in _MESSAGES or all(isinstance(item, dict) and item.keys() & {"role", "from"} for item in value):
+        has_roles = value and all(isinstance(item, dict) and item.keys() & {"role", "from"} for item in value)
+        if ours in _MESSAGES or has_roles:
             row[theirs] = value
     return row
 
@@ -139,7 +140,7 @@ def _parse_pair(row: Mapping[str, Any], place: str, tools: Tools) -> Pair:
     prompt = _parse_content(row["prompt"], "prompt") if "prompt" in row else None
     if not isinstance(chosen, str) and not isinstance(rejected, str):
         # Published pairs repeat the question as text beside two whole conversations.
-        if prompt is None or (isinstance(prompt, str) and _asks(chosen, prompt) and _asks(rejected, prompt)):
+        if prompt is None or (isinstance(prompt, str) and _asks(chosen, prompt)):
             prompt, chosen, rejected = _divide(chosen, rejected)
     elif prompt is None:
         raise ValueError("has no prompt, and chosen and rejected are no conversations")
@@ -161,7 +162,7 @@ def _divide(
     while count < min(len(chosen), len(rejected)) and chosen[count] == rejected[count]:
         count += 1
     if not count:
-        raise ValueError("has no prompt, and chosen and rejected do not begin with the same message")
+        raise ValueError("chosen and rejected do not begin with the same message, which would be the prompt")
     for name, messages in (("chosen", chosen), ("rejected", rejected)):
         if len(messages) == count:
             raise ValueError(f"{name} has no answer after the messages with which both begin")

@@ -5,13 +5,15 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import groupby
+from typing import Any
 
 from shoestring.recipes.finetune.inspection import Bin, Inspection
 from shoestring.recipes.finetune.rendering import Renderer
-from shoestring.recipes.finetune.samples import PairSample, Sample
+from shoestring.recipes.finetune.samples import PairSample, Sample, Samples
 from shoestring.units import count_text, plural
 
-LEGEND = "what is between ⟦ and ⟧ is learnt; ↵ is a line feed"
+LEGEND = "A row as the model receives it: what is between ⟦ and ⟧ is learnt, and ↵ is a line feed."
+_DESCRIBED_TOKENS = 60
 _BAR_WIDTH = 40
 
 
@@ -37,15 +39,14 @@ class Preview:
     refusals: tuple[str, ...]
 
 
-def preview_sample(sample: Sample | PairSample, renderer: Renderer, inspection: Inspection) -> Preview:
-    """Return what to show of a sample and of the inspection of all samples."""
-    if isinstance(sample, Sample):
-        samples = [("sample", sample)]
-    else:
-        samples = [("chosen", sample.chosen), ("rejected", sample.rejected)]
+def preview(samples: Samples, inspection: Inspection, renderer: Renderer) -> Preview:
+    """Return what to show of some samples, of which there is at least one: the first that is not cut, and all facts."""
+    indices = range(len(samples))
+    index = next((index for index in indices if not any(map(_is_cut, _parts(samples[index]).values()))), 0)
     return Preview(
         samples=tuple(
-            (f"{title}, {plural(len(part), 'token')}", tuple(_segments(part, renderer))) for title, part in samples
+            (f"{samples.rows[index].place}{name}, {plural(len(part), 'token')}", tuple(_segments(part, renderer)))
+            for name, part in _parts(samples[index]).items()
         ),
         facts=tuple(_facts(inspection, renderer)),
         lengths=inspection.lengths,
@@ -54,18 +55,46 @@ def preview_sample(sample: Sample | PairSample, renderer: Renderer, inspection: 
     )
 
 
-def preview_text(preview: Preview) -> str:
-    """Return a preview as plain text, in which learnt tokens are marked without colour."""
-    lines = []
-    for title, segments in preview.samples:
+def preview_text(samples: Samples, inspection: Inspection | None, renderer: Renderer) -> str:
+    """Return a preview as plain text, in which learnt tokens are marked without colour.
+
+    It is empty if there are no samples, or stand-ins without an inspection.
+    """
+    if inspection is None or not len(samples):
+        return ""
+    shown = preview(samples, inspection, renderer)
+    lines = [LEGEND, ""]
+    for title, segments in shown.samples:
         marked = "".join(f"⟦{segment.text}⟧" if segment.learnt else segment.text for segment in segments)
-        lines += [f"{title} ({LEGEND}):", *(f"  {line}" for line in marked.rstrip("\n").split("\n")), ""]
-    width = max(len(name) for name, _ in preview.facts)
-    lines += [f"{name:<{width}}  {value}" for name, value in preview.facts]
-    lines += ["", "tokens of a row, before cutting", *_bars(preview.lengths)]
-    lines += [f"note: {note}" for note in preview.notes]
-    lines += [f"refused: {refusal}" for refusal in preview.refusals]
+        lines += [f"{title}:", *(f"  {line}" for line in marked.rstrip("\n").split("\n")), ""]
+    width = max(len(name) for name, _ in shown.facts)
+    lines += [f"{name:<{width}}  {value}" for name, value in shown.facts]
+    lines += ["", "tokens of a row, before cutting", *_bars(shown.lengths)]
+    lines += [f"note: {note}" for note in shown.notes]
+    lines += [f"refused: {refusal}" for refusal in shown.refusals]
     return "\n".join(lines)
+
+
+def describe(samples: Samples, index: int, renderer: Renderer) -> dict[str, Any]:
+    """Return the place of a row, its tokens, the learnt ones among them, and the beginning of its text, as JSON."""
+    parts = list(_parts(samples[index]).values())
+    return {
+        "place": samples.rows[index].place,
+        "tokens": sum(map(len, parts)),
+        "learnt_tokens": sum(int(part.learnt.sum()) for part in parts),
+        "text": renderer.decode(parts[0].tokens[:_DESCRIBED_TOKENS], skip_special=False),
+    }
+
+
+def _parts(sample: Sample | PairSample) -> dict[str, Sample]:
+    """Return the samples of a row, with what to add to its place."""
+    if isinstance(sample, Sample):
+        return {"": sample}
+    return {", chosen": sample.chosen, ", rejected": sample.rejected}
+
+
+def _is_cut(sample: Sample) -> bool:
+    return sample.full_length > len(sample)
 
 
 def _segments(sample: Sample, renderer: Renderer) -> Iterator[Segment]:

@@ -9,10 +9,7 @@ from numpy.random import RandomState
 
 from shoestring.recipes.finetune.rows import Conversation, Message, Pair, Row, RowParts
 
-NOTE = (
-    "the data are synthetic: small sums and words, answered with `Answer: ...`; "
-    "--set data=PATH reads your conversations"
-)
+NOTE = "the data are synthetic: sums and words, answered with `Answer: ...`; --set data=PATH reads your conversations"
 SYSTEM = "Solve the task. End with `Answer:` and the result."
 _VALIDATION = 11
 """One row in so many is of validation."""
