@@ -52,8 +52,22 @@ def start(model: str, data: Path, run: Path, options: Sequence[str], threads: in
     settings = [part for name, value in values.items() for part in ("--set", f"{name}={value}")]
     with run.with_suffix(".log").open("ab") as log:
         return subprocess.Popen(
-            [sys.executable, "-m", "shoestring", "train", "finetune", "--on", "cpu", "--run", str(run), *settings]
-            + ["--set", f"model={model}", "--set", f"data={data}"],
+            [
+                sys.executable,
+                "-m",
+                "shoestring",
+                "train",
+                "finetune",
+                "--on",
+                "cpu",
+                "--run",
+                str(run),
+                *settings,
+                "--set",
+                f"model={model}",
+                "--set",
+                f"data={data}",
+            ],
             env={**os.environ, "OMP_NUM_THREADS": str(threads)},
             stdout=log,
             stderr=log,

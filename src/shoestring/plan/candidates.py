@@ -11,8 +11,8 @@ from shoestring.estimate.exchange import GATHERS
 from shoestring.estimate.memory import Breakdown, memory
 from shoestring.estimate.time import Seconds, update_seconds
 from shoestring.hardware.catalog import Device, Target
-from shoestring.plan.load import load_per_sample, rows_per_shard
-from shoestring.plan.projection import on_one_gpu, scaled
+from shoestring.plan.load import load_of_shard, rows_per_shard
+from shoestring.plan.projection import on_one_gpu, scaled, with_work
 from shoestring.plan.shares import gpus_of, samples_per_gpu, shards_per_gpu
 from shoestring.recipe.options import LoadedRecipe
 from shoestring.settings import Settings
@@ -186,8 +186,8 @@ def seconds_of(
     """Predict the seconds of an update with the GPUs of `settings`, in microbatches of the traced size.
 
     `samples` are those of one GPU, by default its share of the effective batch. Microbatches after the first count in
-    proportion to their samples: for 9 samples in microbatches of 5, as 4 / 5; shorter samples, with their padding, in
-    proportion to their length. Processes on a CPU share its cores, so
+    proportion to their samples: for 9 samples in microbatches of 5, as 4 / 5; shorter samples have the work of their
+    padded length. Processes on a CPU share its cores, so
     they are predicted to take as long as one.
     """
     gpus = gpus_of(settings)
@@ -206,10 +206,14 @@ def seconds_of(
             cuda_graphs=settings.cuda_graphs,
         )
 
+    further_microbatches = samples / trace.micro_batch - 1
+    if load := load_of_shard(loaded, trace.facts, settings, trace.micro_batch):
+        # Short samples have less work, but as many kernels.
+        microbatches_per_update = load.microbatches * samples / load.samples
+        trace = with_work(trace, load.padded / load.microbatches / trace.micro_batch)
+        further_microbatches = microbatches_per_update - 1
     first = seconds(1)
-    per_sample = load_per_sample(loaded, trace.facts, settings, trace.micro_batch)
-    further_microbatches = samples * per_sample / trace.micro_batch - 1
-    if first is None or further_microbatches == 0 or (further_microbatches < 0 and per_sample == 1):
+    if first is None or further_microbatches <= 0:
         return first
     both = seconds(2)
     assert both is not None

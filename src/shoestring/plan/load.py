@@ -6,6 +6,7 @@ them an update would be worth. Updates are drawn from the lengths as training dr
 
 import random
 from collections.abc import Sequence
+from dataclasses import dataclass
 from functools import lru_cache
 
 from shoestring.plan.shares import samples_per_shard
@@ -18,21 +19,30 @@ _UPDATES = 32
 """The number of simulated updates: their mean is within some percent of that of all."""
 
 
+@dataclass(frozen=True, kw_only=True)
+class Load:
+    """The mean of a logical shard over updates."""
+
+    samples: int
+    microbatches: float
+    padded: float
+    """The padded length, in samples of the largest length."""
+    padding: float
+    """The share of padding in it."""
+
+
 def is_packed(settings: Settings) -> bool:
     """Return whether a microbatch counts packed rows instead of samples."""
     return settings.packing == "yes"
 
 
-def load_per_sample(loaded: LoadedRecipe, facts: Facts, settings: Settings, micro_batch: int) -> float:
-    """Return how many samples of the largest length one sample of the data is worth on average, with its padding.
-
-    It is 1 for a recipe without `capacity`.
-    """
+def load_of_shard(loaded: LoadedRecipe, facts: Facts, settings: Settings, micro_batch: int) -> Load | None:
+    """Return the load of the largest logical shard of an update; None for a recipe without `capacity`."""
     capacity = loaded.parts.capacity
     if capacity is None or not facts.sample_lengths:
-        return 1.0
+        return None
     samples = samples_per_shard(loaded.effective_batch, settings)
-    return _load(facts.sample_lengths, capacity, samples, micro_batch, is_packed(settings)) / samples
+    return _load(facts.sample_lengths, capacity, samples, micro_batch, is_packed(settings))
 
 
 def rows_per_shard(loaded: LoadedRecipe, facts: Facts, settings: Settings) -> int:
@@ -44,14 +54,21 @@ def rows_per_shard(loaded: LoadedRecipe, facts: Facts, settings: Settings) -> in
 
 
 @lru_cache(maxsize=1024)
-def _load(lengths: tuple[float, ...], capacity: float, samples: int, micro_batch: int, packed: bool) -> float:
-    """Return the mean padded length of an update, in units of the capacity."""
-    total = 0.0
+def _load(lengths: tuple[float, ...], capacity: float, samples: int, micro_batch: int, packed: bool) -> Load:
+    total, microbatches, filled = 0.0, 0, 0.0
     updates = _updates(lengths, capacity, samples)
     for update in updates:
-        rows = _rows(update, capacity) if packed else update
-        total += sum(len(part) * max(part) for part in split(rows, micro_batch))
-    return total / (capacity * len(updates))
+        parts = split(_rows(update, capacity) if packed else update, micro_batch)
+        total += sum(len(part) * max(part) for part in parts)
+        filled += sum(update)
+        microbatches += len(parts)
+    count = len(updates)
+    return Load(
+        samples=samples,
+        microbatches=microbatches / count,
+        padded=total / (capacity * count),
+        padding=1 - filled / total,
+    )
 
 
 @lru_cache(maxsize=64)

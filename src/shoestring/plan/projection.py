@@ -18,7 +18,11 @@ def in_precision(trace: Trace, precision: Precision) -> Trace:
 
 def scaled(trace: Trace, micro_batch: int) -> Trace:
     """Return the trace with another microbatch and the work of forward and backward in proportion."""
-    ratio = micro_batch / trace.micro_batch
+    return replace(with_work(trace, micro_batch / trace.micro_batch), micro_batch=micro_batch)
+
+
+def with_work(trace: Trace, ratio: float) -> Trace:
+    """Return the trace with the work of forward and backward multiplied by `ratio`, in as many operators."""
     events: list[Event] = []
     in_pass = False
     for event in trace.events:
@@ -27,7 +31,7 @@ def scaled(trace: Trace, micro_batch: int) -> Trace:
         elif in_pass and isinstance(event, Op):
             event = replace(event, flops=round(event.flops * ratio), bytes=round(event.bytes * ratio))
         events.append(event)
-    return replace(trace, micro_batch=micro_batch, events=tuple(events))
+    return replace(trace, events=tuple(events))
 
 
 def on_one_gpu(trace: Trace) -> Trace:

@@ -10,7 +10,7 @@ from collections.abc import Iterable, Sequence
 from shoestring.errors import UsageError
 from shoestring.hardware.catalog import Device
 from shoestring.plan.candidates import Candidate, Candidates
-from shoestring.plan.load import load_per_sample, rows_per_shard
+from shoestring.plan.load import load_of_shard, rows_per_shard
 from shoestring.plan.micro_batch import (
     LONG_TRACE_EVENTS,
     Series,
@@ -262,8 +262,12 @@ def _candidates_with_packing(candidates: Candidates, requested: Settings, best: 
     all_sizes = micro_batch_sizes(candidates, requested.replace(packing="yes"))
     sizes = [size for size in all_sizes if size <= (best.settings.micro_batch or size)] or all_sizes[:1]
     loaded, facts = candidates.loaded, candidates.tracer.facts
-    sorted_load = load_per_sample(loaded, facts, best.settings, best.trace.micro_batch)
-    if load_per_sample(loaded, facts, settings, sizes[-1]) >= sorted_load:
+    sorted_load = load_of_shard(loaded, facts, best.settings, best.trace.micro_batch)
+    packed_load = load_of_shard(loaded, facts, settings, sizes[-1])
+    if not sorted_load or not packed_load:
+        return []
+    has_less = packed_load.padded < sorted_load.padded or packed_load.microbatches < sorted_load.microbatches
+    if not has_less:
         return []
     packed: list[Candidate] = []
     for size in reversed(sizes):

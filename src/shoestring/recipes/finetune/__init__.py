@@ -142,24 +142,19 @@ class Finetune(EvaluatesBatches):
 
     def describe(self, dataset: Samples, index: int) -> dict[str, Any]:
         """Return the place of a sample in the data, its number of tokens, and its beginning."""
-        from shoestring.recipes.finetune.samples import PairSample
+        from shoestring.recipes.finetune.preview import describe
 
-        sample = dataset[index]
-        tokens = sample.chosen.tokens if isinstance(sample, PairSample) else sample.tokens
-        beginning = self._renderer().decode(tokens[:40], skip_special=False)
-        return {"place": dataset.rows[index].place, "tokens": len(sample), "beginning": beginning}
+        return describe(dataset, index, self._renderer())
 
     def identify(self, dataset: Samples, index: int) -> str:
         return dataset.rows[index].place
 
     def preview(self) -> str:
         """Return a sample as the model receives it, with its learnt tokens marked, and the lengths of all samples."""
-        from shoestring.recipes.finetune.preview import preview_sample, preview_text
+        from shoestring.recipes.finetune.preview import preview_text
 
         data = self._read()
-        if data.inspection is None:
-            return ""
-        return preview_text(preview_sample(data.train[0], self._renderer(), data.inspection))
+        return preview_text(data.train, data.inspection, self._renderer())
 
     def optimizer(self, model: nn.Module) -> Optimizer:
         """Return AdamW over the trained parameters."""

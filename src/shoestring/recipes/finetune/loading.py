@@ -10,7 +10,7 @@ import numpy
 
 from shoestring.recipes.finetune import synthetic
 from shoestring.recipes.finetune.data import read_parts
-from shoestring.recipes.finetune.inspection import Inspection, inspect, is_learnable, require_learnable
+from shoestring.recipes.finetune.inspection import Inspection, inspect, require_learnable
 from shoestring.recipes.finetune.options import Options
 from shoestring.recipes.finetune.rendering import Renderer
 from shoestring.recipes.finetune.rows import Row, RowParts, Text
@@ -69,7 +69,7 @@ def _render(renderer: Renderer, rows: Sequence[Any], method: str) -> Sequence[An
 
 
 def _learnable(samples: Sequence[Any], rows: Sequence[Row]) -> Samples:
-    kept = [index for index, sample in enumerate(samples) if is_learnable(sample)]
+    kept = [index for index, sample in enumerate(samples) if sample.is_learnable]
     return Samples([samples[index] for index in kept], [rows[index] for index in kept])
 
 

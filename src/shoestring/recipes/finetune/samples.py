@@ -29,6 +29,11 @@ class Sample:
     def __len__(self) -> int:
         return len(self.tokens)
 
+    @property
+    def is_learnable(self) -> bool:
+        """Whether a token is learnt, which a cut may have prevented."""
+        return bool(self.learnt.any())
+
 
 @dataclass(frozen=True, slots=True)
 class PairSample:
@@ -39,6 +44,11 @@ class PairSample:
 
     def __len__(self) -> int:
         return max(len(self.chosen), len(self.rejected))
+
+    @property
+    def is_learnable(self) -> bool:
+        """Whether both answers have a learnt token."""
+        return self.chosen.is_learnable and self.rejected.is_learnable
 
 
 class Samples:

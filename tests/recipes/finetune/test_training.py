@@ -1,0 +1,93 @@
+"""Runs of the recipe: they learn, and end in the same bits however they were stopped or divided."""
+
+import json
+from pathlib import Path
+
+import pytest
+import torch
+
+import shoestring
+from shoestring.recipe.finding import choose
+from tests.sessions import final_checkpoint, session
+
+VALUES = {
+    "effective_batch": 8,
+    "micro_batch": 4,
+    "max_updates": 6,
+    "seq_len": 128,
+    "answer_tokens": 4,
+    "subset": 32,
+    "weights": "fp32",
+    "save_every_updates": 2,
+}
+KINDS = {
+    "lora": {},
+    "packed": {"packing": "yes", "micro_batch": 2},
+    "dpo": {"method": "dpo"},
+    "nf4": {"quantization": "nf4"},
+    "all weights": {"lora_r": None},
+    "dora with dropout": {"lora_dora": True, "lora_rslora": True, "lora_dropout": 0.1},
+}
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_stopped_run_ends_in_the_bits_of_one_that_was_not(kind: str, tmp_path: Path) -> None:
+    values = {**VALUES, **KINDS[kind]}
+    assert session("finetune", tmp_path / "whole", values).status == "finished"
+    stops = [session("finetune", tmp_path / "run", values, stop="SIGTERM", at=place).update for place in (3, 2)]
+    assert stops[0] < stops[1] < 6
+    assert session("finetune", tmp_path / "run", values).status == "finished"
+    assert final_checkpoint(tmp_path / "run") == final_checkpoint(tmp_path / "whole")
+
+
+def test_packing_does_not_change_an_update() -> None:
+    """The rows of an update are the same, and so is its loss and its gradient beyond rounding."""
+    from shoestring.data.loading import Loader
+    from shoestring.data.order import DataOrder
+
+    loaded, _ = choose("finetune", {**VALUES, "lora_r": None})
+    data = loaded.data()["train"]
+    torch.manual_seed(0)
+    model = loaded.recipe.model().double()
+    order = DataOrder.of(data, effective_batch=8, seed=0)
+    gradients = []
+    for packing in (False, True):
+        model.zero_grad()
+        total = 0.0
+        with Loader(
+            loaded.recipe, data, order, seed=0, device=torch.device("cpu"), workers=0, packing=packing
+        ) as loader:
+            batches = list(loader.microbatches(0, 2))
+        assert sum(samples for _, samples in batches) == 8
+        assert any("position_ids" in batch for batch, _ in batches) == packing
+        for batch, _ in batches:
+            loss, weight = loaded.recipe.loss(model, batch)
+            loss.backward()
+            total += weight
+        gradients.append((total, [parameter.grad.clone() for parameter in model.parameters()]))
+    assert gradients[0][0] == gradients[1][0]
+    for first, second in zip(gradients[0][1], gradients[1][1], strict=True):
+        torch.testing.assert_close(first, second, rtol=1e-9, atol=1e-10)
+
+
+def test_plan_counts_short_rows_and_packs_them(tmp_path: Path) -> None:
+    """Rows of very different lengths are worth packing if many of them fit into one of the largest length."""
+    rows = [
+        {
+            "messages": [
+                {"role": "user", "content": "word " * (4 + 7 * number % 120)},
+                {"role": "assistant", "content": "yes"},
+            ]
+        }
+        for number in range(60)
+    ]
+    data = tmp_path / "rows.jsonl"
+    data.write_text("\n".join(map(json.dumps, rows)))
+    fixed = {"data": str(data), "seq_len": 512, "precision": "fp16", "checkpointing": "no"}
+    packed, sorted_ = (
+        shoestring.plan("finetune", on="t4", packing=packing, micro_batch=1, **fixed) for packing in ("yes", "no")
+    )
+    assert packed.time.predicted.update_seconds < sorted_.time.predicted.update_seconds
+    chosen = shoestring.plan("finetune", on="t4", micro_batch=1, **fixed)
+    assert chosen.settings.packing == "yes"
+    assert chosen.options["weights"] == "fp16"
