@@ -205,6 +205,9 @@ def test_white_space_is_learnt_though_the_tokens_do_not_stand_for_it(template: s
     answer = {"role": "assistant", "content": content}
     learnt = learn(tokenizer, QUESTION, answer, GREETING, FAREWELL)
     assert learnt == [f"{content}<|im_end|>", "That is all.<|im_end|>"]
+    renderer = Renderer(tokenizer, seq_len=4096)
+    sample = renderer.render(Completion(place="", prompt="Hello. ", completion=" It is four."))
+    assert learnt_texts(renderer, sample) == [" It is four.<|im_end|>"]
 
 
 def test_a_special_token_that_takes_white_space_is_not_learnt() -> None:
