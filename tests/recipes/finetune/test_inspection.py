@@ -93,7 +93,13 @@ def test_rows_that_are_all_cut_before_their_end_are_refused() -> None:
         "the stop token is never learnt: every row is longer than seq_len=40, so that the end of its last answer is "
         "cut off and the model would not learn to stop; set a larger seq_len",
     )
-    assert not inspect_rows(renderer, chat("Hello", "Hello", "hello! " * 30)).refusals  # the first answer is whole
+
+
+def test_a_cut_row_teaches_to_stop_by_an_earlier_answer() -> None:
+    renderer, row = Renderer(make_tokenizer(), seq_len=60), chat("Hello", "Hello", "hello! " * 30)
+    assert renderer.render(row).learnt[-1]  # of the last answer, whose end is cut off
+    inspection = inspect_rows(renderer, row)
+    assert (inspection.cut, inspection.stopping, inspection.refusals) == (1, 1, ())
 
 
 def test_rows_without_anything_to_learn_are_refused() -> None:

@@ -198,12 +198,16 @@ def test_reasoning_makes_a_prefix_stable() -> None:
     assert learnt == ["<｜Assistant｜><think>\nhm\n</think>\n\nIt is four.<｜end▁of▁sentence｜>"]  # noqa: RUF001
 
 
-def test_a_template_with_marks_that_trims_offsets_learns_the_white_space() -> None:
-    tokenizer = make_tokenizer(CHATML, trim=True)
-    spaced = {"role": "assistant", "content": "  It is four."}
-    assert learn(tokenizer, QUESTION, spaced) == ["  It is four.<|im_end|>"]
-    marked = make_tokenizer(CHATML_MARKED, trim=True)
-    assert learn(marked, QUESTION, spaced, GREETING, FAREWELL) == ["  It is four.<|im_end|>", "That is all.<|im_end|>"]
+@pytest.mark.parametrize("template", [CHATML, CHATML_MARKED])
+@pytest.mark.parametrize("content", [" It is four.", "  It is four."])
+def test_white_space_is_learnt_though_the_tokens_do_not_stand_for_it(template: str, content: str) -> None:
+    tokenizer = make_tokenizer(template, trim=True)
+    answer = {"role": "assistant", "content": content}
+    learnt = learn(tokenizer, QUESTION, answer, GREETING, FAREWELL)
+    assert learnt == [f"{content}<|im_end|>", "That is all.<|im_end|>"]
+    renderer = Renderer(tokenizer, seq_len=4096)
+    sample = renderer.render(Completion(place="", prompt="Hello. ", completion=" It is four."))
+    assert learnt_texts(renderer, sample) == [" It is four.<|im_end|>"]
 
 
 def test_a_special_token_that_takes_white_space_is_not_learnt() -> None:
