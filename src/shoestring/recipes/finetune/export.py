@@ -231,7 +231,7 @@ def _tokens(sample: Sample | PairSample) -> Tensor:
 
 
 @torch.no_grad()
-def _batch_logits(model: Any, rows: Sequence[Tensor]) -> Tensor:
+def _batch_logits(model: Any, rows: list[Tensor]) -> Tensor:
     # Padded by position, because the padding token may be one that the samples have.
     pad = partial(nn.utils.rnn.pad_sequence, batch_first=True)
     device = next(model.parameters()).device
