@@ -1,5 +1,6 @@
 """Tiny models with random weights and adapters, their tokenizers, and samples, for the exports."""
 
+import warnings
 from typing import Any
 
 import numpy
@@ -72,15 +73,20 @@ def byte_level_tokenizer(split: str = "smollm", *, bos: bool = False) -> PreTrai
 
 def sentencepiece_tokenizer(*, complete: bool = True) -> PreTrainedTokenizerFast:
     """Return a tokenizer as that of Llama 2, with every pair that makes a token among its merges if `complete`."""
-    words = ["▁the", "▁then", "▁cat", "▁sat", "▁on", "▁mat"]
-    pieces = sorted({word[start:end] for word in words for start in range(len(word)) for end in range(start + 1, 99)})
-    pieces = sorted(set(pieces), key=lambda piece: (len(piece), piece))
+    characters = list("▁abcehimnost")
+    # In the order of their merges; of "then" it decides between `t he n` and `th en`.
+    pieces = ["he", "at", "th", "en", "▁t", "▁the", "then", "sa", "sat", "▁c", "▁cat", "on"]
     vocabulary = {"<unk>": 0, "<s>": 1, "</s>": 2}
     vocabulary |= {f"<0x{byte:02X}>": 3 + byte for byte in range(256)}
-    vocabulary |= {piece: len(vocabulary) + index for index, piece in enumerate(pieces)}
-    merges = [(piece[:cut], piece[cut:]) for piece in pieces for cut in range(1, len(piece))]
+    vocabulary |= {piece: 259 + index for index, piece in enumerate([*characters, *pieces])}
+    merges = [
+        (piece[:cut], piece[cut:])
+        for piece in pieces
+        for cut in range(1, len(piece))
+        if piece[:cut] in vocabulary and piece[cut:] in vocabulary
+    ]
     if not complete:
-        merges = [merge for merge in merges if merge != ("t", "he")]
+        merges.remove(("s", "at"))
     tokenizer = Tokenizer(
         models.BPE(vocab=vocabulary, merges=merges, unk_token="<unk>", fuse_unk=True, byte_fallback=True)
     )
@@ -113,7 +119,10 @@ def random_model(family: str, *, rows: int = 336, seed: int = 0, **changes: Any)
 def with_lora(base: Any, *, targets: list[str] | None = None, **changes: Any) -> Any:
     """Return the model with adapters that have an effect."""
     names = targets or ["q_proj", "v_proj", "down_proj"]
-    model = get_peft_model(base, LoraConfig(r=4, lora_alpha=8, target_modules=names, **changes)).eval()
+    with warnings.catch_warnings():
+        # peft uses a name that newer versions of transformers deprecate.
+        warnings.simplefilter("ignore", FutureWarning)
+        model = get_peft_model(base, LoraConfig(r=4, lora_alpha=8, target_modules=names, **changes)).eval()
     with torch.no_grad():
         for name, weight in model.named_parameters():
             if "lora_B" in name or "lora_embedding" in name:

@@ -14,8 +14,11 @@ from torch import Tensor, nn
 from shoestring.errors import RunError, UsageError
 from shoestring.recipes.huggingface.packed import is_packed, unpacked_weight
 
-_UNKNOWN_KINDS = ("lora_bias", "use_qalora", "alora_invocation_tokens", "target_parameters", "trainable_token_indices")
-"""Fields of peft's LoRA configuration that change more than the weights of layers."""
+_UNKNOWN_KINDS = (
+    *("lora_bias", "use_qalora", "use_bdlora", "alora_invocation_tokens", "arrow_config", "kasa_config"),
+    *("target_parameters", "trainable_token_indices"),
+)
+"""Fields of peft's LoRA configuration that change more than, or other than, `W + BA` of a layer."""
 
 
 def is_adapted(model: nn.Module) -> bool:
@@ -84,7 +87,18 @@ def merge(model: Any) -> Any:
         base.is_quantized = False
     if hasattr(base.config, "quantization_config"):
         del base.config.quantization_config
+    _drop_unused_sampling(base)
     return base
+
+
+def _drop_unused_sampling(model: Any) -> None:
+    """Drop parameters of sampling if the model does not sample: transformers refuses to save them."""
+    generation = getattr(model, "generation_config", None)
+    if generation is None or generation.do_sample:
+        return
+    for name in ("temperature", "top_k", "top_p", "min_p", "typical_p", "epsilon_cutoff", "eta_cutoff"):
+        if getattr(generation, name, None) is not None:
+            setattr(generation, name, None)
 
 
 def _is_of_adapter(module_name: str) -> bool:
@@ -115,6 +129,7 @@ def _require_mergeable(model: Any) -> str:
 
 
 def _replace_layers(parent: nn.Module, adapter: str | None, dtype: torch.dtype) -> None:
+    layer: Any
     for name, layer in list(parent.named_children()):
         if hasattr(layer, "modules_to_save"):
             setattr(parent, name, layer.modules_to_save[adapter])
@@ -131,14 +146,15 @@ def _replace_layers(parent: nn.Module, adapter: str | None, dtype: torch.dtype) 
 def _merged_weight(layer: Any, adapter: str) -> Tensor:
     """Return the weight, in fp32, by which the layer without its adapter does the same."""
     change: Tensor = layer.get_delta_weight(adapter).float()
-    weight = unpacked_weight(layer.get_base_layer()).float() + change
+    weight: Tensor = unpacked_weight(layer.get_base_layer()).float() + change
     magnitudes = getattr(layer, "lora_magnitude_vector", None)
     if magnitudes is None or adapter not in magnitudes:
         return weight
     # DoRA scales each output to a learnt length. Embeddings and GPT-2's layers have their outputs in columns.
     dimension = 0 if isinstance(layer.get_base_layer(), nn.Embedding) or layer.fan_in_fan_out else 1
-    magnitude = magnitudes[adapter].weight.float().flatten().unsqueeze(dimension)
-    return weight * (magnitude / torch.linalg.norm(weight, dim=dimension, keepdim=True))
+    magnitude: Tensor = magnitudes[adapter].weight.float().flatten().unsqueeze(dimension)
+    lengths: Tensor = torch.linalg.norm(weight, dim=dimension, keepdim=True)
+    return weight * (magnitude / lengths)
 
 
 def _with_weight(layer: Any, weight: Tensor) -> nn.Module:

@@ -99,7 +99,8 @@ def in_layout(family: Family, config: Any, name: str, tensor: Tensor) -> Tensor:
         return tensor
     for layer, heads in (("q_proj", config.num_attention_heads), ("k_proj", config.num_key_value_heads)):
         if name.endswith((f".{layer}.weight", f".{layer}.bias")):
-            return tensor.unflatten(0, (heads, 2, -1)).transpose(1, 2).flatten(0, 2)
+            halves: Tensor = tensor.reshape(heads, 2, -1, *tensor.shape[1:])
+            return halves.transpose(1, 2).reshape(tensor.shape)
     return tensor
 
 
@@ -116,5 +117,5 @@ def rope_factors(config: Any) -> Tensor | None:
     initialise: Any = ROPE_INIT_FUNCTIONS["llama3"]
     scaled: Tensor = initialise(config, torch.device("cpu"))[0].double()
     size = head_size(config)
-    plain = 1.0 / parameters["rope_theta"] ** (torch.arange(0, size, 2, dtype=torch.float64) / size)
+    plain: Tensor = 1.0 / parameters["rope_theta"] ** (torch.arange(0, size, 2, dtype=torch.float64) / size)
     return (plain / scaled).float()

@@ -41,8 +41,6 @@ _FILE_TYPES = {
 }
 """The name of a file (`gguf.LlamaFileType`) by the type of its weights: those that the package can write in Python.
 The ternary types are left out, which only models that are trained for them have."""
-_SMALL_TYPES = ("Q5_1", "Q5_0", "Q4_1", "Q4_0")
-"""Types of less than 8 bits, with which the embedding and the output layer are stored in Q8_0."""
 TYPES = tuple(_FILE_TYPES)
 
 
@@ -131,8 +129,6 @@ def _choose_type(name: str, shape: tuple[int, ...], type_name: str) -> GGMLQuant
     kinds = gguf.GGMLQuantizationType
     if len(shape) == 1 or name.endswith("_norm.weight"):
         return kinds.F32
-    if type_name in _SMALL_TYPES and name in ("token_embd.weight", "output.weight"):
-        type_name = "Q8_0"
     block, _ = gguf.GGML_QUANT_SIZES[kinds[type_name]]
     return kinds[type_name] if shape[-1] % block == 0 else kinds.F16
 
