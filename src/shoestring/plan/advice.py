@@ -16,6 +16,8 @@ from shoestring.units import bytes_text, seconds_text
 _LARGER = 8
 _MIN_SHARE = 0.6
 """The minimum share of accumulated gradients, and of equal operators in consecutive passes, to detect a repetition."""
+_USED_LENGTH = 0.75
+"""The share of the largest length from which the longest sample uses it."""
 _MIN_OPERATORS = 10
 """A pass through an encoder has at least this many operators."""
 
@@ -131,10 +133,22 @@ def padded_samples(context: AdviceContext) -> str:
     )
 
 
+def longer_than_samples(context: AdviceContext) -> str:
+    """Advise on a largest length that no sample has, which the memory is planned for."""
+    capacity, lengths = context.loaded.parts.capacity, context.chosen.trace.facts.lengths
+    if capacity is None or lengths is None or lengths[1] > _USED_LENGTH * capacity:
+        return ""
+    return (
+        f"the longest of the samples has {lengths[1]:.0f} tokens, but memory is planned for seq_len={capacity:.0f}: "
+        f"with --set seq_len={8 * -(-lengths[1] // 8):.0f} more samples fit into a microbatch"
+    )
+
+
 RULES: Sequence[Callable[[AdviceContext], str]] = (
     emulated_precision,
     repeated_forward,
     padded_samples,
+    longer_than_samples,
     too_small_work,
     data_parallel_model,
     assumed_parts,

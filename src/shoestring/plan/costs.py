@@ -2,7 +2,7 @@
 
 import dataclasses
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from shoestring.estimate.disk import checkpoint_bytes
@@ -91,11 +91,14 @@ class PlannedDisk(Usage):
 
     full_checkpoint_bytes: int
     light_checkpoint_bytes: int
+    export_bytes: Mapping[str, int] = field(default_factory=dict)
+    """The bytes of an export after training, by its format, in addition to the run; empty if they are not known."""
 
     def json(self) -> dict[str, Any]:
         return {
             "full_checkpoint_bytes": self.full_checkpoint_bytes,
             "light_checkpoint_bytes": self.light_checkpoint_bytes,
+            "export_bytes": dict(self.export_bytes),
             **super().json(),
         }
 
@@ -169,6 +172,7 @@ def planned_disk(chosen: Candidate, target: Target, *, adapters: bool = False) -
     return PlannedDisk(
         full_checkpoint_bytes=size.full,
         light_checkpoint_bytes=light,
+        export_bytes=facts.export_bytes,
         parts=disk_parts(size.full, light, chosen.settings),
         limit_bytes=target.platform.disk_bytes if target.platform else None,
     )

@@ -44,6 +44,11 @@ class Format:
     """
     tensors: Callable[[nn.Module], Iterable[Tensor]] = _all_tensors
     """The tensors that will be written, to know the disk space before."""
+    size: Callable[[nn.Module], int] | None = None
+    """The bytes that will be written, where no tensors of the model have as many."""
+    takes_adapters: bool = False
+    """Whether `write` receives the model as it was trained, with adapters and 4-bit weights. Otherwise adapters are
+    merged and the weights are fp32."""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -112,7 +112,7 @@ def export(
             model, update, weights_notes = saved.load_model()
         opened = _Opened(
             saved=saved,
-            model=model if to == SAFETENSORS else _without_adaptations(saved.loaded, model),
+            model=model if formats[to].takes_adapters else _without_adaptations(saved.loaded, model),
             update=update,
             data=data,
             notes=(*saved.notes, *notes, *weights_notes, *data_notes, *saved.loaded.parts.notes()),
@@ -130,7 +130,7 @@ def export(
 
 def _formats(loaded: LoadedRecipe) -> dict[str, Format]:
     parts = loaded.parts
-    formats = {SAFETENSORS: Format(write=partial(_write_safetensors, loaded)), **parts.exports}
+    formats = {SAFETENSORS: Format(write=partial(_write_safetensors, loaded), takes_adapters=True), **parts.exports}
     if parts.onnx:
         formats[ONNX] = Format(write=partial(_write_onnx, loaded))
     return formats
@@ -186,6 +186,8 @@ def _without_adaptations(loaded: LoadedRecipe, model: "nn.Module") -> "nn.Module
 
 
 def _tensor_bytes(format_: Format, model: "nn.Module") -> int:
+    if format_.size:
+        return format_.size(model)
     tensors = {tensor.data_ptr(): tensor for tensor in format_.tensors(model) if hasattr(tensor, "data_ptr")}
     return sum(tensor.nbytes for tensor in tensors.values())
 

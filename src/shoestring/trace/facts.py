@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from contextlib import suppress
 from typing import Any
 
 import psutil
 import torch
 from torch import nn
 
+from shoestring.errors import UsageError
 from shoestring.recipe.contract import length_of
 from shoestring.recipe.losses import EVALUATION_HINT, loss_without_stage
 from shoestring.recipe.options import LoadedRecipe
@@ -52,10 +54,21 @@ def read(loaded: LoadedRecipe) -> Facts:
         blocks=len(checkpointing.blocks(model, loaded.parts)),
         data_parallel=any(isinstance(module, nn.DataParallel) for module in model.modules()),
         lengths=(sum(lengths) / len(lengths), max(lengths)) if lengths else None,
+        export_bytes=_export_bytes(loaded, model),
         sample_lengths=tuple(lengths) if loaded.parts.capacity is not None else (),
         # Notes describe the data, so a recipe with data may have none before its data is loaded.
         notes=(*(loaded.parts.notes() if samples or loaded.parts.data is None else ()), *adapt.notes(model, loaded)),
     )
+
+
+def _export_bytes(loaded: LoadedRecipe, model: nn.Module) -> dict[str, int]:
+    """Return the bytes of the exports whose size the recipe knows; none of a format that the model does not have."""
+    sizes = {}
+    for name, format_ in loaded.parts.exports.items():
+        with suppress(UsageError):
+            if format_.size:
+                sizes[name] = format_.size(model)
+    return sizes
 
 
 def _bytes(tensor: torch.Tensor) -> int:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass, field, replace
 from typing import Any, Literal, TypeAlias, get_args
 
 from shoestring.settings import Precision
@@ -63,6 +63,8 @@ class Facts:
     """The mean and maximum length of training samples, by the recipe's `length`; None if the recipe has none."""
     sample_lengths: tuple[float, ...] = ()
     """The lengths of at most a thousand training samples, for a recipe that has a `capacity`."""
+    export_bytes: Mapping[str, int] = field(default_factory=dict)
+    """The bytes of an export of the trained model, by its format, as far as the recipe knows them before."""
     notes: tuple[str, ...] = ()
     """The recipe's notes on its data and its model."""
     bounds: tuple[str, ...] = ()

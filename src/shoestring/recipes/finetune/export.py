@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import redirect_stderr
 from functools import partial
 from io import StringIO
@@ -67,7 +67,8 @@ def formats(
         def write_files(model: nn.Module, folder: Path, samples: Sequence[Any]) -> Exported:
             return write(model, folder, samples, tokenizer=tokenizer(), **options)
 
-        return Format(write=write_files, tensors=partial(_sized, name, source=source, gguf_type=gguf_type))
+        size = partial(bytes_of, name, source=source, gguf_type=gguf_type)
+        return Format(write=write_files, size=size, takes_adapters=True)
 
     found = {"adapter": format_of("adapter", write_adapter, source=source)} if adapted else {}
     return {
@@ -221,11 +222,6 @@ def _require_equal(expected: Sequence[Tensor], actual: Sequence[Tensor], file: s
             f"{largest:.3g}, from those of the model with the same rounded weights",
             hint="export --to merged instead; this is a defect of Shoestring or of transformers, please report it",
         )
-
-
-def _sized(format_: str, model: nn.Module, *, source: Path | str | None, gguf_type: str) -> Iterable[Tensor]:
-    """Yield a tensor as large as all that will be written, in the memory of one byte."""
-    yield torch.zeros(1, dtype=torch.uint8).expand(bytes_of(format_, model, source=source, gguf_type=gguf_type))
 
 
 def _logits(model: Any, samples: Sequence[Sequence[Sample | PairSample]]) -> list[Tensor]:

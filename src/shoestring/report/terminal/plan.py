@@ -176,6 +176,7 @@ def _disk_text(plan: Plan) -> str:
     return (
         f"{bytes_text(plan.disk.peak_bytes)}{limit} at the peak; "
         f"{bytes_text(plan.disk.full_checkpoint_bytes)} per full checkpoint"
+        + "".join(f"; {bytes_text(size)} exported as {name}" for name, size in plan.disk.export_bytes.items())
     )
 
 
