@@ -38,14 +38,14 @@ def mend_overflow(session: TrainingSession, rebuild: Callable[[], TrainingSessio
         return replace(session, notes=(*session.notes, note))
     versions = updates.state.parameter_versions()
     # The other ranks have the same weights, and the samples of the first one decide for all of them.
-    found = request.ranks.share(without_default_group()(lambda: _find(session)))
+    overflow = request.ranks.share(without_default_group()(lambda: _find(session)))
     updates.state.reset_trained()
     are_changed = request.ranks.gather([updates.state.parameter_versions() != versions])
     if any(is_changed for (is_changed,) in are_changed):
         session = rebuild()
-    if found is None:
+    if overflow is None:
         return session
-    return _computing_in_fp32(session, Overflow(**found))
+    return _computing_in_fp32(session, Overflow(**overflow))
 
 
 def _computes_in_fp16(session: TrainingSession) -> bool:
