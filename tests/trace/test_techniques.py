@@ -150,6 +150,15 @@ def test_autocast_step_adds_only_the_scaler(open_tracer: Any) -> None:
     assert activations == P // 2 - L // 2 + N * 2 * 8 * WIDTH + LOSS
 
 
+def test_modules_in_fp32_use_their_own_weights(open_tracer: Any) -> None:
+    tracer = open_tracer(torch.optim.AdamW, Stack())
+    activations = live_at(trace(tracer, precision="fp16", fp32_modules="1"), "backward")["activations"]
+    # The second layer saves no weight in fp16, and its input in fp32 instead of fp16.
+    assert activations == P // 2 - 2 * (L // 2) + (N + 1) * 2 * 8 * WIDTH + LOSS
+    with pytest.raises(UsageError, match="fp32_modules=1,7: Sequential has no such modules"):
+        trace(tracer, precision="fp16", fp32_modules="1,7")
+
+
 def test_fp16_weights_halve_the_step(open_tracer: Any) -> None:
     tracer = open_tracer("fp16", Stack(dtype=torch.float16))
     assert peak(trace(tracer, optimizer_kernel="for-loop"), "optimizer") == (4 * P + 3 * L) // 2

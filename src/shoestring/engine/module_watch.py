@@ -46,7 +46,7 @@ class ModuleWatch:
         self._running: list[str] = []
         self.returned: tuple[str, ...] = ()
         """The modules that have ended last, as `Place.returned`."""
-        self._has_begun = False
+        self._starts_chain = False
         self._places: list[tuple[dict[str, Any], Tensor | bool]] = []
 
     def __enter__(self) -> Self:
@@ -58,6 +58,11 @@ class ModuleWatch:
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
         self._hooks.close()
+
+    @property
+    def running(self) -> tuple[str, ...]:
+        """The modules that have begun and not ended, from the inner to the outer."""
+        return tuple(reversed(self._running))
 
     def places(self) -> list[Place]:
         """Return what was watched so far, in its order."""
@@ -72,13 +77,13 @@ class ModuleWatch:
         def begin(_: nn.Module, args: Any, kwargs: Any) -> None:
             self._add(name, module, (args, kwargs), is_output=False)
             self._running.append(name)
-            self._has_begun = True
+            self._starts_chain = True
 
         def end(_: nn.Module, __: Any, output: Any) -> None:
             self._running.pop()
             self._add(name, module, output, is_output=True)
-            self.returned = (name,) if self._has_begun else (*self.returned, name)
-            self._has_begun = False
+            self.returned = (name,) if self._starts_chain else (*self.returned, name)
+            self._starts_chain = False
 
         hooks = (module.register_forward_pre_hook(begin, with_kwargs=True), module.register_forward_hook(end))
         try:

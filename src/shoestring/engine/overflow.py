@@ -7,7 +7,7 @@ appears, the module that computed it, or what its operands come from.
 """
 
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import AbstractContextManager, ExitStack, nullcontext
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from math import isfinite
 
@@ -90,8 +90,9 @@ class _Forward:
 
     loss: float
     places: Sequence[Place]
-    returned: Sequence[str]
-    """The modules that have ended last, from the inner to the outer."""
+    last: Sequence[str]
+    """The modules in which an exception was raised, from the inner to the outer; without one those that have ended
+    last."""
     draws: bool
     """Whether the loss has drawn random numbers."""
 
@@ -128,30 +129,30 @@ class _Forwards:
     def run(self, autocast: Callable[[], AbstractContextManager[object]], fp32: Sequence[nn.Module] = ()) -> _Forward:
         """Run forward and loss with these modules in fp32.
 
-        An exception after a value that is not finite, which some code does not expect, counts as a loss of NaN. Raises
-        it without such a value.
+        An exception counts as a loss of NaN after a value that is not finite, which some code does not expect, and if
+        some modules are in fp32, whose results others may not accept. Raises any other.
         """
         self._poll()
         seed_all(derive(self._seed, "overflow"))
         (batch,), _ = self._loader.batches([self._part], epoch=0)
         generators = Generators(self._device)
-        with ExitStack() as stack:
-            stack.enter_context(fp32_modules.applied(fp32))
-            stack.enter_context(autocast())
-            watch = stack.enter_context(ModuleWatch(self.modules))
+        with fp32_modules.applied(fp32), autocast(), ModuleWatch(self.modules) as watch:
             try:
-                pairs = [(to_device(batch, self._device), len(self._part))]
-                loss = mean_loss(self._loss, self.model, pairs)
+                loss = mean_loss(self._loss, self.model, [(to_device(batch, self._device), self.samples)])
+                last = watch.returned
             except Exception as error:
-                if out_of_memory(error) or all(place.is_finite for place in watch.places()):
+                is_expected = fp32 or not all(place.is_finite for place in watch.places())
+                if out_of_memory(error) or not is_expected:
                     raise
-                loss = float("nan")
+                loss, last = float("nan"), watch.running
             draws = not generators.unchanged()
-            return _Forward(loss=loss, places=watch.places(), returned=watch.returned, draws=draws)
+            return _Forward(loss=loss, places=watch.places(), last=last, draws=draws)
 
     def share(self, names: Sequence[str]) -> float:
         """Return the share of the model's parameters that the modules contain."""
-        chosen = {id(weight): weight.numel() for name in names for weight in self.modules[name].parameters()}
+        chosen: dict[int, int] = {}
+        for name in names:
+            chosen |= {id(weight): weight.numel() for weight in self.modules[name].parameters()}
         return sum(chosen.values()) / max(1, sum(weight.numel() for weight in self.model.parameters()))
 
 
@@ -211,7 +212,7 @@ def _candidates(result: _Forward, first: int) -> Iterator[str]:
     because what is computed from a result in fp32 is in fp32 as well; then those within which it was computed.
     """
     if first == len(result.places):  # the loss
-        yield from result.returned
+        yield from result.last
         return
     place = result.places[first]
     if not (place.is_output and place.is_leaf):

@@ -62,7 +62,7 @@ def as_setting(model: nn.Module, names: Iterable[str]) -> str:
     """
     chosen = list(names)
     every = [name for name, _ in model.named_modules()]
-    texts = {}
+    texts: dict[str, None] = {}
     for name in chosen:
         pattern = _NUMBER.sub("*", name)
         matches = [other for other in every if _matches(pattern, other)]
@@ -161,8 +161,8 @@ def _fp32_weights(module: nn.Module) -> Iterator[None]:
     try:
         yield
     finally:
-        for slots, originals in replaced:
-            slots.update(originals)
+        for attributes, values in replaced:
+            attributes.update(values)
 
 
 def _to_fp32(value: Any) -> Any:

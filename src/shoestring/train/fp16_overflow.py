@@ -38,14 +38,14 @@ def mend_overflow(session: TrainingSession, rebuild: Callable[[], TrainingSessio
         return replace(session, notes=(*session.notes, note))
     versions = updates.state.parameter_versions()
     # The other ranks have the same weights, and the samples of the first one decide for all of them.
-    found = request.ranks.share(without_default_group()(lambda: _find(session)))
+    overflow = request.ranks.share(without_default_group()(lambda: _find(session)))
     updates.state.reset_trained()
     are_changed = request.ranks.gather([updates.state.parameter_versions() != versions])
     if any(is_changed for (is_changed,) in are_changed):
         session = rebuild()
-    if found is None:
+    if overflow is None:
         return session
-    return _computing_in_fp32(session, Overflow(**found))
+    return _computing_in_fp32(session, Overflow(**overflow))
 
 
 def _computes_in_fp16(session: TrainingSession) -> bool:
@@ -85,7 +85,7 @@ def _refusal(session: TrainingSession, overflow: Overflow) -> UsageError:
     return UsageError(
         f"the model overflows in fp16, whose largest number is 65,504: {overflow.place} is not finite",
         problems=[
-            f"the loss of the first {plural(overflow.samples, 'sample')} is {overflow.fp16_loss:.6g} in fp16 and "
+            f"the loss of {_samples(overflow)} is {overflow.fp16_loss:.6g} in fp16 and "
             f"{overflow.fp32_loss:.6g} in fp32",
             "computing the modules with such values in fp32 (fp32_modules) does not mend it",
         ],
@@ -103,11 +103,15 @@ def _computing_in_fp32(session: TrainingSession, overflow: Overflow) -> Training
     request.ranks.call_first(lambda: _store(request.run, setting))
     note = (
         f"the model overflows in fp16: {overflow.place} is not finite, so {plural(len(overflow.modules), 'module')} "
-        f"will compute in fp32, more slowly (fp32_modules={setting}); the loss of the first "
-        f"{plural(overflow.samples, 'sample')} is then {overflow.fp16_loss:.6g}, and {overflow.fp32_loss:.6g} in fp32"
+        f"will compute in fp32, more slowly (fp32_modules={setting}); the loss of "
+        f"{_samples(overflow)} is then {overflow.fp16_loss:.6g}, and {overflow.fp32_loss:.6g} in fp32"
     )
     settings = request.settings.replace(fp32_modules=setting)
     return replace(session, request=replace(request, settings=settings), notes=(*session.notes, note))
+
+
+def _samples(overflow: Overflow) -> str:
+    return "the first sample" if overflow.samples == 1 else f"the first {overflow.samples} samples"
 
 
 def _store(run: RunDirectory, setting: str) -> None:
