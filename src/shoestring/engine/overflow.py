@@ -22,6 +22,7 @@ from shoestring.engine.module_watch import ModuleWatch, Place
 from shoestring.engine.precision import MixedPrecision
 from shoestring.engine.side_effects import Generators, without_side_effects
 from shoestring.engine.update import LossFunction, mean_loss
+from shoestring.recipe.microbatches import flattened
 from shoestring.techniques import fp32_modules
 
 SAMPLES = 2
@@ -70,7 +71,7 @@ def find_overflow(
     Returns None if nothing overflows, or if that cannot be determined: a loss that is not finite in fp32 either, a
     recipe that raises an exception for these samples or without gradients, out-of-memory.
     """
-    part = loader.parts(0, micro_batch)[0][:SAMPLES]
+    part = flattened(loader.parts(0, micro_batch)[0])[:SAMPLES]
     lacks_memory = False
     try:
         with without_side_effects(model, device):

@@ -7,7 +7,7 @@ import re
 from collections.abc import Mapping
 from pathlib import Path
 from types import ModuleType
-from typing import Any
+from typing import Any, TypeGuard
 
 from shoestring import config
 from shoestring.errors import UsageError, nearest
@@ -29,6 +29,8 @@ BUILT_IN = {
 
 HUGGING_FACE = "hf:"
 """The prefix of a recipe that is made from a Hugging Face configuration."""
+FINETUNE = "finetune"
+"""The recipe that trains such a model on data."""
 _HUB_NAME = re.compile(r"[A-Za-z0-9][\w.-]*/[\w.-]+")
 
 _LIGHTNING = "shoestring.recipes.lightning"
@@ -124,6 +126,8 @@ def choose(
 
     Raises UsageError that lists every unknown name and invalid value.
     """
+    if is_hugging_face(reference) and values.get("data") is not None:
+        reference, values = as_finetune(reference, values)
     loaded = find(reference)
     options, settings = option_fields(loaded), config.fields(Settings)
     chosen = config.read(values, {**options, **settings}, f"options or settings of {loaded.name}")
@@ -138,6 +142,22 @@ def choose(
             hint="leave packing out; a recipe packs its samples if it has packed_batch(size) and capacity",
         )
     return loaded, chosen_settings
+
+
+def is_hugging_face(reference: object) -> TypeGuard[str]:
+    """Return whether this is the reference `hf:...`."""
+    return isinstance(reference, str) and reference.startswith(HUGGING_FACE)
+
+
+def as_finetune(reference: str, values: Mapping[str, object]) -> tuple[str, dict[str, object]]:
+    """Return the recipe that trains the model `hf:...` on data, and `values` with the model.
+
+    Raises UsageError if there is no such model.
+    """
+    source = _find_hugging_face(reference.removeprefix(HUGGING_FACE)).name.removeprefix(HUGGING_FACE)
+    path = Path(source)
+    model = str(path.parent) if path.suffix == ".json" and path.is_file() else source
+    return FINETUNE, {"model": model, **values}
 
 
 def built_in() -> list[dict[str, Any]]:

@@ -14,7 +14,7 @@ from shoestring.checkpoint.files import json_digest, json_text, matches_digest, 
 from shoestring.checkpoint.reserved import replace_text, reserve
 from shoestring.errors import UsageError
 from shoestring.reading import COUNT, OBJECT, TEXT, Kind, find_problems, number, read_json
-from shoestring.recipe.finding import choose, file_of, find
+from shoestring.recipe.finding import FINETUNE, as_finetune, choose, file_of, find, is_hugging_face
 from shoestring.recipe.options import LoadedRecipe
 from shoestring.session import trust
 from shoestring.session.outcome import Outcome
@@ -129,6 +129,8 @@ class StoredPlan:
         missing = sorted([*missing, *([] if self.recipe else ["recipe"])])
         if missing or self.options is None or self.plan is None or not isinstance(self.plan.get("settings"), dict):
             raise UsageError(f"{file} lacks {', '.join(missing) or 'settings'}", hint=_COPY_AGAIN)
+        if is_hugging_face(recipe) and self.recipe == FINETUNE:  # its name with the option data
+            recipe, values = as_finetune(recipe, values)
         default_recipe = self._find_recipe(file.parent) if recipe is None else find(recipe, is_new=False)
         if default_recipe.name != self.recipe:
             raise UsageError(

@@ -63,7 +63,8 @@ class HuggingFace:
     def data_hint(self) -> str:
         """What to do to train this model."""
         return (
-            "write a file mine.py of your own: `from shoestring.recipes.huggingface import recipe_class`, then "
+            "a language model is trained on your conversations with --set data=chats.jsonl; for another model, write a "
+            "file mine.py of your own: `from shoestring.recipes.huggingface import recipe_class`, then "
             f"`class Mine(recipe_class({self.source!r})):` with a method data() that returns a map-style dataset; a "
             "sample is a dict of tensors with the names of batch(1), without its first dimension. Its weights begin "
             "at random; docs/recipe.md shows such a file"
