@@ -152,22 +152,26 @@ class Drawing(Tokens):
         return super().loss(model, batch) + noise + np.random.rand() + random.random()
 
 
+LOWEST = torch.finfo(torch.float32).min
+
+
 class Add(nn.Module):
     def forward(self, values, mask):
         return values + mask
 
 
 class Masked(nn.Module):
-    """Masks tokens by a number that is finite in fp32, and -inf in fp16."""
+    """Masks tokens by a `lowest` number, by default one that is finite in fp32, and -inf in fp16."""
 
-    def __init__(self):
+    def __init__(self, lowest=LOWEST):
         super().__init__()
+        self.lowest = lowest
         self.embed, self.add, self.head = nn.Embedding(200, 16), Add(), nn.Linear(16, 200)
 
     def forward(self, tokens):
         logits = self.head(self.embed(tokens))
         mask = torch.zeros(200)
-        mask[0] = torch.finfo(torch.float32).min
+        mask[0] = self.lowest
         return self.add(logits, mask.to(logits.dtype))
 
 
@@ -177,6 +181,16 @@ class MaskedTokens(Tokens):
 
     def data(self):
         return super().data().clamp(min=1)
+
+
+def test_what_is_not_finite_in_fp32_either_is_no_overflow(monkeypatch):
+    polls, recipe = [], MaskedTokens()
+    assert find(recipe, Masked(-torch.inf), polls=polls) is None and len(polls) == 2
+    model = Masked(-torch.inf)
+    model.embed.weight.data.mul_(1e5)
+    model.head.weight.data.mul_(1e-5)
+    monkeypatch.setattr(overflow, "MOST_WEIGHTS", 0.6)
+    assert find(recipe, model).modules == ("head",)
 
 
 class RaisesForNan(Tokens):
