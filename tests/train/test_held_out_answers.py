@@ -13,11 +13,12 @@ import torch
 from safetensors.torch import load_file
 from torch import nn
 
+from shoestring.data.generators import GeneratorStates
 from shoestring.errors import UsageError
 from shoestring.monitor.events import read
 from shoestring.monitor.time_breakdown import compute_breakdown
 from shoestring.session.deadline import Deadline
-from shoestring.train import held_out_answers
+from shoestring.train import held_out_answers, steps
 from shoestring.train.held_out_answers import as_rows
 from tests.by_trainer import KINDS
 from tests.ranks import run_ranks
@@ -94,6 +95,19 @@ def test_answers_before_training_and_after_each_epoch_change_no_bit(tmp_path, ki
         {"prompt": "q", "answer": "b", "reference": None, "stopped": None},
     ]
     assert first["skipped"] == ""
+
+
+def test_random_numbers_continue(tmp_path, monkeypatch):
+    unchanged = []
+
+    def answer(training_session):
+        states = GeneratorStates()
+        held_out_answers.answer_held_out_prompts(training_session)
+        unchanged.append(states.unchanged())
+
+    monkeypatch.setattr(steps, "answer_held_out_prompts", answer)
+    session(Answering(), tmp_path, {})
+    assert answered(tmp_path) == ALL and len(unchanged) == 10 and all(unchanged)
 
 
 def test_averaged_weights_answer(tmp_path):
