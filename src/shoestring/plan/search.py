@@ -39,7 +39,7 @@ def collect_candidates(candidates: Candidates, requested: Settings) -> list[Cand
     """
     requested, tries_packing = _resolve_packing(candidates, _resolve_cuda_graphs(requested, candidates.target.device))
     sizes = micro_batch_sizes(candidates, requested)
-    if _lacks_room_for_weights(candidates, requested):
+    if _weights_exceed_memory(candidates, requested):
         precision = _precisions(requested, candidates.target.device)[0]
         smallest = requested.replace(precision=precision, micro_batch=sizes[0])
         candidate = candidates.evaluate_if_possible(smallest.replace(checkpointing=requested.checkpointing or "no"))
@@ -100,7 +100,7 @@ def _resolve_cuda_graphs(requested: Settings, device: Device) -> Settings:
     return requested.replace(checkpointing=requested.checkpointing or "no")
 
 
-def _lacks_room_for_weights(candidates: Candidates, requested: Settings) -> bool:
+def _weights_exceed_memory(candidates: Candidates, requested: Settings) -> bool:
     """Return whether the weights alone fill the device, so that no microbatch, precision or recomputation can fit."""
     divides_weights = requested.sharding == "zero3" and gpus_of(requested) > 1
     if divides_weights or requested.offload == "parameters":

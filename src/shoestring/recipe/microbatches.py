@@ -32,33 +32,33 @@ def pack(indices: Sequence[int], length: Callable[[int], float], capacity: float
     sample longer than `capacity` has a row of its own. Rows are in the order of their first sample.
     """
     rows: list[list[int]] = []
-    free: list[tuple[float, int]] = []  # the room of each row with its number, in rising order
+    free_lengths: list[tuple[float, int]] = []  # the room of each row with its number, in rising order
     for index in indices:
         needed = length(index)
-        place = bisect_left(free, (needed, -1))
-        if place == len(free):
+        place = bisect_left(free_lengths, (needed, -1))
+        if place == len(free_lengths):
             rows.append([index])
-            insort(free, (capacity - needed, len(rows) - 1))
+            insort(free_lengths, (capacity - needed, len(rows) - 1))
         else:
-            room, number = free.pop(place)
+            free_length, number = free_lengths.pop(place)
             rows[number].append(index)
-            insort(free, (room - needed, number))
+            insort(free_lengths, (free_length - needed, number))
     return [tuple(row) for row in rows]
 
 
-def split(members: Sequence[_T], micro_batch: int) -> list[Sequence[_T]]:
-    """Split the members of an update into microbatches of at most `micro_batch`, of sizes as equal as possible.
+def split(indices: Sequence[_T], micro_batch: int) -> list[Sequence[_T]]:
+    """Split an update's samples, or its packed rows, into microbatches of at most `micro_batch`, as equal as possible.
 
     64 samples with `micro_batch` 7 become ten microbatches of 7 or 6, not nine of 7 and one of 1.
     """
-    if not members:
+    if not indices:
         return []
-    count = -(-len(members) // micro_batch)
-    size, larger = divmod(len(members), count)
+    count = -(-len(indices) // micro_batch)
+    size, larger = divmod(len(indices), count)
     cuts = [0]
     for number in range(count):
         cuts.append(cuts[-1] + size + (number < larger))
-    return [members[start:stop] for start, stop in pairwise(cuts)]
+    return [indices[start:stop] for start, stop in pairwise(cuts)]
 
 
 def flattened(members: Sequence[Member]) -> list[int]:

@@ -59,9 +59,9 @@ def _converse(
         if line == RESET:
             messages = []
         elif line:
-            asked = [*messages, {"role": "user", "content": line}]
-            if text := _print_answer(answer(asked), output_stream):
-                messages = [*asked, {"role": "assistant", "content": text}]
+            question = [*messages, {"role": "user", "content": line}]
+            if text := _print_answer(answer(question), output_stream):
+                messages = [*question, {"role": "assistant", "content": text}]
 
 
 def _read_line(input_stream: TextIO, output_stream: TextIO) -> str | None:

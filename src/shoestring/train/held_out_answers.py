@@ -73,18 +73,20 @@ def _answer_once(session: TrainingSession) -> None:
     except SessionOver as over:
         if deadline.reached():  # another attempt could use up another session, so there is none
             seconds = time.monotonic() - started_at
-            record.answered(update, [], epoch=epoch, seconds=seconds, skipped=over.reason)
+            record.add_answers(update, [], epoch=epoch, seconds=seconds, skipped=over.reason)
         raise
     seconds = time.monotonic() - started_at
     if isinstance(rows, Failure):
         skipped = f"out of memory: {rows.message}"
-        record.answered(update, [], epoch=epoch, seconds=seconds, skipped=skipped)
+        record.add_answers(update, [], epoch=epoch, seconds=seconds, skipped=skipped)
         record.note(f"the held-out prompts are not answered after update {count_text(update)}: {skipped}")
         return
-    kept = _recorded(rows)
-    if len(kept) < len(rows):
-        record.note(f"the answers to {plural(len(rows) - len(kept), 'held-out prompt')} are not recorded: too long")
-    record.answered(update, kept, epoch=epoch, seconds=seconds)
+    recorded_rows = _recorded(rows)
+    if len(recorded_rows) < len(rows):
+        record.note(
+            f"the answers to {plural(len(rows) - len(recorded_rows), 'held-out prompt')} are not recorded: too long"
+        )
+    record.add_answers(update, recorded_rows, epoch=epoch, seconds=seconds)
 
 
 def _compute(session: TrainingSession) -> list[dict[str, Any]] | Failure:
@@ -156,13 +158,13 @@ def as_rows(rows: Iterable[Any]) -> list[dict[str, Any]]:
 
 def _recorded(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
     """Return as many rows as an event has space for."""
-    size, kept = 0, []
+    size, recorded_rows = 0, []
     for row in rows:
         size += len(json.dumps(row))
         if size > _MOST_BYTES:
             break
-        kept.append(row)
-    return kept
+        recorded_rows.append(row)
+    return recorded_rows
 
 
 def _shortened(text: str) -> str:

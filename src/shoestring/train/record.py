@@ -224,7 +224,7 @@ class Record:
                         self._answer_seconds[event.get("update", 0)] = number(event.get("seconds")) or 0.0
         return self._answer_seconds
 
-    def answered(
+    def add_answers(
         self, update: int, rows: list[dict[str, Any]], *, epoch: int, seconds: float, skipped: str = ""
     ) -> None:
         """Record the answers to held-out prompts; without rows the reason why they were `skipped`."""

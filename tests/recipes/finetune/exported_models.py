@@ -138,7 +138,7 @@ def samples(rows: int = 323) -> list[list[Sample]]:
 
     def sample(length: int) -> Sample:
         tokens = numbers.integers(3, rows, length).astype(numpy.int32)
-        return Sample(tokens=tokens, learnt=numpy.ones(length, dtype=bool), full_length=length)
+        return Sample(tokens=tokens, loss_mask=numpy.ones(length, dtype=bool), full_length=length)
 
     return [[sample(9)], [sample(7), sample(3)], [sample(12), sample(1), sample(40)]]
 

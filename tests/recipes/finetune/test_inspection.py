@@ -33,11 +33,11 @@ def test_an_inspection_counts_rows_and_tokens() -> None:
     assert (inspection.rows, inspection.cut, inspection.unlearnable, inspection.stopping) == (3, 2, 1, 1)
     assert inspection.tokens == sum(map(len, samples))
     assert inspection.tokens_lost == sum(sample.full_length - len(sample) for sample in samples) > 0
-    assert inspection.learnt_tokens == sum(int(sample.learnt.sum()) for sample in samples)
+    assert inspection.loss_tokens == sum(int(sample.loss_mask.sum()) for sample in samples)
     assert inspection.longest == max(sample.full_length for sample in samples)
     assert sum(part.rows for part in inspection.lengths) == 3
     assert inspection.cut_share == 2 / 3
-    assert inspection.learnt_share == inspection.learnt_tokens / inspection.tokens
+    assert inspection.loss_share == inspection.loss_tokens / inspection.tokens
     assert inspection.notes == (
         "Training leaves out 1 of 3 rows, in which nothing is learnt.",
         f"seq_len=30 cuts 2 of 3 rows (67%): {inspection.tokens_lost} tokens are lost, the end of the last answer of "
@@ -82,7 +82,7 @@ def test_a_stop_token_that_is_the_padding_token_is_learnt() -> None:
     assert tokenizer.pad_token_id == tokenizer.eos_token_id
     for row in (chat("a", "b"), Completion(place="", prompt="a", completion="b"), Text(place="", text="a")):
         sample = renderer.render(row)
-        assert sample.tokens[sample.learnt][-1] == tokenizer.eos_token_id
+        assert sample.tokens[sample.loss_mask][-1] == tokenizer.eos_token_id
         assert not inspect([sample], renderer, [row]).refusals
 
 
@@ -97,7 +97,7 @@ def test_rows_that_are_all_cut_before_their_end_are_refused() -> None:
 
 def test_a_cut_row_teaches_to_stop_by_an_earlier_answer() -> None:
     renderer, row = Renderer(make_tokenizer(), seq_len=60), chat("Hello", "Hello", "hello! " * 30)
-    assert renderer.render(row).learnt[-1]  # of the last answer, whose end is cut off
+    assert renderer.render(row).loss_mask[-1]  # of the last answer, whose end is cut off
     inspection = inspect_rows(renderer, row)
     assert (inspection.cut, inspection.stopping, inspection.refusals) == (1, 1, ())
 
@@ -174,4 +174,4 @@ def test_no_rows_are_no_refusal() -> None:
     renderer = Renderer(make_tokenizer(), seq_len=5)
     inspection = inspect([], renderer, [])
     assert (inspection.refusals, inspection.lengths, inspection.longest) == ((), (), 0)
-    assert numpy.isfinite(inspection.cut_share + inspection.learnt_share)
+    assert numpy.isfinite(inspection.cut_share + inspection.loss_share)

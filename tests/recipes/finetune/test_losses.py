@@ -20,7 +20,7 @@ def test_the_loss_is_that_of_the_learnt_tokens(family: str) -> None:
         tokens = torch.from_numpy(sample.tokens.astype(numpy.int64))
         logits = model(input_ids=tokens[None], use_cache=False).logits[0].float()
         for place, (_, token) in enumerate(pairwise(tokens)):
-            if sample.learnt[place + 1]:
+            if sample.loss_mask[place + 1]:
                 total += float(functional.cross_entropy(logits[place], token).detach())
                 count += 1
     for chunk in (None, 3):
@@ -45,7 +45,9 @@ def test_a_frozen_head_has_the_same_gradients_as_a_trained_one() -> None:
 
 
 def test_the_stop_token_is_learnt_although_it_is_the_padding_token() -> None:
-    sample = Sample(tokens=numpy.array([5, 6, 0], numpy.int32), learnt=numpy.array([False, True, True]), full_length=3)
+    sample = Sample(
+        tokens=numpy.array([5, 6, 0], numpy.int32), loss_mask=numpy.array([False, True, True]), full_length=3
+    )
     batch = collate([sample])
     assert batch["targets"].tolist() == [6, 0]
     assert batch["places"].tolist() == [0, 1]
@@ -53,8 +55,8 @@ def test_the_stop_token_is_learnt_although_it_is_the_padding_token() -> None:
 
 def test_the_largest_batch_has_the_shapes_of_collated_ones() -> None:
     tokens = numpy.ones(64, numpy.int32)
-    learnt = numpy.arange(64) > 0
-    full = collate([Sample(tokens=tokens, learnt=learnt, full_length=64)] * 3)
+    loss_mask = numpy.arange(64) > 0
+    full = collate([Sample(tokens=tokens, loss_mask=loss_mask, full_length=64)] * 3)
     assert {name: values.shape for name, values in largest(3, 64).items()} == {
         name: values.shape for name, values in full.items()
     }

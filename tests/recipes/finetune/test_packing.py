@@ -22,7 +22,7 @@ def make_samples(seed: int = 0) -> list[Sample]:
     return [
         Sample(
             tokens=draw.integers(1, VOCABULARY, length).astype(numpy.int32),
-            learnt=draw.random(length) < 0.6,
+            loss_mask=draw.random(length) < 0.6,
             full_length=length,
         )
         for length in LENGTHS

@@ -156,8 +156,8 @@ def test_answer_of_a_real_model():
 
 def test_last_answer_of_a_sample_is_its_target():
     tokens = torch.tensor([[3, 10, 2, 4, 11, 12, 2, 0], [10, 11, 12, 0, 0, 0, 0, 0], [3, 4, 10, 2, 3, 4, 13, 2]])
-    learnt = torch.tensor([[0, 0, 0, 0, 1, 1, 1, 0], [0, 1, 1, 0, 0, 0, 0, 0], [0, 0, 1, 1, 0, 0, 1, 1]]).bool()
-    batch = split_answers(tokens, tokens.where(learnt, IGNORED), Letters())
+    loss_mask = torch.tensor([[0, 0, 0, 0, 1, 1, 1, 0], [0, 1, 1, 0, 0, 0, 0, 0], [0, 0, 1, 1, 0, 0, 1, 1]]).bool()
+    batch = split_answers(tokens, tokens.where(loss_mask, IGNORED), Letters())
     assert batch["prompts"] == [[3, 10, 2, 4], [10], [3, 4, 10, 2, 3, 4]]
     assert targets(batch) == ["bc", "bc", "d"]
 

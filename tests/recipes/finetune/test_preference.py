@@ -23,7 +23,7 @@ from tests.recipes.finetune.tiny_models import WORDS, gemma2, llama, with_adapte
 
 def sample(length, learnt_from, seed):
     tokens = numpy.random.default_rng(seed).integers(3, WORDS, length).astype(numpy.int32)
-    return Sample(tokens=tokens, learnt=numpy.arange(length) >= learnt_from, full_length=length)
+    return Sample(tokens=tokens, loss_mask=numpy.arange(length) >= learnt_from, full_length=length)
 
 
 PAIRS = [
@@ -40,7 +40,7 @@ def expected_rewards(model, pairs, beta):
         tokens = torch.from_numpy(answer.tokens).long()
         logits = model(input_ids=tokens[None]).logits[0, :-1]
         by_token = functional.log_softmax(logits, dim=-1).gather(1, tokens[1:, None])[:, 0]
-        return by_token[torch.from_numpy(answer.learnt)[1:]].sum()
+        return by_token[torch.from_numpy(answer.loss_mask)[1:]].sum()
 
     def log_probabilities():
         return torch.stack([torch.stack([log_probability(a) for a in (p.chosen, p.rejected)]) for p in pairs])

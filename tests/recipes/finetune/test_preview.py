@@ -21,9 +21,9 @@ def test_a_sample_is_shown_as_the_model_receives_it() -> None:
         (
             f"chats.jsonl, line 1, {len(samples[0])} tokens",
             (
-                Segment(text="<|im_start|>user↵\nHello<|im_end|>↵\n<|im_start|>assistant↵\n", learnt=False),
-                Segment(text="é 😀↵\nThat is all.<|im_end|>", learnt=True),
-                Segment(text="↵\n", learnt=False),
+                Segment(text="<|im_start|>user↵\nHello<|im_end|>↵\n<|im_start|>assistant↵\n", loss_mask=False),
+                Segment(text="é 😀↵\nThat is all.<|im_end|>", loss_mask=True),
+                Segment(text="↵\n", loss_mask=False),
             ),
         ),
     )
@@ -39,7 +39,7 @@ def test_the_text_marks_learnt_tokens_without_colour() -> None:
     renderer = Renderer(make_tokenizer(), seq_len=100)
     rows = [chat("Hello", "That is all.")] * 4
     samples = renderer.render_all(rows)
-    length, learnt = len(samples[0]), int(samples[0].learnt.sum())
+    length, loss_tokens = len(samples[0]), int(samples[0].loss_mask.sum())
     text = preview_text(Samples(samples, rows), inspect(samples, renderer, rows), renderer)
     assert (
         text
@@ -54,7 +54,7 @@ chats.jsonl, line 1, {length} tokens:
 
 rows                     4
 tokens                   {4 * length}, {length} in the longest row
-learnt tokens            {4 * learnt} ({learnt / length:.0%})
+learnt tokens            {4 * loss_tokens} ({loss_tokens / length:.0%})
 rows that teach to stop  4
 rows cut at seq_len=100  0 (0%)
 
@@ -102,8 +102,8 @@ def test_describe_returns_the_place_and_the_beginning() -> None:
     description = describe(samples, 0, renderer)
     assert description["text"].startswith("<|im_start|>user\nHello<|im_end|>\n<|im_start|>assistant\nhello! hello!")
     assert len(renderer.prompt_text(description.pop("text"))) == 60
-    learnt = int(samples[0].learnt.sum())
-    assert description == {"place": "chats.jsonl, line 1", "tokens": len(samples[0]), "learnt_tokens": learnt}
+    loss_mask = int(samples[0].loss_mask.sum())
+    assert description == {"place": "chats.jsonl, line 1", "tokens": len(samples[0]), "learnt_tokens": loss_mask}
     pairs = [Pair(place="line 1", prompt="Hello", chosen=" four", rejected=" hello")]
     pair = Samples(renderer.render_pairs(pairs), pairs)
     assert describe(pair, 0, renderer)["text"] == "Hello four<|im_end|>"

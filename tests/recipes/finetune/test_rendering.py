@@ -85,8 +85,8 @@ ALIKE = [name for name in TEMPLATES if f"{name}_training" in TEMPLATES and name 
 
 def learnt_texts(renderer: Renderer, sample: Sample) -> list[str]:
     """Return the text of each run of learnt tokens."""
-    runs = itertools.groupby(range(len(sample)), key=lambda place: bool(sample.learnt[place]))
-    return [renderer.decode(sample.tokens[list(places)], skip_special=False) for learnt, places in runs if learnt]
+    runs = itertools.groupby(range(len(sample)), key=lambda place: bool(sample.loss_mask[place]))
+    return [renderer.decode(sample.tokens[list(places)], skip_special=False) for loss_mask, places in runs if loss_mask]
 
 
 def conversation(*messages: Message) -> Conversation:
@@ -120,11 +120,11 @@ def chat_for(name: str) -> tuple[Message, ...]:
     ],
     ids=["chatml", "chatml with marks", "smollm2", "mistral", "phi4"],
 )
-def test_the_answers_and_their_stop_tokens_are_learnt(template: str, eos: str, learnt: list[str]) -> None:
+def test_the_answers_and_their_stop_tokens_are_learnt(template: str, eos: str, loss_mask: list[str]) -> None:
     tokens = (*CHATML_TOKENS, "<s>", "</s>", "[INST]", "[/INST]", "<|user|>", "<|system|>", "<|assistant|>", "<|end|>")
     tokenizer = make_tokenizer(template, tokens, eos=eos, bos="<s>")
-    assert learn(tokenizer, *CHAT) == learnt
-    assert learn(tokenizer, *CHAT, train_on="completion") == learnt[1:]
+    assert learn(tokenizer, *CHAT) == loss_mask
+    assert learn(tokenizer, *CHAT, train_on="completion") == loss_mask[1:]
     assert tokenizer.eos_token_id in Renderer(tokenizer, seq_len=8).stop_tokens
 
 
@@ -155,8 +155,8 @@ def test_every_template_of_trl_is_rendered_as_transformers_does_or_refused(name:
     if "generation %}" in template or "generation -%}" in template:
         marked = tokenizer.apply_chat_template(messages, return_dict=True, return_assistant_tokens_mask=True)
         if "strftime_now" not in template:
-            assert sample.learnt.tolist() == [bool(mark) for mark in marked["assistant_masks"]]
-        assert sum(marked["assistant_masks"]) == sample.learnt.sum() > 0
+            assert sample.loss_mask.tolist() == [bool(mark) for mark in marked["assistant_masks"]]
+        assert sum(marked["assistant_masks"]) == sample.loss_mask.sum() > 0
     first, last = learnt_texts(renderer, sample)
     assert "It is four." in first
     assert "That is all." in last
@@ -194,8 +194,8 @@ def test_a_changed_prefix_is_refused_with_the_place_of_the_difference() -> None:
 
 def test_reasoning_makes_a_prefix_stable() -> None:
     thought = {"role": "assistant", "content": "<think>\nhm\n</think>\n\nIt is four."}
-    learnt = learn(tokenizer_for(TEMPLATES["deepseek_r1_distill_training"]), QUESTION, thought)
-    assert learnt == ["<｜Assistant｜><think>\nhm\n</think>\n\nIt is four.<｜end▁of▁sentence｜>"]  # noqa: RUF001
+    loss_mask = learn(tokenizer_for(TEMPLATES["deepseek_r1_distill_training"]), QUESTION, thought)
+    assert loss_mask == ["<｜Assistant｜><think>\nhm\n</think>\n\nIt is four.<｜end▁of▁sentence｜>"]  # noqa: RUF001
 
 
 @pytest.mark.parametrize("template", [CHATML, CHATML_MARKED])
@@ -203,8 +203,8 @@ def test_reasoning_makes_a_prefix_stable() -> None:
 def test_white_space_is_learnt_though_the_tokens_do_not_stand_for_it(template: str, content: str) -> None:
     tokenizer = make_tokenizer(template, trim=True)
     answer = {"role": "assistant", "content": content}
-    learnt = learn(tokenizer, QUESTION, answer, GREETING, FAREWELL)
-    assert learnt == [f"{content}<|im_end|>", "That is all.<|im_end|>"]
+    loss_mask = learn(tokenizer, QUESTION, answer, GREETING, FAREWELL)
+    assert loss_mask == [f"{content}<|im_end|>", "That is all.<|im_end|>"]
     renderer = Renderer(tokenizer, seq_len=4096)
     sample = renderer.render(Completion(place="", prompt="Hello. ", completion=" It is four."))
     assert learnt_texts(renderer, sample) == [" It is four.<|im_end|>"]
@@ -216,8 +216,8 @@ def test_a_special_token_that_takes_white_space_is_not_learnt() -> None:
 
     tokenizer = make_tokenizer(PHI4, ("<|user|>", "<|end|>", "<|endoftext|>"), eos="<|endoftext|>")
     tokenizer.add_special_tokens({"additional_special_tokens": [AddedToken("<|assistant|>", rstrip=True)]})
-    learnt = learn(tokenizer, QUESTION, {"role": "assistant", "content": "  It is four."})
-    assert learnt == ["It is four.<|end|><|endoftext|>"]
+    loss_mask = learn(tokenizer, QUESTION, {"role": "assistant", "content": "  It is four."})
+    assert loss_mask == ["It is four.<|end|><|endoftext|>"]
 
 
 def test_the_tokens_are_those_of_the_whole_conversation() -> None:
@@ -251,7 +251,7 @@ def test_all_learns_every_token_but_the_first() -> None:
         Completion(place="", prompt="What? ", completion="That."),
         Text(place="", text="Hi"),
     ):
-        assert renderer.render(row).learnt.tolist() == [False] + [True] * (len(renderer.render(row)) - 1)
+        assert renderer.render(row).loss_mask.tolist() == [False] + [True] * (len(renderer.render(row)) - 1)
 
 
 @pytest.mark.parametrize("template", [CHATML, CHATML_MARKED])
@@ -284,7 +284,7 @@ def test_no_special_token_of_a_text_is_doubled(text: str, rendered: str) -> None
     renderer = Renderer(make_tokenizer(None, bos="<|im_start|>", adds_bos=True), seq_len=4096)
     sample = renderer.render(Text(place="", text=text))
     assert renderer.decode(sample.tokens, skip_special=False) == rendered
-    assert sample.learnt.tolist() == [False] + [True] * (len(sample) - 1)
+    assert sample.loss_mask.tolist() == [False] + [True] * (len(sample) - 1)
 
 
 def test_a_template_that_writes_the_first_token_is_not_given_another() -> None:
@@ -301,7 +301,7 @@ def test_a_sample_is_cut_at_its_end() -> None:
     sample = Renderer(make_tokenizer(), seq_len=20).render(conversation(*CHAT))
     assert (len(sample), sample.full_length) == (20, len(whole))
     assert sample.tokens.tolist() == whole.tokens[:20].tolist()
-    assert sample.learnt.tolist() == whole.learnt[:20].tolist()
+    assert sample.loss_mask.tolist() == whole.loss_mask[:20].tolist()
 
 
 @pytest.mark.parametrize("train_on", ["assistant", "completion", "all"])
@@ -320,7 +320,7 @@ def test_a_prompt_is_what_an_answer_follows() -> None:
     prompt = renderer.prompt([SYSTEM, QUESTION])
     sample = renderer.render(conversation(SYSTEM, QUESTION, ANSWER))
     assert sample.tokens[: len(prompt)].tolist() == prompt
-    assert sample.learnt.tolist().index(True) == len(prompt)
+    assert sample.loss_mask.tolist().index(True) == len(prompt)
     assert renderer.decode(prompt).endswith("assistant\n")
 
 

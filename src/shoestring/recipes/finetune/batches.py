@@ -33,17 +33,17 @@ def collate(rows: Sequence[Sample | Sequence[Sample]]) -> Batch:
     length = -(-max(sum(map(len, row)) for row in packed) // _MULTIPLE) * _MULTIPLE
     tokens = numpy.zeros((len(packed), length), dtype=numpy.int64)
     positions = numpy.zeros_like(tokens)
-    learnt = numpy.zeros_like(tokens, dtype=bool)
+    loss_mask = numpy.zeros_like(tokens, dtype=bool)
     for number, row in enumerate(packed):
         start = 0
         for sample in row:
             end = start + len(sample)
-            tokens[number, start:end], learnt[number, start:end] = sample.tokens, sample.learnt
-            learnt[number, start] = False  # nothing precedes the first token of a sample
+            tokens[number, start:end], loss_mask[number, start:end] = sample.tokens, sample.loss_mask
+            loss_mask[number, start] = False  # nothing precedes the first token of a sample
             positions[number, start:end] = numpy.arange(len(sample))
             start = end
         positions[number, start:] = numpy.arange(length - start)
-    indices = learnt.ravel().nonzero()[0]
+    indices = loss_mask.ravel().nonzero()[0]
     batch = {
         "input_ids": torch.from_numpy(tokens),
         "places": torch.from_numpy(indices - 1),

@@ -14,7 +14,7 @@ from shoestring.errors import DataError
 from shoestring.recipes.finetune.columns import Columns, parse_columns, require_columns
 from shoestring.recipes.finetune.duplicates import THRESHOLD, WORDS, count_near_duplicates
 from shoestring.recipes.finetune.files import DataFile, find_files, read_rows
-from shoestring.recipes.finetune.parsing import find_form, parse_cells, parse_row, wanted_columns
+from shoestring.recipes.finetune.parsing import find_form, needed_columns, parse_cells, parse_row
 from shoestring.recipes.finetune.rows import Completion, Conversation, Message, Pair, Row, RowParts, Text
 from shoestring.recipes.rows import BadRows, OnBadRows
 from shoestring.units import count_text, plural
@@ -54,14 +54,14 @@ def read_parts(
     if not rows["train"]:
         raise DataError(f"{path}: no row of the training data is left", hint="correct the rows of the training data")
     train, held_out = rows["train"], rows["validation"]
-    how = "from its own files"
+    origin = "from its own files"
     if not held_out:
         train, held_out = split(train, validation, seed)
-        how = "set aside so that rows with the same prompt are in one part"
+        origin = "set aside so that rows with the same prompt are in one part"
         if validation and not held_out:
-            how = "as all rows have the same prompt: add a file validation.jsonl"
+            origin = "as all rows have the same prompt: add a file validation.jsonl"
     counts = f"{plural(len(train), 'row')} to train on and {count_text(len(held_out))} for validation"
-    counts += f", {how}" if held_out or validation else ""
+    counts += f", {origin}" if held_out or validation else ""
     return RowParts(
         train=train,
         validation=held_out,
@@ -79,18 +79,18 @@ def split(rows: Sequence[Row], share: float, seed: int) -> tuple[list[Row], list
     groups: dict[bytes, list[int]] = defaultdict(list)
     for number, row in enumerate(rows):
         groups[_digest(_normalize(_prompt(row)), seed)].append(number)
-    wanted = min(max(1, round(share * len(rows))), len(rows) - 1) if share else 0
+    target_count = min(max(1, round(share * len(rows))), len(rows) - 1) if share else 0
     held_out: set[int] = set()
     remaining = []
     for _, group in sorted(groups.items()):
-        if len(held_out) + len(group) <= wanted:
+        if len(held_out) + len(group) <= target_count:
             held_out.update(group)
         else:
             remaining.append(group)
     # One group more may be nearer to the wanted number, but not the last: it is trained on.
     smallest = min(remaining, key=len, default=[])
-    excess = len(held_out) + len(smallest) - wanted
-    if len(remaining) > 1 and wanted and (not held_out or excess < wanted - len(held_out)):
+    excess = len(held_out) + len(smallest) - target_count
+    if len(remaining) > 1 and target_count and (not held_out or excess < target_count - len(held_out)):
         held_out.update(smallest)
     train = [row for number, row in enumerate(rows) if number not in held_out]
     return train, [rows[number] for number in sorted(held_out)]
@@ -108,7 +108,7 @@ class _Reading:
 
     def rows(self, file: DataFile) -> Iterator[tuple[str, Row | str]]:
         """Yield the place of each row, and the row or why it cannot be used."""
-        for place, raw in read_rows(file, wanted_columns(self.method, self.columns)):
+        for place, raw in read_rows(file, needed_columns(self.method, self.columns)):
             if isinstance(raw, str):
                 yield place, raw
                 continue
@@ -129,8 +129,8 @@ class _Reading:
                 yield f"{plural(count, 'row')} with {description}"
         used = {name for form in self.forms for name in form} | {"tools", "prompt", "input"}
         if unused := sorted(self.present - {self.columns.get(name, name) for name in used}):
-            more = f" and {count_text(len(unused) - 10)} more" if len(unused) > 10 else ""
-            yield f"columns that are not used: {', '.join(unused[:10])}{more}"
+            remainder = f" and {count_text(len(unused) - 10)} more" if len(unused) > 10 else ""
+            yield f"columns that are not used: {', '.join(unused[:10])}{remainder}"
 
 
 def _describe_duplicates(train: Sequence[Row], validation: Sequence[Row]) -> Iterator[str]:
@@ -171,11 +171,11 @@ def _prompt(row: Row) -> str:
     if isinstance(parts[0], str):
         return parts[0]
     contents: list[str] = []
-    asked = False
+    has_question = False
     for message in (message for part in parts if not isinstance(part, str) for message in part):
-        if asked and message["role"] == "assistant":
+        if has_question and message["role"] == "assistant":
             break
-        asked = asked or message["role"] == "user"
+        has_question = has_question or message["role"] == "user"
         contents.append(message["content"])
     return "\n".join(contents)
 

@@ -24,11 +24,11 @@ _WORD = re.compile("[\u3040-\u30ff\u3400-\u9fff]|[^\\s\u3040-\u30ff\u3400-\u9fff
 _FACTOR = 0x5851F42D4C957F2D  # of Knuth's generator MMIX
 
 
-def count_near_duplicates(texts: Sequence[str], others: Sequence[str]) -> int:
+def count_near_duplicates(texts: Sequence[str], other_texts: Sequence[str]) -> int:
     """Return how many of `texts` are near-duplicates of at least one of `others`."""
     sequences = [_shingles(text) for text in texts]
     known = numpy.unique(numpy.concatenate([*sequences, numpy.empty(0, numpy.int64)]))
-    index = _Index(others, known)
+    index = _Index(other_texts, known)
     return sum(index.has_similar(numpy.searchsorted(known, sequence)) for sequence in sequences)
 
 
@@ -37,15 +37,15 @@ class _Index:
 
     def __init__(self, texts: Sequence[str], known: Shingles) -> None:
         self._counts = numpy.zeros(len(texts), numpy.int64)
-        kept = []
+        known_positions = []
         for number, text in enumerate(texts):
             sequences = _shingles(text)
             self._counts[number] = len(sequences)
             positions = numpy.searchsorted(known, sequences)
             positions[positions == len(known)] = 0
-            kept.append(positions[known[positions] == sequences] if len(known) else positions[:0])
-        self._text_starts = numpy.cumsum([0, *map(len, kept)])
-        self._by_text = numpy.concatenate([*kept, numpy.empty(0, numpy.int64)])
+            known_positions.append(positions[known[positions] == sequences] if len(known) else positions[:0])
+        self._text_starts = numpy.cumsum([0, *map(len, known_positions)])
+        self._by_text = numpy.concatenate([*known_positions, numpy.empty(0, numpy.int64)])
         text_numbers = numpy.repeat(numpy.arange(len(texts)), numpy.diff(self._text_starts))
         self._by_sequence = text_numbers[numpy.argsort(self._by_text, kind="stable")]
         self._text_counts = numpy.bincount(self._by_text, minlength=len(known))

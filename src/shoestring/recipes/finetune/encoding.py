@@ -22,7 +22,7 @@ class Written:
     """A row as text, before it is divided into tokens."""
 
     text: str
-    learnt: Sequence[Span] | None
+    loss_mask: Sequence[Span] | None
     """The characters that are learnt; None: all."""
     by_template: bool
     """Whether a chat template wrote the text and, with it, the special tokens at its beginning and end."""
@@ -59,21 +59,21 @@ class Encoder:
 
     def _sample(self, written: Written, encoding: Any) -> Sample:
         tokens = numpy.array(encoding.ids, dtype=numpy.int32)
-        learnt = numpy.full(len(tokens), written.learnt is None)
-        for start, end in written.learnt or ():
+        loss_mask = numpy.full(len(tokens), written.loss_mask is None)
+        for start, end in written.loss_mask or ():
             first, last = _token_range(encoding, start, end)
             # Some special tokens take the white space after them; the model does not generate them with it.
             if first < last and encoding.token_to_chars(first)[0] < start and tokens[first] in self._added:
                 first += 1
-            learnt[first:last] = True
+            loss_mask[first:last] = True
         if not written.by_template:
             before = self._missing_before(tokens)
             after = [] if written.text.rstrip().endswith(self._stop_texts) else self._after
             tokens = numpy.concatenate([before, tokens, after]).astype(numpy.int32)
-            learnt = numpy.concatenate([[False] * len(before), learnt, [True] * len(after)]).astype(bool)
-        learnt[:1] = False
+            loss_mask = numpy.concatenate([[False] * len(before), loss_mask, [True] * len(after)]).astype(bool)
+        loss_mask[:1] = False
         # Copies, so that an end that is cut off is not kept in memory.
-        return Sample(tokens[: self._seq_len].copy(), learnt[: self._seq_len].copy(), len(tokens))
+        return Sample(tokens[: self._seq_len].copy(), loss_mask[: self._seq_len].copy(), len(tokens))
 
     def _find_surrounding(self, end_token: int | None) -> tuple[list[int], list[int]]:
         """Return the tokens before and after a text that no template has written, the end token among them."""

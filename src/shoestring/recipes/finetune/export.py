@@ -70,9 +70,9 @@ def formats(
         size = partial(bytes_of, name, source=source, gguf_type=gguf_type)
         return Format(write=write_files, size=size, takes_adapters=True)
 
-    found = {"adapter": format_of("adapter", write_adapter, source=source)} if adapted else {}
+    adapter_format = {"adapter": format_of("adapter", write_adapter, source=source)} if adapted else {}
     return {
-        **found,
+        **adapter_format,
         "merged": format_of("merged", write_merged),
         "gguf": format_of("gguf", write_gguf, gguf_type=gguf_type),
     }
@@ -172,7 +172,7 @@ def write_gguf(
     merged = merging.merge(model)
     file = f"model-{gguf_type}.gguf"
     with quiet():
-        more = writing.write_file(folder / file, merged, tokenizer, type_name=gguf_type, name=name)
+        further_notes = writing.write_file(folder / file, merged, tokenizer, type_name=gguf_type, name=name)
         rounded = _logits(merged, samples)
         _save_tokenizer(tokenizer, folder)
         config, dtype = merged.config, merged.dtype
@@ -186,7 +186,7 @@ def write_gguf(
         compared=list(zip(expected, actual, strict=True)),
         usage=_usage(tokenizer, usage, imports),
         metadata={"library_name": "gguf", "pipeline_tag": "text-generation"},
-        notes=[*notes, *more, f"llama.cpp and programs built on it need {file} alone: `llama-cli -m {file}`."],
+        notes=[*notes, *further_notes, f"llama.cpp and programs built on it need {file} alone: `llama-cli -m {file}`."],
         tolerance=TOLERANCES[dtype] + GGUF_TOLERANCES.get(gguf_type, math.inf),
     )
 
@@ -241,8 +241,8 @@ def _batch_logits(model: Any, rows: list[Tensor]) -> Tensor:
     device = next(model.parameters()).device
     tokens, mask = pad(rows).to(device), pad([torch.ones_like(row) for row in rows]).to(device)
     logits = model(input_ids=tokens, attention_mask=mask, use_cache=False).logits
-    kept = [row_logits[: len(row)][-_COMPARED_LOGITS:] for row, row_logits in zip(rows, logits, strict=True)]
-    return torch.cat(kept).float().cpu()
+    last_logits = [row_logits[: len(row)][-_COMPARED_LOGITS:] for row, row_logits in zip(rows, logits, strict=True)]
+    return torch.cat(last_logits).float().cpu()
 
 
 def _save_tokenizer(tokenizer: Any, folder: Path) -> None:

@@ -63,16 +63,16 @@ def find_files(path: Path) -> tuple[list[DataFile], list[str]]:
             f"{path} is neither a file nor a folder" if path.exists() else f"the file or folder {path} does not exist",
             hint=f"set data to a file, {_ENDINGS}, or to a folder of them",
         )
-    files, others = [], []
+    files, other_names = [], []
     for name in _file_names(path):
         file = DataFile(path=path / name, name=name, part=_part(PurePosixPath(name)))
         if file.suffix in READERS and file.path.name not in _DESCRIPTIONS:
             files.append(file)
         else:
-            others.append(name)
+            other_names.append(name)
     tests = [file.name for file in files if file.part == "test"]
     if not any(file.part == "train" for file in files):
-        names = sorted([file.name for file in files] + others)
+        names = sorted([file.name for file in files] + other_names)
         words = ", ".join(sorted(PART_WORDS["validation"] | PART_WORDS["test"]))
         raise DataError(
             f"{path} has no file of training data: " + (f"it has {_list(names)}" if names else "it is empty"),
@@ -81,12 +81,12 @@ def find_files(path: Path) -> tuple[list[DataFile], list[str]]:
     notes = []
     if tests:
         notes.append(f"{plural(len(tests), 'file')} of the part test, not used: {_list(tests)}")
-    if others:
-        notes.append(f"{plural(len(others), 'file')} of other kinds, not used: {_list(others)}")
+    if other_names:
+        notes.append(f"{plural(len(other_names), 'file')} of other kinds, not used: {_list(other_names)}")
     return [file for file in files if file.part != "test"], notes
 
 
-def read_rows(file: DataFile, wanted: Collection[str]) -> Iterator[tuple[str, dict[str, Any] | str]]:
+def read_rows(file: DataFile, needed_columns: Collection[str]) -> Iterator[tuple[str, dict[str, Any] | str]]:
     """Yield for each row its place (`NAME, line N` or `NAME, row N`, from 1), and the row or why it cannot be read.
 
     The values of columns that are not `wanted` may be None.
@@ -95,7 +95,7 @@ def read_rows(file: DataFile, wanted: Collection[str]) -> Iterator[tuple[str, di
     """
     is_empty = True
     try:
-        for place, row in READERS[file.suffix](file.path, wanted):
+        for place, row in READERS[file.suffix](file.path, needed_columns):
             is_empty = False
             yield f"{file.name}, {place}", row
     except (OSError, ValueError) as error:

@@ -76,7 +76,7 @@ def _read_json_lines(path: Path, _: Collection[str]) -> Iterator[PlacedRow]:
             yield f"line {number}", _row(value)
 
 
-def _read_json(path: Path, wanted: Collection[str]) -> Iterator[PlacedRow]:
+def _read_json(path: Path, needed_columns: Collection[str]) -> Iterator[PlacedRow]:
     """Yield the rows of a list, of the one list in an object, or of JSON lines, which often have this name."""
     _require_text(path)
     content = read_bytes(path, follow=True, max_bytes=TEXT_BYTES).removeprefix(_BOM)
@@ -89,11 +89,11 @@ def _read_json(path: Path, wanted: Collection[str]) -> Iterator[PlacedRow]:
         raise ValueError(f"line {line} is not UTF-8: {error.reason}") from error
     except json.JSONDecodeError as error:
         if error.msg == "Extra data" and content.lstrip().startswith(b"{"):
-            yield from _read_json_lines(path, wanted)
+            yield from _read_json_lines(path, needed_columns)
             return
         message = error.msg.removesuffix(" at")
         raise ValueError(f"{message} in line {error.lineno}, character {error.colno}") from error
-    if isinstance(value, dict) and not value.keys() & set(wanted):
+    if isinstance(value, dict) and not value.keys() & set(needed_columns):
         lists = [item for item in value.values() if isinstance(item, list)]
         if len(lists) != 1:
             raise ValueError("it is an object, but neither a row nor one list of rows under a name")
@@ -142,7 +142,7 @@ def _next_cells(reader: Any, line: int) -> list[str] | None:
     return cells
 
 
-def _read_parquet(path: Path, wanted: Collection[str]) -> Iterator[PlacedRow]:
+def _read_parquet(path: Path, needed_columns: Collection[str]) -> Iterator[PlacedRow]:
     """Yield the rows of a Parquet file, of which a few are in memory, without keys that have no value in a row."""
     extras.require("finetune", "pyarrow")
     arrow: Any = import_module("pyarrow")
@@ -153,7 +153,7 @@ def _read_parquet(path: Path, wanted: Collection[str]) -> Iterator[PlacedRow]:
             table = parquet.ParquetFile(file, pre_buffer=False)
             names = table.schema_arrow.names
             _require_unique(names)
-            columns = [name for name in names if name in wanted]
+            columns = [name for name in names if name in needed_columns]
             for batch in table.iter_batches(_PARQUET_ROWS, columns=columns, use_threads=False):
                 byte_count += batch.nbytes
                 if byte_count > DATA_BYTES:

@@ -37,7 +37,7 @@ class Inspection:
     """Tokens that were cut off."""
     tokens: int
     """Tokens that remain."""
-    learnt_tokens: int
+    loss_tokens: int
     unlearnable: int
     """Rows in which nothing is learnt, or nothing of one answer of a pair. They are left out of training."""
     stopping: int
@@ -55,8 +55,8 @@ class Inspection:
         return self.cut / max(1, self.rows)
 
     @property
-    def learnt_share(self) -> float:
-        return self.learnt_tokens / max(1, self.tokens)
+    def loss_share(self) -> float:
+        return self.loss_tokens / max(1, self.tokens)
 
 
 def inspect(samples: Sequence[Sample] | Sequence[PairSample], renderer: Renderer, rows: Sequence[Row]) -> Inspection:
@@ -70,14 +70,14 @@ def inspect(samples: Sequence[Sample] | Sequence[PairSample], renderer: Renderer
     flat = [part for row in parts for part in row]
     tokens = sum(map(len, flat))
     lost = sum(part.full_length for part in flat) - tokens
-    refusals = [_nothing_learnt(renderer, cut, learnable) or _never_stops(renderer, cut, learnable, stopping)]
+    refusals = [_no_loss(renderer, cut, learnable) or _never_stops(renderer, cut, learnable, stopping)]
     refusals.append(_applied_twice(renderer, rows))
     return Inspection(
         rows=len(parts),
         cut=sum(cut),
         tokens_lost=lost,
         tokens=tokens,
-        learnt_tokens=sum(int(part.learnt.sum()) for part in flat),
+        loss_tokens=sum(int(part.loss_mask.sum()) for part in flat),
         unlearnable=len(parts) - sum(learnable),
         stopping=sum(stopping),
         longest=max(full_lengths, default=0),
@@ -113,10 +113,10 @@ class _Ends:
         self._spaces: dict[int, bool] = {}
 
     def teach(self, sample: Sample) -> bool:
-        learnt: list[int] = sample.tokens[sample.learnt].tolist()
-        last = next((token for token in reversed(learnt) if not self._is_space(token)), None)
+        loss_mask: list[int] = sample.tokens[sample.loss_mask].tolist()
+        last = next((token for token in reversed(loss_mask) if not self._is_space(token)), None)
         stops = self._renderer.stop_tokens
-        return last in stops or (sample.full_length > len(sample) and not stops.isdisjoint(learnt))
+        return last in stops or (sample.full_length > len(sample) and not stops.isdisjoint(loss_mask))
 
     def _is_space(self, token: int) -> bool:
         if token not in self._spaces:
@@ -124,7 +124,7 @@ class _Ends:
         return self._spaces[token]
 
 
-def _nothing_learnt(renderer: Renderer, cut: Sequence[bool], learnable: Sequence[bool]) -> str | None:
+def _no_loss(renderer: Renderer, cut: Sequence[bool], learnable: Sequence[bool]) -> str | None:
     if any(learnable) or not learnable:
         return None
     if any(cut):
@@ -154,14 +154,15 @@ def _never_stops(
 
 
 def _applied_twice(renderer: Renderer, rows: Sequence[Row]) -> str | None:
-    found = [(row.place, markup) for row in rows if (markup := renderer.misplaced_markup(row))]
-    if not found:
+    marked_rows = [(row.place, markup) for row in rows if (markup := renderer.misplaced_markup(row))]
+    if not marked_rows:
         return None
-    places = ", ".join(f"{place} ({markup})" for place, markup in found[:_MOST_PLACES])
-    others = len(found) - _MOST_PLACES
+    places = ", ".join(f"{place} ({markup})" for place, markup in marked_rows[:_MOST_PLACES])
+    unlisted = len(marked_rows) - _MOST_PLACES
+    places += f", and {count_text(unlisted)} more" if unlisted > 0 else ""
     return (
-        f"a chat template would be applied twice in {plural(len(found), 'row')}, whose messages contain markup of one: "
-        f"{places}{f', and {count_text(others)} more' if others > 0 else ''}; remove it from the messages, or give "
+        f"a chat template would be applied twice in {plural(len(marked_rows), 'row')}, whose messages contain markup of "
+        f"one: {places}; remove it from the messages, or give "
         "conversations that are rendered already as text"
     )
 

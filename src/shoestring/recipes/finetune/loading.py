@@ -69,16 +69,16 @@ def _render(renderer: Renderer, rows: Sequence[Any], method: str) -> Sequence[An
 
 
 def _learnable(samples: Sequence[Any], rows: Sequence[Row]) -> Samples:
-    kept = [index for index, sample in enumerate(samples) if sample.is_learnable]
-    return Samples([samples[index] for index in kept], [rows[index] for index in kept])
+    indices = [index for index, sample in enumerate(samples) if sample.is_learnable]
+    return Samples([samples[index] for index in indices], [rows[index] for index in indices])
 
 
 def _stand_ins(options: Options) -> Data:
     """Return samples of equal length for a plan; their tokens have no meaning."""
     count, length = options.rows or _ROWS, min(options.row_tokens or _ROW_TOKENS, options.seq_len)
-    learnt = numpy.ones(length, dtype=bool)
-    learnt[0] = False
-    sample = Sample(tokens=numpy.zeros(length, dtype=numpy.int32), learnt=learnt, full_length=length)
+    loss_mask = numpy.ones(length, dtype=bool)
+    loss_mask[0] = False
+    sample = Sample(tokens=numpy.zeros(length, dtype=numpy.int32), loss_mask=loss_mask, full_length=length)
     row = Text(place="rows and row_tokens", text="")
     pair = PairSample(chosen=sample, rejected=sample)
     chosen: Any = pair if options.method == "dpo" else sample

@@ -65,9 +65,9 @@ def _parse_message(message: object, place: str) -> Message:
 
 
 def _from_sharegpt(message: dict[str, Any]) -> dict[str, Any]:
-    others = {key: value for key, value in message.items() if key not in ("from", "value")}
+    other_parts = {key: value for key, value in message.items() if key not in ("from", "value")}
     role = message["from"]
-    return {"role": _SHAREGPT_ROLES.get(str(role), role), "content": message.get("value"), **others}
+    return {"role": _SHAREGPT_ROLES.get(str(role), role), "content": message.get("value"), **other_parts}
 
 
 def _join_parts(content: object, place: str) -> str:

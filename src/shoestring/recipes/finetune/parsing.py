@@ -35,7 +35,7 @@ _MESSAGES = ("messages", "conversations")
 _TEXTS_OR_MESSAGES = ("prompt", "completion", "chosen", "rejected")
 
 
-def wanted_columns(method: str, columns: Columns) -> set[str]:
+def needed_columns(method: str, columns: Columns) -> set[str]:
     """Return the names in the files of all columns of which a row may be made."""
     ours = {name for form in FORMS[method] for name in form} | set(_OPTIONAL)
     return {columns.get(name, name) for name in ours}

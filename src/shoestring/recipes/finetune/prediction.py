@@ -193,11 +193,11 @@ def _read_rows(path: Path, columns: Columns) -> Iterator[Any]:
     files = sorted(file for file in path.iterdir() if file.suffix.lower() in READERS) if path.is_dir() else [path]
     if not files or files[0].suffix.lower() not in READERS:
         raise UsageError(f"{path} has no rows that can be read", hint=f"the data may end in {', '.join(READERS)}")
-    wanted = {"id", *NAMES, *columns.values()}
+    needed_columns = {"id", *NAMES, *columns.values()}
     for file in files:
         suffix = file.suffix.lower()
         try:
-            for _, row in READERS[suffix](file, wanted):
+            for _, row in READERS[suffix](file, needed_columns):
                 yield _parsed_cells(row, columns) if suffix in (".csv", ".tsv") else _row_or_error(row)
         except (OSError, ValueError) as error:
             raise UsageError(f"{file} cannot be read: {reason(error)}") from error

@@ -38,7 +38,7 @@ def collate_pairs(samples: Sequence[PairSample]) -> Pairs:
     for row, sequence in enumerate(sequences):
         values = torch.from_numpy(sequence.tokens).long()
         tokens[row, : len(sequence)] = values
-        labels[row, : len(sequence)] = values.where(torch.from_numpy(sequence.learnt), IGNORED)
+        labels[row, : len(sequence)] = values.where(torch.from_numpy(sequence.loss_mask), IGNORED)
     labels[:, 0] = IGNORED  # nothing predicts the first token
     return {"input_ids": tokens, "labels": labels, "positions": (labels.flatten() != IGNORED).nonzero().squeeze(1)}
 

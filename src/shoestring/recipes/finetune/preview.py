@@ -23,7 +23,7 @@ class Segment:
 
     text: str
     """Their text with special tokens, and with `↵` before each line feed."""
-    learnt: bool
+    loss_mask: bool
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -62,16 +62,16 @@ def preview_text(samples: Samples, inspection: Inspection | None, renderer: Rend
     """
     if inspection is None or not len(samples):
         return ""
-    shown = preview(samples, inspection, renderer)
+    contents = preview(samples, inspection, renderer)
     lines = [LEGEND, ""]
-    for title, segments in shown.samples:
-        marked = "".join(f"⟦{segment.text}⟧" if segment.learnt else segment.text for segment in segments)
+    for title, segments in contents.samples:
+        marked = "".join(f"⟦{segment.text}⟧" if segment.loss_mask else segment.text for segment in segments)
         lines += [f"{title}:", *(f"  {line}" for line in marked.rstrip("\n").split("\n")), ""]
-    width = max(len(name) for name, _ in shown.facts)
-    lines += [f"{name:<{width}}  {value}" for name, value in shown.facts]
-    lines += ["", "tokens of a row, before cutting", *_bars(shown.lengths)]
-    lines += [f"note: {note}" for note in shown.notes]
-    lines += [f"refused: {refusal}" for refusal in shown.refusals]
+    width = max(len(name) for name, _ in contents.facts)
+    lines += [f"{name:<{width}}  {value}" for name, value in contents.facts]
+    lines += ["", "tokens of a row, before cutting", *_bars(contents.lengths)]
+    lines += [f"note: {note}" for note in contents.notes]
+    lines += [f"refused: {refusal}" for refusal in contents.refusals]
     return "\n".join(lines)
 
 
@@ -81,7 +81,7 @@ def describe(samples: Samples, index: int, renderer: Renderer) -> dict[str, Any]
     return {
         "place": samples.rows[index].place,
         "tokens": sum(map(len, parts)),
-        "learnt_tokens": sum(int(part.learnt.sum()) for part in parts),
+        "learnt_tokens": sum(int(part.loss_mask.sum()) for part in parts),
         "text": renderer.decode(parts[0].tokens[:_DESCRIBED_TOKENS], skip_special=False),
     }
 
@@ -99,15 +99,15 @@ def _is_cut(sample: Sample) -> bool:
 
 def _segments(sample: Sample, renderer: Renderer) -> Iterator[Segment]:
     # Whole runs of tokens, because a character may be divided into several tokens.
-    for learnt, places in groupby(range(len(sample)), key=lambda place: bool(sample.learnt[place])):
+    for loss_mask, places in groupby(range(len(sample)), key=lambda place: bool(sample.loss_mask[place])):
         text = renderer.decode(sample.tokens[list(places)], skip_special=False)
-        yield Segment(text=text.replace("\n", "↵\n"), learnt=learnt)
+        yield Segment(text=text.replace("\n", "↵\n"), loss_mask=loss_mask)
 
 
 def _facts(inspection: Inspection, renderer: Renderer) -> Iterator[tuple[str, str]]:
     yield "rows", count_text(inspection.rows)
     yield "tokens", f"{count_text(inspection.tokens)}, {count_text(inspection.longest)} in the longest row"
-    yield "learnt tokens", f"{count_text(inspection.learnt_tokens)} ({inspection.learnt_share:.0%})"
+    yield "learnt tokens", f"{count_text(inspection.loss_tokens)} ({inspection.loss_share:.0%})"
     yield "rows that teach to stop", count_text(inspection.stopping)
     lost = f", {plural(inspection.tokens_lost, 'token')} lost" if inspection.tokens_lost else ""
     yield f"rows cut at seq_len={renderer.seq_len}", f"{count_text(inspection.cut)} ({inspection.cut_share:.0%}){lost}"
@@ -116,9 +116,9 @@ def _facts(inspection: Inspection, renderer: Renderer) -> Iterator[tuple[str, st
 
 
 def _bars(lengths: tuple[Bin, ...]) -> Iterator[str]:
-    most = max((part.rows for part in lengths), default=1) or 1
+    largest_count = max((part.rows for part in lengths), default=1) or 1
     ranges = [f"{count_text(part.low)} to {count_text(part.high)}" for part in lengths]
     for name, part in zip(ranges, lengths, strict=True):
         # A bin with rows has a bar, however short.
-        bar = "█" * (part.rows and max(1, round(part.rows / most * _BAR_WIDTH)))
+        bar = "█" * (part.rows and max(1, round(part.rows / largest_count * _BAR_WIDTH)))
         yield f"  {name:>{max(map(len, ranges))}}  {bar:<{_BAR_WIDTH}}  {count_text(part.rows)}".rstrip()

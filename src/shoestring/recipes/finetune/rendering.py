@@ -86,7 +86,7 @@ class Renderer:
             for row in rows
             for completion in (row.chosen, row.rejected)
         ]
-        samples = self._render(answers, "assistant", progress and (lambda done: progress(done // 2)))
+        samples = self._render(answers, "assistant", progress and (lambda rendered: progress(rendered // 2)))
         return [PairSample(*pair) for pair in zip(samples[::2], samples[1::2], strict=True)]
 
     def prompt(self, messages: Sequence[Message], tools: Tools = None) -> list[int]:
@@ -159,23 +159,23 @@ class Renderer:
 
     def _written(self, row: Single, train_on: TrainOn) -> Written:
         if isinstance(row, Text):
-            return Written(text=row.text, learnt=None, by_template=False)
+            return Written(text=row.text, loss_mask=None, by_template=False)
         if isinstance(row, Conversation):
             return self._conversation(row.messages, row.tools, 0, train_on)
         if not isinstance(row.prompt, str) and not isinstance(row.completion, str):
             return self._conversation((*row.prompt, *row.completion), row.tools, len(row.prompt), train_on)
         text = f"{row.prompt}{row.completion}"
         completion = (len(row.prompt), len(text))
-        return Written(text=text, learnt=None if train_on == "all" else [completion], by_template=False)
+        return Written(text=text, loss_mask=None if train_on == "all" else [completion], by_template=False)
 
     def _conversation(self, messages: Sequence[Message], tools: Tools, first: int, train_on: TrainOn) -> Written:
         """Return a conversation of whose messages those from `first` on may be learnt."""
         write = partial(self._write, tools)
         # Before the first message there is no prompt, so an answer there is not learnt by itself.
         answers = [turn for turn in range(1, len(messages)) if messages[turn]["role"] == "assistant"]
-        learnt = answers if train_on == "all" else [turn for turn in answers if turn >= first]
+        loss_mask = answers if train_on == "all" else [turn for turn in answers if turn >= first]
         if train_on == "completion":
-            learnt = learnt[-1:]
+            loss_mask = loss_mask[-1:]
         template = self._chat_template(tools)
         spans: Sequence[templates.Span] | None = None
         if train_on == "all":
@@ -183,15 +183,15 @@ class Renderer:
         elif templates.has_generation(template):
             marked = self._apply(messages, tools, templates.with_marks(template), add_generation_prompt=False)
             whole, spans = templates.split_marks(marked)
-            starts = [templates.find_start(write, messages, turn, whole) for turn in learnt]
-            if learnt != answers:
+            starts = [templates.find_start(write, messages, turn, whole) for turn in loss_mask]
+            if loss_mask != answers:
                 start = min(starts, default=len(whole))
                 spans = [(max(span[0], start), span[1]) for span in spans if span[1] > start]
         else:
             whole = write(messages, False)
-            spans = templates.find_answers(write, messages, learnt, whole, self._markup)
-        templates.require_contents(messages, learnt, whole)
-        return Written(text=whole, learnt=spans, by_template=True)
+            spans = templates.find_answers(write, messages, loss_mask, whole, self._markup)
+        templates.require_contents(messages, loss_mask, whole)
+        return Written(text=whole, loss_mask=spans, by_template=True)
 
     def _require_template(self) -> None:
         if not self.has_template:

@@ -20,7 +20,7 @@ class Sample:
 
     tokens: NDArray[numpy.int32]
     """(length,): what the model receives."""
-    learnt: NDArray[numpy.bool_]
+    loss_mask: NDArray[numpy.bool_]
     """(length,): whether the token is learnt, that is, predicted from the tokens before it in the loss. The first token
     is never learnt."""
     full_length: int
@@ -32,7 +32,7 @@ class Sample:
     @property
     def is_learnable(self) -> bool:
         """Whether a token is learnt, which a cut may have prevented."""
-        return bool(self.learnt.any())
+        return bool(self.loss_mask.any())
 
 
 @dataclass(frozen=True, slots=True)

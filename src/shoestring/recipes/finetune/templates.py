@@ -89,9 +89,9 @@ def with_marks(template: str) -> str:
 def split_marks(text: str) -> tuple[str, list[Span]]:
     """Return a text without the marks in it, and the characters between them."""
     plain, spans = "", []
-    first, *others = text.split(_BEGIN_MARK)
+    first, *marked_texts = text.split(_BEGIN_MARK)
     plain += first
-    for part in others:
+    for part in marked_texts:
         inside, _, after = part.partition(_END_MARK)
         spans.append((len(plain), len(plain) + len(inside)))
         plain += inside + after
@@ -132,14 +132,18 @@ def find_markup(write: Write, added: Iterable[str]) -> Markup:
     place = _common_length(prompt, bare)
     starts = [prompt.find(token, max(0, place - len(token) + 1)) for token in added if token]
     generation_prompt = prompt[min([start for start in starts if 0 <= start < place], default=place) :]
-    _, found, after = whole.rpartition("answer")
-    return Markup(text=prompt + whole, generation_prompt=generation_prompt, after_answer=after if found else "")
+    _, separator, after = whole.rpartition("answer")
+    return Markup(text=prompt + whole, generation_prompt=generation_prompt, after_answer=after if separator else "")
 
 
 def find_end(markup: Markup, added: Mapping[str, int]) -> int | None:
     """Return the last of the tokens `added` to a vocabulary that the template writes after an answer, or None."""
-    found = [token for token in added if token in markup.after_answer]
-    return added[max(found, key=lambda token: markup.after_answer.rfind(token) + len(token))] if found else None
+    stop_tokens = [token for token in added if token in markup.after_answer]
+    return (
+        added[max(stop_tokens, key=lambda token: markup.after_answer.rfind(token) + len(token))]
+        if stop_tokens
+        else None
+    )
 
 
 def misplaced_pattern(markup: Markup, special: Iterable[str]) -> re.Pattern[str]:
@@ -212,11 +216,11 @@ def _find_end(write: Write, messages: Sequence[Message], turn: int, whole: str, 
 
 def _common_length(first: str, second: str) -> int:
     pairs = enumerate(zip(first, second, strict=False))
-    return next((place for place, (one, other) in pairs if one != other), min(len(first), len(second)))
+    return next((place for place, (character, other) in pairs if character != other), min(len(first), len(second)))
 
 
 def _difference(prefix: str, whole: str) -> str:
     place = _common_length(prefix, whole)
     before = prefix[max(0, place - _QUOTED) : place]
-    alone, continued = prefix[place : place + _QUOTED], whole[place : place + _QUOTED]
-    return f"ends with {alone!r} after {before!r} by itself, but {continued!r} follows in the whole conversation"
+    quoted, continued = prefix[place : place + _QUOTED], whole[place : place + _QUOTED]
+    return f"ends with {quoted!r} after {before!r} by itself, but {continued!r} follows in the whole conversation"

@@ -33,7 +33,7 @@ def answers(run: Run) -> Markup:
     return join(
         [
             element("h2", "Answers to held-out prompts"),
-            element("p", "Answers that ended by themselves: ", "; ".join(map(_ended, columns)), "."),
+            element("p", "Answers that ended by themselves: ", "; ".join(map(_stop_mark, columns)), "."),
             element("div", table(head, lines), class_="answers"),
         ]
     )
@@ -52,7 +52,7 @@ def _title(event: Event) -> str:
     return f"after epoch {count(event.get('epoch'))}" if event.get("update") else "before training"
 
 
-def _ended(event: Event) -> str:
+def _stop_mark(event: Event) -> str:
     rows = _rows(event)
     return f"{_title(event)} {sum(row.get('stopped') is True for row in rows)} of {plural(len(rows), 'answer')}"
 

@@ -86,11 +86,11 @@ def tensor_names(family: Family, config: Any, names: list[str]) -> dict[str, str
 
     [architecture] = [key for key, name in gguf.MODEL_ARCH_NAMES.items() if name == family.architecture]
     known = gguf.get_tensor_name_map(architecture, config.num_hidden_layers)
-    found = {name: known.get_name(name, try_suffixes=(".weight", ".bias")) for name in names}
-    problems = [name for name, gguf_name in found.items() if gguf_name is None]
+    matches = {name: known.get_name(name, try_suffixes=(".weight", ".bias")) for name in names}
+    problems = [name for name, gguf_name in matches.items() if gguf_name is None]
     if problems:
         raise UsageError(f"gguf has no name for tensors of this {family.title} model", problems=problems[:20])
-    return {name: str(gguf_name) for name, gguf_name in found.items()}
+    return {name: str(gguf_name) for name, gguf_name in matches.items()}
 
 
 def in_layout(family: Family, config: Any, name: str, tensor: Tensor) -> Tensor:

@@ -22,24 +22,24 @@ def is_byte(token: str) -> bool:
 
 def problems(description: dict[str, Any]) -> list[str]:
     """Return why llama.cpp would make other tokens of a text than the tokenizer that `tokenizer.json` describes."""
-    found = []
+    problems = []
     normalizer, splitter = description.get("normalizer"), description.get("pre_tokenizer")
     replaces = normalizer == {"type": "Sequence", "normalizers": [_PREPEND, _REPLACE]} and not splitter
     match splitter:
         case {"type": "Metaspace", "replacement": "\u2581", "prepend_scheme": "first" | "always", "split": False}:
             replaces = not normalizer
     if not replaces:
-        found.append("it does not replace spaces, and the begin of a text, by \u2581 alone")
+        problems.append("it does not replace spaces, and the begin of a text, by \u2581 alone")
     vocabulary = description["model"]["vocab"]
     merged = [_pair(merge) for merge in description["model"]["merges"]]
     results = ["".join(pair) for pair in merged]
     changes = sum(result != previous for result, previous in zip(results, ["", *results], strict=False))
     missing = _pairs_without_merge(vocabulary, set(merged))
     if changes != len(set(results)):
-        found.append("its merges do not complete one token after the other")
+        problems.append("its merges do not complete one token after the other")
     if missing:
-        found.append(f"it never merges {missing[0][0]!r} and {missing[0][1]!r}, although both make a token")
-    return found
+        problems.append(f"it never merges {missing[0][0]!r} and {missing[0][1]!r}, although both make a token")
+    return problems
 
 
 def scores(model: dict[str, Any], tokens: list[str]) -> list[float]:
@@ -57,11 +57,11 @@ def _pair(merge: Any) -> tuple[str, str]:
 
 def _pairs_without_merge(vocabulary: dict[str, int], merges: set[tuple[str, str]]) -> list[tuple[str, str]]:
     """Return the pairs of tokens that make a token, but are not merged; bytes and added tokens are not met in texts."""
-    made = {"".join(pair) for pair in merges}
+    merged_tokens = {"".join(pair) for pair in merges}
     return [
         (token[:cut], token[cut:])
         for token in vocabulary
-        if token in made
+        if token in merged_tokens
         for cut in range(1, len(token))
         if token[:cut] in vocabulary and token[cut:] in vocabulary and (token[:cut], token[cut:]) not in merges
     ]

@@ -22,15 +22,15 @@ NORMAL, UNKNOWN, CONTROL, USER_DEFINED, UNUSED, BYTE = range(1, 7)
 """The types of tokens (`gguf.TokenType`)."""
 
 _WORDS = r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+"
-_REST = r"| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+"
+_OTHER_RULES = r"| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+"
 _BYTES, _WORDS_IN_BYTES = ("ByteLevel", False), ("ByteLevel", True)
 _SPLITS: dict[tuple[Any, ...], str] = {
     # The steps before the merges, and whether a word that is a token is left whole (`ignore_merges`).
     (_WORDS_IN_BYTES, False): "gpt-2",
     (("Digits", True), _WORDS_IN_BYTES, False): "smollm",
-    (("Split", _WORDS + r"|\p{N}" + _REST), _BYTES, False): "qwen2",
-    (("Split", _WORDS + r"|\p{N}{1,3}" + _REST), _BYTES, True): "llama-bpe",
-    (("Split", _WORDS + r"|\p{N}{1,3}" + _REST), _BYTES, False): "smaug-bpe",
+    (("Split", _WORDS + r"|\p{N}" + _OTHER_RULES), _BYTES, False): "qwen2",
+    (("Split", _WORDS + r"|\p{N}{1,3}" + _OTHER_RULES), _BYTES, True): "llama-bpe",
+    (("Split", _WORDS + r"|\p{N}{1,3}" + _OTHER_RULES), _BYTES, False): "smaug-bpe",
 }
 
 

@@ -106,8 +106,8 @@ def write_file(path: Path, model: Any, tokenizer: Any, *, type_name: str, name: 
         writer.close()
     unaligned = [key for key, kind in types.items() if kind.name == "F16" != type_name]
     if unaligned:
-        more = f"{len(unaligned)} weights are in F16: their rows are no multiples of the blocks of {type_name}."
-        return (*vocabulary.notes, more)
+        note = f"{len(unaligned)} weights are in F16: their rows are no multiples of the blocks of {type_name}."
+        return (*vocabulary.notes, note)
     return vocabulary.notes
 
 
