@@ -119,7 +119,7 @@ def test_a_template_that_is_applied_twice_is_refused() -> None:
     foreign = chat("[INST] Hello [/INST]", "Hello", line=9)
     inspection = inspect_rows(Renderer(make_tokenizer(), seq_len=100), chat("Hello", "Hello"), *rows, foreign)
     assert inspection.refusals == (
-        "a chat template would be applied twice in 8 rows, whose messages contain markup of one: "
+        "a chat template would be applied twice in 8 rows, whose messages contain its markup: "
         "chats.jsonl, line 1 (<|im_start|>), chats.jsonl, line 2 (<|im_start|>), chats.jsonl, line 3 (<|im_start|>), "
         "chats.jsonl, line 4 (<|im_start|>), chats.jsonl, line 5 (<|im_start|>), and 3 more; remove it from the "
         "messages, or give conversations that are rendered already as text",

@@ -161,8 +161,8 @@ def _applied_twice(renderer: Renderer, rows: Sequence[Row]) -> str | None:
     unlisted = len(marked_rows) - _MOST_PLACES
     places += f", and {count_text(unlisted)} more" if unlisted > 0 else ""
     return (
-        f"a chat template would be applied twice in {plural(len(marked_rows), 'row')}, whose messages contain markup of "
-        f"one: {places}; remove it from the messages, or give "
+        f"a chat template would be applied twice in {plural(len(marked_rows), 'row')}, whose messages contain its "
+        f"markup: {places}; remove it from the messages, or give "
         "conversations that are rendered already as text"
     )
 
