@@ -57,6 +57,7 @@ class Loader:
         self._collate, self._length = collate_function(recipe), length_of(recipe, self._dataset)
         parts = Parts.from_recipe(recipe)
         self._is_whole, self._capacity = parts.whole_batch, parts.capacity if packing else None
+        self._measures_length = parts.capacity is not None
         self._order, self._seed, self._device, self._clock = order, seed, device, clock
         self._shards = shards or LogicalShards()
         self._randomness = SampleRandomness()
@@ -67,6 +68,9 @@ class Loader:
         self._current: _UpdateTiming | None = None
         self.waiting_seconds = 0.0
         """The total time for which training waited for data."""
+        self.length, self.padded_length = 0.0, 0.0
+        """The total length of all samples, without and with the padding of their microbatches, if the recipe has a
+        `capacity`."""
 
     @property
     def workers(self) -> int:
@@ -90,6 +94,7 @@ class Loader:
         source = self._source(update, micro_batch, requests)
         self._current = current = _UpdateTiming(self._clock(), len(requests))
         for _, indices in requests:
+            self._measure_length(indices)
             started_at, event = self._clock(), self._record_event()
             batch = next(source)
             if not self._is_limited:
@@ -187,6 +192,13 @@ class Loader:
         # A single remaining sample joins the epoch's last full update, which then exceeds the microbatch.
         size = len(indices) if self._is_whole else micro_batch
         return [(epoch, part) for part in self._shards.split(members, size)]
+
+    def _measure_length(self, members: Sequence[Member]) -> None:
+        if self._length is None or not self._measures_length:
+            return
+        lengths = [sum(map(self._length, flattened([member]))) for member in members]
+        self.length += sum(lengths)
+        self.padded_length += len(lengths) * max(lengths)
 
     def _source(self, update: int, micro_batch: int, requests: list[Request]) -> Iterator[Any]:
         if self.workers != self._running_workers:

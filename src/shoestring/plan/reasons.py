@@ -7,6 +7,7 @@ from shoestring.hardware.catalog import Target
 from shoestring.plan.candidates import Candidate
 from shoestring.plan.gpu_reasons import gpu_reasons
 from shoestring.plan.limits import Limit
+from shoestring.plan.load import Load, load_of_shard
 from shoestring.plan.proposals import Proposal, smallest_change, smallest_sufficient_gpu
 from shoestring.plan.search import TIE_RATIO
 from shoestring.plan.shares import samples_per_gpu, samples_per_shard
@@ -36,6 +37,8 @@ def reasons(
             f"optimizer_kernel {settings.optimizer_kernel}: a single kernel launch updates all weights, without "
             "temporary copies of them"
         )
+    if load := load_of_shard(loaded, facts, settings, settings.micro_batch or 1):
+        sentences.append(_packing_reason(load, chosen, loaded))
     if settings.compile == "yes":
         sentences.append(
             "compile yes: memory and time are predicted without compilation, because compiled blocks are not estimated"
@@ -161,6 +164,15 @@ def _checkpointing_reason(chosen: Candidate, facts: Facts) -> str:
         f"checkpointing {setting}: {count} of {facts.blocks} blocks save only their input and recompute their "
         "activations in backward; nothing that fits with fewer blocks is as fast"
     )
+
+
+def _packing_reason(load: Load, chosen: Candidate, loaded: LoadedRecipe) -> str:
+    order = "packed into rows" if chosen.settings.packing == "yes" else "sorted by length"
+    speed = ""
+    if chosen.seconds:
+        tokens = load.padded * (1 - load.padding) * (loaded.parts.capacity or 0) * loaded.effective_batch / load.samples
+        speed = f"; {tokens / chosen.seconds:,.0f} tokens a second"
+    return f"samples are {order}, with which {load.padding:.0%} of a microbatch is padding{speed}"
 
 
 def _precision_reason(candidates: Sequence[Candidate], target: Target, requested: Settings) -> str:

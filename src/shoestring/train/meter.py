@@ -64,7 +64,7 @@ class Meter:
         self._events, self._progress, self._deadline = events, progress, deadline
         self._non_finite_error, self._non_finite_limit, self._note = non_finite_error, non_finite_limit, note
         self._loader, self._every_seconds, self._clock = loader, every_seconds, clock
-        self._waiting_seconds = 0.0
+        self._waiting_seconds, self._lengths = 0.0, (0.0, 0.0)
         self._window = _Window(clock())
         self._consecutive_non_finite = 0
         self._retries = RetriesWatch()
@@ -146,8 +146,15 @@ class Meter:
             self._loader.restart()
 
     def _loader_facts(self) -> dict[str, Any]:
-        """Return how long the updates since the last report waited for data, and the number of worker processes."""
-        if self._loader is None:
+        """Return how long the updates since the last report waited for data, the number of worker processes, and if it
+        is known, the length of the samples without and with padding.
+        """
+        loader = self._loader
+        if loader is None:
             return {}
-        before, self._waiting_seconds = self._waiting_seconds, self._loader.waiting_seconds
-        return {"waiting_seconds": self._waiting_seconds - before, "workers": self._loader.workers}
+        before, self._waiting_seconds = self._waiting_seconds, loader.waiting_seconds
+        facts = {"waiting_seconds": self._waiting_seconds - before, "workers": loader.workers}
+        lengths, self._lengths = self._lengths, (loader.length, loader.padded_length)
+        if loader.padded_length:
+            facts |= {"length": loader.length - lengths[0], "padded_length": loader.padded_length - lengths[1]}
+        return facts

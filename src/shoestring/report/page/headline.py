@@ -2,6 +2,7 @@
 
 from collections.abc import Iterable
 
+from shoestring.reading import number
 from shoestring.report.markup import Markup, element
 from shoestring.report.metrics import is_qualifier
 from shoestring.report.page.run import Run
@@ -78,9 +79,21 @@ def _cards(run: Run, session_records: list[SessionRecord]) -> Iterable[Markup]:
             duration(sum(session.seconds for session in session_records)),
             f"in {plural(len(session_records), 'session')}{killed}{gpu_text}",
         )
+    if padded := _total_of(run, "padded_length"):
+        length, seconds = _total_of(run, "length"), _total_of(run, "seconds")
+        yield card(
+            "Tokens",
+            f"{count(round(length / seconds)) if seconds else UNKNOWN} / s",
+            f"{1 - length / padded:.0%} padding",
+        )
     if run.measured_bytes:
         planned = lookup(run.plan, "plan", "memory", "peak_bytes")
         yield card("Peak memory", size(run.measured_bytes), f"planned {size(planned)}")
+
+
+def _total_of(run: Run, key: str) -> float:
+    """Return the sum of a value of all progress events."""
+    return sum(value for event in run.events_of("progress") if (value := number(event.get(key))) is not None)
 
 
 def _weights_text(run: Run) -> str:
