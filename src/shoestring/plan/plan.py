@@ -199,7 +199,7 @@ def plan_with(
         )
     platform = target.platform
     phases_to_run: tuple[Phase, ...] = ()
-    if thorough and fits:
+    if thorough and fits and not loaded.parts.has_placeholder_data:
         phases_to_run = tuple(
             phases(
                 loaded,

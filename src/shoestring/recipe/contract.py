@@ -43,6 +43,7 @@ class Recipe(Protocol):
       dataset with `__getitems__`, `nbytes` and `to(device)`, which returns the same samples on the device, is moved to
       the GPU. For data that can only be read sequentially, in pieces with known sample counts, use
       `shoestring.pieces.Shards`; see docs/data.md.
+    - `has_placeholder_data`: whether the samples of `data()` have sizes, but no content: it is planned, not trained.
     - `collate(samples)` -> a batch; by default `torch.utils.data.default_collate`; for sequences of different lengths
       `shoestring.pieces.pad_batch(samples, value)`. Draw random numbers in `[index]` or in `collate`: there they
       are the same in every process that fetches.
@@ -193,6 +194,17 @@ def require_data(recipe: object) -> None:
         raise UsageError(
             f"{type(recipe).__name__} cannot be trained: it has no data()",
             hint=parts.data_hint or "return a map-style dataset from data(), or {'train': ..., 'validation': ...}",
+        )
+
+
+def require_real_data(recipe: object) -> None:
+    """Raise UsageError as `require_data` does, and if the data only stands for data in a plan."""
+    require_data(recipe)
+    parts = Parts.from_recipe(recipe)
+    if parts.has_placeholder_data:
+        raise UsageError(
+            f"{type(recipe).__name__} has nothing to train on: its samples have sizes, but no content",
+            hint=parts.data_hint or "set its data",
         )
 
 

@@ -30,6 +30,7 @@ class Parts:
     data: Callable[[], Any] | None = None
     data_hint: str = ""
     """What to do about a built-in recipe without `data`."""
+    has_placeholder_data: bool = False
     collate: Callable[[Any], Any] | None = None
     evaluation_collate: Callable[[Any], Any] | None = None
     length: Callable[[Any, int], float] | None = None

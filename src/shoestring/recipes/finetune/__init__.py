@@ -38,6 +38,7 @@ class Finetune(EvaluatesBatches):
 
     adaptation_defaults: Mapping[str, Any] = {"lora_r": 16, "lora_targets": "linear", "weights": "auto"}
     prediction_options = ("answer_tokens",)
+    data_hint = "leave out rows and row_tokens, which are for plans, and give data: --set data=chats.jsonl"
     keeps_stored_type = True
     clip_norm = 1.0
 
@@ -50,6 +51,10 @@ class Finetune(EvaluatesBatches):
     @property
     def is_pretrained(self) -> bool:
         return self.options.model is not None
+
+    @property
+    def has_placeholder_data(self) -> bool:
+        return self.options.rows is not None or self.options.row_tokens is not None
 
     @property
     def capacity(self) -> float:

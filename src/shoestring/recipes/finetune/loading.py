@@ -1,4 +1,4 @@
-"""The samples of a run: rows that are read, rendered and inspected, or stand-ins of a given length for plans."""
+"""The samples of a run: rows that are read, rendered and inspected, or placeholders of a given length for plans."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ class Data:
     train: Samples
     validation: Samples
     inspection: Inspection | None
-    """Of the training data; None for stand-ins."""
+    """Of the training data; None for placeholders."""
     notes: tuple[str, ...]
 
 
@@ -37,7 +37,7 @@ def load_data(options: Options, renderer: Callable[[], Renderer]) -> Data:
     Raises DataError for unusable rows, and for data from which the model would never learn to stop.
     """
     if options.rows is not None or options.row_tokens is not None:
-        return _stand_ins(options)
+        return _placeholders(options)
     parts = _rows(options)
     built = renderer()
     train, validation = (_render(built, rows, options.method) for rows in (parts.train, parts.validation))
@@ -73,7 +73,7 @@ def _learnable(samples: Sequence[Any], rows: Sequence[Row]) -> Samples:
     return Samples([samples[index] for index in indices], [rows[index] for index in indices])
 
 
-def _stand_ins(options: Options) -> Data:
+def _placeholders(options: Options) -> Data:
     """Return samples of equal length for a plan; their tokens have no meaning."""
     count, length = options.rows or _ROWS, min(options.row_tokens or _ROW_TOKENS, options.seq_len)
     loss_mask = numpy.ones(length, dtype=bool)
