@@ -1,0 +1,72 @@
+"""The recipe as a whole: where it is found, what it refuses, and what it shows."""
+
+import json
+from pathlib import Path
+
+import pytest
+import torch
+
+from shoestring.errors import DataError, UsageError
+from shoestring.recipe.contract import require_real_data
+from shoestring.recipe.finding import choose
+from tests.recipes.finetune import models
+
+
+def test_a_hugging_face_model_with_data_is_this_recipe(tmp_path: Path) -> None:
+    folder = tmp_path / "model"
+    models.build("llama").config.save_pretrained(folder)
+    for reference in (f"hf:{folder}", f"hf:{folder / 'config.json'}"):
+        loaded, _ = choose(reference, {"data": str(tmp_path / "chats.jsonl")})
+        assert (loaded.name, loaded.options["model"]) == ("finetune", folder)
+    assert choose(f"hf:{folder}", {})[0].name == f"hf:{folder}"
+
+
+def test_defaults() -> None:
+    options = choose("finetune", {})[0].options
+    assert {name: options[name] for name in ("lora_r", "lora_targets", "weights", "quantization")} == {
+        "lora_r": 16,
+        "lora_targets": "linear",
+        "weights": "auto",
+        "quantization": "none",
+    }
+
+
+def test_placeholders_are_planned_and_not_trained() -> None:
+    loaded, _ = choose("finetune", {"rows": 40, "row_tokens": 24, "seq_len": 16})
+    data = loaded.data()
+    assert {name: len(part) for name, part in data.items()} == {"train": 38, "validation": 2}
+    assert loaded.recipe.length(data["train"], 0) == 16
+    with pytest.raises(UsageError, match="nothing to train on"):
+        require_real_data(loaded.recipe)
+
+
+def test_preview_shows_a_sample() -> None:
+    text = choose("finetune", {})[0].recipe.preview()
+    assert "⟦" in text and "<|im_end|>⟧" in text and "tokens of a row" in text
+    assert choose("finetune", {"rows": 40})[0].recipe.preview() == ""
+
+
+def test_data_that_does_not_teach_to_stop_is_refused(tmp_path: Path) -> None:
+    data = tmp_path / "chats.jsonl"
+    row = {"messages": [{"role": "user", "content": "word " * 30}, {"role": "assistant", "content": "word " * 30}]}
+    data.write_text("\n".join(json.dumps(row) for _ in range(4)))
+    with pytest.raises(DataError, match="training on this data would be futile") as error:
+        choose("finetune", {"data": str(data), "seq_len": 40, "validation": 0})[0].data()
+    assert error.value.problems
+
+
+def test_more_tokens_than_positions_are_refused() -> None:
+    with pytest.raises(UsageError, match="seq_len=4096 is more than the 2048 positions"):
+        choose("finetune", {"seq_len": 4096})[0].data()
+
+
+def test_the_run_stores_what_its_rows_need(tmp_path: Path) -> None:
+    trained, _ = choose("finetune", {})
+    trained.recipe.save_preprocessing(tmp_path)
+    loaded, _ = choose("finetune", {})
+    loaded.recipe.load_preprocessing(tmp_path)
+    samples = [recipe.data()["train"][3].tokens.tolist() for recipe in (trained.recipe, loaded.recipe)]
+    assert samples[0] == samples[1]
+    torch.manual_seed(0)
+    shapes = {name: weight.shape for name, weight in loaded.recipe.skeleton().state_dict().items()}
+    assert shapes == {name: weight.shape for name, weight in trained.recipe.model().state_dict().items()}
