@@ -49,11 +49,11 @@ SLACK_SECONDS = 120
 def start(model: str, data: Path, run: Path, options: Sequence[str], threads: int) -> subprocess.Popen[bytes]:
     """Start the command that trains or continues; what it prints is added to `run`.log."""
     values = dict(option.split("=", 1) for option in (*COMMON, *options))
+    values |= {"model": model, "data": str(data)}
     settings = [part for name, value in values.items() for part in ("--set", f"{name}={value}")]
     with run.with_suffix(".log").open("ab") as log:
         return subprocess.Popen(
-            [sys.executable, "-m", "shoestring", "train", "finetune", "--on", "cpu", "--run", str(run), *settings]
-            + ["--set", f"model={model}", "--set", f"data={data}"],
+            [sys.executable, "-m", "shoestring", "train", "finetune", "--on", "cpu", "--run", str(run), *settings],
             env={**os.environ, "OMP_NUM_THREADS": str(threads)},
             stdout=log,
             stderr=log,
@@ -104,8 +104,9 @@ def kill_once(process: subprocess.Popen[bytes], delay: float) -> bool:
 def digests(run: Path) -> dict[str, Any]:
     """Return the digest of the tensors of each file that has weights or optimizer states, and the run's metrics."""
     newest = max((run / "checkpoints").glob("update-*"))
-    files = [run / "light" / "model.safetensors", *sorted(newest.glob("*.safetensors"))]
+    files = [file for folder in (run / "light", newest) for file in sorted(folder.glob("*.safetensors"))]
     found = {f"{file.parent.name}/{file.name}": digest(file) for file in files}
+    assert {file.parent for file in files} == {run / "light", newest}
     return {**found, "metrics": json.loads((run / "state.json").read_text())["metrics"]}
 
 
