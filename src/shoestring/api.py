@@ -302,7 +302,7 @@ def converse(
     on: str = "local",
     **values: object,
 ) -> bool:
-    """Answer each line of `input_stream` on `output_stream`, knowing the earlier ones, up to the end or `/exit`.
+    """Answer each line of `input_stream` on `output_stream`, knowing the earlier ones, until the end or `/exit`.
 
     Returns False, without having loaded the model, if the recipe has no part `converse`. The other arguments and the
     errors are those of `predict`.

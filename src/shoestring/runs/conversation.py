@@ -29,7 +29,7 @@ def converse(
     input_stream: TextIO,
     output_stream: TextIO,
 ) -> bool:
-    """Answer each line of `input_stream` on `output_stream`, knowing the earlier ones, up to the end or `/exit`.
+    """Answer each line of `input_stream` on `output_stream`, knowing the earlier ones, until the end or `/exit`.
 
     Returns False, without having loaded the model, if the recipe has no `converse`. The other arguments and the errors
     are those of `predict`. An error of one answer is a message, and the conversation continues without that question.

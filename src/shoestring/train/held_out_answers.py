@@ -92,6 +92,7 @@ def _compute(session: TrainingSession) -> list[dict[str, Any]] | Failure:
     state, request = session.state, session.request
     device = request.device
     backup = BufferBackup(state.model, complete=True)
+    trained = {parameter: parameter.requires_grad for parameter in state.model.parameters()}
     answers = request.recipe.parts.answers
     assert answers is not None
 
@@ -114,10 +115,10 @@ def _compute(session: TrainingSession) -> list[dict[str, Any]] | Failure:
     except NoMemoryError as error:  # of the averaged weights
         return Failure(error.message)
     finally:
-        if session.updates:
-            session.updates.state.reset_trained()
-        # The blocks of a growing cache would fragment the memory of the updates.
-        free_unused_memory()
+        for parameter, is_trained in trained.items():
+            parameter.requires_grad_(is_trained)
+        if device.type == "cuda":  # the blocks of a growing cache would fragment the memory of the updates
+            free_unused_memory()
 
 
 def _polled(rows: Any, session: TrainingSession) -> Iterable[Any]:

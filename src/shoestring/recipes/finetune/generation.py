@@ -36,7 +36,8 @@ def generate(
     length = max(map(len, prompts))
     tokens = torch.tensor([[pad] * (length - len(prompt)) + list(prompt) for prompt in prompts], device=device)
     mask = torch.tensor([[0] * (length - len(prompt)) + [1] * len(prompt) for prompt in prompts], device=device)
-    settings = GenerationConfig(
+    make_settings: Any = GenerationConfig  # its arguments are not typed
+    settings = make_settings(
         max_new_tokens=max_tokens,
         do_sample=False,
         num_beams=1,

@@ -6,7 +6,8 @@ continues. Rows of the training data are accepted as well: their answer is the t
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -62,17 +63,18 @@ def read_inputs(
 
 def read_questions(rows: Sequence[Row], renderer: Renderer) -> list[Input]:
     """Return the inputs of rows of the training or validation data."""
-    inputs = []
-    for row in rows:
-        question = question_of(row)
-        value = question.prompt if isinstance(question.prompt, str) else list(question.prompt)
-        inputs.append(Input(id=row.place, value=value, load=partial(_load, question, renderer, None)))
-    return inputs
+    return [_input(row.place, partial(question_of, row), renderer, None) for row in rows]
 
 
 def held_out_questions(rows: Sequence[Row]) -> list[Question]:
-    """Return the questions of the first rows."""
-    return [question_of(row) for row in rows[:HELD_OUT]]
+    """Return the questions of the first rows that have one; a row may begin with its only answer."""
+    questions: list[Question] = []
+    for row in rows:
+        if len(questions) == HELD_OUT:
+            break
+        with suppress(ValueError):
+            questions.append(question_of(row))
+    return questions
 
 
 def read_prompts(path: Path) -> list[Question]:
@@ -164,8 +166,12 @@ def _parse_row(row: Any, *, renderer: Renderer, columns: Mapping[str, str], long
     own = row.get("id")
     identifier = own if isinstance(own, str | int) and not isinstance(own, bool) else None
     row = {**row, **{ours: row[theirs] for ours, theirs in columns.items() if theirs in row}}
+    return _input(identifier, partial(parse_question, row), renderer, longest)
+
+
+def _input(identifier: str | int | None, ask: Callable[[], Question], renderer: Renderer, longest: int | None) -> Input:
     try:
-        question = parse_question(row)
+        question = ask()
     except ValueError as error:
         return Input(id=identifier, error=str(error))
     value = question.prompt if isinstance(question.prompt, str) else list(question.prompt)

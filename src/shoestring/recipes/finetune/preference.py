@@ -17,7 +17,7 @@ from torch.nn import functional
 from shoestring.engine.evaluation_mode import evaluation_mode
 from shoestring.errors import UsageError
 from shoestring.recipes.finetune.samples import PairSample
-from shoestring.recipes.huggingface.chunks import last_hidden, require_plain_head
+from shoestring.recipes.huggingface.chunks import plain_head
 from shoestring.techniques.loss import IGNORED, chunked_token_losses
 
 Pairs = dict[str, Tensor]
@@ -59,10 +59,10 @@ def largest_pairs(size: int, seq_len: int) -> Pairs:
 def preference_loss(model: nn.Module, batch: Pairs, *, beta: float, loss_chunk: int | None) -> tuple[Tensor, int]:
     """Return the sum of the losses over the pairs of a batch, and the number of pairs.
 
-    The logits of `loss_chunk` tokens exist at the same time; with None those of the whole batch.
+    Logits are computed for learnt tokens only, for `loss_chunk` of them at a time; with None for all of them. A model
+    that transforms its logits, or whose head has an adapter, computes those of all tokens.
 
-    Raises UsageError for a model without an adapter, and for a `loss_chunk` with a model whose logits are not those of
-    one linear layer.
+    Raises UsageError for a model without an adapter.
     """
     chosen, rejected = _rewards(model, batch, beta=beta, loss_chunk=loss_chunk)
     return -functional.logsigmoid(chosen - rejected).sum(), len(chosen)
@@ -120,15 +120,14 @@ def _log_probabilities(model: PeftModel, batch: Pairs, loss_chunk: int | None) -
     labels = batch["labels"].flatten().index_select(0, positions)
     inputs = {"input_ids": tokens, "use_cache": False}
     base: Any = model.get_base_model()
-    if loss_chunk is None:
+    head = plain_head(base)
+    if head is None:
         logits = base(**inputs).logits.flatten(0, 1).index_select(0, positions - 1)
         dtype = torch.promote_types(logits.dtype, torch.float32)
         losses = functional.cross_entropy(logits.to(dtype), labels, reduction="none")
     else:
-        require_plain_head(type(base), base.config)
-        hidden, head = last_hidden(model, inputs)
         # The position before a token predicts it.
-        predicting = hidden.flatten(0, 1).index_select(0, positions - 1)
-        losses = chunked_token_losses(predicting, head.weight, labels, loss_chunk, head.bias)
+        hidden = base.base_model(**inputs).last_hidden_state.flatten(0, 1).index_select(0, positions - 1)
+        losses = chunked_token_losses(hidden, head.weight, labels, loss_chunk or max(1, len(labels)), head.bias)
     by_position = losses.new_zeros(tokens.numel()).index_copy(0, positions, losses)
     return -by_position.view_as(tokens).sum(dim=1)

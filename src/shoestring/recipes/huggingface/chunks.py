@@ -49,20 +49,8 @@ def _transforms(text_config: Any) -> list[str]:
 def chunked_loss(model: nn.Module, batch: dict[str, Tensor], chunk: int) -> Tensor:
     """Return the mean loss over the tokens that are not ignored.
 
-    It equals `ForCausalLMLoss` of `transformers/loss/loss_utils.py` (5.23). Raises UsageError as `last_hidden` does.
-    """
-    inputs = {name: values for name, values in batch.items() if name != "labels"}
-    hidden, head = last_hidden(model, inputs)
-    # Each position predicts the next token; the last position has no label.
-    labels = functional.pad(batch["labels"], (0, 1), value=IGNORED)[:, 1:]
-    total, token_count = chunked_cross_entropy(hidden.flatten(0, 1), head.weight, labels.flatten(), chunk, head.bias)
-    return total / token_count
-
-
-def last_hidden(model: nn.Module, inputs: dict[str, Any]) -> tuple[Tensor, nn.Linear]:
-    """Return the hidden states (samples, length, width) before the head of a causal language model, and the head.
-
-    Raises UsageError where the head is not a plain linear layer, for example because it has an adapter.
+    It equals `ForCausalLMLoss` of `transformers/loss/loss_utils.py` (5.23). Raises UsageError where the head is not a
+    plain linear layer, for example because it has an adapter.
     """
     wrapped: Any = model
     base = wrapped.get_base_model() if hasattr(model, "get_base_model") else wrapped
@@ -72,4 +60,9 @@ def last_hidden(model: nn.Module, inputs: dict[str, Any]) -> tuple[Tensor, nn.Li
             f"loss_chunk cannot be used: the head is a {type(head).__name__}, not a plain linear layer",
             hint="set loss_chunk=none",
         )
-    return base.base_model(**inputs).last_hidden_state, head
+    inputs = {name: values for name, values in batch.items() if name != "labels"}
+    hidden = base.base_model(**inputs).last_hidden_state
+    # Each position predicts the next token; the last position has no label.
+    labels = functional.pad(batch["labels"], (0, 1), value=IGNORED)[:, 1:]
+    total, token_count = chunked_cross_entropy(hidden.flatten(0, 1), head.weight, labels.flatten(), chunk, head.bias)
+    return total / token_count
