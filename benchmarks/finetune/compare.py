@@ -7,7 +7,8 @@ All train LoRA adapters of the same rank and targets on the same rows in fp32, w
 microbatch, effective batch, number of updates, schedule of the learning rate, clipping and seed; `TRL, defaults` keeps
 TRL's own values of these, except for the number of updates and the learning rate. A padded microbatch has
 `micro-batch` rows, a packed one at most `seq-len` tokens. Every training has its own process, one at a time, and a
-different contender begins in each round, which has its own seed. The loss of each adapter is then computed on
+different contender begins in each round, which has its own seed. The ratio in CPU time excludes other users of the
+machine. The loss of each adapter is then computed on
 held-out rows in another process. `conversations.py` makes the data: rows that are not trained are held out.
 """
 
@@ -87,6 +88,7 @@ def interleaved(names: Sequence[str], question: Question, held_out: Path, rounds
 def round_line(name: str, measurements: Measurements) -> str:
     return (
         f"{name:22} {measurements['learnt_tokens_per_second']:8.2f} learnt tokens/s, "
+        f"{measurements['learnt_tokens_per_cpu_second']:8.2f} per CPU second, "
         f"{measurements['update_seconds']:6.2f} s/update, {measurements['resident_peak_bytes'] / 2**20:6.0f} MiB, "
         f"loss {measurements['validation_loss']:.4f}"
     )
@@ -112,6 +114,7 @@ def summaries(results: Mapping[str, Sequence[Measurements]]) -> list[dict[str, A
                 value: median(one[value] for one in measurements)
                 for value in (
                     "learnt_tokens_per_second",
+                    "learnt_tokens_per_cpu_second",
                     "update_seconds",
                     "rows_of_update",
                     "mean_microbatch_tokens",
@@ -121,6 +124,7 @@ def summaries(results: Mapping[str, Sequence[Measurements]]) -> list[dict[str, A
                 )
             },
             **ratio("faster", "learnt_tokens_per_second", measurements, best),
+            **ratio("less_work", "learnt_tokens_per_cpu_second", measurements, best),
             **ratio("memory", "resident_peak_bytes", measurements, best),
             "validation_loss": mean(one["validation_loss"] for one in measurements),
             "validation_loss_range": extremes([one["validation_loss"] for one in measurements]),
@@ -156,9 +160,9 @@ def goal_results(rows: Sequence[Measurements], best: str) -> dict[str, dict[str,
 def table(rows: Sequence[Measurements]) -> str:
     """Format a Markdown table."""
     lines = [
-        "| contender | learnt tokens/s | of TRL's best | update | rows an update | tokens a microbatch | peak "
-        "| of TRL's best | validation loss |",
-        "|---|---|---|---|---|---|---|---|---|",
+        "| contender | learnt tokens/s | of TRL's best | in CPU time | update | rows an update | tokens a microbatch "
+        "| peak | of TRL's best | validation loss |",
+        "|---|---|---|---|---|---|---|---|---|---|",
     ]
     for row in rows:
         low, high = row["faster_range"]
@@ -166,6 +170,7 @@ def table(rows: Sequence[Measurements]) -> str:
             row["contender"],
             f"{row['learnt_tokens_per_second']:.2f}",
             f"{row['faster']:.2f} ({low:.2f} to {high:.2f})",
+            f"{row['less_work']:.2f}",
             f"{row['update_seconds']:.2f} s",
             f"{row['rows_of_update']:.1f}",
             f"{row['mean_microbatch_tokens']:.0f}, at most {row['largest_microbatch_tokens']:.0f}",

@@ -59,13 +59,19 @@ class Trained:
 
 
 class Tally:
-    """Counts learnt tokens by update: `add` is called for every microbatch."""
+    """Counts learnt tokens and CPU time by update: `add` is called for every microbatch."""
 
     def __init__(self) -> None:
         self.by_update = [0]
+        self.cpu_times: list[float] = []
+        """CPU seconds of the process at the end of each update."""
         self.microbatch_tokens: list[int] = []
         """Tokens of each microbatch that the model receives, with padding."""
-        register_optimizer_step_post_hook(lambda *_: self.by_update.append(0))
+        register_optimizer_step_post_hook(self._end_update)
+
+    def _end_update(self, *_: Any) -> None:
+        self.cpu_times.append(time.process_time())
+        self.by_update.append(0)
 
     def add(self, learnt: int, tokens: int) -> None:
         """Count a microbatch with this many learnt tokens among `tokens`, padding included."""
@@ -255,10 +261,9 @@ def shoestring(question: Question, folder: Path, tally: Tally, **changes: Any) -
     run = folder / "run"
     tool.train("finetune", run=run, on="cpu", **options)
     kind.loss = untouched
-    exported = tool.export(run, to="adapter", out=folder / "adapter")
     return Trained(
-        adapter=Path(exported.path),
-        trainable_parameters=adapter_parameters(folder / "adapter"),
+        adapter=run / "light",
+        trainable_parameters=adapter_parameters(run / "light"),
         rows_of_update=question.effective_batch,
         details={name: str(value) for name, value in changes.items()},
     )
@@ -350,6 +355,7 @@ def main() -> None:
     seconds = meter.seconds_per_update(question.updates) * len(learnt)
     answer = {
         "learnt_tokens_per_second": sum(learnt) / seconds,
+        "learnt_tokens_per_cpu_second": sum(learnt) / (tally.cpu_times[question.updates - 1] - tally.cpu_times[0]),
         "update_seconds": seconds / len(learnt),
         "learnt_tokens": sum(learnt),
         "largest_microbatch_tokens": max(tally.microbatch_tokens),

@@ -3,7 +3,7 @@
     python -m benchmarks.finetune.kills MODEL [--only lora nf4 ...] [--kills 5] [--seed 0] [--json OUT]
 
 The command is the real one, on a CPU. A SIGKILL comes at a random instant between the start of a process and the moment
-when it has certainly not finished, so some come while a run is read and some in an update, an evaluation or a save.
+when it can hardly have finished, so some come while a run is read and some in an update, an evaluation or a save.
 Equal are the SHA-256 digests of all tensors in the weights for use and in the last full checkpoint, and the metrics.
 """
 
@@ -20,8 +20,9 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
+from functools import partial
 from importlib import metadata
 from pathlib import Path
 from typing import Any
@@ -42,46 +43,32 @@ CASES: dict[str, tuple[str, ...]] = {
     "two processes": ("gpus=2",),
 }
 """Options by name; the last value of an option counts."""
-SLACK_SECONDS = 120
-"""A command that takes so much longer than the undisturbed one hangs."""
+LIMIT_SECONDS = 3600
+"""A command that takes longer hangs."""
 
 
-def start(model: str, data: Path, run: Path, options: Sequence[str], threads: int) -> subprocess.Popen[bytes]:
+def start(model: str, data: Path, options: Sequence[str], threads: int, run: Path) -> subprocess.Popen[bytes]:
     """Start the command that trains or continues; what it prints is added to `run`.log."""
     values = dict(option.split("=", 1) for option in (*COMMON, *options))
+    values |= {"model": model, "data": str(data)}
     settings = [part for name, value in values.items() for part in ("--set", f"{name}={value}")]
     with run.with_suffix(".log").open("ab") as log:
         return subprocess.Popen(
-            [
-                sys.executable,
-                "-m",
-                "shoestring",
-                "train",
-                "finetune",
-                "--on",
-                "cpu",
-                "--run",
-                str(run),
-                *settings,
-                "--set",
-                f"model={model}",
-                "--set",
-                f"data={data}",
-            ],
+            [sys.executable, "-m", "shoestring", "train", "finetune", "--on", "cpu", "--run", str(run), *settings],
             env={**os.environ, "OMP_NUM_THREADS": str(threads)},
             stdout=log,
             stderr=log,
         )
 
 
-def finish(process: subprocess.Popen[bytes], run: Path, seconds: float) -> None:
+def finish(process: subprocess.Popen[bytes], run: Path) -> None:
     """Wait until the run is finished. Raises SystemExit with the log if it is not."""
     try:
-        status = process.wait(seconds)
+        status = process.wait(LIMIT_SECONDS)
     except subprocess.TimeoutExpired:
         process.kill()
         process.wait()
-        raise SystemExit(f"{run.name} has not finished within {seconds:.0f} s\n{_end_of_log(run)}") from None
+        raise SystemExit(f"{run.name} has not finished within {LIMIT_SECONDS} s\n{_end_of_log(run)}") from None
     if status or json.loads((run / "state.json").read_text())["status"] != "finished":
         raise SystemExit(f"{run.name}: status {status}\n{_end_of_log(run)}")
 
@@ -96,7 +83,7 @@ def undisturbed(process: subprocess.Popen[bytes], run: Path) -> tuple[float, flo
     while process.poll() is None and not _has_session(run):
         time.sleep(0.02)
     starting = time.monotonic() - started
-    finish(process, run, 3600)
+    finish(process, run)
     return starting, time.monotonic() - started - starting
 
 
@@ -118,8 +105,9 @@ def kill_once(process: subprocess.Popen[bytes], delay: float) -> bool:
 def digests(run: Path) -> dict[str, Any]:
     """Return the digest of the tensors of each file that has weights or optimizer states, and the run's metrics."""
     newest = max((run / "checkpoints").glob("update-*"))
-    files = [run / "light" / "model.safetensors", *sorted(newest.glob("*.safetensors"))]
+    files = [file for folder in (run / "light", newest) for file in sorted(folder.glob("*.safetensors"))]
     found = {f"{file.parent.name}/{file.name}": digest(file) for file in files}
+    assert {file.parent for file in files} == {run / "light", newest}
     return {**found, "metrics": json.loads((run / "state.json").read_text())["metrics"]}
 
 
@@ -134,33 +122,44 @@ def digest(file: Path) -> str:
     return total.hexdigest()
 
 
+def disturbed(
+    command: Callable[[Path], subprocess.Popen[bytes]], run: Path, delays: Iterator[float], kills: int
+) -> int:
+    """Train to the end with at most so many kills, and return their number."""
+    made = 0
+    while made < kills and kill_once(command(run), next(delays)):
+        made += 1
+        print(f"  kill {made}: at update {_update(run)}", flush=True)
+    finish(command(run), run)
+    return made
+
+
 def run_case(model: str, case: str, kills: int, seed: int, threads: int, folder: Path) -> dict[str, Any]:
-    """Train once undisturbed and once with kills, and return the digests of both."""
+    """Train once undisturbed and then with kills, and return the digests of all runs.
+
+    A run that is finished before it was killed often enough is followed by another one.
+    """
     data, options, chance = folder / "data", CASES[case], random.Random(seed)
     write(data, ROWS, seed=0, pairs="method=dpo" in options)
-    whole, disturbed = folder / "undisturbed", folder / "disturbed"
-    starting, training = undisturbed(start(model, data, whole, options, threads), whole)
-    made: list[dict[str, Any]] = []
-    while len(made) < kills:
-        # So many kills together are earlier than the end of the training.
-        delay = chance.uniform(0, starting + training / kills)
-        was_running = kill_once(start(model, data, disturbed, options, threads), delay)
-        made.append({"after_seconds": delay, "update": _update(disturbed), "killed": was_running})
-        print(f"  {case}: killed after {delay:.1f} s, at update {made[-1]['update']}", flush=True)
-        if not was_running:
-            break
-    finish(start(model, data, disturbed, options, threads), disturbed, starting + training + SLACK_SECONDS)
-    expected, actual = digests(whole), digests(disturbed)
+    whole = folder / "undisturbed"
+    command = partial(start, model, data, options, threads)
+    starting, training = undisturbed(command(whole), whole)
+    # So many kills together come before the end of the training.
+    delays = iter(lambda: chance.uniform(0, starting + training / kills), None)
+    expected, runs = digests(whole), []
+    while (left := kills - sum(run["kills"] for run in runs)) > 0:
+        run = folder / f"disturbed-{len(runs)}"
+        runs.append({"kills": disturbed(command, run, delays, left), "digests": digests(run)})
     return {
         "case": case,
         "options": (*COMMON, *options),
         "seed": seed,
         "starting_seconds": starting,
         "training_seconds": training,
-        "kills": made,
-        "equal": expected == actual,
+        "kills": kills,
+        "equal": all(run["digests"] == expected for run in runs),
         "undisturbed": expected,
-        "disturbed": actual,
+        "disturbed": runs,
     }
 
 
@@ -188,8 +187,7 @@ def main() -> None:
         with tempfile.TemporaryDirectory() as folder:
             model = str(Path(arguments.model).resolve())
             rows.append(run_case(model, case, arguments.kills, arguments.seed, arguments.threads, Path(folder)))
-        killed = sum(kill["killed"] for kill in rows[-1]["kills"])
-        print(f"{case}: {killed} kills, {'the same bits' if rows[-1]['equal'] else 'OTHER BITS'}", flush=True)
+        print(f"{case}: {arguments.kills} kills, {'the same bits' if rows[-1]['equal'] else 'OTHER BITS'}", flush=True)
         content = {
             "environment": {
                 "python": platform.python_version(),
