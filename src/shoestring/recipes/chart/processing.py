@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from shoestring.recipes.chart.data import INSTRUCTION, Charts
+from shoestring.recipes.huggingface.vocabularies import train_byte_level
 
 SPECIAL_TOKENS = (
     "<|endoftext|>",
@@ -57,23 +58,11 @@ def build_processor(tokenizer: Any, image_tokens: int) -> Any:
 
 def train_tokenizer(charts: Charts, vocabulary: int) -> Any:
     """Train a byte-level BPE tokenizer of `vocabulary` tokens on the questions and annotations of the charts."""
-    from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
-    from transformers import PreTrainedTokenizerFast
-
     texts = [INSTRUCTION, *(f"{row.query}\n{row.annotations}" for row in charts.rows)]
-    tokenizer: Any = Tokenizer(models.BPE())
-    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
-    tokenizer.decoder = decoders.ByteLevel()
-    trainer = trainers.BpeTrainer(
-        vocab_size=vocabulary,
-        special_tokens=list(SPECIAL_TOKENS),
-        initial_alphabet=pre_tokenizers.ByteLevel.alphabet(),
-        show_progress=False,
-    )
-    tokenizer.train_from_iterator(texts, trainer)
-    create: Any = PreTrainedTokenizerFast
-    return create(
-        tokenizer_object=tokenizer,
+    return train_byte_level(
+        texts,
+        vocabulary,
+        SPECIAL_TOKENS,
         eos_token="<|im_end|>",
         pad_token="<|endoftext|>",
         additional_special_tokens=list(SPECIAL_TOKENS[2:]),

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any
 
+from shoestring.recipes.huggingface.vocabularies import train_byte_level
+
 SPECIAL_TOKENS = ("<|endoftext|>", "<|im_start|>", "<|im_end|>")
 VOCABULARY = 1024
 
@@ -37,22 +39,10 @@ def configuration() -> Any:
 
 def train_tokenizer(texts: Iterable[str]) -> Any:
     """Train a byte-level BPE tokenizer on the texts, which always gives the same one."""
-    from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
-    from transformers import PreTrainedTokenizerFast
-
-    tokenizer: Any = Tokenizer(models.BPE())
-    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
-    tokenizer.decoder = decoders.ByteLevel()
-    trainer = trainers.BpeTrainer(
-        vocab_size=VOCABULARY,
-        special_tokens=list(SPECIAL_TOKENS),
-        initial_alphabet=sorted(pre_tokenizers.ByteLevel.alphabet()),
-        show_progress=False,
-    )
-    tokenizer.train_from_iterator(texts, trainer)
-    create: Any = PreTrainedTokenizerFast
-    return create(
-        tokenizer_object=tokenizer,
+    return train_byte_level(
+        texts,
+        VOCABULARY,
+        SPECIAL_TOKENS,
         eos_token="<|im_end|>",
         pad_token="<|endoftext|>",
         bos_token="<|endoftext|>",
