@@ -70,3 +70,13 @@ def test_the_run_stores_what_its_rows_need(tmp_path: Path) -> None:
     torch.manual_seed(0)
     shapes = {name: weight.shape for name, weight in loaded.recipe.skeleton().state_dict().items()}
     assert shapes == {name: weight.shape for name, weight in trained.recipe.model().state_dict().items()}
+
+
+def test_refused_data_is_shown(tmp_path: Path) -> None:
+    data = tmp_path / "chats.jsonl"
+    row = {"messages": [{"role": "user", "content": "word " * 5}, {"role": "assistant", "content": "word " * 60}]}
+    data.write_text("\n".join(json.dumps(row) for _ in range(4)))
+    loaded, _ = choose("finetune", {"data": str(data), "seq_len": 40, "validation": 0})
+    assert "refused: the stop token is never learnt" in loaded.recipe.preview()
+    with pytest.raises(DataError):
+        loaded.data()

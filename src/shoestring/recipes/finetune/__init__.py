@@ -118,6 +118,7 @@ class Finetune(EvaluatesBatches):
         Raises DataError with all unusable rows, and if the model would never learn to stop (`inspection`).
         """
         data = self._read()
+        data.require_learnable()
         return {"train": data.train, **({"validation": data.validation} if len(data.validation) else {})}
 
     def whole(self) -> Samples:

@@ -30,11 +30,16 @@ class Data:
     """Of the training data; None for placeholders."""
     notes: tuple[str, ...]
 
+    def require_learnable(self) -> None:
+        """Raise DataError for data from which the model would never learn to stop."""
+        if self.inspection is not None:
+            require_learnable(self.inspection)
+
 
 def load_data(options: Options, renderer: Callable[[], Renderer]) -> Data:
     """Return the samples of the option `data`, without those in which nothing is learnt.
 
-    Raises DataError for unusable rows, and for data from which the model would never learn to stop.
+    Raises DataError for unusable rows. Whether the model would learn to stop is a result, `inspection`.
     """
     if options.rows is not None or options.row_tokens is not None:
         return _placeholders(options)
@@ -42,7 +47,6 @@ def load_data(options: Options, renderer: Callable[[], Renderer]) -> Data:
     built = renderer()
     train, validation = (_render(built, rows, options.method) for rows in (parts.train, parts.validation))
     inspection = inspect(train, built, parts.train)
-    require_learnable(inspection)
     return Data(
         train=_learnable(train, parts.train),
         validation=_learnable(validation, parts.validation),
