@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated, Any, ClassVar, Literal
 
 from shoestring import config
 from shoestring.errors import UsageError
@@ -15,6 +16,13 @@ from shoestring.recipes.rows import OnBadRows
 class Options:
     """The options of `finetune`."""
 
+    by_size: ClassVar[Mapping[str, Mapping[str, Any]]] = {
+        "tiny": {"epochs": 4, "lora_r": None, "learning_rate": 3e-3, "answer_tokens": 32}
+    }
+
+    size: Annotated[
+        Literal["full", "tiny"], "tiny: a short run, in which a small model with random weights learns synthetic tasks"
+    ] = "full"
     model: Annotated[
         Path | str | None,
         "the model to train: a folder of transformers, a GGUF file, or a name on the hub; none: a small model with "
@@ -71,6 +79,8 @@ class Options:
             value = getattr(self, name)
             if value is not None and value <= 0:
                 problems.append(f"{name}={value}: must be more than 0")
+        if self.size == "tiny" and self.model is not None:
+            problems.append("size=tiny is the run without a model: leave out one of them")
         if self.data is not None and (self.rows or self.row_tokens):
             problems.append("rows and row_tokens stand for data: set them, or data")
         if problems:
