@@ -152,4 +152,6 @@ def test_capped_logits_are_those_of_the_model():
     model = with_adapter(gemma2().double())
     loss, _ = preference_loss(model, collate_pairs(PAIRS), beta=0.3, loss_chunk=4)
     chosen, rejected = expected_rewards(model, PAIRS, 0.3)
-    assert loss.item() == pytest.approx(-functional.logsigmoid(chosen - rejected).sum().item(), abs=1e-6)  # it computes norms in fp32
+    assert loss.item() == pytest.approx(
+        -functional.logsigmoid(chosen - rejected).sum().item(), abs=1e-6
+    )  # it computes norms in fp32
