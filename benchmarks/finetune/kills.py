@@ -144,8 +144,8 @@ def run_case(model: str, case: str, kills: int, seed: int, threads: int, folder:
     whole = folder / "undisturbed"
     command = partial(start, model, data, options, threads)
     starting, training = undisturbed(command(whole), whole)
-    # So many kills together come before the end of the training.
-    delays = iter(lambda: chance.uniform(0, starting + training / kills), None)
+    # Some kills come at the start, most within an update or a save, and so many together before the end.
+    delays = iter(lambda: chance.uniform(starting / 2, starting + 2 * training / kills), None)
     expected, runs = digests(whole), []
     while (left := kills - sum(run["kills"] for run in runs)) > 0:
         run = folder / f"disturbed-{len(runs)}"

@@ -124,7 +124,7 @@ def _try_updates(
         return [warned("update", message, "fix the failures, then check again")], None
     target = probe.local_cpu() if facts.target.name == "cpu" or not facts.build.gpus else probe.local()
     target = dataclasses.replace(target, platform=facts.target.platform or target.platform)
-    loaded = with_weight_type(loaded, target)
+    loaded = with_weight_type(loaded, target, settings)
     try:
         plan, plan_findings = trial_findings.plan_trial(loaded, target, settings, facts)
     except TraceError as error:

@@ -65,9 +65,11 @@ def _run_updates(request: dict[str, Any], report: Report) -> None:
     loaded, device = load(request["reference"], request["options"]), torch.device(request["device"])
     settings = Settings.from_json(request["settings"])
     sizes = request["microbatches"]
+    is_packed = settings.packing == "yes"
+    make_batch = loaded.parts.packed_batch if is_packed and loaded.parts.packed_batch else loaded.recipe.batch
     with deterministic():
         warm_up(device)
-        loader, first_batches = _load_first_batch(loaded, sizes[0], device, report)
+        loader, first_batches = _load_first_batch(loaded, sizes[0], device, report, packing=is_packed)
         initial_bytes = reset_peak(device)
         state = build(loaded, settings, device)
         losses = losses_by_stage(loaded.recipe)
@@ -75,7 +77,7 @@ def _run_updates(request: dict[str, Any], report: Report) -> None:
         started = time.perf_counter()
         for number in range(max(UPDATES, 2 * len(losses))):
             use_first = number == 0 and bool(first_batches)
-            batches = first_batches if use_first else batches_on(device, sizes, loaded.recipe.batch)
+            batches = first_batches if use_first else batches_on(device, sizes, make_batch)
             samples = first_batches[0][1] if use_first else sum(sizes)
             loss, seconds = make_update(loaded, state, losses[number % len(losses)], batches, samples, number)
             report({"stage": "update", "seconds": seconds, "loss": repr(loss)})
@@ -120,7 +122,9 @@ def make_update(
     return value, time.perf_counter() - start
 
 
-def _load_first_batch(loaded: Any, size: int, device: Any, report: Report) -> tuple[Any, list[tuple[Any, int]]]:
+def _load_first_batch(
+    loaded: Any, size: int, device: Any, report: Report, *, packing: bool
+) -> tuple[Any, list[tuple[Any, int]]]:
     """Return a loader of the training data and their first microbatch; None and [] if the recipe has no data."""
     from shoestring.data.loading import Loader
     from shoestring.data.order import DataOrder
@@ -131,7 +135,7 @@ def _load_first_batch(loaded: Any, size: int, device: Any, report: Report) -> tu
     start = time.perf_counter()
     train = seeded_data(loaded)["train"]
     order = DataOrder(samples=len(train), effective_batch=loaded.effective_batch, seed=loaded.seed)
-    loader = Loader(loaded.recipe, train, order, seed=loaded.seed, device=device, workers=0)
+    loader = Loader(loaded.recipe, train, order, seed=loaded.seed, device=device, workers=0, packing=packing)
     batch = next(iter(loader.microbatches(0, size)))
     report({"stage": "data", "samples": len(train), "seconds": time.perf_counter() - start})
     return loader, [batch]

@@ -16,7 +16,7 @@ from shoestring.data.worker_count import WorkerCount, max_workers_in_shared_memo
 from shoestring.data.workers import PREFETCH, Request, Workers
 from shoestring.hardware.probe import cores
 from shoestring.recipe.contract import length_of
-from shoestring.recipe.microbatches import Member, flattened, longest_first, pack
+from shoestring.recipe.microbatches import Member, flattened, longest_first, pack, split
 from shoestring.recipe.parts import Parts
 from shoestring.techniques import nested
 
@@ -57,9 +57,9 @@ class Loader:
         self._collate, self._length = collate_function(recipe), length_of(recipe, self._dataset)
         parts = Parts.from_recipe(recipe)
         self._is_whole, self._capacity = parts.whole_batch, parts.capacity if packing else None
-        self._measures_length = parts.capacity is not None
         self._order, self._seed, self._device, self._clock = order, seed, device, clock
         self._shards = shards or LogicalShards()
+        self._measures_length = parts.packed_batch is not None and len(self._shards.by_rank) == 1
         self._randomness = SampleRandomness()
         self._fixed_workers = 0 if on_device is not None else workers
         self._worker_count, self._is_limited = WorkerCount(cores()), False
@@ -69,8 +69,8 @@ class Loader:
         self.waiting_seconds = 0.0
         """The total time for which training waited for data."""
         self.length, self.padded_length = 0.0, 0.0
-        """The total length of all samples, without and with the padding of their microbatches, if the recipe has a
-        `capacity`."""
+        """The total length of all samples, without and with the padding of their microbatches, if the recipe can
+        pack them and one process has all of them."""
 
     @property
     def workers(self) -> int:
@@ -186,12 +186,11 @@ class Loader:
         if self._length is not None:
             indices = longest_first(indices, self._length)
         dealt = self._shards.deal(indices, shard)
-        members: Sequence[Member] = dealt
         if self._capacity is not None and self._length is not None:
-            members = pack(dealt, self._length, self._capacity)
+            return [(epoch, part) for part in split(pack(dealt, self._length, self._capacity), micro_batch)]
         # A single remaining sample joins the epoch's last full update, which then exceeds the microbatch.
         size = len(indices) if self._is_whole else micro_batch
-        return [(epoch, part) for part in self._shards.split(members, size)]
+        return [(epoch, part) for part in self._shards.split(dealt, size)]
 
     def _measure_length(self, members: Sequence[Member]) -> None:
         if self._length is None or not self._measures_length:

@@ -35,7 +35,7 @@ def environment(
         "checkpointing": None if settings.checkpointing == "no" else settings.checkpointing,
         "optimizer_kernel": settings.optimizer_kernel,
         "offload": None if settings.offload == "no" else settings.offload,
-        "packing": True if settings.packing == "yes" else None,
+        "packing": "yes" if settings.packing == "yes" else None,
         "compile": None if settings.compile == "no" else settings.compile,
         # Gradients that are added by FSDP2 are rounded in an order that the number of GPUs decides.
         "sharding": f"{settings.sharding} on {ranks.size} GPUs" if is_fully_sharded(settings, ranks) else None,

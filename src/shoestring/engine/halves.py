@@ -137,7 +137,7 @@ class _Batches:
         batches, collate_draws = self._loader.batches(parts, epoch=attempt)
         seed_all(derive(self._seed, "halves", attempt))
         generators = Generators(self._device)
-        sizes = map(len, parts)
+        sizes = (len(flattened(part)) for part in parts)
         value = mean_loss(
             self._loss,
             self.model,

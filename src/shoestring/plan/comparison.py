@@ -55,7 +55,7 @@ def compare(
     with ExitStack() as tracers:
         by_weights: dict[object, Tracer] = {}
         for target in targets:
-            recipe = with_weight_type(loaded, target)
+            recipe = with_weight_type(loaded, target, requested)
             weights = recipe.options.get("weights")
             if weights not in by_weights:
                 by_weights[weights] = tracers.enter_context(Tracer(recipe))

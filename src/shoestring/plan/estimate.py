@@ -12,7 +12,7 @@ from shoestring.plan.candidates import candidate
 from shoestring.plan.gpus import divide
 from shoestring.plan.shares import samples_per_shard
 from shoestring.plan.untraced import hinting_at_training
-from shoestring.plan.weight_type import with_weight_type
+from shoestring.plan.weight_type import precision_of_frozen_weights, with_weight_type
 from shoestring.recipe.options import LoadedRecipe
 from shoestring.recipe.whole_batch import require_whole_batch
 from shoestring.settings import Settings
@@ -70,12 +70,12 @@ def make_estimate(loaded: LoadedRecipe, target: Target, requested: Settings) -> 
     Raises UsageError for a microbatch that would split such an update, and TraceError if a training step of the model
     cannot be traced.
     """
-    loaded = with_weight_type(loaded, target)
+    loaded = with_weight_type(loaded, target, requested)
     require_whole_batch(loaded, requested)
     divided = divide(loaded, target, requested)
     settings = divided.replace(
         micro_batch=requested.micro_batch or samples_per_shard(loaded.effective_batch, divided),
-        precision=requested.precision or "fp32",
+        precision=requested.precision or precision_of_frozen_weights(loaded, target.device) or "fp32",
         checkpointing=requested.checkpointing or "no",
     )
     if requested.micro_batch and requested.micro_batch > samples_per_shard(loaded.effective_batch, divided):

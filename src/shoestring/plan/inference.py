@@ -71,7 +71,7 @@ def plan_inference(loaded: LoadedRecipe, target: Target, requested: Settings) ->
 
     Raises TraceError if the model cannot be traced.
     """
-    loaded = with_weight_type(loaded, target)
+    loaded = with_weight_type(loaded, target, requested)
     supported = target.device.precisions
     precisions = [requested.precision] if requested.precision else supported if _has_speed(loaded) else supported[-1:]
     with Tracer(loaded) as tracer:

@@ -103,7 +103,7 @@ def _command(
     options = {name: value for name, value in loaded.options.items() if value != default[name]}
     if (
         default.get("weights") == "auto"
-        and with_weight_type(loaded.replace(weights="auto"), target).options == loaded.options
+        and with_weight_type(loaded.replace(weights="auto"), target, requested).options == loaded.options
     ):
         options.pop("weights", None)  # what the default stands for on this target
     default_settings = Settings().json()

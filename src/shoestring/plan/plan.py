@@ -154,7 +154,7 @@ def make_plan(
     Raises TraceError if a training step of the model cannot be traced, and UsageError if the data is invalid or the
     model does not support the requested settings.
     """
-    loaded = with_weight_type(loaded, target)
+    loaded = with_weight_type(loaded, target, requested)
     with Tracer(loaded, stored) as tracer:
         return plan_with(
             tracer, loaded, target, requested, thorough=thorough, usd_per_hour=usd_per_hour, calibration=calibration

@@ -21,6 +21,7 @@ from shoestring.plan.micro_batch import (
 )
 from shoestring.plan.projection import in_precision, interpolated
 from shoestring.plan.shares import gpus_of
+from shoestring.plan.weight_type import precision_of_frozen_weights
 from shoestring.settings import Precision, Settings
 
 TIE_RATIO = 1.1
@@ -40,13 +41,13 @@ def collect_candidates(candidates: Candidates, requested: Settings) -> list[Cand
     requested, tries_packing = _resolve_packing(candidates, _resolve_cuda_graphs(requested, candidates.target.device))
     sizes = micro_batch_sizes(candidates, requested)
     if _weights_exceed_memory(candidates, requested):
-        precision = _precisions(requested, candidates.target.device)[0]
+        precision = _precisions(requested, candidates)[0]
         smallest = requested.replace(precision=precision, micro_batch=sizes[0])
         candidate = candidates.evaluate_if_possible(smallest.replace(checkpointing=requested.checkpointing or "no"))
         return [candidate] if candidate else []
 
     pool: list[Candidate] = []
-    for precision in _precisions(requested, candidates.target.device):
+    for precision in _precisions(requested, candidates):
         best = fastest(pool)
         if best and _is_precision_slower(candidates, precision, best, pool):
             pool += _candidates_for_comparison(candidates, precision, best)
@@ -86,7 +87,7 @@ def rank(candidate: Candidate) -> tuple[bool, float, float, bool]:
 def requested_candidate(candidates: Candidates, requested: Settings) -> Candidate:
     """Return the candidate of exactly the requested settings; raises the error of settings that are not possible."""
     requested, _ = _resolve_packing(candidates, _resolve_cuda_graphs(requested, candidates.target.device))
-    precision = _precisions(requested, candidates.target.device)[0]
+    precision = _precisions(requested, candidates)[0]
     least = candidates.loaded.effective_batch if candidates.loaded.parts.whole_batch else 1
     return candidates.evaluate(requested.replace(precision=precision, micro_batch=requested.micro_batch or least))
 
@@ -115,11 +116,14 @@ def _resolve_packing(candidates: Candidates, requested: Settings) -> tuple[Setti
     return requested.replace(packing="no"), True
 
 
-def _precisions(requested: Settings, device: Device) -> Sequence[Precision]:
+def _precisions(requested: Settings, candidates: Candidates) -> Sequence[Precision]:
     """Return the precisions to try, faster ones first; of the 16-bit types only bf16, if available: it needs no loss
     scaling."""
+    device = candidates.target.device
     if requested.precision:
         return (requested.precision,)
+    if frozen := precision_of_frozen_weights(candidates.loaded, device):
+        return (frozen,)
     if "bf16" in device.precisions:
         return ("bf16", "fp32")
     return tuple(reversed(device.precisions))

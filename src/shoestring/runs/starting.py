@@ -70,7 +70,7 @@ def _start_run(
         loaded, settings = choose(recipe, {**plan_options, **values})
     else:
         loaded, settings = choose(recipe, values)
-    loaded = with_weight_type(loaded, target)
+    loaded = with_weight_type(loaded, target, settings)
     require_real_data(loaded.recipe)
     require_trainable(settings, loaded.adaptation)
     require_whole_batch(loaded, settings)

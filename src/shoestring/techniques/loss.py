@@ -35,8 +35,11 @@ def chunked_token_losses(
     except in fp16, in which it would underflow, because the loss is not scaled yet. The weight's gradient is summed
     over chunks in the weight's type.
     """
-    if torch.is_autocast_enabled(hidden.device.type):
-        dtype = torch.get_autocast_dtype(hidden.device.type)
+    device = hidden.device.type
+    dtype = torch.promote_types(hidden.dtype, weight.dtype)
+    if torch.is_autocast_enabled(device):
+        dtype = torch.get_autocast_dtype(device)
+    if not hidden.dtype == weight.dtype == dtype:
         hidden, weight, bias = hidden.to(dtype), weight.to(dtype), None if bias is None else bias.to(dtype)
     run: Any = _ChunkedCrossEntropy.apply
     losses: Tensor = run(hidden, weight, bias, labels, chunk)
@@ -71,7 +74,7 @@ class _ChunkedCrossEntropy(torch.autograd.Function):
     @torch.autograd.function.once_differentiable
     def backward(context: Any, *gradients: Tensor) -> tuple[Tensor | None, ...]:
         if context.gradient is not None:
-            return context.gradient * gradients[0].to(context.gradient.dtype)[:, None], None, None, None, None
+            return (context.gradient * gradients[0][:, None]).to(context.gradient.dtype), None, None, None, None
         hidden, weight, bias, labels = context.saved_tensors
         needed = context.needs_input_grad
         hidden_gradient = torch.empty_like(hidden) if needed[0] else None

@@ -81,7 +81,8 @@ def _find(session: TrainingSession) -> dict[str, Any] | None:
 
 
 def _refusal(session: TrainingSession, overflow: Overflow) -> UsageError:
-    weights = "" if session.state.mixed_precision.name == "fp16" else ", with weights=fp32 or weights=bf16"
+    stored = session.request.recipe.options.get("weights")
+    weights = " --set weights=fp32" if stored == "fp16" else ""
     return UsageError(
         f"the model overflows in fp16, whose largest number is 65,504: {overflow.place} is not finite",
         problems=[

@@ -17,7 +17,7 @@ from shoestring.engine.buffers import BufferBackup
 from shoestring.engine.evaluation_mode import evaluation_mode
 from shoestring.engine.memory import Failure, NoMemoryError, catch_out_of_memory, free_unused_memory
 from shoestring.engine.parallel.default_group import without_default_group
-from shoestring.errors import UsageError
+from shoestring.errors import DataError, UsageError
 from shoestring.session.stop import SessionOver
 from shoestring.train.session import TrainingSession
 from shoestring.train.weights import weights_for_use
@@ -114,7 +114,7 @@ def _compute(session: TrainingSession) -> list[dict[str, Any]] | Failure:
 
     try:
         return catch_out_of_memory(compute)
-    except NoMemoryError as error:  # of the averaged weights
+    except (NoMemoryError, DataError) as error:  # of the averaged weights, or of a file of prompts
         return Failure(error.message)
     finally:
         for parameter, is_trained in trained.items():

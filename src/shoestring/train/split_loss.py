@@ -4,6 +4,7 @@ import copy
 
 from shoestring.engine.halves import compare_with_halves
 from shoestring.engine.update import LossFunction
+from shoestring.errors import UsageError
 from shoestring.recipe.losses import loss_at
 from shoestring.train.session import TrainingSession
 
@@ -41,5 +42,11 @@ def report_split_loss(session: TrainingSession) -> None:
         session.saver.restore(state, allow_inexact=request.allow_inexact)
         difference = None
     session.reports.restart()
+    if difference and request.settings.packing == "yes":
+        raise UsageError(
+            f"packed samples see each other: the loss of the first microbatch is {difference.whole:.6g}, and "
+            f"{difference.halves:.6g} for the same samples one by one",
+            hint="this model cannot be trained with packed rows: --set packing=no",
+        )
     if difference:
         session.record.note(difference.text)

@@ -110,7 +110,7 @@ def chat_for(name: str) -> tuple[Message, ...]:
 
 
 @pytest.mark.parametrize(
-    ("template", "eos", "learnt"),
+    ("template", "eos", "loss_mask"),
     [
         (CHATML, "<|im_end|>", ["It is four.<|im_end|>", "That is all.<|im_end|>"]),
         (CHATML_MARKED, "<|im_end|>", ["It is four.<|im_end|>", "That is all.<|im_end|>"]),

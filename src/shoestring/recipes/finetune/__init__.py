@@ -92,10 +92,14 @@ class Finetune(EvaluatesBatches):
 
     @property
     def packed_batch(self) -> Callable[[int], Any] | None:
-        """The largest batch of packed rows; None for pairs, and for a transformers that does not separate samples."""
+        """The largest batch of packed rows; None for pairs, and for models that cannot separate samples."""
         from importlib.util import find_spec
 
         if self._is_dpo or find_spec("transformers") is None:
+            return None
+        from shoestring.recipes.finetune.building import separates_samples
+
+        if not separates_samples(self._interface_of_model().config):
             return None
         from shoestring.recipes.finetune.batches import largest_packed
 
@@ -119,6 +123,7 @@ class Finetune(EvaluatesBatches):
         """
         data = self._read()
         data.require_learnable()
+        self._questions()  # a file of prompts that cannot be used is an error before training
         return {"train": data.train, **({"validation": data.validation} if len(data.validation) else {})}
 
     def whole(self) -> Samples:
@@ -208,7 +213,8 @@ class Finetune(EvaluatesBatches):
         renderer = self._renderer()
         if source is None:
             return read_questions(self._read().validation.rows, renderer)
-        return read_inputs(source, renderer, columns=parse_columns(self.options.columns))
+        longest = self._interface_of_model().longest_prompt(self.options.answer_tokens)
+        return read_inputs(source, renderer, columns=parse_columns(self.options.columns), longest=longest)
 
     def predict(self, model: nn.Module, batch: Any) -> list[dict[str, Any]]:
         """Return the greedy answer to each prompt, its number of tokens, and whether it ended by itself."""
@@ -240,9 +246,15 @@ class Finetune(EvaluatesBatches):
         """Return the model's answers to the prompts of the option `prompts`, or of the first rows of validation."""
         from shoestring.recipes.finetune.prediction import answer_questions
 
-        interface, questions = self._interface_of_model(), self._questions()
-        tokens = self.options.answer_tokens
-        return answer_questions(model, questions, self._renderer(), max_tokens=tokens, pad=interface.padding)
+        interface, options = self._interface_of_model(), self.options
+        return answer_questions(
+            model,
+            self._questions(),
+            self._renderer(),
+            max_tokens=options.answer_tokens,
+            longest=interface.longest_prompt(options.answer_tokens, at_most=options.seq_len),
+            pad=interface.padding,
+        )
 
     def _questions(self) -> Any:
         from shoestring.recipes.finetune.prediction import held_out_questions, read_prompts
@@ -288,7 +300,7 @@ class Finetune(EvaluatesBatches):
         require(EXTRA, "transformers", "peft")
         from shoestring.recipes.finetune.interface import load_interface
 
-        self._interface = load_interface(folder)
+        self._interface, self._built_renderer, self._data = load_interface(folder), None, None
 
     def notes(self) -> list[str]:
         """Return sentences about the data and the weights."""

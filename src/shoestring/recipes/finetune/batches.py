@@ -30,7 +30,7 @@ _MULTIPLE = 8
 def collate(rows: Sequence[Sample | Sequence[Sample]]) -> Batch:
     """Return the batch of samples, each of which is a row, or of rows of several samples."""
     packed: list[Sequence[Sample]] = [row if isinstance(row, Sequence) else [row] for row in rows]
-    length = -(-max(sum(map(len, row)) for row in packed) // _MULTIPLE) * _MULTIPLE
+    length = padded_length(max(sum(map(len, row)) for row in packed))
     tokens = numpy.zeros((len(packed), length), dtype=numpy.int64)
     positions = numpy.zeros_like(tokens)
     loss_mask = numpy.zeros_like(tokens, dtype=bool)
@@ -54,6 +54,11 @@ def collate(rows: Sequence[Sample | Sequence[Sample]]) -> Batch:
     return batch
 
 
+def padded_length(length: int) -> int:
+    """Return the length to which a row of so many tokens is padded."""
+    return -(-length // _MULTIPLE) * _MULTIPLE
+
+
 def labels_of(batch: Batch) -> Tensor:
     """Return the learnt tokens at their own positions (rows, length) int64, and `IGNORED` elsewhere."""
     labels = torch.full_like(batch["input_ids"], IGNORED)
@@ -63,7 +68,7 @@ def labels_of(batch: Batch) -> Tensor:
 
 def largest(rows: int, length: int) -> Batch:
     """Return the largest batch of `rows`, in which every token but the first of a row is learnt."""
-    length = -(-length // _MULTIPLE) * _MULTIPLE
+    length = padded_length(length)
     places = (torch.arange(rows)[:, None] * length + torch.arange(length - 1)).flatten()
     return {
         "input_ids": torch.zeros(rows, length, dtype=torch.int64),

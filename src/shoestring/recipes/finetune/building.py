@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import warnings
 from dataclasses import dataclass
 from pathlib import Path
@@ -109,6 +110,24 @@ def read_generation_config(source: Source) -> Any:
         return None
     with pretrained.reading(source.label):
         return transformers.GenerationConfig.from_pretrained(source.folder, local_files_only=True)
+
+
+def separates_samples(config: Any) -> bool:
+    """Return whether the samples of a packed row do not see each other.
+
+    transformers makes a mask from positions that begin anew. A model with a recurrent state or convolutions carries
+    values from one sample to the next whatever the mask is.
+    """
+    from transformers import masking_utils
+
+    model_class = _model_class(config, "the configuration")
+    layer_types = getattr(config.get_text_config(), "layer_types", None) or ()
+    return (
+        hasattr(masking_utils, "find_packed_sequence_indices")
+        and not getattr(model_class, "_is_stateful", False)
+        and all("attention" in kind for kind in layer_types)
+        and "position_ids" in inspect.signature(model_class.forward).parameters
+    )
 
 
 def build_random(config: Any) -> nn.Module:

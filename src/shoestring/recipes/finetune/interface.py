@@ -30,6 +30,12 @@ class Interface:
     generation_config: Any
     """Its end tokens stop a generation as well; its other values are not used."""
 
+    def longest_prompt(self, answer_tokens: int, *, at_most: int | None = None) -> int | None:
+        """Return the most tokens of a prompt to which the model has positions for the answer; None without a limit."""
+        positions = getattr(self.config.get_text_config(), "max_position_embeddings", None)
+        limits = [at_most, positions - answer_tokens if isinstance(positions, int) else None]
+        return min((limit for limit in limits if limit is not None), default=None)
+
     @property
     def padding(self) -> int:
         """The token before shorter prompts of a batch, which the model does not see."""

@@ -80,7 +80,11 @@ def held_out_questions(rows: Sequence[Row]) -> list[Question]:
 def read_prompts(path: Path) -> list[Question]:
     """Return the questions in a file of prompts. Raises DataError with all rows that cannot be used."""
     questions, problems = [], []
-    for number, row in enumerate(_read_rows(path, {}), start=1):
+    try:
+        rows = list(_read_rows(path, {}))
+    except UsageError as error:
+        raise DataError(f"prompts={path}: {error.message}", hint=error.hint) from error
+    for number, row in enumerate(rows, start=1):
         try:
             if isinstance(row, ValueError):
                 raise row
@@ -137,9 +141,20 @@ def targets(batch: Prompts) -> list[str | None]:
 
 
 def answer_questions(
-    model: nn.Module, questions: Sequence[Question], renderer: Renderer, *, max_tokens: int, pad: int, size: int = 8
+    model: nn.Module,
+    questions: Sequence[Question],
+    renderer: Renderer,
+    *,
+    max_tokens: int,
+    pad: int,
+    longest: int | None = None,
+    size: int = 8,
 ) -> Iterator[dict[str, Any]]:
-    """Yield a row with `prompt`, `answer`, `reference` and `stopped` for each question, `size` of them at a time."""
+    """Yield a row with `prompt`, `answer`, `reference` and `stopped` for each question, `size` of them at a time.
+
+    Questions of more than `longest` tokens are left out.
+    """
+    questions = [question for question in questions if longest is None or len(question.tokens(renderer)) <= longest]
     for start in range(0, len(questions), size):
         group = questions[start : start + size]
         batch = collate_prompts([Prompt(question.tokens(renderer), question.target) for question in group])

@@ -16,6 +16,7 @@ from torch.nn import functional
 
 from shoestring.engine.evaluation_mode import evaluation_mode
 from shoestring.errors import UsageError
+from shoestring.recipes.finetune.batches import padded_length
 from shoestring.recipes.finetune.samples import PairSample
 from shoestring.recipes.huggingface.chunks import plain_head
 from shoestring.techniques.loss import IGNORED, chunked_token_losses
@@ -31,9 +32,9 @@ Pairs = dict[str, Tensor]
 
 
 def collate_pairs(samples: Sequence[PairSample]) -> Pairs:
-    """Return the batch of these pairs. All sequences are padded to the length of the longest one."""
+    """Return the batch of these pairs. All sequences are padded to the longest one, a multiple of 8 tokens."""
     sequences = [*(sample.chosen for sample in samples), *(sample.rejected for sample in samples)]
-    tokens = torch.zeros(len(sequences), max(map(len, sequences)), dtype=torch.int64)
+    tokens = torch.zeros(len(sequences), padded_length(max(map(len, sequences))), dtype=torch.int64)
     labels = torch.full_like(tokens, IGNORED)
     for row, sequence in enumerate(sequences):
         values = torch.from_numpy(sequence.tokens).long()
@@ -51,7 +52,7 @@ def chosen_labels(batch: Pairs) -> tuple[Tensor, Tensor]:
 
 def largest_pairs(size: int, seq_len: int) -> Pairs:
     """Return the largest batch of `size` pairs, for planning: all sequences have `seq_len` tokens, all are learnt."""
-    tokens = torch.zeros(2 * size, seq_len, dtype=torch.int64)
+    tokens = torch.zeros(2 * size, padded_length(seq_len), dtype=torch.int64)
     positions = torch.arange(tokens.numel()).view_as(tokens)[:, 1:].flatten()
     return {"input_ids": tokens, "labels": tokens.clone(), "positions": positions}
 
