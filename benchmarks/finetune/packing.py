@@ -23,7 +23,7 @@ import torch
 from torch import Tensor, nn
 
 from shoestring.recipes.finetune.batches import Batch, collate
-from shoestring.recipes.finetune.building import build_random
+from shoestring.recipes.finetune.building import build_random, separates_samples
 from shoestring.recipes.finetune.losses import token_loss
 from shoestring.recipes.finetune.samples import Sample
 
@@ -155,10 +155,15 @@ def _relative(actual: Tensor, expected: Tensor) -> float:
 
 def measure(family: str, folder: Path) -> dict[str, Any]:
     """Return the differences of a family in both types, and whether they reach the goals."""
-    row: dict[str, Any] = {"family": family, "note": IN_FP32.get(family, "")}
+    config = shrunk(folder / f"{family}.json")
+    row: dict[str, Any] = {
+        "family": family,
+        "packed": separates_samples(config),
+        "note": IN_FP32.get(family, "") if separates_samples(config) else "(the recipe does not pack it)",
+    }
     for dtype, goal in GOALS.items():
         torch.manual_seed(0)
-        found = differences(build_random(shrunk(folder / f"{family}.json")).to(dtype).eval())
+        found = differences(build_random(config).to(dtype).eval())
         reached = max(found["logits"], found["gradients"], found["loss"]) <= goal < found["leak"] / 100
         row[str(dtype).removeprefix("torch.")] = {**found, "reached": reached}
     return row
