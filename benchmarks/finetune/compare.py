@@ -8,8 +8,8 @@ microbatch, effective batch, number of updates, schedule of the learning rate, c
 TRL's own values of these, except for the number of updates and the learning rate. A padded microbatch has
 `micro-batch` rows, a packed one at most `seq-len` tokens. Every training has its own process, one at a time, and a
 different contender begins in each round, which has its own seed. The ratio in CPU time excludes other users of the
-machine. The loss of each adapter is then computed on
-held-out rows in another process. `conversations.py` makes the data: rows that are not trained are held out.
+machine. The loss of each adapter is then computed on held-out rows in another process. `conversations.py` makes the
+data: rows that are not trained are held out.
 """
 
 from __future__ import annotations

@@ -19,6 +19,7 @@ import re
 import sysconfig
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -65,13 +66,14 @@ def follows_format(text: str) -> bool:
     return FORMAT.fullmatch(text.strip()) is not None
 
 
-def functions() -> list[Function]:
+@cache
+def functions() -> tuple[Function, ...]:
     """Return the functions of the standard library whose docstrings are of a suitable length, each summary once."""
     by_summary: dict[str, Function] = {}
     for file in sorted(Path(sysconfig.get_paths()["stdlib"]).glob("*.py")):
         for function in _functions_of(ast.parse(file.read_bytes())):
             by_summary.setdefault(function.summary, function)
-    return list(by_summary.values())
+    return tuple(by_summary.values())
 
 
 def _functions_of(tree: ast.Module) -> Iterator[Function]:
