@@ -5,9 +5,13 @@ from pathlib import Path
 
 import pytest
 import torch
+from transformers import CONFIG_MAPPING
 
 import shoestring
+from shoestring.errors import UsageError
 from shoestring.recipe.finding import choose
+from shoestring.recipes.finetune import batches
+from shoestring.recipes.finetune.building import separates_samples
 from tests.sessions import final_checkpoint, session
 
 VALUES = {
@@ -89,3 +93,20 @@ def test_plan_counts_short_rows_and_packs_them(tmp_path: Path) -> None:
     assert plan.settings.packing == "yes"
     assert plan.time.predicted.update_seconds < sorted_by_length["update_seconds"]
     assert plan.options["weights"] == "fp16"
+
+
+def test_samples_that_see_each_other_are_found_before_training(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A model whose mask does not follow the positions."""
+
+    def collate(rows):
+        return {name: values for name, values in batches_collate(rows).items() if name != "position_ids"}
+
+    batches_collate = batches.collate
+    monkeypatch.setattr(batches, "collate", collate)
+    with pytest.raises(UsageError, match="packed samples see each other"):
+        session("finetune", tmp_path, {**VALUES, **KINDS["packed"]})
+
+
+@pytest.mark.parametrize(("model_type", "is_packed"), [("llama", True), ("opt", False), ("mamba", False)])
+def test_only_models_that_separate_samples_are_packed(model_type: str, is_packed: bool) -> None:
+    assert separates_samples(CONFIG_MAPPING[model_type]()) == is_packed

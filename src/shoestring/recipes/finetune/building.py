@@ -19,6 +19,9 @@ from shoestring.recipes.huggingface import attention, configuration, pretrained
 from shoestring.recipes.huggingface.build import choose_attention, fix_random_parts
 
 _GGUF = ".gguf"
+_IGNORES_POSITIONS = ("falcon", "gpt_oss", "opt")
+"""Types of models whose masks do not follow the positions (transformers 5.23): packed logits were wrong by 40% to 64%
+of the largest (`benchmarks/finetune/packing.py`)."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -116,7 +119,8 @@ def separates_samples(config: Any) -> bool:
     """Return whether the samples of a packed row do not see each other.
 
     transformers makes a mask from positions that begin anew. A model with a recurrent state or convolutions carries
-    values from one sample to the next whatever the mask is.
+    values from one sample to the next whatever the mask is. What this does not know is found before the first update
+    (`train/split_loss.py`).
     """
     from transformers import masking_utils
 
@@ -124,6 +128,7 @@ def separates_samples(config: Any) -> bool:
     layer_types = getattr(config.get_text_config(), "layer_types", None) or ()
     return (
         hasattr(masking_utils, "find_packed_sequence_indices")
+        and config.get_text_config().model_type not in _IGNORES_POSITIONS
         and not getattr(model_class, "_is_stateful", False)
         and all("attention" in kind for kind in layer_types)
         and "position_ids" in inspect.signature(model_class.forward).parameters
