@@ -7,9 +7,12 @@ the reference. Needs `pip install 'shoestring[finetune]'`.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
+from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from shoestring.errors import UsageError
 from shoestring.recipe.evaluating import EvaluatesBatches
 from shoestring.recipe.extras import require
 from shoestring.recipes.finetune.options import Options
@@ -97,13 +100,23 @@ class Finetune(EvaluatesBatches):
 
         if self._is_dpo or find_spec("transformers") is None:
             return None
-        from shoestring.recipes.finetune.building import separates_samples
-
-        if not separates_samples(self._interface_of_model().config):
+        if not self._separates_samples:
             return None
         from shoestring.recipes.finetune.batches import largest_packed
 
         return lambda size: largest_packed(size, self.options.seq_len)
+
+    @cached_property
+    def _separates_samples(self) -> bool:
+        from shoestring.recipes.finetune import building, tiny
+
+        if self._interface is not None:
+            return building.separates_samples(self._interface.config)
+        if self.options.model is None:
+            return building.separates_samples(tiny.configuration())
+        with suppress(UsageError):  # which is raised where the model is needed: one with all weights in a run is not
+            return building.separates_samples(building.read_configuration(building.find_source(self.options)))
+        return True
 
     def loss(self, model: nn.Module, batch: Any) -> tuple[Tensor, float | int]:
         """Return the sum of the losses of learnt tokens and their number; for pairs, of pairs."""
