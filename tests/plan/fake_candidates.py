@@ -5,6 +5,7 @@ from types import SimpleNamespace
 
 from shoestring.hardware import targets
 from shoestring.plan.candidates import Candidate, Candidates
+from shoestring.recipe.options import Adaptation
 from shoestring.recipe.parts import Parts
 from tests.estimate.example_traces import op, update
 
@@ -17,7 +18,7 @@ class FakeCandidates(Candidates):
 
     def __init__(self, *, bytes_of, seconds=None, effective_batch=64, target=T4, blocks=0, weights=0, batch_norm=False):
         self.bytes_of, self.seconds, self.target = bytes_of, seconds or default_seconds, target
-        self.loaded = SimpleNamespace(effective_batch=effective_batch, parts=Parts())
+        self.loaded = SimpleNamespace(effective_batch=effective_batch, parts=Parts(), adaptation=Adaptation())
         facts = SimpleNamespace(blocks=blocks, weight_bytes=weights, batch_norm=batch_norm)
         self.tracer = SimpleNamespace(facts=facts)
         self.evaluated = {}

@@ -26,7 +26,7 @@ def precision_of_frozen_weights(loaded: LoadedRecipe, device: Device) -> Precisi
 
     Without autocast they would compute in that type as well, but without the loss scaler that fp16 needs.
     """
-    if loaded.options.get("lora_r") is None:
+    adaptation = loaded.adaptation
+    if adaptation.lora_r is None:
         return None
-    weights = loaded.options.get("weights")
-    return next((name for name in device.precisions if name == weights and name != "fp32"), None)
+    return next((name for name in device.precisions if name == adaptation.weights and name != "fp32"), None)
