@@ -1,6 +1,8 @@
 """Waiting for a process: lines of progress, and a limit."""
 
 import os
+import threading
+import time
 
 import pytest
 
@@ -33,3 +35,13 @@ def test_the_limit_is_a_setting_of_the_environment(monkeypatch):
         monkeypatch.setenv(waiting.LIMIT_VARIABLE, text)
         with pytest.raises(UsageError, match=f"{waiting.LIMIT_VARIABLE}={text}"):
             waiting.limit_seconds()
+
+
+def test_a_stream_that_another_thread_closes_ends_the_wait():
+    read_end, write_end = os.pipe()
+    responses = os.fdopen(read_end, "rb")
+    threading.Timer(0.1, responses.close).start()
+    started = time.monotonic()
+    waiting.wait(responses, "tracing", 20)
+    assert time.monotonic() - started < 10
+    os.close(write_end)

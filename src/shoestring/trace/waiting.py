@@ -20,6 +20,9 @@ LIMIT_SECONDS = 300.0
 PROGRESS_SECONDS = 15.0
 """The time between two lines of progress."""
 
+_POLL_SECONDS = 0.5
+"""Another thread may close the stream, which wakes nobody who waits for it."""
+
 
 def limit_seconds() -> float:
     """Return the limit of one trace in seconds. Raises UsageError if the variable is no positive number."""
@@ -44,18 +47,22 @@ def wait(responses: IO[Any], work: str, limit: float = math.inf) -> None:
     """
     with selectors.DefaultSelector() as selector:
         selector.register(responses, selectors.EVENT_READ)
-        _wait(selector, work, limit)
+        _wait(selector, responses, work, limit)
 
 
-def _wait(selector: selectors.BaseSelector, work: str, limit: float) -> None:
-    start, seconds = time.monotonic(), 0.0
+def _wait(selector: selectors.BaseSelector, responses: IO[Any], work: str, limit: float) -> None:
+    start, seconds, reported_seconds = time.monotonic(), 0.0, 0.0
     limit_text = f" of at most {limit:g} s" if limit < math.inf else ""
-    while not selector.select(min(PROGRESS_SECONDS, limit - seconds)):
+    while not selector.select(min(_POLL_SECONDS, PROGRESS_SECONDS, limit - seconds)):
         seconds = time.monotonic() - start
+        if responses.closed:
+            return
         if seconds >= limit:
             raise TraceError(
                 f"{work} has not ended within {limit:g} seconds, the limit of one trace",
                 hint="a model that computes one position after another is traced operator by operator: use shorter"
                 f" sequences, such as --set seq_len=64, or allow more time with {LIMIT_VARIABLE}={4 * limit:g}",
             )
-        streams.write_messages(f"{work}: {seconds:.0f} s{limit_text}")
+        if seconds - reported_seconds >= PROGRESS_SECONDS:
+            reported_seconds = seconds
+            streams.write_messages(f"{work}: {seconds:.0f} s{limit_text}")
