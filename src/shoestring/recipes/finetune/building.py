@@ -66,7 +66,7 @@ def read_configuration(source: Source) -> Any:
     if source.gguf is None:
         config = configuration.read(str(source.folder))
     else:
-        with pretrained.reading(source.label), _quiet_gguf():
+        with pretrained.reading(source.label), warnings.catch_warnings(action="ignore"):
             config = transformers.AutoConfig.from_pretrained(source.folder, **source.arguments)
         configuration.require_sizes(source.label, config.to_dict(), type(config))
     _model_class(config, source.label)
@@ -78,7 +78,10 @@ def load_tokenizer(source: Source) -> Any:
     import transformers
 
     expected = "tokenizer.json and tokenizer_config.json"
-    with pretrained.reading(f"{source.label}: the tokenizer", expected=expected), _quiet_gguf():
+    with (
+        pretrained.reading(f"{source.label}: the tokenizer", expected=expected),
+        warnings.catch_warnings(action="ignore"),
+    ):
         return transformers.AutoTokenizer.from_pretrained(source.folder, **source.arguments)
 
 
@@ -88,7 +91,7 @@ def load_model(source: Source) -> nn.Module:
     model_class = _model_class(config, source.label)
     attention.register()
     arguments = {**source.arguments, "attn_implementation": choose_attention(model_class, config, ModelOptions())}
-    with pretrained.reading(source.label), _quiet_gguf():
+    with pretrained.reading(source.label), warnings.catch_warnings(action="ignore"):
         if pretrained.is_planned():
             return build_random(config)
         if source.gguf:  # dequantized; its stored type has fewer bits than any that torch computes in
@@ -171,11 +174,3 @@ def _model_class(config: Any, label: str) -> Any:
             hint="give a language model that continues text, such as Qwen3 or Llama",
         )
     return model_class[0] if isinstance(model_class, tuple) else model_class
-
-
-class _quiet_gguf(warnings.catch_warnings):  # noqa: N801 - a context manager
-    """Silence the remarks of transformers' GGUF reader."""
-
-    def __enter__(self) -> None:
-        super().__enter__()
-        warnings.simplefilter("ignore")
