@@ -35,6 +35,13 @@ def test_device_runs_while_the_host_queues_operators() -> None:
     assert estimate.value == sum(estimate.parts.values())
 
 
+def test_only_forward_and_backward_have_a_share_of_the_work() -> None:
+    def trace(size: int) -> Trace:
+        return update(forward=op(flops=100 * size), backward=op(flops=200 * size), optimizer=op(size=round(WIDE)))
+
+    assert seconds(trace(10**10), work=2.5).parts == seconds(trace(10**10 * 5 // 2)).parts
+
+
 def test_stages_have_equal_shares() -> None:
     trace = update(forward=op(), backward=op(), optimizer=op())
     both = seconds(dataclasses.replace(trace, stages=2))

@@ -16,6 +16,9 @@ GIB = 2**30
 class FakeCandidates(Candidates):
     """Candidates whose bytes and seconds are functions of their settings; `evaluated` has those that were evaluated."""
 
+    part = "activations"
+    """The part of the memory that all bytes are of."""
+
     def __init__(self, *, bytes_of, seconds=None, effective_batch=64, target=T4, blocks=0, weights=0, batch_norm=False):
         self.bytes_of, self.seconds, self.target = bytes_of, seconds or default_seconds, target
         self.loaded = SimpleNamespace(effective_batch=effective_batch, parts=Parts(), adaptation=Adaptation())
@@ -36,18 +39,18 @@ class FakeCandidates(Candidates):
                     fits=high <= self.target.device.memory_bytes,
                     peak_bytes=high,
                     high_bytes=high,
-                    parts=(SimpleNamespace(name="activations", bytes=high),),
+                    parts=(SimpleNamespace(name=self.part, bytes=high),),
                 ),
                 time=None if seconds is None else SimpleNamespace(value=seconds, parts={"optimizer": 0.0}),
             )
         return self.evaluated[settings]
 
-    def prefetch(self, settings): ...
+    def prefetch(self, *_): ...
 
-    def seconds_of(self, trace, settings):
+    def seconds_of(self, trace, settings, micro_batch=None):
         return 0.0 if trace.precision == "fp16" else 0.1
 
-    def seconds_at(self, candidate, micro_batch):
+    def seconds_at(self, candidate, micro_batch, **changes):
         return default_seconds(candidate.settings.replace(micro_batch=micro_batch))
 
 

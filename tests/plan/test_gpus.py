@@ -43,8 +43,12 @@ class FakePair(FakeCandidates):
         times = 1 + ["ddp", "zero1", "zero2", "zero3"].index(settings.sharding)
         return {"forward": compute, "exchange": self.exchange * times}
 
-    def seconds_of(self, trace, settings):
+    def seconds_of(self, trace, settings, micro_batch=None):
         return sum(self.parts_of(settings).values())
+
+    def seconds_at(self, candidate, micro_batch, **changes):
+        settings = candidate.settings.replace(**changes)
+        return sum(self.parts_of(settings, recomputes=settings.checkpointing != "no").values())
 
     def reasons(self, ranked, **requested):
         return list(gpu_reasons(ranked, self.loaded, self.target, Settings(**requested)))
@@ -109,7 +113,7 @@ def test_gradients_are_divided_if_the_memory_saves_more_than_the_exchange_takes(
         return (16 if settings.checkpointing == "no" and settings.sharding in ("ddp", "zero1") else 8) * GIB
 
     candidates = FakePair(exchange=exchange, bytes_of=bytes_of, blocks=8)
-    candidates.seconds_at = lambda candidate, size: candidate.seconds
+    candidates.part = "gradients"
     ranked = search(candidates, Settings(precision="fp16", gpus=2))
     assert ranked[0].settings.sharding == sharding
     reasons = candidates.reasons(ranked, gpus=2)

@@ -1,8 +1,8 @@
-"""Projections of a trace to another precision or microbatch."""
+"""Projections of a trace to another precision, microbatch or one GPU."""
 
 from dataclasses import replace
 
-from shoestring.plan.projection import in_precision, interpolated, scaled
+from shoestring.plan.projection import in_precision, interpolated
 from shoestring.trace.record import Free, Op
 from tests.estimate.example_traces import op, update
 
@@ -24,10 +24,6 @@ def test_projected_precision_has_no_casts():
     assert projected.precision == "fp16"
     assert {event.precision for event in projected.events if isinstance(event, Op)} == {"fp16"}
     assert work(projected) == work(trace_of_size(2))
-
-
-def test_only_forward_and_backward_scale_with_the_microbatch():
-    assert scaled(trace_of_size(2), 5) == trace_of_size(5)
 
 
 def test_work_and_shapes_are_interpolated_linearly():

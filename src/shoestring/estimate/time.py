@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 
 from shoestring.estimate.calibration import Calibration
 from shoestring.estimate.exchange import GATHERS, LINKS, Link, exposed_seconds, replica_seconds, sharded_seconds
@@ -35,8 +35,9 @@ class Seconds:
 def update_seconds(
     trace: Trace,
     device: Device,
-    microbatches: int,
+    microbatches: float,
     *,
+    work: float = 1.0,
     gpus: int = 1,
     sharding: str | None = "ddp",
     torch_ddp: bool = False,
@@ -46,6 +47,9 @@ def update_seconds(
     cuda_graphs: bool = False,
 ) -> Seconds | None:
     """Estimate one update of so many microbatches on `device`: forward and backward of each, and one optimizer step.
+
+    A fraction of a microbatch is a smaller one. `work` is the share of the traced work of forward and backward that a
+    microbatch has, in as many operators: that of shorter samples, for example.
 
     The trace is that of one of `gpus`, which exchange gradients over `link` (by default that of two T4s on PCIe): after
     the last microbatch, with FSDP2 (`sharding` zero2 or zero3) in each one, and with `torch_ddp`, in torch's
@@ -57,7 +61,11 @@ def update_seconds(
     rates = find_rates(device)
     if rates is None:
         return None
-    low, typical, high = (_phase_seconds(trace, microbatches, rates, call, cuda_graphs) for call in rates.call_seconds)
+    operators = _operators(trace, rates, work)
+    low, typical, high = (
+        _phase_seconds(trace, operators, microbatches, rates, call_seconds, cuda_graphs)
+        for call_seconds in rates.call_seconds
+    )
     if gpus > 1:
         chosen_link = link or next(link for link in LINKS if not without or without not in link.source)
         for parts in (low, typical, high):
@@ -90,7 +98,7 @@ _GRADIENT_BYTES = 4
 def _exchange(
     parts: Mapping[str, float],
     facts: Facts,
-    microbatches: int,
+    microbatches: float,
     rates: Rates,
     gpus: int,
     sharding: str | None,
@@ -109,27 +117,41 @@ def _exchange(
     return replica_seconds(gradients, gpus, link, sends_weights=sharding == "zero1")
 
 
+def _operators(trace: Trace, rates: Rates, work: float) -> list[tuple[Phase, int, float]]:
+    """Return the phase of each operator of the measured update, the host's calls for it, and its device's seconds."""
+    operators = []
+    phase: Phase | None = None
+    for event in trace.events:
+        if isinstance(event, Phase):
+            phase = event
+        elif isinstance(event, Op) and phase and phase.update == 1:
+            if work != 1.0 and phase.name in ("forward", "backward"):
+                event = replace(event, flops=round(event.flops * work), bytes=round(event.bytes * work))
+            operators.append((phase, event.calls, kernel_seconds(event, rates)))
+    return operators
+
+
 def _phase_seconds(
-    trace: Trace, microbatches: int, rates: Rates, call_seconds: float, cuda_graphs: bool
+    trace: Trace,
+    operators: Sequence[tuple[Phase, int, float]],
+    microbatches: float,
+    rates: Rates,
+    call_seconds: float,
+    cuda_graphs: bool,
 ) -> dict[str, float]:
     """Return the seconds of each phase until the device has finished it: the mean over the recipe's stages.
 
     The host starts each update when the device is idle, since it has read the loss, and runs ahead from there.
     """
     times: dict[tuple[str, int], float] = defaultdict(float)
-    phase: Phase | None = None
     host_time = device_time = 0.0
-    for event in trace.events:
-        if isinstance(event, Phase):
-            phase = event
-        elif isinstance(event, Op) and phase and phase.update == 1:
-            start = device_time
-            if not cuda_graphs or phase.name == "optimizer":
-                host_time += call_seconds + (event.calls - 1) * rates.view_seconds
-            work = kernel_seconds(event, rates)
-            device_time = max(device_time, host_time) + work if rates.queued else max(host_time, device_time + work)
-            host_time = host_time if rates.queued else device_time
-            times[phase.name, phase.microbatch] += device_time - start
+    for phase, calls, kernels in operators:
+        start = device_time
+        if not cuda_graphs or phase.name == "optimizer":
+            host_time += call_seconds + (calls - 1) * rates.view_seconds
+        device_time = max(device_time, host_time) + kernels if rates.queued else max(host_time, device_time + kernels)
+        host_time = host_time if rates.queued else device_time
+        times[phase.name, phase.microbatch] += device_time - start
     last = trace.microbatches - 1
     parts = {name: times[name, 0] + (microbatches - 1) * times[name, last] for name in ("forward", "backward")}
     for name in ("exchange", "optimizer"):

@@ -6,7 +6,6 @@ from dataclasses import dataclass
 from shoestring.estimate.disk import checkpoint_bytes
 from shoestring.hardware.catalog import Target
 from shoestring.plan.candidates import Candidate, seconds_of
-from shoestring.plan.projection import scaled
 from shoestring.plan.shares import samples_per_gpu, states_shares
 from shoestring.recipe.options import LoadedRecipe
 from shoestring.settings import Settings
@@ -69,8 +68,14 @@ def too_small_work(context: AdviceContext) -> str:
         return ""
     loaded, settings, device = context.loaded, chosen.settings, context.target.device
     samples = samples_per_gpu(loaded.effective_batch, settings)
-    more_work = scaled(chosen.trace, chosen.trace.micro_batch * _LARGER)
-    larger = seconds_of(more_work, device, loaded, settings, samples=samples * _LARGER)
+    larger = seconds_of(
+        chosen.trace,
+        device,
+        loaded,
+        settings,
+        micro_batch=chosen.trace.micro_batch * _LARGER,
+        samples=samples * _LARGER,
+    )
     if larger is None or larger.value > chosen.seconds * _LARGER / 2:
         return ""
     with_graphs = settings.replace(compile="graphs", checkpointing="no", offload="no")

@@ -2,8 +2,9 @@
 
 from collections.abc import Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
-from dataclasses import dataclass, replace
-from typing import Any
+from dataclasses import dataclass
+from types import MappingProxyType
+from typing import Any, TypeAlias
 
 from shoestring.errors import UsageError
 from shoestring.estimate.calibration import Calibration
@@ -12,12 +13,21 @@ from shoestring.estimate.memory import Breakdown, memory
 from shoestring.estimate.time import Seconds, update_seconds
 from shoestring.hardware.catalog import Device, Target
 from shoestring.plan.load import load_of_shard, rows_per_shard
-from shoestring.plan.projection import on_one_gpu, scaled, with_work
+from shoestring.plan.projection import on_one_gpu
 from shoestring.plan.shares import gpus_of, samples_per_gpu, shards_per_gpu
 from shoestring.recipe.options import LoadedRecipe
 from shoestring.settings import Settings
 from shoestring.trace import Tracer
 from shoestring.trace.record import Trace
+
+UNTRACED = {
+    name: getattr(Settings(), name)
+    for name in (
+        *("allocator", "cudnn_benchmark", "workers", "stage", "save_every_updates", "save_every_seconds"),
+        *("keep_checkpoints", "keep_light", "light_weights"),
+    )
+}
+"""The settings that a trace does not depend on, with their defaults: candidates that differ only in them share one."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -40,6 +50,10 @@ class Candidate:
         return self.time.value if self.time else 0.0
 
 
+_Key: TypeAlias = tuple[tuple[tuple[str, Any], ...], Settings]
+"""Changed options of the recipe, and settings."""
+
+
 class Candidates:
     """Traces the candidates of one recipe on one target, with a cache.
 
@@ -52,20 +66,13 @@ class Candidates:
         """Trace `loaded` with `tracer`; `calibration` is the measurement of a run on the same device."""
         self.tracer, self.loaded, self.target = tracer, loaded, target
         self.calibration = calibration
-        self._cache: dict[Settings, Candidate] = {}
-        self._pending: dict[Settings, Future[Candidate]] = {}
+        self._cache: dict[_Key, Candidate] = {}
+        self._pending: dict[_Key, Future[Candidate]] = {}
         self._background_tracer: Tracer | None = None
 
     def evaluate(self, settings: Settings) -> Candidate:
         """Trace the settings on one of their GPUs and return their candidate. Raises what `Tracer.trace` raises."""
-        if settings not in self._cache:
-            pending = self._pending.pop(settings, None)
-            self._cache[settings] = (
-                pending.result()
-                if pending
-                else candidate(self.tracer, self.loaded, self.target, settings, calibration=self.calibration)
-            )
-        return self._cache[settings]
+        return self.evaluate_with_options({}, settings)
 
     def evaluate_if_possible(self, settings: Settings) -> Candidate | None:
         """Trace the settings; return None if the recipe's model or optimizer does not support them."""
@@ -74,20 +81,30 @@ class Candidates:
         except UsageError:
             return None
 
-    def prefetch(self, settings: Settings) -> None:
+    def evaluate_with_options(self, changes: Mapping[str, Any], settings: Settings) -> Candidate:
+        """Trace the settings with changed options of the recipe, as `evaluate` does.
+
+        Raises UsageError if the recipe does not support the options or settings, TraceError as `Tracer.trace` does.
+        """
+        key = _key(changes, settings)
+        if key not in self._cache:
+            pending = self._pending.pop(key, None)
+            self._cache[key] = pending.result() if pending else self._candidate(self.tracer, changes, settings)
+        return self._cache[key]
+
+    def prefetch(self, settings: Settings, changes: Mapping[str, Any] = MappingProxyType({})) -> None:
         """Start tracing settings that are likely to be needed later, in another child process.
 
         Errors are raised when the settings are evaluated. Settings of a live object are not prefetched: a live object
         reaches the child by `fork`, which is unsafe in a process with running threads.
         """
-        if not self.loaded.reference or settings in self._cache or settings in self._pending:
+        key = _key(changes, settings)
+        if not self.loaded.reference or key in self._cache or key in self._pending:
             return
         if self._background_tracer is None:
             self._background_tracer = Tracer(self.loaded, self.tracer.stored)
             self._thread = ThreadPoolExecutor(1, thread_name_prefix="tracing")
-        self._pending[settings] = self._thread.submit(
-            candidate, self._background_tracer, self.loaded, self.target, settings, calibration=self.calibration
-        )
+        self._pending[key] = self._thread.submit(self._candidate, self._background_tracer, changes, settings)
 
     def __enter__(self) -> "Candidates":
         return self
@@ -97,19 +114,24 @@ class Candidates:
             self._background_tracer.close()
             self._thread.shutdown(cancel_futures=True)
 
-    def seconds_of(self, trace: Trace, settings: Settings) -> float:
+    def seconds_of(self, trace: Trace, settings: Settings, micro_batch: int | None = None) -> float:
         """Return the seconds of an update of the effective batch whose microbatches are like the trace.
 
-        The result is 0 if no rates are known.
+        With `micro_batch` they have so many samples and proportional work. The result is 0 if no rates are known.
         """
-        seconds = seconds_of(trace, self.target.device, self.loaded, settings, calibration=self.calibration)
+        seconds = seconds_of(
+            trace, self.target.device, self.loaded, settings, micro_batch=micro_batch, calibration=self.calibration
+        )
         return seconds.value if seconds else 0.0
 
-    def seconds_at(self, candidate: Candidate, micro_batch: int) -> float:
-        """Return the seconds of an update of the effective batch with another microbatch and proportional work."""
-        if candidate.trace.micro_batch == micro_batch:
+    def seconds_at(self, candidate: Candidate, micro_batch: int, **changes: Any) -> float:
+        """Return the seconds of an update of the effective batch with another microbatch and proportional work.
+
+        `changes` are settings with which the candidate would have the same trace otherwise.
+        """
+        if candidate.trace.micro_batch == micro_batch and not changes:
             return candidate.seconds
-        return self.seconds_of(scaled(candidate.trace, micro_batch), candidate.settings)
+        return self.seconds_of(candidate.trace, candidate.settings.replace(**changes), micro_batch)
 
     def without_exchange(self, candidate: Candidate) -> Candidate:
         """Return the candidate of one GPU with the same microbatch, without tracing it; it has at least two of them."""
@@ -117,13 +139,13 @@ class Candidates:
         trace = on_one_gpu(candidate.trace)
         return priced(trace, self.loaded, self.target, settings, calibration=self.calibration)
 
-    def evaluate_with_options(self, changes: Mapping[str, Any], settings: Settings) -> Candidate:
-        """Trace the settings with changed options of the recipe; the result is not cached.
-
-        Raises UsageError if the recipe does not support the options or settings, TraceError as `Tracer.trace` does.
-        """
+    def _candidate(self, tracer: Tracer, changes: Mapping[str, Any], settings: Settings) -> Candidate:
         loaded = self.loaded.replace(**changes) if changes else self.loaded
-        return candidate(self.tracer, loaded, self.target, settings, options=changes, calibration=self.calibration)
+        return candidate(tracer, loaded, self.target, settings, options=changes, calibration=self.calibration)
+
+
+def _key(changes: Mapping[str, Any], settings: Settings) -> _Key:
+    return tuple(sorted(changes.items())), settings
 
 
 def candidate(
@@ -143,7 +165,7 @@ def candidate(
     gpus, share = gpus_of(settings), rows_per_shard(loaded, tracer.facts, settings)
     microbatches = -(-share // settings.micro_batch)
     # Microbatches are as equal as possible, so the largest may be smaller than the setting allows.
-    traced = settings.replace(micro_batch=-(-share // microbatches))
+    traced = settings.replace(micro_batch=-(-share // microbatches), **UNTRACED)
     if settings.sharding in GATHERS:  # FSDP2 adds the gradients of all shards to the same ones
         microbatches *= shards_per_gpu(settings)
     trace = tracer.trace(
@@ -180,46 +202,34 @@ def seconds_of(
     loaded: LoadedRecipe,
     settings: Settings,
     *,
+    micro_batch: int | None = None,
     samples: int | None = None,
     calibration: Calibration | None = None,
 ) -> Seconds | None:
-    """Predict the seconds of an update with the GPUs of `settings`, in microbatches of the traced size.
+    """Predict the seconds of an update with the GPUs of `settings`.
 
-    `samples` are those of one GPU, by default its share of the effective batch. Microbatches after the first count in
-    proportion to their samples: for 9 samples in microbatches of 5, as 4 / 5; shorter samples have the work of their
-    padded length. Processes on a CPU share its cores, so
-    they are predicted to take as long as one.
+    `micro_batch` is by default that of the trace; the work of another one is in proportion to it. `samples` are those
+    of one GPU, by default its share of the effective batch. Microbatches after the first count in proportion to their
+    samples: for 9 samples in microbatches of 5, as 4 / 5; shorter samples have the work of their padded length.
+    Processes on a CPU share its cores, so they are predicted to take as long as one.
     """
     gpus = gpus_of(settings)
     samples = samples or samples_per_gpu(loaded.effective_batch, settings)
     if device.kind == "cpu":
         gpus, samples = 1, samples * gpus
-
-    def seconds(microbatches: int) -> Seconds | None:
-        return update_seconds(
-            trace,
-            device,
-            microbatches,
-            gpus=gpus,
-            sharding=settings.sharding,
-            calibration=calibration,
-            cuda_graphs=settings.cuda_graphs,
-        )
-
-    further_microbatches = samples / trace.micro_batch - 1
-    if load := load_of_shard(loaded, trace.facts, settings, trace.micro_batch):
+    size = micro_batch or trace.micro_batch
+    microbatches, work = samples / size, size / trace.micro_batch
+    if load := load_of_shard(loaded, trace.facts, settings, size):
         # Short samples have less work, but as many kernels.
-        microbatches_per_update = load.microbatches * samples / load.samples
-        trace = with_work(trace, load.padded / load.microbatches / trace.micro_batch)
-        further_microbatches = microbatches_per_update - 1
-    first = seconds(1)
-    if first is None or further_microbatches <= 0:
-        return first
-    both = seconds(2)
-    assert both is not None
-    return replace(
-        first,
-        parts={name: value + further_microbatches * (both.parts[name] - value) for name, value in first.parts.items()},
-        low=first.low + further_microbatches * (both.low - first.low),
-        high=first.high + further_microbatches * (both.high - first.high),
+        microbatches = load.microbatches * samples / load.samples
+        work = load.padded / load.microbatches / trace.micro_batch
+    return update_seconds(
+        trace,
+        device,
+        max(1.0, microbatches),
+        work=work,
+        gpus=gpus,
+        sharding=settings.sharding,
+        calibration=calibration,
+        cuda_graphs=settings.cuda_graphs,
     )

@@ -7,6 +7,7 @@ from typing import Any
 from shoestring import display
 from shoestring.estimate.memory import Breakdown
 from shoestring.estimate.phases import peak_tensor_bytes
+from shoestring.garbage import collection_paused
 from shoestring.hardware.catalog import Target
 from shoestring.plan.candidates import candidate
 from shoestring.plan.gpus import divide
@@ -80,7 +81,7 @@ def make_estimate(loaded: LoadedRecipe, target: Target, requested: Settings) -> 
     )
     if requested.micro_batch and requested.micro_batch > samples_per_shard(loaded.effective_batch, divided):
         loaded = loaded.replace(effective_batch=requested.micro_batch * (divided.logical_shards or 1))
-    with hinting_at_training(loaded), Tracer(loaded) as tracer:
+    with collection_paused(), hinting_at_training(loaded), Tracer(loaded) as tracer:
         traced = candidate(tracer, loaded, target, settings)
         facts = tracer.facts.with_bounds(traced.trace.bounds)
     return Estimate(

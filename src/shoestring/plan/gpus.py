@@ -9,9 +9,18 @@ from collections.abc import Iterator, Sequence
 from shoestring.errors import UsageError
 from shoestring.hardware.catalog import NCCL_BYTES, Target
 from shoestring.plan.candidates import Candidate, Candidates
+from shoestring.plan.load import is_packed
 from shoestring.plan.micro_batch import LONG_TRACE_EVENTS, find_largest_that_fits
-from shoestring.plan.projection import scaled
-from shoestring.plan.search import TIE_RATIO, collect_candidates, fastest, micro_batch_sizes, rank, requested_candidate
+from shoestring.plan.search import (
+    TIE_RATIO,
+    block_counts,
+    collect_candidates,
+    fastest,
+    micro_batch_sizes,
+    predict_blocks,
+    rank,
+    requested_candidate,
+)
 from shoestring.plan.shares import gpus_of, samples_per_shard
 from shoestring.recipe.options import LoadedRecipe
 from shoestring.settings import Settings
@@ -127,7 +136,7 @@ def _with_other_sharding(candidates: Candidates, replicas: Settings, pool: Seque
         if best is None:
             is_useful = bool(pool) and _can_fit(candidates, pool, _DIVIDED[sharding], gpus_of(settings))
         else:
-            is_useful = _ideal_seconds(candidates, pool, settings) * TIE_RATIO < best.seconds
+            is_useful = _can_be_faster(candidates, pool, settings)
         if is_useful:
             sharded += collect_candidates(candidates, settings)
     return sharded
@@ -160,12 +169,50 @@ def _can_fit(candidates: Candidates, pool: Sequence[Candidate], parts: Sequence[
     return needed <= candidates.target.device.memory_bytes
 
 
+def _can_be_faster(candidates: Candidates, pool: Sequence[Candidate], settings: Settings) -> bool:
+    """Return whether replicas (`pool`) would be faster with the memory that the sharding of `settings` saves.
+
+    Their memory and time at other microbatches and numbers of checkpointed blocks are predicted from those traced. The
+    buffers for divided tensors are not counted, so settings that are not traced would hardly fit.
+    """
+    comparable = [candidate for candidate in pool if not is_packed(candidate.settings)] or pool
+    best = fastest(comparable)
+    if best is None:
+        return True
+    similar = [candidate for candidate in comparable if candidate.settings.precision == best.settings.precision]
+    plain, full = (_by_size(similar, checkpointing) for checkpointing in ("no", "full"))
+    counts = block_counts(candidates)
+    if not plain or not full:
+        plain = full = plain or full or [best]
+        counts = [0]
+    divided = sum(part.bytes for part in best.memory.parts if part.name in _DIVIDED[settings.sharding or ""])
+    prediction = predict_blocks(
+        candidates,
+        plain,
+        full,
+        micro_batch_sizes(candidates, settings),
+        counts,
+        spare_bytes=divided - divided // gpus_of(best.settings),
+        changes={"sharding": settings.sharding},
+    )
+    return prediction is not None and prediction[0] * TIE_RATIO < best.seconds
+
+
+def _by_size(pool: Sequence[Candidate], checkpointing: str) -> list[Candidate]:
+    """Return a candidate for each microbatch that was traced with this checkpointing."""
+    by_size: dict[int, Candidate] = {}
+    for candidate in pool:
+        if candidate.settings.checkpointing == checkpointing:
+            by_size.setdefault(candidate.trace.micro_batch, candidate)
+    return list(by_size.values())
+
+
 def _ideal_seconds(candidates: Candidates, pool: Sequence[Candidate], settings: Settings) -> float:
     """Return the seconds of an update if memory allowed a whole logical shard at once without recomputation."""
     size = samples_per_shard(candidates.loaded.effective_batch, settings)
     plain = [candidate for candidate in pool if candidate.settings.checkpointing == "no"] or pool
     return min(
-        candidates.seconds_of(scaled(candidate.trace, size), settings.replace(precision=candidate.settings.precision))
+        candidates.seconds_of(candidate.trace, settings.replace(precision=candidate.settings.precision), size)
         for candidate in plain
     )
 

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, Literal
 from shoestring import config, display
 from shoestring.estimate.calibration import Calibration
 from shoestring.estimate.memory import Breakdown
+from shoestring.garbage import collection_paused
 from shoestring.hardware.catalog import Target
 from shoestring.hardware.prices import Price, price
 from shoestring.plan.advice import AdviceContext, advice
@@ -174,7 +175,11 @@ def plan_with(
     """Do what `make_plan` does, with a tracer of `loaded` that can be shared by targets: starting one takes seconds."""
     require_whole_batch(loaded, requested)
     layouts(loaded, target, requested)  # before the data are read
-    with hinting_at_training(loaded), Candidates(tracer, loaded, target, calibration) as candidates:
+    with (
+        collection_paused(),
+        hinting_at_training(loaded),
+        Candidates(tracer, loaded, target, calibration) as candidates,
+    ):
         facts = tracer.facts
         ranked = search(candidates, requested)
         chosen = ranked[0]

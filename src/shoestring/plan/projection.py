@@ -16,24 +16,6 @@ def in_precision(trace: Trace, precision: Precision) -> Trace:
     return replace(trace, precision=precision, events=tuple(events))
 
 
-def scaled(trace: Trace, micro_batch: int) -> Trace:
-    """Return the trace with another microbatch and the work of forward and backward in proportion."""
-    return replace(with_work(trace, micro_batch / trace.micro_batch), micro_batch=micro_batch)
-
-
-def with_work(trace: Trace, ratio: float) -> Trace:
-    """Return the trace with the work of forward and backward multiplied by `ratio`, in as many operators."""
-    events: list[Event] = []
-    in_pass = False
-    for event in trace.events:
-        if isinstance(event, Phase):
-            in_pass = event.name in ("forward", "backward")
-        elif in_pass and isinstance(event, Op):
-            event = replace(event, flops=round(event.flops * ratio), bytes=round(event.bytes * ratio))
-        events.append(event)
-    return replace(trace, events=tuple(events))
-
-
 def on_one_gpu(trace: Trace) -> Trace:
     """Return the trace of a replica as one GPU alone would run it: without the exchange and its buckets."""
     events: list[Event] = []

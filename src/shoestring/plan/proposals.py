@@ -114,6 +114,8 @@ def proposals(
             )
             if _helps(proposal, chosen)
         ]
+    for values, _ in _adaptations(candidates.loaded, facts):
+        candidates.prefetch(_adapted(chosen.settings), values)  # while others are traced
     return [
         *_propose_open_settings(candidates, chosen, requested),
         *_propose_settings(candidates, chosen, budget),
@@ -247,21 +249,29 @@ def _propose_adaptations(
     candidates: Candidates, chosen: Candidate, budget: _Budget, facts: Facts
 ) -> Iterator[Proposal]:
     """Propose the adaptations of any recipe's model that are not in use yet."""
-    known, options = option_fields(candidates.loaded), candidates.loaded.options
-    default = vars(Adaptation())
+    for values, title in _adaptations(candidates.loaded, facts):
+        result = _evaluate(candidates, values, _adapted(chosen.settings), budget)
+        if isinstance(result, Candidate):
+            yield _proposal(title, values, result, changes_learning=True)
+        elif result:
+            yield Proposal(name=title, values=values, changes_learning=True, note=result)
+
+
+def _adaptations(loaded: LoadedRecipe, facts: Facts) -> Iterator[tuple[Mapping[str, Any], str]]:
+    """Yield the options that adapt the recipe's model in a way that is not in use yet, with their description."""
+    known, default = option_fields(loaded), vars(Adaptation())
     is_frozen = facts.parameters_trainable < facts.parameters_total
     for values, title in FROZEN if is_frozen else ADAPTATIONS:
-        unused = all(name in known and options.get(name) == default[name] for name in values)
+        unused = all(name in known and loaded.options.get(name) == default[name] for name in values)
         if "lora_r" in values and not facts.is_pretrained:
             continue  # frozen random weights are of no use
-        if unused and _is_possible(candidates.loaded, values):
-            # Another kind of optimizer has its own kernels.
-            settings = chosen.settings.replace(optimizer_kernel=None)
-            result = _evaluate(candidates, values, settings, budget)
-            if isinstance(result, Candidate):
-                yield _proposal(title, values, result, changes_learning=True)
-            elif result:
-                yield Proposal(name=title, values=values, changes_learning=True, note=result)
+        if unused and _is_possible(loaded, values):
+            yield values, title
+
+
+def _adapted(settings: Settings) -> Settings:
+    """Return the settings of a model that is adapted: another kind of optimizer has its own kernels."""
+    return settings.replace(optimizer_kernel=None)
 
 
 def _propose_subset(candidates: Candidates, chosen: Candidate, facts: Facts) -> Iterator[Proposal]:

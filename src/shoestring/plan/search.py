@@ -5,7 +5,9 @@ slower. The search traces few candidates, because tracing an update of a large m
 linear in the microbatch and in the number of checkpointed blocks, which predicts the next candidate to trace.
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from types import MappingProxyType
+from typing import Any
 
 from shoestring.errors import UsageError
 from shoestring.hardware.catalog import Device
@@ -195,15 +197,14 @@ def _candidates_with_some_blocks_checkpointed(
 
     The first number of blocks is a prediction, so larger numbers are tried until a candidate fits.
     """
-    blocks = candidates.tracer.facts.blocks
-    counts = sorted({blocks * part // _EIGHTHS for part in range(1, _EIGHTHS)} - {0})
+    counts = block_counts(candidates)[1:-1]
     if not full.largest or not plain.candidates or not counts:
         return []
     small_enough = [size for size in sizes if size <= (full.largest.settings.micro_batch or 0)]
-    prediction = _predict_blocks(candidates, plain, full, small_enough, counts)
+    prediction = predict_blocks(candidates, plain.candidates, full.candidates, small_enough, counts)
     if prediction is None:
         return []
-    size, fewest = prediction
+    _, size, fewest = prediction
     partial: list[Candidate] = []
     for count in counts[counts.index(fewest) :]:
         settings = full.largest.settings.replace(micro_batch=size, checkpointing=str(count))
@@ -216,22 +217,40 @@ def _candidates_with_some_blocks_checkpointed(
     return partial
 
 
-def _predict_blocks(
-    candidates: Candidates, plain: Series, full: Series, sizes: Sequence[int], counts: Sequence[int]
-) -> tuple[int, int] | None:
-    """Predict the fastest microbatch and number of checkpointed blocks that fit; return None if no pair should fit.
+def block_counts(candidates: Candidates) -> list[int]:
+    """Return the numbers of checkpointed blocks to choose from, in rising order: none, some and every block."""
+    blocks = candidates.tracer.facts.blocks
+    return sorted({blocks * part // _EIGHTHS for part in range(_EIGHTHS + 1)})
 
-    Memory and time are interpolated linearly between no block and every block.
+
+def predict_blocks(
+    candidates: Candidates,
+    plain: Sequence[Candidate],
+    full: Sequence[Candidate],
+    sizes: Sequence[int],
+    counts: Sequence[int],
+    *,
+    spare_bytes: int = 0,
+    changes: Mapping[str, Any] = MappingProxyType({}),
+) -> tuple[float, int, int] | None:
+    """Predict the fastest microbatch and number of checkpointed blocks that fit, and return their seconds before them.
+
+    Memory and time are interpolated linearly between no block (`plain`) and every block (`full`). `changes` to their
+    settings may take other seconds, and save `spare_bytes`. The result is None if no pair should fit.
     """
-    blocks, capacity = candidates.tracer.facts.blocks, candidates.target.device.memory_bytes
+    blocks, capacity = candidates.tracer.facts.blocks, candidates.target.device.memory_bytes + spare_bytes
     seconds: dict[tuple[int, int], float] = {}
     for size in sizes:
-        plain_bytes, full_bytes = predict_bytes(size, plain.candidates), predict_bytes(size, full.candidates)
-        fitting = [count for count in counts if plain_bytes + (full_bytes - plain_bytes) * count / blocks <= capacity]
+        plain_bytes, full_bytes = predict_bytes(size, plain), predict_bytes(size, full)
+        share_of = {count: count / blocks if blocks else 0.0 for count in counts}
+        fitting = [
+            count for count, share in share_of.items() if plain_bytes + (full_bytes - plain_bytes) * share <= capacity
+        ]
         if fitting:
-            short, long = (candidates.seconds_at(series.candidates[0], size) for series in (plain, full))
-            seconds |= {(size, count): short + (long - short) * count / blocks for count in fitting}
-    return min(seconds, key=lambda pair: (seconds[pair], -pair[0], pair[1]), default=None)
+            short, long = (candidates.seconds_at(series[0], size, **changes) for series in (plain, full))
+            seconds |= {(size, count): short + (long - short) * share_of[count] for count in fitting}
+    best = min(seconds, key=lambda pair: (seconds[pair], -pair[0], pair[1]), default=None)
+    return (seconds[best], *best) if best else None
 
 
 def _candidates_with_smaller_micro_batch(

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import dataclasses
 import faulthandler
+import gc
 import json
 import logging
 import os
@@ -26,6 +27,8 @@ from shoestring.recipe.options import LoadedRecipe
 from shoestring.settings import Settings
 from shoestring.trace.record import Facts, Trace
 
+_OBJECTS_PER_COLLECTION = 50_000
+
 
 def serve(requests: TextIO, responses: TextIO, loaded: LoadedRecipe | None = None) -> None:
     """Respond to each request until the input ends. `loaded` is a recipe that exists only in this process."""
@@ -38,6 +41,10 @@ def serve(requests: TextIO, responses: TextIO, loaded: LoadedRecipe | None = Non
     faulthandler.disable()
     faulthandler.enable(2)
     logging.getLogger("bitsandbytes").setLevel(logging.ERROR)  # as in cli.main
+    # The events of a trace, which have no cycles, would make the collector visit all objects again and again. The
+    # parent may have paused it altogether, but a recipe's tensors may be in cycles.
+    gc.set_threshold(_OBJECTS_PER_COLLECTION)
+    gc.enable()
     handler = _RequestHandler(loaded)
     for line in requests:
         try:
@@ -66,6 +73,7 @@ class _RequestHandler:
             if self._loaded is None:
                 self._loaded = load(request["reference"], request["options"])
             self._facts = _open(self._loaded)
+            gc.freeze()  # modules and the recipe's data stay
             return {"facts": self._facts.json()}
         assert self._loaded and self._facts
         loaded = self._loaded.replace(**request["options"]) if request["options"] else self._loaded

@@ -47,6 +47,8 @@ class Tracer:
         self.stored = stored
         self._child: _Child | None = None
         self._facts: Facts | None = None
+        self._traces: dict[str, Trace] = {}
+        """The traces so far, by their requests: candidates may differ only in settings that a trace does not have."""
 
     @property
     def facts(self) -> Facts:
@@ -86,11 +88,14 @@ class Tracer:
             "torch_ddp": torch_ddp,
             "options": config.as_json(options or {}),
         }
-        if self.stored and (trace := self.stored.get(facts, request)):
-            return trace
-        trace = Trace.from_json(self._request(request)["trace"])
-        if self.stored:
-            self.stored.add(facts, request, trace)
+        key = json.dumps(request, sort_keys=True)
+        if key in self._traces:
+            return self._traces[key]
+        if not self.stored or not (trace := self.stored.get(facts, request)):
+            trace = Trace.from_json(self._request(request)["trace"])
+            if self.stored:
+                self.stored.add(facts, request, trace)
+        self._traces[key] = trace
         return trace
 
     def trace_inference(self, settings: Settings, device: Device) -> Trace:

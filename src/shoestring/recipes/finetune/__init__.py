@@ -95,16 +95,21 @@ class Finetune(EvaluatesBatches):
 
     @property
     def packed_batch(self) -> Callable[[int], Any] | None:
-        """The largest batch of packed rows; None for pairs, and for models that cannot separate samples."""
+        """The largest batch of packed rows (`_packed_batch`); None for pairs."""
         from importlib.util import find_spec
 
-        if self._is_dpo or find_spec("transformers") is None:
-            return None
-        if not self._separates_samples:
-            return None
+        return None if self._is_dpo or find_spec("transformers") is None else self._packed_batch
+
+    def _packed_batch(self, size: int) -> Any:
+        """Return `size` full rows of packed samples. Raises UsageError for a model that cannot separate samples."""
         from shoestring.recipes.finetune.batches import largest_packed
 
-        return lambda size: largest_packed(size, self.options.seq_len)
+        if not self._separates_samples:
+            raise UsageError(
+                "packing=yes: this model does not separate the samples of a packed row, so they would see each other",
+                hint="packing=no",
+            )
+        return largest_packed(size, self.options.seq_len)
 
     @cached_property
     def _separates_samples(self) -> bool:
