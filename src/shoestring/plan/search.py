@@ -43,9 +43,11 @@ def collect_candidates(candidates: Candidates, requested: Settings) -> list[Cand
     requested, tries_packing = _resolve_packing(candidates, _resolve_cuda_graphs(requested, candidates.target.device))
     sizes = micro_batch_sizes(candidates, requested)
     if _weights_exceed_memory(candidates, requested):
+        # The least memory: what it lacks, and which changes would make it fit.
         precision = _precisions(requested, candidates)[0]
-        smallest = requested.replace(precision=precision, micro_batch=sizes[0])
-        candidate = candidates.evaluate_if_possible(smallest.replace(checkpointing=requested.checkpointing or "no"))
+        least = requested.checkpointing or ("full" if candidates.tracer.facts.blocks else "no")
+        smallest = requested.replace(precision=precision, micro_batch=sizes[0], checkpointing=least)
+        candidate = candidates.evaluate_if_possible(smallest)
         return [candidate] if candidate else []
 
     pool: list[Candidate] = []
