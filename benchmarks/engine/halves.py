@@ -22,6 +22,7 @@ from shoestring.data.loading import Loader
 from shoestring.data.order import DataOrder
 from shoestring.data.seeding import seed_all
 from shoestring.engine.determinism import deterministic
+from shoestring.engine.first_microbatch import FirstMicrobatch
 from shoestring.engine.halves import compare_with_halves
 from shoestring.engine.state import build
 from shoestring.engine.update import update
@@ -47,9 +48,16 @@ def measure(name: str, times: int) -> dict[str, Any]:
             loss = loss_at(loaded.recipe, 0, order.updates_per_epoch, state.epochs * order.updates_per_epoch)
             size, precision = loaded.effective_batch, state.mixed_precision
             started = time.perf_counter()
-            difference = difference or compare_with_halves(
-                state.model, lambda loss=loss: loss, loader, size, precision, CPU, seed=loaded.seed
+            first = FirstMicrobatch(
+                model=state.model,
+                make_loss=lambda loss=loss: loss,
+                loader=loader,
+                micro_batch=size,
+                mixed_precision=precision,
+                device=CPU,
+                seed=loaded.seed,
             )
+            difference = difference or compare_with_halves(first)
             comparisons.append(time.perf_counter() - started)
             seed_all(0)
             started = time.perf_counter()

@@ -11,6 +11,7 @@ from shoestring.data.loading import Loader
 from shoestring.data.order import DataOrder
 from shoestring.data.padding import pad_batch
 from shoestring.data.seeding import seed_all
+from shoestring.engine.first_microbatch import FirstMicrobatch
 from shoestring.engine.halves import compare_with_halves
 from shoestring.engine.precision import mixed_precision
 from shoestring.recipe.contract import datasets
@@ -88,16 +89,17 @@ def compare(recipe, *, model=None, micro_batch=None, precision="fp32", workers=0
     data = datasets(recipe)["train"]
     order = DataOrder(samples=len(data), effective_batch=recipe.effective_batch, seed=0)
     with Loader(recipe, data, order, seed=0, device=CPU, workers=workers) as loader:
-        return compare_with_halves(
-            model or recipe.model(),
-            lambda: recipe.loss,
-            loader,
-            micro_batch or recipe.effective_batch,
-            mixed_precision(precision, CPU),
-            CPU,
+        first = FirstMicrobatch(
+            model=model or recipe.model(),
+            make_loss=lambda: recipe.loss,
+            loader=loader,
+            micro_batch=micro_batch or recipe.effective_batch,
+            mixed_precision=mixed_precision(precision, CPU),
+            device=CPU,
             seed=0,
             poll=lambda: polls.append(1) if polls is not None else None,
         )
+        return compare_with_halves(first)
 
 
 @pytest.mark.parametrize("precision", ["fp32", "bf16", "fp16"])

@@ -12,6 +12,7 @@ from shoestring.data.loading import Loader
 from shoestring.data.order import DataOrder
 from shoestring.data.seeding import seed_all
 from shoestring.engine import overflow
+from shoestring.engine.first_microbatch import FirstMicrobatch
 from shoestring.engine.overflow import find_overflow
 from shoestring.engine.precision import mixed_precision
 from shoestring.recipe.options import Adaptation
@@ -29,16 +30,17 @@ def find(recipe, model=None, *, precision="fp16", micro_batch=4, polls=None, see
     data = recipe.data()
     order = DataOrder(samples=len(data), effective_batch=recipe.effective_batch, seed=0)
     with Loader(recipe, data, order, seed=0, device=CPU, workers=0) as loader:
-        return find_overflow(
-            model,
-            lambda: recipe.loss,
-            loader,
-            micro_batch,
-            mixed_precision(precision, CPU),
-            CPU,
+        first = FirstMicrobatch(
+            model=model,
+            make_loss=lambda: recipe.loss,
+            loader=loader,
+            micro_batch=micro_batch,
+            mixed_precision=mixed_precision(precision, CPU),
+            device=CPU,
             seed=0,
             poll=lambda: polls.append(1) if polls is not None else None,
         )
+        return find_overflow(first)
 
 
 class TwoOverflow(Tokens):

@@ -56,6 +56,7 @@ def _run_updates(request: dict[str, Any], report: Report) -> None:
 
     from shoestring.engine.determinism import deterministic
     from shoestring.engine.environment import device_name
+    from shoestring.engine.first_microbatch import FirstMicrobatch
     from shoestring.engine.halves import compare_with_halves
     from shoestring.engine.state import build
     from shoestring.recipe.finding import load
@@ -85,15 +86,16 @@ def _run_updates(request: dict[str, Any], report: Report) -> None:
                 break
         report({"stage": "done", "bytes": peak_bytes(device) - initial_bytes, "device": device_name(device)})
         if loader and not (loaded.parts.whole_batch or loaded.parts.trainer):
-            difference = compare_with_halves(
-                state.model,
-                lambda: losses[0],
-                loader,
-                sizes[0],
-                state.mixed_precision,
-                device,
+            first = FirstMicrobatch(
+                model=state.model,
+                make_loss=lambda: losses[0],
+                loader=loader,
+                micro_batch=sizes[0],
+                mixed_precision=state.mixed_precision,
+                device=device,
                 seed=loaded.seed,
             )
+            difference = compare_with_halves(first)
             if difference:
                 report({"stage": "halves", "difference": difference.text})
 

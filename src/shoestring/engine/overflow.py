@@ -11,17 +11,15 @@ from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from math import isfinite
 
-import torch
 from torch import nn
 
 from shoestring.data.batches import to_device
-from shoestring.data.loading import Loader
 from shoestring.data.seeding import derive, seed_all
-from shoestring.engine.memory import free_unused_memory, out_of_memory
+from shoestring.engine.first_microbatch import FirstMicrobatch
+from shoestring.engine.memory import out_of_memory
 from shoestring.engine.module_watch import ModuleWatch, Place
-from shoestring.engine.precision import MixedPrecision
-from shoestring.engine.side_effects import Generators, without_side_effects
-from shoestring.engine.update import LossFunction, mean_loss
+from shoestring.engine.side_effects import Generators
+from shoestring.engine.update import mean_loss
 from shoestring.recipe.microbatches import flattened
 from shoestring.techniques import fp32_modules
 
@@ -51,38 +49,15 @@ class Overflow:
     mend the loss."""
 
 
-def find_overflow(
-    model: nn.Module,
-    make_loss: Callable[[], LossFunction],
-    loader: Loader,
-    micro_batch: int,
-    mixed_precision: MixedPrecision,
-    device: torch.device,
-    *,
-    seed: int,
-    poll: Callable[[], None] = lambda: None,
-) -> Overflow | None:
-    """Compute the loss of the first samples of a run in `mixed_precision`, and find what overflows in it.
+def find_overflow(first: FirstMicrobatch) -> Overflow | None:
+    """Compute the loss of the first samples of a run in its precision, and find what overflows in it.
 
-    The model is in evaluation mode and no gradients are computed. Training modes, buffers and random states are
-    restored. `make_loss` returns the loss; `poll` is called between forward passes. Modules that compute in fp32
-    already remain so.
-
-    Returns None if nothing overflows, or if that cannot be determined: a loss that is not finite in fp32 either, a
-    recipe that raises an exception for these samples or without gradients, out-of-memory.
+    Modules that compute in fp32 already remain so. Returns None if nothing overflows, or if that cannot be determined:
+    a loss that is not finite in fp32 either, a recipe that raises an exception for these samples or without gradients,
+    out-of-memory.
     """
-    part = flattened(loader.parts(0, micro_batch)[0])[:SAMPLES]
-    lacks_memory = False
-    try:
-        with without_side_effects(model, device):
-            forwards = _Forwards(model, make_loss(), loader, part, device, seed, poll)
-            return _find(forwards, mixed_precision.autocast)
-    except Exception as error:  # noqa: BLE001  (the recipe's code may raise anything)
-        lacks_memory = out_of_memory(error)
-    finally:
-        if lacks_memory or device.type == "cuda":
-            free_unused_memory()  # the first update finds the allocator's cache empty, as without this forward
-    return None
+    part = flattened(first.loader.parts(0, first.micro_batch)[0])[:SAMPLES]
+    return first.without_side_effects(lambda: _find(_Forwards(first, part), first.mixed_precision.autocast))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -112,20 +87,10 @@ class _Forward:
 class _Forwards:
     """Computes the loss of the same samples with the same random numbers, any number of times."""
 
-    def __init__(
-        self,
-        model: nn.Module,
-        loss: LossFunction,
-        loader: Loader,
-        part: Sequence[int],
-        device: torch.device,
-        seed: int,
-        poll: Callable[[], None],
-    ) -> None:
-        self.model, self.samples = model, len(part)
-        self.modules = dict(model.named_modules())
-        self._loss, self._loader, self._part = loss, loader, part
-        self._device, self._seed, self._poll = device, seed, poll
+    def __init__(self, first: FirstMicrobatch, part: Sequence[int]) -> None:
+        self.first, self.part = first, part
+        self.modules = dict(first.model.named_modules())
+        self._loss = first.make_loss()
 
     def run(self, autocast: Callable[[], AbstractContextManager[object]], fp32: Sequence[nn.Module] = ()) -> _Forward:
         """Run forward and loss with these modules in fp32.
@@ -133,13 +98,14 @@ class _Forwards:
         An exception counts as a loss of NaN after a value that is not finite, which some code does not expect, and if
         some modules are in fp32, whose results others may not accept. Raises any other.
         """
-        self._poll()
-        seed_all(derive(self._seed, "overflow"))
-        (batch,), _ = self._loader.batches([self._part], epoch=0)
-        generators = Generators(self._device)
+        first = self.first
+        first.poll()
+        seed_all(derive(first.seed, "overflow"))
+        (batch,), _ = first.loader.batches([self.part], epoch=0)
+        generators = Generators(first.device)
         with fp32_modules.applied(fp32), autocast(), ModuleWatch(self.modules) as watch:
             try:
-                loss = mean_loss(self._loss, self.model, [(to_device(batch, self._device), self.samples)])
+                loss = mean_loss(self._loss, first.model, [(to_device(batch, first.device), len(self.part))])
                 last = watch.returned
             except Exception as error:
                 is_expected = fp32 or not all(place.is_finite for place in watch.places())
@@ -154,7 +120,7 @@ class _Forwards:
         chosen: dict[int, int] = {}
         for name in names:
             chosen |= {id(weight): weight.numel() for weight in self.modules[name].parameters()}
-        return sum(chosen.values()) / max(1, sum(weight.numel() for weight in self.model.parameters()))
+        return sum(chosen.values()) / max(1, sum(weight.numel() for weight in self.first.model.parameters()))
 
 
 def _find(forwards: _Forwards, autocast: Callable[[], AbstractContextManager[object]]) -> Overflow | None:
@@ -162,7 +128,7 @@ def _find(forwards: _Forwards, autocast: Callable[[], AbstractContextManager[obj
     if plain.first_overflow() is None:
         return None
     # All 16-bit weights are cast one module at a time, since the whole model may not fit in fp32.
-    reference = forwards.run(nullcontext, [forwards.model])
+    reference = forwards.run(nullcontext, [forwards.first.model])
     first = plain.first_overflow(reference)
     if first is None or not isfinite(reference.loss):
         return None
@@ -172,7 +138,7 @@ def _find(forwards: _Forwards, autocast: Callable[[], AbstractContextManager[obj
         return None  # such as a mask whose lowest value is -inf in fp16
     return Overflow(
         place=plain.places[first].text if first < len(plain.places) else "the loss",
-        samples=forwards.samples,
+        samples=len(forwards.part),
         fp32_loss=reference.loss,
         fp16_loss=(mended if is_mended else plain).loss,
         modules=tuple(chosen) if is_mended else (),

@@ -2,7 +2,6 @@
 fp32 from then on.
 """
 
-import copy
 from collections.abc import Callable
 from dataclasses import asdict, replace
 from typing import Any
@@ -11,12 +10,11 @@ import torch
 
 from shoestring.engine.overflow import Overflow, find_overflow
 from shoestring.engine.parallel.default_group import without_default_group
-from shoestring.engine.update import LossFunction
 from shoestring.errors import UsageError
-from shoestring.recipe.losses import loss_at
 from shoestring.session.directory import RunDirectory
 from shoestring.system_errors import explaining
 from shoestring.techniques import fp32_modules
+from shoestring.train.first_microbatch import first_microbatch
 from shoestring.train.session import TrainingSession
 from shoestring.units import plural
 
@@ -57,24 +55,7 @@ def _computes_in_fp16(session: TrainingSession) -> bool:
 
 def _find(session: TrainingSession) -> dict[str, Any] | None:
     """Return the fields of what overflows, as JSON; None if nothing does."""
-    request, updates = session.request, session.updates
-    assert updates is not None
-    state = updates.state
-
-    def make_loss() -> LossFunction:
-        # A copy, because a loss may count its calls in an attribute of the recipe.
-        return loss_at(copy.copy(request.recipe.recipe), 0, updates.order.updates_per_epoch, state.total_updates)
-
-    overflow = find_overflow(
-        state.model,
-        make_loss,
-        updates.loader,
-        state.sizes.micro_batch,
-        state.mixed_precision,
-        request.device,
-        seed=request.recipe.seed,
-        poll=request.stop.check,
-    )
+    overflow = find_overflow(first_microbatch(session))
     if overflow and not overflow.modules:
         raise _refusal(session, overflow)
     return asdict(overflow) if overflow else None

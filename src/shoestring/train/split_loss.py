@@ -1,11 +1,8 @@
 """The report of a loss that changes with the microbatch, before the first update of a run."""
 
-import copy
-
 from shoestring.engine.halves import compare_with_halves
-from shoestring.engine.update import LossFunction
 from shoestring.errors import UsageError
-from shoestring.recipe.losses import loss_at
+from shoestring.train.first_microbatch import first_microbatch
 from shoestring.train.session import TrainingSession
 
 
@@ -21,21 +18,7 @@ def report_split_loss(session: TrainingSession) -> None:
     if state.update or not state.total_updates:
         return
     versions = state.parameter_versions()
-
-    def make_loss() -> LossFunction:
-        # A copy, because a loss may count its calls in an attribute of the recipe.
-        return loss_at(copy.copy(request.recipe.recipe), 0, updates.order.updates_per_epoch, state.total_updates)
-
-    difference = compare_with_halves(
-        state.model,
-        make_loss,
-        updates.loader,
-        state.sizes.micro_batch,
-        state.mixed_precision,
-        request.device,
-        seed=request.recipe.seed,
-        poll=request.stop.check,
-    )
+    difference = compare_with_halves(first_microbatch(session))
     state.reset_trained()
     if state.parameter_versions() != versions:
         # The loss changes parameters itself. The checkpoint before the first update has them as they were.
