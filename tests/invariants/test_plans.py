@@ -16,7 +16,7 @@ from shoestring.plan.search import fastest
 from shoestring.recipe.finding import find
 from shoestring.settings import Settings
 from shoestring.units import MIB
-from tests.plan.caching_tracer import cached_traces, tracer  # noqa: F401 - a fixture
+from tests.plan.shared_tracers import cached_traces, tracer  # noqa: F401 - a fixture
 
 pytestmark = pytest.mark.usefixtures("cached_traces")
 

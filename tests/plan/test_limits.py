@@ -12,7 +12,7 @@ from shoestring.plan.plan import make_plan
 from shoestring.recipe.finding import find
 from shoestring.settings import Settings
 from shoestring.units import MIB, parse_bytes
-from tests.plan.caching_tracer import cached_traces  # noqa: F401 - a fixture
+from tests.plan.shared_tracers import cached_traces  # noqa: F401 - a fixture
 
 pytestmark = pytest.mark.usefixtures("cached_traces")
 

@@ -55,6 +55,14 @@ def test_fewest_sufficient_blocks_are_checkpointed():
     assert evaluations == 3
 
 
+def test_weights_that_exceed_the_memory_are_planned_with_the_least_memory():
+    candidates = FakeCandidates(bytes_of=bytes_per_sample(1, floor=20), blocks=8, weights=20 * GIB)
+    (only,) = search(candidates, Settings(precision="fp16"))
+    assert (only.settings.micro_batch, only.settings.checkpointing, only.fits) == (1, "full", False)
+    (only,) = search(candidates, Settings(precision="fp16", checkpointing="no", micro_batch=2))
+    assert (only.settings.micro_batch, only.settings.checkpointing) == (2, "no")
+
+
 def test_cuda_graphs_disable_checkpointing():
     candidates = FakeCandidates(bytes_of=bytes_per_sample(24), blocks=8, effective_batch=1, weights=5 * GIB)
     settings, _ = search_settings(candidates, Settings(precision="fp16", compile="graphs"))

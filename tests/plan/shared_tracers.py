@@ -9,30 +9,13 @@ from shoestring.plan import plan as plan_module
 from shoestring.recipe.finding import find
 from shoestring.trace import Tracer
 
-
-class CachingTracer(Tracer):
-    """A tracer that traces an update once, whatever memory the device has."""
-
-    def __init__(self, loaded):
-        super().__init__(loaded)
-        self._traces = {}
-
-    def trace(self, settings, **arguments):
-        options = tuple((arguments.get("options") or {}).items())
-        capability = arguments["device"].compute_capability
-        key = (settings, arguments["accumulate"], capability, arguments.get("gpus"), options)
-        if key not in self._traces:
-            self._traces[key] = super().trace(settings, **arguments)
-        return self._traces[key]
-
-
 _OPEN = []
 
 
 @cache
 def tracer(recipe_class, *arguments):
     """The tracer of this recipe, which stays open until `close_all`."""
-    _OPEN.append(CachingTracer(find(recipe_class(*arguments))))
+    _OPEN.append(Tracer(find(recipe_class(*arguments))))
     return _OPEN[-1]
 
 
@@ -44,7 +27,7 @@ def close_all():
 
 @pytest.fixture(scope="module")
 def cached_traces():
-    """Plans of live recipes use caching tracers."""
+    """Plans of live recipes share tracers."""
 
     def open_tracer(loaded, _stored=None):
         options = getattr(loaded.recipe, "options", None)

@@ -1,0 +1,50 @@
+"""Candidates share traces, and are traced in the background."""
+
+from dataclasses import fields
+from threading import current_thread, main_thread
+from types import SimpleNamespace
+
+from shoestring.hardware import targets
+from shoestring.hardware.catalog import DEVICES
+from shoestring.plan import candidates as candidates_module
+from shoestring.plan.candidates import UNTRACED, Candidates
+from shoestring.recipe.finding import find
+from shoestring.settings import Settings
+from shoestring.trace import Tracer
+from tests.trace.sample_recipes import Linears
+
+SETTINGS = Settings(micro_batch=2, precision="fp32", checkpointing="no", gpus=1, logical_shards=1, sharding="ddp")
+
+
+def test_candidates_that_differ_in_untraced_settings_share_a_trace() -> None:
+    traced = {
+        *("micro_batch", "precision", "checkpointing", "optimizer_kernel", "offload", "gpus", "logical_shards"),
+        *("sharding", "packing", "compile", "fp32_modules"),
+    }
+    assert set(UNTRACED) == {field.name for field in fields(Settings)} - traced
+    loaded = find(Linears())
+    with Tracer(loaded) as tracer, Candidates(tracer, loaded, targets.find("t4")) as candidates:
+        plain = candidates.evaluate(SETTINGS)
+        expandable = candidates.evaluate(SETTINGS.replace(allocator="expandable"))
+        assert plain is not expandable and plain.trace is expandable.trace
+        assert candidates.evaluate(SETTINGS.replace(precision="fp16")).trace is not plain.trace
+
+
+def test_changed_options_are_traced_in_the_background(monkeypatch) -> None:
+    threads = {}
+
+    def candidate(_tracer, _loaded, _target, settings, *, options, calibration):
+        assert calibration is None
+        threads[settings, *options.items()] = current_thread()
+        return object()
+
+    monkeypatch.setattr(candidates_module, "candidate", candidate)
+    loaded = SimpleNamespace(reference="fake", replace=lambda **_: None)
+    target = SimpleNamespace(device=DEVICES["t4"])
+    with Candidates(SimpleNamespace(stored=None), loaded, target) as candidates:
+        candidates.prefetch(SETTINGS, {"seq_len": 8})
+        first = candidates.evaluate_with_options({"seq_len": 8}, SETTINGS)
+        assert candidates.evaluate_with_options({"seq_len": 8}, SETTINGS) is first
+        assert candidates.evaluate(SETTINGS) is not first
+        candidates.prefetch(SETTINGS)  # is known already
+    assert threads[SETTINGS, ("seq_len", 8)] is not main_thread() and threads[(SETTINGS,)] is main_thread()
