@@ -106,9 +106,9 @@ def digests(run: Path) -> dict[str, Any]:
     """Return the digest of the tensors of each file that has weights or optimizer states, and the run's metrics."""
     newest = max((run / "checkpoints").glob("update-*"))
     files = [file for folder in (run / "light", newest) for file in sorted(folder.glob("*.safetensors"))]
-    found = {f"{file.parent.name}/{file.name}": digest(file) for file in files}
+    by_file = {f"{file.parent.name}/{file.name}": digest(file) for file in files}
     assert {file.parent for file in files} == {run / "light", newest}
-    return {**found, "metrics": json.loads((run / "state.json").read_text())["metrics"]}
+    return {**by_file, "metrics": json.loads((run / "state.json").read_text())["metrics"]}
 
 
 def digest(file: Path) -> str:

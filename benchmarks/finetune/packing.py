@@ -163,9 +163,9 @@ def measure(family: str, folder: Path) -> dict[str, Any]:
     }
     for dtype, goal in GOALS.items():
         torch.manual_seed(0)
-        found = differences(build_random(config).to(dtype).eval())
-        reached = max(found["logits"], found["gradients"], found["loss"]) <= goal < found["leak"] / 100
-        row[str(dtype).removeprefix("torch.")] = {**found, "reached": reached}
+        result = differences(build_random(config).to(dtype).eval())
+        reached = max(result["logits"], result["gradients"], result["loss"]) <= goal < result["leak"] / 100
+        row[str(dtype).removeprefix("torch.")] = {**result, "reached": reached}
     return row
 
 
@@ -174,9 +174,9 @@ def table(rows: Sequence[Mapping[str, Any]]) -> str:
     lines = ["| family | type | logits | loss | gradients | a leak would be | |", "|---|---|---|---|---|---|---|"]
     for row in rows:
         for dtype in ("float64", "float32"):
-            found = row[dtype]
-            numbers = (f"{found[name]:.1e}" for name in ("logits", "loss", "gradients", "leak"))
-            verdict = "reached" if found["reached"] else f"NOT REACHED {row['note']}"
+            result = row[dtype]
+            numbers = (f"{result[name]:.1e}" for name in ("logits", "loss", "gradients", "leak"))
+            verdict = "reached" if result["reached"] else f"NOT REACHED {row['note']}"
             lines.append(f"| {' | '.join([row['family'], dtype, *numbers, verdict])} |")
     return "\n".join(lines)
 
