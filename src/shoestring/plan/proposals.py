@@ -43,6 +43,9 @@ FROZEN: Sequence[tuple[Mapping[str, Any], str]] = (({"quantization": "nf4"}, "fr
 _CHOSEN = ("micro_batch", "precision", "checkpointing", "optimizer_kernel")
 """Settings that a plan chooses if they are left open."""
 
+_LEAST_SAVED = 0.1
+"""The least share of the peak that a proposal has to save, unless it saves time."""
+
 _PARTS = 8
 """The smaller values of an option are eighths of it."""
 
@@ -129,10 +132,11 @@ def _helps(proposal: Proposal, chosen: Candidate) -> bool:
     """Return whether the proposal saves 5% of the time or 10% of the memory, or its effect is unknown."""
     if proposal.peak_bytes is None or "subset" in proposal.values or not proposal.trains:
         return True
+    saves_memory = proposal.peak_bytes < (1 - _LEAST_SAVED) * chosen.memory.peak_bytes
     if "optimizer_states" in proposal.values:  # it is meant to save memory; only the bytes of its time are known
-        return proposal.peak_bytes < 0.9 * chosen.memory.peak_bytes
+        return saves_memory
     faster = proposal.update_seconds is not None and proposal.update_seconds < 0.95 * chosen.seconds
-    return faster or proposal.peak_bytes < 0.9 * chosen.memory.peak_bytes
+    return faster or saves_memory
 
 
 def propose_smaller_files(
@@ -187,7 +191,8 @@ def _propose_settings(candidates: Candidates, chosen: Candidate, budget: _Budget
     changes: list[tuple[str, dict[str, Any], str]] = []
     if chosen.settings.allocator == "segments":
         changes.append(("expandable memory segments", {"allocator": "expandable"}, ""))
-    if chosen.settings.offload == "no":
+    states = sum(part.bytes for part in chosen.memory.parts if part.name == "optimizer states")
+    if chosen.settings.offload == "no" and states > _LEAST_SAVED * chosen.memory.peak_bytes:
         slower = "slower by an amount that is not predicted, because the CPU updates the optimizer states"
         changes.append(("optimizer states in host memory", {"offload": "optimizer"}, slower))
     for name, values, note in changes:

@@ -13,6 +13,7 @@ from transformers import AutoModelForCausalLM, AutoTokenizer
 from shoestring.errors import RunError, UsageError
 from shoestring.recipe.exports import Exported
 from shoestring.recipes.finetune import export, merging
+from shoestring.recipes.finetune.export_formats import formats
 from shoestring.recipes.finetune.gguf import families
 from shoestring.recipes.finetune.samples import PairSample
 from shoestring.recipes.huggingface.packed import unpacked_weight
@@ -251,8 +252,8 @@ def test_padding_does_not_change_the_compared_logits():
 
 def test_formats_have_an_adapter_only_with_lora(tmp_path):
     options = {"tokenizer": byte_level_tokenizer, "source": "owner/name", "gguf_type": "Q8_0"}
-    assert list(export.formats(adapted=False, **options)) == ["merged", "gguf"]
-    found = export.formats(adapted=True, **options)
+    assert list(formats(adapted=False, **options)) == ["merged", "gguf"]
+    found = formats(adapted=True, **options)
     assert list(found) == ["adapter", "merged", "gguf"]
     model = with_lora(random_model("llama"))
     for name, format_ in found.items():

@@ -297,7 +297,7 @@ class Finetune(EvaluatesBatches):
     @property
     def exports(self) -> dict[str, Format]:
         """The adapter, the merged weights, and a GGUF file."""
-        from shoestring.recipes.finetune.export import formats
+        from shoestring.recipes.finetune.export_formats import formats
 
         options = self.options
         return formats(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from contextlib import redirect_stderr
 from functools import partial
 from io import StringIO
@@ -14,7 +14,7 @@ import torch
 from torch import Tensor, nn
 
 from shoestring.errors import RunError, UsageError
-from shoestring.recipe.exports import Exported, Format
+from shoestring.recipe.exports import Exported
 from shoestring.recipes.finetune import merging
 from shoestring.recipes.finetune.gguf import families, writing
 from shoestring.recipes.finetune.samples import PairSample, Sample
@@ -53,29 +53,6 @@ _GGUF = 'model = AutoModelForCausalLM.from_pretrained(".", gguf_file="{file}").e
 _GGUF_WITH_CONFIG = """\
 config = AutoConfig.from_pretrained(".")  # of the file alone, transformers does not read all that this model needs
 model = AutoModelForCausalLM.from_pretrained(".", gguf_file="{file}", config=config).eval()"""
-
-
-def formats(
-    *, adapted: bool, tokenizer: Callable[[], Any], source: Path | str | None, gguf_type: str = "F16"
-) -> dict[str, Format]:
-    """Return the formats of a trained model: `merged` and `gguf`, and `adapter` if it is `adapted` by peft.
-
-    `tokenizer` returns the tokenizer when it is needed, `source` is where the base's weights are from (None: random).
-    """
-
-    def format_of(name: str, write: Callable[..., Exported], **options: Any) -> Format:
-        def write_files(model: nn.Module, folder: Path, samples: Sequence[Any]) -> Exported:
-            return write(model, folder, samples, tokenizer=tokenizer(), **options)
-
-        size = partial(bytes_of, name, source=source, gguf_type=gguf_type)
-        return Format(write=write_files, size=size, takes_adapters=True)
-
-    adapter_format = {"adapter": format_of("adapter", write_adapter, source=source)} if adapted else {}
-    return {
-        **adapter_format,
-        "merged": format_of("merged", write_merged),
-        "gguf": format_of("gguf", write_gguf, gguf_type=gguf_type),
-    }
 
 
 def bytes_of(format_: str, model: nn.Module, *, source: Path | str | None = None, gguf_type: str = "F16") -> int:
