@@ -17,6 +17,7 @@ from torch._subclasses.fake_tensor import FakeTensor
 
 from shoestring.techniques import trees
 from shoestring.trace import autocast, identical, templates
+from shoestring.trace.record import Part
 from shoestring.trace.recorder import Position, Recorder, is_simulated
 from shoestring.trace.simulated_device import DEVICE
 from shoestring.trace.templates import Form, NotRepeatableError, Released, Role, Template
@@ -180,9 +181,14 @@ class Group:
                 continue
             if len(current.calls) < len(self.blocks) or not all(call.is_complete for call in current.calls):
                 raise NotRepeatableError("a block was not called, or has no backward")
-            parts = [self._recorder.parts(call.storages.start, call.storages.stop) for call in current.calls[1:]]
-            if any(other != parts[0] for other in parts):
+            if any(self._parts(current, call) != self._parts(current, current.calls[1]) for call in current.calls[2:]):
                 raise NotRepeatableError("storages of a block have other parts")
+
+    def _parts(self, current: _Pass, call: _Call) -> list[Part | None]:
+        """Return the parts of the storages of a block's forward, without its result: that has a tensor in each case."""
+        assert current.output is not None
+        parts = self._recorder.parts(call.storages.start, call.storages.stop)
+        return [part for offset, part in enumerate(parts) if offset != current.output.offset]
 
     def _run(self, current: _Pass, run: Callable[[], Any]) -> Any:
         start = self._recorder.position().storages
