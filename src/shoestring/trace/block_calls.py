@@ -55,9 +55,14 @@ class _Arguments:
     def are_supported(self, place: int) -> bool:
         """Return whether all are tensors or plain values, and none needs a gradient besides the one at `place`."""
         return all(
-            isinstance(leaf, _PLAIN) or (isinstance(leaf, weakref.ref) and (index == place or not leaf().requires_grad))
+            isinstance(leaf, _PLAIN)
+            or (isinstance(leaf, weakref.ref) and (index == place or not _requires_grad(leaf())))
             for index, leaf in enumerate(self.leaves)
         )
+
+
+def _requires_grad(tensor: Tensor | None) -> bool:
+    return tensor is not None and tensor.requires_grad
 
 
 def _is_same_leaf(a: Any, b: Any) -> bool:
@@ -71,7 +76,8 @@ class _Output:
     """The result of a block: one tensor in a structure of containers."""
 
     structure: Any
-    others: list[Any]
+    values: list[Any]
+    """The leaves that are no tensors."""
     place: int
     offset: int
     """The number of its storage among the new ones."""
@@ -80,7 +86,7 @@ class _Output:
 
     def with_tensor(self, tensor: Tensor) -> Any:
         """Return the structure with `tensor`."""
-        leaves = [*self.others[: self.place], tensor, *self.others[self.place :]]
+        leaves = [*self.values[: self.place], tensor, *self.values[self.place :]]
         return trees.unflatten(leaves, self.structure)
 
 
@@ -147,6 +153,8 @@ class Group:
         self.passes: list[_Pass] = []
         """The passes of the current microbatch."""
         self.folded_calls = 0
+        self._problem: NotRepeatableError | None = None
+        """What went wrong in backward."""
         self._recorder = recorder
         self._parameters = [list(block.parameters()) for block in blocks]
 
@@ -176,6 +184,8 @@ class Group:
 
     def check_complete(self) -> None:
         """Raise NotRepeatableError unless every pass of the microbatch has ended as it does when all blocks run."""
+        if self._problem is not None:
+            raise self._problem
         for current in self.passes:
             if not any(call.is_folded for call in current.calls):
                 continue
@@ -218,8 +228,8 @@ class Group:
             current.forward = templates.make(self._recorder, start, {})
             current.output = self._output(result, source, start)
             current.casts = self._new_casts(1, start)
-            kept_storages = {current.output.offset, *(offset for _, offset, _ in current.casts)}
-            if not current.output.requires_grad and current.forward.survivors - kept_storages:
+            bound_offsets = {current.output.offset, *(offset for _, offset, _ in current.casts)}
+            if not current.output.requires_grad and current.forward.survivors - bound_offsets:
                 raise NotRepeatableError("a block without backward does not free its storages")
         except NotRepeatableError:
             current.can_fold, call.is_complete = False, True
@@ -268,11 +278,11 @@ class Group:
         if output.requires_grad:
             # What blocks save for backward remains allocated; otherwise the caller frees it.
             call.input = source if current.second_input() is not None else None
-            source.register_hook(lambda gradient: self._check_gradient(call, gradient))
+            source.register_hook(self._hook(lambda gradient: self._check_gradient(call, gradient)))
             apply: Any = _FoldedBlock.apply
-            holder = [result]
+            results = [result]
             del result
-            result = apply(source, holder, lambda gradient: self._fold_backward(current, call, gradient))
+            result = apply(source, results, lambda gradient: self._backward(current, call, gradient))
         else:
             call.is_complete = True
         return output.with_tensor(result)
@@ -300,15 +310,15 @@ class Group:
         """Return the form of a block's result. Raises NotRepeatableError unless that is one new tensor."""
         leaves, structure = trees.flatten(result)
         places = [place for place, leaf in enumerate(leaves) if isinstance(leaf, Tensor)]
-        others = [leaf for leaf in leaves if not isinstance(leaf, Tensor)]
+        values = [leaf for leaf in leaves if not isinstance(leaf, Tensor)]
         index = self._recorder.storage_index(leaves[places[0]]) if len(places) == 1 else None
-        if index is None or index < start.storages or not all(isinstance(leaf, _PLAIN) for leaf in others):
+        if index is None or index < start.storages or not all(isinstance(leaf, _PLAIN) for leaf in values):
             raise NotRepeatableError("the result of a block is not one new tensor")
         tensor = leaves[places[0]]
         if tensor.requires_grad and not source.requires_grad:
             raise NotRepeatableError("the input of a block needs no gradient")
         offset = index - start.storages
-        return _Output(structure, others, places[0], offset, templates.form(tensor), tensor.requires_grad)
+        return _Output(structure, values, places[0], offset, templates.form(tensor), tensor.requires_grad)
 
     def _new_casts(self, index: int, start: Position) -> list[tuple[int, int, Any]]:
         numbers = {id(parameter): number for number, parameter in enumerate(self._parameters[index])}
@@ -325,7 +335,27 @@ class Group:
         call.is_complete = not output.requires_grad
         if output.requires_grad:
             output.register_hook(lambda gradient: self._begin_backward(call, gradient))
-            source.register_hook(lambda gradient: self._finish_backward(current, call, gradient))
+            source.register_hook(self._hook(lambda gradient: self._finish_backward(current, call, gradient)))
+
+    def _hook(self, work: Callable[[Tensor], None]) -> Callable[[Tensor], None]:
+        """Return a hook of a tensor that raises nothing: an exception in backward may abort the process."""
+
+        def hook(gradient: Tensor) -> None:
+            try:
+                if self._problem is None:
+                    work(gradient)
+            except Exception as error:  # noqa: BLE001 - any exception here may abort the process
+                self._problem = NotRepeatableError(str(error))
+
+        return hook
+
+    def _backward(self, current: _Pass, call: _Call, gradient: Tensor | None) -> Tensor | None:
+        """Return the gradient of a folded block's input; None after a problem, which `check_complete` raises."""
+        try:
+            return self._fold_backward(current, call, gradient) if self._problem is None else None
+        except Exception as error:  # noqa: BLE001 - any exception here may abort the process
+            self._problem = NotRepeatableError(str(error))
+            return None
 
     def _begin_backward(self, call: _Call, gradient: Tensor) -> None:
         """Run when the gradient of the block's result is complete."""
@@ -366,9 +396,11 @@ class Group:
         first = call.start.storages
         parameters: list[tuple[int, Form] | None] = []
         for parameter, old in zip(self._parameters[call.index], call.old_gradients, strict=True):
-            storage = self._recorder.storage_index(parameter.grad)
-            is_new = storage is not None and storage != old and parameter.grad is not None
-            parameters.append((storage - first, templates.form(parameter.grad)) if is_new else None)
+            grad, storage = parameter.grad, self._recorder.storage_index(parameter.grad)
+            if grad is None or storage is None or storage == old:
+                parameters.append(None)
+            else:
+                parameters.append((storage - first, templates.form(grad)))
         storage = self._recorder.storage_index(gradient)
         source = None if storage is None else (storage - first, templates.form(gradient))
         is_incoming = (storage, templates.form(gradient)) == call.incoming
@@ -413,7 +445,11 @@ class Group:
         if self._recorder.position() != end:
             raise NotRepeatableError("the input of a block is freed elsewhere")
         call.is_complete = True
-        source = gradient if gradients.input is None else self._bound(first + gradients.input[0], gradients.input[1], gradient)
+        source = (
+            gradient
+            if gradients.input is None
+            else self._bound(first + gradients.input[0], gradients.input[1], gradient)
+        )
         call.returned = self._recorder.storage_index(source)
         return source
 
@@ -422,8 +458,8 @@ class Group:
             raise NotRepeatableError("a storage of a block is not allocated")
         self._recorder.release(tensor)
 
-    def _bound(self, index: int, form: Form, like: FakeTensor) -> Tensor:
-        tensor = templates.new_tensor(form, like)
+    def _bound(self, index: int, form: Form, gradient: FakeTensor) -> Tensor:
+        tensor = templates.new_tensor(form, gradient)
         self._recorder.bind(tensor, index)
         return tensor
 
@@ -437,14 +473,14 @@ class _FoldedBlock(torch.autograd.Function):
     """A folded block, with the only tensor in `results` as the result."""
 
     @staticmethod
-    def forward(ctx: Any, source: Tensor, results: list[Tensor], fold_backward: Callable[[Tensor | None], Tensor]) -> Tensor:
-        ctx.fold_backward = fold_backward
+    def forward(ctx: Any, _source: Tensor, results: list[Tensor], run_backward: Callable[..., Tensor | None]) -> Tensor:
+        ctx.run_backward = run_backward
         ctx.set_materialize_grads(False)
         return results.pop()
 
     @staticmethod
-    def backward(ctx: Any, *gradients: Tensor | None) -> tuple[Tensor, None, None]:
-        return ctx.fold_backward(*gradients), None, None
+    def backward(ctx: Any, *gradients: Tensor | None) -> tuple[Tensor | None, None, None]:
+        return ctx.run_backward(*gradients), None, None
 
 
 def _refuse(step: Released) -> None:

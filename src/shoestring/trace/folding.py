@@ -90,6 +90,6 @@ class Folding:
 
 def _set_class(block: nn.Module, kind: type[nn.Module]) -> None:
     try:
-        block.__class__ = kind  # type: ignore[assignment]
+        block.__class__ = kind
     except TypeError as error:
         raise NotRepeatableError(f"calls of {kind.__name__} cannot be redirected") from error

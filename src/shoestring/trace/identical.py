@@ -94,10 +94,10 @@ def _are_identical(a: nn.Module, b: nn.Module, indices: tuple[int, int]) -> bool
 
 
 def _same_tensors(a: nn.Module, b: nn.Module) -> bool:
-    return _described(a._parameters) == _described(b._parameters) and _described(a._buffers) == _described(b._buffers)
+    return _forms(a._parameters) == _forms(b._parameters) and _forms(a._buffers) == _forms(b._buffers)
 
 
-def _described(tensors: Mapping[str, Tensor | None]) -> dict[str, Any]:
+def _forms(tensors: Mapping[str, Tensor | None]) -> dict[str, Any]:
     return {
         name: None if x is None else (type(x), x.shape, x.stride(), x.dtype, x.requires_grad, x.device)
         for name, x in tensors.items()
@@ -132,7 +132,7 @@ def _same_value(name: Any, a: Any, b: Any, indices: tuple[int, int], depth: int)
         case set() | frozenset():
             return bool(a == b)
         case Tensor():
-            return _described({"": a}) == _described({"": b})
+            return _forms({"": a}) == _forms({"": b})
         case nn.Module() | type():
             return not isinstance(a, type)
         case functools.partial():

@@ -66,7 +66,7 @@ class Recorder(TorchDispatchMode):
         self._untracked: set[int] = set()
         """Indices of storages that are allocated in the record but have no tensor in this process (`repeat`)."""
         self._copied: dict[int, weakref.ref[Any]] = {}
-        """Maps a storage to one that it repeats: while that lives, the storage is not freed together with its tensor."""
+        """Maps a storage to one whose copy it is: while that lives, the copy is not freed together with its tensor."""
         self._phase_start = 0
         """The number of storages when the phase started."""
         self._calls = 0

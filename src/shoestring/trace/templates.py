@@ -82,9 +82,7 @@ def make(recorder: Recorder, start: Position, roles: Mapping[int, Role]) -> Temp
     return Template(tuple(steps), sizes, end.calls - pending, frozenset(survivors))
 
 
-def repeat(
-    recorder: Recorder, template: Template, parts: list[Part | None], free: Callable[[Released], None]
-) -> int:
+def repeat(recorder: Recorder, template: Template, parts: list[Part | None], free: Callable[[Released], None]) -> int:
     """Record the template's events again and return the index of the first new storage."""
     first = recorder.repeat(template.steps, list(template.sizes), parts, free)
     recorder.count_calls(template.calls)
@@ -102,12 +100,12 @@ def form(tensor: Tensor) -> Form:
     )
 
 
-def new_tensor(tensor_form: Form, like: FakeTensor) -> Tensor:
-    """Return a fake tensor on the device of `like` with a storage of its own, without operators that are recorded."""
+def new_tensor(tensor_form: Form, example: FakeTensor) -> Tensor:
+    """Return a fake tensor with a storage of its own on the device of `example`, without recorded operators."""
     with no_dispatch(), torch.no_grad():
         meta = torch.empty(0, dtype=tensor_form.dtype, device="meta")
         storage = torch.UntypedStorage(tensor_form.bytes, device="meta")
         meta.set_(storage, tensor_form.offset, tensor_form.shape, tensor_form.stride)
         make_tensor: Any = FakeTensor
-        tensor: Tensor = make_tensor(like.fake_mode, meta, like.fake_device)
+        tensor: Tensor = make_tensor(example.fake_mode, meta, example.fake_device)
     return tensor
