@@ -350,12 +350,14 @@ class Group:
         return hook
 
     def _backward(self, current: _Pass, call: _Call, gradient: Tensor | None) -> Tensor | None:
-        """Return the gradient of a folded block's input; None after a problem, which `check_complete` raises."""
-        try:
-            return self._fold_backward(current, call, gradient) if self._problem is None else None
-        except Exception as error:  # noqa: BLE001 - any exception here may abort the process
-            self._problem = NotRepeatableError(str(error))
-            return None
+        """Return the gradient of a folded block's input: after a problem, which `check_complete` raises, any tensor."""
+        if self._problem is None:
+            try:
+                return self._fold_backward(current, call, gradient)
+            except Exception as error:  # noqa: BLE001 - any exception here may abort the process
+                self._problem = NotRepeatableError(str(error))
+        # Without a gradient, operators of other blocks may abort the process.
+        return templates.new_tensor(current.input_form[0], gradient) if isinstance(gradient, FakeTensor) else None
 
     def _begin_backward(self, call: _Call, gradient: Tensor) -> None:
         """Run when the gradient of the block's result is complete."""
