@@ -23,7 +23,7 @@ _AUTOCAST_KEYS = torch._C.DispatchKeySet(_AUTOCAST_KEY)
 
 _library = torch.library.Library("aten", "IMPL")
 _fallback = torch.library.Library("_", "IMPL")
-_cached_casts: dict[int, Tensor] = {}
+cached_casts: dict[int, Tensor] = {}
 """Casts of weights by the weight's identity, cached until the outermost autocast region ends."""
 
 
@@ -49,7 +49,7 @@ def _wrap_clear_autocast_cache() -> None:
     clear_torch_cache = torch.clear_autocast_cache
 
     def clear_both_caches() -> None:
-        _cached_casts.clear()
+        cached_casts.clear()
         clear_torch_cache()
 
     torch_module: Any = torch
@@ -132,9 +132,9 @@ def _cast_tensor(tensor: Tensor, dtype: torch.dtype) -> Tensor:
     )
     if not cacheable:
         return tensor.to(dtype)
-    if id(tensor) not in _cached_casts:
-        _cached_casts[id(tensor)] = tensor.to(dtype)
-    return _cached_casts[id(tensor)]
+    if id(tensor) not in cached_casts:
+        cached_casts[id(tensor)] = tensor.to(dtype)
+    return cached_casts[id(tensor)]
 
 
 def _is_eligible(value: Any) -> bool:

@@ -17,6 +17,7 @@ import os
 import signal
 import warnings
 from collections.abc import Mapping
+from contextlib import suppress
 from typing import Any, TextIO
 
 from shoestring.errors import ShoestringError
@@ -116,6 +117,7 @@ def _trace(loaded: LoadedRecipe, facts: Facts, request: Mapping[str, Any]) -> Tr
     from shoestring.trace import inference, sharding, update
     from shoestring.trace.explain import explain_errors
     from shoestring.trace.facts import first_batches
+    from shoestring.trace.folding import NotRepeatableError
     from shoestring.trace.recorder import Recorder
 
     recorder = Recorder()
@@ -134,16 +136,20 @@ def _trace(loaded: LoadedRecipe, facts: Facts, request: Mapping[str, Any]) -> Tr
             storages=storages,
             events=events,
         )
-    with explain_errors(recorder):
-        storages, events = update.run(
-            recorder,
-            loaded,
-            settings,
-            accumulate=request["accumulate"],
-            capability=capability,
-            gpus=request["gpus"],
-            torch_ddp=request["torch_ddp"],
-        )
+    for folds in (True, False):
+        recorder = Recorder()
+        with explain_errors(recorder), suppress(NotRepeatableError):
+            storages, events = update.run(
+                recorder,
+                loaded,
+                settings,
+                accumulate=request["accumulate"],
+                capability=capability,
+                gpus=request["gpus"],
+                torch_ddp=request["torch_ddp"],
+                folds=folds,
+            )
+            break
     shards = sharding.traced_shards(settings, request["gpus"], torch_ddp=request["torch_ddp"])
     return Trace(
         micro_batch=settings.micro_batch,

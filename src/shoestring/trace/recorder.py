@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import weakref
 from collections.abc import Callable, Iterable
+from dataclasses import replace
 from functools import cache
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -35,6 +36,14 @@ def real(tensor: Tensor) -> bool:
     return not isinstance(tensor, FakeTensor) and tensor.device.type == "cpu"
 
 
+class Position(NamedTuple):
+    """The numbers of events and of storages so far, and of operators called since the last one that ran kernels."""
+
+    events: int
+    storages: int
+    calls: int
+
+
 class Recorder(TorchDispatchMode):
     """A dispatch mode, entered above a fake mode, which records operators after autograd and autocast.
 
@@ -54,6 +63,10 @@ class Recorder(TorchDispatchMode):
         """Maps a storage's address to its index and to a weak reference, whose callback records that it was freed."""
         self._released: set[int] = set()
         """Addresses of storages whose memory is freed while their tensors still exist."""
+        self._untracked: set[int] = set()
+        """Indices of storages that are allocated in the record but have no tensor in this process (`repeat`)."""
+        self._copied: dict[int, weakref.ref[Any]] = {}
+        """Maps a storage to one whose copy it is: while that lives, the copy is not freed together with its tensor."""
         self._phase_start = 0
         """The number of storages when the phase started."""
         self._calls = 0
@@ -106,7 +119,7 @@ class Recorder(TorchDispatchMode):
     def mark(self, name: PhaseName, update: int, microbatch: int = 0) -> None:
         """Start a phase. Storages allocated in a forward phase and alive when backward starts become activations."""
         if name == "backward":
-            for index, _ in self._live.values():
+            for index in (*(index for index, _ in self._live.values()), *self._untracked):
                 if index >= self._phase_start and self._parts[index] is None:
                     self._parts[index] = "activations"
         self._phase_start = len(self._bytes)
@@ -139,6 +152,80 @@ class Recorder(TorchDispatchMode):
             erased.add(self._live[address][0])
         self._events = [event for event in self._events if not (isinstance(event, Alloc) and event.storage in erased)]
 
+    def position(self) -> Position:
+        """Return the current end of the record."""
+        return Position(len(self._events), len(self._bytes), self._calls)
+
+    def events_since(self, start: Position) -> list[Event]:
+        """Return the events that were recorded after `start`."""
+        return self._events[start.events :]
+
+    def sizes(self, start: int, end: int) -> list[int]:
+        """Return the bytes of the storages with these indices."""
+        return self._bytes[start:end]
+
+    def parts(self, start: int, end: int) -> list[Part | None]:
+        """Return the parts that the storages with these indices are assigned to so far."""
+        return self._parts[start:end]
+
+    def storage_index(self, tensor: Tensor | None) -> int | None:
+        """Return the index of the tensor's storage; None if it is not allocated on the device."""
+        if tensor is None:
+            return None
+        address: int = tensor.untyped_storage()._cdata
+        entry = self._live.get(address)
+        return None if entry is None or address in self._released else entry[0]
+
+    def repeat(
+        self, steps: Iterable[Event | Any], sizes: list[int], parts: list[Part | None], free: Callable[[Any], None]
+    ) -> int:
+        """Record `steps` with new storages of these sizes and parts, and return the index of the first of them.
+
+        Alloc and Free in `steps` count the storages from there. All steps that are no events are passed to `free`. The
+        new storages have no tensors, until `bind` is called.
+        """
+        first = len(self._bytes)
+        self._bytes += sizes
+        self._parts += parts
+        for step in steps:
+            match step:
+                case Op():
+                    self._events.append(replace(step, calls=step.calls + self._calls) if self._calls else step)
+                    self._calls = 0
+                case Alloc(offset):
+                    self._untracked.add(first + offset)
+                    self._events.append(Alloc(first + offset))
+                case Free(offset):
+                    self.free_untracked(first + offset)
+                case _:
+                    free(step)
+        return first
+
+    def count_calls(self, calls: int) -> None:
+        """Count operators as called."""
+        self._calls += calls
+
+    def free_untracked(self, index: int) -> None:
+        """Record that a storage without a tensor is freed. Raises KeyError if it has one or is freed already."""
+        self._untracked.remove(index)
+        self._events.append(Free(index))
+
+    @property
+    def untracked(self) -> bool:
+        """Whether any storage without a tensor is allocated."""
+        return bool(self._untracked)
+
+    def bind(self, tensor: Tensor, index: int, copied: Tensor | None = None) -> None:
+        """Track a new tensor as that of a storage which has none: the storage is freed with it.
+
+        If the storage of the tensor `copied` still exists then, the storage remains instead, without a tensor.
+        """
+        self._untracked.remove(index)
+        storage = tensor.untyped_storage()
+        if copied is not None:
+            self._copied[index] = self._live[copied.untyped_storage()._cdata][1]
+        self._live[storage._cdata] = index, weakref.ref(storage, self._on_free(storage._cdata))
+
     def record(self) -> tuple[tuple[Storage, ...], tuple[Event, ...]]:
         """Return the storages and the events so far; storages without a part are temporaries."""
         storages = (Storage(size, part or "temporaries") for size, part in zip(self._bytes, self._parts, strict=True))
@@ -164,15 +251,23 @@ class Recorder(TorchDispatchMode):
         if address in self._live or not storage.nbytes():
             return False
 
+        self._live[address] = self._allocate(storage.nbytes(), None), weakref.ref(storage, self._on_free(address))
+        return True
+
+    def _on_free(self, address: int) -> Callable[[weakref.ref[Any]], None]:
+        """Return the function that records that the storage at the address is freed."""
+
         def record_free(_: weakref.ref[Any]) -> None:
             index, _ = self._live.pop(address)
+            copied = self._copied.pop(index, None)
             if address in self._released:
                 self._released.remove(address)
+            elif copied is not None and copied() is not None:
+                self._untracked.add(index)
             else:
                 self._events.append(Free(index))
 
-        self._live[address] = self._allocate(storage.nbytes(), None), weakref.ref(storage, record_free)
-        return True
+        return record_free
 
     def _allocate(self, size: int, part: Part | None) -> int:
         """Record the allocation of a new storage and return its index."""

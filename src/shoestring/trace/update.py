@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from contextlib import ExitStack
 from typing import Any
 
 import torch
@@ -15,6 +16,7 @@ from shoestring.settings import Precision, Settings
 from shoestring.techniques import adapt, checkpointing, fp32_modules, kernels, nested, offload
 from shoestring.trace import attention, autocast, inference, masks, offloading, sharding, simulated_device, values
 from shoestring.trace.averaging import TracedAverages
+from shoestring.trace.folding import Folding
 from shoestring.trace.record import Event, Storage
 from shoestring.trace.recorder import Recorder
 from shoestring.trace.simulated_device import DEVICE
@@ -33,15 +35,18 @@ def run(
     capability: tuple[int, int] | None,
     gpus: int = 1,
     torch_ddp: bool = False,
+    folds: bool = True,
 ) -> tuple[tuple[Storage, ...], tuple[Event, ...]]:
     """Trace two updates of the recipe, the first with one microbatch, on one of `gpus` of this compute capability.
 
     The second has at most `accumulate` microbatches in each logical shard. `torch_ddp`: the model is in torch's
     DistributedDataParallel, not in the engine.
 
+    With `folds` only some of the model's identical blocks run, for the same trace (`folding.py`).
+
     If the recipe declares stages, each of the two is one update of every stage. A `capability` of None means a CPU.
 
-    Raises whatever the recipe's code raises.
+    Raises whatever the recipe's code raises, and NotRepeatableError if the model has to be traced without `folds`.
     """
     attention.CAPABILITY.set(capability)
     on_gpu = capability is not None
@@ -53,7 +58,12 @@ def run(
     make_batch = loaded.parts.packed_batch if settings.packing == "yes" else None
     batch = (make_batch or recipe.batch)(settings.micro_batch)
     # A Python exception raised in backward in another thread would abort the process.
-    with simulated_device.fake_mode(), recorder, torch.autograd.set_multithreading_enabled(False):
+    with (
+        simulated_device.fake_mode(),
+        recorder,
+        torch.autograd.set_multithreading_enabled(False),
+        ExitStack() as stack,
+    ):
         recorder.mark("model", 0)
         offloading.move(recorder, model, recipe, settings, gpus)
         recorder.label(model.parameters(), "weights")
@@ -72,6 +82,9 @@ def run(
         clip_norm = loaded.parts.clip_norm
         samples = settings.micro_batch * accumulate
         initially_trained = [(parameter, parameter.requires_grad) for parameter in model.parameters()]
+        can_fold = folds and settings.offload in (None, "no") and not torch_ddp
+        folding = Folding(recorder, model, checkpointing.blocks(model, loaded.parts) if can_fold else [])
+        stack.enter_context(folding.attached())
         counts = (1, min(TRACED_MICROBATCHES, accumulate))
         updates = [(number, count, loss) for number, count in enumerate(counts) for loss in losses]
         for number, microbatches, loss in updates:
@@ -81,9 +94,10 @@ def run(
             for index in range(microbatches * max(1, shards)):
                 recorder.mark("forward", number, index)
                 parallelism.before_forward()
-                _run_microbatch(
-                    recorder, loss, model, batch, precision, scaler, 1 / microbatches, (number, index), parallelism
-                )
+                with folding.microbatch():
+                    _run_microbatch(
+                        recorder, loss, model, batch, precision, scaler, 1 / microbatches, (number, index), parallelism
+                    )
                 if (index + 1) % microbatches == 0:
                     parallelism.after_shard()
             if shards:
