@@ -17,7 +17,6 @@ import os
 import signal
 import warnings
 from collections.abc import Mapping
-from contextlib import suppress
 from typing import Any, TextIO
 
 from shoestring.errors import ShoestringError
@@ -68,6 +67,8 @@ class _RequestHandler:
     def __init__(self, loaded: LoadedRecipe | None) -> None:
         self._loaded = loaded
         self._facts: Facts | None = None
+        self._folds = True
+        """Whether identical blocks are folded (`folding.py`)."""
 
     def answer(self, request: Mapping[str, Any]) -> dict[str, Any]:
         if request["do"] == "open":
@@ -78,7 +79,12 @@ class _RequestHandler:
             return {"facts": self._facts.json()}
         assert self._loaded and self._facts
         loaded = self._loaded.replace(**request["options"]) if request["options"] else self._loaded
-        return {"trace": _trace(loaded, self._facts, request).json()}
+        trace = _trace(loaded, self._facts, request, folds=self._folds)
+        if trace is None:
+            self._folds = False  # other settings would hardly change that
+            trace = _trace(loaded, self._facts, request, folds=False)
+        assert trace
+        return {"trace": trace.json()}
 
 
 def _open(loaded: LoadedRecipe) -> Facts:
@@ -112,7 +118,8 @@ def _open(loaded: LoadedRecipe) -> Facts:
     return recipe_facts
 
 
-def _trace(loaded: LoadedRecipe, facts: Facts, request: Mapping[str, Any]) -> Trace:
+def _trace(loaded: LoadedRecipe, facts: Facts, request: Mapping[str, Any], *, folds: bool) -> Trace | None:
+    """Return the trace that is requested; None if it has to be made without folding."""
     from shoestring.techniques import deferred_compiler
     from shoestring.trace import inference, sharding, update
     from shoestring.trace.explain import explain_errors
@@ -136,9 +143,8 @@ def _trace(loaded: LoadedRecipe, facts: Facts, request: Mapping[str, Any]) -> Tr
             storages=storages,
             events=events,
         )
-    for folds in (True, False):
-        recorder = Recorder()
-        with explain_errors(recorder), suppress(NotRepeatableError):
+    with explain_errors(recorder):
+        try:
             storages, events = update.run(
                 recorder,
                 loaded,
@@ -149,7 +155,8 @@ def _trace(loaded: LoadedRecipe, facts: Facts, request: Mapping[str, Any]) -> Tr
                 torch_ddp=request["torch_ddp"],
                 folds=folds,
             )
-            break
+        except NotRepeatableError:
+            return None
     shards = sharding.traced_shards(settings, request["gpus"], torch_ddp=request["torch_ddp"])
     return Trace(
         micro_batch=settings.micro_batch,
