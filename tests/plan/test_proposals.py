@@ -63,6 +63,15 @@ def test_adapters_are_proposed_for_pretrained_weights():
         assert any("optimizer_states" in proposal.values for proposal in proposed)
 
 
+def test_optimizer_states_in_host_memory_are_proposed_where_they_matter():
+    for part, is_proposed in (("optimizer states", True), ("activations", False)):
+        candidates = FixedOptionsCandidates(bytes_of=bytes_per_sample(2))
+        candidates.part = part
+        candidates.evaluate_with_options = lambda changes, settings, evaluate=candidates.evaluate: evaluate(settings)
+        proposed = proposals_for(candidates, Settings(precision="fp32", micro_batch=64, checkpointing="no"))
+        assert any(proposal.values == {"offload": "optimizer"} for proposal in proposed) == is_proposed
+
+
 def test_no_proposal_without_requested_settings():
     evaluated = []
 

@@ -138,8 +138,8 @@ def choose(
     chosen_settings = Settings(**{name: value for name, value in chosen.items() if name in settings})
     if chosen_settings.packing == "yes" and loaded.parts.packed_batch is None:
         raise UsageError(
-            f"packing=yes: {loaded.name} has no rows that samples could be packed into",
-            hint="leave packing out; a recipe packs its samples if it has packed_batch(size) and capacity",
+            f"packing=yes: {loaded.name} cannot pack several samples into a row, at least not with these options",
+            hint="leave packing out; a recipe that packs has packed_batch(size) and capacity",
         )
     return loaded, chosen_settings
 

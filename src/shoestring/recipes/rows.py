@@ -47,8 +47,10 @@ class BadRows:
         if len(self._problems) < MAX_LISTED:
             self._problems.append(f"{path}, line {line}: {reason}" if line is not None else f"{path}: {reason}")
 
-    def finish(self, row_count: int) -> None:
+    def finish(self, row_count: int, *, hint_for_all: str = "") -> None:
         """Report the unusable rows after all `row_count` rows (unusable ones included) were read.
+
+        If no row can be used, `hint_for_all` says what may be the reason.
 
         Raises DataError listing them, unless unusable rows are skipped and at least one usable row remains.
         """
@@ -57,8 +59,9 @@ class BadRows:
         message = f"{count_text(self._count)} of {count_text(row_count)} rows cannot be used"
         unlisted = self._count - len(self._problems)
         problems = [*self._problems, *([f"and {count_text(unlisted)} more"] if unlisted else [])]
+        if self._count >= row_count:
+            message = f"{message}: nothing is left" if self._skips else message
+            raise DataError(message, problems=problems, hint=hint_for_all or "correct these rows")
         if not self._skips:
             raise DataError(message, problems=problems, hint="correct these rows, or skip them: --set on_bad_rows=skip")
-        if self._count >= row_count:
-            raise DataError(f"{message}: nothing is left", problems=problems, hint="correct these rows")
         self.notes.append(f"{message} and were skipped (on_bad_rows=skip): " + "; ".join(problems))

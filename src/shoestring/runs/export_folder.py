@@ -32,6 +32,7 @@ from shoestring.system_errors import explaining
 from shoestring.units import bytes_text
 
 MANIFEST, CARD = "export.json", "README.md"
+_RUST_ERROR = re.compile(r"\(os error ([0-9]{1,3})\)")
 _HIDDEN = re.compile(r"\.(?P<name>.+)\.(?P<state>writing|replaced)-(?P<pid>[0-9]{1,9})")
 
 
@@ -76,7 +77,9 @@ def writing(folder: Path, *, overwrite: bool) -> Iterator[Path]:
         temporary = _hidden(folder, "writing")
         temporary.mkdir()
         try:
-            yield temporary
+            with _errors_of_libraries(temporary):
+                yield temporary
+            _share(temporary)
             _sync_all(temporary)
             require_replaceable(folder, overwrite=overwrite)  # another process may have written it since
             _rename(temporary, folder)
@@ -161,6 +164,26 @@ def _file_names(folder: Path) -> list[str]:
     """Return the relative names of everything below the folder that is not a folder."""
     paths = (path for path in folder.rglob("*") if path.is_symlink() or not path.is_dir())
     return sorted(path.relative_to(folder).as_posix() for path in paths)
+
+
+@contextmanager
+def _errors_of_libraries(folder: Path) -> Iterator[None]:
+    """Raise OSError for what libraries in Rust raise of their own, such as safetensors when the disk is full."""
+    try:
+        yield
+    except Exception as error:
+        if match := _RUST_ERROR.search(str(error)):
+            number = int(match[1])
+            raise OSError(number, os.strerror(number), str(folder)) from error
+        raise
+
+
+def _share(folder: Path) -> None:
+    """Let everybody read the files who may read the manifest: libraries write some for their own user alone."""
+    mode = (folder / MANIFEST).stat().st_mode
+    for path in folder.rglob("*"):
+        if path.is_file() and not path.is_symlink():
+            path.chmod(mode)
 
 
 def _sync_all(folder: Path) -> None:

@@ -18,5 +18,7 @@ class Letters:
     def prompt_text(self, text):
         return [FIRST + ord(letter) - ord("a") for letter in text]
 
+    question = prompt_text
+
     def decode(self, tokens):
         return "".join(chr(ord("a") + token - FIRST) for token in tokens)

@@ -4,6 +4,7 @@ import json
 import math
 import warnings
 from pathlib import Path
+from typing import get_args
 
 import gguf
 import pytest
@@ -12,9 +13,11 @@ from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from shoestring.errors import RunError, UsageError
 from shoestring.recipe.exports import Exported
+from shoestring.recipe.finding import choose
 from shoestring.recipes.finetune import export, merging
 from shoestring.recipes.finetune.export_formats import formats
 from shoestring.recipes.finetune.gguf import families
+from shoestring.recipes.finetune.options import GgufType
 from shoestring.recipes.finetune.samples import PairSample
 from shoestring.recipes.huggingface.packed import unpacked_weight
 from shoestring.recipes.huggingface.saving import quiet
@@ -192,7 +195,7 @@ def test_usage_of_gguf_reads_all_of_the_model(tmp_path, monkeypatch, capsys, cha
     assert ("rope_freqs.weight" in tensors) == ("rope_parameters" in changes)
 
 
-@pytest.mark.parametrize("type_name", export.writing.TYPES)
+@pytest.mark.parametrize("type_name", get_args(GgufType))
 def test_every_type_is_read(tmp_path, type_name):
     model = with_lora(random_model("llama", intermediate_size=48))
     planned = export.bytes_of("gguf", model, gguf_type=type_name)
@@ -223,11 +226,14 @@ def test_weight_beyond_f16_is_refused(tmp_path):
     assert write("gguf", random_model("llama"), tmp_path, gguf_type="BF16").tolerance < math.inf
 
 
-def test_unknown_type_and_family_are_refused_before_merging(tmp_path):
+def test_unknown_type_is_refused_before_training():
+    with pytest.raises(UsageError) as raised:
+        choose("finetune", {"gguf_type": "Q8_1"})
+    assert "gguf_type=Q8_1" in str(raised.value.problems) and "Q8_0" in str(raised.value.problems)
+
+
+def test_unknown_family_is_refused_before_merging(tmp_path):
     model = with_lora(random_model("llama"))
-    with pytest.raises(UsageError, match="gguf_type=Q8_1") as raised:
-        write("gguf", model, tmp_path, gguf_type="Q8_1")
-    assert raised.value.hint == "did you mean Q8_0?"
     model.config.model_type = "gemma3_text"
     with pytest.raises(UsageError, match="type gemma3_text cannot be exported to gguf") as raised:
         write("gguf", model, tmp_path)

@@ -38,6 +38,12 @@ def test_json_with_one_row_is_that_row(tmp_path: Path) -> None:
     assert rows(tmp_path / "a.json", '{"messages": []}', "messages") == [("row 1", {"messages": []})]
 
 
+@pytest.mark.parametrize(("name", "delimiter"), [("a.csv", ";"), ("a.csv", "\t"), ("a.tsv", "\t"), ("a.csv", ",")])
+def test_csv_has_the_delimiter_of_its_header(tmp_path: Path, name: str, delimiter: str) -> None:
+    content = f'\ufeffprompt{delimiter}completion\n"a, b; c"{delimiter}d\n'
+    assert rows(tmp_path / name, content) == [("line 2", {"prompt": "a, b; c", "completion": "d"})]
+
+
 def test_csv_rows_are_where_they_begin(tmp_path: Path) -> None:
     content = '\ufeffprompt, completion\r\n"two\nlines",b\r\n\r\nc,"say ""d"""\ne,f,g\ncaf,h\n'
     lines = rows(tmp_path / "a.csv", content.encode().replace(b"caf", b"caf\xe9"))

@@ -31,6 +31,7 @@ ANSWER = {"role": "assistant", "content": "yes"}
 def test_forms_of_rows(row, prompt, target):
     question = parse_question(row)
     assert (question.prompt, question.target) == (prompt, target)
+    assert question.is_continued == (prompt == "once")
 
 
 @pytest.mark.parametrize(

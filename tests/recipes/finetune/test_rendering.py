@@ -296,6 +296,39 @@ def test_a_template_that_writes_the_first_token_is_not_given_another() -> None:
     assert renderer.prompt_text("Hello")[0] == tokenizer.bos_token_id
 
 
+def test_texts_are_written_as_messages() -> None:
+    renderer = Renderer(make_tokenizer(), seq_len=4096, as_chat=True)
+    texts = Completion(place="", prompt=f"{QUESTION['content']} ", completion=f" {ANSWER['content']}")
+    expected = renderer.render(conversation(QUESTION, ANSWER))
+    sample = renderer.render(texts)
+    assert renderer.is_wrapped(texts)
+    assert sample.tokens.tolist() == expected.tokens.tolist()
+    assert sample.loss_mask.tolist() == expected.loss_mask.tolist()
+    pair = Pair(place="", prompt=texts.prompt, chosen=texts.completion, rejected="It is five.")
+    assert renderer.render_pair(pair).chosen.tokens.tolist() == expected.tokens.tolist()
+    assert renderer.question("Hello?") == renderer.prompt([{"role": "user", "content": "Hello?"}])
+    assert renderer.prompt_text("Hello?") != renderer.question("Hello?")
+
+
+@pytest.mark.parametrize(
+    ("template", "as_chat", "prompt"),
+    [
+        (CHATML, False, "What is two plus two?"),
+        (None, True, "What is two plus two?"),
+        (CHATML, True, "<|im_start|>user\nWhat is two plus two?<|im_end|>\n<|im_start|>assistant\n"),
+        (CHATML, True, " "),
+    ],
+    ids=["as_chat=no", "no template", "has its markup", "no prompt"],
+)
+def test_other_texts_are_joined_as_they_are(template: str | None, as_chat: bool, prompt: str) -> None:
+    renderer = Renderer(make_tokenizer(template), seq_len=4096, as_chat=as_chat)
+    row = Completion(place="", prompt=prompt, completion="It is four.")
+    assert not renderer.is_wrapped(row)
+    text = renderer.decode(renderer.render(row).tokens, skip_special=False)
+    assert text.startswith(f"{prompt}It is four.")
+    assert renderer.question(prompt) == renderer.prompt_text(prompt)
+
+
 def test_a_sample_is_cut_at_its_end() -> None:
     whole = Renderer(make_tokenizer(), seq_len=4096).render(conversation(*CHAT))
     sample = Renderer(make_tokenizer(), seq_len=20).render(conversation(*CHAT))

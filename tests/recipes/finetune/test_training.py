@@ -11,7 +11,7 @@ import shoestring
 from shoestring.errors import UsageError
 from shoestring.recipe.finding import choose
 from shoestring.recipes.finetune import batches
-from shoestring.recipes.finetune.building import separates_samples
+from shoestring.recipes.finetune.building import build_random, separates_samples
 from tests.sessions import final_checkpoint, session
 
 VALUES = {
@@ -110,3 +110,9 @@ def test_samples_that_see_each_other_are_found_before_training(tmp_path: Path, m
 @pytest.mark.parametrize(("model_type", "is_packed"), [("llama", True), ("opt", False), ("mamba", False)])
 def test_only_models_that_separate_samples_are_packed(model_type: str, is_packed: bool) -> None:
     assert separates_samples(CONFIG_MAPPING[model_type]()) == is_packed
+
+
+@pytest.mark.parametrize("model_type", ["bert", "bart"])
+def test_models_with_an_encoder_are_refused(model_type: str) -> None:
+    with pytest.raises(UsageError, match=f"a {model_type}, which has an encoder"):
+        build_random(CONFIG_MAPPING[model_type]())

@@ -231,7 +231,7 @@ class Finetune(EvaluatesBatches):
         renderer = self._renderer()
         if source is None:
             return read_questions(self._read().validation.rows, renderer)
-        longest = self._interface_of_model().longest_prompt(self.options.answer_tokens)
+        longest = self._interface_of_model().longest_prompt(self.options.answer_limit)
         return read_inputs(source, renderer, columns=parse_columns(self.options.columns), longest=longest)
 
     def predict(self, model: nn.Module, batch: Any) -> list[dict[str, Any]]:
@@ -239,7 +239,7 @@ class Finetune(EvaluatesBatches):
         from shoestring.recipes.finetune.prediction import predict
 
         interface, prompts = self._interface_of_model(), self._prompts(batch)
-        return predict(model, prompts, self._renderer(), max_tokens=self.options.answer_tokens, pad=interface.padding)
+        return predict(model, prompts, self._renderer(), max_tokens=self.options.answer_limit, pad=interface.padding)
 
     def targets(self, batch: Any) -> list[str | None]:
         """Return the true answers of a batch."""
@@ -269,8 +269,8 @@ class Finetune(EvaluatesBatches):
             model,
             self._questions(),
             self._renderer(),
-            max_tokens=options.answer_tokens,
-            longest=interface.longest_prompt(options.answer_tokens, at_most=options.seq_len),
+            max_tokens=options.answer_limit,
+            longest=interface.longest_prompt(options.answer_limit, at_most=options.seq_len),
             pad=interface.padding,
         )
 
@@ -290,7 +290,7 @@ class Finetune(EvaluatesBatches):
             model,
             renderer.prompt(messages),
             stop_tokens=renderer.stop_tokens,
-            max_tokens=CONVERSATION_TOKENS,
+            max_tokens=self.options.answer_tokens or CONVERSATION_TOKENS,
             decode=renderer.decode,
         )
 

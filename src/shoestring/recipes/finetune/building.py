@@ -173,4 +173,11 @@ def _model_class(config: Any, label: str) -> Any:
             f"{label} is a {config.model_type}, which is no causal language model",
             hint="give a language model that continues text, such as Qwen3 or Llama",
         )
+    masks_tokens = type(config) in transformers.AutoModelForMaskedLM._model_mapping
+    is_encoder = masks_tokens and not getattr(config, "is_decoder", False)
+    if is_encoder or getattr(config, "is_encoder_decoder", False):
+        raise UsageError(
+            f"{label} is a {config.model_type}, which has an encoder: it does not only continue text",
+            hint="give a language model that continues text, such as Qwen3 or Llama",
+        )
     return model_class[0] if isinstance(model_class, tuple) else model_class

@@ -50,7 +50,12 @@ def read_parts(
                 rows[file.part].append(row)
     if reading.present:
         require_columns(our_columns, reading.present)
-    bad_rows.finish(row_count)
+    other = "sft" if method == "dpo" else "dpo"
+    bad_rows.finish(
+        row_count,
+        hint_for_all="if your columns have other names: --set columns=prompt:question,completion:answer, for example; "
+        f"if the rows are for the other method: --set method={other}",
+    )
     if not rows["train"]:
         raise DataError(f"{path}: no row of the training data is left", hint="correct the rows of the training data")
     train, held_out = rows["train"], rows["validation"]

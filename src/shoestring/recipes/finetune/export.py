@@ -91,6 +91,8 @@ def write_adapter(
     notes = ["The adapter has no weights of its base." + (" `base` has its random weights." if source is None else "")]
     if source is not None:
         notes = [f"{notes[0]} Its base is {base}" + (", which was in 4 bits (NF4) in training." if has_packed else ".")]
+        if isinstance(source, Path):
+            notes.append(f"Replace `{base}` by the path of your copy of the base, or by its name on the hub.")
     usage = _usage(tokenizer, _ADAPTER.format(base=base), "AutoModelForCausalLM, AutoTokenizer")
     return Exported(
         compared=list(zip(expected, actual, strict=True)),
@@ -137,13 +139,12 @@ def write_gguf(
 ) -> Exported:
     """Merge the adapter into the model and write it as a GGUF file, with the tokenizer's own files beside it.
 
-    `gguf_type` is one of `writing.TYPES`, `name` is what programs show of the model. `model` is used up as by
+    `gguf_type` is one of `options.GgufType`, `name` is what programs show of the model. `model` is used up as by
     `write_merged`. What transformers reads from the file is compared with the trained model, and, without a tolerance
     for rounding, with the model whose weights are rounded to the type.
 
     Raises RunError if the file differs from that, and as `merging.merge` and `writing.write_file` do.
     """
-    writing.require_type(gguf_type)
     families.find_family(merging.plain_base(model).config)  # before the merging, which takes longer
     expected, notes = _logits(model, samples), _merging_notes(model)
     merged = merging.merge(model)

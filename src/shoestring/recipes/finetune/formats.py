@@ -11,7 +11,7 @@ import re
 from collections.abc import Callable, Collection, Iterator, Mapping
 from importlib import import_module
 from pathlib import Path
-from typing import Any, TypeAlias
+from typing import Any, TextIO, TypeAlias
 
 from shoestring.reading import (
     DATA_BYTES,
@@ -109,7 +109,7 @@ def _read_csv(path: Path, _: Collection[str]) -> Iterator[PlacedRow]:
     with open_table(path) as text:
         # Bytes that are not UTF-8 become half characters, so that their row is known.
         text.reconfigure(errors="surrogateescape")  # type: ignore[attr-defined]
-        reader = csv.reader(text, delimiter="\t" if path.suffix.lower() == ".tsv" else ",", strict=True)
+        reader = csv.reader(text, delimiter=_delimiter(path, text), strict=True)
         header: list[str] | None = None
         next_line = 1
         while (cells := _next_cells(reader, next_line)) is not None:
@@ -126,6 +126,15 @@ def _read_csv(path: Path, _: Collection[str]) -> Iterator[PlacedRow]:
                 yield f"line {line}", f"has {plural(len(cells), 'cell')}, but the header has {len(header)}"
             else:
                 yield f"line {line}", dict(zip(header, cells, strict=True)) if is_text else "is not UTF-8"
+
+
+def _delimiter(path: Path, text: TextIO) -> str:
+    """Return the tab for .tsv, and for another name that of , ; and tab which the header has."""
+    if path.suffix.lower() == ".tsv":
+        return "\t"
+    header = text.readline(LINE_BYTES)
+    text.seek(0)
+    return next((delimiter for delimiter in (",", ";", "\t") if delimiter in header), ",")
 
 
 def _next_cells(reader: Any, line: int) -> list[str] | None:

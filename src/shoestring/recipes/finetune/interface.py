@@ -75,6 +75,7 @@ def build_renderer(interface: Interface, options: Options) -> Renderer:
     stop_ids = getattr(interface.generation_config, "eos_token_id", None)
     return Renderer(
         interface.tokenizer,
+        as_chat=options.as_chat,
         train_on=options.train_on,
         seq_len=options.seq_len,
         stop_ids=stop_ids if isinstance(stop_ids, list) else [] if stop_ids is None else [stop_ids],

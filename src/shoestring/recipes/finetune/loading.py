@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -15,6 +15,7 @@ from shoestring.recipes.finetune.options import Options
 from shoestring.recipes.finetune.rendering import Renderer
 from shoestring.recipes.finetune.rows import Row, RowParts, Text
 from shoestring.recipes.finetune.samples import PairSample, Sample, Samples
+from shoestring.units import plural
 
 _ROWS, _ROW_TOKENS = 10_000, 600
 """Of a plan that sets only the other one."""
@@ -51,7 +52,7 @@ def load_data(options: Options, renderer: Callable[[], Renderer]) -> Data:
         train=_learnable(train, parts.train),
         validation=_learnable(validation, parts.validation),
         inspection=inspection,
-        notes=(*parts.notes, *inspection.notes),
+        notes=(*parts.notes, *_chat_notes(built, (*parts.train, *parts.validation)), *inspection.notes),
     )
 
 
@@ -70,6 +71,14 @@ def _rows(options: Options) -> RowParts:
 
 def _render(renderer: Renderer, rows: Sequence[Any], method: str) -> Sequence[Any]:
     return renderer.render_pairs(rows) if method == "dpo" else renderer.render_all(rows)
+
+
+def _chat_notes(renderer: Renderer, rows: Sequence[Row]) -> Iterator[str]:
+    if count := sum(map(renderer.is_wrapped, rows)):
+        yield (
+            f"{plural(count, 'row')} with texts as prompt and answer: written as messages with the chat template "
+            "(as_chat=no joins them as they are)"
+        )
 
 
 def _learnable(samples: Sequence[Any], rows: Sequence[Row]) -> Samples:

@@ -5,11 +5,16 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any, ClassVar, Literal
+from typing import Annotated, Any, ClassVar, Literal, TypeAlias
 
 from shoestring import config
 from shoestring.errors import UsageError
 from shoestring.recipes.rows import OnBadRows
+
+GgufType: TypeAlias = Literal["F32", "F16", "BF16", "Q8_0", "Q5_1", "Q5_0", "Q4_1", "Q4_0"]
+"""The types that the package `gguf` can write."""
+
+_ANSWER_TOKENS = 128
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -48,6 +53,11 @@ class Options:
     ] = "sft"
     beta: Annotated[float, "of DPO: how strongly the model is kept near its beginning"] = 0.1
     template: Annotated[Path | None, "a file with a chat template in Jinja, in place of the tokenizer's"] = None
+    as_chat: Annotated[
+        bool,
+        "write a prompt and a completion that are texts as messages, with the chat template if there is one; no: join "
+        "them as they are",
+    ] = True
     train_on: Annotated[
         Literal["assistant", "completion", "all"],
         "the tokens that are learnt: all answers of the assistant, only the last one, or all tokens",
@@ -61,14 +71,21 @@ class Options:
         "a JSONL file of messages or prompt, which the model answers before training and after each epoch; none: "
         "rows of the validation data",
     ] = None
-    answer_tokens: Annotated[int, "the largest number of tokens of a generated answer"] = 128
-    gguf_type: Annotated[str, "type of the weights in an exported GGUF file: F16, Q8_0, ..."] = "F16"
+    answer_tokens: Annotated[
+        int | None, "the largest number of tokens of a generated answer; none: 128, and 1024 in a conversation"
+    ] = None
+    gguf_type: Annotated[GgufType, "type of the weights in an exported GGUF file"] = "F16"
     epochs: Annotated[int, "passes over the training data"] = 1
     effective_batch: Annotated[int, "rows in one update"] = 16
     learning_rate: Annotated[
         float | None, "of AdamW, after a linear warm-up; none: 2e-4 for LoRA, 2e-5 for all weights, 5e-6 for DPO"
     ] = None
     seed: Annotated[int, "decides initialisation, sample order and dropout"] = 0
+
+    @property
+    def answer_limit(self) -> int:
+        """The largest number of tokens of an answer to a prompt in a file or in the data."""
+        return self.answer_tokens or _ANSWER_TOKENS
 
     def __post_init__(self) -> None:
         least = {"rows": 2, "row_tokens": 2, "seq_len": 2, "loss_chunk": 1, "answer_tokens": 1}

@@ -26,6 +26,9 @@ class Renderer(Protocol):
     def prompt_text(self, text: str) -> list[int]:
         """Return the tokens of a text that the model continues."""
 
+    def question(self, text: str) -> list[int]:
+        """Return the tokens of a text that the model answers."""
+
     def decode(self, tokens: list[int]) -> str:
         """Return the text of tokens."""
 
@@ -35,14 +38,16 @@ class Question:
     """A prompt, and the answer to it if that is known."""
 
     prompt: str | tuple[Message, ...]
-    """A text that the model continues, or the messages that it answers."""
+    """A text, or the messages that the model answers."""
     tools: tuple[Mapping[str, Any], ...] | None = None
     target: str | None = None
+    is_continued: bool = False
+    """Whether the model continues the text instead of answering it."""
 
     def tokens(self, renderer: Renderer) -> list[int]:
         """Return the tokens of the prompt. Raises ValueError if there are none."""
         if isinstance(self.prompt, str):
-            tokens = renderer.prompt_text(self.prompt)
+            tokens = renderer.prompt_text(self.prompt) if self.is_continued else renderer.question(self.prompt)
         else:
             tokens = renderer.prompt(self.prompt, self.tools)
         if not tokens:
@@ -82,7 +87,7 @@ def parse_question(row: Mapping[str, Any]) -> Question:
         return Question(prompt=_asking(conversation), tools=tools, target=answer)
     text = row.get("text")
     if isinstance(text, str):
-        return Question(prompt=_filled("text", text))
+        return Question(prompt=_filled("text", text), is_continued=True)
     raise ValueError(f"has none of {FORMS}" if text is None else f"its text is of type {type(text).__name__}")
 
 

@@ -38,16 +38,20 @@ class Renderer:
         tokenizer: Any,
         *,
         template: str | None = None,
+        as_chat: bool = False,
         train_on: TrainOn = "assistant",
         seq_len: int,
         stop_ids: Collection[int] = (),
     ) -> None:
         """`template` replaces the tokenizer's; `stop_ids` are the end tokens of the model's generation configuration.
 
+        With `as_chat` the template is also applied to prompts and completions that are texts without its markup.
+
         Raises UsageError for a tokenizer that cannot say which characters a token stands for.
         """
         self._tokenizer, self._template, self._train_on = tokenizer, template, train_on
         self.has_template = bool(template or tokenizer.chat_template)
+        self._as_chat = as_chat and self.has_template
         self.seq_len = seq_len
         added = {token.content: number for number, token in tokenizer.added_tokens_decoder.items()}
         special = [token.content for token in tokenizer.added_tokens_decoder.values() if token.special]
@@ -105,6 +109,10 @@ class Renderer:
         """Return the tokens from which the model continues a text."""
         return self._encoder.prompt(text, by_template=False)
 
+    def question(self, text: str) -> list[int]:
+        """Return the tokens from which the model answers the text of a prompt. Raises DataError as `prompt` does."""
+        return self.prompt([_user(text)]) if self._is_wrapped(text) else self.prompt_text(text)
+
     def decode(self, tokens: Sequence[int] | NDArray[numpy.int32], skip_special: bool = True) -> str:
         """Return the text of tokens."""
         numbers = [int(token) for token in tokens]
@@ -157,9 +165,25 @@ class Renderer:
             )
         return samples
 
+    def is_wrapped(self, row: Row) -> bool:
+        """Return whether the row has texts, which are written as messages with the chat template."""
+        if isinstance(row, Pair):
+            texts: Sequence[Any] = (row.prompt, row.chosen, row.rejected)
+        else:
+            texts = (row.prompt, row.completion) if isinstance(row, Completion) else ()
+        return bool(texts) and all(isinstance(text, str) for text in texts) and self._is_wrapped(*texts)
+
+    def _is_wrapped(self, prompt: str, *answers: str) -> bool:
+        if not self._as_chat or not prompt.strip():
+            return False
+        return not any(self._misplaced.search(text) for text in (prompt, *answers))
+
     def _written(self, row: Single, train_on: TrainOn) -> Written:
         if isinstance(row, Text):
             return Written(text=row.text, loss_mask=None, by_template=False)
+        if isinstance(row, Completion) and self.is_wrapped(row):
+            answer = {"role": "assistant", "content": str(row.completion).strip()}
+            return self._conversation((_user(str(row.prompt)), answer), row.tools, 1, train_on)
         if isinstance(row, Conversation):
             return self._conversation(row.messages, row.tools, 0, train_on)
         if not isinstance(row.prompt, str) and not isinstance(row.completion, str):
@@ -216,6 +240,10 @@ class Renderer:
             add_generation_prompt=add_generation_prompt,
         )
         return str(text)
+
+
+def _user(text: str) -> Message:
+    return {"role": "user", "content": text.strip()}
 
 
 def _messages(row: Row) -> Sequence[Message]:

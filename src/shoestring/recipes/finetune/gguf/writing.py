@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor
 
-from shoestring.errors import RunError, UsageError, nearest
+from shoestring.errors import RunError
 from shoestring.recipe import extras
 from shoestring.recipes.finetune.gguf.families import (
     find_family,
@@ -41,19 +41,11 @@ _FILE_TYPES = {
 }
 """The name of a file (`gguf.LlamaFileType`) by the type of its weights: those that the package can write in Python.
 The ternary types are left out, which only models that are trained for them have."""
-TYPES = tuple(_FILE_TYPES)
-
-
-def require_type(name: str) -> None:
-    """Raise UsageError if weights cannot be written as the type `name`, and if the package is not installed."""
-    if name not in _FILE_TYPES:
-        raise UsageError(f"gguf_type={name}: weights cannot be written so", hint=nearest(name, TYPES))
-    extras.require(EXTRA, "gguf")
 
 
 def file_bytes(config: Any, shapes: Mapping[str, tuple[int, ...]], type_name: str) -> int:
     """Return the bytes of all tensors in the file, from their shapes by their names in transformers."""
-    require_type(type_name)
+    extras.require(EXTRA, "gguf")
     family = find_family(config)
     names = tensor_names(family, config, list(shapes))
     sizes = [_stored_bytes(shape, _choose_type(names[name], shape, type_name)) for name, shape in shapes.items()]
@@ -65,13 +57,13 @@ def file_bytes(config: Any, shapes: Mapping[str, tuple[int, ...]], type_name: st
 def write_file(path: Path, model: Any, tokenizer: Any, *, type_name: str, name: str) -> tuple[str, ...]:
     """Write a model of transformers with plain weights, and its tokenizer, as a GGUF file. Return notes about it.
 
-    `type_name` is one of `TYPES`; vectors and norms are always F32. `name` is what programs show of the model. The
+    `type_name` is a `GgufType`; vectors and norms are always F32. `name` is what programs show of the model. The
     model's weights are rounded in place to those in the file, so that it computes what a reader of the file should.
 
     Raises UsageError for models and tokenizers that llama.cpp would compute otherwise, and RunError if a weight is
     beyond the range of the type.
     """
-    require_type(type_name)
+    extras.require(EXTRA, "gguf")
     import gguf
 
     config = model.config
