@@ -97,6 +97,7 @@ def test_states_are_divided_if_that_makes_them_fit():
     )[0]
     ranked = search(candidates, ONE_PRECISION)
     assert (ranked[0].settings.gpus, ranked[0].settings.sharding, ranked[0].fits) == (2, "zero1", True)
+    assert {candidate.settings.gpus for candidate in ranked} == {2}  # a whole model would not fit on one GPU either
     reasons = candidates.reasons(ranked)
     assert reasons[0].startswith("both GPUs: no settings that were tried fit on one; 2.0 s of it")
     assert reasons[1].endswith("a share of the optimizer states, because those of a whole model do not fit")

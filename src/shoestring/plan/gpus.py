@@ -144,10 +144,11 @@ def _with_other_sharding(candidates: Candidates, replicas: Settings, pool: Seque
 
 def _on_one_gpu(candidates: Candidates, one_gpu: Settings, pool: Sequence[Candidate]) -> list[Candidate]:
     """Trace the settings of one GPU: if it takes long and cannot be faster, only those that are the best for all."""
-    best = fastest(pool)
+    replicas, best = [candidate for candidate in pool if candidate.settings.sharding == "ddp"], fastest(pool)
+    if replicas and fastest(replicas) is None and not _can_fit(candidates, replicas, _BETWEEN_GPUS, 0):
+        return []
     if best is None:
-        is_possible = not pool or _can_fit(candidates, pool, _BETWEEN_GPUS, 0)
-        return collect_candidates(candidates, one_gpu) if is_possible else []
+        return collect_candidates(candidates, one_gpu)
     if len(best.trace.events) < LONG_TRACE_EVENTS or _ideal_seconds(candidates, pool, one_gpu) < best.seconds:
         return collect_candidates(candidates, one_gpu)
     if best.settings.sharding == "ddp" and best.trace.microbatches > 1 and one_gpu.logical_shards == 1:
