@@ -122,8 +122,8 @@ def proposals(
     return [
         *_propose_open_settings(candidates, chosen, requested),
         *_propose_settings(candidates, chosen, budget),
-        *_propose_options(candidates, chosen, budget, fits),
         *_propose_adaptations(candidates, chosen, budget, facts),
+        *_propose_options(candidates, chosen, budget, fits),
         *_propose_subset(candidates, chosen, facts),
     ]
 
@@ -275,8 +275,12 @@ def _adaptations(loaded: LoadedRecipe, facts: Facts) -> Iterator[tuple[Mapping[s
 
 
 def _adapted(settings: Settings) -> Settings:
-    """Return the settings of a model that is adapted: another kind of optimizer has its own kernels."""
-    return settings.replace(optimizer_kernel=None)
+    """Return the settings of a model that is adapted: another kind of optimizer has its own kernels.
+
+    Its weights or states may have scales that cannot be divided, and need less memory whole.
+    """
+    divides_weights = settings.sharding in ("zero2", "zero3")
+    return settings.replace(optimizer_kernel=None, sharding="ddp" if divides_weights else settings.sharding)
 
 
 def _propose_subset(candidates: Candidates, chosen: Candidate, facts: Facts) -> Iterator[Proposal]:
