@@ -119,13 +119,15 @@ def proposals(
         ]
     for values, _ in _adaptations(candidates.loaded, facts):
         candidates.prefetch(_adapted(chosen.settings), values)  # while others are traced
-    return [
+    settings = [
         *_propose_open_settings(candidates, chosen, requested),
         *_propose_settings(candidates, chosen, budget),
-        *_propose_adaptations(candidates, chosen, budget, facts),
-        *_propose_options(candidates, chosen, budget, fits),
-        *_propose_subset(candidates, chosen, facts),
     ]
+    options = [*_propose_options(candidates, chosen, budget, fits)]
+    # They have a budget of their own, because they save the most.
+    own_budget = _Budget(events=BUDGET_WITHOUT_A_PLAN, events_per_trace=len(chosen.trace.events))
+    adaptations = _propose_adaptations(candidates, chosen, own_budget, facts)
+    return [*settings, *adaptations, *options, *_propose_subset(candidates, chosen, facts)]
 
 
 def _helps(proposal: Proposal, chosen: Candidate) -> bool:
