@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import weakref
 from collections.abc import Callable
-from dataclasses import dataclass, field
 from typing import Any
 
 import torch
@@ -17,132 +16,14 @@ from torch._subclasses.fake_tensor import FakeTensor
 
 from shoestring.techniques import trees
 from shoestring.trace import autocast, identical, templates
+from shoestring.trace.block_state import PLAIN, Arguments, Call, Gradients, Output, Pass
 from shoestring.trace.record import Part
-from shoestring.trace.recorder import Position, Recorder, is_simulated
+from shoestring.trace.recorder import Position, Recorder
 from shoestring.trace.simulated_device import DEVICE
 from shoestring.trace.templates import Form, NotRepeatableError, Released, Role, Template
 
 _INPUT: Role = ("input",)
 _GRADIENT: Role = ("gradient",)
-_PLAIN = (int, float, str, bool, type(None), torch.dtype, torch.device)
-
-
-@dataclass
-class _Arguments:
-    """The arguments of a call: plain values, and weak references to tensors."""
-
-    structure: Any
-    leaves: list[Any]
-
-    @classmethod
-    def read(cls, args: Any, kwargs: Any) -> _Arguments:
-        leaves, structure = trees.flatten((args, kwargs))
-        return cls(structure, [weakref.ref(leaf) if isinstance(leaf, Tensor) else leaf for leaf in leaves])
-
-    def differing(self, other: _Arguments) -> list[int] | None:
-        """Return the indices of the leaves that differ; None if the structures differ."""
-        if self.structure != other.structure:
-            return None
-        pairs = enumerate(zip(self.leaves, other.leaves, strict=True))
-        return [index for index, (a, b) in pairs if not _is_same_leaf(a, b)]
-
-    def tensor(self, index: int) -> Tensor | None:
-        """Return the leaf with this index if it is a tensor on the device."""
-        leaf = self.leaves[index]
-        tensor = leaf() if isinstance(leaf, weakref.ref) else None
-        return tensor if tensor is not None and is_simulated(tensor) else None
-
-    def are_supported(self, place: int) -> bool:
-        """Return whether all are tensors or plain values, and none needs a gradient besides the one at `place`."""
-        return all(
-            isinstance(leaf, _PLAIN)
-            or (isinstance(leaf, weakref.ref) and (index == place or not _requires_grad(leaf())))
-            for index, leaf in enumerate(self.leaves)
-        )
-
-
-def _requires_grad(tensor: Tensor | None) -> bool:
-    return tensor is not None and tensor.requires_grad
-
-
-def _is_same_leaf(a: Any, b: Any) -> bool:
-    if isinstance(a, weakref.ref):
-        return isinstance(b, weakref.ref) and a() is not None and a() is b()
-    return type(a) is type(b) and isinstance(a, _PLAIN) and bool(a == b)
-
-
-@dataclass
-class _Output:
-    """The result of a block: one tensor in a structure of containers."""
-
-    structure: Any
-    values: list[Any]
-    """The leaves that are no tensors."""
-    place: int
-    offset: int
-    """The number of its storage among the new ones."""
-    form: Form
-    requires_grad: bool
-
-    def with_tensor(self, tensor: Tensor) -> Any:
-        """Return the structure with `tensor`."""
-        leaves = [*self.values[: self.place], tensor, *self.values[self.place :]]
-        return trees.unflatten(leaves, self.structure)
-
-
-@dataclass
-class _Gradients:
-    """The gradients that a block's backward creates, with their storages by their number among the new ones."""
-
-    incoming: Form
-    input: tuple[int, Form] | None
-    """None if it is the incoming gradient itself."""
-    parameters: list[tuple[int, Form] | None]
-    """None for a parameter whose gradient is not new."""
-    are_none: list[bool]
-    """Whether each parameter had no gradient before."""
-
-
-@dataclass
-class _Call:
-    """A call of a block, with the storages of its forward, and what backward needs."""
-
-    index: int
-    storages: range
-    input_index: int | None = None
-    input: Tensor | None = None
-    """The input, if backward frees it."""
-    start: Position | None = None
-    """The beginning of backward."""
-    incoming: tuple[int | None, Form] | None = None
-    old_gradients: list[int | None] = field(default_factory=list)
-    returned: int | None = None
-    """The storage of the gradient that the backward of a folded block returns."""
-    is_folded: bool = False
-    is_complete: bool = False
-    """Whether backward has run, or there is none."""
-
-
-@dataclass
-class _Pass:
-    """Calls of all blocks of a group, in their order, and the templates of their events."""
-
-    can_fold: bool = True
-    calls: list[_Call] = field(default_factory=list)
-    arguments: _Arguments | None = None
-    input_place: int = 0
-    input_form: Any = None
-    second_input: Any = None
-    """A weak reference to the storage of the second block's input."""
-    state: Any = None
-    """What else the second block's events may depend on."""
-    casts: list[tuple[int, int, Any]] = field(default_factory=list)
-    """The casts that the second block adds to autocast's cache: the number of the parameter, the number of the storage,
-    and a weak reference to the cast."""
-    forward: Template | None = None
-    output: _Output | None = None
-    backward: Template | None = None
-    gradients: _Gradients | None = None
 
 
 class Group:
@@ -150,7 +31,7 @@ class Group:
 
     def __init__(self, recorder: Recorder, blocks: list[nn.Module]) -> None:
         self.blocks = blocks
-        self.passes: list[_Pass] = []
+        self.passes: list[Pass] = []
         """The passes of the current microbatch."""
         self.folded_calls = 0
         self._problem: NotRepeatableError | None = None
@@ -161,13 +42,13 @@ class Group:
     def call(self, index: int, args: Any, kwargs: Any, run: Callable[[], Any]) -> Any:
         """Run or fold the block with this index."""
         if index == 0 and (not self.passes or len(self.passes[-1].calls) == len(self.blocks)):
-            self.passes.append(_Pass())
+            self.passes.append(Pass())
         current = self.passes[-1] if self.passes else None
         if current is None or len(current.calls) != index:
             raise NotRepeatableError("blocks are called in another order")
         if not current.can_fold:
             return self._run(current, run)
-        arguments = _Arguments.read(args, kwargs)
+        arguments = Arguments.read(args, kwargs)
         if index == 0:
             current.arguments = arguments
             return self._run(current, run)
@@ -194,19 +75,19 @@ class Group:
             if any(self._parts(current, call) != self._parts(current, current.calls[1]) for call in current.calls[2:]):
                 raise NotRepeatableError("storages of a block have other parts")
 
-    def _parts(self, current: _Pass, call: _Call) -> list[Part | None]:
+    def _parts(self, current: Pass, call: Call) -> list[Part | None]:
         """Return the parts of the storages of a block's forward, without its result: that has a tensor in each case."""
         assert current.output is not None
         parts = self._recorder.parts(call.storages.start, call.storages.stop)
         return [part for offset, part in enumerate(parts) if offset != current.output.offset]
 
-    def _run(self, current: _Pass, run: Callable[[], Any]) -> Any:
+    def _run(self, current: Pass, run: Callable[[], Any]) -> Any:
         start = self._recorder.position().storages
         result = run()
-        current.calls.append(_Call(len(current.calls), self._storages_since(start), is_complete=True))
+        current.calls.append(Call(len(current.calls), self._storages_since(start), is_complete=True))
         return result
 
-    def _run_second(self, current: _Pass, arguments: _Arguments, run: Callable[[], Any]) -> Any:
+    def _run_second(self, current: Pass, arguments: Arguments, run: Callable[[], Any]) -> Any:
         """Run the second block and make its template, if the others can be expected to have the same events."""
         assert current.arguments is not None
         differing = arguments.differing(current.arguments) or []
@@ -220,7 +101,7 @@ class Group:
         attributes = identical.plain_attributes(self.blocks[1])
         start = self._recorder.position()
         result = run()
-        call = _Call(1, self._storages_since(start.storages), self._recorder.storage_index(source))
+        call = Call(1, self._storages_since(start.storages), self._recorder.storage_index(source))
         current.calls.append(call)
         try:
             if attributes != identical.plain_attributes(self.blocks[1]):
@@ -238,13 +119,13 @@ class Group:
         self._watch_backward(current, call, source, result)
         return result
 
-    def _run_last(self, current: _Pass, arguments: _Arguments, run: Callable[[], Any]) -> Any:
+    def _run_last(self, current: Pass, arguments: Arguments, run: Callable[[], Any]) -> Any:
         """Run the last block, whose forward must have the events of the second one's."""
         source = arguments.tensor(current.input_place)
         assert source is not None
         start = self._recorder.position()
         result = run()
-        call = _Call(len(self.blocks) - 1, self._storages_since(start.storages), self._recorder.storage_index(source))
+        call = Call(len(self.blocks) - 1, self._storages_since(start.storages), self._recorder.storage_index(source))
         current.calls.append(call)
         casts = [(parameter, offset) for parameter, offset, _ in self._new_casts(call.index, start)]
         if (
@@ -256,7 +137,7 @@ class Group:
         self._watch_backward(current, call, source, result)
         return result
 
-    def _fold(self, current: _Pass, index: int, arguments: _Arguments) -> Any:
+    def _fold(self, current: Pass, index: int, arguments: Arguments) -> Any:
         """Record the events of the second block's forward for another one, and return the result of that."""
         forward, output, source = current.forward, current.output, arguments.tensor(current.input_place)
         assert forward is not None and output is not None and isinstance(source, FakeTensor)
@@ -272,7 +153,7 @@ class Group:
             autocast.cached_casts[id(self._parameters[index][parameter])] = copy
         result = templates.new_tensor(output.form, source)
         self._recorder.bind(result, first + output.offset)
-        call = _Call(index, range(first, first + len(forward.sizes)), is_folded=True)
+        call = Call(index, range(first, first + len(forward.sizes)), is_folded=True)
         current.calls.append(call)
         self.folded_calls += 1
         if output.requires_grad:
@@ -287,7 +168,7 @@ class Group:
             call.is_complete = True
         return output.with_tensor(result)
 
-    def _can_repeat(self, current: _Pass, index: int, arguments: _Arguments) -> bool:
+    def _can_repeat(self, current: Pass, index: int, arguments: Arguments) -> bool:
         """Return whether a block is called as the second one was."""
         assert current.arguments is not None
         source = arguments.tensor(current.input_place) if current.arguments.structure == arguments.structure else None
@@ -306,19 +187,19 @@ class Group:
     def _storages_since(self, start: int) -> range:
         return range(start, self._recorder.position().storages)
 
-    def _output(self, result: Any, source: Tensor, start: Position) -> _Output:
+    def _output(self, result: Any, source: Tensor, start: Position) -> Output:
         """Return the form of a block's result. Raises NotRepeatableError unless that is one new tensor."""
         leaves, structure = trees.flatten(result)
         places = [place for place, leaf in enumerate(leaves) if isinstance(leaf, Tensor)]
         values = [leaf for leaf in leaves if not isinstance(leaf, Tensor)]
         index = self._recorder.storage_index(leaves[places[0]]) if len(places) == 1 else None
-        if index is None or index < start.storages or not all(isinstance(leaf, _PLAIN) for leaf in values):
+        if index is None or index < start.storages or not all(isinstance(leaf, PLAIN) for leaf in values):
             raise NotRepeatableError("the result of a block is not one new tensor")
         tensor = leaves[places[0]]
         if tensor.requires_grad and not source.requires_grad:
             raise NotRepeatableError("the input of a block needs no gradient")
         offset = index - start.storages
-        return _Output(structure, values, places[0], offset, templates.form(tensor), tensor.requires_grad)
+        return Output(structure, values, places[0], offset, templates.form(tensor), tensor.requires_grad)
 
     def _new_casts(self, index: int, start: Position) -> list[tuple[int, int, Any]]:
         numbers = {id(parameter): number for number, parameter in enumerate(self._parameters[index])}
@@ -329,7 +210,7 @@ class Group:
                 casts.append((numbers[key], storage - start.storages, weakref.ref(cast)))
         return casts
 
-    def _watch_backward(self, current: _Pass, call: _Call, source: Tensor, result: Any) -> None:
+    def _watch_backward(self, current: Pass, call: Call, source: Tensor, result: Any) -> None:
         """Have the template made, or compared, of a block that runs."""
         output = next(leaf for leaf in trees.leaves(result) if isinstance(leaf, Tensor))
         call.is_complete = not output.requires_grad
@@ -349,7 +230,7 @@ class Group:
 
         return hook
 
-    def _backward(self, current: _Pass, call: _Call, gradient: Tensor | None) -> Tensor | None:
+    def _backward(self, current: Pass, call: Call, gradient: Tensor | None) -> Tensor | None:
         """Return the gradient of a folded block's input: after a problem, which `check_complete` raises, any tensor."""
         if self._problem is None:
             try:
@@ -359,16 +240,16 @@ class Group:
         # Without a gradient, operators of other blocks may abort the process.
         return templates.new_tensor(current.input_form[0], gradient) if isinstance(gradient, FakeTensor) else None
 
-    def _begin_backward(self, call: _Call, gradient: Tensor) -> None:
+    def _begin_backward(self, call: Call, gradient: Tensor) -> None:
         """Run when the gradient of the block's result is complete."""
         call.start = self._recorder.position()
         call.incoming = self._recorder.storage_index(gradient), templates.form(gradient)
         call.old_gradients = self._gradient_storages(call)
 
-    def _gradient_storages(self, call: _Call) -> list[int | None]:
+    def _gradient_storages(self, call: Call) -> list[int | None]:
         return [self._recorder.storage_index(parameter.grad) for parameter in self._parameters[call.index]]
 
-    def _finish_backward(self, current: _Pass, call: _Call, gradient: Tensor) -> None:
+    def _finish_backward(self, current: Pass, call: Call, gradient: Tensor) -> None:
         """Run when the gradient of the block's input is complete."""
         if not current.can_fold or call.is_complete:
             return
@@ -382,7 +263,7 @@ class Group:
             raise NotRepeatableError("the backward of the second block has other events")
         call.is_complete = True
 
-    def _roles(self, call: _Call) -> dict[int, Role]:
+    def _roles(self, call: Call) -> dict[int, Role]:
         """Return the roles of the storages that the backward of a block may free."""
         assert call.incoming is not None
         candidates: list[tuple[int | None, Role]] = [(call.input_index, _INPUT), (call.incoming[0], _GRADIENT)]
@@ -392,7 +273,7 @@ class Group:
             candidates += [(storage, ("forward", number, storage - storages.start)) for storage in storages]
         return {storage: role for storage, role in candidates if storage is not None}
 
-    def _gradients(self, call: _Call, gradient: Tensor, template: Template) -> _Gradients:
+    def _gradients(self, call: Call, gradient: Tensor, template: Template) -> Gradients:
         """Return which of the new storages are gradients. Raises NotRepeatableError if others remain."""
         assert call.start is not None and call.incoming is not None
         first = call.start.storages
@@ -412,9 +293,9 @@ class Group:
         if len(set(new)) < len(new) or set(new) != template.survivors:
             raise NotRepeatableError("storages of backward are not freed")
         is_none = [old is None for old in call.old_gradients]
-        return _Gradients(call.incoming[1], None if is_incoming else source, parameters, is_none)
+        return Gradients(call.incoming[1], None if is_incoming else source, parameters, is_none)
 
-    def _fold_backward(self, current: _Pass, call: _Call, gradient: Tensor | None) -> Tensor:
+    def _fold_backward(self, current: Pass, call: Call, gradient: Tensor | None) -> Tensor:
         """Record the events of the last block's backward for a folded one, and return the gradient of its input."""
         template, gradients = current.backward, current.gradients
         if template is None or gradients is None or not isinstance(gradient, FakeTensor):
@@ -465,7 +346,7 @@ class Group:
         self._recorder.bind(tensor, index)
         return tensor
 
-    def _check_gradient(self, call: _Call, gradient: Tensor) -> None:
+    def _check_gradient(self, call: Call, gradient: Tensor) -> None:
         """Refuse an input that other modules use too: its gradient would be summed in another place."""
         if self._recorder.storage_index(gradient) != call.returned:
             raise NotRepeatableError("the input of a block is used elsewhere")

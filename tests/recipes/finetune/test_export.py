@@ -259,13 +259,13 @@ def test_padding_does_not_change_the_compared_logits():
 def test_formats_have_an_adapter_only_with_lora(tmp_path):
     options = {"tokenizer": byte_level_tokenizer, "source": "owner/name", "gguf_type": "Q8_0"}
     assert list(formats(adapted=False, **options)) == ["merged", "gguf"]
-    found = formats(adapted=True, **options)
-    assert list(found) == ["adapter", "merged", "gguf"]
+    by_name = formats(adapted=True, **options)
+    assert list(by_name) == ["adapter", "merged", "gguf"]
     model = with_lora(random_model("llama"))
-    for name, format_ in found.items():
+    for name, format_ in by_name.items():
         assert format_.takes_adapters
         assert format_.size(model) == export.bytes_of(name, model, source="owner/name", gguf_type="Q8_0")
-    exported = found["gguf"].write(model, tmp_path, samples())
+    exported = by_name["gguf"].write(model, tmp_path, samples())
     assert (tmp_path / "model-Q8_0.gguf").is_file() and exported.tolerance < math.inf
 
 
