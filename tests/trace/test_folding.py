@@ -262,6 +262,8 @@ AMPERE = {"capability": (8, 0)}
         ("llama", {"lora_r": 4}, {"packing": "yes"}, CALLS),
         ("llama", {"lora_r": 4}, {"gpus": 2, "sharding": "zero1", "accumulate": 2}, 3 * (LAYERS - 3)),
         ("llama", {"lora_r": None}, {"gpus": 2, "precision": "fp32", "checkpointing": "full"}, CALLS),
+        ("llama", {"lora_r": 4}, {"gpus": 2, "sharding": "zero3", "checkpointing": "full", "accumulate": 2}, 3 * (LAYERS - 3)),
+        ("mistral", {"lora_r": None}, {"gpus": 2, "sharding": "zero2", "checkpointing": "2"}, 2),
         ("llama", {"lora_r": None}, {"capability": None, "precision": "fp32"}, CALLS),
         ("qwen2", {"lora_r": None}, {}, CALLS),
         ("qwen2", {"lora_r": 4, "method": "dpo"}, {"precision": "bf16", **AMPERE}, 2 * CALLS),
@@ -292,6 +294,7 @@ def test_encoder(fold_case: FoldCase, family: str, precision: str) -> None:
 @pytest.mark.parametrize(("behavior", "checkpointing"), [("plain", "no"), ("writes a buffer", "full")])
 def test_own_blocks(fold_case: FoldCase, behavior: str, checkpointing: str) -> None:
     assert fold_case(Blocks(behavior), checkpointing=checkpointing) == (CALLS, "equal")
+    assert fold_case(Blocks(behavior), checkpointing=checkpointing, gpus=2, sharding="zero2") == (CALLS, "equal")
 
 
 @pytest.mark.parametrize(

@@ -213,9 +213,12 @@ class Group:
     def _watch_backward(self, current: Pass, call: Call, source: Tensor, result: Any) -> None:
         """Have the template made, or compared, of a block that runs."""
         output = next(leaf for leaf in trees.leaves(result) if isinstance(leaf, Tensor))
+        output_number = output.output_nr
         call.is_complete = not output.requires_grad
         if output.requires_grad:
-            output.register_hook(lambda gradient: self._begin_backward(call, gradient))
+            assert output.grad_fn is not None
+            # It runs after the hooks of the result, such as those that gather divided weights.
+            output.grad_fn.register_prehook(lambda gradients: self._begin_backward(call, gradients[output_number]))
             source.register_hook(self._hook(lambda gradient: self._finish_backward(current, call, gradient)))
 
     def _hook(self, work: Callable[[Tensor], None]) -> Callable[[Tensor], None]:

@@ -9,13 +9,13 @@ Whatever else could make a difference raises NotRepeatableError; the model is th
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
 from torch import nn
 
-from shoestring.trace import identical
+from shoestring.trace import identical, redirected
 from shoestring.trace.block_calls import Group
 from shoestring.trace.recorder import Recorder
 from shoestring.trace.templates import NotRepeatableError
@@ -31,7 +31,6 @@ class Folding:
     def __init__(self, recorder: Recorder, model: nn.Module, blocks: Sequence[nn.Module]) -> None:
         self._recorder = recorder
         self._groups = [Group(recorder, blocks) for blocks in identical.groups(model, blocks, _LEAST_BLOCKS)]
-        self._kinds: list[tuple[nn.Module, type[nn.Module]]] = []
         self._is_active = False
 
     @property
@@ -60,11 +59,10 @@ class Folding:
 
         Raises NotRepeatableError for any exception, once a block was folded: without folding there may be none.
         """
+        kinds = [(block, type(block)) for group in self._groups for block in group.blocks]
         for group in self._groups:
             for index, block in enumerate(group.blocks):
-                self._kinds.append((block, type(block)))
-                # `__call__` instead of `forward`: some layers implement checkpointing there.
-                _set_class(block, self._redirected(group, index, type(block)))
+                self._redirect(group, index, block)
         try:
             yield
         except Exception as error:
@@ -72,24 +70,18 @@ class Folding:
                 raise NotRepeatableError(str(error)) from error
             raise
         finally:
-            while self._kinds:
-                _set_class(*self._kinds.pop())
+            for block, kind in kinds:
+                block.__class__ = kind
 
-    def _redirected(self, group: Group, index: int, kind: type[nn.Module]) -> type[nn.Module]:
-        """Return a class of blocks whose calls are decided by the group."""
+    def _redirect(self, group: Group, index: int, block: nn.Module) -> None:
+        """Let the group decide the calls of its block."""
 
-        def call(block: nn.Module, *args: Any, **kwargs: Any) -> Any:
-            call_block: Any = kind.__call__
+        def call(run: Callable[..., Any], args: Any, kwargs: Any) -> Any:
             if not self._is_active:
-                return call_block(block, *args, **kwargs)
-            return group.call(index, args, kwargs, lambda: call_block(block, *args, **kwargs))
+                return run(*args, **kwargs)
+            return group.call(index, args, kwargs, lambda: run(*args, **kwargs))
 
-        attributes = {"__call__": call, "__module__": kind.__module__, "__qualname__": kind.__qualname__}
-        return type(kind.__name__, (kind,), attributes)
-
-
-def _set_class(block: nn.Module, kind: type[nn.Module]) -> None:
-    try:
-        block.__class__ = kind
-    except TypeError as error:
-        raise NotRepeatableError(f"calls of {kind.__name__} cannot be redirected") from error
+        try:
+            redirected.redirect(block, call)
+        except TypeError as error:
+            raise NotRepeatableError(f"calls of {type(block).__name__} cannot be redirected") from error

@@ -11,7 +11,7 @@ policy; frozen weights are sharded as well.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any, Literal
 
@@ -20,6 +20,7 @@ from torch import Tensor, nn
 
 from shoestring.errors import UsageError
 from shoestring.techniques import trees
+from shoestring.trace import redirected
 from shoestring.trace.record import Part
 from shoestring.trace.recorder import Recorder
 from shoestring.trace.simulated_device import DEVICE, tensors
@@ -46,7 +47,7 @@ class FsdpShards(SingleDevice):
                 parameter: root_shards.pop(parameter) for parameter in block.parameters() if parameter in root_shards
             }
             self._groups.append(_Group(block_shards, self._shared))
-            _register_hooks(block, self._groups[-1], reshard_after_forward=reshard_after_forward)
+            _redirect(block, self._groups[-1], reshard_after_forward=reshard_after_forward)
         self._root = _Group(root_shards, self._shared)
         model.register_forward_pre_hook(lambda *_: self._root.gather())
         model.register_forward_hook(lambda *_: self._shared.free_all_gather_buffer())
@@ -196,27 +197,23 @@ class _Group:
         self._forward_indices.clear()
 
 
-def _register_hooks(block: nn.Module, group: _Group, *, reshard_after_forward: bool) -> None:
-    def before_forward(_: nn.Module, args: Any, kwargs: Any) -> Any:
-        if group.state == "backward":  # recomputed by activation checkpointing
-            group.gather()
-            return args, kwargs
+def _redirect(block: nn.Module, group: _Group, *, reshard_after_forward: bool) -> None:
+    """Gather the group's weights for each call of the block, except for a call in backward, which has them already."""
+
+    def call(run: Callable[..., Any], args: Any, kwargs: Any) -> Any:
         group.state = "forward"
         group.gather()
-        return _reduce_in_backward(group, (args, kwargs))
-
-    def after_forward(_: nn.Module, __: Any, results: Any) -> None:
-        if group.state == "backward":
-            return
+        args, kwargs = _reduce_in_backward(group, (args, kwargs))
+        results = run(*args, **kwargs)
         if reshard_after_forward:
             group.reshard()
         group.finish_forward()
         for tensor in tensors(results):
             if tensor.requires_grad:
                 tensor.register_hook(group.begin_backward)
+        return results
 
-    block.register_forward_pre_hook(before_forward, with_kwargs=True)
-    block.register_forward_hook(after_forward)
+    redirected.redirect(block, call)
 
 
 def _reduce_in_backward(group: _Group, arguments: Any) -> Any:

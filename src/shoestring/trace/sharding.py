@@ -6,12 +6,9 @@ one's own use DistributedDataParallel (`distributed.py`).
 
 from __future__ import annotations
 
-from typing import Any
-
 from torch import nn
 
 from shoestring.settings import Settings
-from shoestring.techniques import checkpointing
 from shoestring.trace.distributed import DistributedReplicas
 from shoestring.trace.fsdp import FsdpShards
 from shoestring.trace.recorder import Recorder
@@ -31,9 +28,11 @@ def traced_shards(settings: Settings, gpus: int, *, torch_ddp: bool) -> int:
 
 
 def apply(
-    recorder: Recorder, model: nn.Module, recipe: Any, settings: Settings, gpus: int, *, torch_ddp: bool
+    recorder: Recorder, model: nn.Module, blocks: list[nn.Module], settings: Settings, gpus: int, *, torch_ddp: bool
 ) -> SingleDevice:
     """Apply the sharding setting to a model on the simulated device and return its hooks for one of `gpus`.
+
+    `blocks` are its modules that are sharded one by one (`techniques/checkpointing.py`).
 
     Raises UsageError if FSDP2 does not support the model.
     """
@@ -48,5 +47,4 @@ def apply(
         case "zero1":
             return DividedStates(recorder, model, gpus)
         case "zero2" | "zero3":
-            blocks = checkpointing.blocks(model, recipe)
             return FsdpShards(recorder, model, blocks, gpus, reshard_after_forward=settings.sharding == "zero3")

@@ -70,7 +70,11 @@ def run(
         recorder.label(model.buffers(), "buffers")
         checkpointing.apply(model, loaded.parts, settings.checkpointing)
         fp32_modules.apply(model, settings.fp32_modules)
-        parallelism = sharding.apply(recorder, model, recipe, settings, gpus, torch_ddp=torch_ddp)
+        can_fold = folds and settings.offload in (None, "no") and not torch_ddp
+        blocks = checkpointing.blocks(model, loaded.parts)
+        folding = Folding(recorder, model, blocks if can_fold else [])
+        stack.enter_context(folding.attached())
+        parallelism = sharding.apply(recorder, model, blocks, settings, gpus, torch_ddp=torch_ddp)
         shards = sharding.traced_shards(settings, gpus, torch_ddp=torch_ddp)
         with parallelism.during_optimizer_setup():
             optimizer = adapt.optimizer(loaded, model)
@@ -82,9 +86,6 @@ def run(
         clip_norm = loaded.parts.clip_norm
         samples = settings.micro_batch * accumulate
         initially_trained = [(parameter, parameter.requires_grad) for parameter in model.parameters()]
-        can_fold = folds and settings.offload in (None, "no") and not torch_ddp
-        folding = Folding(recorder, model, checkpointing.blocks(model, loaded.parts) if can_fold else [])
-        stack.enter_context(folding.attached())
         counts = (1, min(TRACED_MICROBATCHES, accumulate))
         updates = [(number, count, loss) for number, count in enumerate(counts) for loss in losses]
         for number, microbatches, loss in updates:
