@@ -4,6 +4,7 @@ from dataclasses import fields
 from threading import current_thread, main_thread
 from types import SimpleNamespace
 
+from shoestring.errors import TraceError
 from shoestring.hardware import targets
 from shoestring.hardware.catalog import DEVICES
 from shoestring.plan import candidates as candidates_module
@@ -41,10 +42,27 @@ def test_changed_options_are_traced_in_the_background(monkeypatch) -> None:
     monkeypatch.setattr(candidates_module, "candidate", candidate)
     loaded = SimpleNamespace(reference="fake", replace=lambda **_: None)
     target = SimpleNamespace(device=DEVICES["t4"])
-    with Candidates(SimpleNamespace(stored=None), loaded, target) as candidates:
+    with Candidates(SimpleNamespace(copy=object), loaded, target) as candidates:
         candidates.prefetch(SETTINGS, {"seq_len": 8})
         first = candidates.evaluate_with_options({"seq_len": 8}, SETTINGS)
         assert candidates.evaluate_with_options({"seq_len": 8}, SETTINGS) is first
         assert candidates.evaluate(SETTINGS) is not first
         candidates.prefetch(SETTINGS)  # is known already
     assert threads[SETTINGS, ("seq_len", 8)] is not main_thread() and threads[(SETTINGS,)] is main_thread()
+
+
+def test_errors_of_the_background_tracer_are_not_final(monkeypatch) -> None:
+    tracers = []
+
+    def candidate(tracer, *_, **__):
+        tracers.append(tracer)
+        if tracer == "copy":
+            raise TraceError("the copy died")
+        return "candidate"
+
+    monkeypatch.setattr(candidates_module, "candidate", candidate)
+    tracer = SimpleNamespace(copy=lambda: "copy")
+    with Candidates(tracer, SimpleNamespace(), SimpleNamespace(device=DEVICES["t4"])) as candidates:
+        candidates.prefetch(SETTINGS)
+        assert candidates.evaluate(SETTINGS) == "candidate"
+    assert tracers == ["copy", tracer]

@@ -22,7 +22,7 @@ from shoestring.plan.plan import make_plan
 from shoestring.recipe.finding import find, load
 from shoestring.report.terminal import plan as terminal
 from shoestring.settings import Settings
-from shoestring.trace import tracer
+from shoestring.trace import child_process
 from tests.trace.sample_recipes import Mlp
 
 ONE = Settings(micro_batch=10, precision="fp32", checkpointing="no")
@@ -216,8 +216,8 @@ def test_comparison_has_time_and_cost_of_each_target():
 
 
 def test_comparison_uses_one_tracer(monkeypatch):
-    forks, fork = [], tracer._fork
-    monkeypatch.setattr(tracer, "_fork", lambda loaded: (forks.append(loaded), fork(loaded))[1])
+    forks, fork = [], child_process._fork
+    monkeypatch.setattr(child_process, "_fork", lambda loaded: (forks.append(loaded), fork(loaded))[1])
     second = compare(find(Epochs()), [targets.find(name) for name in ("t4", "a100-80")], Settings()).plans[1]
     assert len(forks) == 1
     assert second.json() == make_plan(find(Epochs()), targets.find("a100-80"), Settings(), thorough=True).json()

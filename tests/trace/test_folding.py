@@ -262,7 +262,12 @@ AMPERE = {"capability": (8, 0)}
         ("llama", {"lora_r": 4}, {"packing": "yes"}, CALLS),
         ("llama", {"lora_r": 4}, {"gpus": 2, "sharding": "zero1", "accumulate": 2}, 3 * (LAYERS - 3)),
         ("llama", {"lora_r": None}, {"gpus": 2, "precision": "fp32", "checkpointing": "full"}, CALLS),
-        ("llama", {"lora_r": 4}, {"gpus": 2, "sharding": "zero3", "checkpointing": "full", "accumulate": 2}, 3 * (LAYERS - 3)),
+        (
+            "llama",
+            {"lora_r": 4},
+            {"gpus": 2, "sharding": "zero3", "checkpointing": "full", "accumulate": 2},
+            3 * (LAYERS - 3),
+        ),
         ("mistral", {"lora_r": None}, {"gpus": 2, "sharding": "zero2", "checkpointing": "2"}, 2),
         ("llama", {"lora_r": None}, {"capability": None, "precision": "fp32"}, CALLS),
         ("qwen2", {"lora_r": None}, {}, CALLS),

@@ -15,7 +15,7 @@ from shoestring.errors import DataError, TraceError
 from shoestring.hardware.catalog import DEVICES
 from shoestring.recipe import finding
 from shoestring.settings import Settings
-from shoestring.trace import Tracer, tracer
+from shoestring.trace import Tracer, child_process
 from tests.trace.sample_recipes import Linears
 
 T4 = DEVICES["t4"]
@@ -94,7 +94,7 @@ def no_remaining_child() -> Iterator[None]:
 @pytest.fixture(params=["spawned", "forked"], autouse=True)
 def child_kind(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
     """Run the test with a child that imports torch itself, and with one that inherits it from this process."""
-    monkeypatch.setattr(tracer, "_torch_can_be_shared", lambda: request.param == "forked")
+    monkeypatch.setattr(child_process, "_torch_can_be_shared", lambda: request.param == "forked")
     return str(request.param)
 
 
@@ -137,13 +137,13 @@ def test_data_dependent_code_is_named_with_its_line(odd_recipes: Path) -> None:
 @pytest.fixture
 def replaced_handlers(monkeypatch: pytest.MonkeyPatch) -> None:
     """Replace faulthandler's signal handler in a forked child, as Lightning's trainer does in its process."""
-    serve = tracer._serve_forked
+    serve = child_process._serve_forked
 
     def serve_without_handler(*arguments: Any) -> None:
         signal.signal(signal.SIGABRT, signal.SIG_DFL)
         serve(*arguments)
 
-    monkeypatch.setattr(tracer, "_serve_forked", serve_without_handler)
+    monkeypatch.setattr(child_process, "_serve_forked", serve_without_handler)
 
 
 @pytest.mark.usefixtures("replaced_handlers")
@@ -194,20 +194,53 @@ def test_live_recipe_is_inherited_by_fork() -> None:
         assert recipe_tracer.trace(Settings(micro_batch=2, precision="fp32"), accumulate=1, device=T4).events
 
 
+def test_copy_traces_the_same_and_ends_with_the_original() -> None:
+    settings = Settings(micro_batch=8, precision="fp16")
+    other_children = children()
+    with Tracer(finding.load("temporal", {"size": "tiny"})) as recipe_tracer:
+        copy = recipe_tracer.copy()
+        assert copy is not None and recipe_tracer.copy() is copy
+        (child,) = set(children()) - set(other_children)
+        (grandchild,) = child.children()
+        copied = copy.trace(settings, accumulate=2, device=T4)
+        assert recipe_tracer.trace(settings, accumulate=2, device=T4) is copied
+        recipe_tracer._traces.clear()
+        assert recipe_tracer.trace(settings, accumulate=2, device=T4).events == copied.events
+    grandchild.wait(5)
+
+
+def test_copy_is_made_before_the_first_trace_only() -> None:
+    with Tracer(finding.find(Linears())) as recipe_tracer:
+        recipe_tracer.trace(Settings(micro_batch=2, precision="fp32"), accumulate=1, device=T4)
+        assert recipe_tracer.copy() is None
+
+
+def test_death_of_a_copy_leaves_the_original(odd_recipes: Path) -> None:
+    settings = Settings(micro_batch=2, precision="fp32")
+    with Tracer(finding.load(f"{odd_recipes}:Dying", {})) as recipe_tracer:
+        copy = recipe_tracer.copy()
+        assert copy is not None
+        for _ in range(2):
+            with pytest.raises(TraceError, match="the copy of the process that traces"):
+                copy.trace(settings, accumulate=1, device=T4)
+        with pytest.raises(TraceError, match="SIGABRT"):
+            recipe_tracer.trace(settings, accumulate=1, device=T4)
+
+
 SHARING_SCRIPT = """
 import sys, threading
-from shoestring.trace import tracer
-print(tracer._torch_can_be_shared())
+from shoestring.trace import child_process
+print(child_process._torch_can_be_shared())
 import torch
 torch.version.cuda = torch.version.hip = None
-print(tracer._torch_can_be_shared())
+print(child_process._torch_can_be_shared())
 torch.version.cuda = "12.4"
-print(tracer._torch_can_be_shared())
+print(child_process._torch_can_be_shared())
 torch.version.cuda = None
 end = threading.Event()
 other = threading.Thread(target=end.wait)
 other.start()
-print(tracer._torch_can_be_shared())
+print(child_process._torch_can_be_shared())
 end.set()
 """
 
@@ -220,7 +253,7 @@ def test_torch_is_shared_without_cuda_and_threads() -> None:
 def test_trace_is_the_same_in_either_child(monkeypatch: pytest.MonkeyPatch) -> None:
     traces = []
     for shared in (False, True):
-        monkeypatch.setattr(tracer, "_torch_can_be_shared", lambda shared=shared: shared)
+        monkeypatch.setattr(child_process, "_torch_can_be_shared", lambda shared=shared: shared)
         with Tracer(finding.load("temporal", {"size": "tiny"})) as recipe_tracer:
             trace = recipe_tracer.trace(Settings(micro_batch=8, precision="fp16"), accumulate=2, device=T4).json()
         assert trace["facts"].pop("process_bytes") > 10**8

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Any, TypeAlias
 
-from shoestring.errors import UsageError
+from shoestring.errors import TraceError, UsageError
 from shoestring.estimate.calibration import Calibration
 from shoestring.estimate.exchange import GATHERS
 from shoestring.estimate.memory import Breakdown, memory
@@ -88,31 +88,38 @@ class Candidates:
         """
         key = _key(changes, settings)
         if key not in self._cache:
-            pending = self._pending.pop(key, None)
-            self._cache[key] = pending.result() if pending else self._candidate(self.tracer, changes, settings)
+            self._cache[key] = self._pending_result(key) or self._candidate(self.tracer, changes, settings)
         return self._cache[key]
 
     def prefetch(self, settings: Settings, changes: Mapping[str, Any] = MappingProxyType({})) -> None:
         """Start tracing settings that are likely to be needed later, in another child process.
 
-        Errors are raised when the settings are evaluated. Settings of a live object are not prefetched: a live object
-        reaches the child by `fork`, which is unsafe in a process with running threads.
+        Errors are raised when the settings are evaluated. Nothing is traced in advance outside of the context of the
+        candidates, or if their tracer has no copy.
         """
         key = _key(changes, settings)
-        if not self.loaded.reference or key in self._cache or key in self._pending:
-            return
-        if self._background_tracer is None:
-            self._background_tracer = Tracer(self.loaded, self.tracer.stored)
-            self._thread = ThreadPoolExecutor(1, thread_name_prefix="tracing")
-        self._pending[key] = self._thread.submit(self._candidate, self._background_tracer, changes, settings)
+        if self._background_tracer and key not in self._cache and key not in self._pending:
+            self._pending[key] = self._thread.submit(self._candidate, self._background_tracer, changes, settings)
+
+    def _pending_result(self, key: _Key) -> Candidate | None:
+        """Return the candidate that was prefetched; None if there is none.
+
+        After a TraceError there is none: the error of the tracer itself names its cause.
+        """
+        pending = self._pending.pop(key, None)
+        try:
+            return pending.result() if pending else None
+        except TraceError:
+            return None
 
     def __enter__(self) -> "Candidates":
+        self._background_tracer = self.tracer.copy()
+        self._thread = ThreadPoolExecutor(1, thread_name_prefix="tracing")
         return self
 
     def __exit__(self, *_: object) -> None:
-        if self._background_tracer:
-            self._background_tracer.close()
-            self._thread.shutdown(cancel_futures=True)
+        # A trace that nobody needs any more ends with its process; the next plan of this tracer needs the process.
+        self._thread.shutdown(wait=False, cancel_futures=True)
 
     def seconds_of(self, trace: Trace, settings: Settings, micro_batch: int | None = None) -> float:
         """Return the seconds of an update of the effective batch whose microbatches are like the trace.

@@ -1,6 +1,7 @@
 """The child's side of the protocol: one request per line in, one response per line out, both JSON.
 
 {"do": "open", "reference": ..., "options": {...}}      -> {"facts": {...}}
+{"do": "copy"}                                          -> {}: another process responds to the spare pipe's requests
 {"do": "trace", "settings": {...}, ...}                 -> {"trace": {...}}
 {"do": "trace inference", "settings": {...}, ...}       -> {"trace": {...}}
 any request                                             -> {"error": {"kind", "message", "problems", "hint"}}
@@ -16,8 +17,8 @@ import logging
 import os
 import signal
 import warnings
-from collections.abc import Mapping
-from typing import Any, TextIO
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple, TextIO
 
 from shoestring.errors import ShoestringError
 from shoestring.processes import exit_with_parent
@@ -30,8 +31,11 @@ from shoestring.trace.record import Facts, Trace
 _OBJECTS_PER_COLLECTION = 50_000
 
 
-def serve(requests: TextIO, responses: TextIO, loaded: LoadedRecipe | None = None) -> None:
-    """Respond to each request until the input ends. `loaded` is a recipe that exists only in this process."""
+def serve(descriptors: Sequence[int], loaded: LoadedRecipe | None = None) -> None:
+    """Respond to each request until the input ends. `loaded` is a recipe that exists only in this process.
+
+    `descriptors` are those of the pipes for requests and responses, and of a second pair for a copy of this process.
+    """
     # Signals may reach the whole process group; the parent handles them and kills this process.
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, signal.SIG_IGN)
@@ -45,20 +49,55 @@ def serve(requests: TextIO, responses: TextIO, loaded: LoadedRecipe | None = Non
     # parent may have paused it altogether, but a recipe's tensors may be in cycles.
     gc.set_threshold(_OBJECTS_PER_COLLECTION)
     gc.enable()
+    import torch
+
+    torch.set_num_threads(1)  # a process that is forked has none of its pool
     handler = _RequestHandler(loaded)
-    for line in requests:
-        try:
-            response = handler.answer(json.loads(line))
-        except ShoestringError as error:
-            response = {
-                "error": {
-                    "kind": type(error).__name__,
-                    "message": error.message,
-                    "problems": list(error.problems),
-                    "hint": error.hint,
-                }
-            }
-        print(json.dumps(response), file=responses, flush=True)
+    pipes, spare = _Pipes.open(*descriptors[:2]), _Pipes.open(*descriptors[2:])
+    while line := pipes.requests.readline():
+        request = json.loads(line)
+        if request["do"] == "copy":
+            if is_copy := _fork():
+                pipes, spare = spare, pipes
+            spare.close()
+            if is_copy:
+                continue
+            response: dict[str, Any] = {}
+        else:
+            response = _response(handler, request)
+        print(json.dumps(response), file=pipes.responses, flush=True)
+
+
+class _Pipes(NamedTuple):
+    requests: TextIO
+    responses: TextIO
+
+    @classmethod
+    def open(cls, requests: int, responses: int) -> _Pipes:
+        return cls(os.fdopen(requests, encoding="utf-8"), os.fdopen(responses, "w", encoding="utf-8"))
+
+    def close(self) -> None:
+        self.requests.close()
+        self.responses.close()
+
+
+def _fork() -> bool:
+    """Copy this process; return whether this is the copy, which ends with the original."""
+    original = os.getpid()
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", DeprecationWarning)  # of Python 3.12: a thread polls for the parent
+        is_copy = os.fork() == 0
+    if is_copy:
+        exit_with_parent(original)
+    return is_copy
+
+
+def _response(handler: _RequestHandler, request: Mapping[str, Any]) -> dict[str, Any]:
+    try:
+        return handler.answer(request)
+    except ShoestringError as error:
+        fields = {"message": error.message, "problems": list(error.problems), "hint": error.hint}
+        return {"error": {"kind": type(error).__name__, **fields}}
 
 
 class _RequestHandler:

@@ -2,32 +2,23 @@
 
 from __future__ import annotations
 
-import gc
+import functools
 import json
 import math
-import os
-import re
-import signal
-import subprocess
-import sys
-import tempfile
 import threading
-import warnings
 from collections.abc import Callable, Mapping
-from pathlib import Path
 from types import TracebackType
-from typing import IO, Any
+from typing import Any
 
-from shoestring import config, errors, streams
+from shoestring import config, errors
 from shoestring.errors import ShoestringError, TraceError
 from shoestring.hardware.catalog import Device
 from shoestring.recipe.options import LoadedRecipe
 from shoestring.settings import Settings
-from shoestring.trace import waiting
+from shoestring.trace import child_process, waiting
+from shoestring.trace.child_process import ChildCopy, ChildProcess
 from shoestring.trace.record import Facts, Trace
 from shoestring.trace.stored import StoredTraces
-
-_FRAME = re.compile(r'File "(?P<file>[^"]+)", line (?P<line>\d+) in (?P<name>\S+)')
 
 
 class Tracer:
@@ -36,17 +27,20 @@ class Tracer:
         with Tracer(loaded) as tracer:
             trace = tracer.trace(Settings(micro_batch=8, precision="fp16"), accumulate=4, device=catalog_entry)
 
-    Tracing has its own process because torch may abort and because a simulated device cannot be unregistered. The child
-    loads a recipe again by its reference; a live object is inherited by `fork`. If this process has imported torch, the
-    child inherits it by `fork` too, since the import takes most of the time.
+    Tracing has its own process because torch may abort and because a simulated device cannot be unregistered.
     """
 
     def __init__(self, loaded: LoadedRecipe, stored: StoredTraces | None = None) -> None:
         """`stored` has the traces of an earlier process, and stores those of this one."""
         self._loaded = loaded
         self.stored = stored
-        self._child: _Child | None = None
+        self._start: Callable[[], ChildProcess | ChildCopy] = functools.partial(child_process.start, loaded)
+        self._child: ChildProcess | ChildCopy | None = None
         self._facts: Facts | None = None
+        self._lock = threading.Lock()
+        """Held during a request: a thread may still wait for the response to one that nobody needs any more."""
+        self._copy: Tracer | None = None
+        self._has_traced = False
         self._traces: dict[str, Trace] = {}
         """The traces so far, by their requests: candidates may differ only in settings that a trace does not have."""
 
@@ -59,6 +53,23 @@ class Tracer:
             )
             self._facts = Facts.from_json(response["facts"])
         return self._facts
+
+    def copy(self) -> Tracer | None:
+        """Return a tracer for another thread, with a copy of the child, which has opened the recipe; they share traces.
+
+        The first call makes the copy; None if the child has traced before: threads of torch's that are not in the copy
+        run its backward. The copy ends with this tracer. Raises what `facts` raises.
+        """
+        facts = self.facts
+        if self._copy is None and not self._has_traced and isinstance(self._child, ChildProcess):
+            child = self._child.copy()
+            if child is None:
+                raise self._death_error()
+            self._copy = Tracer(self._loaded, self.stored)
+            self._copy._child = child
+            self._copy._start = _raise_without_copy
+            self._copy._facts, self._copy._traces = facts, self._traces
+        return self._copy
 
     def trace(
         self,
@@ -114,6 +125,8 @@ class Tracer:
 
     def close(self) -> None:
         """Kill the child, even while it is handling a request."""
+        if self._copy:
+            self._copy.close()
         if self._child:
             self._child.kill()
             self._child = None
@@ -127,23 +140,25 @@ class Tracer:
         self.close()
 
     def _request(self, request: dict[str, Any]) -> dict[str, Any]:
-        if self._child is None:
-            if not self._loaded.reference:
-                self._child = _fork(self._loaded)
-            else:
-                self._child = _fork(None) if _torch_can_be_shared() else _spawn()
-        try:
-            response = self._child.request(request, *self._work(request))
-        except BaseException:
-            # After an interruption, the pending response would be read as the response to the next request.
-            self.close()
-            raise
+        with self._lock:
+            self._child = self._child or self._start()
+            self._has_traced = self._has_traced or request["do"] != "open"
+            try:
+                response = self._child.request(request, *self._work(request))
+            except BaseException:
+                # After an interruption, the pending response would be read as the response to the next request.
+                self.close()
+                raise
         if response is None:
-            dead_child, self._child, self._facts = self._child, None, None
-            raise dead_child.death_error()
+            raise self._death_error()
         if "error" in response:
             raise _rebuild_error(response["error"])
         return response
+
+    def _death_error(self) -> TraceError:
+        assert self._child
+        dead_child, self._child, self._facts = self._child, None, None
+        return dead_child.death_error()
 
     def _work(self, request: Mapping[str, Any]) -> tuple[str, float]:
         """Return what is done for the request, and its limit in seconds: reading data may take any time."""
@@ -152,141 +167,8 @@ class Tracer:
         return f"tracing {request['settings']['micro_batch']} samples of {self._loaded.name}", waiting.limit_seconds()
 
 
-class _Child:
-    """A process with a pipe for requests and one for responses; `output` is the file of its standard output and error.
-
-    `wait` blocks until the process ends and returns its exit status (negative: a signal).
-    """
-
-    def __init__(
-        self, pid: int, requests: IO[str], responses: IO[str], output: IO[bytes], wait: Callable[[], int]
-    ) -> None:
-        self._pid = pid
-        self._requests = requests
-        self._responses = responses
-        self._output = output
-        self._wait = wait
-
-    def request(self, request: dict[str, Any], work: str, limit: float) -> dict[str, Any] | None:
-        """Send a request and return the response; None if the child died.
-
-        Raises TraceError if `work`, which it asks for, takes longer than `limit` seconds.
-        """
-        try:
-            self._requests.write(json.dumps(request) + "\n")
-            self._requests.flush()
-        except BrokenPipeError:
-            return None
-        waiting.wait(self._responses, work, limit)
-        line = self._responses.readline()
-        response: dict[str, Any] | None = json.loads(line) if line.endswith("\n") else None
-        return response
-
-    def kill(self) -> int:
-        """Kill the process, which has no state to save, reap it and return its exit status."""
-        os.kill(self._pid, signal.SIGKILL)
-        return self._reap()
-
-    def death_error(self) -> TraceError:
-        """Reap a process that died and return an error with the cause."""
-        status = self._reap(close_output=False)
-        cause = f"signal {signal.Signals(-status).name}" if status < 0 else f"status {status}"
-        self._output.seek(0)
-        output = self._output.read().decode(errors="replace")
-        self._output.close()
-        last_line = [line for line in output.strip().splitlines() if line][-1:]
-        return TraceError(
-            f"the process that traces the update died with {cause}{_crash_location(output)}",
-            problems=last_line,
-            hint="run the recipe's loss on the CPU with a small batch; if that works, report this crash",
-        )
-
-    def _reap(self, *, close_output: bool = True) -> int:
-        for pipe in (self._requests, self._responses):
-            try:
-                pipe.close()
-            except BrokenPipeError:
-                continue
-        if close_output:
-            self._output.close()
-        return self._wait()
-
-
-def _spawn() -> _Child:
-    output = tempfile.TemporaryFile()  # noqa: SIM115 - lives as long as the child
-    process = subprocess.Popen(
-        [sys.executable, "-P", "-m", "shoestring.trace"],
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        stderr=output,
-        text=True,
-        encoding="utf-8",
-    )
-    assert process.stdin and process.stdout
-    return _Child(process.pid, process.stdin, process.stdout, output, process.wait)
-
-
-def _torch_can_be_shared() -> bool:
-    """Return whether this process has imported torch and a forked child can use it.
-
-    A build with CUDA is excluded: it may have threads for each device's backward, which cannot be detected from Python
-    and do not exist in a forked child.
-    """
-    torch = sys.modules.get("torch")
-    return torch is not None and threading.active_count() == 1 and not (torch.version.cuda or torch.version.hip)
-
-
-def _fork(loaded: LoadedRecipe | None) -> _Child:
-    """Fork a child that inherits the imported modules and, if given, a live recipe.
-
-    A live recipe is not serialized, as loading it would execute untrusted bytes. Limits of the child: other threads of
-    this process do not exist there, so torch must not use its thread pool (one thread); CUDA cannot be used there if
-    this process has initialized it (the simulated device does not use it); POSIX only.
-    """
-    output = tempfile.TemporaryFile()  # noqa: SIM115 - lives as long as the child
-    child_requests, requests = os.pipe()
-    responses, child_responses = os.pipe()
-    streams.flush()
-    collects_garbage = gc.isenabled()
-    gc.disable()
-    with warnings.catch_warnings():
-        # Python 3.12 warns if other threads run; of their locks the child uses only the allocator's.
-        warnings.simplefilter("ignore", DeprecationWarning)
-        pid = os.fork()
-    if pid == 0:
-        # Finalizers of inherited garbage may wait for threads that do not exist here (as a gloo process group does).
-        gc.freeze()
-    if collects_garbage:
-        gc.enable()
-    if pid == 0:
-        status = 1
-        try:
-            os.close(requests)
-            os.close(responses)
-            os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
-            os.dup2(output.fileno(), 1)
-            os.dup2(output.fileno(), 2)
-            _serve_forked(child_requests, child_responses, loaded)
-            status = 0
-        finally:
-            # The child must not run the parent's exit handlers or flush its buffers.
-            os._exit(status)
-    os.close(child_requests)
-    os.close(child_responses)
-
-    def wait() -> int:
-        return os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
-
-    return _Child(pid, os.fdopen(requests, "w", encoding="utf-8"), os.fdopen(responses, encoding="utf-8"), output, wait)
-
-
-def _serve_forked(requests: int, responses: int, loaded: LoadedRecipe | None) -> None:
-    import torch
-
-    from shoestring.trace import child
-
-    torch.set_num_threads(1)
-    child.serve(os.fdopen(requests, encoding="utf-8"), os.fdopen(responses, "w", encoding="utf-8"), loaded)
+def _raise_without_copy() -> ChildCopy:
+    raise TraceError("the copy of the process that traces has ended", hint="trace in that process itself")
 
 
 def _rebuild_error(fields: dict[str, Any]) -> ShoestringError:
@@ -294,13 +176,3 @@ def _rebuild_error(fields: dict[str, Any]) -> ShoestringError:
     kind = getattr(errors, fields["kind"], TraceError)
     error: ShoestringError = kind(fields["message"], problems=fields["problems"], hint=fields["hint"])
     return error
-
-
-def _crash_location(output: str) -> str:
-    """Return ` at file:line in function` of the recipe's innermost frame in the stack trace of a crash."""
-    own_folder = str(Path(__file__).parent)
-    *_, crashed_thread = output.rpartition("Current thread")
-    for frame in _FRAME.finditer(crashed_thread):
-        if "/torch/" not in frame["file"] and not frame["file"].startswith(own_folder):
-            return f" at {frame['file']}:{frame['line']} in {frame['name']}"
-    return ""
