@@ -15,7 +15,10 @@ from shoestring.settings import Settings
 from shoestring.trace.record import Facts, Trace
 from shoestring.units import bytes_text
 
+_ROUNDING = "no more than rounding"
 SMALLER: Mapping[str, str] = {
+    "loss_chunk": f"the loss in smaller chunks, which changes {_ROUNDING}",
+    "written_at_once": f"completions generated in smaller groups: other random draws, otherwise {_ROUNDING}",
     "completion_len": "shorter completions",
     "seq_len": "shorter sequences",
     "a_len": "shorter target texts",
@@ -24,11 +27,12 @@ SMALLER: Mapping[str, str] = {
     "crop": "smaller crops",
     "pixels": "smaller images",
     "generations": "fewer generations",
-    "written_at_once": "completions generated in smaller groups: other random draws, otherwise no more than rounding",
     "beams": "fewer beams",
-    "loss_chunk": "the loss in smaller chunks, which changes no more than rounding",
 }
-"""Names of recipes' options that a smaller value makes cheaper, with a description of that change."""
+"""Names of recipes' options that a smaller value makes cheaper, with a description of that change.
+
+Those that hardly change what is learnt come first, because the budget may not suffice for all.
+"""
 
 ADAPTATIONS: Sequence[tuple[Mapping[str, Any], str]] = (
     ({"optimizer_states": "8bit"}, "8-bit optimizer states"),
@@ -51,8 +55,9 @@ _PARTS = 8
 
 BUDGET = 60_000
 """Trace events that proposals may cost in addition to a plan that fits: about five seconds."""
-BUDGET_WITHOUT_A_PLAN = 1_000_000
-"""The same budget when no settings fit and the proposals have to find a change that does."""
+BUDGET_WITHOUT_A_PLAN = 600_000
+"""The same budget when no settings fit and the proposals have to find a change that does: four traces of a model with 8
+billion parameters."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -87,14 +92,19 @@ class Proposal:
 class _Budget:
     """A budget for traces, counted in events, which are reproducible, unlike seconds."""
 
-    def __init__(self, *, events: int, events_per_trace: int) -> None:
-        self._remaining_events, self._events_per_trace = events, events_per_trace
+    def __init__(self, events: int, chosen: Candidate) -> None:
+        self._remaining_events, self._chosen = events, chosen
 
     def allows_trace(self) -> bool:
-        return self._remaining_events >= self._events_per_trace
+        return self._remaining_events >= len(self._chosen.trace.events)
+
+    def divide(self, parts: int) -> "list[_Budget]":
+        """Return budgets with equal parts of what remains."""
+        return [_Budget(self._remaining_events // parts, self._chosen) for _ in range(parts)]
 
     def spend(self, trace: Trace) -> None:
-        self._remaining_events -= len(trace.events)
+        if trace is not self._chosen.trace:  # settings that a trace does not depend on share one
+            self._remaining_events -= len(trace.events)
 
 
 def proposals(
@@ -104,7 +114,7 @@ def proposals(
 
     If the plan does not fit, the proposal of an option has the largest value that fits.
     """
-    budget = _Budget(events=BUDGET if fits else BUDGET_WITHOUT_A_PLAN, events_per_trace=len(chosen.trace.events))
+    budget = _Budget(BUDGET if fits else BUDGET_WITHOUT_A_PLAN, chosen)
     # The order decides which proposals are traced before the budget is spent.
     if fits:
         return [
@@ -119,13 +129,16 @@ def proposals(
         ]
     for values, _ in _adaptations(candidates.loaded, facts):
         candidates.prefetch(_adapted(chosen.settings), values)  # while others are traced
+    for name, smaller in [*_smaller_values(candidates.loaded)][1:]:
+        change = {name: smaller[(len(smaller) - 1) // 2]}
+        candidates.prefetch(_limit_micro_batch(candidates, chosen.settings, change), change)
     settings = [
         *_propose_open_settings(candidates, chosen, requested),
         *_propose_settings(candidates, chosen, budget),
     ]
     options = [*_propose_options(candidates, chosen, budget, fits)]
     # They have a budget of their own, because they save the most.
-    own_budget = _Budget(events=BUDGET_WITHOUT_A_PLAN, events_per_trace=len(chosen.trace.events))
+    own_budget = _Budget(BUDGET_WITHOUT_A_PLAN, chosen)
     adaptations = _propose_adaptations(candidates, chosen, own_budget, facts)
     return [*settings, *adaptations, *options, *_propose_subset(candidates, chosen, facts)]
 
@@ -210,45 +223,57 @@ def _propose_settings(candidates: Candidates, chosen: Candidate, budget: _Budget
 
 def _propose_options(candidates: Candidates, chosen: Candidate, budget: _Budget, fits: bool) -> Iterator[Proposal]:
     """Propose smaller values of the recipe's options that make samples cheaper."""
-    loaded = candidates.loaded
+    options = [*_smaller_values(candidates.loaded)]
+    # Of a plan that fits one value of each option is traced; otherwise a search takes several traces.
+    budgets = [budget] * len(options) if fits else budget.divide(len(options))
+    for (name, values), share in zip(options, budgets, strict=True):
+        if fits:
+            values = [min(values, key=lambda value: abs(value - _current(candidates.loaded, name) / 2))]
+        if proposal := _propose_largest_that_fits(candidates, chosen, share, name, values):
+            yield proposal
+
+
+def _smaller_values(loaded: LoadedRecipe) -> Iterator[tuple[str, list[int]]]:
+    """Yield the recipe's options with smaller values that are possible, in rising order."""
     names = [name for name in SMALLER if isinstance(loaded.options.get(name), int) and loaded.options[name] > 1]
     if loaded.parts.rollout is not None:
         names += [name for name in ("written_at_once", "effective_batch") if name not in names]
     for name in names:
-        current = loaded.options.get(name) or loaded.effective_batch
-        title = SMALLER.get(name, "a smaller effective batch, whose completions are generated all at once")
-        parts = range(1, _PARTS)
-        values = sorted({max(1, current * share // _PARTS) for share in parts} - {current})
-        values = [value for value in values if _is_possible(loaded, {name: value})]
-        if not values:
-            continue
-        if fits:
-            values = [min(values, key=lambda value: abs(value - current / 2))]
-        if proposal := _propose_largest_that_fits(candidates, chosen, budget, name, values, title):
-            yield proposal
+        current = _current(loaded, name)
+        values = sorted({max(1, current * share // _PARTS) for share in range(1, _PARTS)} - {current})
+        if values := [value for value in values if _is_possible(loaded, {name: value})]:
+            yield name, values
+
+
+def _current(loaded: LoadedRecipe, name: str) -> int:
+    return int(loaded.options.get(name) or loaded.effective_batch)
 
 
 def _propose_largest_that_fits(
-    candidates: Candidates, chosen: Candidate, budget: _Budget, name: str, values: list[int], title: str
+    candidates: Candidates, chosen: Candidate, budget: _Budget, name: str, values: Sequence[int]
 ) -> Proposal | None:
-    """Return the proposal of the largest of the values (in rising order) that fits, or of the smallest if none fits."""
-    changes_learning = "no more than rounding" not in title
+    """Return the proposal of the largest of the values (in rising order) that fits, or of the smallest if none fits.
+
+    It may be a smaller one if the budget does not suffice for all that have to be traced.
+    """
+    title = SMALLER.get(name, "a smaller effective batch, whose completions are generated all at once")
+    changes_learning = _ROUNDING not in title
     best: Proposal | None = None
-    low, high = -1, len(values)
+    low, high = -1, len(values)  # the largest index that fits, and the smallest that does not
     while high - low > 1:
-        index = (low + high) // 2 if best or high < len(values) else 0
+        index = (low + high) // 2
         change = {name: values[index]}
         result = _evaluate(candidates, change, _limit_micro_batch(candidates, chosen.settings, change), budget)
         if isinstance(result, str):
             if best or not result:
                 return best
             return Proposal(name=title, values=change, changes_learning=changes_learning, note=result)
-        proposal = _proposal(title, change, result, changes_learning=changes_learning)
         if result.fits:
-            low, best = index, proposal
+            low = index
         else:
             high = index
-            best = best or proposal
+        if result.fits or low < 0:  # the smallest so far if none fits
+            best = _proposal(title, change, result, changes_learning=changes_learning)
     return best
 
 

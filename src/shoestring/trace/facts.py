@@ -30,7 +30,7 @@ def read(loaded: LoadedRecipe) -> Facts:
         lengths = _lengths(recipe, data["train"])
         if data.keys() - {"train"} and not (loaded.parts.evaluate or loaded.parts.measured):
             loss_without_stage(recipe, "an evaluation", EVALUATION_HINT)
-    model, is_loading = observe_loading(lambda: simulated_device.build(lambda: adapt.planned_model(loaded)))
+    model, is_pretrained = _build(loaded)
     # Unless torch's compiler can be left out, creating an optimizer imports it, as in training.
     torch.optim.AdamW([torch.zeros(1)])
     process_bytes = int(psutil.Process().memory_info().rss)
@@ -50,7 +50,7 @@ def read(loaded: LoadedRecipe) -> Facts:
         batch_norm=any(isinstance(module, norms.BATCH) and module.training for module in model.modules()),
         samples=samples,
         process_bytes=process_bytes,
-        is_pretrained=is_loading if loaded.parts.is_pretrained is None else loaded.parts.is_pretrained,
+        is_pretrained=is_pretrained,
         blocks=len(checkpointing.blocks(model, loaded.parts)),
         data_parallel=any(isinstance(module, nn.DataParallel) for module in model.modules()),
         lengths=(sum(lengths) / len(lengths), max(lengths)) if lengths else None,
@@ -59,6 +59,17 @@ def read(loaded: LoadedRecipe) -> Facts:
         # Notes describe the data, so a recipe with data may have none before its data is loaded.
         notes=(*(loaded.parts.notes() if samples or loaded.parts.data is None else ()), *adapt.notes(model, loaded)),
     )
+
+
+def _build(loaded: LoadedRecipe) -> tuple[nn.Module, bool]:
+    """Return the model and whether it begins from pretrained weights."""
+
+    def build() -> nn.Module:
+        return simulated_device.build(lambda: adapt.planned_model(loaded))
+
+    if loaded.parts.is_pretrained is not None:
+        return build(), loaded.parts.is_pretrained
+    return observe_loading(build)  # takes half as long again
 
 
 def _export_bytes(loaded: LoadedRecipe, model: nn.Module) -> dict[str, int]:
