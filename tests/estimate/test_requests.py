@@ -6,6 +6,7 @@ from shoestring.estimate.requests import (
     adapt_to_engine,
     repeat_second_update,
     requests,
+    with_smaller_first_batch,
 )
 from shoestring.hardware.catalog import DEVICES
 from shoestring.trace.record import Alloc, Event, Free, Phase, Trace
@@ -77,5 +78,5 @@ def test_each_multiplying_thread_requests_one_workspace() -> None:
 def test_smaller_first_batch_does_not_change_the_weights() -> None:
     events: list[Event] = [Alloc(0), Phase("forward", 0, 0), Alloc(1), Alloc(2), Phase("forward", 1, 0), Alloc(3)]
     updates = trace([(MIB, "weights"), (MIB, "gradients"), (MIB, "activations"), (MIB, "activations")], events)
-    sizes = [request.bytes for request in requests(updates, T4, first_share=0.5)]
+    sizes = [request.bytes for request in with_smaller_first_batch(requests(updates, T4), updates, 0.5)]
     assert sizes[:4] == [MIB, MIB, MIB // 2, MIB]

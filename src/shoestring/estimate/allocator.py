@@ -9,10 +9,8 @@ if it is large enough; a freed block merges with its free neighbors. Every strea
 from __future__ import annotations
 
 from bisect import bisect_left, insort
-from collections import defaultdict
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import TypeAlias
 
 from shoestring.units import MIB
 
@@ -23,31 +21,9 @@ LARGE_SEGMENT = 20 * MIB
 OWN_SEGMENT = 10 * MIB
 SEGMENT_ROUNDING = 2 * MIB
 
-Pool: TypeAlias = tuple[str, bool]
-"""A stream, and whether the pool is the one for small blocks."""
-
 
 class OutOfMemory(Exception):  # noqa: N818 - an outcome that callers expect, not an error of the project
     """The device's memory does not suffice even after every unused segment was released."""
-
-
-@dataclass(slots=True, eq=False)
-class Block:
-    """A part of a segment, with its neighbors in that segment."""
-
-    address: int
-    size: int
-    pool: Pool
-    used: bool = False
-    mapped: bool = True
-    """Whether memory is mapped to the addresses; can be false only in expandable segments."""
-    previous: Block | None = None
-    next: Block | None = None
-
-    @property
-    def is_whole_segment(self) -> bool:
-        """Whether it is its segment's only block."""
-        return self.previous is None and self.next is None
 
 
 class FreeBlocks:
@@ -73,6 +49,39 @@ class FreeBlocks:
         return self._blocks.pop(index)[2] if index < len(self._blocks) else None
 
 
+class Pool:
+    """The blocks of one stream up to 1 MiB, or the larger ones."""
+
+    __slots__ = ("free", "is_small", "least_remainder", "unmapped")
+
+    def __init__(self, *, is_small: bool, least_remainder: int) -> None:
+        self.is_small = is_small
+        self.least_remainder = least_remainder
+        """The bytes from which on the remainder of a block is split off."""
+        self.free = FreeBlocks()
+        self.unmapped = FreeBlocks()
+        """Addresses without memory, which are in expandable segments only."""
+
+
+@dataclass(slots=True, eq=False)
+class Block:
+    """A part of a segment, with its neighbors in that segment."""
+
+    address: int
+    size: int
+    pool: Pool
+    used: bool = False
+    mapped: bool = True
+    """Whether memory is mapped to the addresses; can be false only in expandable segments."""
+    previous: Block | None = None
+    next: Block | None = None
+
+    @property
+    def is_whole_segment(self) -> bool:
+        """Whether it is its segment's only block."""
+        return self.previous is None and self.next is None
+
+
 class Allocator:
     """Simulates allocation and counts the bytes allocated and reserved, up to `limit` bytes of the device."""
 
@@ -82,15 +91,15 @@ class Allocator:
         self.peak_reserved = 0
         self._limit = limit
         self._next_address = 0
-        self._free: dict[Pool, FreeBlocks] = defaultdict(FreeBlocks)
+        self._pools: dict[tuple[str, bool], Pool] = {}
 
     def allocate(self, requested: int, stream: str = "") -> Block:
         """Allocate a block of at least `requested` bytes. Raises OutOfMemory."""
         size = round_up(requested)
-        pool = (stream, size <= SMALL)
+        pool = self._pools.get((stream, size <= SMALL)) or self._new_pool(stream, is_small=size <= SMALL)
         block = self._pop_free_block(pool, size) or self._reserve_block(pool, size)
-        if block.size > size and self._should_split(block, block.size - size):
-            self._free[pool].add(self._split(block, size))
+        if block.size - size >= pool.least_remainder:
+            pool.free.add(split(block, size))
         block.used = True
         self.allocated += block.size
         return block
@@ -100,19 +109,27 @@ class Allocator:
         assert block.used, "freed twice"
         block.used = False
         self.allocated -= block.size
-        self._merge(block)
-        self._free[block.pool].add(block)
+        merge(block)
+        block.pool.free.add(block)
 
     def release_unused(self) -> None:
         """Release every segment without a used block to the device."""
-        for free_blocks in self._free.values():
-            for block in list(free_blocks.iterate_from_size(0)):
+        for pool in self._pools.values():
+            for block in list(pool.free.iterate_from_size(0)):
                 if block.is_whole_segment:
-                    free_blocks.remove(block)
+                    pool.free.remove(block)
                     self.reserved -= block.size
 
+    def _new_pool(self, stream: str, *, is_small: bool) -> Pool:
+        pool = Pool(is_small=is_small, least_remainder=self._least_remainder(is_small=is_small))
+        self._pools[stream, is_small] = pool
+        return pool
+
+    def _least_remainder(self, *, is_small: bool) -> int:
+        return ROUNDING if is_small else SMALL + ROUNDING
+
     def _pop_free_block(self, pool: Pool, size: int) -> Block | None:
-        return self._free[pool].pop_smallest(size)
+        return pool.free.pop_smallest(size)
 
     def _reserve_block(self, pool: Pool, size: int) -> Block:
         """Extend the pool for a block of this size, if necessary after releasing unused segments."""
@@ -140,36 +157,37 @@ class Allocator:
         self.peak_reserved = max(self.peak_reserved, self.reserved)
         return True
 
-    def _should_split(self, block: Block, remainder: int) -> bool:
-        return remainder >= ROUNDING if block.pool[1] else remainder > SMALL
 
-    def _split(self, block: Block, size: int) -> Block:
-        """Shorten the block to `size` and return its remainder as a new block."""
-        remainder = Block(block.address + size, block.size - size, block.pool, mapped=block.mapped, previous=block)
-        remainder.next = block.next
+def split(block: Block, size: int) -> Block:
+    """Shorten the block to `size` and return its remainder as a new block."""
+    following = block.next
+    remainder = Block(block.address + size, block.size - size, block.pool, False, block.mapped, block, following)
+    if following:
+        following.previous = remainder
+    block.next, block.size = remainder, size
+    return remainder
+
+
+def merge(block: Block) -> None:
+    """Merge the free neighbors on both sides into the block."""
+    previous_block, next_block = block.previous, block.next
+    if previous_block and not previous_block.used and previous_block.mapped == block.mapped:
+        remove_unused(previous_block)
+        block.address, block.previous = previous_block.address, previous_block.previous
+        block.size += previous_block.size
+        if block.previous:
+            block.previous.next = block
+    if next_block and not next_block.used and next_block.mapped == block.mapped:
+        remove_unused(next_block)
+        block.next = next_block.next
+        block.size += next_block.size
         if block.next:
-            block.next.previous = remainder
-        block.next, block.size = remainder, size
-        return remainder
+            block.next.previous = block
 
-    def _merge(self, block: Block) -> None:
-        """Merge the free neighbors on both sides into the block."""
-        previous_block, next_block = block.previous, block.next
-        if previous_block and not previous_block.used and previous_block.mapped == block.mapped:
-            self._remove_unused(previous_block)
-            block.address, block.previous = previous_block.address, previous_block.previous
-            block.size += previous_block.size
-            if block.previous:
-                block.previous.next = block
-        if next_block and not next_block.used and next_block.mapped == block.mapped:
-            self._remove_unused(next_block)
-            block.next = next_block.next
-            block.size += next_block.size
-            if block.next:
-                block.next.previous = block
 
-    def _remove_unused(self, block: Block) -> None:
-        self._free[block.pool].remove(block)
+def remove_unused(block: Block) -> None:
+    """Remove a block that is not used from its pool."""
+    (block.pool.free if block.mapped else block.pool.unmapped).remove(block)
 
 
 def round_up(requested: int) -> int:

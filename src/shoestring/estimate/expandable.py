@@ -8,16 +8,15 @@ on out-of-memory, all whole pages without a used block are released, including t
 
 from __future__ import annotations
 
-from collections import defaultdict
-
 from shoestring.estimate.allocator import (
     LARGE_SEGMENT,
     ROUNDING,
     SMALL_SEGMENT,
     Allocator,
     Block,
-    FreeBlocks,
     Pool,
+    merge,
+    split,
 )
 
 SEGMENT_ADDRESSES = 2**20 * LARGE_SEGMENT
@@ -27,21 +26,17 @@ SEGMENT_ADDRESSES = 2**20 * LARGE_SEGMENT
 class ExpandableAllocator(Allocator):
     """An `Allocator` with expandable segments."""
 
-    def __init__(self, limit: int | None = None) -> None:
-        super().__init__(limit)
-        self._unmapped: dict[Pool, FreeBlocks] = defaultdict(FreeBlocks)
-
     def release_unused(self) -> None:
         """Release every page without a used block to the device."""
-        for pool, free_blocks in self._free.items():
-            for block in list(free_blocks.iterate_from_size(page_size(pool))):
+        for pool in self._pools.values():
+            for block in list(pool.free.iterate_from_size(page_size(pool))):
                 start = -(-block.address // page_size(pool)) * page_size(pool)
                 end = (block.address + block.size) // page_size(pool) * page_size(pool)
                 if start < end:
                     self._unmap(block, start, end)
 
     def _pop_free_block(self, pool: Pool, size: int) -> Block | None:
-        fitting_blocks = self._free[pool].iterate_from_size(size)
+        fitting_blocks = pool.free.iterate_from_size(size)
         best = next(fitting_blocks, None)
         if best is None:
             return None
@@ -49,7 +44,7 @@ class ExpandableAllocator(Allocator):
             if _growable_size(block) >= _growable_size(best):
                 break
             best = block
-        self._free[pool].remove(best)
+        pool.free.remove(best)
         return best
 
     def _extend(self, pool: Pool, size: int) -> Block | None:
@@ -61,22 +56,22 @@ class ExpandableAllocator(Allocator):
             missing = size - (block.size if block.mapped else 0)
             block = self._map(unmapped, min(missing, unmapped.size))
         if block:
-            self._free[pool].remove(block)
+            pool.free.remove(block)
         return block
 
-    def _should_split(self, block: Block, remainder: int) -> bool:  # noqa: ARG002 - the same in both pools
-        return remainder >= ROUNDING
+    def _least_remainder(self, *, is_small: bool) -> int:  # noqa: ARG002 - the same in both pools
+        return ROUNDING
 
     def _find_position(self, pool: Pool, size: int) -> Block:
         """Return an unmapped block, or the free block before it, with `size` bytes up to the next used block."""
-        for unmapped in self._unmapped[pool].iterate_from_size(0):
+        for unmapped in pool.unmapped.iterate_from_size(0):
             previous_block = unmapped.previous
             first = previous_block if previous_block and not previous_block.used else unmapped
             if _unused_size(first) >= size:
                 return first
         segment = Block(self._next_address, SEGMENT_ADDRESSES, pool, mapped=False)
         self._next_address += SEGMENT_ADDRESSES
-        self._unmapped[pool].add(segment)
+        pool.unmapped.add(segment)
         return segment
 
     def _map(self, block: Block, size: int) -> Block | None:
@@ -84,36 +79,33 @@ class ExpandableAllocator(Allocator):
         length = -(-size // page_size(block.pool)) * page_size(block.pool)
         if not self._reserve(length):
             return None
-        self._unmapped[block.pool].remove(block)
+        block.pool.unmapped.remove(block)
         if length < block.size:
-            self._unmapped[block.pool].add(self._split(block, length))
+            block.pool.unmapped.add(split(block, length))
         block.mapped = True
-        self._merge(block)
-        self._free[block.pool].add(block)
+        merge(block)
+        block.pool.free.add(block)
         return block
 
     def _unmap(self, block: Block, start: int, end: int) -> None:
         """Release the pages from address `start` to `end`; the remainders of the block on both sides stay free."""
-        free_blocks = self._free[block.pool]
+        free_blocks = block.pool.free
         free_blocks.remove(block)
         if end < block.address + block.size:
-            free_blocks.add(self._split(block, end - block.address))
+            free_blocks.add(split(block, end - block.address))
         if block.address < start:
-            pages = self._split(block, start - block.address)
+            pages = split(block, start - block.address)
             free_blocks.add(block)
             block = pages
         block.mapped = False
         self.reserved -= block.size
-        self._merge(block)
-        self._unmapped[block.pool].add(block)
-
-    def _remove_unused(self, block: Block) -> None:
-        (self._free if block.mapped else self._unmapped)[block.pool].remove(block)
+        merge(block)
+        block.pool.unmapped.add(block)
 
 
 def page_size(pool: Pool) -> int:
     """Return the bytes of a page in a pool."""
-    return SMALL_SEGMENT if pool[1] else LARGE_SEGMENT
+    return SMALL_SEGMENT if pool.is_small else LARGE_SEGMENT
 
 
 def _growable_size(block: Block) -> int:

@@ -7,7 +7,13 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from shoestring.estimate.replay import Kind, replay_unlimited, replay_within
-from shoestring.estimate.requests import BATCH_PARTS, WORKSPACES, adapt_to_engine, requests
+from shoestring.estimate.requests import (
+    BATCH_PARTS,
+    WORKSPACES,
+    adapt_to_engine,
+    requests,
+    with_smaller_first_batch,
+)
 from shoestring.hardware.catalog import NCCL_BYTES, NCCL_SOURCE, Device
 from shoestring.trace.record import PARTS, Alloc, Free, Op, Trace
 
@@ -134,7 +140,8 @@ def _estimate_gpu(
     context_low, context, context_high = (sum(column) for column in zip(*outside.values(), strict=True))
     capacity = device.memory_bytes
     first_shares = _first_batch_probabilities(trace)
-    requests_by_share = {share: requests(trace, device, first_share=share) for share in first_shares}
+    all_requests = requests(trace, device)
+    requests_by_share = {share: with_smaller_first_batch(all_requests, trace, share) for share in first_shares}
     unlimited_usages = {share: replay_unlimited(requests_by_share[share], kind) for share in first_shares}
     # A trace that does not fit with the typical context may fit with the smallest one.
     limits = capacity - context, capacity - context_low

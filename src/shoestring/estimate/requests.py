@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections import defaultdict
+from collections.abc import Sequence
 from typing import NamedTuple
 
 from shoestring.hardware.catalog import Device
@@ -37,32 +38,43 @@ BATCH_PARTS = {"activations", "batch", "reserve space", "KV cache", "temporaries
 """Parts whose size depends on the size of the batch."""
 
 
-def requests(trace: Trace, device: Device, *, first_share: float = 1.0) -> list[Request]:
-    """Return the requests of a trace.
-
-    For the peak of a longer run, pass a trace that `adapt_to_engine` returned. `first_share` is the first batch's size
-    as a share of the others'.
-    """
+def requests(trace: Trace, device: Device) -> list[Request]:
+    """Return the requests of a trace. For the peak of a longer run, pass a trace that `adapt_to_engine` returned."""
     workspace = _WORKSPACE_BYTES_HOPPER if device.compute_capability == (9, 0) else _WORKSPACE_BYTES
     storages, result = trace.storages, list[Request]()
     thread = ""
-    batch_share = 1.0
     threads_with_workspace: set[str] = set()
     for event in trace.events:  # hundreds of thousands: `isinstance` takes a quarter of the time of `match`
         if isinstance(event, Alloc):
             storage = storages[event.storage]
-            share = batch_share if storage.part in BATCH_PARTS else 1.0
-            result.append(Request(event.storage, storage.part, int(storage.bytes * share) or 1))
+            result.append(Request(event.storage, storage.part, storage.bytes or 1))
         elif isinstance(event, Free):
             result.append(Request(event.storage, storages[event.storage].part, None))
         elif isinstance(event, Phase):
-            batch_share = first_share if event.update == 0 else 1.0
             # Backward runs in a separate thread.
             thread = "backward" if event.name == "backward" else "forward"
         elif thread not in threads_with_workspace and event.name in _PRODUCTS:
             threads_with_workspace.add(thread)
             result.append(Request((WORKSPACES, thread), WORKSPACES, workspace))
     return result
+
+
+def with_smaller_first_batch(all_requests: Sequence[Request], trace: Trace, share: float) -> Sequence[Request]:
+    """Return the requests of the trace if its first batch had only a `share` of the size of the others."""
+    if share == 1:
+        return all_requests
+    of_first_batch = set()
+    for event in trace.events:
+        if isinstance(event, Phase) and event.update > 0:
+            break
+        if isinstance(event, Alloc) and trace.storages[event.storage].part in BATCH_PARTS:
+            of_first_batch.add(event.storage)
+    return [
+        request._replace(bytes=int(request.bytes * share) or 1)
+        if request.bytes is not None and request.key in of_first_batch
+        else request
+        for request in all_requests
+    ]
 
 
 def adapt_to_engine(trace: Trace) -> Trace:

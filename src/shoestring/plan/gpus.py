@@ -20,6 +20,8 @@ from shoestring.plan.search import (
     predict_blocks,
     rank,
     requested_candidate,
+    smallest,
+    weights_exceed_memory,
 )
 from shoestring.plan.shares import gpus_of, samples_per_shard
 from shoestring.recipe.options import LoadedRecipe
@@ -49,8 +51,11 @@ def search(candidates: Candidates, requested: Settings) -> list[Candidate]:
     Raises UsageError if the model, its optimizer or the device does not support the fixed settings.
     """
     (first, *smaller) = layouts(candidates.loaded, candidates.target, requested)
+    can_shard = gpus_of(first) > 1 and requested.sharding is None
+    if can_shard and weights_exceed_memory(candidates, first):
+        candidates.prefetch(smallest(candidates, first.replace(sharding="zero3")))
     pool = collect_candidates(candidates, first)
-    if gpus_of(first) > 1 and requested.sharding is None:
+    if can_shard:
         pool += _with_other_sharding(candidates, first, pool)
     for one_gpu in smaller:
         pool += _on_one_gpu(candidates, one_gpu, pool)

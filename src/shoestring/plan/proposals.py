@@ -8,7 +8,7 @@ from shoestring.config import as_json
 from shoestring.errors import TraceError, UsageError
 from shoestring.hardware.catalog import DEVICES, Target
 from shoestring.plan.candidates import Candidate, Candidates
-from shoestring.plan.search import collect_candidates, fastest
+from shoestring.plan.search import TIE_RATIO, collect_candidates, fastest
 from shoestring.plan.shares import samples_per_shard
 from shoestring.recipe.options import Adaptation, LoadedRecipe, option_fields
 from shoestring.settings import Settings
@@ -58,6 +58,9 @@ BUDGET = 60_000
 BUDGET_WITHOUT_A_PLAN = 600_000
 """The same budget when no settings fit and the proposals have to find a change that does: four traces of a model with 8
 billion parameters."""
+
+_REFINED_EVENTS = 100_000
+"""Events of the longest trace, of some three seconds, for which a value larger than one that fits is tried."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -115,13 +118,15 @@ def proposals(
     If the plan does not fit, the proposal of an option has the largest value that fits.
     """
     budget = _Budget(BUDGET if fits else BUDGET_WITHOUT_A_PLAN, chosen)
-    # The order decides which proposals are traced before the budget is spent.
+    # Adaptations have a budget of their own where they save the most.
+    own_budget = _Budget(BUDGET_WITHOUT_A_PLAN, chosen) if not fits or _divides_weights(chosen.settings) else budget
     if fits:
+        # The order decides which proposals are traced before the budget is spent.
         return [
             proposal
             for proposal in (
                 *_propose_options(candidates, chosen, budget, fits),
-                *_propose_adaptations(candidates, chosen, budget, facts),
+                *_propose_adaptations(candidates, chosen, own_budget, facts),
                 *_propose_settings(candidates, chosen, budget),
                 *_propose_subset(candidates, chosen, facts),
             )
@@ -130,15 +135,13 @@ def proposals(
     for values, _ in _adaptations(candidates.loaded, facts):
         candidates.prefetch(_adapted(chosen.settings), values)  # while others are traced
     for name, smaller in [*_smaller_values(candidates.loaded)][1:]:
-        change = {name: smaller[(len(smaller) - 1) // 2]}
+        change = {name: smaller[_first_index(name, smaller)]}
         candidates.prefetch(_limit_micro_batch(candidates, chosen.settings, change), change)
     settings = [
         *_propose_open_settings(candidates, chosen, requested),
         *_propose_settings(candidates, chosen, budget),
     ]
     options = [*_propose_options(candidates, chosen, budget, fits)]
-    # They have a budget of their own, because they save the most.
-    own_budget = _Budget(BUDGET_WITHOUT_A_PLAN, chosen)
     adaptations = _propose_adaptations(candidates, chosen, own_budget, facts)
     return [*settings, *adaptations, *options, *_propose_subset(candidates, chosen, facts)]
 
@@ -249,19 +252,32 @@ def _current(loaded: LoadedRecipe, name: str) -> int:
     return int(loaded.options.get(name) or loaded.effective_batch)
 
 
+def _title(name: str) -> str:
+    return SMALLER.get(name, "a smaller effective batch, whose completions are generated all at once")
+
+
+def _changes_learning(name: str) -> bool:
+    return _ROUNDING not in _title(name)
+
+
+def _first_index(name: str, values: Sequence[int]) -> int:
+    """Return the index of the value to trace first: the smallest if what is learnt does not depend on it."""
+    return (len(values) - 1) // 2 if _changes_learning(name) else 0
+
+
 def _propose_largest_that_fits(
     candidates: Candidates, chosen: Candidate, budget: _Budget, name: str, values: Sequence[int]
 ) -> Proposal | None:
     """Return the proposal of the largest of the values (in rising order) that fits, or of the smallest if none fits.
 
-    It may be a smaller one if the budget does not suffice for all that have to be traced.
+    It may be a smaller one if traces are long, or if what is learnt does not depend on it and a larger one would not be
+    faster.
     """
-    title = SMALLER.get(name, "a smaller effective batch, whose completions are generated all at once")
-    changes_learning = _ROUNDING not in title
+    title, changes_learning = _title(name), _changes_learning(name)
     best: Proposal | None = None
     low, high = -1, len(values)  # the largest index that fits, and the smallest that does not
+    index = _first_index(name, values)
     while high - low > 1:
-        index = (low + high) // 2
         change = {name: values[index]}
         result = _evaluate(candidates, change, _limit_micro_batch(candidates, chosen.settings, change), budget)
         if isinstance(result, str):
@@ -274,6 +290,10 @@ def _propose_largest_that_fits(
             high = index
         if result.fits or low < 0:  # the smallest so far if none fits
             best = _proposal(title, change, result, changes_learning=changes_learning)
+        is_as_fast = not changes_learning and result.seconds <= chosen.seconds * TIE_RATIO
+        if result.fits and (is_as_fast or len(result.trace.events) > _REFINED_EVENTS):
+            break
+        index = (low + high) // 2
     return best
 
 
@@ -306,8 +326,11 @@ def _adapted(settings: Settings) -> Settings:
 
     Its weights or states may have scales that cannot be divided, and need less memory whole.
     """
-    divides_weights = settings.sharding in ("zero2", "zero3")
-    return settings.replace(optimizer_kernel=None, sharding="ddp" if divides_weights else settings.sharding)
+    return settings.replace(optimizer_kernel=None, sharding="ddp" if _divides_weights(settings) else settings.sharding)
+
+
+def _divides_weights(settings: Settings) -> bool:
+    return settings.sharding in ("zero2", "zero3")
 
 
 def _propose_subset(candidates: Candidates, chosen: Candidate, facts: Facts) -> Iterator[Proposal]:

@@ -42,12 +42,9 @@ def collect_candidates(candidates: Candidates, requested: Settings) -> list[Cand
     """
     requested, tries_packing = _resolve_packing(candidates, _resolve_cuda_graphs(requested, candidates.target.device))
     sizes = micro_batch_sizes(candidates, requested)
-    if _weights_exceed_memory(candidates, requested):
-        # The least memory: what it lacks, and which changes would make it fit.
-        precision = _precisions(requested, candidates)[0]
-        least = requested.checkpointing or ("full" if candidates.tracer.facts.blocks else "no")
-        smallest = requested.replace(precision=precision, micro_batch=sizes[0], checkpointing=least)
-        candidate = candidates.evaluate_if_possible(smallest)
+    if weights_exceed_memory(candidates, requested):
+        # It tells what the device lacks, and which changes would make it fit.
+        candidate = candidates.evaluate_if_possible(smallest(candidates, requested))
         return [candidate] if candidate else []
 
     pool: list[Candidate] = []
@@ -68,6 +65,16 @@ def collect_candidates(candidates: Candidates, requested: Settings) -> list[Cand
     if best and requested.optimizer_kernel is None:
         pool += _candidates_with_fused_optimizer(candidates, best)
     return pool
+
+
+def smallest(candidates: Candidates, requested: Settings) -> Settings:
+    """Return the settings with the least memory of those that `collect_candidates` chooses from."""
+    requested, _ = _resolve_packing(candidates, _resolve_cuda_graphs(requested, candidates.target.device))
+    return requested.replace(
+        precision=_precisions(requested, candidates)[0],
+        micro_batch=micro_batch_sizes(candidates, requested)[0],
+        checkpointing=requested.checkpointing or ("full" if candidates.tracer.facts.blocks else "no"),
+    )
 
 
 def fastest(candidates: Iterable[Candidate]) -> Candidate | None:
@@ -105,7 +112,7 @@ def _resolve_cuda_graphs(requested: Settings, device: Device) -> Settings:
     return requested.replace(checkpointing=requested.checkpointing or "no")
 
 
-def _weights_exceed_memory(candidates: Candidates, requested: Settings) -> bool:
+def weights_exceed_memory(candidates: Candidates, requested: Settings) -> bool:
     """Return whether the weights alone fill the device, so that no microbatch, precision or recomputation can fit."""
     divides_weights = requested.sharding == "zero3" and gpus_of(requested) > 1
     if divides_weights or requested.offload == "parameters":
@@ -175,7 +182,12 @@ def _candidates_in_precision(candidates: Candidates, requested: Settings, sizes:
         return [*find_largest_that_fits(candidates, requested, sizes).candidates]
     no_block, every_block = requested.replace(checkpointing="no"), requested.replace(checkpointing="full")
     blocks = candidates.tracer.facts.blocks
-    if blocks and is_heavy(candidates):
+    if blocks and candidates.tracer.facts.weight_bytes > candidates.target.device.memory_bytes:
+        # Divided weights hardly fit: if they do not fit with every block checkpointed, nothing else does.
+        least = candidates.evaluate_if_possible(every_block.replace(micro_batch=sizes[0]))
+        if least is None or not least.fits:
+            return [least] if least else []
+    elif blocks and is_heavy(candidates):
         # The series with every block is likely to be needed, and starts with the smallest microbatch.
         candidates.prefetch(every_block.replace(micro_batch=sizes[0]))
 
