@@ -1,6 +1,9 @@
 """The proposals of a plan whose requested settings do not fit."""
 
 from dataclasses import replace
+from types import SimpleNamespace
+
+import pytest
 
 from shoestring.errors import UsageError
 from shoestring.plan.gpus import search
@@ -96,3 +99,47 @@ def test_only_possible_settings_are_evaluated_once_per_precision():
 
     assert proposals_for(FixedOptionsCandidates(bytes_of=bytes_of), Settings(micro_batch=48)) == []
     assert evaluated == [48, 48, 64, 64]  # in two precisions, as requested and with an open microbatch
+
+
+class WithOptions(MinimalRecipe):
+    def __init__(self, seq_len: int = 800, loss_chunk: int = 800) -> None: ...
+
+
+@pytest.mark.parametrize(
+    ("option", "events", "largest", "values", "proposed"),
+    [
+        ("seq_len", 10, 300, [400, 200, 300], 300),
+        ("seq_len", 10, 750, [400, 600, 700], 700),
+        ("seq_len", 10, 50, [400, 200, 100], 100),  # none fits: the smallest
+        ("seq_len", 110_000, 750, [400], 400),  # a larger value is not worth a long trace
+        ("loss_chunk", 10, 750, [100], 100),  # what is learnt does not depend on it, and a larger one is not faster
+        ("loss_chunk", 10, 50, [100], 100),
+    ],
+)
+def test_smaller_value_of_an_option(option, events, largest, values, proposed):
+    traced = []
+
+    class OptionCandidates(FakeCandidates):
+        def evaluate_with_options(self, changes, settings):
+            if list(changes) != [option]:
+                raise UsageError("another option")
+            value = changes[option]
+            traced.append(value)
+            candidate = self.evaluate(settings)
+            fits = value <= largest
+            return replace(
+                candidate,
+                memory=SimpleNamespace(fits=fits, peak_bytes=value, high_bytes=value, parts=()),
+                trace=replace(candidate.trace, events=candidate.trace.events[:1] * events),
+            )
+
+    candidates = OptionCandidates(bytes_of=lambda _: 99 * GIB)
+    candidates.loaded = find(WithOptions()).replace(seq_len=800, loss_chunk=800)
+    chosen = candidates.evaluate(Settings(precision="fp16", micro_batch=1, checkpointing="no"))
+    by_name = {
+        name: proposal
+        for proposal in proposals(candidates, chosen, chosen.settings, fits=False, facts=FACTS)
+        for name in proposal.values
+    }
+    assert traced == values
+    assert by_name[option].values == {option: proposed} and by_name[option].fits == (proposed <= largest)

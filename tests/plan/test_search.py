@@ -63,6 +63,21 @@ def test_weights_that_exceed_the_memory_are_planned_with_the_least_memory():
     assert (only.settings.micro_batch, only.settings.checkpointing) == (2, "no")
 
 
+def test_divided_weights_that_do_not_fit_with_every_block_checkpointed_are_traced_once():
+    requested = Settings(precision="fp16", sharding="zero3", gpus=2)
+    for gib, sizes in ((99, {1}), (2, {1, 32})):
+        candidates = FakeCandidates(
+            bytes_of=lambda s, gib=gib: round((gib + s.micro_batch / 10) * GIB),
+            blocks=8,
+            weights=20 * GIB,
+            target=targets.find("kaggle-t4x2"),
+        )
+        (first, *_) = search(candidates, requested)
+        assert first.fits == (gib == 2)
+        assert {settings.micro_batch for settings in candidates.evaluated} >= sizes
+        assert ("no" in {settings.checkpointing for settings in candidates.evaluated}) == first.fits
+
+
 def test_cuda_graphs_disable_checkpointing():
     candidates = FakeCandidates(bytes_of=bytes_per_sample(24), blocks=8, effective_batch=1, weights=5 * GIB)
     settings, _ = search_settings(candidates, Settings(precision="fp16", compile="graphs"))
