@@ -4,6 +4,7 @@ import itertools
 from typing import Any
 
 import pytest
+import tokenizers
 
 from shoestring.errors import DataError, UsageError
 from shoestring.recipes.finetune.rendering import Renderer
@@ -419,3 +420,11 @@ def test_the_date_is_not_that_of_the_day() -> None:
 
 def test_an_answer_before_any_prompt_is_not_learnt() -> None:
     assert learn(make_tokenizer(), ANSWER, GREETING, FAREWELL) == ["That is all.<|im_end|>"]
+
+
+def test_a_tokenizer_without_tokens_is_refused() -> None:
+    """transformers makes an empty one for a folder with a configuration alone."""
+    tokenizer = make_tokenizer()
+    tokenizer.backend_tokenizer.normalizer = tokenizers.normalizers.Replace("a", "")
+    with pytest.raises(UsageError, match='the tokenizer has no tokens for the text "a"'):
+        Renderer(tokenizer, seq_len=4096)

@@ -32,7 +32,7 @@ class Encoder:
     """Divides texts into tokens."""
 
     def __init__(self, tokenizer: Any, *, seq_len: int, stop_tokens: Collection[int]) -> None:
-        """Raises UsageError for a tokenizer that cannot say which characters a token stands for."""
+        """Raises UsageError for a tokenizer without tokens, or that cannot say which characters a token stands for."""
         if not tokenizer.is_fast:
             raise UsageError(
                 f"{type(tokenizer).__name__} cannot tell which characters a token stands for",
@@ -79,7 +79,13 @@ class Encoder:
         """Return the tokens before and after a text that no template has written, the end token among them."""
         inner = self._backend.encode("a", add_special_tokens=False).ids
         whole = self._backend.encode("a").ids
-        start = next(place for place in range(len(whole)) if whole[place : place + len(inner)] == inner)
+        start = next((place for place in range(len(whole)) if whole[place : place + len(inner)] == inner), None)
+        if start is None:
+            raise UsageError(
+                'the tokenizer has no tokens for the text "a"',
+                hint="the model's folder needs its tokenizer as well, such as tokenizer.json; a plan with rows and "
+                "row_tokens needs none",
+            )
         after = whole[start + len(inner) :]
         return whole[:start], after if end_token is None or end_token in after else [*after, end_token]
 
