@@ -15,7 +15,7 @@ from shoestring.settings import Settings
 LONG_TRACE_EVENTS = 30_000
 """Events of a trace that takes more than about two seconds: such a candidate is not traced if it cannot win."""
 
-_MIN_SPEEDUP = 1.05
+MIN_SPEEDUP = 1.05
 """A smaller speedup does not justify a long trace."""
 
 _CERTAIN_EXCESS = 1.03
@@ -64,6 +64,9 @@ def find_largest_that_fits(candidates: Candidates, requested: Settings, sizes: S
         else:
             # Trace the smallest size before concluding that no size fits.
             size = max((size for size in untried if predict_bytes(size, series) <= capacity), default=untried[0])
+            if is_heavy(candidates) and len(series) == 1 and size > untried[0]:
+                # A prediction from one candidate is often too low.
+                candidates.prefetch(requested.replace(micro_batch=untried[untried.index(size) - 1]))
         candidate = candidates.evaluate_if_possible(requested.replace(micro_batch=size))
         if candidate is None:
             largest = None
@@ -102,5 +105,5 @@ def _is_worth_enlarging(candidates: Candidates, candidate: Candidate, effective_
     return (
         len(candidate.trace.events) < LONG_TRACE_EVENTS
         or candidate.time is None
-        or candidate.seconds > candidates.seconds_at(candidate, effective_batch) * _MIN_SPEEDUP
+        or candidate.seconds > candidates.seconds_at(candidate, effective_batch) * MIN_SPEEDUP
     )

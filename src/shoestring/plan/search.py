@@ -15,6 +15,7 @@ from shoestring.plan.candidates import Candidate, Candidates
 from shoestring.plan.load import load_of_shard, rows_per_shard
 from shoestring.plan.micro_batch import (
     LONG_TRACE_EVENTS,
+    MIN_SPEEDUP,
     Series,
     find_largest_that_fits,
     is_heavy,
@@ -218,7 +219,9 @@ def _candidates_with_some_blocks_checkpointed(
     prediction = predict_blocks(candidates, plain.candidates, full.candidates, small_enough, counts)
     if prediction is None:
         return []
-    _, size, fewest = prediction
+    seconds, size, fewest = prediction
+    if len(full.largest.trace.events) >= LONG_TRACE_EVENTS and seconds * MIN_SPEEDUP > full.largest.seconds > 0:
+        return []
     partial: list[Candidate] = []
     for count in counts[counts.index(fewest) :]:
         settings = full.largest.settings.replace(micro_batch=size, checkpointing=str(count))
