@@ -5,7 +5,7 @@
 SHARED_DATA has the models' configurations in `configs` and `architectures`. Each plan is made by a new process for
 10,000 rows of 600 tokens, and its seconds are those of the whole process. `unsloth` plans the same training as a log of
 Unsloth's own notebooks on a T4 (`t4/records.csv`), whose lengths are dynamic and unknown: seconds of an update stand
-beside each other, not in a ratio. It needs no GPU and takes about twenty minutes.
+beside each other, not in a ratio. It needs no GPU and takes about six minutes.
 """
 
 from __future__ import annotations
