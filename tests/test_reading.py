@@ -29,10 +29,9 @@ EXCEPTIONS = {
     ("check/trial.py", "read_text"): SYSTEM,
     ("check/trial.py", "load"): PIPE,
     ("check/build.py", "loads"): PIPE,
-    ("trace/tracer.py", "loads"): PIPE,
+    ("trace/child_process.py", "loads"): PIPE,
     ("trace/child.py", "loads"): PIPE,
-    ("trace/tracer.py", "open"): "the null device",
-    ("trace/__main__.py", "open"): "the null device",
+    ("trace/child_process.py", "open"): "the null device",
     ("integrations/state.py", "loads"): "JSON that the same line has made",
     ("recipes/temporal/bars.py", "load"): PACKAGE,
     ("recipes/cloud/terrain.py", "load"): PACKAGE,
@@ -56,6 +55,7 @@ EXCEPTIONS = {
     ("checkpoint/reserved.py", "open"): "writes the reserved space",
     ("runs/prediction_output.py", "open"): "writes rows; what is not a regular file is refused",
     ("runs/evaluate.py", "open"): "writes a new file",
+    ("monitor/sinks/csv_file.py", "open"): "writes a new file",
     ("checkpoint/presence.py", "open"): "a directory, to compare it later",
 }
 """Calls that open or parse a file and are not in `reading`, with the reason."""

@@ -6,7 +6,7 @@ The functions import what they need, so that `shoestring --help` and `import sho
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TextIO
 
@@ -159,6 +159,7 @@ def train(
     disk_bytes: int | None = None,
     allow_inexact: bool = False,
     started: float | None = None,
+    log: Sequence[str] = (),
     **values: object,
 ) -> Outcome:
     """Train until the run in the directory `run` is finished or this session is over; call it again to continue.
@@ -166,7 +167,8 @@ def train(
     Without a plan, or with one made for another device, the run is first planned for this machine. The platform of the
     target `on` provides the limits (session hours, disk), which `limit_seconds` of this session and `disk_bytes` of the
     run's directory replace. `started` is the value of `time.monotonic()` at the start of the session, by default now. A
-    run keeps its options; other settings, versions or hardware need `allow_inexact`.
+    run keeps its options; other settings, versions or hardware need `allow_inexact`. `log` has names of logs, such as
+    "tensorboard", which are written below `run/logs` while it trains, and in later sessions as well.
 
     Raises UsageError for invalid usage, RunError if the run cannot continue.
     """
@@ -181,6 +183,7 @@ def train(
         disk_bytes=disk_bytes,
         started=time.monotonic() if started is None else started,
         allow_inexact=allow_inexact,
+        log=tuple(log),
     )
     return launch(recipe, values, request, plan)
 

@@ -221,6 +221,12 @@ def train(
         bool,
         typer.Option("--allow-inexact", help="Continue with other versions, hardware or settings, not bit for bit."),
     ] = False,
+    log: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="NAME", help="Write DIR/logs/NAME while it trains: tensorboard or csv. May be given several times."
+        ),
+    ] = None,
     as_json: Json = False,
 ) -> None:
     """Train until the run is finished or the session is over; repeat the command to continue.
@@ -231,6 +237,7 @@ def train(
     arguments = {
         "disk_bytes": parse("--disk", disk, parse_bytes),
         "allow_inexact": allow_inexact,
+        "log": log or (),
         **option_values(api.train, set_),
     }
     if not _is_own_process():

@@ -50,7 +50,7 @@ from typing import Any, Self
 
 from shoestring.checkpoint.files import close_quietly, is_disk_full, json_digest, replace
 from shoestring.errors import UsageError
-from shoestring.reading import COUNT, TEXT, Kind, find_problems, number, parse_json, read_lines
+from shoestring.reading import COUNT, LINE_BYTES, TEXT, Kind, find_problems, number, open_file, parse_json, read_lines
 from shoestring.system_errors import reason
 from shoestring.units import MIB
 
@@ -204,6 +204,26 @@ def read(
             f"{path} cannot be read: {error}",
             hint="move it away: the run continues without the history of its earlier sessions",
         ) from error
+
+
+def read_complete(path: Path, offset: int) -> tuple[list[Event], int]:
+    """Return the events of the complete lines from byte `offset` on, and the offset of what follows these lines.
+
+    There is none while there is no file; lines that are no events are skipped. Raises OSError.
+    """
+    events: list[Event] = []
+    try:
+        descriptor = open_file(path, follow=False, max_bytes=_MAX_BYTES)
+    except FileNotFoundError:
+        return events, 0
+    with os.fdopen(descriptor, "rb") as file:
+        file.seek(offset)
+        # A longer line is no event, and neither are the parts into which it is divided here.
+        while (line := file.readline(LINE_BYTES)).endswith(b"\n") or len(line) == LINE_BYTES:
+            offset += len(line)
+            with suppress(ValueError):
+                events.append(_parse(line))
+    return events, offset
 
 
 def current(events: Iterable[Event]) -> list[Event]:

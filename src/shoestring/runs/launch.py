@@ -8,6 +8,8 @@ from shoestring.errors import UsageError
 from shoestring.hardware import targets
 from shoestring.hardware.catalog import Target
 from shoestring.monitor.events import is_changed, read
+from shoestring.monitor.sinks.names import of_earlier_sessions, require
+from shoestring.monitor.sinks.processes import logging
 from shoestring.plan.plan import Plan
 from shoestring.recipe.options import LoadedRecipe
 from shoestring.runs.meeting import Meeting, leading
@@ -30,6 +32,7 @@ def launch(
     recipe: str | object, values: Mapping[str, object], request: LaunchRequest, plan: Plan | None = None
 ) -> Outcome:
     """Implement `shoestring.train`, with options and settings in `values`."""
+    require(request.log)
     starting_seconds = time.monotonic() - request.started
     directory = RunDirectory(request.run)
     launcher = Launcher.find()
@@ -52,14 +55,16 @@ def launch(
                     return prepared
                 loaded, settings = prepared
                 count = process_count(settings, values, target)
-                if count > 1 and loaded.reference and not launcher:
-                    command = _resume_command(recipe, request)
-                    return train_in_ranks(loaded.reference, values, count, directory, request, stop, command)
-                train = train_joined if launcher else train_session
-                try:
-                    return train(loaded, settings, directory, target, request, stop)
-                except SessionOver:  # the record of the session has written its end
-                    return (directory.state() or StoredState()).outcome()
+                logs = (*request.log, *of_earlier_sessions(directory.logs))
+                with logging(directory.events_file, directory.logs, logs):
+                    if count > 1 and loaded.reference and not launcher:
+                        command = _resume_command(recipe, request)
+                        return train_in_ranks(loaded.reference, values, count, directory, request, stop, command)
+                    train = train_joined if launcher else train_session
+                    try:
+                        return train(loaded, settings, directory, target, request, stop)
+                    except SessionOver:  # the record of the session has written its end
+                        return (directory.state() or StoredState()).outcome()
 
 
 def _prepare(

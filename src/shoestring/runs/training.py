@@ -6,7 +6,7 @@ import dataclasses
 import os
 import sys
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -40,6 +40,8 @@ class LaunchRequest:
     """The start of the session by `time.monotonic()`; planning counts as part of the session."""
     allow_inexact: bool = False
     """Continue with other versions, hardware or settings."""
+    log: Sequence[str] = ()
+    """The names of the sinks to write the run's numbers to (`monitor/sinks/names.py`)."""
 
 
 def local_target(on: str) -> Target:

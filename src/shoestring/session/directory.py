@@ -7,6 +7,7 @@ checkpoints/   full checkpoints          light/ best/   weights for use
 preprocessing/ what inference needs besides the weights: a scaler, labels, a tokenizer
 events.jsonl   the event log             report.html
 ledger.json    the duration, the progress and the end of each session
+logs/          what `--log` writes: a folder for each name
 failed/        the samples of an update whose result has values that are not finite; the traceback of an error
 """
 
@@ -68,6 +69,10 @@ class RunDirectory:
     @property
     def preprocessing(self) -> Path:
         return self.path / "preprocessing"
+
+    @property
+    def logs(self) -> Path:
+        return self.path / "logs"
 
     def failed_update(self, update: int) -> Path:
         """Return the file for the samples of update number `update` (from 1), whose result was not finite."""
