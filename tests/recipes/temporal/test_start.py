@@ -32,9 +32,10 @@ child._RequestHandler.answer = recorded_answer
 original_popen = subprocess.Popen
 
 def popen(command, *args, **kwargs):
-    if command[-2:] == ["-m", "shoestring.trace"]:
+    if "shoestring.trace" in command:
         (folder / "new process").touch()
-        command = [sys.executable, "-c", RECORDING + "runpy.run_module('shoestring.trace', run_name='__main__')"]
+        code = RECORDING + "runpy.run_module('shoestring.trace', run_name='__main__')"
+        command = [sys.executable, "-c", code, *command[command.index("shoestring.trace") + 1 :]]
     return original_popen(command, *args, **kwargs)
 
 subprocess.Popen = popen
@@ -57,9 +58,9 @@ sys.meta_path.insert(0, ImportHook())
 if shared:
     import torch
 import shoestring
-from shoestring.trace import tracer
+from shoestring.trace import child_process
 
-tracer._torch_can_be_shared = lambda: shared
+child_process._torch_can_be_shared = lambda: shared
 
 shoestring.train("temporal", run=folder / "run", size="tiny", epochs=1)
 """
