@@ -3,9 +3,9 @@
     python -m benchmarks.evidence.log_kills [--kills 10] [--seed 0] [--json OUT]
 
 The command is the real one, `train temporal --log tensorboard --log csv` on a CPU, killed with SIGKILL at random
-instants after its first update and continued without `--log`. TensorBoard's event files are read by its own reader, all files of
-the folder one after the other and as TensorBoard shows them. Each update must be there once, with the loss of the run's
-record. A reader that was open all the time must show the same in the end.
+instants after its first update and continued without `--log`. TensorBoard's event files are read by its own reader, all
+files of the folder one after the other and as TensorBoard shows them. Each update must be there once, with the loss of
+the run's record. A reader that was open all the time must show the same in the end.
 """
 
 from __future__ import annotations

@@ -185,7 +185,7 @@ def test_next_command_names_the_target(tmp_path):
     assert json.loads((tmp_path / "state.json").read_text())["next"].endswith("--on kaggle-t4")
 
 
-def test_signal_while_reading_data_pauses_the_run(tmp_path):
+def test_signal_while_reading_data_pauses_the_run(tmp_path, capsys):
     class Slow(Mine):
         def data(self):
             os.kill(os.getpid(), signal.SIGTERM)
@@ -193,7 +193,9 @@ def test_signal_while_reading_data_pauses_the_run(tmp_path):
 
     run = tmp_path / "run"
     shoestring.train(Mine(), run=run, limit_seconds=1e-9)
+    assert "no update fit into this session" in capsys.readouterr().err
     plan = read_plan(run)
     (run / "plan.json").write_text(json.dumps(plan | {"recipe": "Slow"}))
-    outcome = shoestring.train(Slow(), run=run)
+    outcome = shoestring.train(Slow(), run=run, limit_seconds=1000)
+    assert "no update fit into this session" not in capsys.readouterr().err
     assert (outcome.status, outcome.reason, outcome.update, outcome.total_updates) == ("paused", "SIGTERM", 0, 9)

@@ -86,9 +86,9 @@ def _find_targets(base: nn.Module, setting: str) -> list[str]:
     ]
     if problems or not targets:
         raise UsageError(
-            f"lora.targets={setting} cannot be used",
+            f"lora_targets={setting} cannot be used",
             problems=problems,
-            hint=f"use {', '.join(PRESETS)}, or names such as --set lora.targets=q_proj,v_proj",
+            hint=f"use {', '.join(PRESETS)}, or names such as --set lora_targets=q_proj,v_proj",
         )
     return targets
 

@@ -274,7 +274,8 @@ class Record:
             )
         unrecorded = self._write_end(status, reason)
         self._write_ledger(status)
-        if status == "paused" and self.update == self._first_update and self._deadline.limit_seconds:
+        is_at_limit = status == "paused" and reason == self._deadline.limit_text()
+        if is_at_limit and self.update == self._first_update and self._deadline.limit_seconds:
             self.progress.message(
                 f"no update fit into this session of {seconds_text(self._deadline.limit_seconds)}, of which startup "
                 f"took {seconds_text(self._deadline.elapsed())}; set a longer limit"

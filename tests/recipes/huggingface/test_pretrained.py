@@ -171,7 +171,7 @@ def test_only_download_allows_the_network(name, folders, tmp_path, monkeypatch):
     monkeypatch.setattr(huggingface_hub, "list_repo_files", lambda _: ["config.json", "pytorch_model.bin"])
     plan(make(NAME, download=True))
     assert {pattern for pattern, _ in calls} == {"*.json"} and not any(is_local for _, is_local in calls)
-    assert any("training downloads them" in note for note in make(NAME, download=True).notes())
+    assert any("training downloads the weights" in note for note in make(NAME, download=True).notes())
     calls.clear()
     with pytest.raises(UsageError, match="0 files of weights"):
         get_weight(make(NAME))

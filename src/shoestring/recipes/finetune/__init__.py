@@ -329,7 +329,7 @@ class Finetune(EvaluatesBatches):
             return notes
         from shoestring.recipes.huggingface.pretrained import weights_notes
 
-        return [*notes, *weights_notes("model", self.options.model, download=self.options.download)]
+        return [*weights_notes("model", self.options.model, download=self.options.download), *notes]
 
     def _read(self) -> Data:
         """Return the data, which is read once."""

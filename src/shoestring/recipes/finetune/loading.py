@@ -97,5 +97,5 @@ def _placeholders(options: Options) -> Data:
     chosen: Any = pair if options.method == "dpo" else sample
     held_out = max(1, round(count * options.validation)) if options.validation else 0
     parts = [Samples([chosen] * size, [row] * size) for size in (count - held_out, held_out)]
-    note = f"{count:,} rows of {length:,} tokens stand for data (rows, row_tokens); training needs data"
+    note = f"training needs data: rows and row_tokens stand for {count:,} rows of {length:,} tokens"
     return Data(train=parts[0], validation=parts[1], inspection=None, notes=(note,))

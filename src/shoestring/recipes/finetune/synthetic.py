@@ -9,7 +9,10 @@ from numpy.random import RandomState
 
 from shoestring.recipes.finetune.rows import Conversation, Message, Pair, Row, RowParts
 
-NOTE = "the data are synthetic: sums and words, answered with `Answer: ...`; --set data=PATH reads your conversations"
+NOTE = (
+    "data is not set: --set data=PATH reads your conversations; "
+    "these are synthetic sums and words, answered with `Answer: ...`"
+)
 SYSTEM = "Solve the task. End with `Answer:` and the result."
 _VALIDATION = 11
 """One row in so many is of validation."""

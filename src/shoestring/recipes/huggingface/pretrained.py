@@ -70,8 +70,12 @@ def weights_notes(option: str, source: str | Path, *, download: bool) -> list[st
         return []
     if not (missing := foreign.missing_files(folder)):
         return []
-    consequence = "training downloads them" if download and folder != Path(source) else "training will refuse it"
-    return [f"{option}={source} has no complete weights on this machine ({missing}): {consequence}"]
+    # What follows comes first: the summary of a plan shows as much of a note as fits on a line.
+    if download and folder != Path(source):
+        consequence = "training downloads the weights"
+    else:
+        consequence = "training will refuse the model without weights"
+    return [f"{consequence}: {option}={source} has no complete weights on this machine ({missing})"]
 
 
 @contextmanager

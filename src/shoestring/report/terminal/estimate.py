@@ -1,11 +1,22 @@
 """The memory estimate of specific settings in a terminal."""
 
 from rich.console import Group, RenderableType
+from rich.text import Text
 
 from shoestring.plan.estimate import Estimate
 from shoestring.report.terminal.elements import add_notes, grid, headline, memory_bars, settings_text, verdict
 from shoestring.report.wording import memory_text
 from shoestring.units import bytes_text
+
+
+def _verdict(estimate: Estimate) -> Text:
+    memory = estimate.memory
+    if memory.fits:
+        return verdict("fits")
+    text = verdict("does not fit")
+    if memory.peak_bytes <= memory.capacity_bytes:  # otherwise the numbers say it themselves
+        text.append(": the high end of the range decides; shoestring plan finds settings that fit", style="default")
+    return text
 
 
 def screen(estimate: Estimate) -> RenderableType:
@@ -20,6 +31,6 @@ def screen(estimate: Estimate) -> RenderableType:
     add_notes(facts, estimate.facts.notes)
     return Group(
         headline(estimate.recipe, estimate.target, estimate.facts),
-        verdict("fits" if estimate.memory.fits else "does not fit"),
+        _verdict(estimate),
         facts,
     )
