@@ -6,7 +6,7 @@ import pytest
 
 from shoestring.errors import DataError, UsageError
 from shoestring.recipes.rows import MAX_LISTED, BadRows
-from shoestring.recipes.temporal.bars import load_sample_bars
+from shoestring.recipes.temporal.bars import load_sample_bars, parse_rows
 from shoestring.recipes.temporal.bars import read_bars as read_bars_with_rows
 
 from .market import concatenate, random_bars, write_csv
@@ -70,7 +70,7 @@ def test_na_is_a_valid_symbol(tmp_path: Path) -> None:
         ("2024-01-02,10,12,10.5,11,5", "line 3: low 10.5 is above open or close"),
         ("2024-01-02,10,10,12,10,5", "line 3: low 12 is above open or close"),
         ("soon,10,12,9,11,5", "line 3: time 'soon' is not a time"),
-        ("1704153600,10,12,9,11,5", "line 3: time '1704153600' is not a time"),
+        ("17041536,10,12,9,11,5", "line 3: time '17041536' is not a time"),
         ("2023-12-31,10,12,9,11,5", "line 3: time 2023-12-31 00:00:00 is before 2024-01-01 00:00:00 in the row above"),
         ("2024-01-01,10,12,9,11,5", "line 3: time 2024-01-01 00:00:00 occurs twice"),
     ],
@@ -143,7 +143,7 @@ def test_a_long_list_of_problems_is_abbreviated(tmp_path: Path) -> None:
 
 
 def test_all_missing_and_repeated_columns_are_reported(tmp_path: Path) -> None:
-    problems = read_problems(tmp_path, "1,2,3,4", header="date,time,open,low")
+    problems = read_problems(tmp_path, "1,2,3,4", header="date,datetime,open,low")
     assert problems == (
         "there is no column high",
         "there is no column close",
@@ -201,3 +201,44 @@ def test_missing_sample_data_is_an_error(monkeypatch: pytest.MonkeyPatch) -> Non
     monkeypatch.setattr(np, "load", absent)
     with pytest.raises(UsageError, match="sample data"):
         load_sample_bars()
+
+
+TERMINAL = "<DATE>\t<TIME>\t<OPEN>\t<HIGH>\t<LOW>\t<CLOSE>\t<TICKVOL>\t<VOL>\t<SPREAD>"
+EXPORTS = {
+    "the terminal's": (TERMINAL, "2024.01.02\t09:30:00\t10\t12\t9\t11\t5\t0\t3"),
+    "the terminal's, of days": (TERMINAL.replace("\t<TIME>", ""), "2024.01.02\t10\t12\t9\t11\t5\t0\t3"),
+    "without a header": ("2024.01.02,09:30,10,12,9,11,5", ""),
+    "the package's": (
+        ",time,open,high,low,close,tick_volume,spread,real_volume",
+        "0,1704187800,10.0,12.0,9.0,11.0,5,3,0",
+    ),
+    "the package's, with times": ("time,open,high,low,close,tick_volume", "2024-01-02 09:30:00,10,12,9,11,5"),
+    "semicolons": ("Time;Open;High;Low;Close;Volume", "2024-01-02 09:30;10;12;9;11;5"),
+    "milliseconds": (HEADER, "1704187800000,10,12,9,11,5"),
+    "tabs without a header": ("2024.01.02 09:30\t10\t12\t9\t11\t5\t7", ""),
+    "a volume and one of ticks": ("time,open,high,low,close,tick_volume,volume", "2024-01-02 09:30,10,12,9,11,99,5"),
+}
+
+
+@pytest.mark.parametrize("name", EXPORTS)
+def test_exports_of_metatrader_are_read_as_they_are(tmp_path: Path, name: str) -> None:
+    path = tmp_path / "EURUSD_M30.csv"
+    path.write_text("\r\n".join(line for line in EXPORTS[name] if line) + "\r\n", encoding="utf-8-sig")
+    (bar,) = read_bars(path).to_dict("records")
+    assert [bar[column] for column in ("open", "high", "low", "close", "volume")] == [10, 12, 9, 11, 5]
+    assert bar["time"] == pd.Timestamp("2024-01-02" if name.endswith("days") else "2024-01-02 09:30")
+
+
+def test_rows_with_a_date_and_a_time_of_day() -> None:
+    row = {"date": "2024.01.02", "time": "09:30", "open": 10, "high": 12, "low": 9, "close": 11, "tick_volume": 5}
+    (bar,) = parse_rows([row]).usable_bars().to_dict("records")
+    assert (bar["time"], bar["volume"]) == (pd.Timestamp("2024-01-02 09:30"), 5)
+
+
+def test_problems_of_a_file_without_a_header_have_their_lines(tmp_path: Path) -> None:
+    first = "2024.01.01,09:30,10,12,9,11,5"
+    problems = read_problems(tmp_path, "2024.01.02,09:30,10,8,9,11,5", "2024.01.03,9:30,10,12,9,11,5,6,7", header=first)
+    assert (
+        problems[0].startswith("line 2: high 8 is below")
+        and problems[1] == "line 3: has 9 fields, but the first row has 7"
+    )

@@ -1,13 +1,15 @@
 import math
+from typing import Any
 
 import pytest
 import torch
 from torch import nn
 from torch._subclasses.fake_tensor import FakeTensorMode
 
+from shoestring.errors import UsageError
 from shoestring.recipes.temporal import ARCHITECTURES, Options, Temporal
 from shoestring.recipes.temporal.architectures import MEMBERS
-from shoestring.recipes.temporal.models import AttentiveLSTM, TemporalTransformer, sinusoids
+from shoestring.recipes.temporal.models import AttentiveLSTM, sinusoids
 
 every_architecture = pytest.mark.parametrize("architecture", list(ARCHITECTURES))
 every_size = pytest.mark.parametrize("size", ["full", "tiny"])
@@ -31,8 +33,32 @@ def test_full_models_have_the_published_number_of_parameters(architecture: str, 
 
 
 def test_four_layer_transformer_has_the_published_parameters() -> None:
-    shape = {"seq_len": 20, "width": 128, "heads": 8, "feedforward": 512, "head": 64, "dropout": 0.1}
-    assert count_parameters(TemporalTransformer(29, 3, layers=4, **shape)) == 806_275
+    assert count_parameters(Temporal(Options(architecture="transformer", layers=4)).model()) == 806_275
+
+
+def test_sizes_are_options() -> None:
+    lstm = Temporal(Options(hidden_dim=96, layers=3)).model()
+    assert [layer.hidden_size for layer in lstm.layers] == [96, 96, 96]
+    assert Temporal(Options(architecture="transformer", hidden_dim=64)).model().embed[0].out_features == 64
+    ensemble = Temporal(Options(architecture="ensemble", size="tiny", hidden_dim=4, layers=1)).model()
+    assert ensemble.members["lstm"].layers[0].hidden_size == 4 and len(ensemble.members["lstm"].layers) == 1
+    assert ensemble.members["transformer"].embed[0].out_features == 4
+
+
+@pytest.mark.parametrize(
+    ("options", "problem"),
+    [
+        ({"hidden_dim": 0}, "hidden_dim=0: must be at least 1"),
+        ({"layers": 0}, "layers=0: must be at least 1"),
+        ({"architecture": "mlp", "hidden_dim": 64}, "hidden_dim=64: the mlp has layers of other widths"),
+        ({"architecture": "transformer", "hidden_dim": 100}, "must be a multiple of the transformer's 8 heads"),
+        ({"architecture": "ensemble", "hidden_dim": 100}, "must be a multiple of the transformer's 8 heads"),
+    ],
+)
+def test_sizes_that_a_network_cannot_have(options: dict[str, Any], problem: str) -> None:
+    with pytest.raises(UsageError) as caught:
+        Options(**options)
+    assert any(problem in text for text in caught.value.problems)
 
 
 @every_architecture

@@ -157,7 +157,7 @@ def test_rows_of_a_list_are_those_of_a_file(folder: Path, tmp_path: Path) -> Non
     assert all(torch.equal(a.load()[0], b.load()[0]) for a, b in zip(from_file, from_list, strict=True))
     assert list(recipe.inputs([])) == []
     del rows[100]["volume"]
-    rows[101]["Date"] = "2024-01-01"
+    rows[101]["Datetime"] = "2024-01-01"
     errors = {source.id: source.error for source in recipe.inputs(rows) if source.error}
     assert errors == {100: "there is no column volume", 101: "time: more than one column has this name"}
     assert len(list(recipe.inputs([{"close": 1}, 7]))) == 2

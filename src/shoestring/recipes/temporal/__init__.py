@@ -25,6 +25,7 @@ from shoestring.recipes.temporal.architectures import (
     WEIGHT_DECAY,
     build_network,
     parameter_groups,
+    size_problems,
 )
 from shoestring.recipes.temporal.features import FEATURES
 from shoestring.recipes.temporal.split import is_fold
@@ -69,6 +70,8 @@ class Options:
     seed: Annotated[int, "seed of the initialisation, sample order and dropout"] = 42
     learning_rate: Annotated[float | None, "peak learning rate; none: lstm 5e-4, transformer 3e-4, mlp 1e-3"] = None
     dropout: Annotated[float | None, "dropout rate; none: lstm 0.4, transformer 0.1, mlp 0.3"] = None
+    hidden_dim: Annotated[int | None, "width of the lstm and of the transformer; none: 128 (tiny: 8 and 16)"] = None
+    layers: Annotated[int | None, "layers of the lstm and of the transformer; none: 2 and 3"] = None
     patience: Annotated[int, "stop after this many epochs without a better validation loss"] = 15
     seq_len: Annotated[int, "bars in one sample"] = 20
     horizon: Annotated[int, "number of bars ahead at which the close is compared"] = 8
@@ -87,6 +90,7 @@ class Options:
             for name in names
             if (value := getattr(self, name)) is not None and not is_valid(value)
         ]
+        problems += size_problems(self.architecture, self.size, hidden_dim=self.hidden_dim, layers=self.layers)
         if problems:
             raise UsageError("options of temporal cannot be used", problems=problems)
 
@@ -105,7 +109,14 @@ class Temporal(EvaluatesBatches):
 
     def model(self) -> nn.Module:
         options = self.options
-        return build_network(options.architecture, options.size, seq_len=options.seq_len, dropout=options.dropout)
+        return build_network(
+            options.architecture,
+            options.size,
+            seq_len=options.seq_len,
+            dropout=options.dropout,
+            hidden_dim=options.hidden_dim,
+            layers=options.layers,
+        )
 
     def batch(self, size: int) -> Batch:
         """Return features (size, seq_len, 29) float32 and classes (size,) int64; all samples have the same length."""

@@ -26,6 +26,8 @@ class Architecture:
     clip_norm: float
     full: dict[str, Any]
     tiny: dict[str, Any]
+    hidden_dim: str = ""
+    """The hyperparameter that the option `hidden_dim` sets; empty if there is none."""
 
 
 # Published values.
@@ -36,6 +38,7 @@ MEMBERS = {
         clip_norm=0.5,
         full={"hidden": 128, "head": 128},
         tiny={"hidden": 8, "head": 8},
+        hidden_dim="hidden",
     ),
     "transformer": Architecture(
         learning_rate=3e-4,
@@ -43,6 +46,7 @@ MEMBERS = {
         clip_norm=0.5,
         full={"width": 128, "heads": 8, "feedforward": 512, "head": 64},
         tiny={"width": 16, "heads": 2, "feedforward": 32, "head": 8},
+        hidden_dim="width",
     ),
     "mlp": Architecture(
         learning_rate=1e-3,
@@ -62,10 +66,18 @@ ARCHITECTURES = {
 }
 
 
-def build_network(name: str, size: Literal["full", "tiny"], *, seq_len: int, dropout: float | None) -> nn.Module:
+def build_network(
+    name: str,
+    size: Literal["full", "tiny"],
+    *,
+    seq_len: int,
+    dropout: float | None,
+    hidden_dim: int | None = None,
+    layers: int | None = None,
+) -> nn.Module:
     """Return a network that maps (n, seq_len, 29) to logits (n, 3).
 
-    `dropout` applies to all networks of an ensemble; None selects the default of each.
+    `dropout`, `hidden_dim` and `layers` apply to all networks of an ensemble that have them; None selects each default.
     """
     from shoestring.recipes.temporal import models
     from shoestring.recipes.temporal.ensemble import Ensemble
@@ -74,7 +86,10 @@ def build_network(name: str, size: Literal["full", "tiny"], *, seq_len: int, dro
     architecture = ARCHITECTURES[name]
     widths: dict[str, Any] = getattr(architecture, size)
     if name == "ensemble":
-        members = {member: build_network(member, size, seq_len=seq_len, dropout=dropout) for member in MEMBERS}
+        members = {
+            member: build_network(member, size, seq_len=seq_len, dropout=dropout, hidden_dim=hidden_dim, layers=layers)
+            for member in MEMBERS
+        }
         return Ensemble(members, len(FEATURES), **widths)
     shape = {
         "features": len(FEATURES),
@@ -82,6 +97,9 @@ def build_network(name: str, size: Literal["full", "tiny"], *, seq_len: int, dro
         "dropout": architecture.dropout if dropout is None else dropout,
         **widths,
     }
+    if architecture.hidden_dim:
+        chosen = {architecture.hidden_dim: hidden_dim, "layers": layers}
+        shape |= {name: value for name, value in chosen.items() if value is not None}
     match name:
         case "lstm":
             return models.AttentiveLSTM(**shape)
@@ -89,6 +107,18 @@ def build_network(name: str, size: Literal["full", "tiny"], *, seq_len: int, dro
             return models.TemporalTransformer(**shape, seq_len=seq_len)
         case _:
             return models.GatedMLP(**shape)
+
+
+def size_problems(name: str, size: Literal["full", "tiny"], *, hidden_dim: int | None, layers: int | None) -> list[str]:
+    """Return why these sizes cannot be used with a network."""
+    chosen = {option: value for option, value in (("hidden_dim", hidden_dim), ("layers", layers)) if value is not None}
+    problems = [f"{option}={value}: must be at least 1" for option, value in chosen.items() if value < 1]
+    if name == "mlp":
+        problems += [f"{option}={value}: the mlp has layers of other widths" for option, value in chosen.items()]
+    heads = getattr(MEMBERS["transformer"], size)["heads"]
+    if name in ("transformer", "ensemble") and hidden_dim is not None and hidden_dim % heads:
+        problems.append(f"hidden_dim={hidden_dim}: must be a multiple of the transformer's {heads} heads")
+    return problems
 
 
 def parameter_groups(name: str, model: nn.Module) -> Iterator[dict[str, Any]]:

@@ -1,14 +1,15 @@
 """Reading OHLCV bars from a CSV file or a list, with validation that finds all problems of every row."""
 
 import csv
+import re
 from bisect import bisect_left
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import cached_property
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Any, NoReturn, TypeAlias
+from typing import Any, Literal, NoReturn, TypeAlias
 
 import numpy as np
 import pandas as pd
@@ -17,15 +18,15 @@ from numpy.typing import NDArray
 from shoestring.errors import DataError, UsageError
 from shoestring.reading import open_table
 from shoestring.recipes.rows import MAX_LISTED, BadRows
-
-PRICES = ("open", "high", "low", "close")
-NUMBERS = (*PRICES, "volume")
-REQUIRED = ("time", *NUMBERS)
-MAX_COLUMNS = 10_000
-TIME_COLUMNS = ("time", "date", "datetime", "timestamp")
+from shoestring.recipes.temporal.layout import CLOCK, NUMBERS, PRICES, REQUIRED, Layout, canonical_names, read_layout
 
 ONLY_SYMBOL = "the only one"
 """The symbol of bars without a symbol."""
+
+_DOTTED_DAY = re.compile(r"^(\d{4})\.(\d\d)\.(\d\d)")
+"""A day as MetaTrader writes it."""
+_EPOCH: Mapping[str, Literal["s", "ms"]] = {r"\d{9,10}(?:\.0)?": "s", r"\d{12,13}(?:\.0)?": "ms"}
+"""Seconds and milliseconds since 1970, for times from 1973 on, with their units."""
 
 SAMPLE = "GOOG from matplotlib's sample data"
 
@@ -107,10 +108,11 @@ class Rows:
 def read_bars(path: Path, bad_rows: BadRows) -> pd.DataFrame:
     """Return the bars of a CSV file: `symbol`, `time` (UTC, without zone), `open high low close volume` (float64).
 
-    The file has a header with these names in any case and order; `time` may be named date, datetime or timestamp,
-    `symbol` may be absent, and other columns are ignored. Times are ISO 8601; one with an offset is converted to UTC,
-    one without is taken as UTC. The rows of each symbol ascend in time. The result is sorted by symbol, then time, and
-    its index is the position of the row in the file.
+    The file has a header with these names in any case and order, divided by commas, semicolons or tabs; `time` may be
+    named date, datetime or timestamp, `symbol` may be absent, and other columns are ignored. Exports of MetaTrader are
+    read as they are (`layout.py`), also without a header. Times are ISO 8601, or seconds or milliseconds since 1970;
+    one with an offset is converted to UTC, one without is taken as UTC. The rows of each symbol ascend in time. The
+    result is sorted by symbol, then time, and its index is the position of the row in the file.
 
     Unusable rows are reported to `rows`, each with all its problems and its line in the file (the header is line 1). If
     they are skipped, the bars before and after them become neighbours, as they are around a holiday.
@@ -118,7 +120,7 @@ def read_bars(path: Path, bad_rows: BadRows) -> pd.DataFrame:
     Raises DataError with all problems.
     """
     rows = read_rows(path)
-    lines = _row_lines(path) if rows.bad_positions else []
+    lines = _row_lines(path, read_layout(path)) if rows.bad_positions else []
     for number, position in enumerate(rows.bad_positions):
         # Only the first problems are displayed, so a file of a million bad rows is not described in full.
         line = lines[position] if position < len(lines) else None
@@ -130,14 +132,15 @@ def read_bars(path: Path, bad_rows: BadRows) -> pd.DataFrame:
 def read_rows(path: Path) -> Rows:
     """Return the rows of a CSV file as `read_bars` describes it. Raises DataError if it has no usable columns."""
     try:
-        header = _read_header(path)
-        if column_problems := _find_column_problems(header):
-            hint = f"the columns {', '.join(REQUIRED)} are required; this file has {', '.join(header) or 'no columns'}"
+        layout = read_layout(path)
+        if column_problems := _find_column_problems(layout.names):
+            named = ", ".join(layout.names) or "no columns"
+            hint = f"the columns {', '.join(REQUIRED)} are required; this file has {named}"
             _raise_data_error(path, column_problems, hint=hint)
-        raw, ragged_lines = _read_raw(path, header)
+        raw, ragged_lines = _read_raw(path, layout)
         if raw.empty and not ragged_lines:
             _raise_data_error(path, ["there are no rows"])
-        lines = _row_lines(path) if ragged_lines else []
+        lines = _row_lines(path, layout) if ragged_lines else []
     except (OSError, UnicodeDecodeError, csv.Error) as error:
         raise DataError(f"{path} cannot be read: {error}", hint="use a CSV file in UTF-8") from error
     return _parse(raw, {bisect_left(lines, line): problem for line, problem in ragged_lines.items()})
@@ -151,11 +154,13 @@ def parse_rows(rows: Sequence[Any]) -> Rows:
         if not isinstance(row, Mapping):
             unreadable[position] = f"is of type {type(row).__name__}, not an object with the keys {', '.join(REQUIRED)}"
             continue
-        names = _canonical_names(map(str, row))
+        names = canonical_names(map(str, row))
         if problems := _find_column_problems(names):
             unreadable[position] = "; ".join(problems)
             continue
         values = dict(zip(names, row.values(), strict=True))
+        if CLOCK in values:
+            values["time"] = f"{values['time']} {values[CLOCK]}"
         columns.append(
             {name: str(values.get(name, ONLY_SYMBOL)) for name in ("symbol", "time")}
             | {name: value if type(value := values[name]) in (int, float) else str(value) for name in NUMBERS}
@@ -163,17 +168,17 @@ def parse_rows(rows: Sequence[Any]) -> Rows:
     return _parse(pd.DataFrame(columns, columns=["symbol", *REQUIRED], dtype="object"), unreadable)
 
 
-def _find_column_problems(header: list[str]) -> list[str]:
+def _find_column_problems(header: Sequence[str]) -> list[str]:
     return [
         *(f"there is no column {name}" for name in REQUIRED if name not in header),
         *(f"{name}: more than one column has this name" for name in ("symbol", *REQUIRED) if header.count(name) > 1),
     ]
 
 
-def _row_lines(path: Path) -> list[int]:
+def _row_lines(path: Path, layout: Layout) -> list[int]:
     """Return the line of each row; it differs from the row's position because pandas skips blank lines."""
     with open_table(path) as file:
-        return [number for number, line in enumerate(file, start=1) if line.strip()][1:]
+        return [number for number, line in enumerate(file, start=1) if line.strip()][layout.has_header :]
 
 
 def _raise_data_error(path: Path, problems: list[str], *, hint: str | None = None) -> NoReturn:
@@ -186,81 +191,78 @@ def _sort(bars: pd.DataFrame) -> pd.DataFrame:
     return bars.astype({"symbol": "category"}).sort_values(["symbol", "time"])
 
 
-def _read_header(path: Path) -> list[str]:
-    """Return the names of the file's columns, with the required ones in their canonical form."""
-    try:
-        with open_table(path) as file:
-            names = next(filter(None, csv.reader(file)), [])
-    except UnicodeDecodeError:
-        raise
-    except ValueError as error:
-        raise DataError(f"{path} cannot be read: {error}", hint="use a CSV file in UTF-8") from error
-    if len(names) > MAX_COLUMNS:
-        raise DataError(f"{path} has {len(names):,} columns, more than {MAX_COLUMNS:,}", hint="use a CSV file of bars")
-    return _canonical_names(names)
-
-
-def _canonical_names(names: Iterable[str]) -> list[str]:
-    canonical = {**dict.fromkeys(TIME_COLUMNS, "time"), **{name: name for name in (*NUMBERS, "symbol")}}
-    return [canonical.get(name.strip().lower(), name) for name in names]
-
-
-def _read_raw(path: Path, header: list[str]) -> tuple[pd.DataFrame, dict[int, str]]:
+def _read_raw(path: Path, layout: Layout) -> tuple[pd.DataFrame, dict[int, str]]:
     """Return the required columns unparsed, and a problem for each line with more fields than the header."""
     # If every row has one field too many, pandas silently uses the first as the index.
     with suppress(pd.errors.ParserError):
-        rows = _read_columns(path, header, ())
+        rows = _read_columns(path, layout, ())
         if isinstance(rows.index, pd.RangeIndex):
             return rows, {}
-    ragged_lines = _find_ragged_lines(path, len(header))
+    ragged_lines = _find_ragged_lines(path, layout)
     try:
-        return _read_columns(path, header, ragged_lines), ragged_lines
+        return _read_columns(path, layout, ragged_lines), ragged_lines
     except pd.errors.ParserError as error:
         hint = "write numbers without thousands separators, and close every quote"
         _raise_data_error(path, [str(error).strip()], hint=hint)
 
 
-def _find_ragged_lines(path: Path, columns: int) -> dict[int, str]:
+def _find_ragged_lines(path: Path, layout: Layout) -> dict[int, str]:
     """Return a problem for each line with more fields than the header; pandas would report the first alone."""
-    problems = {}
+    problems, columns = {}, len(layout.names)
+    first = "the header" if layout.has_header else "the first row"
     # An unclosed quote is reported by pandas.
     with open_table(path) as file, suppress(csv.Error):
-        reader = csv.reader(file)
+        reader = csv.reader(file, delimiter=layout.delimiter)
         for row in reader:
             if len(row) > columns:
-                problems[reader.line_num] = f"has {len(row)} fields, but the header has {columns}"
+                problems[reader.line_num] = f"has {len(row)} fields, but {first} has {columns}"
     return problems
 
 
-def _read_columns(path: Path, header: list[str], skipped_lines: Collection[int]) -> pd.DataFrame:
+def _read_columns(path: Path, layout: Layout, skipped_lines: Collection[int]) -> pd.DataFrame:
     """Return the required columns without `skipped_lines`; columns that are not all numbers are text."""
     # pandas refuses or renames repeated and empty names; only the required columns matter, and their names are unique.
-    names = [name if name in (*REQUIRED, "symbol") else f"{name} in column {i}" for i, name in enumerate(header)]
+    used = (*REQUIRED, "symbol", CLOCK)
+    names = [name if name in used else f"{name} in column {i}" for i, name in enumerate(layout.names)]
     with open_table(path) as file:
         rows = pd.read_csv(
             file,
-            header=0,
+            sep=layout.delimiter,
+            header=0 if layout.has_header else None,
             names=names,
             skiprows=[line - 1 for line in skipped_lines],
-            dtype={"time": "str", "symbol": "str"},
+            dtype={"time": "str", "symbol": "str", CLOCK: "str"},
             # NA is a valid symbol; a missing number fails to parse later.
             keep_default_na=False,
             skipinitialspace=True,
             low_memory=False,
         )
-    if "symbol" not in header:
+    if CLOCK in layout.names:
+        rows["time"] = rows["time"] + " " + rows[CLOCK]
+    if "symbol" not in layout.names:
         rows["symbol"] = ONLY_SYMBOL
     return rows[["symbol", *REQUIRED]]
 
 
 def _parse(raw: pd.DataFrame, unreadable: dict[int, str]) -> Rows:
-    times = pd.to_datetime(raw["time"], format="ISO8601", utc=True, errors="coerce").dt.tz_localize(None)
+    times = _parse_times(raw["time"])
     numbers = {name: _parse_numbers(raw[name]) for name in NUMBERS}
     bars = pd.DataFrame({"symbol": raw["symbol"], "time": times.astype("datetime64[us]"), **numbers})
     problems = [(mask.to_numpy(), describe) for mask, describe in _find_problems(raw, bars) if mask.any()]
     # Every position that is not unreadable is a row of `raw`; lines within quotes may have made the last ones larger.
     readable = np.setdiff1d(np.arange(len(raw) + max(unreadable, default=0) + 1), [*unreadable])
     return Rows(bars=bars, positions=readable[: len(raw)], problems=problems, unreadable=unreadable)
+
+
+def _parse_times(texts: "pd.Series[str]") -> "pd.Series[pd.Timestamp]":
+    """Return times in UTC, without zone; NaT for what is none."""
+    iso = texts.str.replace(_DOTTED_DAY, r"\1-\2-\3", regex=True)
+    times = pd.to_datetime(iso, format="ISO8601", utc=True, errors="coerce")
+    for digits, unit in _EPOCH.items():
+        if (chosen := texts.str.fullmatch(digits, na=False)).any():
+            numbers = pd.to_numeric(texts[chosen])
+            times[chosen] = pd.to_datetime(numbers, unit=unit, utc=True)
+    return times.dt.tz_localize(None)
 
 
 def _parse_numbers(texts: "pd.Series[str]") -> "pd.Series[float]":
