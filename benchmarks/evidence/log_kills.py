@@ -93,7 +93,7 @@ def problems(expected: dict[int, float], steps: list[int], name: str) -> list[st
     twice = [step for step, count in Counter(steps).items() if count > 1]
     missing, unknown = expected.keys() - set(steps), set(steps) - expected.keys()
     named = {"twice": twice, "missing": missing, "not in the record": unknown}
-    return [f"{name}: {kind}: {sorted(found)[:5]}" for kind, found in named.items() if found]
+    return [f"{name}: {kind}: {sorted(steps)[:5]}" for kind, steps in named.items() if steps]
 
 
 def main() -> None:
@@ -121,17 +121,17 @@ def main() -> None:
             raise SystemExit(run.with_suffix(".log").read_text()[-2000:])
         expected = losses_of_record(run)
         reader = EventAccumulator(str(logs), size_guidance={"scalars": 0})
-        found = problems(expected, steps_of_files(logs), "event files")
+        messages = problems(expected, steps_of_files(logs), "event files")
         for name, each in (("TensorBoard", reader), ("an open TensorBoard", open_reader)):
             if each is None:
                 continue
             each.Reload()
             scalars = each.Scalars(TAG)
-            found += problems(expected, [event.step for event in scalars], name)
+            messages += problems(expected, [event.step for event in scalars], name)
             different = [event.step for event in scalars if abs(event.value - expected.get(event.step, 0)) > 1e-6]
-            found += [f"{name}: other losses: {different[:5]}"] if different else []
+            messages += [f"{name}: other losses: {different[:5]}"] if different else []
         with (run / "logs" / "csv" / "metrics.csv").open() as file:
-            found += problems(
+            messages += problems(
                 expected, [int(row["update"]) for row in csv.DictReader(file) if row["name"] == TAG], "csv"
             )
         sessions = (run / "events.jsonl").read_text().count('"event": "session"')
@@ -147,14 +147,14 @@ def main() -> None:
         "sessions": sessions,
         "updates": len(expected),
         "superseded": superseded,
-        "problems": found,
+        "problems": messages,
     }
     arguments.json.write_text(json.dumps(result, indent=1) + "\n")
     print(
         f"{len(killed_at)} kills, {sessions} sessions, {len(expected)} recorded points, {superseded} superseded: "
-        + ("; ".join(found) or "each is there once")
+        + ("; ".join(messages) or "each is there once")
     )
-    raise SystemExit(bool(found))
+    raise SystemExit(bool(messages))
 
 
 if __name__ == "__main__":

@@ -52,7 +52,7 @@ def search(candidates: Candidates, requested: Settings) -> list[Candidate]:
     """
     (first, *smaller) = layouts(candidates.loaded, candidates.target, requested)
     can_shard = gpus_of(first) > 1 and requested.sharding is None
-    if can_shard and weights_exceed_memory(candidates, first):
+    if can_shard and weights_exceed_memory(candidates, first) and "zero3" in _shardings(candidates, first):
         candidates.prefetch(smallest(candidates, first.replace(sharding="zero3")))
     pool = collect_candidates(candidates, first)
     if can_shard:
@@ -133,10 +133,8 @@ def _require_possible(loaded: LoadedRecipe, target: Target, settings: Settings) 
 def _with_other_sharding(candidates: Candidates, replicas: Settings, pool: Sequence[Candidate]) -> list[Candidate]:
     """Trace settings of replicas that divide some of their tensors, if that can make room for faster settings."""
     sharded: list[Candidate] = []
-    for sharding in (name for name in TRAINED[candidates.loaded.parts.trainer is not None] if name in _DIVIDED):
+    for sharding in _shardings(candidates, replicas):
         settings = replicas.replace(sharding=sharding)
-        if sharding_problems(settings, candidates.loaded.adaptation):
-            continue
         best = fastest([*pool, *sharded])
         if best is None:
             is_useful = bool(pool) and _can_fit(candidates, pool, _DIVIDED[sharding], gpus_of(settings))
@@ -145,6 +143,16 @@ def _with_other_sharding(candidates: Candidates, replicas: Settings, pool: Seque
         if is_useful:
             sharded += collect_candidates(candidates, settings)
     return sharded
+
+
+def _shardings(candidates: Candidates, replicas: Settings) -> list[str]:
+    """Return the values of `sharding` with which the recipe can be trained and that divide some tensors of replicas."""
+    loaded = candidates.loaded
+    return [
+        name
+        for name in TRAINED[loaded.parts.trainer is not None]
+        if name in _DIVIDED and not sharding_problems(replicas.replace(sharding=name), loaded.adaptation)
+    ]
 
 
 def _on_one_gpu(candidates: Candidates, one_gpu: Settings, pool: Sequence[Candidate]) -> list[Candidate]:

@@ -9,7 +9,7 @@ from shoestring.hardware import targets
 from shoestring.hardware.catalog import Target
 from shoestring.monitor.events import is_changed, read
 from shoestring.monitor.sinks.names import of_earlier_sessions, require
-from shoestring.monitor.sinks.processes import logging
+from shoestring.monitor.sinks.processes import writing_logs
 from shoestring.plan.plan import Plan
 from shoestring.recipe.options import LoadedRecipe
 from shoestring.runs.meeting import Meeting, leading
@@ -56,7 +56,7 @@ def launch(
                 loaded, settings = prepared
                 count = process_count(settings, values, target)
                 logs = (*request.log, *of_earlier_sessions(directory.logs))
-                with logging(directory.events_file, directory.logs, logs):
+                with writing_logs(directory.events_file, directory.logs, logs):
                     if count > 1 and loaded.reference and not launcher:
                         command = _resume_command(recipe, request)
                         return train_in_ranks(loaded.reference, values, count, directory, request, stop, command)

@@ -11,7 +11,7 @@ import pytest
 
 from shoestring.monitor.events import Events
 from shoestring.monitor.sinks import processes
-from shoestring.monitor.sinks.processes import logging
+from shoestring.monitor.sinks.processes import writing_logs
 from shoestring.session import own_files
 
 ODD = (sys.executable, "-m", "tests.monitor.sinks.odd_sinks")
@@ -39,7 +39,7 @@ def record(path: Path, updates: range) -> None:
 def test_odd_sinks_end_with_a_note(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
     path, folder = tmp_path / "events.jsonl", tmp_path / "logs"
     started = time.monotonic()
-    with logging(path, folder, ["Odd", "Raising", "Hanging", "FillingTheDisk", "Odd"]):
+    with writing_logs(path, folder, ["Odd", "Raising", "Hanging", "FillingTheDisk", "Odd"]):
         record(path, range(1, 4))
         wait_for(folder / "Odd" / "points.txt")
         wait_for(folder / "Hanging" / "points.txt")
@@ -51,7 +51,7 @@ def test_odd_sinks_end_with_a_note(tmp_path: Path, capfd: pytest.CaptureFixture[
         f"{folder}/FillingTheDisk is not written any more: the disk is full" in messages or "No space left" in messages
     )
     assert f"{folder}/Hanging may lack the last updates" in messages
-    assert f"{folder}/Odd" not in messages
+    assert f"{folder}/Odd" not in messages and messages.count("note:") == 3
     assert not (folder / "Raising").exists() and not (folder / "FillingTheDisk").exists()  # it frees the disk
 
 
@@ -64,7 +64,7 @@ from pathlib import Path
 from shoestring.monitor.sinks import processes
 from tests.monitor.sinks.test_processes import record
 processes._COMMAND = {ODD!r}
-with processes.logging(Path({str(path)!r}), Path({str(folder)!r}), ["Odd"]):
+with processes.writing_logs(Path({str(path)!r}), Path({str(folder)!r}), ["Odd"]):
     record(Path({str(path)!r}), range(1, 6))
     os.kill(os.getpid(), signal.SIGKILL)
 """
@@ -73,6 +73,15 @@ with processes.logging(Path({str(path)!r}), Path({str(folder)!r}), ["Odd"]):
     wait_for(folder / "Odd" / "points.txt")
     time.sleep(0.5)
     assert (folder / "Odd" / "points.txt").read_text().split() == ["1", "2", "3", "4", "5"]
+
+
+def test_sink_that_cannot_be_started(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(processes, "_COMMAND", (str(tmp_path / "absent"),))
+    with writing_logs(tmp_path / "events.jsonl", tmp_path / "logs", ["Odd"]):
+        pass
+    assert "logs/Odd is not written: " in capfd.readouterr().err
 
 
 def test_folders_of_sinks_are_the_runs_own(tmp_path: Path) -> None:

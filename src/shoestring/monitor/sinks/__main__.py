@@ -41,12 +41,11 @@ def main(events_file: Path, folder: Path, name: str) -> None:
     except BaseException as error:  # noqa: BLE001 - a sink's error must not reach the run
         text = reason(error) if isinstance(error, OSError) else f"{type(error).__name__}: {error}"
         write_messages(
-            f"note: {folder} is not written any more: {text}; training is not affected, and the next session with "
+            f"note: {folder} is not written any more: {text}; training is not affected, and a later session with "
             f"--log {name} writes it anew"
         )
         # What it has written may be what filled the disk.
         _remove_files(folder)
-        os._exit(1)
     os._exit(0)
 
 

@@ -33,7 +33,7 @@ class Follower:
     def update(self) -> None:
         """Write what the record has gained. Raises whatever the sink raises."""
         events, offset = read_complete(self._events_file, self._offset)
-        if self._sink is None or offset < self._offset or self._supersede(events):
+        if self._sink is None or offset < self._offset or self._is_superseding(events):
             if self._sink:
                 self._sink.close()
             events, offset = read_complete(self._events_file, 0)
@@ -56,7 +56,7 @@ class Follower:
         if self._sink:
             self._sink.close()
 
-    def _supersede(self, events: Iterable[dict[str, Any]]) -> bool:
+    def _is_superseding(self, events: Iterable[dict[str, Any]]) -> bool:
         """Return whether some of these events supersede what was written, or each other."""
         last_update, evaluated = self._last_update, set(self._evaluated)
         for event in events:

@@ -59,5 +59,5 @@ def _progress(event: Mapping[str, Any]) -> Iterator[tuple[str, float]]:
 def _numbers(metrics: object, prefix: str) -> Iterator[tuple[str, float]]:
     if isinstance(metrics, Mapping):
         for name, value in metrics.items():
-            if not isinstance(value, bool) and (converted := number(value)) is not None:
+            if (converted := number(value)) is not None:
                 yield f"{prefix}{name}", converted

@@ -10,6 +10,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from shoestring.streams import write_messages
+from shoestring.system_errors import reason
 
 _COMMAND = (sys.executable, "-P", "-m", "shoestring.monitor.sinks")
 _WAIT_SECONDS = 10.0
@@ -17,9 +18,10 @@ _WAIT_SECONDS = 10.0
 
 
 @contextmanager
-def logging(events_file: Path, folder: Path, names: Sequence[str]) -> Iterator[None]:
+def writing_logs(events_file: Path, folder: Path, names: Sequence[str]) -> Iterator[None]:
     """Write the record of a session to the sinks with these names, in folders of their names in `folder`."""
-    processes = {name: _start(events_file, folder / name, name) for name in dict.fromkeys(names)}
+    started = {name: _start(events_file, folder / name, name) for name in dict.fromkeys(names)}
+    processes = {name: process for name, process in started.items() if process}
     try:
         yield
     finally:
@@ -33,11 +35,14 @@ def logging(events_file: Path, folder: Path, names: Sequence[str]) -> Iterator[N
             except subprocess.TimeoutExpired:
                 process.kill()
                 process.wait()
-            if process.returncode:
-                write_messages(f"note: {folder / name} may lack the last updates; the next session writes it anew")
+            if process.returncode:  # an error has been reported by the process itself
+                write_messages(f"note: {folder / name} may lack the last updates; a later session writes it anew")
 
 
-def _start(events_file: Path, folder: Path, name: str) -> subprocess.Popen[bytes]:
-    return subprocess.Popen(
-        [*_COMMAND, str(events_file), str(folder), name], stdin=subprocess.PIPE, stdout=subprocess.DEVNULL
-    )
+def _start(events_file: Path, folder: Path, name: str) -> subprocess.Popen[bytes] | None:
+    command = [*_COMMAND, str(events_file), str(folder), name]
+    try:
+        return subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.DEVNULL)
+    except OSError as error:  # no memory, or too many processes
+        write_messages(f"note: {folder} is not written: {reason(error)}; training is not affected")
+        return None
