@@ -120,7 +120,7 @@ def _samples(rows: Sequence[dict[str, Any]]) -> Markup:
         return EMPTY
     lines = [[_name(row), *(metric_text(numbers(row.get("scores")).get(name)) for name in names)] for row in rows]
     head = ["sample", *map(words, names)]
-    title = f"The {count(len(rows))} samples with the worst values"
+    title = f"Single samples, the worst first ({count(len(rows))})"
     return element("details", element("summary", title), table(head, lines, numeric=range(1, len(head))))
 
 
