@@ -1,5 +1,6 @@
 """A sink that fills the disk on which the run is."""
 
+import subprocess
 import time
 
 import pytest
@@ -19,7 +20,8 @@ def disk(tmp_path):
     if not disk.is_mounted:
         pytest.skip("only root can mount a small filesystem")
     yield disk
-    disk.close()
+    # Lazily, because this process still has files of the run open.
+    subprocess.run(["umount", "--lazy", str(disk.path)], check=True)
 
 
 def test_training_continues_through_a_disk_that_a_sink_has_filled(disk, tmp_path, monkeypatch, capfd):
