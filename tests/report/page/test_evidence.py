@@ -43,7 +43,7 @@ def test_classes_are_drawn(tmp_path):
     text = page(tmp_path, {"confusion_matrix": MATRIX})
     assert {"Confusion matrix", "Precision, recall and F1 of each class"} <= set(labels(text))
     assert "fact a (4)" in text and "&lt;b&gt; (6)" in text
-    assert "The validation data, after update 3." in text
+    assert "On the validation data, after update 3, the best so far." in text
 
 
 @pytest.mark.parametrize(
@@ -108,7 +108,7 @@ def test_texts_of_examples_are_a_table(tmp_path):
 
 def test_last_best_epoch_is_shown(tmp_path):
     text = page(tmp_path, {"confusion_matrix": MATRIX}, None, {"confusion_matrix": MATRIX})
-    assert "The validation data, after update 5." in text
+    assert "On the validation data, after update 5, the best so far." in text
 
 
 @pytest.mark.parametrize("evidence", [None, {}, {"examples": "x", "samples": {}, "histograms": [1]}, "x", {"y": 1}])

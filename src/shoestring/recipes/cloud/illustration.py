@@ -11,6 +11,8 @@ from shoestring.recipes.cloud.scale import Image
 
 MAX_ERROR = 0.2
 """The absolute error of reflectance, as the mean over the bands, that is white in the picture of the error."""
+MIN_CONTRAST = 0.1
+"""The smallest range of reflectance that is stretched from black to white."""
 _HEAT = np.array([(0, 0, 0), (170, 20, 20), (255, 170, 30), (255, 255, 255)], dtype=np.float64)
 """The colors of no error, and of a third, two thirds and the whole of `MAX_ERROR`."""
 
@@ -29,7 +31,7 @@ def illustrate(model: nn.Module, sample: tuple[Tensor, Tensor, Tensor]) -> dict[
     black, white = np.percentile(clear[list(RGB)].numpy(), STRETCH)
     optical = {"cloudy": cloudy, "predicted": predicted, "true": clear}
     pictures = {
-        caption: _gray_levels((image[list(RGB)].numpy() - black) / max(white - black, 1e-3))
+        caption: _gray_levels((image[list(RGB)].numpy() - black) / max(white - black, MIN_CONTRAST))
         for caption, image in optical.items()
     }
     error = (predicted - clear).abs().mean(dim=0).numpy()

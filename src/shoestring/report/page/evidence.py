@@ -37,8 +37,11 @@ def evidence(run: Run) -> Markup:
     ]
     if not any(rendered):
         return EMPTY
-    when = f"The {event['part']} data, after update {count(event.get('update'))}."
-    return join([element("h2", "Evaluation in detail"), element("p", when, class_="muted"), *rendered])
+    if event["part"] == "test":
+        description = "On the test data, which has no influence on the training."
+    else:
+        description = f"On the validation data, after update {count(event.get('update'))}, the best so far."
+    return join([element("h2", "Evaluation in detail"), element("p", description, class_="muted"), *rendered])
 
 
 def _event(run: Run) -> Event | None:
