@@ -45,6 +45,7 @@ from shoestring.recipes.vqa import teacher
 from shoestring.report.page import document
 from shoestring.report.page.run import read as read_run
 from shoestring.runs.calibrate import load_calibration
+from shoestring.session.config_file import read_config
 from shoestring.session.ledger import ledger, sessions, slowest_durations
 from shoestring.session.stored import StoredPlan, StoredState
 from shoestring.train.saving import saved_environment
@@ -77,6 +78,7 @@ EVENTS = [
     {"event": "stop", "session": 1, "time": 1.7e9 + 70, "update": 50, "status": "paused", "seconds": 70.0},
 ]
 STATE = {"status": "paused", "update": 5, "total_updates": 9, "next": "x", "metrics": {"validation": {"loss": 1.0}}}
+CONFIG = 'recipe = "temporal"\non = "kaggle-t4"\nlimit = "9h"\n[set]\nepochs = 3\nlora.r = 8\n'
 BARS = "time,open,high,low,close,volume\n" + "".join(f"2024-01-{day:02},1,2,0.5,1.5,10\n" for day in range(1, 6))
 VQA = {
     "img_id": 7,
@@ -293,6 +295,7 @@ JUDGMENT = "".join(f"A sentence.\t{role}\n" for role in SETS["legalseg"]) + "\n"
 READERS = [
     Reader("plan", write_plan_of_temporal, "plan.json", reopen),
     Reader("state", write_run, "state.json", lambda run: StoredState.read(run / "state.json")),
+    Reader("config file", write_texts(**{"run.toml": CONFIG}), "run.toml", lambda run: read_config(run / "run.toml")),
     Reader("events", write_run, "events.jsonl", read_events),
     Reader("lock", write_run, "lock", inspect_lock),
     *(

@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from shoestring.runs.loaded import LoadedModel
     from shoestring.runs.predict import Predictions
     from shoestring.runs.replayed import Replay
+    from shoestring.session.config_file import ConfigFile
     from shoestring.session.outcome import Outcome
 
 
@@ -222,6 +223,16 @@ def is_first_process() -> bool:
     from shoestring.session.launcher import is_first_process
 
     return is_first_process()
+
+
+def config_file(path: str | Path) -> ConfigFile:
+    """Return the content of a configuration file, `--config` of the command line.
+
+    Raises UsageError with all problems of the file.
+    """
+    from shoestring.session.config_file import read_config
+
+    return read_config(_path(path))
 
 
 def process_started() -> float:

@@ -17,6 +17,7 @@ from typing import Annotated, Any, TypeVar
 import typer
 
 from shoestring import api, completion, streams
+from shoestring.cli_config import Config, RecipeCommand
 from shoestring.cli_options import (
     Json,
     On,
@@ -31,7 +32,7 @@ from shoestring.cli_options import (
     option_values,
     parse,
 )
-from shoestring.cli_output import Command, print_answer, show_progress, status_of
+from shoestring.cli_output import print_answer, show_progress, status_of
 from shoestring.errors import UsageError
 from shoestring.units import parse_bytes, parse_seconds
 
@@ -49,7 +50,7 @@ app = typer.Typer(
 
 def _command(*example_lines: str) -> Callable[[T], T]:
     """Return the decorator of a command whose help ends with these examples."""
-    return app.command(cls=Command, epilog=examples(*example_lines))
+    return app.command(cls=RecipeCommand, epilog=examples(*example_lines))
 
 
 @_command("recipes", "recipes temporal")
@@ -83,12 +84,14 @@ def targets(as_json: Json = False) -> None:
     "estimate temporal --on t4 --set micro_batch=64 --set precision=fp16",
     "estimate hf:path/to/config.json --on t4 --set seq_len=1024 --set lora_r=8",
 )
-def estimate(recipe: Recipe, on: On = "local", set_: Set = None, as_json: Json = False) -> None:
+def estimate(
+    recipe: Recipe, on: On = "local", set_: Set = None, config_file: Config = None, as_json: Json = False
+) -> None:
     """Estimate the memory of given settings, part by part, without a GPU."""
     from shoestring.report.terminal.estimate import screen
 
     with show_progress(f"tracing one training step of {recipe} for {on}"):
-        estimate = api.estimate(recipe, on, **option_values(api.estimate, set_))
+        estimate = api.estimate(recipe, on, **option_values(api.estimate, set_, config_file))
     print_answer(estimate.json(), as_json, lambda: screen(estimate))
 
 
@@ -132,6 +135,7 @@ def plan(
         Purpose, typer.Option("--for", help="What to plan: training, or predictions with a trained model.")
     ] = Purpose.TRAIN,
     set_: Set = None,
+    config_file: Config = None,
     as_json: Json = False,
 ) -> None:
     """Predict whether a run fits, choose its settings, and predict its time, sessions and cost, without a GPU."""
@@ -141,7 +145,7 @@ def plan(
 
     names = on or ["local"]
     if purpose is Purpose.PREDICT:
-        _plan_inference(recipe, names, set_, as_json)
+        _plan_inference(recipe, names, option_values(api.plan_inference, set_, config_file), as_json)
         return
     limit_seconds, disk_bytes = parse("--limit", limit, parse_seconds), parse("--disk", disk, parse_bytes)
     with show_progress(f"planning {recipe} for {', '.join(names)}"):
@@ -152,7 +156,7 @@ def plan(
             disk_bytes=disk_bytes,
             usd_per_hour=price,
             calibrate=calibrate,
-            **option_values(api.compare, set_),
+            **option_values(api.compare, set_, config_file),
         )
     if len(names) > 1:
         print_answer(comparison.json(), as_json, lambda: comparison_screen(comparison))
@@ -161,13 +165,12 @@ def plan(
         print_answer(plan.json(), as_json, lambda: plan_screen(plan) if full else summary(plan))
 
 
-def _plan_inference(recipe: str, names: list[str], set_: list[str] | None, as_json: bool) -> None:
+def _plan_inference(recipe: str, names: list[str], values: dict[str, Any], as_json: bool) -> None:
     from rich.console import Group
 
     from shoestring.report.terminal.inference import screen
 
     with show_progress(f"planning predictions of {recipe} for {', '.join(names)}"):
-        values = option_values(api.plan_inference, set_)
         plans = [api.plan_inference(recipe, name, **values) for name in names]
     facts = [plan.json() for plan in plans]
     print_answer(facts if len(plans) > 1 else facts[0], as_json, lambda: Group(*map(screen, plans)))
@@ -189,13 +192,14 @@ def check(
         ),
     ] = Path("runs"),
     set_: Set = None,
+    config_file: Config = None,
     as_json: Json = False,
 ) -> None:
     """Check this machine before a run: GPU, build, memory, disk, data, internet. The status is 1 if a check fails."""
     from shoestring.report.terminal.checked import screen
 
     with show_progress(f"checking this machine{f' and running a few updates of {recipe}' if recipe else ''}"):
-        checked = api.check(recipe, on, run=run, **option_values(api.check, set_))
+        checked = api.check(recipe, on, run=run, **option_values(api.check, set_, config_file))
     print_answer(checked.json(), as_json, lambda: screen(checked))
     if checked.status == "fail":
         raise typer.Exit(1)
@@ -217,6 +221,7 @@ def train(
         ),
     ] = None,
     set_: Set = None,
+    config_file: Config = None,
     allow_inexact: Annotated[
         bool,
         typer.Option("--allow-inexact", help="Continue with other versions, hardware or settings, not bit for bit."),
@@ -238,7 +243,7 @@ def train(
         "disk_bytes": parse("--disk", disk, parse_bytes),
         "allow_inexact": allow_inexact,
         "log": log or (),
-        **option_values(api.train, set_),
+        **option_values(api.train, set_, config_file),
     }
     if not _is_own_process():
         _train(recipe, {**session, **arguments}, as_json)
@@ -247,7 +252,9 @@ def train(
     importlib.import_module("shoestring.report.terminal.outcome")
     importlib.import_module("shoestring.report.terminal.console")
     session["started"] = api.process_started()  # the limit of a session includes the time of the imports
-    work = partial(_train, recipe, {**session, **arguments}, as_json)
+    work: Callable[[], None] = partial(_train, recipe, {**session, **arguments}, as_json)
+    if config_file:
+        work = config_file.naming_in_errors(set_ or ())(work)
     _print_outcome(api.train_supervised(lambda: status_of(work), recipe, **session), recipe, run, as_json)
 
 
@@ -289,6 +296,7 @@ def evaluate(
         typer.Option(metavar="FILE", help="Write target and prediction of each sample, as .jsonl or .csv."),
     ] = None,
     set_: Set = None,
+    config_file: Config = None,
     as_json: Json = False,
 ) -> None:
     """Compute the metrics of saved weights on the run's data or on other data. The run is not changed."""
@@ -301,7 +309,7 @@ def evaluate(
         limit_seconds=parse("--limit", limit, parse_seconds),
         whole=whole,
         out=out,
-        **option_values(api.evaluate, set_),
+        **option_values(api.evaluate, set_, config_file),
     )
     print_answer(asdict(evaluated), as_json, lambda: screen(evaluated))
 
@@ -324,6 +332,7 @@ def export(
     overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace an older export in the folder.")] = False,
     recipe: RecipeOfRun = None,
     set_: Set = None,
+    config_file: Config = None,
     as_json: Json = False,
 ) -> None:
     """Write a run's model to a folder that other libraries load, with a model card.
@@ -332,7 +341,7 @@ def export(
     """
     from shoestring.report.terminal.exported import screen
 
-    values = option_values(api.export, set_)
+    values = option_values(api.export, set_, config_file)
     with show_progress(f"exporting {directory} to {to}"):
         exported = api.export(directory, to=to, out=out, overwrite=overwrite, recipe=recipe, **values)
     print_answer(asdict(exported), as_json, lambda: screen(exported))
@@ -358,6 +367,7 @@ def predict(
         ),
     ] = None,
     set_: Set = None,
+    config_file: Config = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print the outcome as JSON; needs --out.")] = False,
 ) -> None:
     """Predict for new inputs, without targets: a row for each, in their order. Set data to their file or folder.
@@ -369,7 +379,7 @@ def predict(
 
     if as_json and out is None:
         raise UsageError("--json prints the outcome, and without --out the rows are printed", hint="add --out PATH")
-    values = option_values(api.predict, set_)
+    values = option_values(api.predict, set_, config_file)
     is_conversation = "data" not in values and out is None and limit is None and streams.is_terminal()
     if is_conversation and api.converse(
         directory, recipe=recipe, on=on, input_stream=sys.stdin, output_stream=streams.answer_stream(), **values
@@ -408,6 +418,7 @@ def replay(
         typer.Option("--break", help="Stop in Python's debugger, or the one of PYTHONBREAKPOINT, at the loss's start."),
     ] = False,
     set_: Set = None,
+    config_file: Config = None,
     as_json: Json = False,
 ) -> None:
     """Make one update of a run again, to the bit, and show it: samples, losses, gradients, activations, overflow.
@@ -416,7 +427,9 @@ def replay(
     """
     from shoestring.report.terminal.replayed import screen
 
-    replayed = api.replay(run, update, recipe=recipe, on=on, debug=debug, **option_values(api.replay, set_))
+    replayed = api.replay(
+        run, update, recipe=recipe, on=on, debug=debug, **option_values(api.replay, set_, config_file)
+    )
     print_answer(replayed.json(), as_json, lambda: screen(replayed))
 
 

@@ -92,9 +92,12 @@ def parse(name: str, text: str | None, parse_text: Callable[[str], T]) -> T | No
         raise UsageError(f"{name}: {error}") from error
 
 
-def option_values(verb: Callable[..., object], set_: list[str] | None) -> dict[str, Any]:
-    """Return the values of --set as keyword arguments of `verb`, besides the arguments that it names."""
-    values = config.parse_pairs(set_ or [])
+def option_values(verb: Callable[..., object], set_: list[str] | None, config_file: Any) -> dict[str, Any]:
+    """Return the values of --set as keyword arguments of `verb`, besides the arguments that it names.
+
+    The answer of `api.config_file`, or None, has the values of what --set leaves out.
+    """
+    values = {**(config_file.values if config_file else {}), **config.parse_pairs(set_ or [])}
     parameters = inspect.signature(verb).parameters.values()
     names = [parameter.name for parameter in parameters if parameter.kind is not parameter.VAR_KEYWORD]
     problems = [

@@ -10,6 +10,7 @@ import math
 import os
 import re
 import stat
+import tomllib
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -19,6 +20,8 @@ from shoestring.units import MIB, bytes_text
 
 JSON_BYTES = 64 * MIB
 """The largest JSON file that is read. A plan has some 100 KB."""
+TOML_BYTES = MIB
+"""The largest TOML file that is read."""
 DATA_BYTES = 4096 * MIB
 """The largest table that is read."""
 TEXT_BYTES = 1024 * MIB
@@ -145,6 +148,14 @@ def read_json(
 ) -> Any:
     """Return the content of a JSON file as `parse_json` does. Raises OSError, and ValueError with the problem."""
     return parse_json(read_bytes(path, follow=follow, max_bytes=max_bytes), strict=strict, paths=paths)
+
+
+def read_toml(path: Path) -> dict[str, Any]:
+    """Return the content of a TOML file that the user names. Raises OSError, and ValueError with the problem."""
+    try:
+        return tomllib.loads(read_bytes(path, follow=True, max_bytes=TOML_BYTES).decode("utf-8-sig"))
+    except RecursionError:
+        raise ValueError("it is nested too deeply") from None
 
 
 def parse_json(text: str | bytes, *, strict: bool = True, paths: bool = False) -> Any:

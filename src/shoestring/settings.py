@@ -75,6 +75,10 @@ class Settings:
     save_every_seconds: Annotated[
         float | None, "save at least every S seconds; by default 600, or less if saving is cheap"
     ] = None
+    save_epochs: Annotated[
+        int | None,
+        "also save at the end of every N-th epoch, and keep these checkpoints; on a full disk the oldest are deleted",
+    ] = None
     keep_checkpoints: Annotated[int, "number of verified full checkpoints to keep, at least 2"] = 2
     keep_light: Annotated[
         int,
@@ -93,6 +97,7 @@ class Settings:
             "workers": 0,
             "save_every_updates": 1,
             "save_every_seconds": 0,
+            "save_epochs": 1,
         }
         problems = config.too_small(vars(self), {**least, "keep_checkpoints": 2, "keep_light": 0})
         if self.checkpointing not in (None, "no", "full") and not self.checkpointing.isdecimal():

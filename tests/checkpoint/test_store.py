@@ -49,6 +49,34 @@ def test_only_the_newest_are_kept(tmp_path):
     assert store.updates() == [3, 10]
 
 
+def test_retained_checkpoints_are_kept_by_later_stores_too(tmp_path):
+    store = Store(tmp_path, keep=2)
+    for update in (1, 2, 3, 4):
+        store.save(update, state(update), retained=update in (1, 3))
+    store = Store(tmp_path, keep=2)
+    for update in (5, 6, 7):
+        store.save(update, state(update))
+    assert store.updates() == [1, 3, 6, 7]
+    assert [read_manifest(store.path(update)).retained for update in store.updates()] == [True, True, False, False]
+    flip(store.path(3) / "manifest.json", 20)
+    store = Store(tmp_path, keep=2)  # nothing shows any more that it was to be kept
+    store.save(8, state(8))
+    assert store.updates() == [1, 7, 8]
+
+
+def test_retained_checkpoints_make_space_on_a_full_disk(tmp_path):
+    root = tmp_path / "run" / "checkpoints"
+    probe = Store(root, keep=2)
+    size = probe.save(0, state(0)).bytes
+    store = Store(root, keep=2, limit_bytes=2**20 + 4 * size + 100)
+    for update in (1, 2, 3, 4):
+        saved = store.save(update, state(update), retained=True)
+    assert store.updates() == [1, 2, 3, 4] and saved.freed == ()
+    saved = store.save(5, state(5), retained=True)
+    assert saved.freed == (store.path(1),) and store.updates() == [2, 3, 4, 5]
+    assert Store(root).load().update == 5
+
+
 @pytest.mark.parametrize("name", ["manifest.json", "state.json", "model.safetensors", "optimizer.safetensors"])
 def test_flipped_byte_is_reported_and_checkpoint_skipped(tmp_path, name):
     Store(tmp_path).save(1, state(1))

@@ -105,6 +105,18 @@ def test_disk_too_small_for_three_checkpoints_does_not_fit():
     assert plan_for(targets.with_limits(with_memory(8000), disk_bytes=plan.disk.peak_bytes), thorough=False).fits
 
 
+def test_checkpoints_of_epochs_are_counted():
+    """That of the last epoch is one of the newest in any case."""
+    recipe = Reader(Options(epochs=5))
+    plain, saved = (
+        plan_for(with_memory(8000), Settings(precision="fp32", save_epochs=every), thorough=False, recipe=recipe).disk
+        for every in (None, 2)
+    )
+    assert plain.epochs == 5
+    assert saved.peak_bytes - plain.peak_bytes == saved.parts["2 checkpoints at the ends of epochs"]
+    assert saved.parts["2 checkpoints at the ends of epochs"] == 2 * plain.full_checkpoint_bytes
+
+
 def test_light_weights_in_fp16_are_proposed_for_a_small_disk():
     disk = plan_for(with_memory(8000), thorough=False).disk
     plan = plan_for(targets.with_limits(with_memory(8000), disk_bytes=disk.peak_bytes - disk.light_checkpoint_bytes))

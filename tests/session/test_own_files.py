@@ -16,7 +16,17 @@ from shoestring.session.lock import locked
 from shoestring.session.stored import StoredPlan
 
 OWN = [
-    *("lock", ".lock", "plan.json", "state.json", "ledger.json", "events.jsonl", "report.html", "report.html.part"),
+    *(
+        "lock",
+        ".lock",
+        "plan.json",
+        "state.json",
+        "ledger.json",
+        "events.jsonl",
+        "run.toml",
+        "report.html",
+        "report.html.part",
+    ),
     *("checkpoints", "light", "best", "failed", ".state.json.7", ".report.html.7", ".trainer"),
     *("light/model.safetensors", "light/update-00000004", "best/manifest.json", "best/.model.safetensors.next"),
     *("checkpoints/update-00000002", "checkpoints/.writing-00000002-1", "checkpoints/.replaced-00000002"),

@@ -27,7 +27,7 @@ def recipe(tmp_path):
 
 def is_trusted(path):
     try:
-        contents = trust.verified_contents(path, path.parent / "run")
+        contents = trust.verified_contents(path, "the run")
     except UsageError:
         return False
     assert contents[path.name] == path.read_bytes()
@@ -36,15 +36,15 @@ def is_trusted(path):
 
 def test_file_and_its_imports_are_trusted_until_one_of_them_changes(recipe, state):
     with pytest.raises(UsageError, match=str(recipe)) as error:
-        trust.verified_contents(recipe, recipe.parent / "run")
-    assert f"--recipe {recipe}" in error.value.hint
+        trust.verified_contents(recipe, "the run")
+    assert f"name it: {recipe}" in error.value.hint
     assert trust.remember(RecipeSource(recipe)) == ""
     assert is_trusted(recipe)
     for name in ("mine.py", "helper.py"):
         text = (recipe.parent / name).read_text()
         (recipe.parent / name).write_text(text + "\n")
         with pytest.raises(UsageError) as error:
-            trust.verified_contents(recipe, recipe.parent / "run")
+            trust.verified_contents(recipe, "the run")
         assert error.value.problems == (f"changed since it was last trained with: {name}",)
         (recipe.parent / name).write_text(text)
     (recipe.parent / "helper.py").unlink()
@@ -83,7 +83,7 @@ def test_damaged_file_trusts_nothing_and_is_replaced(recipe, state, damage):
         values = {"text": "{", "entry": {"format": 1, "recipes": [{"path": 1}]}, "format": {"format": 9, "recipes": []}}
         state.write_text(values[damage] if damage == "text" else json.dumps(values[damage]))
     with pytest.raises(UsageError) as error:
-        trust.verified_contents(recipe, recipe.parent / "run")
+        trust.verified_contents(recipe, "the run")
     assert "no file is trusted" in error.value.problems[0]
     assert trust.remember(RecipeSource(recipe)) == ""
     assert is_trusted(recipe)

@@ -6,6 +6,8 @@ import pytest
 import torch
 from torch import nn
 
+from shoestring.checkpoint.manifest import read_manifest
+from shoestring.checkpoint.sections import read_sections
 from shoestring.checkpoint.store import Store
 from shoestring.engine.averaging import AveragedWeights
 from shoestring.engine.precision import mixed_precision
@@ -16,6 +18,7 @@ from shoestring.settings import Settings
 from shoestring.train import saving
 from shoestring.train.save_policy import SavePolicy
 from shoestring.train.saving import Saver
+from tests.sessions import session
 
 
 class Clock:
@@ -56,7 +59,7 @@ def slow(tmp_path, monkeypatch):
     gate, started = threading.Event(), threading.Event()
     write = store.write
 
-    def write_when_open(update, copy):
+    def write_when_open(update, copy, **retained):
         started.set()
         assert gate.wait(30)
         return write(update, copy)
@@ -163,7 +166,7 @@ def test_saving_thread_has_no_openmp_threads(tmp_path, state):
         store = Store(tmp_path)
         write = store.write
 
-        def write_and_record_threads(update, copy):
+        def write_and_record_threads(update, copy, **retained):
             threads.append(torch.get_num_threads())
             return write(update, copy)
 
@@ -283,3 +286,44 @@ def test_checkpoint_without_an_environment_is_an_error(state, slow, saved):
     slow.saver._store.save(1, {**state.pack(), **saved})
     with pytest.raises(CheckpointError, match="update-00000001 does not contain the environment"):
         slow.saver.restore(state, allow_inexact=True)
+
+
+@pytest.mark.parametrize("kind", ["engine", "trainer"])
+def test_every_second_epoch_is_saved_and_kept(tmp_path, kind):
+    """Also by sessions that were stopped in between, once an epoch is evaluated."""
+    recipe = EpochsOfThree()
+    values = {"save_epochs": 2}
+    straight = session(recipe, tmp_path / "straight", values, kind=kind)
+    assert straight.status == "finished"
+    for at in (4, 8):
+        assert session(recipe, tmp_path / "stopped", values, stop="limit", at=at, kind=kind).status == "paused"
+    session(recipe, tmp_path / "stopped", values, kind=kind)
+    for run in ("straight", "stopped"):
+        store = Store(tmp_path / run / "checkpoints")
+        retained = [update for update in store.updates() if read_manifest(store.path(update)).retained]
+        assert retained == [6, 12, 18]
+        assert store.updates()[-1] == 21
+        for update in retained:
+            sections = read_sections(store.path(update), update)
+            history = (sections if kind == "trainer" else sections["progress"])["history"]
+            assert history[-1]["update"] == update
+
+
+class EpochsOfThree:
+    """A recipe with three updates an epoch, and validation."""
+
+    epochs = 7
+    effective_batch = 2
+    seed = 0
+
+    def model(self):
+        return nn.Linear(2, 1)
+
+    def batch(self, size):
+        return torch.zeros(size, 2)
+
+    def loss(self, model, batch):
+        return model(batch).square().mean()
+
+    def data(self):
+        return {"train": torch.ones(6, 2), "validation": torch.ones(2, 2)}

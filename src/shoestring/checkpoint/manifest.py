@@ -119,6 +119,8 @@ class Manifest:
     """The files of each set of weights, by the name of the set: the trained weights, and others such as an average."""
     slices: Mapping[str, tuple[Slice, ...]] = field(default_factory=dict)
     """By tensor name, the parts of a tensor that is divided among files."""
+    retained: bool = False
+    """Whether a full checkpoint is kept when newer ones exist."""
 
     def __post_init__(self) -> None:
         if self.kind not in get_args(Kind):
@@ -127,6 +129,8 @@ class Manifest:
             _check_count(self.update, "update")
         elif self.kind == "full":
             raise ValueError("update is missing")
+        if type(self.retained) is not bool:
+            raise ValueError(f"retained is {_short_repr(self.retained)}, which is neither true nor false")
         for name, entry in self.files.items():
             _check_name(name, entry)
         if self.kind == "full" and STATE not in self.files:
@@ -167,6 +171,7 @@ class Manifest:
             "files": files,
             "weights": {name: list(members) for name, members in self.weights.items()},
             **({"slices": slices} if slices else {}),
+            **({"retained": True} if self.retained else {}),
         }
 
 
@@ -259,7 +264,7 @@ def _read_format_1(value: dict[str, Any]) -> Manifest:
 
 
 def _read_format_2(value: dict[str, Any]) -> Manifest:
-    _check_keys(value, "the manifest", {"kind", "update", "files", "weights"}, {"slices"})
+    _check_keys(value, "the manifest", {"kind", "update", "files", "weights"}, {"slices", "retained"})
     weights, slices = _require_object(value["weights"], "weights"), _require_object(value.get("slices", {}), "slices")
     return Manifest(
         kind=value["kind"],
@@ -276,6 +281,7 @@ def _read_format_2(value: dict[str, Any]) -> Manifest:
             name: tuple(_read_slice(piece) for piece in _require_list(pieces, f"slices of {_short_repr(name)}"))
             for name, pieces in slices.items()
         },
+        retained=value.get("retained", False),
     )
 
 

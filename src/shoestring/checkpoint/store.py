@@ -38,6 +38,7 @@ from shoestring.checkpoint.manifest import (
     Manifest,
     Slice,
     file_name,
+    load_manifest,
     section_of,
 )
 from shoestring.checkpoint.names import removed_path, update_name, update_of
@@ -100,9 +101,10 @@ class Store:
     ) -> None:
         """Open the store in `root`, creating the directory if needed.
 
-        The newest `keep` verified checkpoints are retained. `limit_bytes` is the platform's limit on the size of the
-        run's directory (the parent of `root`); the free space that the system reports may be that of the host. If
-        there is no space for another checkpoint, the paths of `expendable()` are removed one after another.
+        The newest `keep` verified checkpoints are kept, and those that were written to be retained. `limit_bytes` is
+        the platform's limit on the size of the run's directory (the parent of `root`); the free space that the system
+        reports may be that of the host. If there is no space for another checkpoint, the paths of `expendable()` are
+        removed one after another, then the retained checkpoints, the oldest first, that are not among the newest.
         `on_damaged(path, file, reason)` is called for every damaged checkpoint that a load skips. A store that is no
         writer leaves an unfinished save alone, which may be that of another process.
 
@@ -115,6 +117,7 @@ class Store:
         self._on_damaged = on_damaged
         self._verified: set[int] = set()
         self._damaged: set[int] = set()
+        self._retained: set[int] = set()
         try:
             root.mkdir(parents=True, exist_ok=True)
             self._directories = Presence(root.parent), Presence(root)
@@ -124,6 +127,7 @@ class Store:
             ) from error
         if is_writer:
             self._recover()
+            self._retained = {update for update in self.updates() if _is_retained(self.path(update))}
 
     def updates(self) -> list[int]:
         """Return the updates that have a checkpoint, verified or not, in order."""
@@ -147,8 +151,9 @@ class Store:
             if directory.is_lost():
                 raise gone_error(directory.path)
 
-    def save(self, update: int, state: Mapping[str, Any]) -> Saved:
-        """Write `state` as the checkpoint of `update`; older ones beyond `keep` are removed afterwards.
+    def save(self, update: int, state: Mapping[str, Any], *, retained: bool = False) -> Saved:
+        """Write `state` as the checkpoint of `update`; older ones beyond `keep` are removed afterwards, if they are not
+        to be `retained`.
 
         Each value of `state` is a section. The tensors of a section are written to a file with its name, all other
         values to state.json.
@@ -156,9 +161,9 @@ class Store:
         Raises CheckpointError if there is not enough space or writing fails; existing checkpoints are untouched then.
         Raises GoneError if the run's directory, this one or the newest verified checkpoint is not there any more.
         """
-        return self.write(update, snapshot(state))
+        return self.write(update, snapshot(state), retained=retained)
 
-    def write(self, update: int, state: Snapshot) -> Saved:
+    def write(self, update: int, state: Snapshot, *, retained: bool = False) -> Saved:
         """Write the snapshot `state` as `save` does. A background thread saves a copy of the state in this way."""
         started, cpu_started = time.monotonic(), time.thread_time()
         freed: list[Path] = []
@@ -166,7 +171,7 @@ class Store:
             try:
                 self._require_newest()
                 self._require_space(self._bytes(state) + MIB)
-                self._write_checkpoint(update, state)
+                self._write_checkpoint(update, state, retained)
                 break
             except OSError as error:
                 self._recover()
@@ -178,6 +183,7 @@ class Store:
                 raise
         self._damaged.discard(update)
         self._verified.add(update)
+        (self._retained.add if retained else self._retained.discard)(update)
         # The checkpoint is complete. Older ones that cannot be removed now are removed after the next save.
         with suppress(OSError):
             self._rotate()
@@ -250,10 +256,10 @@ class Store:
         if required_bytes > free:
             raise OSError(errno.ENOSPC, f"a checkpoint needs {bytes_text(required_bytes)}, but {space}")
 
-    def _write_checkpoint(self, update: int, state: Snapshot) -> None:
+    def _write_checkpoint(self, update: int, state: Snapshot, retained: bool) -> None:
         temporary = self.root / f".writing-{update:08d}-{os.getpid()}"
         temporary.mkdir()
-        write_set(temporary, update, state, self._write_tensors(temporary, state))
+        write_set(temporary, update, state, self._write_tensors(temporary, state), retained=retained)
         final, replaced = self.path(update), self._replaced(update)
         if final.exists():
             final.rename(replaced)
@@ -292,7 +298,8 @@ class Store:
     def _remove_expendable(self, freed: list[Path]) -> bool:
         """Remove the first expendable path that exists and add it to `freed`; return False if there is none."""
         with suppress(OSError):
-            for path in filter(Path.exists, self._expendable()):
+            retained = [self.path(update) for update in sorted(self._retained - self._newest())]
+            for path in filter(Path.exists, [*self._expendable(), *retained]):
                 remove_renamed(path, removed_path(path))
                 if not path.exists():
                     freed.append(path)
@@ -309,16 +316,28 @@ class Store:
         )
 
     def _rotate(self) -> None:
-        """Remove all but the newest undamaged checkpoints and, in any case, the newest verified one."""
-        undamaged = [update for update in self.updates() if update not in self._damaged]
-        keep = {*undamaged[-self._keep :], max(self._verified)}
+        """Remove all but the newest undamaged checkpoints, those to be retained and the newest verified one."""
+        keep = self._newest() | (self._retained - self._damaged)
         for update in self.updates():
             if update not in keep:
                 self._remove(update)
 
+    def _newest(self) -> set[int]:
+        """Return the updates of the newest undamaged checkpoints and of the newest verified one."""
+        undamaged = [update for update in self.updates() if update not in self._damaged]
+        return {*undamaged[-self._keep :], *([max(self._verified)] if self._verified else [])}
+
     def _remove(self, update: int) -> None:
         """Remove a checkpoint atomically, by renaming it first; errors are ignored."""
         remove_renamed(self.path(update), removed_path(self.path(update)))
+
+
+def _is_retained(path: Path) -> bool:
+    """Return whether a checkpoint was written to be kept; a damaged one was not."""
+    try:
+        return load_manifest(path).retained
+    except (OSError, DamagedFileError, CheckpointError):
+        return False
 
 
 def _exists(path: Path) -> bool:
@@ -345,7 +364,9 @@ def write_tensors(folder: Path, state: Snapshot, rank: int | None = None) -> dic
     return files
 
 
-def write_set(folder: Path, update: int, state: Snapshot, files: Mapping[str, FileEntry]) -> None:
+def write_set(
+    folder: Path, update: int, state: Snapshot, files: Mapping[str, FileEntry], *, retained: bool = False
+) -> None:
     """Complete the checkpoint in `folder`, whose tensors are in `files`, by the state's other values and a manifest."""
     skeletons = {name: section.skeleton for name, section in state.sections.items()}
     digest = write_text(folder / STATE, json.dumps(skeletons, allow_nan=False))
@@ -358,6 +379,7 @@ def write_set(folder: Path, update: int, state: Snapshot, files: Mapping[str, Fi
             files=files,
             weights={name: members for name, members in weights.items() if members},
             slices={key: slices for name, section in state.sections.items() for key, slices in _slices(name, section)},
+            retained=retained,
         )
     except ValueError as error:
         raise CheckpointError(

@@ -24,7 +24,7 @@ UNTRACED = {
     name: getattr(Settings(), name)
     for name in (
         *("allocator", "cudnn_benchmark", "workers", "stage", "save_every_updates", "save_every_seconds"),
-        *("keep_checkpoints", "keep_light", "light_weights"),
+        *("save_epochs", "keep_checkpoints", "keep_light", "light_weights"),
     )
 }
 """The settings that a trace does not depend on, with their defaults: candidates that differ only in them share one."""

@@ -10,6 +10,7 @@ from shoestring.hardware.catalog import Target
 from shoestring.plan.candidates import Candidate
 from shoestring.plan.shares import gpus_of, states_shares
 from shoestring.settings import Settings
+from shoestring.units import plural
 
 _FP32 = 4
 """Bytes of each value of an adapter's weights."""
@@ -93,12 +94,15 @@ class PlannedDisk(Usage):
     light_checkpoint_bytes: int
     export_bytes: Mapping[str, int] = field(default_factory=dict)
     """The bytes of an export after training, by its format, in addition to the run; empty if they are not known."""
+    epochs: int = 1
+    """The epochs of the run, at whose ends checkpoints may be retained."""
 
     def json(self) -> dict[str, Any]:
         return {
             "full_checkpoint_bytes": self.full_checkpoint_bytes,
             "light_checkpoint_bytes": self.light_checkpoint_bytes,
             "export_bytes": dict(self.export_bytes),
+            "epochs": self.epochs,
             **super().json(),
         }
 
@@ -158,7 +162,7 @@ def planned_time(
     )
 
 
-def planned_disk(chosen: Candidate, target: Target, *, adapters: bool = False) -> PlannedDisk:
+def planned_disk(chosen: Candidate, target: Target, *, adapters: bool = False, epochs: int = 1) -> PlannedDisk:
     """Return the peak disk usage.
 
     It counts the retained checkpoints, the one being written, and light weights: the best, the last, those of retained
@@ -173,19 +177,25 @@ def planned_disk(chosen: Candidate, target: Target, *, adapters: bool = False) -
         full_checkpoint_bytes=size.full,
         light_checkpoint_bytes=light,
         export_bytes=facts.export_bytes,
-        parts=disk_parts(size.full, light, chosen.settings),
+        parts=disk_parts(size.full, light, chosen.settings, epochs),
+        epochs=epochs,
         limit_bytes=target.platform.disk_bytes if target.platform else None,
     )
 
 
-def disk_parts(full_bytes: int, light_bytes: int, settings: Settings) -> dict[str, int]:
-    """Return the peak disk usage by part from the sizes of a full checkpoint and of light weights."""
-    full, epochs = settings.keep_checkpoints, settings.keep_light
+def disk_parts(full_bytes: int, light_bytes: int, settings: Settings, epochs: int) -> dict[str, int]:
+    """Return the peak disk usage by part from the sizes of a full checkpoint and of light weights.
+
+    Of the checkpoints that the setting `save_epochs` retains, that of the last epoch is one of the newest in any case.
+    """
+    full, light = settings.keep_checkpoints, settings.keep_light
+    retained = (epochs - 1) // settings.save_epochs if settings.save_epochs else 0
     return {
         f"{full} full checkpoints": full * full_bytes,
+        **({plural(retained, "checkpoint") + " at the ends of epochs": retained * full_bytes} if retained else {}),
         "one being written": full_bytes,
         "best and last weights, and one of them being written": 3 * light_bytes,
-        **({f"weights of {epochs} epochs": epochs * light_bytes} if epochs else {}),
+        **({f"weights of {light} epochs": light * light_bytes} if light else {}),
     }
 
 

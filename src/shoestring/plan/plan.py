@@ -3,6 +3,7 @@
 import dataclasses
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING, Any, Literal
 
 from shoestring import config, display
@@ -193,15 +194,15 @@ def plan_with(
             validation_samples=(facts.samples or {}).get("validation"),
         )
         adapters = bool(loaded.options.get("lora_r"))
-        disk, host = planned_disk(chosen, target, adapters=adapters), planned_host(chosen, target)
+        epochs = -(-total_updates // per_epoch) if per_epoch else loaded.epochs
+        disk_of = partial(planned_disk, target=target, adapters=adapters, epochs=epochs)
+        disk, host = disk_of(chosen), planned_host(chosen, target)
         planned_sessions = _sessions(target, time, disk, per_epoch, total_updates)
         evaluation_seconds = (time.evaluation_seconds or 0.0) / (per_epoch or 1)
         bounds = limits(chosen, disk, host, target, evaluation_seconds)
         fits = all(limit.holds for limit in bounds)
         proposed = proposals(candidates, chosen, requested, fits=chosen.fits, facts=facts) if thorough else []
-        proposed += propose_smaller_files(
-            chosen, lambda candidate: planned_disk(candidate, target, adapters=adapters).peak_bytes, disk.limit_bytes
-        )
+        proposed += propose_smaller_files(chosen, lambda candidate: disk_of(candidate).peak_bytes, disk.limit_bytes)
     platform = target.platform
     phases_to_run: tuple[Phase, ...] = ()
     if thorough and fits and not loaded.parts.has_placeholder_data:

@@ -37,6 +37,17 @@ _LIGHTNING = "shoestring.recipes.lightning"
 """The module that makes recipes of LightningModules."""
 
 
+class VerifiedReference(str):
+    """A reference to a recipe's file of which only the verified `contents` are executed (`recipe.source`)."""
+
+    contents: Mapping[str, bytes]
+
+    def __new__(cls, reference: str, contents: Mapping[str, bytes]) -> VerifiedReference:
+        verified = super().__new__(cls, reference)
+        verified.contents = contents
+        return verified
+
+
 def find(reference: str | object, *, verified: Mapping[str, bytes] | None = None, is_new: bool = True) -> LoadedRecipe:
     """Return a recipe with its default options.
 
@@ -51,6 +62,8 @@ def find(reference: str | object, *, verified: Mapping[str, bytes] | None = None
     """
     if isinstance(reference, LoadedRecipe):
         return reference
+    if isinstance(reference, VerifiedReference):
+        verified = reference.contents
     loaded = _find(reference, verified)
     if is_new:
         require_no_near_misses(type(loaded.recipe), loaded.name)

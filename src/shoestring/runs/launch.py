@@ -14,7 +14,7 @@ from shoestring.plan.plan import Plan
 from shoestring.recipe.options import LoadedRecipe
 from shoestring.runs.meeting import Meeting, leading
 from shoestring.runs.parallel import process_count, train_in_ranks
-from shoestring.runs.starting import import_training, start_or_continue
+from shoestring.runs.starting import import_training, start_or_continue, write_config_file
 from shoestring.runs.supervised import write_pause
 from shoestring.runs.training import LaunchRequest, local_target, make_stop, reopen, train_joined, train_session
 from shoestring.session import trust
@@ -77,6 +77,7 @@ def _prepare(
     stop: Stop,
 ) -> tuple[LoadedRecipe, Settings] | Outcome:
     """Return the recipe and the settings of the run; its outcome if it is finished, or the session is over."""
+    is_new = not directory.plan_file.exists()
     try:
         with stop.interrupting():
             loaded, settings = start_or_continue(
@@ -84,6 +85,16 @@ def _prepare(
             )
     except SessionOver as over:
         return write_pause(directory, over.reason, _resume_command(recipe, request)).outcome()
+    if is_new:
+        write_config_file(
+            directory,
+            loaded,
+            settings,
+            values if plan is None else plan.settings.json(),
+            on=request.on,
+            limit_seconds=request.limit_seconds,
+            disk_bytes=request.disk_bytes,
+        )
     state = _trusted_state(directory)
     if not state or state.status != "finished":
         return loaded, settings

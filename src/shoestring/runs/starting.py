@@ -2,9 +2,10 @@
 
 import importlib
 import time
-from collections.abc import Mapping
+from collections.abc import Container, Mapping
 from typing import Any
 
+from shoestring import config
 from shoestring.checkpoint.files import remove
 from shoestring.errors import RunError, TraceError, UsageError
 from shoestring.hardware.catalog import Target
@@ -16,6 +17,7 @@ from shoestring.recipe.near_misses import find_near_misses
 from shoestring.recipe.options import LoadedRecipe
 from shoestring.recipe.whole_batch import require_whole_batch
 from shoestring.runs.untraced import plan_by_trying, require_certain
+from shoestring.session.config_file import write_config
 from shoestring.session.directory import RunDirectory
 from shoestring.session.stop import Stop
 from shoestring.session.stored import StoredPlan
@@ -106,6 +108,36 @@ def _store_plan(directory: RunDirectory, loaded: LoadedRecipe, plan: Mapping[str
     with explaining(f"{directory.plan_file} could not be written", ", then train again"):
         StoredPlan.from_recipe(loaded, plan).write(directory.plan_file)
     remove(directory.planning_file)
+
+
+def write_config_file(
+    directory: RunDirectory,
+    loaded: LoadedRecipe,
+    settings: Settings,
+    names: Container[str],
+    *,
+    on: str,
+    limit_seconds: float | None,
+    disk_bytes: int | None,
+) -> None:
+    """Write run.toml with all options of a new run and the settings in `names`; the plan chooses the others again.
+
+    A live recipe has no reference, so no file. A failed write is a message.
+    """
+    if not loaded.reference:
+        return
+    chosen = {name: value for name, value in settings.json().items() if name in names}
+    try:
+        write_config(
+            directory.config_file,
+            {**config.as_json(loaded.options), **chosen},
+            recipe=loaded.reference,
+            on=on,
+            limit_seconds=limit_seconds,
+            disk_bytes=disk_bytes,
+        )
+    except (OSError, ValueError) as error:
+        write_messages(f"note: {directory.config_file} could not be written: {error}")
 
 
 def import_training(stop: Stop) -> None:

@@ -56,18 +56,19 @@ def _plan_json(loaded: LoadedRecipe, target: Target, error: TraceError, measurem
         "settings": measurement.settings.json(),
         "not_estimated": f"{VERDICT}, but measured: {error.message}; {measurement.micro_batch_text}",
         "measured": list(measurement.attempts),
-        "disk": _disk(target, measurement),
+        "disk": _disk(target, measurement, loaded.epochs),
         "reasons": [f"{VERDICT}: {error.message}", *error.problems, measurement.micro_batch_text],
     }
 
 
-def _disk(target: Target, measurement: Measurement) -> dict[str, Any]:
+def _disk(target: Target, measurement: Measurement, epochs: int) -> dict[str, Any]:
     if measurement.full_bytes is None or measurement.light_bytes is None:
         return {}
     full_bytes, light_bytes = measurement.full_bytes, measurement.light_bytes
     return PlannedDisk(
         full_checkpoint_bytes=full_bytes,
         light_checkpoint_bytes=light_bytes,
-        parts=disk_parts(full_bytes, light_bytes, measurement.settings),
+        parts=disk_parts(full_bytes, light_bytes, measurement.settings, epochs),
+        epochs=epochs,
         limit_bytes=target.platform.disk_bytes if target.platform else None,
     ).json()

@@ -1,6 +1,7 @@
 """A run's directory: its files, its plan and state, and its lock.
 
 plan.json      the plan that was made when the run started
+run.toml       the command line that started the run, as a configuration file
 planning.jsonl the traced updates of a plan that is not complete yet
 state.json     the status (running, paused, finished or failed), the update reached, the next command
 checkpoints/   full checkpoints          light/ best/   weights for use
@@ -34,6 +35,10 @@ class RunDirectory:
     @property
     def plan_file(self) -> Path:
         return self.path / "plan.json"
+
+    @property
+    def config_file(self) -> Path:
+        return self.path / "run.toml"
 
     @property
     def planning_file(self) -> Path:

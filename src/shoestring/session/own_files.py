@@ -18,7 +18,9 @@ from shoestring.errors import UsageError
 TRAINER_FOLDER = ".trainer"
 """The folder for temporary files of a library's trainer."""
 
-_REPLACED = rf"plan\.json|state\.json|ledger\.json|events\.jsonl|\.lock|{re.escape(MANIFEST)}|update-[0-9]+\.json"
+_REPLACED = (
+    rf"plan\.json|state\.json|ledger\.json|events\.jsonl|run\.toml|\.lock|{re.escape(MANIFEST)}|update-[0-9]+\.json"
+)
 """Files that are written under a temporary name, with the id of the process, and then renamed."""
 _FOLDERS = (
     r"checkpoints|light|best|failed|logs|tensorboard|csv|export|\.?preprocessing|\.trainer|update-[0-9]{8,18}"

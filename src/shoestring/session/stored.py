@@ -178,7 +178,7 @@ class StoredPlan:
             path = file_of(self.reference)
         except UsageError as error:
             raise self._missing(run, error) from error
-        verified = trust.verified_contents(path, run) if path else None
+        verified = trust.verified_contents(path, f"the run in {run}", option="--recipe ") if path else None
         try:
             return find(self.reference, verified=verified, is_new=False)
         except UsageError as error:

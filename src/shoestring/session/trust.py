@@ -32,10 +32,12 @@ _LOCK_SECONDS = 5.0
 _LEFTOVER = re.compile(r"\.trusted\.json\.[0-9]+")
 
 
-def verified_contents(path: Path, run: Path) -> dict[str, bytes]:
+def verified_contents(path: Path, subject: str, *, option: str = "") -> dict[str, bytes]:
     """Return the contents of the recipe file `path` and of the files it imports, by paths relative to its folder.
 
-    Raises UsageError, which names the file that the run in `run` would execute, if they are not trusted.
+    `subject` is what names the file, for the error, and `option` the option with which a command can name it.
+
+    Raises UsageError, which names the file that would be executed, if they are not trusted.
     """
     entries: list[dict[str, Any]] = []
     problems: list[str] = []
@@ -54,10 +56,10 @@ def verified_contents(path: Path, run: Path) -> dict[str, bytes]:
         if entry["path"] == str(path) and not problems:
             problems.append(f"changed since it was last trained with: {', '.join(changed)}")
     raise UsageError(
-        f"the run in {run} would execute the file {path}, which this command does not name and which you have not "
+        f"{subject} would execute the file {path}, which this command does not name and which you have not "
         "trained with on this machine as it is now",
         problems=problems,
-        hint=f"a run from someone else may name any file; if you trust this one, name it: --recipe {path}",
+        hint=f"a run from someone else may name any file; if you trust this one, name it: {option}{path}",
     )
 
 

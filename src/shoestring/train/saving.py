@@ -66,7 +66,7 @@ class Saver:
         self._is_writer, self._ranks = is_writer, ranks
         self._store, self._record, self._deadline, self._environment = store, record, deadline, environment
         self.non_finite_error = non_finite_error
-        self._policy = SavePolicy(settings)
+        self._policy, self._save_epochs = SavePolicy(settings), settings.save_epochs
         self._copy = HostCopy()
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="saving", initializer=_use_one_thread)
         self._unprepared_state: State | None = None
@@ -103,6 +103,12 @@ class Saver:
             self._finish_pending()
         return self._policy.is_due(update)
 
+    def retains(self, state: State) -> bool:
+        """Return whether the setting `save_epochs` keeps the checkpoint of this state, in which an epoch has ended."""
+        return bool(
+            self._save_epochs and state.update and state.at_epoch_end and state.epochs_done % self._save_epochs == 0
+        )
+
     def begin(self, state: State) -> Failure | None:
         """Save the current state in the background, unless it was just saved or restored; only the copy is waited for.
 
@@ -122,7 +128,9 @@ class Saver:
         if isinstance(copy, Failure):
             return copy
         self._saved_position = _position(state)
-        written = self._thread.submit(self._write, state.update, copy, trained_parameter_names(state.model))
+        written = self._thread.submit(
+            self._write, state.update, copy, trained_parameter_names(state.model), self.retains(state)
+        )
         stall_seconds = time.monotonic() - started_at
         self._policy.add_stall(stall_seconds)
         self._pending = _PendingSave(update=state.update, written=written, stall_seconds=stall_seconds)
@@ -180,7 +188,7 @@ class Saver:
             raise self._non_finite_weights(state.update)
         started_at = time.monotonic()
         self._policy.save_started(state.update)
-        saved = self._store.save(state.update, self._pack(state))
+        saved = self._store.save(state.update, self._pack(state), retained=self.retains(state))
         self._saved_position = _position(state)
         stall_seconds = time.monotonic() - started_at
         self._policy.add_stall(stall_seconds)
@@ -220,7 +228,9 @@ class Saver:
     def _pack(self, state: State) -> dict[str, Any]:
         return {**state.pack(), "environment": self._environment}
 
-    def _write(self, update: int, copy: Snapshot, trained_names: frozenset[str]) -> Saved | Failure | None:
+    def _write(
+        self, update: int, copy: Snapshot, trained_names: frozenset[str], is_retained: bool
+    ) -> Saved | Failure | None:
         """Write a checkpoint of `copy`, in the background thread. Returns None if its weights are not finite."""
 
         def write() -> Saved | None:
@@ -230,7 +240,7 @@ class Saver:
             tensors = [*(weights[name] for name in trained_names & weights.keys()), *averages.values()]
             if not self._are_finite(lambda: all_finite(tensors)):
                 return None
-            return self._store.write(update, copy)
+            return self._store.write(update, copy, retained=is_retained)
 
         return catch_out_of_memory(write)
 

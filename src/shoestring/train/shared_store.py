@@ -30,12 +30,12 @@ class SharedStore(Store):
         super().__init__(root, is_writer=ranks.is_first, **arguments)
         self._ranks = ranks
 
-    def write(self, update: int, state: Snapshot) -> Saved:
+    def write(self, update: int, state: Snapshot, *, retained: bool = False) -> Saved:
         """Write the rows of this rank, as a part of the checkpoint that the first rank commits."""
         if not self._ranks.is_first:
             return self._follow(update, state)
         try:
-            saved = super().write(update, state)
+            saved = super().write(update, state, retained=retained)
         except Exception as error:
             self._announce(_error_json(error))
             raise

@@ -6,6 +6,7 @@ from typing import Any
 from shoestring.checkpoint.files import directory_bytes
 from shoestring.errors import RunError
 from shoestring.plan.costs import disk_parts
+from shoestring.settings import Settings
 from shoestring.train.request import SessionRequest
 from shoestring.units import bytes_text
 
@@ -44,10 +45,15 @@ def require_space(request: SessionRequest, update: int, checkpoint_bytes: int) -
         raise RunError(
             f"the run needs {bytes_text(required_bytes)} of disk space, but {available}",
             problems=[f"{name}: {bytes_text(size)}" for name, size in parts.items()],
-            hint=f"{remedy}, or keep fewer checkpoints: --set keep_checkpoints=2"
-            if request.settings.keep_checkpoints > 2
-            else remedy,
+            hint=_fewer(remedy, request.settings),
         )
+
+
+def _fewer(remedy: str, settings: Settings) -> str:
+    """Return the hint, with the settings by which fewer checkpoints are kept."""
+    flags = [f"--set save_epochs={2 * settings.save_epochs}"] if settings.save_epochs else []
+    flags += ["--set keep_checkpoints=2"] if settings.keep_checkpoints > 2 else []
+    return f"{remedy}, or keep fewer checkpoints: {' '.join(flags)}" if flags else remedy
 
 
 def _planned_parts(request: SessionRequest) -> dict[str, int]:
@@ -59,4 +65,5 @@ def _planned_parts(request: SessionRequest) -> dict[str, int]:
     full_bytes, light_bytes = planned.get("full_checkpoint_bytes"), planned.get("light_checkpoint_bytes")
     if not isinstance(full_bytes, int) or not isinstance(light_bytes, int):
         return {}
-    return disk_parts(full_bytes, light_bytes, request.settings)
+    epochs = planned.get("epochs")  # not in plans of earlier versions, nor the setting that needs it
+    return disk_parts(full_bytes, light_bytes, request.settings, epochs if isinstance(epochs, int) else 1)

@@ -200,10 +200,10 @@ def one_update(session: TrainingSession) -> None:
 
 
 def save_if_due(session: TrainingSession) -> None:
-    """Begin a save in the background if one is due."""
+    """Begin a save in the background if one is due, also at the end of an epoch that is evaluated."""
     ranks, saver = session.request.ranks, session.saver
     due = ranks.call_and_gather(lambda: saver.due(session.state.update), lambda is_due: [is_due], count=1)[1]
-    if any(is_due for (is_due,) in due):
+    if any(is_due for (is_due,) in due) or (saver.retains(session.state) and not epoch_ended(session)):
         save_in_background(session)
 
 

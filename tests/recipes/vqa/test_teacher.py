@@ -77,6 +77,31 @@ def test_bad_rows_are_skipped_and_counted(folder: Path) -> None:
     assert "19 of 20 rows cannot be used and were skipped" in bad_rows.notes[0]
 
 
+def test_incomplete_rows_are_taken_as_the_published_loader_takes_them(tmp_path: Path) -> None:
+    rows = [make_row(number) for number in range(6)]
+    del rows[0]["reasoning_type"], rows[0]["reasoning_weight"]
+    rows[1] |= {"reasoning_type": "NEUTRAL", "reasoning_weight": 3}
+    rows[2] |= {"teacher_reasoning": " "}
+    rows[3] |= {"reasoning_type": None, "teacher_reasoning": None}
+    del rows[4]["teacher_reasoning"]
+    path = write_data(tmp_path, rows)
+    with pytest.raises(DataError, match="5 of 6 rows"):
+        teacher.read(path, None, BadRows("refuse"))
+    bad_rows = BadRows("refuse")
+    samples = teacher.read(path, None, bad_rows, takes_incomplete=True)
+    assert [(sample.kind, sample.weight) for sample in samples] == [
+        *(("NEUTRAL", 1.0), ("NEUTRAL", 3.0), ("DESCRIPTIVE", 4.0)),
+        *(("NEUTRAL", 4.0), ("DESCRIPTIVE", 4.0), ("DESCRIPTIVE", 4.0)),
+    ]
+    assert [bool(sample.reasoning) for sample in samples] == [True, True, False, False, False, True]
+    assert bad_rows.notes == ["5 of 6 rows have no type but NEUTRAL, or no reasoning (incomplete_rows=neutral)"]
+    rows[5]["reasoning_type"] = "WHY"
+    path.write_text("".join(f"{json.dumps(row)}\n" for row in rows))
+    with pytest.raises(DataError, match="1 of 6 rows") as refused:
+        teacher.read(path, None, BadRows("refuse"), takes_incomplete=True)
+    assert "NEUTRAL" in refused.value.problems[0]
+
+
 def test_images_may_be_in_another_folder(folder: Path) -> None:
     line = json.dumps(make_row(0, image_path=str(folder.parent / "secret.png")))
     (folder / "teacher_outputs.jsonl").write_text(line)

@@ -15,6 +15,14 @@ def test_target_texts_are_parsed_back(kind: str) -> None:
     assert parse(reasoning) == ParsedText(answer="", reasoning="Vì [nó] chia cho ba.", well_formed=False)
 
 
+@pytest.mark.parametrize("reasoning", ["", "vì thế"])
+@pytest.mark.parametrize("space", ["", " "])
+def test_neutral_text_may_have_no_reasoning(reasoning: str, space: str) -> None:
+    text = f"<answer>a</answer>\n<reasoning>[NEUTRAL]{space}{reasoning}</reasoning>"
+    assert parse(text) == ParsedText(answer="a", reasoning=reasoning, well_formed=True)
+    assert parse(text.removesuffix("</reasoning>")).well_formed is False
+
+
 @pytest.mark.parametrize(
     "text",
     [
@@ -23,6 +31,7 @@ def test_target_texts_are_parsed_back(kind: str) -> None:
         "<answer></answer>\n<reasoning>[OBJECT] r</reasoning>",
         "<answer>a</answer> <reasoning>[OBJECT] r</reasoning>",
         "<answer>a</answer>\n<reasoning>r</reasoning>",
+        "<answer>a</answer>\n<reasoning>[OBJECT] </reasoning>",
         "<answer>a</answer>\n<reasoning>[THING] r</reasoning>",
         "<answer>a</answer>\n<reasoning>[OBJECT] r</reasoning> more",
         "<answer>a<answer>b</answer>\n<reasoning>[OBJECT] r</reasoning>",

@@ -160,7 +160,9 @@ class VQA(EvaluatesBatches):
             self._data_notes = [digits.NOTE]
             return digits.make_samples(), digits.load_image
         bad_rows = BadRows(options.on_bad_rows)
-        all_samples = teacher.read(options.data, options.images, bad_rows)
+        all_samples = teacher.read(
+            options.data, options.images, bad_rows, takes_incomplete=options.incomplete_rows == "neutral"
+        )
         self._data_notes = bad_rows.notes
         return all_samples, teacher.load_image
 

@@ -30,6 +30,11 @@ class Options:
     on_bad_rows: Annotated[OnBadRows, "refuse data with unusable rows or images, or skip and count these rows"] = (
         "refuse"
     )
+    incomplete_rows: Annotated[
+        Literal["refuse", "neutral"],
+        "rows without a reasoning_type or a teacher_reasoning: unusable, or of the type NEUTRAL and with an empty "
+        "reasoning, as the published loader takes them",
+    ] = "refuse"
     vision_from: Annotated[str | None, "pretrained BLIP, a folder or a name on the hub; none: random weights"] = None
     text_from: Annotated[str | None, "pretrained PhoBERT and its tokenizer, like vision_from"] = None
     writer_from: Annotated[str | None, "pretrained ViT5 and its tokenizer, like vision_from"] = None

@@ -21,7 +21,8 @@ from shoestring.reading import LINE_BYTES, TEXT_BYTES, number, parse_json, read_
 from shoestring.recipes.images import open_image
 from shoestring.recipes.rows import BadRows
 from shoestring.recipes.vqa.samples import Sample
-from shoestring.recipes.vqa.texts import KINDS, normalize
+from shoestring.recipes.vqa.texts import KINDS, NEUTRAL, NEUTRAL_WEIGHT, normalize
+from shoestring.units import count_text
 
 NAME = "teacher_outputs.jsonl"
 MAX_WEIGHT = 1_000_000
@@ -29,11 +30,12 @@ MAX_WEIGHT = 1_000_000
 _TEXTS = ("image_path", "question", "teacher_answer", "teacher_reasoning")
 
 
-def read(data: Path, images: Path | None, bad_rows: BadRows) -> list[Sample]:
+def read(data: Path, images: Path | None, bad_rows: BadRows, *, takes_incomplete: bool = False) -> list[Sample]:
     """Read the samples in `data`, a file or a folder with a file `NAME`, and record unusable rows in `rows`.
 
     Paths of images are relative to `images`, by default the file's folder, and must be inside it. Every image is
-    decoded once here, so that a broken image is reported before the first update.
+    decoded once here, so that a broken image is reported before the first update. With `takes_incomplete`, a row needs
+    neither a kind nor a reasoning, and such rows are counted in a note.
 
     Raises DataError where the file cannot be read or has no rows, and for bad rows (see `BadRows`).
     """
@@ -48,11 +50,21 @@ def read(data: Path, images: Path | None, bad_rows: BadRows) -> list[Sample]:
         raise DataError(f"{file} has no rows", hint="each line must be a JSON object")
     folder = (images or file.parent).resolve()
     with ThreadPoolExecutor(cores()) as threads:
-        results = list(threads.map(partial(_parse_line, folder=folder), (line for _, line in numbered)))
+        results = list(
+            threads.map(
+                partial(_parse_line, folder=folder, takes_incomplete=takes_incomplete), (line for _, line in numbered)
+            )
+        )
     for (position, _), result in zip(numbered, results, strict=True):
         if isinstance(result, str):
             bad_rows.report(file, position, result)
     bad_rows.finish(len(numbered))
+    incomplete = [r for r in results if isinstance(r, Sample) and (r.kind == NEUTRAL or not r.reasoning)]
+    if incomplete:
+        bad_rows.notes.append(
+            f"{count_text(len(incomplete))} of {count_text(len(numbered))} rows have no type but {NEUTRAL}, or no "
+            "reasoning (incomplete_rows=neutral)"
+        )
     return [
         replace(result, id=position if result.id is None else result.id)
         for position, result in enumerate(results)
@@ -68,10 +80,10 @@ def load_image(sample: Sample) -> Image.Image:
         raise DataError(str(error), hint="it was readable when the session started; restore the file") from error
 
 
-def _parse_line(line: bytes, folder: Path) -> Sample | str:
+def _parse_line(line: bytes, folder: Path, *, takes_incomplete: bool) -> Sample | str:
     """Return the sample in a line, or the reason why it cannot be used."""
     try:
-        return _parse_sample(line, folder)
+        return _parse_sample(line, folder, takes_incomplete=takes_incomplete)
     except ValueError as error:
         return str(error)
 
@@ -102,16 +114,25 @@ def own_identifier(row: Mapping[str, Any]) -> str | int | None:
     return identifier if isinstance(identifier, str) or type(identifier) is int else None
 
 
-def _parse_sample(line: bytes, folder: Path) -> Sample:
-    row = parse_row(line)
-    require_texts(row, _TEXTS)
+def _complete(row: Mapping[str, Any]) -> dict[str, Any]:
+    """Return a row with what the published loader takes for a missing kind and a missing reasoning."""
+    defaults = {"reasoning_type": NEUTRAL, "teacher_reasoning": ""}
+    return {**row, **{name: value for name, value in defaults.items() if not str(row.get(name) or "").strip()}}
+
+
+def _parse_sample(line: bytes, folder: Path, *, takes_incomplete: bool) -> Sample:
+    row, kinds, texts = parse_row(line), KINDS, list(_TEXTS)
+    if takes_incomplete:
+        row, kinds = _complete(row), {**KINDS, NEUTRAL: NEUTRAL_WEIGHT}
+        texts = [name for name in _TEXTS if name != "teacher_reasoning" or row[name]]
+    require_texts(row, texts)
     tagged = [name for name in _TEXTS[2:] if "<" in row[name]]
     if tagged:
         raise ValueError(f"a tag or a < in {', '.join(tagged)}")
     kind = row.get("reasoning_type")
-    if not isinstance(kind, str) or kind not in KINDS:
-        raise ValueError(f"reasoning_type {kind!r} is none of {', '.join(KINDS)}")
-    weight = number(row.get("reasoning_weight", KINDS[kind]))
+    if not isinstance(kind, str) or kind not in kinds:
+        raise ValueError(f"reasoning_type {kind!r} is none of {', '.join(kinds)}")
+    weight = number(row.get("reasoning_weight", kinds[kind]))
     if weight is None or not 0 < weight <= MAX_WEIGHT:
         value = repr(row["reasoning_weight"])[:40]
         raise ValueError(f"reasoning_weight {value} is no finite number above 0 and at most {MAX_WEIGHT:,}")

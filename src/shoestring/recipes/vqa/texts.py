@@ -14,16 +14,19 @@ KINDS = {
     "COMMONSENSE": 1.0,
 }
 """Kinds of reasoning, and their published weights, the defaults for rows without a weight."""
+NEUTRAL, NEUTRAL_WEIGHT = "NEUTRAL", 1.0
+"""What the published loader takes for a row without a kind, and the weight of a row without one."""
 
 TAGS = ("<answer>", "</answer>", "<reasoning>", "</reasoning>")
 BEGIN = TAGS[0]
 """The beginning of the whole text, which generation is forced to start with: the reasoning text starts otherwise."""
 
 _WELL_FORMED = re.compile(
-    rf"<answer>(?P<answer>[^<]+)</answer>\n<reasoning>\[(?:{'|'.join(KINDS)})\] (?P<reasoning>[^<]+)</reasoning>"
+    rf"<answer>(?P<answer>[^<]+)</answer>\n<reasoning>(?:\[(?:{'|'.join(KINDS)})\] (?P<reasoning>[^<]+)"
+    rf"|\[{NEUTRAL}\] ?(?P<neutral>[^<]*))</reasoning>"
 )
 _ANSWER, _REASONING = re.compile("<answer>([^<]*)</answer>"), re.compile("<reasoning>([^<]*)</reasoning>")
-_KIND = re.compile(rf"^\[(?:{'|'.join(KINDS)})\]")
+_KIND = re.compile(rf"^\[(?:{'|'.join((*KINDS, NEUTRAL))})\]")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -49,7 +52,8 @@ def build_targets(answer: str, reasoning: str, kind: str) -> tuple[str, str, str
 def parse(text: str) -> ParsedText:
     """Return the answer and the reasoning of a generated text."""
     if whole := _WELL_FORMED.fullmatch(text):
-        return ParsedText(answer=normalize(whole["answer"]), reasoning=normalize(whole["reasoning"]), well_formed=True)
+        reasoning_text = whole["reasoning"] or whole["neutral"] or ""
+        return ParsedText(answer=normalize(whole["answer"]), reasoning=normalize(reasoning_text), well_formed=True)
     answer, reasoning = _ANSWER.search(text), _REASONING.search(text)
     return ParsedText(
         answer=normalize(answer[1]) if answer else "",
