@@ -27,6 +27,7 @@ from shoestring.recipes.temporal.architectures import (
     parameter_groups,
     size_problems,
 )
+from shoestring.recipes.temporal.exported import TIMEFRAMES
 from shoestring.recipes.temporal.features import FEATURES
 from shoestring.recipes.temporal.split import is_fold
 
@@ -46,6 +47,7 @@ RULES: tuple[tuple[tuple[str, ...], str, Callable[[Any], bool]], ...] = (
     (("warmup_epochs", "threshold"), "at least 0", lambda value: value >= 0),
     (("dropout", "label_smoothing"), "at least 0 and less than 1", lambda value: 0 <= value < 1),
     (("learning_rate",), "more than 0", lambda value: value > 0),
+    (("timeframe",), f"one of {', '.join(TIMEFRAMES)}", lambda value: value in TIMEFRAMES),
     (("fold",), "like 3/5, the third of five", is_fold),
 )
 
@@ -62,7 +64,12 @@ class Options:
         "the network; mlp reads the last bar only; ensemble combines the three with learned weights",
     ] = "lstm"
     data: Annotated[
-        Path | None, "CSV file of OHLCV bars; none: 1,047 real daily bars from matplotlib's sample data"
+        Path | None,
+        "CSV file of OHLCV bars, or folder of MetaTrader's files such as EURUSD_M15.csv and EURUSD_H4.csv; none: 1,047 "
+        "real daily bars from matplotlib's sample data",
+    ] = None
+    timeframe: Annotated[
+        str | None, "the bars of a folder that are classified, by MetaTrader's name, such as M15; none: the shortest"
     ] = None
     on_bad_rows: Annotated[OnBadRows, "stop on unusable rows of the CSV file, or skip and count them"] = "refuse"
     epochs: Annotated[int, "passes over the training data"] = 50
@@ -164,8 +171,9 @@ class Temporal(EvaluatesBatches):
     def inputs(self, source: Path | Sequence[Any] | None) -> BarInputs:
         """Return one input for each bar with a full history, and one with an error for each unusable row.
 
-        `source` is a CSV file of bars, a list of its rows as mappings, or None for the sample bars. The identifier of
-        an input is the position of its row, from 0.
+        `source` is a CSV file of bars, a folder of such files, a list of rows as mappings, or None for the sample bars.
+        The identifier of an input is the position of its row, from 0; the files of a folder follow one another by
+        symbol, then time.
 
         Raises UsageError if nothing was fitted or loaded before.
         """
@@ -179,7 +187,12 @@ class Temporal(EvaluatesBatches):
             )
         options = self.options
         inputs = BarInputs(
-            read_source(source),
+            read_source(
+                source,
+                self._preprocessing.timeframes,
+                timeframe=options.timeframe,
+                on_bad_rows=options.on_bad_rows,
+            ),
             self._preprocessing,
             options.seq_len,
             bars=options.bars,
@@ -292,6 +305,7 @@ class Temporal(EvaluatesBatches):
             fold=options.fold,
             on_bad_rows=options.on_bad_rows,
             preprocessing=self._loaded,
+            timeframe=options.timeframe,
         )
         return load_bars(options.data, sampling)
 
