@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal, cast
 
@@ -23,6 +23,7 @@ from shoestring.recipes.temporal.architectures import (
     ARCHITECTURES,
     MEMBERS,
     WEIGHT_DECAY,
+    Sizes,
     build_network,
     parameter_groups,
     size_problems,
@@ -76,9 +77,13 @@ class Options:
     effective_batch: Annotated[int, "samples in one update"] = 256
     seed: Annotated[int, "seed of the initialisation, sample order and dropout"] = 42
     learning_rate: Annotated[float | None, "peak learning rate; none: lstm 5e-4, transformer 3e-4, mlp 1e-3"] = None
-    dropout: Annotated[float | None, "dropout rate; none: lstm 0.4, transformer 0.1, mlp 0.3"] = None
-    hidden_dim: Annotated[int | None, "width of the lstm and of the transformer; none: 128 (tiny: 8 and 16)"] = None
+    dropout: Annotated[float | None, "dropout rate; none: lstm 0.4, transformer 0.2, mlp 0.3"] = None
+    hidden_dim: Annotated[
+        int | None, "width of the lstm and of the transformer (its d_model); none: 128 (tiny: 8 and 16)"
+    ] = None
     layers: Annotated[int | None, "layers of the lstm and of the transformer; none: 2 and 3"] = None
+    heads: Annotated[int | None, "attention heads of the transformer; none: 8 (tiny: 2)"] = None
+    widths: Annotated[str | None, "widths of the mlp's layers; none: 128,96,64,32 (tiny: 32,16,16,8)"] = None
     patience: Annotated[int, "stop after this many epochs without a better validation loss"] = 15
     seq_len: Annotated[int, "bars in one sample"] = 20
     horizon: Annotated[int, "number of bars ahead at which the close is compared"] = 8
@@ -97,9 +102,14 @@ class Options:
             for name in names
             if (value := getattr(self, name)) is not None and not is_valid(value)
         ]
-        problems += size_problems(self.architecture, self.size, hidden_dim=self.hidden_dim, layers=self.layers)
+        problems += size_problems(self.architecture, self.size, self.sizes)
         if problems:
             raise UsageError("options of temporal cannot be used", problems=problems)
+
+    @property
+    def sizes(self) -> Sizes:
+        """The sizes of the network that are set."""
+        return Sizes(**{field.name: getattr(self, field.name) for field in fields(Sizes)})
 
 
 class Temporal(EvaluatesBatches):
@@ -116,14 +126,7 @@ class Temporal(EvaluatesBatches):
 
     def model(self) -> nn.Module:
         options = self.options
-        return build_network(
-            options.architecture,
-            options.size,
-            seq_len=options.seq_len,
-            dropout=options.dropout,
-            hidden_dim=options.hidden_dim,
-            layers=options.layers,
-        )
+        return build_network(options.architecture, options.size, options.sizes, seq_len=options.seq_len)
 
     def batch(self, size: int) -> Batch:
         """Return features (size, seq_len, 29) float32 and classes (size,) int64; all samples have the same length."""
