@@ -235,17 +235,23 @@ class Chart:
         self.options, self._tokenizer = replace(self.options, weights_from=path.absolute()), None
         return self.learner()
 
-    def measured(
-        self, model: nn.Module, charts: Charts, polled: Callable[[Any, int], Iterator[Any]]
-    ) -> dict[str, float]:
-        """Return the policy's relaxed accuracy on `charts`, and with `rewards=digits` the mean of that reward."""
+    def measured(self, model: nn.Module, charts: Charts, polled: Callable[[Any, int], Iterator[Any]]) -> dict[str, Any]:
+        """Return the policy's relaxed accuracy on `charts`, with `rewards=digits` the mean of that reward, and
+        examples.
+        """
         from shoestring.recipes.chart import training
 
         processor, rewards = self._processor(charts), self.rewards() if self.options.rewards == "digits" else {}
-        metrics: dict[str, float] = training.evaluate(
+        metrics: dict[str, Any] = training.evaluate(
             model, processor, charts, rewards, completion_len=self.options.completion_len, polled=polled
         )
         return metrics
+
+    def illustrate(self, model: nn.Module, charts: Charts, index: int) -> dict[str, bytes]:  # noqa: ARG002
+        """Return the image of a chart."""
+        from shoestring.recipes.thumbnails import encode_thumbnail
+
+        return {"chart": encode_thumbnail(charts[index]["image"])}
 
     def _read_parts(self) -> dict[str, Charts]:
         from shoestring.recipes.chart.data import make_synthetic_parts, read_parts

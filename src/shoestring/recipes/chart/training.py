@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from shoestring.errors import UsageError
+from shoestring.recipe import evidence
 from shoestring.recipes.chart.answers import is_correct, parse_tag
 from shoestring.recipes.chart.building import options_processor, silence, without_deprecations
 from shoestring.recipes.chart.policy import lora_config
@@ -179,22 +180,33 @@ def evaluate(
     *,
     completion_len: int,
     polled: Callable[[Any, int], Iterator[Any]],
-) -> dict[str, float]:
-    """Return the relaxed accuracy, the share of completions with an answer, and the mean of each of the `rewards`.
+) -> dict[str, Any]:
+    """Return the relaxed accuracy, the share of completions with an answer, the mean of each of the `rewards`, and
+    examples of the completions.
 
     Completions are generated greedily.
     """
-    correct_count = answer_count = 0
-    sums = dict.fromkeys(rewards, 0.0)
+    scores: dict[str, list[float]] = {name: [] for name in ("relaxed_accuracy", "answered", *rewards)}
+    completions: list[str] = []
     for rows, _ in polled(_batches(charts), len(charts)):
         for row, completion in zip(rows, generate_texts(model, processor, rows, completion_len), strict=True):
             answer = parse_tag(completion, "answer")
-            answer_count += answer is not None
-            correct_count += answer is not None and is_correct(answer, str(row["label"]))
+            scores["relaxed_accuracy"].append(float(answer is not None and is_correct(answer, str(row["label"]))))
+            scores["answered"].append(float(answer is not None))
             for name, reward in rewards.items():
-                sums[name] += reward(completion, row) or 0.0
-    means = {name: value / len(charts) for name, value in sums.items()}
-    return {"relaxed_accuracy": correct_count / len(charts), "answered": answer_count / len(charts), **means}
+                scores[name].append(reward(completion, row) or 0.0)
+            completions.append(completion)
+    samples = [charts.describe(index) for index in range(len(charts))]
+    texts = {
+        "question": [sample["query"] for sample in samples],
+        "completion": completions,
+        "true_answer": [sample["label"] for sample in samples],
+    }
+    quality = [sum(values) for values in zip(*scores.values(), strict=True)]
+    return {
+        **{name: sum(values) / len(charts) for name, values in scores.items()},
+        evidence.KEY: {"examples": evidence.examples(quality, scores, texts=texts)},
+    }
 
 
 def _batches(charts: Charts) -> Iterator[tuple[list[dict[str, Any]], int]]:
