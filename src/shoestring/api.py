@@ -6,7 +6,7 @@ The functions import what they need, so that `shoestring --help` and `import sho
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TextIO
 
@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from shoestring.plan.estimate import Estimate
     from shoestring.plan.inference import InferencePlan
     from shoestring.plan.plan import Plan
+    from shoestring.report.watch.view import View
     from shoestring.runs.evaluate import Evaluation
     from shoestring.runs.export import Export
     from shoestring.runs.loaded import LoadedModel
@@ -374,6 +375,19 @@ def replay(
     from shoestring.runs.replay import replay
 
     return replay(_path(run), update, values, recipe=recipe, on=on, debug=debug)
+
+
+def watch(run: str | Path, *, page: str | Path | None = None, every_seconds: float = 1.0) -> Iterator[View]:
+    """Yield the present view of a run about every second, whether it has changed or not, until the run is finished.
+
+    The run's directory is only read, so it may be one that trains, a copy, or read-only. `page` is an HTML file outside
+    of it, which is written again whenever the run has changed, and which the browser loads again by itself.
+
+    Raises UsageError if the directory holds no run, and no session that is about to begin.
+    """
+    from shoestring.report.watch.following import follow
+
+    return follow(_path(run), page=_path(page) if page else None, every_seconds=every_seconds)
 
 
 def report(run: str | Path) -> Path:

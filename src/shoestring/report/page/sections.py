@@ -2,10 +2,10 @@
 
 from statistics import median
 
-from shoestring.monitor.events import Event
 from shoestring.monitor.gpus import describe_slowest, gpu_times
 from shoestring.monitor.time_breakdown import advice, bottleneck, compute_breakdown
 from shoestring.reading import number
+from shoestring.report.event_text import describe
 from shoestring.report.markup import EMPTY, Content, Markup, element, facts, join, table
 from shoestring.report.page import bars, curves
 from shoestring.report.page.run import Run
@@ -154,7 +154,7 @@ def plan(run: Run, session_records: list[SessionRecord]) -> Markup:
 def remarks(run: Run) -> Markup:
     """Render notes, out-of-memory events, damaged checkpoints, and files that cannot be read."""
     lines: list[Content] = [
-        [element("span", f"{timestamp(event['time'])}, session {event['session']}: ", class_="muted"), _remark(event)]
+        [element("span", f"{timestamp(event['time'])}, session {event['session']}: ", class_="muted"), describe(event)]
         for event in run.events
         if event["event"] in ("note", "oom", "damaged")
     ]
@@ -237,18 +237,3 @@ def _ending(session: SessionRecord) -> Markup:
             repeated,
         ]
     )
-
-
-def _remark(event: Event) -> Content:
-    if event["event"] == "note":
-        return str(event.get("message", ""))
-    if event["event"] == "damaged":
-        return f"{event.get('path', '')} is damaged: {event.get('file', '')}: {event.get('why', '')}"
-    if "done" in event and "during" in event:
-        resumed = f"; resumed from the checkpoint of update {count(event['back_to'])}" if "back_to" in event else ""
-        return (
-            f"out of memory in {event['during']} at update {count(event.get('update'))} with microbatch "
-            f"{count(event.get('micro_batch'))}: continued with {event['done']}{resumed}"
-        )
-    details = {key: value for key, value in event.items() if key not in ("time", "session", "event")}
-    return f"out of memory: {value_text('', details)}"
