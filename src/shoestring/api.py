@@ -390,14 +390,21 @@ def watch(run: str | Path, *, page: str | Path | None = None, every_seconds: flo
     return follow(_path(run), page=_path(page) if page else None, every_seconds=every_seconds)
 
 
-def report(run: str | Path) -> Path:
-    """Write a run's report as a self-contained HTML page into its directory and return the page's path.
+def report(run: str | Path, *runs: str | Path, out: str | Path | None = None) -> Path:
+    """Write the report of a run, or a comparison of several, as a self-contained HTML page, and return its path.
 
-    Raises UsageError if the directory holds no run.
+    The page of one run is `report.html` in its directory, that of several `comparison.html` in the current directory,
+    or `out`, which is outside of the runs' directories.
+
+    Raises UsageError if a directory holds no run or is given twice, or if `out` exists and is not a page.
     """
+    from shoestring.report.compare.document import write as write_comparison
     from shoestring.report.page.document import write
 
-    return write(_path(run))
+    file = _path(out) if out else None
+    if not runs:
+        return write(_path(run), file)
+    return write_comparison([_path(run), *map(_path, runs)], file or Path("comparison.html"))
 
 
 def _path(value: str | Path) -> Path:

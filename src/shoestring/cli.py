@@ -452,14 +452,21 @@ def watch(
         show(chain([view], views), as_json=as_json)
 
 
-@_command("report runs/temporal", "report runs/legal")
+@_command("report runs/temporal", "report runs/first runs/second --out comparison.html")
 def report(
-    run: Annotated[
-        Path, typer.Argument(metavar="DIR", help="A run's directory.", autocompletion=completion.run_directory)
+    runs: Annotated[
+        list[Path],
+        typer.Argument(
+            metavar="DIR...", help="A run's directory, or several.", autocompletion=completion.run_directory
+        ),
     ],
+    out: Annotated[
+        Path | None,
+        typer.Option(metavar="FILE", help="The page; by default report.html in the run, or comparison.html here."),
+    ] = None,
 ) -> None:
-    """Write the report of a run, the self-contained page report.html, and print its path."""
-    print(streams.one_line(str(api.report(run))), file=streams.answer_stream())
+    """Write the report of a run, or a comparison of several, as a self-contained page, and print its path."""
+    print(streams.one_line(str(api.report(*runs, out=out))), file=streams.answer_stream())
 
 
 def main() -> None:

@@ -6,19 +6,22 @@ from shoestring.report.markup import Markup, element
 from shoestring.report.page import sections
 from shoestring.report.page.answers import answers
 from shoestring.report.page.headline import headline
-from shoestring.report.page.output import html, write_page
+from shoestring.report.page.output import html, require_output, write_page
 from shoestring.report.page.results import results
 from shoestring.report.page.run import Run, read
 from shoestring.session.directory import RunDirectory
 from shoestring.session.ledger import sessions
 
 
-def write(path: Path) -> Path:
-    """Write `report.html` into the run's directory `path`, from its plan, state and events, and return its path.
+def write(path: Path, out: Path | None = None) -> Path:
+    """Write the report of the run in the directory `path` to the file `out`, by default to `report.html` in it.
 
-    The same files give the same page. Raises UsageError when `path` is not the directory of a run.
+    Returns the path of the page. The same files give the same page. Raises UsageError when `path` is not the directory
+    of a run, or when `out` must not be written (`page/output.py`).
     """
-    file, page = RunDirectory(path).report_file, render(read(path))
+    file, page = out or RunDirectory(path).report_file, render(read(path))
+    if out:
+        require_output(out, [path])
     write_page(file, page, ", then create the report again")
     return file
 

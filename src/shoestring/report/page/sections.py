@@ -22,20 +22,17 @@ def training(run: Run) -> Markup:
         return join([element("h2", "Training"), element("p", "No progress has been recorded yet.", class_="muted")])
     names, rewards = curves.metric_names(run), curves.reward_names(run)
     narrow = [
-        *[_figure(words(name), "On validation data", curves.metric(run, name)) for name in names[:_METRIC_FIGURES]],
-        *[
-            _figure(words(name), "As logged in training", curves.reward(run, name))
-            for name in rewards[:_METRIC_FIGURES]
-        ],
-        _figure("Throughput", "Training only, without saving and evaluating", curves.throughput(run)),
-        _figure("Memory", "Reserved GPU memory, or resident memory on a CPU", curves.memory(run)),
-        _figure("Learning rate", "", curves.learning_rate(run)),
-        _figure("Gradient norm", "Before clipping", curves.gradient_norm(run)),
+        *[figure(words(name), "On validation data", curves.metric(run, name)) for name in names[:_METRIC_FIGURES]],
+        *[figure(words(name), "As logged in training", curves.reward(run, name)) for name in rewards[:_METRIC_FIGURES]],
+        figure("Throughput", "Training only, without saving and evaluating", curves.throughput(run)),
+        figure("Memory", "Reserved GPU memory, or resident memory on a CPU", curves.memory(run)),
+        figure("Learning rate", "", curves.learning_rate(run)),
+        figure("Gradient norm", "Before clipping", curves.gradient_norm(run)),
     ]
     return join(
         [
             element("h2", "Training"),
-            _figure("Loss", "Shaded: minimum to maximum. Dotted: session start.", curves.loss(run), class_="wide"),
+            figure("Loss", "Shaded: minimum to maximum. Dotted: session start.", curves.loss(run), class_="wide"),
             element("div", narrow, class_="figures"),
         ]
     )
@@ -75,7 +72,7 @@ def history(session_records: list[SessionRecord]) -> Markup:
     return join(
         [
             element("h2", "Sessions"),
-            _figure("Timeline", "Numbers identify the sessions.", bars.timeline(session_records), class_="wide"),
+            figure("Timeline", "Numbers identify the sessions.", bars.timeline(session_records), class_="wide"),
             table(head, rows, numeric=(3, 4, 5, 6, 7, 8)),
         ]
     )
@@ -136,7 +133,7 @@ def plan(run: Run, session_records: list[SessionRecord]) -> Markup:
         [
             element("h2", "Plan"),
             element("p", f"For {target}: {verdict}. Parameters: {count(parameters)}."),
-            _figure("Planned memory", "At its peak, by part", bars.memory_parts(run), class_="wide"),
+            figure("Planned memory", "At its peak, by part", bars.memory_parts(run), class_="wide"),
             _planned_and_measured(run, session_records),
             element(
                 "div",
@@ -205,7 +202,7 @@ def _expected(values: object, likely: str, low: str, high: str) -> tuple[str, st
     return UNKNOWN if predicted is None else value_text(likely, predicted), " to ".join(limits) or UNKNOWN
 
 
-def _figure(title: str, caption: str, drawing: Markup, *, class_: str = "") -> Markup:
+def figure(title: str, caption: str, drawing: Markup, *, class_: str = "") -> Markup:
     if not drawing:
         return EMPTY
     text = element("figcaption", element("b", title[:1].upper() + title[1:]), element("span", caption))
