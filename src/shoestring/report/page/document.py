@@ -5,6 +5,7 @@ from pathlib import Path
 from shoestring.report.markup import Markup, element
 from shoestring.report.page import sections
 from shoestring.report.page.answers import answers
+from shoestring.report.page.evidence import evidence
 from shoestring.report.page.headline import headline
 from shoestring.report.page.output import html, require_output, write_page
 from shoestring.report.page.results import results
@@ -33,6 +34,7 @@ def render(run: Run, *, refresh_seconds: int | None = None) -> Markup:
         "main",
         headline(run, session_records),
         results(run),
+        evidence(run),
         answers(run),
         sections.training(run),
         sections.history(session_records),
