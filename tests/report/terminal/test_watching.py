@@ -4,6 +4,8 @@ import json
 import os
 import pty
 import re
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 
 import pytest
 
@@ -65,14 +67,25 @@ def test_watching_ends_when_the_reader_has_gone(view, monkeypatch):
     stream.close()
 
 
+def read_all(terminal):
+    """Return what is written to a pseudo-terminal until its other end is closed."""
+    content = b""
+    with suppress(OSError):
+        while block := os.read(terminal, 1 << 16):
+            content += block
+    return content.decode()
+
+
 def test_terminal_is_redrawn(view, monkeypatch):
     monkeypatch.setenv("TERM", "xterm")
     leader, follower = pty.openpty()
-    with os.fdopen(follower, "w") as stream:
+    with ThreadPoolExecutor() as threads, os.fdopen(follower, "w") as stream:
+        output = threads.submit(read_all, leader)
         monkeypatch.setattr(streams, "answer_stream", lambda: stream)
         monkeypatch.setattr(watching, "_print_blocks", lambda *_: pytest.fail("this is a terminal"))
         show([view, dataclasses.replace(view, update=7)], as_json=False)
-        text = os.read(leader, 1 << 16).decode()
+        stream.close()
+        text = output.result(10)
     os.close(leader)
     assert "\x1b[1A" in text and "update 7 of" in text
     assert text.rindex("\x1b[?25h") > text.rindex("\x1b[?25l")  # the cursor is visible again

@@ -95,7 +95,8 @@ def test_directory_is_only_read(tmp_path):
     run = runs.finished(tmp_path)
 
     def state():
-        return {path: (path.stat().st_mtime_ns, path.read_bytes()) for path in run.iterdir()}, run.stat().st_mtime_ns
+        contents = {path: path.read_bytes() for path in run.rglob("*") if path.is_file()}
+        return contents, {path: path.stat().st_mtime_ns for path in (run, *run.rglob("*"))}
 
     before = state()
     Watcher(run).view()
