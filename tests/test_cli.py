@@ -128,6 +128,12 @@ def test_finished_run_is_not_trained_again(run_command, mine):
     assert (run / "events.jsonl").read_bytes() == before
     status, out, _ = run_command("report", run)
     assert (status, out.strip()) == (0, str(run / "report.html"))
+    page = mine.parent / "page.html"
+    status, out, err = run_command("watch", run, "--page", page)
+    assert (status, out.split()[:2], page.is_file()) == (0, ["mine.py", "finished"], True)
+    assert f"the page is {page.as_uri()}" in err
+    _, out, _ = run_command("watch", run, "--once", "--json")
+    assert (json.loads(out)["status"], json.loads(out)["update"]) == ("finished", 6)
 
 
 def test_run_continues_with_its_stored_options(run_command, mine):

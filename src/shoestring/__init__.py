@@ -24,6 +24,7 @@ from shoestring.api import (
     replay,
     report,
     train,
+    watch,
 )
 from shoestring.version import __version__
 
@@ -41,4 +42,5 @@ __all__ = [
     "replay",
     "report",
     "train",
+    "watch",
 ]

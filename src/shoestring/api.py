@@ -6,7 +6,7 @@ The functions import what they need, so that `shoestring --help` and `import sho
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TextIO
 
@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from shoestring.plan.estimate import Estimate
     from shoestring.plan.inference import InferencePlan
     from shoestring.plan.plan import Plan
+    from shoestring.report.watch.view import View
     from shoestring.runs.evaluate import Evaluation
     from shoestring.runs.export import Export
     from shoestring.runs.loaded import LoadedModel
@@ -387,14 +388,34 @@ def replay(
     return replay(_path(run), update, values, recipe=recipe, on=on, debug=debug)
 
 
-def report(run: str | Path) -> Path:
-    """Write a run's report as a self-contained HTML page into its directory and return the page's path.
+def watch(run: str | Path, *, page: str | Path | None = None, every_seconds: float = 1.0) -> Iterator[View]:
+    """Yield the present view of a run about every second, whether it has changed or not, until the run is finished.
 
-    Raises UsageError if the directory holds no run.
+    The run's directory is only read, so it may be one that trains, a copy, or read-only. `page` is an HTML file outside
+    of it, which is written again whenever the run has changed, and which the browser loads again by itself.
+
+    Raises UsageError if the directory holds no run, and no session that is about to begin.
     """
+    from shoestring.report.watch.following import follow
+
+    return follow(_path(run), page=_path(page) if page else None, every_seconds=every_seconds)
+
+
+def report(run: str | Path, *runs: str | Path, out: str | Path | None = None) -> Path:
+    """Write the report of a run, or a comparison of several, as a self-contained HTML page, and return its path.
+
+    The page of one run is `report.html` in its directory, that of several `comparison.html` in the current directory,
+    or `out`, which is outside of the runs' directories.
+
+    Raises UsageError if a directory holds no run or is given twice, or if `out` exists and is not a page.
+    """
+    from shoestring.report.compare.document import write as write_comparison
     from shoestring.report.page.document import write
 
-    return write(_path(run))
+    file = _path(out) if out else None
+    if not runs:
+        return write(_path(run), file)
+    return write_comparison([_path(run), *map(_path, runs)], file or Path("comparison.html"))
 
 
 def _path(value: str | Path) -> Path:

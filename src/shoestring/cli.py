@@ -11,6 +11,7 @@ import sys
 from collections.abc import Callable
 from dataclasses import asdict
 from functools import partial
+from itertools import chain
 from pathlib import Path
 from typing import Annotated, Any, TypeVar
 
@@ -433,14 +434,52 @@ def replay(
     print_answer(replayed.json(), as_json, lambda: screen(replayed))
 
 
-@_command("report runs/temporal", "report runs/legal")
-def report(
+@_command("watch runs/temporal", "watch runs/legal --page live.html")
+def watch(
     run: Annotated[
         Path, typer.Argument(metavar="DIR", help="A run's directory.", autocompletion=completion.run_directory)
     ],
+    once: Annotated[bool, typer.Option("--once", help="Print the present state and end.")] = False,
+    page: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="FILE", help="Write the report there whenever the run has changed; the page reloads itself."
+        ),
+    ] = None,
+    as_json: Annotated[
+        bool, typer.Option("--json", help="Print JSON: one object for each change, on a line of its own.")
+    ] = False,
 ) -> None:
-    """Write the report of a run, the self-contained page report.html, and print its path."""
-    print(streams.one_line(str(api.report(run))), file=streams.answer_stream())
+    """Show a run while it trains, until it is finished or Ctrl-C is pressed. Its directory is only read."""
+    from shoestring.report.terminal.watched import Screen
+    from shoestring.report.terminal.watching import show
+
+    views = api.watch(run, page=page)
+    with show_progress(f"reading {run}"):
+        view = next(views)
+    if page:
+        streams.write_messages(f"the page is {page.absolute().as_uri()}")
+    if once:
+        print_answer(view.json(), as_json, lambda: Screen(view))
+    else:
+        show(chain([view], views), as_json=as_json)
+
+
+@_command("report runs/temporal", "report runs/first runs/second --out comparison.html")
+def report(
+    runs: Annotated[
+        list[Path],
+        typer.Argument(
+            metavar="DIR...", help="A run's directory, or several.", autocompletion=completion.run_directory
+        ),
+    ],
+    out: Annotated[
+        Path | None,
+        typer.Option(metavar="FILE", help="The page; by default report.html in the run, or comparison.html here."),
+    ] = None,
+) -> None:
+    """Write the report of a run, or a comparison of several, as a self-contained page, and print its path."""
+    print(streams.one_line(str(api.report(*runs, out=out))), file=streams.answer_stream())
 
 
 def main() -> None:

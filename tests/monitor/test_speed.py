@@ -5,12 +5,13 @@ from shoestring.monitor.speed import Speed
 
 def test_unknown_until_a_second_measurement():
     speed = Speed()
-    assert speed.samples_per_second() is None and speed.seconds_for(1) is None
+    assert speed.samples_per_second() is None and speed.seconds_for(1) is None and speed.update_seconds() is None
     speed.add(updates=1, samples=32, seconds=30.0)
     assert speed.samples_per_second() is None
     speed.add(updates=2, samples=64, seconds=4.0)
     assert speed.samples_per_second() == pytest.approx(16)
     assert speed.seconds_for(10) == pytest.approx(20)
+    assert speed.update_seconds() == pytest.approx(2)
 
 
 def test_old_measurements_lose_weight():

@@ -136,3 +136,17 @@ def test_holder_without_a_possible_process_does_not_hold(filesystem, tmp_path):
     (tmp_path / "lock").write_text(f"pid {10**30} on {os.uname().nodename}, begun {10**30}")
     with lock.locked(tmp_path):
         pass
+
+
+def test_holder_is_alive_dead_or_unknown(tmp_path):
+    assert lock.is_holder_alive(tmp_path) is None
+    with lock.locked(tmp_path):
+        assert lock.is_holder_alive(tmp_path) is True
+    assert lock.is_holder_alive(tmp_path) is None
+    (tmp_path / "lock").write_text(f"pid {os.getpid()} on {os.uname().nodename}, begun 1\n")
+    assert lock.is_holder_alive(tmp_path) is False
+    (tmp_path / "lock").write_text("pid 1 on elsewhere, begun 1\n")
+    assert lock.is_holder_alive(tmp_path) is None
+    (tmp_path / "lock").unlink()
+    os.mkfifo(tmp_path / "lock")
+    assert lock.is_holder_alive(tmp_path) is None

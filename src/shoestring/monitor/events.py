@@ -208,10 +208,11 @@ def read(
         ) from error
 
 
-def read_complete(path: Path, offset: int) -> tuple[list[Event], int]:
+def read_complete(path: Path, offset: int, *, limit_bytes: float = math.inf) -> tuple[list[Event], int]:
     """Return the events of the complete lines from byte `offset` on, and the offset of what follows these lines.
 
-    There is none while there is no file; lines that are no events are skipped. Raises OSError.
+    There is none while there is no file; lines that are no events are skipped. Reading ends with the line that exceeds
+    `limit_bytes`. Raises OSError.
     """
     events: list[Event] = []
     try:
@@ -220,8 +221,9 @@ def read_complete(path: Path, offset: int) -> tuple[list[Event], int]:
         return events, 0
     with os.fdopen(descriptor, "rb") as file:
         file.seek(offset)
+        end = offset + limit_bytes
         # A longer line is no event, and neither are the parts into which it is divided here.
-        while (line := file.readline(LINE_BYTES)).endswith(b"\n") or len(line) == LINE_BYTES:
+        while offset < end and ((line := file.readline(LINE_BYTES)).endswith(b"\n") or len(line) == LINE_BYTES):
             offset += len(line)
             with suppress(ValueError):
                 events.append(_parse(line))

@@ -31,6 +31,10 @@ class Speed:
     def samples_per_second(self) -> float | None:
         return self._samples / self._seconds if self._seconds else None
 
+    def update_seconds(self) -> float | None:
+        """Return the seconds of one update, without other work."""
+        return self._seconds / self._updates if self._updates else None
+
     def seconds_for(self, updates: int) -> float | None:
         """Predict the seconds of `updates` more updates, including the same share of other work as so far."""
         if not self._updates:

@@ -12,11 +12,17 @@ from shoestring.report.values import metric_text
 from shoestring.streams import one_line
 
 BASELINE, ERROR = "majority_", "_error"
+_SMALLER_IS_BETTER = ("loss", "error", "perplexity", "mae", "mse", "rmse")
 
 
 def is_qualifier(name: str) -> bool:
     """Return whether a metric only qualifies another one, as its baseline or its error."""
     return name.startswith(BASELINE) or name.endswith(ERROR)
+
+
+def is_better_if_smaller(name: str) -> bool:
+    """Return whether a metric of this name measures an error."""
+    return any(word in name.split("_") for word in _SMALLER_IS_BETTER)
 
 
 def with_error(metrics: Mapping[str, Any], name: str) -> str:

@@ -14,6 +14,7 @@ from pathlib import Path
 
 from shoestring.checkpoint.files import close_quietly, replace
 from shoestring.errors import UsageError
+from shoestring.reading import read_bytes
 from shoestring.system_errors import explaining
 
 _NO_LOCK_SUPPORT_ERRORS = {errno.ENOLCK, errno.ENOSYS, errno.EOPNOTSUPP, errno.EINVAL}
@@ -81,6 +82,18 @@ def locked(run: Path) -> Iterator[None]:
     finally:
         _descriptors.discard(descriptor)
         close_quietly(descriptor)
+
+
+def is_holder_alive(run: Path) -> bool | None:
+    """Return whether the process that has locked the directory `run` is alive, from the name that the lock contains.
+
+    Returns None if no holder is named, or one of another machine. Nothing is locked, so a session can begin meanwhile.
+    """
+    try:
+        holder = read_bytes(run / "lock", follow=False, max_bytes=_MAX_CONTENT).decode(errors="replace")
+    except (OSError, ValueError):
+        return None
+    return _is_alive(holder.partition("\n")[0])
 
 
 def _lock(run: Path, descriptor: int) -> None:
@@ -215,7 +228,12 @@ def _has_lost_its_parent(holder: str) -> bool:
 
 def _is_dead(holder: str) -> bool:
     """Return whether the first line of `holder` names a process of this machine that does not exist any more."""
-    words = holder.partition("\n")[0].replace(",", "").split()
+    return _is_alive(holder.partition("\n")[0]) is False
+
+
+def _is_alive(holder: str) -> bool | None:
+    """Return whether the process that `holder` names exists; None if it names none of this machine."""
+    words = holder.replace(",", "").split()
     if len(words) != 6 or words[3] != os.uname().nodename or not (words[1] + words[5]).isdecimal():
-        return False
-    return _start_time(int(words[1])) != int(words[5])
+        return None
+    return _start_time(int(words[1])) == int(words[5])

@@ -21,7 +21,7 @@ WIDE, HALF = (720.0, 250.0), (360.0, 190.0)
 """Width and height of a figure in points."""
 
 _MAX_POINTS = 300
-_MAX_LABEL = 60
+MAX_LABEL = 60
 """Characters of a metric's name in a figure."""
 
 
@@ -43,8 +43,8 @@ def downsample(values: Sequence[tuple[float, float, float]], max_points: int = _
 
 def loss(run: Run) -> Markup:
     """Draw the training and validation loss on one scale."""
-    training = downsample(_event_values(run.events_of("progress"), "loss", weight="updates"))
-    validation = _validation_values(run, "loss")
+    training = downsample(event_values(run.events_of("progress"), "loss", weight="updates"))
+    validation = validation_values(run, "loss")
     if not training and not validation:
         return EMPTY
 
@@ -75,8 +75,8 @@ def metric_names(run: Run) -> list[str]:
 
 def metric(run: Run, name: str) -> Markup:
     """Draw one metric on validation data, with its majority baseline if there is one."""
-    values = _validation_values(run, name)
-    baseline = _validation_values(run, BASELINE + name)
+    values = validation_values(run, name)
+    baseline = validation_values(run, BASELINE + name)
 
     def paint(axes: "Axes") -> None:
         _plot_evaluations(axes, run, values, svg.VERMILLION, "validation")
@@ -156,7 +156,7 @@ def memory(run: Run) -> Markup:
     """Draw the measured memory, and the planned peak with its range."""
     planned = numbers(lookup(run.plan, "plan", "memory"))
     peak, capacity = planned.get("peak_bytes"), planned.get("capacity_bytes")
-    series = _event_values(run.events_of("progress"), "memory_bytes")
+    series = event_values(run.events_of("progress"), "memory_bytes")
     if not series:
         return EMPTY
     highest = max([value for _, value, _ in series] + ([peak] if peak else []))
@@ -177,7 +177,7 @@ def memory(run: Run) -> Markup:
 
 def _draw_progress_value(run: Run, key: str, label: str) -> Markup:
     """Draw a number of the progress events on an axis from zero."""
-    values = downsample(_event_values(run.events_of("progress"), key))
+    values = downsample(event_values(run.events_of("progress"), key))
     if not values:
         return EMPTY
 
@@ -196,7 +196,7 @@ def _point(values: Sequence[tuple[float, float, float]]) -> Point:
     return Point(update=values[-1][0], mean=mean, low=min(heights), high=max(heights))
 
 
-def _event_values(events: Iterable[Event], key: str, weight: str | None = None) -> list[tuple[float, float, float]]:
+def event_values(events: Iterable[Event], key: str, weight: str | None = None) -> list[tuple[float, float, float]]:
     """Return (update, value, weight) of every event that has the number `key`."""
     return [
         (update, value, (number(event.get(weight)) or 0.0) if weight else 1.0)
@@ -205,7 +205,7 @@ def _event_values(events: Iterable[Event], key: str, weight: str | None = None) 
     ]
 
 
-def _validation_values(run: Run, name: str) -> list[tuple[float, float]]:
+def validation_values(run: Run, name: str) -> list[tuple[float, float]]:
     """Return (update, value) of one metric for every evaluation on validation data."""
     return [
         (update, value)
@@ -269,7 +269,7 @@ def _finish_axes(axes: "Axes", run: Run, unit: str, *, from_zero: bool = False) 
     from matplotlib.ticker import MaxNLocator
 
     axes.set_xlabel("update")
-    axes.set_ylabel(unit[:_MAX_LABEL])
+    axes.set_ylabel(unit[:MAX_LABEL])
     axes.xaxis.set_major_formatter(lambda value, _: f"{value:,.0f}")
     axes.xaxis.set_major_locator(MaxNLocator(integer=True, steps=[1, 2, 5, 10]))
     axes.set_xlim(left=0, right=_last_update(run))

@@ -4,16 +4,14 @@ from collections.abc import Iterable
 from typing import Any
 
 from shoestring.report.markup import EMPTY, Markup, element, join, table
-from shoestring.report.metrics import BASELINE, ERROR, is_qualifier, with_error
+from shoestring.report.metrics import BASELINE, ERROR, is_better_if_smaller, is_qualifier, with_error
 from shoestring.report.page.run import Run
 from shoestring.report.values import lookup, metric_text, numbers, pretty_json, words
-
-_SMALLER_IS_BETTER = ("loss", "error", "perplexity", "mae", "mse", "rmse")
 
 
 def results(run: Run) -> Markup:
     """Render the metrics by part of the data; baselines are those of the test data, or else of the validation data."""
-    parts = {part: metrics for part in ("validation", "test") if (metrics := _metrics(run, part))}
+    parts = {part: metrics for part in ("validation", "test") if (metrics := final_metrics(run, part))}
     if not parts:
         return EMPTY
     final_part = list(parts)[-1]
@@ -49,8 +47,7 @@ def _against_majority(metrics: dict[str, float], part: str) -> Iterable[Markup]:
         baseline = metrics.get(BASELINE + name)
         if baseline is None:
             continue
-        smaller_is_better = any(word in name.split("_") for word in _SMALLER_IS_BETTER)
-        improvement = baseline - value if smaller_is_better else value - baseline
+        improvement = baseline - value if is_better_if_smaller(name) else value - baseline
         error = metrics.get(name + ERROR, 0.0)
         better = improvement > 2 * error
         claim = "better than" if better else "no better than" if improvement <= 0 else "within two standard errors of"
@@ -61,10 +58,8 @@ def _against_majority(metrics: dict[str, float], part: str) -> Iterable[Markup]:
         yield element("p", text, class_="verdict" if better else "verdict no")
 
 
-def _metrics(run: Run, part: str) -> dict[str, Any]:
+def final_metrics(run: Run, part: str) -> dict[str, Any]:
     """Return the metrics in state.json, or else those of the last evaluation."""
-    final_metrics = lookup(run.state, "metrics", part)
-    evaluation_metrics = [event.get("metrics") for event in run.events_of("evaluation") if event.get("part") == part]
-    return next(
-        (metrics for metrics in (final_metrics, *reversed(evaluation_metrics)) if isinstance(metrics, dict)), {}
-    )
+    stored = lookup(run.state, "metrics", part)
+    evaluations = [event.get("metrics") for event in run.events_of("evaluation") if event.get("part") == part]
+    return next((metrics for metrics in (stored, *reversed(evaluations)) if isinstance(metrics, dict)), {})

@@ -57,6 +57,26 @@ def read(path: Path) -> Run:
 
     Raises UsageError when `path` is not the directory of a run.
     """
+    run = require_run(path)
+    problems: list[str] = []
+    if not run.events_file.is_file():
+        problems.append(f"{run.events_file.name} is missing: the history of the run cannot be shown")
+    all_events = _read_events(run.events_file, problems)
+    state = read_object(run.state_file, problems)
+    if state and record.is_changed(state, all_events):
+        problems.append(f"{run.state_file.name} has changed since the last session wrote it")
+    return Run(
+        path=path,
+        plan=read_object(run.plan_file, problems),
+        state=state,
+        events=all_events,
+        current=record.current(all_events),
+        problems=tuple(problems),
+    )
+
+
+def require_run(path: Path) -> RunDirectory:
+    """Return the run's directory `path`. Raises UsageError when it is none, or when one of its own files is a link."""
     run = RunDirectory(path)
     run_files = (run.plan_file, run.state_file, run.events_file)
     if not any(file.is_file() for file in run_files):
@@ -65,24 +85,11 @@ def read(path: Path) -> Run:
             hint="pass the directory of a run, as created by `shoestring train RECIPE --run DIR`",
         )
     run.refuse_links()
-    problems: list[str] = []
-    if not run.events_file.is_file():
-        problems.append(f"{run.events_file.name} is missing: the history of the run cannot be shown")
-    all_events = _read_events(run.events_file, problems)
-    state = _read_object(run.state_file, problems)
-    if state and record.is_changed(state, all_events):
-        problems.append(f"{run.state_file.name} has changed since the last session wrote it")
-    return Run(
-        path=path,
-        plan=_read_object(run.plan_file, problems),
-        state=state,
-        events=all_events,
-        current=record.current(all_events),
-        problems=tuple(problems),
-    )
+    return run
 
 
-def _read_object(path: Path, problems: list[str]) -> dict[str, Any]:
+def read_object(path: Path, problems: list[str]) -> dict[str, Any]:
+    """Return the JSON object in a file of a run; an empty one, and a message in `problems`, if it cannot be read."""
     try:
         value = read_json(path, paths=True)
     except FileNotFoundError:

@@ -2,10 +2,10 @@
 
 from statistics import median
 
-from shoestring.monitor.events import Event
 from shoestring.monitor.gpus import describe_slowest, gpu_times
 from shoestring.monitor.time_breakdown import advice, bottleneck, compute_breakdown
 from shoestring.reading import number
+from shoestring.report.event_text import describe
 from shoestring.report.markup import EMPTY, Content, Markup, element, facts, join, table
 from shoestring.report.page import bars, curves
 from shoestring.report.page.run import Run
@@ -22,20 +22,17 @@ def training(run: Run) -> Markup:
         return join([element("h2", "Training"), element("p", "No progress has been recorded yet.", class_="muted")])
     names, rewards = curves.metric_names(run), curves.reward_names(run)
     narrow = [
-        *[_figure(words(name), "On validation data", curves.metric(run, name)) for name in names[:_METRIC_FIGURES]],
-        *[
-            _figure(words(name), "As logged in training", curves.reward(run, name))
-            for name in rewards[:_METRIC_FIGURES]
-        ],
-        _figure("Throughput", "Training only, without saving and evaluating", curves.throughput(run)),
-        _figure("Memory", "Reserved GPU memory, or resident memory on a CPU", curves.memory(run)),
-        _figure("Learning rate", "", curves.learning_rate(run)),
-        _figure("Gradient norm", "Before clipping", curves.gradient_norm(run)),
+        *[figure(words(name), "On validation data", curves.metric(run, name)) for name in names[:_METRIC_FIGURES]],
+        *[figure(words(name), "As logged in training", curves.reward(run, name)) for name in rewards[:_METRIC_FIGURES]],
+        figure("Throughput", "Training only, without saving and evaluating", curves.throughput(run)),
+        figure("Memory", "Reserved GPU memory, or resident memory on a CPU", curves.memory(run)),
+        figure("Learning rate", "", curves.learning_rate(run)),
+        figure("Gradient norm", "Before clipping", curves.gradient_norm(run)),
     ]
     return join(
         [
             element("h2", "Training"),
-            _figure("Loss", "Shaded: minimum to maximum. Dotted: session start.", curves.loss(run), class_="wide"),
+            figure("Loss", "Shaded: minimum to maximum. Dotted: session start.", curves.loss(run), class_="wide"),
             element("div", narrow, class_="figures"),
         ]
     )
@@ -75,7 +72,7 @@ def history(session_records: list[SessionRecord]) -> Markup:
     return join(
         [
             element("h2", "Sessions"),
-            _figure("Timeline", "Numbers identify the sessions.", bars.timeline(session_records), class_="wide"),
+            figure("Timeline", "Numbers identify the sessions.", bars.timeline(session_records), class_="wide"),
             table(head, rows, numeric=(3, 4, 5, 6, 7, 8)),
         ]
     )
@@ -136,7 +133,7 @@ def plan(run: Run, session_records: list[SessionRecord]) -> Markup:
         [
             element("h2", "Plan"),
             element("p", f"For {target}: {verdict}. Parameters: {count(parameters)}."),
-            _figure("Planned memory", "At its peak, by part", bars.memory_parts(run), class_="wide"),
+            figure("Planned memory", "At its peak, by part", bars.memory_parts(run), class_="wide"),
             _planned_and_measured(run, session_records),
             element(
                 "div",
@@ -154,7 +151,7 @@ def plan(run: Run, session_records: list[SessionRecord]) -> Markup:
 def remarks(run: Run) -> Markup:
     """Render notes, out-of-memory events, damaged checkpoints, and files that cannot be read."""
     lines: list[Content] = [
-        [element("span", f"{timestamp(event['time'])}, session {event['session']}: ", class_="muted"), _remark(event)]
+        [element("span", f"{timestamp(event['time'])}, session {event['session']}: ", class_="muted"), describe(event)]
         for event in run.events
         if event["event"] in ("note", "oom", "damaged")
     ]
@@ -205,7 +202,7 @@ def _expected(values: object, likely: str, low: str, high: str) -> tuple[str, st
     return UNKNOWN if predicted is None else value_text(likely, predicted), " to ".join(limits) or UNKNOWN
 
 
-def _figure(title: str, caption: str, drawing: Markup, *, class_: str = "") -> Markup:
+def figure(title: str, caption: str, drawing: Markup, *, class_: str = "") -> Markup:
     if not drawing:
         return EMPTY
     text = element("figcaption", element("b", title[:1].upper() + title[1:]), element("span", caption))
@@ -237,18 +234,3 @@ def _ending(session: SessionRecord) -> Markup:
             repeated,
         ]
     )
-
-
-def _remark(event: Event) -> Content:
-    if event["event"] == "note":
-        return str(event.get("message", ""))
-    if event["event"] == "damaged":
-        return f"{event.get('path', '')} is damaged: {event.get('file', '')}: {event.get('why', '')}"
-    if "done" in event and "during" in event:
-        resumed = f"; resumed from the checkpoint of update {count(event['back_to'])}" if "back_to" in event else ""
-        return (
-            f"out of memory in {event['during']} at update {count(event.get('update'))} with microbatch "
-            f"{count(event.get('micro_batch'))}: continued with {event['done']}{resumed}"
-        )
-    details = {key: value for key, value in event.items() if key not in ("time", "session", "event")}
-    return f"out of memory: {value_text('', details)}"

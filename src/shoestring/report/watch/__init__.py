@@ -1,0 +1,1 @@
+"""Following a run from outside: its directory is only read."""
