@@ -31,6 +31,7 @@ from shoestring.monitor import events
 from shoestring.monitor.time_breakdown import compute_breakdown
 from shoestring.recipes.chart import adapters, prediction
 from shoestring.recipes.chart import data as chart
+from shoestring.recipes.chart.presentation import Presentation
 from shoestring.recipes.cloud import geotiff, table
 from shoestring.recipes.cloud.published_weights import load_published
 from shoestring.recipes.cloud.writing import encode_geotiff
@@ -49,6 +50,7 @@ from shoestring.session.config_file import read_config
 from shoestring.session.ledger import ledger, sessions, slowest_durations
 from shoestring.session.stored import StoredPlan, StoredState
 from shoestring.train.saving import saved_environment
+from tests.recipes.chart.saved import make_dataset, make_row, save_dataset
 from tests.recipes.cloud.images import geo_tag_options, optical_image, write_image
 from tests.report.runs import PLAN
 
@@ -272,9 +274,16 @@ def write_chart(folder: Path) -> None:
     (folder / "rows.json").write_text(json.dumps([CHART] * 10))
 
 
+ARROW = "train/data-00000-of-00001.arrow"
+
+
+def write_parquet(folder: Path) -> None:
+    make_dataset([make_row(number) for number in range(3)]).to_parquet(folder / "train.parquet")
+
+
 def read_chart(folder: Path) -> Any:
     chart._load_image.cache_clear()
-    parts = chart.read_parts(folder, (8, 8), "skip")
+    parts = chart.read_parts(folder, Presentation((8, 8)), "skip")
     return [(part[0]["label"], part[0]["table"], part[0]["image"].tobytes()) for part in parts.values()]
 
 
@@ -358,6 +367,11 @@ READERS = [
         for file in (teacher.NAME, "a.png")
     ),
     *(Reader(f"charts with {file}", write_chart, file, read_chart) for file in ("rows.json", "png/a.png")),
+    *(
+        Reader(f"charts with {file}", partial(save_dataset, rows=list(map(make_row, range(3)))), file, read_chart)
+        for file in ("dataset_dict.json", "train/state.json", ARROW)
+    ),
+    Reader("charts in Parquet", write_parquet, "train.parquet", read_chart),
     Reader(
         "triplets",
         write_texts(**{"data.csv": TRIPLETS}),

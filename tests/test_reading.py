@@ -37,6 +37,7 @@ EXCEPTIONS = {
     ("recipes/cloud/terrain.py", "load"): PACKAGE,
     ("recipes/cloud/terrain.py", "open"): PACKAGE,
     ("recipes/chart/synthetic.py", "open"): f"{PACKAGE}, or a chart that was drawn in memory",
+    ("recipes/chart/guide_rewards.py", "loads"): "JSON in a completion, whose numbers stay text as in the guide's code",
     ("recipes/finetune/gguf/vocabulary.py", "loads"): "JSON that the tokenizer in memory has made",
     ("report/page/document.py", "read_text"): "the style sheet of this package",
     ("checkpoint/files.py", "open"): "writing, and directories, whose entries are synced",

@@ -129,3 +129,14 @@ def test_remaining_time_includes_time_outside_updates():
             clock.time += elapsed
             report_update(progress, update, seconds=2.0)
     assert stream.getvalue().splitlines()[-1].endswith("run 3.0 s")
+
+
+def test_mean_reward_is_shown_in_place_of_the_loss():
+    stream = io.StringIO()
+    with Progress(total_updates=100, plain_seconds=0, stream=stream) as progress:
+        metrics = {"rewards/form/mean": 0.5, "rewards/form/std": 0.1, "reward": 1.25, "reward_std": 0.2, "kl": 0.1}
+        report_update(progress, 10, loss=0.0, metrics=metrics)
+        report_update(progress, 20, metrics={"rewards/chosen": 0.5})
+    first, second, *_ = stream.getvalue().splitlines()
+    assert "epoch 2 · reward 1.25 · rewards/form/mean 0.5 · " in first and "loss" not in first and "std" not in first
+    assert "epoch 2 · loss 0.25 · rewards/chosen 0.5 · " in second

@@ -1,5 +1,6 @@
 """Synthetic runs: one with a pause, a kill, an out-of-memory, a damaged checkpoint and a finish, and two short ones."""
 
+import base64
 import json
 import math
 import random
@@ -59,6 +60,10 @@ PLAN = {
         "alternatives": ["fp32 with micro_batch=64: fits, 2.1 times slower"],
     },
 }
+RED_PIXEL = base64.b64decode(
+    "iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAIAAACQd1PeAAAADElEQVR4nGP4z8AAAAMBAQDJ/pLvAAAAAElFTkSuQmCC"
+)
+"""A PNG of one pixel."""
 BEGIN = 1_760_000_000.0
 
 
@@ -133,6 +138,22 @@ def metrics(progress, noise):
     }
 
 
+def write_evidence(folder):
+    """Write the image of an example, and return evidence of each kind."""
+    folder.mkdir(parents=True)
+    (folder / "4-0.png").write_bytes(RED_PIXEL)
+    example = {"group": "best", "index": 4, "name": "a_long_name_of_a_file" * 4, "scores": {"psnr": 31.0}}
+    return {
+        "confusion_matrix": {"labels": ["sell", "hold", "buy"], "counts": [[410, 32, 8], [51, 260, 20], [12, 31, 76]]},
+        "histograms": {"psnr": {"edges": [28.0, 29.0, 30.0, 31.0], "counts": [2, 9, 4]}},
+        "examples": [
+            {**example, "texts": {"answer": "a", "reasoning": "because " * 40}},
+            {**example, "images": [{"caption": "cloudy", "file": "4-0.png"}]},
+        ],
+        "samples": [example],
+    }
+
+
 def stop(writer, update, status, reason, seconds, updates):
     fields = {"saving_seconds": 0.004 * seconds, "evaluating_seconds": 0.03 * seconds}
     writer.emit("stop", update=update, status=status, reason=reason, seconds=seconds, updates=updates, **fields)
@@ -167,7 +188,10 @@ def finished(path):
     session_start = writer.time
     train(writer, 2400, 3000, noise)
     test = metrics(1, noise)
-    writer.emit("evaluation", update=3000, epoch=10, part="test", metrics=test, seconds=9.0, best=False)
+    evidence = write_evidence(path / "evidence" / "test-00003000")
+    writer.emit(
+        "evaluation", update=3000, epoch=10, part="test", metrics=test, seconds=9.0, best=False, evidence=evidence
+    )
     writer.emit("save", update=3000, bytes=159 * MIB, seconds=0.4, kind="light")
     stop(writer, 3000, "finished", "all updates are done", writer.time - session_start, 600)
     write_state(

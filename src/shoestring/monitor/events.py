@@ -14,7 +14,9 @@ Every event has `time` (unix seconds), `session` (from 1) and `event`, its kind,
                 logged, such as rewards (loss is null if only the trainer knows it); of several GPUs
                 ranks [{memory_bytes, exchange_seconds, waiting_seconds (for slower GPUs), input_seconds (waiting for
                 data)}]
-    evaluation  update, epoch, part (validation or test), metrics {name: number or JSON}, seconds, best
+    evaluation  update, epoch, part (validation or test), metrics {name: number or JSON}, seconds, best, evidence (of
+                `recipe/evidence.py`, if the recipe returns any; with the names of the samples, and with images
+                [{caption, file}] in the folder evidence/PART-UPDATE)
     answers     update, epoch, rows [{prompt, answer, reference (null if unknown), stopped (whether the answer ended by
                 itself; null if unknown)}] of held-out prompts, seconds, skipped (why there are no rows, or empty)
     save        update, bytes, seconds, stall_seconds (the part that blocked training), kind (full, light or best)

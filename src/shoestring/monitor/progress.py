@@ -6,7 +6,7 @@ Everything is written to stderr; stdout is reserved for data.
 import math
 import sys
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self, TextIO
 
@@ -90,7 +90,7 @@ class Progress:
     ) -> None:
         """Show that the run has reached `update`; the last `updates` took `seconds` for `samples` samples.
 
-        Of `metrics`, rewards are shown.
+        Of `metrics`, rewards are shown; `reward`, their sum, in place of the loss, which is near 0 whatever is learned.
         """
         current_time = self._clock()
         other_seconds = max(0.0, current_time - self._last_update_time - seconds)
@@ -102,8 +102,7 @@ class Progress:
         self._facts = " · ".join(
             (
                 f"epoch {epoch}",
-                f"loss {loss:.4g}",
-                *(f"{name} {value:.4g}" for name, value in (metrics or {}).items() if is_reward(name)),
+                *_result_texts(loss, metrics or {}),
                 f"{_UNKNOWN if rate is None else _rate_text(rate)} samples/s",
                 _UNKNOWN if memory_bytes is None else bytes_text(memory_bytes),
                 f"time left: session {_left_text(session_seconds_left)}, run {_left_text(run_seconds_left)}"
@@ -137,6 +136,14 @@ class Progress:
         if self._live:
             bar = _bar(self._position(), self._update, self._total_updates, self._facts)
             self._live.update(bar, refresh=True)
+
+
+def _result_texts(loss: float, metrics: Mapping[str, float]) -> Iterator[str]:
+    """Yield the mean reward, or the loss where there is none, and the further rewards."""
+    yield f"reward {metrics['reward']:.4g}" if "reward" in metrics else f"loss {loss:.4g}"
+    for name, value in metrics.items():
+        if is_reward(name) and name != "reward":
+            yield f"{name} {value:.4g}"
 
 
 def _rate_text(rate: float) -> str:

@@ -93,6 +93,11 @@ class Recipe(Protocol):
     - `evaluate_batch(model, batch)` and `combine(results)`: `evaluate` in two steps, so that several GPUs divide the
       batches: what a batch contributes (tensors, numbers and texts in tuples, lists and dicts), and the metrics of the
       list of what all of them contribute, in their order.
+      The metric `evidence` is not a number, but JSON that the report draws: a confusion matrix, histograms, examples
+      (`recipe/evidence.py`).
+    - `illustrate(model, dataset, index)` -> images of a sample by caption, each a PNG or JPEG as bytes: for the
+      `examples` of the evidence, after the evaluation of the best epoch so far and of the test part. Called in
+      evaluation mode, without gradients, on the first GPU.
     - `answers(model)` -> rows for people, an iterable of mappings with the texts `prompt` and `answer`, and perhaps
       `reference` (the true answer) and `stopped` (whether the answer ended by itself): the model's answers to the same
       held-out prompts, which the report shows side by side. Called before the first update and after the evaluation of

@@ -52,6 +52,7 @@ class Parts:
     evaluate_batch: Callable[[nn.Module, Any], Any] | None = None
     combine: Callable[[Sequence[Any]], Mapping[str, Any]] | None = None
     answers: Callable[[nn.Module], Iterable[Mapping[str, Any]]] | None = None
+    illustrate: Callable[[nn.Module, Any, int], Mapping[str, bytes]] | None = None
     converse: Callable[[nn.Module, Sequence[Mapping[str, Any]]], Iterable[str]] | None = None
     best: tuple[str, str] = ("loss", "min")
     patience: int | None = None

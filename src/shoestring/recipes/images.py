@@ -29,33 +29,56 @@ def open_image(path: Path) -> Image.Image:
 
     Raises ValueError with the reason where it cannot be used.
     """
-    with _opened(path) as image:
+    return decode_image(_read(path), f"the image {path}")
+
+
+def verify_image(path: Path) -> tuple[int, int]:
+    """Return width and height of the image in `path`.
+
+    Raises ValueError with the reason where it cannot be used, as far as its header shows.
+    """
+    return verify_content(_read(path), f"the image {path}")
+
+
+def decode_image(content: bytes, name: str) -> Image.Image:
+    """Return the decoded image that a file or a cell of a table contains; `name` names it in errors.
+
+    Raises ValueError with the reason where it cannot be used.
+    """
+    with _opened(content, name) as image:
         return image.convert("RGB")
 
 
-def verify_image(path: Path) -> None:
-    """Raise ValueError with the reason where the image in `path` cannot be used, as far as its header shows."""
-    with _opened(path) as image:
+def verify_content(content: bytes, name: str) -> tuple[int, int]:
+    """Return width and height of the image in `content`, as `verify_image` does."""
+    with _opened(content, name) as image:
         image.verify()
+        return image.size
+
+
+def _read(path: Path) -> bytes:
+    # In memory, because a file's reader would allocate as much as a manipulated header claims to follow.
+    try:
+        return read_bytes(path, follow=True, max_bytes=MAX_BYTES)
+    except FileNotFoundError:
+        raise ValueError(f"there is no image {path}") from None
+    except (OSError, ValueError) as error:
+        raise ValueError(f"the image {path} cannot be read: {reason(error)}") from error
 
 
 @contextmanager
-def _opened(path: Path) -> Iterator[Image.Image]:
+def _opened(content: bytes, name: str) -> Iterator[Image.Image]:
     try:
-        # In memory, because a file's reader would allocate as much as a manipulated header claims to follow.
-        content = io.BytesIO(read_bytes(path, follow=True, max_bytes=MAX_BYTES))
         with warnings.catch_warnings():
             warnings.simplefilter("error", Image.DecompressionBombWarning)
-            image = Image.open(content, formats=FORMATS)
+            image = Image.open(io.BytesIO(content), formats=FORMATS)
         if image.width * image.height > MAX_PIXELS:
             raise ValueError(f"it has {image.width}x{image.height} pixels, more than {MAX_PIXELS:,}")
         with image:
             yield image
-    except FileNotFoundError:
-        raise ValueError(f"there is no image {path}") from None
     except UnidentifiedImageError:
-        raise ValueError(f"the image {path} cannot be read: it is no file of {', '.join(FORMATS)}") from None
+        raise ValueError(f"{name} cannot be read: it is no file of {', '.join(FORMATS)}") from None
     except _UNREADABLE as error:
         # Pillow raises SyntaxError for some broken PNG files.
         cause = reason(error) if isinstance(error, OSError) else error
-        raise ValueError(f"the image {path} cannot be read: {cause}") from error
+        raise ValueError(f"{name} cannot be read: {cause}") from error

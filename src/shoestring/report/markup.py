@@ -1,5 +1,6 @@
 """HTML generation that escapes by default: text becomes markup only through this module."""
 
+import base64
 from collections.abc import Iterable
 from typing import TypeAlias
 
@@ -49,6 +50,13 @@ def table(head: Iterable[Content], rows: Iterable[Iterable[Content]], *, numeric
 
     body = element("tbody", [row("td", cells) for cells in rows])
     return element("div", element("table", element("thead", row("th", head)), body), class_="scroll")
+
+
+def image(content: bytes, description: str) -> Markup:
+    """Return a PNG or JPEG as a part of the page, with a description for those who do not see it."""
+    kind = "png" if content.startswith(b"\x89PNG") else "jpeg"
+    data = base64.b64encode(content).decode()
+    return Markup(f'<img src="data:image/{kind};base64,{data}" alt="{_escape(description)}">')
 
 
 def facts(pairs: Iterable[tuple[Content, Content]]) -> Markup:

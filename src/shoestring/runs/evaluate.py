@@ -2,7 +2,7 @@
 
 import time
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -41,6 +41,8 @@ class Evaluation:
     seconds: float
     metrics: dict[str, dict[str, Any]]
     """By part of the data: validation and test if the recipe has them, otherwise the training data; or `all`."""
+    evidence: dict[str, dict[str, Any]] = field(default_factory=dict)
+    """By part of the data, if the recipe returns any (`recipe/evidence.py`)."""
     notes: tuple[str, ...] = ()
     """Differences from the run, and the recipe's notes on its data and its model."""
     out: str | None = None
@@ -70,6 +72,7 @@ def evaluate(
     from shoestring.engine.environment import device_name
     from shoestring.engine.memory import explaining_out_of_memory
     from shoestring.session.stop import SessionOver, session
+    from shoestring.train.evaluation import split_evidence
 
     if first is not None and first < 1:
         raise UsageError(f"--first {first}: must be at least 1", hint="leave it out to evaluate all samples")
@@ -88,7 +91,10 @@ def evaluate(
             with stop.interrupting(), explaining_out_of_memory("loading the model and its weights"):
                 model, update, weights_notes = saved.load_model()
             with explaining_out_of_memory("evaluating"):
-                metrics = {part: _compute_metrics(saved, model, dataset, stop) for part, dataset in parts.items()}
+                results = {
+                    part: split_evidence(_compute_metrics(saved, model, dataset, stop))
+                    for part, dataset in parts.items()
+                }
                 if out:
                     with explaining(f"{out} could not be written"):
                         replace(out, partial(_write_rows, saved, model, parts, stop, is_csv(out)))
@@ -101,7 +107,8 @@ def evaluate(
         device=device_name(saved.device),
         precision=str(saved.settings.precision),
         seconds=time.monotonic() - started_at,
-        metrics=metrics,
+        metrics={part: metrics for part, (metrics, _) in results.items()},
+        evidence={part: evidence for part, (_, evidence) in results.items() if evidence},
         notes=(
             *saved.notes,
             *preprocessing_notes,

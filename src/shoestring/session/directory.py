@@ -8,6 +8,7 @@ checkpoints/   full checkpoints          light/ best/   weights for use
 preprocessing/ what inference needs besides the weights: a scaler, labels, a tokenizer
 events.jsonl   the event log             report.html
 ledger.json    the duration, the progress and the end of each session
+evidence/      images of examples, for the report
 logs/          what `--log` writes: a folder for each name
 failed/        the samples of an update whose result has values that are not finite; the traceback of an error
 """
@@ -78,6 +79,10 @@ class RunDirectory:
     @property
     def logs(self) -> Path:
         return self.path / "logs"
+
+    def illustrations(self, part: str, update: int) -> Path:
+        """Return the folder for the images of the examples of an evaluation of `part`, validation or test."""
+        return self.path / "evidence" / f"{part}-{update:08d}"
 
     def failed_update(self, update: int) -> Path:
         """Return the file for the samples of update number `update` (from 1), whose result was not finite."""

@@ -22,12 +22,17 @@ _REPLACED = (
     rf"plan\.json|state\.json|ledger\.json|events\.jsonl|run\.toml|\.lock|{re.escape(MANIFEST)}|update-[0-9]+\.json"
 )
 """Files that are written under a temporary name, with the id of the process, and then renamed."""
-_FOLDERS = r"checkpoints|light|best|failed|logs|tensorboard|csv|export|\.?preprocessing|\.trainer|update-[0-9]{8,18}"
+_FOLDERS = (
+    r"checkpoints|light|best|failed|logs|tensorboard|csv|export|\.?preprocessing|\.trainer|update-[0-9]{8,18}"
+    r"|evidence|(?:validation|test)-[0-9]{8,18}"
+)
 _TEMPORARY_FOLDERS = r"\.writing-[0-9]{8,18}-[0-9]+|\.(?:removed|replaced)-[0-9]{8,18}"
 _LEFTOVER = re.compile(rf"\.(?:{_REPLACED})\.[0-9]+|report\.html\.part|\.shared-[0-9a-f]{{32}}")
 _REPORT_LEFTOVER = re.compile(r"\.report\.html\.(?P<pid>[0-9]+)")
 _OWN = (_LEFTOVER, _REPORT_LEFTOVER, re.compile(rf"{_REPLACED}|lock|report\.html|{_FOLDERS}|{_TEMPORARY_FOLDERS}"))
-_OWN_BELOW = (*_OWN, STAGED_FILE, re.compile(FILE))
+IMAGE_NAME = re.compile(r"[0-9]{1,18}-[0-9]{1,3}\.(?:png|jpg)")
+"""An image of an example of an evaluation."""
+_OWN_BELOW = (*_OWN, STAGED_FILE, re.compile(FILE), IMAGE_NAME)
 """The names in the folders of the run's directory."""
 
 

@@ -14,6 +14,7 @@ from shoestring.engine.evaluation_mode import evaluation_mode
 from shoestring.engine.precision import MixedPrecision
 from shoestring.engine.update import mean_loss
 from shoestring.errors import UsageError
+from shoestring.recipe import evidence
 from shoestring.recipe.losses import EVALUATION_HINT, loss_without_stage
 from shoestring.recipe.options import LoadedRecipe
 from shoestring.recipe.parts import Parts
@@ -100,6 +101,14 @@ def as_json(metrics: Any) -> dict[str, Any]:
             f"evaluate() returned a {type(metrics).__name__}", hint='return the metrics by name: {"accuracy": 0.9}'
         )
     return {str(name): _as_json(value, name) for name, value in metrics.items()}
+
+
+def split_evidence(metrics: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
+    """Return the metrics without their evidence (`recipe/evidence.py`), and the evidence; empty if there is none."""
+    content = metrics.get(evidence.KEY)
+    if not isinstance(content, dict):
+        return dict(metrics), {}
+    return {name: value for name, value in metrics.items() if name != evidence.KEY}, content
 
 
 def _as_json(value: Any, name: object) -> Any:

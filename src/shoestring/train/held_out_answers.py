@@ -6,20 +6,14 @@ They are for people: nothing of the run depends on them, so what prevents them i
 import json
 import time
 from collections.abc import Iterable, Mapping
-from contextlib import ExitStack
 from typing import Any
 
-import torch
-
-from shoestring.data.generators import preserved_generators
-from shoestring.data.seeding import derive, seed_all
-from shoestring.engine.buffers import BufferBackup
-from shoestring.engine.evaluation_mode import evaluation_mode
-from shoestring.engine.memory import Failure, NoMemoryError, catch_out_of_memory, free_unused_memory
+from shoestring.engine.memory import Failure, NoMemoryError
 from shoestring.engine.parallel.default_group import without_default_group
 from shoestring.errors import DataError, UsageError
 from shoestring.session.stop import SessionOver
 from shoestring.train.session import TrainingSession
+from shoestring.train.undisturbed import compute_undisturbed
 from shoestring.train.weights import weights_for_use
 from shoestring.units import count_text, plural, seconds_text
 
@@ -90,37 +84,18 @@ def _answer_once(session: TrainingSession) -> None:
 
 
 def _compute(session: TrainingSession) -> list[dict[str, Any]] | Failure:
-    """Return the rows, or a Failure without memory for them. The model and all random numbers are as before."""
-    state, request = session.state, session.request
-    device = request.device
-    backup = BufferBackup(state.model, complete=True)
-    trained = {parameter: parameter.requires_grad for parameter in state.model.parameters()}
-    answers = request.recipe.parts.answers
+    """Return the rows, or a Failure without memory for them."""
+    answers = session.request.recipe.parts.answers
     assert answers is not None
-
-    def compute() -> list[dict[str, Any]]:
-        with ExitStack() as stack:
-            stack.enter_context(preserved_generators())
-            stack.enter_context(torch.random.fork_rng([device] if device.type == "cuda" else []))
-            stack.enter_context(weights_for_use(session))
-            backup.save()
-            stack.callback(backup.restore)
-            stack.enter_context(evaluation_mode(state.model))
-            stack.enter_context(torch.no_grad())
-            stack.enter_context(state.mixed_precision.autocast())
-            seed_all(derive(request.recipe.seed, _KIND))
-            stack.enter_context(request.stop.interrupting())
-            return as_rows(_polled(answers(state.model), session))
-
     try:
-        return catch_out_of_memory(compute)
+        return compute_undisturbed(
+            session,
+            _KIND,
+            lambda: as_rows(_polled(answers(session.state.model), session)),
+            weights=weights_for_use(session),
+        )
     except (NoMemoryError, DataError) as error:  # of the averaged weights, or of a file of prompts
         return Failure(error.message)
-    finally:
-        for parameter, is_trained in trained.items():
-            parameter.requires_grad_(is_trained)
-        if device.type == "cuda":  # the blocks of a growing cache would fragment the memory of the updates
-            free_unused_memory()
 
 
 def _polled(rows: Any, session: TrainingSession) -> Iterable[Any]:

@@ -1,9 +1,11 @@
 """The record of a session: the run's state.json, its events and ledger, and progress messages for the user."""
 
 import dataclasses
+import json
 import os
 import platform
 import traceback
+from collections.abc import Mapping
 from contextlib import suppress
 from pathlib import Path
 from types import TracebackType
@@ -38,6 +40,8 @@ from shoestring.system_errors import reason as describe
 from shoestring.units import count_text, plural, seconds_text
 from shoestring.version import __version__
 
+_MOST_EVIDENCE = 300_000
+"""Characters: an event has to be smaller than the end of a record in which the last one is searched."""
 _RECORD_ERRORS = (OSError, UsageError)
 """Errors of reading the events, and of writing a sum of them."""
 
@@ -195,14 +199,32 @@ class Record:
         self.progress.message(f"not saved: {reason}\ntraining continues, and saving will be retried")
 
     def evaluated(
-        self, part: str, update: int, metrics: dict[str, Any], *, epoch: int, seconds: float, best: bool
+        self,
+        part: str,
+        update: int,
+        metrics: dict[str, Any],
+        *,
+        epoch: int,
+        seconds: float,
+        best: bool,
+        evidence: Mapping[str, Any] | None = None,
     ) -> None:
-        """Record the metrics of one part of the data."""
+        """Record the metrics of one part of the data, and their evidence if it is small enough for an event."""
         self._seconds_by_kind["evaluating"] += seconds
         if best or part == "test":
             self._metrics[part] = metrics
+        if evidence and len(json.dumps(evidence)) > _MOST_EVIDENCE:
+            self.note(f"the evidence of the {part} metrics is not recorded: more than {_MOST_EVIDENCE:,} characters")
+            evidence = None
         self.events.emit(
-            "evaluation", update=update, epoch=epoch, part=part, metrics=metrics, seconds=seconds, best=best
+            "evaluation",
+            update=update,
+            epoch=epoch,
+            part=part,
+            metrics=metrics,
+            seconds=seconds,
+            best=best,
+            **({"evidence": evidence} if evidence else {}),
         )
         name = self._deciding_metric
         values = [

@@ -5,7 +5,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext
 from dataclasses import replace
 from functools import partial
-from typing import Any
+from typing import Any, cast
 
 from shoestring.checkpoint import light
 from shoestring.checkpoint.presence import gone_error
@@ -30,8 +30,9 @@ from shoestring.recipe.losses import loss_at
 from shoestring.techniques.fallbacks import Phase
 from shoestring.train import oom
 from shoestring.train.divided_evaluation import evaluate_divided, is_divisible
-from shoestring.train.evaluation import best_entry, evaluate, patience_exhausted
+from shoestring.train.evaluation import best_entry, evaluate, patience_exhausted, split_evidence
 from shoestring.train.held_out_answers import answer_held_out_prompts
+from shoestring.train.illustrations import describe_examples
 from shoestring.train.session import TrainingSession
 from shoestring.train.space import require_space
 from shoestring.train.unchanged_buffers import unchanged_buffers
@@ -119,11 +120,16 @@ def evaluate_epoch(session: TrainingSession) -> None:
         # The first evaluation of a session imports packages and starts kernels: nobody knows whether it ends in time.
         save_in_background(session)
     with weights_for_use(session):
-        metrics, seconds = _evaluate(session, "validation")
+        started_at = time.monotonic()
+        metrics, evidence = split_evidence(_evaluate(session, "validation"))
         epoch = state.epochs_done
         state.history.append({"epoch": epoch, "update": state.update, "metrics": metrics})
         best = best_entry(session.request.recipe.parts, state.history) is state.history[-1]
-        session.record.evaluated("validation", state.update, metrics, epoch=epoch, seconds=seconds, best=best)
+        describe_examples(session, "validation", evidence, with_images=best)
+        seconds = time.monotonic() - started_at
+        session.record.evaluated(
+            "validation", state.update, metrics, epoch=epoch, seconds=seconds, best=best, evidence=evidence
+        )
         if best:
             save_best(session, metrics)
         else:
@@ -273,8 +279,14 @@ def finish(session: TrainingSession) -> dict[str, Any]:
         best = best_entry(session.request.recipe.parts, state.history)
         is_best_loaded = best is not None and load_best(session, best["update"], "the test metrics are of")
         with nullcontext() if is_best_loaded else weights_for_use(session):
-            metrics["test"], seconds = _evaluate(session, "test")
-        record.evaluated("test", state.update, metrics["test"], epoch=state.epochs_done, seconds=seconds, best=False)
+            started_at = time.monotonic()
+            metrics["test"], evidence = split_evidence(_evaluate(session, "test"))
+            describe_examples(session, "test", evidence, with_images=True)
+            seconds = time.monotonic() - started_at
+        epoch = state.epochs_done
+        record.evaluated(
+            "test", state.update, metrics["test"], epoch=epoch, seconds=seconds, best=False, evidence=evidence
+        )
     return metrics
 
 
@@ -284,9 +296,9 @@ def best_validation(session: TrainingSession) -> dict[str, Any]:
     return {"validation": best["metrics"]} if best else {}
 
 
-def _evaluate(session: TrainingSession, name: str) -> tuple[dict[str, Any], float]:
-    """Return the metrics on a part of the data, and the seconds that the evaluation took."""
-    state, request, started_at = session.state, session.request, time.monotonic()
+def _evaluate(session: TrainingSession, name: str) -> dict[str, Any]:
+    """Return the metrics on a part of the data, with their evidence."""
+    state, request = session.state, session.request
     ranks, sharded = request.ranks, state.fully_sharded
     is_divided = ranks.size > 1 and session.updates and not sharded and is_divisible(request.recipe.parts)
     evaluate_part = partial(
@@ -318,7 +330,7 @@ def _evaluate(session: TrainingSession, name: str) -> tuple[dict[str, Any], floa
             session.updates.state.reset_trained()
     if fitting_size < size:
         state.sizes = replace(state.sizes, evaluation_batch=fitting_size)
-    return metrics, time.monotonic() - started_at
+    return cast("dict[str, Any]", metrics)
 
 
 def _evaluate_together(

@@ -1,6 +1,7 @@
 """The process of a sink, with sinks that raise, hang or fill the disk."""
 
 import errno
+import shutil
 import sys
 import time
 from pathlib import Path
@@ -35,8 +36,14 @@ class Hanging(Odd):
 
 
 class FillingTheDisk(Odd):
+    """Writes until the disk is full; where it is not a small one, it pretends to."""
+
     def flush(self) -> None:
-        raise OSError(errno.ENOSPC, "No space left on device")
+        if shutil.disk_usage(self._file.parent).total > 2**30:
+            raise OSError(errno.ENOSPC, "No space left on device")
+        with self._file.with_name("filler").open("wb", buffering=0) as file:
+            while True:
+                file.write(bytes(65536))
 
 
 class Name(names.SinkName):

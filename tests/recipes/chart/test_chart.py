@@ -168,3 +168,16 @@ def test_4_bit_weights_take_fewer_bytes() -> None:
     embedding = 2 * 512 * 64
     assert packed_bytes - embedding < 0.5 * (whole_bytes - embedding)
     assert {weight.dtype for weight in frozen[1]} == {torch.uint8, torch.float16}
+
+
+def test_double_quantization_takes_fewer_bytes_for_scales() -> None:
+    def scale_bytes(double: bool) -> int:
+        options = Options(size="tiny", weights="fp16", quantization="nf4", double_quantization=double)
+        buffers = Chart(options).model().named_buffers()
+        return sum(value.nbytes for name, value in buffers if name.endswith((".scales", ".scales_of_scales")))
+
+    # A byte in place of four, and four more for 256 of them, of which small layers fill few.
+    assert 0.25 < scale_bytes(True) / scale_bytes(False) < 0.35
+    with pytest.raises(UsageError, match="options of chart") as refused:
+        Options(double_quantization=True)
+    assert "without quantization=nf4" in refused.value.problems[0]

@@ -9,11 +9,10 @@ import torch
 from PIL import Image
 
 import shoestring
-from shoestring.errors import DataError, UsageError
 from shoestring.recipe.finding import choose
 from shoestring.recipes.chart import Chart, Options, building, training
-from shoestring.recipes.chart.data import read_parts
 from shoestring.session.deadline import Deadline
+from tests.recipes.chart.saved import make_row, save_dataset
 from tests.runs.test_evaluate import planned
 from tests.sessions import run_session
 
@@ -114,6 +113,34 @@ def test_resume_over_4_bit_weights_is_bit_exact(tmp_path):
     assert_same_trained_adapters(tmp_path / "stopped", tmp_path / "uninterrupted")
 
 
+@pytest.mark.parametrize("double", [False, True])
+def test_scales_of_4_bit_weights_are_in_8_bits_on_request(tmp_path, double):
+    bitsandbytes = pytest.importorskip("bitsandbytes")
+    options = Options(size="tiny", weights="fp32")
+    policy, tokenizer = building.build_policy(options, Chart(options).data()["train"])
+    policy.save_pretrained(tmp_path)
+    quantized = replace(options, weights_from=tmp_path, quantization="nf4", double_quantization=double)
+    layers = [
+        layer
+        for layer in building.build_base(quantized, tokenizer).modules()
+        if isinstance(layer, bitsandbytes.nn.Linear4bit)
+    ]
+    assert len(layers) > 14 and {layer.weight.quant_state.nested for layer in layers} == {double}
+
+
+def test_a_saved_dataset_trains_with_images_of_any_shape_and_the_rewards_of_the_guide(tmp_path):
+    rows = [make_row(n, image=Image.new("RGB", (20 + 30 * n, 40))) for n in range(3)]
+    options = {"data": save_dataset(tmp_path / "data", rows), "keep_aspect": True, "rewards": "guide"}
+    options |= {"recipe": Chart, "prompt_len": 900, "completion_len": 3, "effective_batch": 8, "micro_batch": 4}
+    outcome = session(tmp_path / "run", epochs=1, **options)
+    assert (outcome.status, outcome.update) == ("finished", 2)
+    lines = [json.loads(line) for line in (tmp_path / "run" / "events.jsonl").read_text().splitlines()]
+    metrics = [line["metrics"] for line in lines if line["event"] == "progress"]
+    # Without tags the thought and the steps are the whole text: each earns its first step.
+    assert [value["rewards/length/mean"] for value in metrics] == [0.25, 0.25]
+    assert len([name for name in metrics[0] if name.startswith("rewards/") and name.endswith("/mean")]) == 7
+
+
 def test_completions_are_generated_in_smaller_groups(tmp_path, monkeypatch):
     groups = []
     original = training.generate
@@ -160,45 +187,6 @@ def test_evaluate_reproduces_the_metrics_of_the_run(tmp_path):
     newest = max((run / "checkpoints").iterdir())
     for weights in (run, newest):
         assert shoestring.evaluate(weights, recipe=WithWeightSum()).metrics == outcome.metrics
-
-
-def write_folder(folder, rows, images=("a.png", "b.png")):
-    (folder / "png").mkdir()
-    for name in images:
-        Image.new("RGB", (30, 20), "red").save(folder / "png" / name)
-    (folder / "rows.json").write_text(json.dumps(rows))
-    return folder
-
-
-ROW = {"imgname": "a.png", "query": "how many?", "label": 3}
-
-
-def test_rows_are_read_with_their_images(tmp_path):
-    parts = read_parts(
-        write_folder(tmp_path, [{**ROW, "imgname": f"{'ab'[n % 2]}.png"} for n in range(20)]), (28, 56), "refuse"
-    )
-    assert {name: len(part) for name, part in parts.items()} == {"train": 16, "validation": 2, "test": 2}
-    row = parts["train"][1]
-    assert row["image"].size == (28, 56) and row["label"] == "3" and row["table"] is None
-    assert row["prompt"][1] == {"role": "user", "content": "how many?"}
-
-
-def test_bad_rows_are_all_listed_or_skipped(tmp_path):
-    (tmp_path / "secret.png").write_bytes(b"")
-    rows = [ROW, {**ROW, "imgname": "../secret.png"}, {**ROW, "label": ""}, 7, {**ROW, "imgname": "c.png"}]
-    folder = write_folder(tmp_path, rows)
-    (folder / "png" / "c.png").write_bytes(b"no image")
-    with pytest.raises(DataError, match="4 of 5 rows") as refused:
-        read_parts(folder, (28, 28), "refuse")
-    assert [f"line {line}" in problem for line, problem in zip((2, 3, 4, 5), refused.value.problems, strict=True)]
-    assert "is not in" in refused.value.problems[0] and "has no label" in refused.value.problems[1]
-    parts = read_parts(folder, (28, 28), "skip")
-    assert len(parts["train"]) == 1 and "4 of 5 rows" in parts["train"].notes[0]
-
-
-def test_folder_without_json_file_is_rejected(tmp_path):
-    with pytest.raises(UsageError, match="0 JSON files"):
-        read_parts(tmp_path, (28, 28), "refuse")
 
 
 def test_notes_report_synthetic_charts_and_random_weights():

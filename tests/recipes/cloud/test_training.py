@@ -1,7 +1,9 @@
+import io
 import json
 from pathlib import Path
 
 import pytest
+from PIL import Image
 
 from shoestring.recipes.cloud import Cloud, Options
 from tests.sessions import final_bits, session
@@ -80,7 +82,15 @@ def test_an_evaluation_is_the_mean_over_images(uninterrupted: Path) -> None:
     with torch.no_grad():
         split = recipe.evaluate(model, batches)
         whole = recipe.evaluate(model, [default_collate([data[index] for index in range(4)])])
+    evidence, _ = whole.pop("evidence"), split.pop("evidence")
     assert split == pytest.approx(whole, rel=1e-5)
+    assert sum(evidence["histograms"]["psnr"]["counts"]) == len(evidence["samples"]) == len(evidence["examples"]) == 4
+    psnrs = [row["scores"]["psnr"] for row in evidence["samples"]]
+    assert psnrs == sorted(psnrs) and sum(psnrs) / 4 == pytest.approx(whole["psnr"])
+    with torch.no_grad():
+        pictures = recipe.illustrate(model, data, 0)
+    assert list(pictures) == ["cloudy", "radar", "predicted", "true", "error"]
+    assert all(Image.open(io.BytesIO(picture)).size == (16, 16) for picture in pictures.values())
     names = ("psnr", "ssim", "sam", "mae")
     assert set(whole) == {"loss", *names, *(f"copy_{name}" for name in names)}
 

@@ -45,3 +45,38 @@ def write_csv(path: Path, bars: pd.DataFrame) -> Path:
     """Write the bars and return the path."""
     bars.to_csv(path, index=False)
     return path
+
+
+def aggregate(bars: pd.DataFrame, spacing: str) -> pd.DataFrame:
+    """Return one symbol's bars in a longer timeframe, as a terminal has them: the time is that of the opening."""
+    functions = {"open": "first", "high": "max", "low": "min", "close": "last", "volume": "sum"}
+    return bars.groupby(bars["time"].dt.floor(spacing)).agg(functions).reset_index()
+
+
+def export(folder: Path, name: str, bars: pd.DataFrame, layout: str = "terminal") -> Path:
+    """Write bars as MetaTrader 5 does: its terminal, its Python package with the time in seconds, or without header."""
+    folder.mkdir(exist_ok=True)
+    numbers = bars[["open", "high", "low", "close"]]
+    volume, time = bars["volume"].astype("int64"), bars["time"]
+    if layout == "package":
+        seconds = time.to_numpy().astype("datetime64[s]").astype("int64")
+        frame = pd.DataFrame({"time": seconds, **numbers, "tick_volume": volume, "spread": 2, "real_volume": 0})
+        frame.to_csv(folder / name, index=False)
+        return folder / name
+    day, clock = time.dt.strftime("%Y.%m.%d"), time.dt.strftime("%H:%M:%S")
+    columns = ("OPEN", "HIGH", "LOW", "CLOSE")
+    values = dict(zip(columns, (numbers[name.lower()] for name in columns), strict=True))
+    frame = pd.DataFrame({"DATE": day, "TIME": clock, **values, "TICKVOL": volume, "VOL": 0, "SPREAD": 2})
+    frame = frame.rename(columns=lambda name: f"<{name}>")
+    is_headless = layout == "headless"
+    frame.to_csv(folder / name, index=False, sep="," if is_headless else "\t", header=not is_headless)
+    return folder / name
+
+
+def export_market(folder: Path, count: int = 900) -> Path:
+    """Write two symbols in two timeframes, M15 and H1, and return the folder."""
+    for seed, (symbol, layout) in enumerate([("EURUSD", "terminal"), ("GBPUSD.a", "package")]):
+        bars = random_bars(count, spacing="15min", seed=seed)
+        export(folder, f"{symbol}_M15_202401010000_202401101345.csv", bars, layout)
+        export(folder, f"{symbol}_H1.csv", aggregate(bars, "1h"), layout)
+    return folder

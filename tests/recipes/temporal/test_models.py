@@ -43,6 +43,12 @@ def test_sizes_are_options() -> None:
     ensemble = Temporal(Options(architecture="ensemble", size="tiny", hidden_dim=4, layers=1)).model()
     assert ensemble.members["lstm"].layers[0].hidden_size == 4 and len(ensemble.members["lstm"].layers) == 1
     assert ensemble.members["transformer"].embed[0].out_features == 4
+    transformer = Temporal(Options(architecture="transformer", hidden_dim=96, heads=4)).model()
+    layer = transformer.encoder[0]
+    assert (layer.self_attn.num_heads, layer.linear1.out_features, transformer.head[1].out_features) == (4, 384, 48)
+    assert lstm.score[0].out_features == 96
+    mlp = Temporal(Options(architecture="mlp", widths="64,32")).model()
+    assert [layer[0].out_features for layer in mlp.layers] == [64, 32]
 
 
 @pytest.mark.parametrize(
@@ -50,7 +56,14 @@ def test_sizes_are_options() -> None:
     [
         ({"hidden_dim": 0}, "hidden_dim=0: must be at least 1"),
         ({"layers": 0}, "layers=0: must be at least 1"),
-        ({"architecture": "mlp", "hidden_dim": 64}, "hidden_dim=64: the mlp has layers of other widths"),
+        ({"architecture": "mlp", "hidden_dim": 64}, "hidden_dim=64: the mlp has no such size"),
+        ({"heads": 4}, "heads=4: the lstm has no such size"),
+        (
+            {"architecture": "transformer", "heads": 3},
+            "hidden_dim=128: must be a multiple of the transformer's 3 heads",
+        ),
+        ({"architecture": "mlp", "widths": "64,x"}, "widths=64,x: must be numbers from 1"),
+        ({"architecture": "mlp", "widths": "64,1"}, "widths=64,1: must be numbers from 1"),
         ({"architecture": "transformer", "hidden_dim": 100}, "must be a multiple of the transformer's 8 heads"),
         ({"architecture": "ensemble", "hidden_dim": 100}, "must be a multiple of the transformer's 8 heads"),
     ],
@@ -88,15 +101,21 @@ def test_a_step_runs_on_fake_and_meta_tensors(architecture: str, size: str) -> N
     assert recipe.loss(model, (inputs.to("meta"), labels.to("meta"))).is_meta
 
 
+# torch's LSTM for the CPU exists in bf16 only for processors with such instructions, and in fp16 for none.
+without_bf16_lstm = pytest.mark.skipif(
+    not torch.ops.mkldnn._is_mkldnn_bf16_supported(), reason="this processor has no LSTM in bf16"
+)
+
+
 @pytest.mark.parametrize(
     ("architecture", "precision"),
     [
-        ("lstm", torch.bfloat16),  # torch has no LSTM in fp16 on the CPU
+        pytest.param("lstm", torch.bfloat16, marks=without_bf16_lstm),
         ("transformer", torch.bfloat16),
         ("transformer", torch.float16),
         ("mlp", torch.bfloat16),
         ("mlp", torch.float16),
-        ("ensemble", torch.bfloat16),
+        pytest.param("ensemble", torch.bfloat16, marks=without_bf16_lstm),
     ],
 )
 def test_mixed_precision(architecture: str, precision: torch.dtype) -> None:

@@ -5,7 +5,7 @@ from collections import Counter, defaultdict
 from shoestring.recipes.vqa import VQA, Options
 from tests.sessions import session
 
-VALUES = {"size": "tiny", "epochs": 5, "effective_batch": 32, "beams": 2}
+VALUES = {"size": "tiny", "epochs": 6, "effective_batch": 32, "beams": 2}
 
 
 def text_only_exact_match() -> float:

@@ -13,7 +13,7 @@ from shoestring.report.page.document import write
 from tests.report import runs
 
 BROWSER = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
-SIZE = (1200, 4600)
+SIZE = (1200, 6400)
 MEASURE = """<script>
 document.body.dataset.figures = JSON.stringify([...document.querySelectorAll("svg")].map(svg => {
   const box = svg.getBoundingClientRect();
@@ -97,6 +97,9 @@ def test_fetching_and_scripts_are_refused_with_messages(page, tmp_path):
 def test_every_figure_is_drawn(page, tmp_path):
     boxes, overflows = measure_figures(page, tmp_path)
     assert list(boxes) == [
+        "Confusion matrix",
+        "Precision, recall and F1 of each class",
+        "Histogram of psnr",
         "Loss of temporal over its updates",
         "accuracy on validation data",
         "macro f1 on validation data",

@@ -58,7 +58,7 @@ def test_page_is_self_contained(tmp_path):
     assert "<script" not in text
     links = re.findall(r'(?:src|href)="([^"]*)"|url\(([^)]*)\)|@import', text)
     assert {(a or b)[:1] for a, b in links} <= {"#", "d"}, links
-    assert [a for a, _ in links if a.startswith("d")] == ["data:,"]
+    assert [a.partition(",")[0] for a, _ in links if a.startswith("d")] == ["data:", "data:image/png;base64"]
     assert "http" not in re.sub(r"http-equiv", "", text)
 
 
@@ -162,16 +162,24 @@ def test_text_from_files_is_escaped(tmp_path):
         options={unsafe: unsafe},
         plan={**runs.PLAN["plan"], "verdict": unsafe, "reasons": [unsafe]},
     )
+    evidence = {
+        "confusion_matrix": {"labels": [unsafe], "counts": [[1]]},
+        "histograms": {unsafe: {"edges": [0, 1], "counts": [1]}},
+        "examples": [{"group": unsafe, "name": unsafe, "scores": {unsafe: 1}, "texts": {unsafe: unsafe}}],
+        "samples": [{"name": unsafe, "scores": {unsafe: 1}}],
+    }
     metrics = {unsafe: 1.0, "majority_" + unsafe: 2.0, "nested": {unsafe: [unsafe]}}
     change(run, "state.json", status=unsafe, reason=unsafe, next=unsafe, metrics={"test": metrics})
     writer = runs.Writer(run / "events.jsonl")
     writer.time, writer.session = runs.BEGIN + 1e4, 5
     writer.emit("session", update=3000, device=unsafe, versions={unsafe: unsafe})
     writer.emit("evaluation", update=3000, part="validation", metrics=metrics, best=True)
+    writer.emit("evaluation", update=3000, part="test", metrics=metrics, evidence=evidence)
     for event in ("note", "damaged", "oom"):
         writer.emit(event, message=unsafe, path=unsafe, file=unsafe, why=unsafe)
     writer.emit("stop", update=3000, status=unsafe, reason=unsafe)
     text = page(run)
+    text = text.replace('<img src="data:image/png;base64,', "")
     assert "<img" not in text and text.count("&lt;img") > 15
     tags = []
     reader = HTMLParser()

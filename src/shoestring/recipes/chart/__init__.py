@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from shoestring.recipe.inputs import Input
     from shoestring.recipes.chart.data import Charts
     from shoestring.recipes.chart.policy import Batch, Policy
+    from shoestring.recipes.chart.presentation import Presentation
     from shoestring.recipes.chart.rewards import Reward
     from shoestring.settings import Settings
 
@@ -40,6 +41,8 @@ class Chart:
         """The complete training part; training may use a subset of it."""
         self._tokenizer: Any = None
         """The tokenizer of the policy, once it is known."""
+        self._instruction: str | None = None
+        """The system message of a run, once it is restored."""
 
     def model(self) -> nn.Module:
         """Build the policy for planning. Raises UsageError without the extra, and for unusable pretrained weights."""
@@ -53,6 +56,7 @@ class Chart:
             rank=self.options.lora_r,
             weights=self.options.weights,
             four_bits=self.options.quantization == "nf4",
+            double=self.options.double_quantization,
         )
 
     def batch(self, size: int) -> Batch:
@@ -97,10 +101,15 @@ class Chart:
     def data(self) -> dict[str, Charts]:
         """Return the rows in TRL's format, by part.
 
-        Raises UsageError for a folder of another layout, DataError for rows that cannot be used.
+        Raises UsageError for a folder of another layout, DataError for rows that cannot be used, such as those with a
+        prompt of more than `prompt_len` tokens.
         """
         require("chart", "transformers", "peft", "trl")
+        from shoestring.recipes.chart.lengths import without_long_prompts
+
         parts = self._read_parts()
+        self._whole = parts["train"]
+        parts = without_long_prompts(parts, self._load_tokenizer(), self.options)
         self._whole = parts["train"]
         return parts
 
@@ -112,10 +121,9 @@ class Chart:
 
     def inputs(self, source: Any) -> Iterable[Input]:
         """Return the questions in a folder, a file or a list (`prediction.read_inputs`)."""
-        from shoestring.recipes.chart.policy import SIZES
         from shoestring.recipes.chart.prediction import read_inputs
 
-        return read_inputs(source, SIZES[self.options.size].pixels)
+        return read_inputs(source, self._presentation())
 
     def collate(self, samples: Sequence[Any]) -> list[Any]:
         """Return the samples themselves: their prompts are tokenized with those of the batch."""
@@ -135,17 +143,22 @@ class Chart:
         return dataset.rows[index].id
 
     def save_preprocessing(self, folder: Path) -> None:
-        """Write the tokenizer and the configurations of the images and of the base model."""
+        """Write the tokenizer, the configurations of images and base model, and the user's system message."""
         from shoestring.recipes.chart.building import save_preprocessing
+        from shoestring.recipes.chart.presentation import write_instruction
 
         save_preprocessing(self.options, self._load_tokenizer(), folder)
+        if self.options.system_prompt:
+            write_instruction(folder, self._presentation().instruction)
 
     def load_preprocessing(self, folder: Path) -> None:
-        """Use the tokenizer that `save_preprocessing` has written."""
+        """Use the tokenizer and the system message that `save_preprocessing` has written."""
         require("chart", "transformers", "peft")
         from shoestring.recipes.chart.building import restore_tokenizer
+        from shoestring.recipes.chart.presentation import restore_instruction
 
         self._tokenizer = restore_tokenizer(folder)
+        self._instruction = restore_instruction(folder) if self.options.system_prompt else None
 
     def notes(self) -> list[str]:
         """Return notes for the user about the data and the weights."""
@@ -158,9 +171,14 @@ class Chart:
 
     def rewards(self) -> dict[str, Reward]:
         """Return the reward functions by name; a completion's reward is their sum."""
-        from shoestring.recipes.chart.rewards import REWARDS, digits
+        from shoestring.recipes.chart import guide_rewards, rewards
 
-        return {"digits": digits} if self.options.rewards == "digits" else REWARDS
+        sets: dict[str, dict[str, Reward]] = {
+            "digits": {"digits": rewards.digits},
+            "guide": guide_rewards.REWARDS,
+            "published": rewards.REWARDS,
+        }
+        return sets[self.options.rewards]
 
     @property
     def is_pretrained(self) -> bool:
@@ -231,12 +249,20 @@ class Chart:
 
     def _read_parts(self) -> dict[str, Charts]:
         from shoestring.recipes.chart.data import make_synthetic_parts, read_parts
-        from shoestring.recipes.chart.policy import SIZES
 
-        size = SIZES[self.options.size].pixels
+        presentation = self._presentation()
         if self.options.data is None:
-            return make_synthetic_parts(size)
-        return read_parts(self.options.data, size, self.options.on_bad_rows)
+            return make_synthetic_parts(presentation)
+        return read_parts(self.options.data, presentation, self.options.on_bad_rows)
+
+    def _presentation(self) -> Presentation:
+        """Return how rows are shown to the policy."""
+        from shoestring.recipes.chart.policy import SIZES
+        from shoestring.recipes.chart.presentation import Presentation, choose_instruction
+
+        if self._instruction is None:
+            self._instruction = choose_instruction(self.options.system_prompt, self.options.rewards)
+        return Presentation(SIZES[self.options.size].pixels, self.options.keep_aspect, self._instruction)
 
     def _load_tokenizer(self, charts: Charts | None = None) -> Any:
         """Return the tokenizer; without pretrained weights it is trained on the complete training part, or `charts`."""
@@ -247,10 +273,9 @@ class Chart:
         return self._tokenizer
 
     def _processor(self, charts: Charts | None = None) -> Any:
-        from shoestring.recipes.chart.policy import SIZES
-        from shoestring.recipes.chart.processing import build_processor
+        from shoestring.recipes.chart.building import options_processor
 
-        return build_processor(self._load_tokenizer(charts), SIZES[self.options.size].tokens)
+        return options_processor(self.options, self._load_tokenizer(charts))
 
     @property
     def exports(self) -> dict[str, Format]:
@@ -270,7 +295,12 @@ class Chart:
             from shoestring.recipes.chart import export
 
             exported: Exported = getattr(export, name)(
-                model, folder, samples, options=self.options, processor=self._processor()
+                model,
+                folder,
+                samples,
+                options=self.options,
+                processor=self._processor(),
+                instruction=self._presentation().instruction,
             )
             return exported
 

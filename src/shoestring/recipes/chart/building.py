@@ -48,7 +48,12 @@ def build_base(options: Options, tokenizer: Any) -> Any:
 
 def reader(options: Options, charts: Charts) -> Any:
     """Return the processor of the policy's texts and images."""
-    return build_processor(build_tokenizer(options, charts), SIZES[options.size].tokens)
+    return options_processor(options, build_tokenizer(options, charts))
+
+
+def options_processor(options: Options, tokenizer: Any) -> Any:
+    """Return the processor of texts and images with these options."""
+    return build_processor(tokenizer, SIZES[options.size].tokens, keeps_aspect=options.keep_aspect)
 
 
 def build_learner(options: Options, tokenizer: Any) -> Any:
@@ -67,7 +72,7 @@ def save_preprocessing(options: Options, tokenizer: Any, folder: Path) -> None:
     """Write the tokenizer, the image processor's configuration and the base model's."""
     # Not beside config.json, because transformers would choose the tokenizer's class by the type of the model.
     tokenizer.save_pretrained(folder / "tokenizer")
-    build_processor(tokenizer, SIZES[options.size].tokens).image_processor.save_pretrained(folder)
+    options_processor(options, tokenizer).image_processor.save_pretrained(folder)
     _load_configuration(options).save_pretrained(folder)
 
 
@@ -115,7 +120,10 @@ def _load_pretrained(options: Options) -> Any:
     four_bits: Any = BitsAndBytesConfig
     quantization = {
         "quantization_config": four_bits(
-            load_in_4bit=True, bnb_4bit_quant_type="nf4", bnb_4bit_compute_dtype=DTYPES[options.weights]
+            load_in_4bit=True,
+            bnb_4bit_quant_type="nf4",
+            bnb_4bit_compute_dtype=DTYPES[options.weights],
+            bnb_4bit_use_double_quant=options.double_quantization,
         )
     }
     with pretrained.reading(f"weights_from={options.weights_from}"):

@@ -48,7 +48,14 @@ model = PeftModel.from_pretrained(base, "{folder}").eval()
 
 
 def write_adapter(
-    model: Any, folder: Path, samples: Sequence[Sequence[Any]], *, options: Options, processor: Any, place: str = "."
+    model: Any,
+    folder: Path,
+    samples: Sequence[Sequence[Any]],
+    *,
+    options: Options,
+    processor: Any,
+    instruction: str,
+    place: str = ".",
 ) -> Exported:
     """Write the adapter as peft's folder, with the processor; a base with random weights, which nobody has, too.
 
@@ -67,14 +74,23 @@ def write_adapter(
     ]
     return Exported(
         compared=list(zip(expected, actual, strict=True)),
-        usage=_usage(processor, place, "from peft import PeftModel", _ADAPTER.format(base=source, folder=place)),
+        usage=_usage(
+            processor, instruction, place, "from peft import PeftModel", _ADAPTER.format(base=source, folder=place)
+        ),
         metadata={"library_name": "peft", "pipeline_tag": "image-text-to-text"},
         notes=[*_notes(processor), *notes],
     )
 
 
 def write_merged(
-    model: Any, folder: Path, samples: Sequence[Sequence[Any]], *, options: Options, processor: Any, place: str = "."
+    model: Any,
+    folder: Path,
+    samples: Sequence[Sequence[Any]],
+    *,
+    options: Options,
+    processor: Any,
+    instruction: str,
+    place: str = ".",
 ) -> Exported:
     """Merge the adapter into the model, and write it as transformers does, with the processor."""
     from transformers import AutoModelForImageTextToText
@@ -91,7 +107,7 @@ def write_merged(
         loaded = auto_model.from_pretrained(folder, dtype=dtype, local_files_only=True).eval()
     return Exported(
         compared=list(zip(expected, _compute(loaded, inputs), strict=True)),
-        usage=_usage(processor, place, "", _MERGED.format(folder=place)),
+        usage=_usage(processor, instruction, place, "", _MERGED.format(folder=place)),
         metadata={"library_name": "transformers", "pipeline_tag": "image-text-to-text"},
         notes=_notes(processor),
         tolerance=TOLERANCES[options.weights],
@@ -99,11 +115,19 @@ def write_merged(
 
 
 def write_both(
-    model: Any, folder: Path, samples: Sequence[Sequence[Any]], *, options: Options, processor: Any
+    model: Any, folder: Path, samples: Sequence[Sequence[Any]], *, options: Options, processor: Any, instruction: str
 ) -> Exported:
     """Write the folders `adapter` and `merged`."""
     both = [
-        write(model, folder / name, samples, options=options, processor=processor, place=name)
+        write(
+            model,
+            folder / name,
+            samples,
+            options=options,
+            processor=processor,
+            instruction=instruction,
+            place=name,
+        )
         for name, write in (("adapter", write_adapter), ("merged", write_merged))
     ]
     adapter, merged = both
@@ -145,19 +169,17 @@ def _save_processor(processor: Any, folder: Path) -> None:
     processor.image_processor.save_pretrained(folder)
 
 
-def _usage(processor: Any, place: str, imports: str, model: str) -> str:
-    from shoestring.recipes.chart.data import INSTRUCTION
-
+def _usage(processor: Any, instruction: str, place: str, imports: str, model: str) -> str:
     side = int(processor.image_processor.size["longest_edge"] ** 0.5)
     return _INPUTS.format(
         folder=place, imports=f"{imports}\n" if imports else "", model=model, width=side, height=side,
-        instruction=INSTRUCTION,
+        instruction=instruction,
     )  # fmt: skip
 
 
 def _notes(processor: Any) -> list[str]:
-    pixels = processor.image_processor.size["longest_edge"]
+    least, pixels = (processor.image_processor.size[name] for name in ("shortest_edge", "longest_edge"))
     return [
-        f"Images are resized to {pixels:,} pixels. The prompt is the system message of the code above and the "
-        "question; the answer is between `<answer>` and `</answer>`.",
+        f"Images are resized to {'at most ' if least < pixels else ''}{pixels:,} pixels. The prompt is the system "
+        "message of the code above and the question; the answer is between `<answer>` and `</answer>`.",
     ]

@@ -38,22 +38,35 @@ class Options:
         int | None, "completions generated at the same time; by default all completions of an update"
     ] = None
     seed: Annotated[int, "seed of the initialization, sample order, dropout and sampling of completions"] = 42
-    prompt_len: Annotated[int, "maximum number of tokens of a prompt, including its image"] = 800
+    prompt_len: Annotated[
+        int, "maximum number of tokens of a prompt, including its image; rows with a longer one cannot be used"
+    ] = 800
     completion_len: Annotated[int, "maximum number of tokens of a completion"] = 768
     lora_r: Annotated[int, "rank of the adapters"] = 8
     weights: Annotated[Literal["fp16", "bf16", "fp32"], "dtype of the frozen weights; the adapters are fp32"] = "fp16"
     quantization: Annotated[Literal["none", "nf4"], "4-bit quantization of the frozen weights"] = "none"
+    double_quantization: Annotated[bool, "scales of 4-bit weights in 8 bits"] = False
     rewards: Annotated[
-        Literal["published", "digits"],
-        "the seven rewards of format, answer and reasoning; digits: the share of digits alone, which random weights "
-        "learn in a minute",
+        Literal["published", "guide", "digits"],
+        "the seven rewards of format, answer and reasoning; guide: exactly as the code of the guide computes them, and "
+        "a prompt for them; digits: the share of digits alone, which random weights learn in a minute",
     ] = "published"
+    system_prompt: Annotated[
+        Path | None, "text file with the system message; by default a description of the format that is rewarded"
+    ] = None
+    keep_aspect: Annotated[
+        bool, "whether images keep their ratio of width to height, as the guide's do, within the same number of tokens"
+    ] = False
     learning_rate: Annotated[float, "constant learning rate"] = 1e-5
     weights_from: Annotated[
         Path | str | None, "Qwen2.5-VL weights, a folder or a name on the hub; by default random weights"
     ] = None
     download: Annotated[bool, "whether weights may be downloaded from the hub"] = False
-    data: Annotated[Path | None, "folder with rows in JSON and images in png/; by default synthetic charts"] = None
+    data: Annotated[
+        Path | None,
+        "folder with rows in JSON and images in png/, ChartQA's folder, a folder of datasets' save_to_disk, or Parquet;"
+        " by default synthetic charts",
+    ] = None
     on_bad_rows: Annotated[
         Literal["refuse", "skip"], "refuse data with unusable rows, or skip and count these rows"
     ] = "refuse"
@@ -65,6 +78,8 @@ class Options:
             problems.append(
                 f"effective_batch={self.effective_batch}: must be a multiple of generations={self.generations}"
             )
+        if self.double_quantization and self.quantization == "none":
+            problems.append("double_quantization=true: there are no 4-bit weights without quantization=nf4")
         if self.learning_rate <= 0:
             problems.append(f"learning_rate={self.learning_rate}: must be more than 0")
         if problems:

@@ -137,11 +137,11 @@ def lora_config(rank: int) -> LoraConfig:
 class Policy(nn.Module):
     """Maps a `Batch` to the log-probabilities of the completions' tokens, (n, completion_len) float32."""
 
-    def __init__(self, shape: Shape, *, rank: int, weights: str, four_bits: bool = False) -> None:
+    def __init__(self, shape: Shape, *, rank: int, weights: str, four_bits: bool = False, double: bool = False) -> None:
         """Build the policy with random weights.
 
         `weights` is the dtype of the frozen weights, a name in `DTYPES`; `four_bits` packs those of linear layers, to
-        plan their memory.
+        plan their memory, with scales in 8 bits if `double` is true.
         """
         super().__init__()
         config = shape.config()
@@ -153,7 +153,7 @@ class Policy(nn.Module):
         base = from_config(config, dtype=DTYPES[weights])
         attend_by_segment(base.model.visual)
         if four_bits:
-            nf4.quantize(base, nf4.placeholder_layer, compute=DTYPES[weights], double=False)
+            nf4.quantize(base, nf4.placeholder_layer, compute=DTYPES[weights], double=double)
             for parameter in base.parameters():
                 # transformers converts the weights that it does not pack to the dtype of the weights.
                 if parameter.is_floating_point():

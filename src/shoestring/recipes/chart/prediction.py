@@ -17,7 +17,9 @@ from shoestring.errors import UsageError
 from shoestring.reading import LINE_BYTES, TEXT_BYTES, parse_json, read_json, read_lines, reason
 from shoestring.recipe.inputs import Input
 from shoestring.recipes.chart.answers import parse_tag
-from shoestring.recipes.chart.data import INSTRUCTION, Charts, find_json_file, make_synthetic_parts
+from shoestring.recipes.chart.data import Charts, make_synthetic_parts
+from shoestring.recipes.chart.folders import find_json_file
+from shoestring.recipes.chart.presentation import Presentation
 from shoestring.recipes.images import open_image
 from shoestring.units import bytes_text
 
@@ -42,21 +44,23 @@ class Questions:
         return map(self.parse, self.rows)
 
 
-def read_inputs(source: Any, size: tuple[int, int]) -> Iterable[Input]:
+def read_inputs(source: Any, presentation: Presentation) -> Iterable[Input]:
     """Return the questions of a folder, a JSON or JSONL file, or a list; those of the synthetic charts for None.
 
-    `size` is the width and height to which images are resized. A row that cannot be used is an input with an error.
+    A row that cannot be used is an input with an error.
 
     Raises UsageError for a file that cannot be read.
     """
     if source is None:
-        samples = [(part, index) for part in make_synthetic_parts(size).values() for index in range(len(part))]
+        samples = [(part, index) for part in make_synthetic_parts(presentation).values() for index in range(len(part))]
         return Questions(samples, lambda place: _synthetic_input(*place))
     if not isinstance(source, str | Path):
-        return Questions(list(source), partial(_parse_row, locate=lambda name, _: Path(name), size=size))
+        return Questions(
+            list(source), partial(_parse_row, locate=lambda name, _: Path(name), presentation=presentation)
+        )
     path = Path(source)
     file = find_json_file(path) if path.is_dir() else path
-    parse = partial(_parse_row, locate=partial(_locate_inside, file.parent), size=size)
+    parse = partial(_parse_row, locate=partial(_locate_inside, file.parent), presentation=presentation)
     if file.suffix == ".jsonl":
         return map(parse, _read_lines(file))
     try:
@@ -91,7 +95,7 @@ def _read_lines(file: Path) -> Iterator[Any]:
         raise UsageError(f"{file} cannot be read: {reason(error)}") from error
 
 
-def _parse_row(row: Any, *, locate: Locate, size: tuple[int, int]) -> Input:
+def _parse_row(row: Any, *, locate: Locate, presentation: Presentation) -> Input:
     if isinstance(row, ValueError):
         return Input(error=str(row))
     if not isinstance(row, dict):
@@ -111,12 +115,12 @@ def _parse_row(row: Any, *, locate: Locate, size: tuple[int, int]) -> Input:
         picture: Any = image
         if not hasattr(picture, "convert"):
             return known(error=f"its image is {type(image).__name__}, not a path or an image")
-        return known(load=lambda: _sample(picture.convert("RGB").resize(size), str(query)))
+        return known(load=lambda: _sample(picture.convert("RGB"), str(query), presentation))
     try:
         path = locate(image, fields[0])
     except (OSError, ValueError, RuntimeError) as error:  # a null byte in the path, or a cycle of links
         return known(error=str(error))
-    return known(load=lambda: _sample(open_image(path).resize(size), str(query)))
+    return known(load=lambda: _sample(open_image(path), str(query), presentation))
 
 
 def _locate_inside(folder: Path, name: Any, field: str) -> Path:
@@ -128,10 +132,10 @@ def _locate_inside(folder: Path, name: Any, field: str) -> Path:
     return path
 
 
-def _sample(image: Image, query: str) -> dict[str, Any]:
-    """Return a sample like those of `Charts`, without annotations."""
-    messages = [{"role": "system", "content": INSTRUCTION}, {"role": "user", "content": query}]
-    return {"prompt": messages, "image": image}
+def _sample(image: Image, query: str, presentation: Presentation) -> dict[str, Any]:
+    """Return a sample like those of `Charts`, without annotations. Raises ValueError for an image of a wrong shape."""
+    presentation.check(image.size)
+    return {"prompt": presentation.messages(query), "image": presentation.fit(image)}
 
 
 def _synthetic_input(charts: Charts, index: int) -> Input:

@@ -8,7 +8,8 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from shoestring.recipes.chart.data import INSTRUCTION, Charts
+from shoestring.recipes.chart.data import Charts
+from shoestring.recipes.chart.presentation import LEAST_TOKENS, TOKEN_SIDE
 from shoestring.recipes.huggingface.vocabularies import train_byte_level
 
 SPECIAL_TOKENS = (
@@ -32,17 +33,15 @@ CHAT_TEMPLATE = (
 )
 """Qwen2.5-VL's chat template."""
 
-TOKEN_SIDE = 14 * 2
-"""Pixels per side of the square that becomes one token."""
 
-
-def build_processor(tokenizer: Any, image_tokens: int) -> Any:
-    """Build Qwen2.5-VL's processor for images of at most `image_tokens` tokens."""
+def build_processor(tokenizer: Any, image_tokens: int, *, keeps_aspect: bool = False) -> Any:
+    """Build Qwen2.5-VL's processor for images of `image_tokens` tokens, or of any shape with at most as many."""
     from transformers.models.qwen2_5_vl.processing_qwen2_5_vl import Qwen2_5_VLProcessor
     from transformers.models.qwen2_vl.image_processing_pil_qwen2_vl import Qwen2VLImageProcessorPil
 
     pixels = image_tokens * TOKEN_SIDE**2
-    images = Qwen2VLImageProcessorPil(size={"shortest_edge": pixels, "longest_edge": pixels})
+    least = LEAST_TOKENS * TOKEN_SIDE**2 if keeps_aspect else pixels
+    images = Qwen2VLImageProcessorPil(size={"shortest_edge": least, "longest_edge": pixels})
 
     class Stills(Qwen2_5_VLProcessor):
         """The processor of texts and still images, without videos."""
@@ -52,13 +51,17 @@ def build_processor(tokenizer: Any, image_tokens: int) -> Any:
             return ["image_processor", "tokenizer"]
 
     create: Any = Stills
-    template = tokenizer.chat_template or CHAT_TEMPLATE
-    return create(image_processor=images, tokenizer=tokenizer, chat_template=template)
+    return create(image_processor=images, tokenizer=tokenizer, chat_template=template_of(tokenizer))
+
+
+def template_of(tokenizer: Any) -> str:
+    """Return the chat template of a tokenizer, or that of Qwen2.5-VL for one without."""
+    return tokenizer.chat_template or CHAT_TEMPLATE
 
 
 def train_tokenizer(charts: Charts, vocabulary: int) -> Any:
     """Train a byte-level BPE tokenizer of `vocabulary` tokens on the questions and annotations of the charts."""
-    texts = [INSTRUCTION, *(f"{row.query}\n{row.annotations}" for row in charts.rows)]
+    texts = [charts.presentation.instruction, *(f"{row.query}\n{row.annotations}" for row in charts.rows)]
     return train_byte_level(
         texts,
         vocabulary,

@@ -1,8 +1,9 @@
 """Seven rewards for a completion, each a pure function of its text and its chart's annotations.
 
-The maxima are those of the published guide, with two corrections: the tolerance of an answer is relative to the
-label's absolute value (`answers`), and the table's reward cannot exceed its maximum. The reasoning is compared by its
-words instead of by a sentence encoder on the GPU, which would need another model and depend on the hardware.
+They reward what those of the published guide do, but differ from its code (`guide_rewards`): a part of the format earns
+a part of the reward; the tolerance of an answer is relative to the label's absolute value (`answers`); the reward of a
+table cannot exceed its maximum; steps are lines; the reasoning earns 1 plus its similarity. The reasoning is compared
+by its words instead of by a sentence encoder, which would need another model and depend on the hardware.
 
 A reward is None where the chart lacks the annotation that it needs; it is then left out of the sum.
 """
@@ -75,12 +76,17 @@ def process(completion: str, annotations: Annotations) -> float | None:
     """Return up to 2: 1 plus the cosine similarity of the word counts of the reasoning and of the annotated one."""
     if annotations.get("reasoning") is None:
         return None
-    predicted = _count_words("\n".join(parse_steps(completion)))
-    expected = _count_words(str(annotations["reasoning"]))
-    if not predicted or not expected:
+    predicted, expected = "\n".join(parse_steps(completion)), str(annotations["reasoning"])
+    return 1.0 + word_similarity(predicted, expected) if _count_words(predicted) and _count_words(expected) else 0.0
+
+
+def word_similarity(first: str, second: str) -> float:
+    """Return the cosine similarity of the word counts of two texts; 0 where one of them has no word."""
+    counts, reference = _count_words(first), _count_words(second)
+    if not counts or not reference:
         return 0.0
-    dot = sum(count * expected[word] for word, count in predicted.items())
-    return 1.0 + dot / math.sqrt(sum(n * n for n in predicted.values()) * sum(n * n for n in expected.values()))
+    dot = sum(count * reference[word] for word, count in counts.items())
+    return dot / math.sqrt(sum(n * n for n in counts.values()) * sum(n * n for n in reference.values()))
 
 
 def digits(completion: str, _: Annotations) -> float:

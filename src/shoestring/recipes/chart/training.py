@@ -12,9 +12,8 @@ import torch
 
 from shoestring.errors import UsageError
 from shoestring.recipes.chart.answers import is_correct, parse_tag
-from shoestring.recipes.chart.building import silence, without_deprecations
-from shoestring.recipes.chart.policy import SIZES, lora_config
-from shoestring.recipes.chart.processing import build_processor
+from shoestring.recipes.chart.building import options_processor, silence, without_deprecations
+from shoestring.recipes.chart.policy import lora_config
 from shoestring.recipes.chart.rewards import Reward
 from shoestring.recipes.chart.writing import generate
 from shoestring.settings import Settings
@@ -108,7 +107,7 @@ def build_trainer(
         reward_funcs=[_for_trl(name, reward) for name, reward in rewards.items()],
         args=arguments,
         train_dataset=as_dataset(charts),
-        processing_class=build_processor(tokenizer, SIZES[options.size].tokens),
+        processing_class=options_processor(options, tokenizer),
         peft_config=lora_config(options.lora_r),
     )
     # peft creates adapters on 4-bit weights in bf16, which a T4 only emulates; in fp32 they are still small.

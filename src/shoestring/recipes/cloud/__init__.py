@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
 
 from shoestring.errors import UsageError
+from shoestring.recipe import evidence
 from shoestring.recipe.evaluating import EvaluatesBatches
 from shoestring.recipe.extras import require
 
@@ -255,15 +256,33 @@ class Cloud(EvaluatesBatches):
         }
 
     def combine(self, results: Sequence[Any]) -> dict[str, Any]:
-        """Return `psnr` (dB), `ssim`, `sam` (degrees) and `mae`, each the mean over all images.
+        """Return `psnr` (dB), `ssim`, `sam` (degrees) and `mae`, each the mean over all images, and as evidence the
+        distribution over the images.
 
         `copy_psnr` and so on are the same metrics of the unchanged cloudy images; `loss` equals `mae`.
         """
         import torch
 
-        names = results[0] if results else ()
-        means = {name: float(torch.cat([result[name] for result in results]).nanmean()) for name in names}
-        return {"loss": means.get("mae", float("nan")), **means}
+        values = {name: torch.cat([result[name] for result in results]) for name in (results[0] if results else ())}
+        means = {name: float(of_images.nanmean()) for name, of_images in values.items()}
+        scores = {name: values[name].tolist() for name in ("psnr", "ssim", "mae", "copy_psnr") if name in values}
+        return {
+            "loss": means.get("mae", float("nan")),
+            **means,
+            evidence.KEY: {
+                "histograms": {name: evidence.histogram(scores[name]) for name in ("psnr", "ssim") if name in scores},
+                "samples": evidence.worst_samples(scores["psnr"], scores),
+                "examples": evidence.examples(scores["psnr"], scores, count=2),
+            }
+            if scores
+            else None,
+        }
+
+    def illustrate(self, model: nn.Module, dataset: Crops, index: int) -> dict[str, bytes]:
+        """Return the cloudy, radar, predicted and clear images of a sample, and the error of the prediction."""
+        from shoestring.recipes.cloud.illustration import illustrate
+
+        return illustrate(model, dataset[index])
 
     def onnx(self, model: nn.Module) -> OnnxGraph:
         from shoestring.recipes.cloud.export import graph

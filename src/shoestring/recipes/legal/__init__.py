@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from shoestring.errors import UsageError
+from shoestring.recipe import evidence
 from shoestring.recipe.evaluating import EvaluatesBatches
 from shoestring.recipe.extras import require
 from shoestring.recipe.inputs import Input, Rows
@@ -238,9 +239,12 @@ class Legal(EvaluatesBatches):
         from shoestring.recipes.legal.metrics import scores
 
         losses, predicted, labels = zip(*results, strict=True)
-        truths = torch.cat(labels).cpu()
-        loss = float(torch.stack(losses).double().sum()) / len(truths)
-        return {"loss": loss, **scores(torch.cat(predicted).cpu(), truths, self._roles)}
+        truths, predictions = torch.cat(labels).cpu(), torch.cat(predicted).cpu()
+        return {
+            "loss": float(torch.stack(losses).double().sum()) / len(truths),
+            **scores(predictions, truths, self._roles),
+            evidence.KEY: {"confusion_matrix": evidence.confusion_matrix(truths, predictions, self._roles)},
+        }
 
     def inputs(self, source: Any) -> Iterator[Input]:
         """Return the sentences of `texts.Reader`, or those of the synthetic judgments; `Rows` of them for a judgment.

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal, cast
 
@@ -23,10 +23,12 @@ from shoestring.recipes.temporal.architectures import (
     ARCHITECTURES,
     MEMBERS,
     WEIGHT_DECAY,
+    Sizes,
     build_network,
     parameter_groups,
     size_problems,
 )
+from shoestring.recipes.temporal.exported import TIMEFRAMES
 from shoestring.recipes.temporal.features import FEATURES
 from shoestring.recipes.temporal.split import is_fold
 
@@ -46,6 +48,7 @@ RULES: tuple[tuple[tuple[str, ...], str, Callable[[Any], bool]], ...] = (
     (("warmup_epochs", "threshold"), "at least 0", lambda value: value >= 0),
     (("dropout", "label_smoothing"), "at least 0 and less than 1", lambda value: 0 <= value < 1),
     (("learning_rate",), "more than 0", lambda value: value > 0),
+    (("timeframe",), f"one of {', '.join(TIMEFRAMES)}", lambda value: value in TIMEFRAMES),
     (("fold",), "like 3/5, the third of five", is_fold),
 )
 
@@ -62,16 +65,25 @@ class Options:
         "the network; mlp reads the last bar only; ensemble combines the three with learned weights",
     ] = "lstm"
     data: Annotated[
-        Path | None, "CSV file of OHLCV bars; none: 1,047 real daily bars from matplotlib's sample data"
+        Path | None,
+        "CSV file of OHLCV bars, or folder of MetaTrader's files such as EURUSD_M15.csv and EURUSD_H4.csv; none: 1,047 "
+        "real daily bars from matplotlib's sample data",
+    ] = None
+    timeframe: Annotated[
+        str | None, "the bars of a folder that are classified, by MetaTrader's name, such as M15; none: the shortest"
     ] = None
     on_bad_rows: Annotated[OnBadRows, "stop on unusable rows of the CSV file, or skip and count them"] = "refuse"
     epochs: Annotated[int, "passes over the training data"] = 50
     effective_batch: Annotated[int, "samples in one update"] = 256
     seed: Annotated[int, "seed of the initialisation, sample order and dropout"] = 42
     learning_rate: Annotated[float | None, "peak learning rate; none: lstm 5e-4, transformer 3e-4, mlp 1e-3"] = None
-    dropout: Annotated[float | None, "dropout rate; none: lstm 0.4, transformer 0.1, mlp 0.3"] = None
-    hidden_dim: Annotated[int | None, "width of the lstm and of the transformer; none: 128 (tiny: 8 and 16)"] = None
+    dropout: Annotated[float | None, "dropout rate; none: lstm 0.4, transformer 0.2, mlp 0.3"] = None
+    hidden_dim: Annotated[
+        int | None, "width of the lstm and of the transformer (its d_model); none: 128 (tiny: 8 and 16)"
+    ] = None
     layers: Annotated[int | None, "layers of the lstm and of the transformer; none: 2 and 3"] = None
+    heads: Annotated[int | None, "attention heads of the transformer; none: 8 (tiny: 2)"] = None
+    widths: Annotated[str | None, "widths of the mlp's layers; none: 128,96,64,32 (tiny: 32,16,16,8)"] = None
     patience: Annotated[int, "stop after this many epochs without a better validation loss"] = 15
     seq_len: Annotated[int, "bars in one sample"] = 20
     horizon: Annotated[int, "number of bars ahead at which the close is compared"] = 8
@@ -90,9 +102,14 @@ class Options:
             for name in names
             if (value := getattr(self, name)) is not None and not is_valid(value)
         ]
-        problems += size_problems(self.architecture, self.size, hidden_dim=self.hidden_dim, layers=self.layers)
+        problems += size_problems(self.architecture, self.size, self.sizes)
         if problems:
             raise UsageError("options of temporal cannot be used", problems=problems)
+
+    @property
+    def sizes(self) -> Sizes:
+        """The sizes of the network that are set."""
+        return Sizes(**{field.name: getattr(self, field.name) for field in fields(Sizes)})
 
 
 class Temporal(EvaluatesBatches):
@@ -109,14 +126,7 @@ class Temporal(EvaluatesBatches):
 
     def model(self) -> nn.Module:
         options = self.options
-        return build_network(
-            options.architecture,
-            options.size,
-            seq_len=options.seq_len,
-            dropout=options.dropout,
-            hidden_dim=options.hidden_dim,
-            layers=options.layers,
-        )
+        return build_network(options.architecture, options.size, options.sizes, seq_len=options.seq_len)
 
     def batch(self, size: int) -> Batch:
         """Return features (size, seq_len, 29) float32 and classes (size,) int64; all samples have the same length."""
@@ -164,8 +174,9 @@ class Temporal(EvaluatesBatches):
     def inputs(self, source: Path | Sequence[Any] | None) -> BarInputs:
         """Return one input for each bar with a full history, and one with an error for each unusable row.
 
-        `source` is a CSV file of bars, a list of its rows as mappings, or None for the sample bars. The identifier of
-        an input is the position of its row, from 0.
+        `source` is a CSV file of bars, a folder of such files, a list of rows as mappings, or None for the sample bars.
+        The identifier of an input is the position of its row, from 0; the files of a folder follow one another by
+        symbol, then time.
 
         Raises UsageError if nothing was fitted or loaded before.
         """
@@ -179,7 +190,12 @@ class Temporal(EvaluatesBatches):
             )
         options = self.options
         inputs = BarInputs(
-            read_source(source),
+            read_source(
+                source,
+                self._preprocessing.timeframes,
+                timeframe=options.timeframe,
+                on_bad_rows=options.on_bad_rows,
+            ),
             self._preprocessing,
             options.seq_len,
             bars=options.bars,
@@ -292,6 +308,7 @@ class Temporal(EvaluatesBatches):
             fold=options.fold,
             on_bad_rows=options.on_bad_rows,
             preprocessing=self._loaded,
+            timeframe=options.timeframe,
         )
         return load_bars(options.data, sampling)
 

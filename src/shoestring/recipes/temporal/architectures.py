@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Literal
 
 from shoestring.recipes.temporal.features import FEATURES
@@ -12,6 +13,23 @@ if TYPE_CHECKING:
     from torch import nn
 
 WEIGHT_DECAY = 5e-4
+
+
+@dataclass(frozen=True, kw_only=True)
+class Sizes:
+    """What the user has chosen of a network; None selects its default."""
+
+    dropout: float | None = None
+    hidden_dim: int | None = None
+    layers: int | None = None
+    heads: int | None = None
+    widths: str | None = None
+    """Of the mlp's layers, such as 128,96,64,32."""
+
+    def values(self) -> dict[str, Any]:
+        """Return the chosen sizes of layers by name."""
+        names = ("hidden_dim", "layers", "heads", "widths")
+        return {name: value for name in names if (value := getattr(self, name)) is not None}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -28,6 +46,10 @@ class Architecture:
     tiny: dict[str, Any]
     hidden_dim: str = ""
     """The hyperparameter that the option `hidden_dim` sets; empty if there is none."""
+    in_proportion: tuple[str, ...] = ()
+    """The hyperparameters that change in proportion to it."""
+    sizes: tuple[str, ...] = ()
+    """The options of sizes that the network has."""
 
 
 # Published values.
@@ -39,6 +61,8 @@ MEMBERS = {
         full={"hidden": 128, "head": 128},
         tiny={"hidden": 8, "head": 8},
         hidden_dim="hidden",
+        in_proportion=("head",),
+        sizes=("hidden_dim", "layers"),
     ),
     "transformer": Architecture(
         learning_rate=3e-4,
@@ -47,6 +71,8 @@ MEMBERS = {
         full={"width": 128, "heads": 8, "feedforward": 512, "head": 64},
         tiny={"width": 16, "heads": 2, "feedforward": 32, "head": 8},
         hidden_dim="width",
+        in_proportion=("feedforward", "head"),
+        sizes=("hidden_dim", "layers", "heads"),
     ),
     "mlp": Architecture(
         learning_rate=1e-3,
@@ -54,6 +80,7 @@ MEMBERS = {
         clip_norm=1.0,
         full={"widths": (128, 96, 64, 32)},
         tiny={"widths": (32, 16, 16, 8)},
+        sizes=("widths",),
     ),
 }
 
@@ -61,45 +88,31 @@ MEMBERS = {
 ARCHITECTURES = {
     **MEMBERS,
     "ensemble": Architecture(
-        learning_rate=1e-3, dropout=0.0, clip_norm=0.5, full={"widths": (64, 32)}, tiny={"widths": (8, 4)}
+        learning_rate=1e-3,
+        dropout=0.0,
+        clip_norm=0.5,
+        full={"widths": (64, 32)},
+        tiny={"widths": (8, 4)},
+        sizes=("hidden_dim", "layers", "heads", "widths"),
     ),
 }
 
+_WIDTHS = re.compile(r"[1-9]\d{0,5}(,[1-9]\d{0,5})*")
 
-def build_network(
-    name: str,
-    size: Literal["full", "tiny"],
-    *,
-    seq_len: int,
-    dropout: float | None,
-    hidden_dim: int | None = None,
-    layers: int | None = None,
-) -> nn.Module:
+
+def build_network(name: str, size: Literal["full", "tiny"], sizes: Sizes, *, seq_len: int) -> nn.Module:
     """Return a network that maps (n, seq_len, 29) to logits (n, 3).
 
-    `dropout`, `hidden_dim` and `layers` apply to all networks of an ensemble that have them; None selects each default.
+    `sizes` apply to all networks of an ensemble that have them.
     """
     from shoestring.recipes.temporal import models
     from shoestring.recipes.temporal.ensemble import Ensemble
     from shoestring.recipes.temporal.windows import CLASSES
 
-    architecture = ARCHITECTURES[name]
-    widths: dict[str, Any] = getattr(architecture, size)
     if name == "ensemble":
-        members = {
-            member: build_network(member, size, seq_len=seq_len, dropout=dropout, hidden_dim=hidden_dim, layers=layers)
-            for member in MEMBERS
-        }
-        return Ensemble(members, len(FEATURES), **widths)
-    shape = {
-        "features": len(FEATURES),
-        "classes": len(CLASSES),
-        "dropout": architecture.dropout if dropout is None else dropout,
-        **widths,
-    }
-    if architecture.hidden_dim:
-        chosen = {architecture.hidden_dim: hidden_dim, "layers": layers}
-        shape |= {name: value for name, value in chosen.items() if value is not None}
+        members = {member: build_network(member, size, sizes, seq_len=seq_len) for member in MEMBERS}
+        return Ensemble(members, len(FEATURES), **getattr(ARCHITECTURES[name], size))
+    shape = {"features": len(FEATURES), "classes": len(CLASSES), **_shape(name, size, sizes)}
     match name:
         case "lstm":
             return models.AttentiveLSTM(**shape)
@@ -109,15 +122,39 @@ def build_network(
             return models.GatedMLP(**shape)
 
 
-def size_problems(name: str, size: Literal["full", "tiny"], *, hidden_dim: int | None, layers: int | None) -> list[str]:
+def _shape(name: str, size: Literal["full", "tiny"], sizes: Sizes) -> dict[str, Any]:
+    """Return the hyperparameters of one of the `MEMBERS`."""
+    architecture = MEMBERS[name]
+    shape: dict[str, Any] = {**getattr(architecture, size)}
+    chosen = {option: value for option, value in sizes.values().items() if option in architecture.sizes}
+    if width := chosen.pop("hidden_dim", None):
+        usual = shape[architecture.hidden_dim]
+        shape |= {key: max(1, shape[key] * width // usual) for key in architecture.in_proportion}
+        shape[architecture.hidden_dim] = width
+    if "widths" in chosen:
+        chosen["widths"] = tuple(map(int, chosen["widths"].split(",")))
+    return {**shape, **chosen, "dropout": architecture.dropout if sizes.dropout is None else sizes.dropout}
+
+
+def size_problems(name: str, size: Literal["full", "tiny"], sizes: Sizes) -> list[str]:
     """Return why these sizes cannot be used with a network."""
-    chosen = {option: value for option, value in (("hidden_dim", hidden_dim), ("layers", layers)) if value is not None}
-    problems = [f"{option}={value}: must be at least 1" for option, value in chosen.items() if value < 1]
-    if name == "mlp":
-        problems += [f"{option}={value}: the mlp has layers of other widths" for option, value in chosen.items()]
-    heads = getattr(MEMBERS["transformer"], size)["heads"]
-    if name in ("transformer", "ensemble") and hidden_dim is not None and hidden_dim % heads:
-        problems.append(f"hidden_dim={hidden_dim}: must be a multiple of the transformer's {heads} heads")
+    chosen = sizes.values()
+    problems = [
+        f"{option}={value}: must be at least 1" for option, value in chosen.items() if option != "widths" and value < 1
+    ]
+    widths = chosen.get("widths")
+    if widths is not None and not (_WIDTHS.fullmatch(widths) and int(widths.split(",")[-1]) > 1):
+        problems.append(f"widths={widths}: must be numbers from 1, such as 128,96,64,32, the last one from 2")
+    problems += [
+        f"{option}={value}: the {name} has no such size"
+        for option, value in chosen.items()
+        if option not in ARCHITECTURES[name].sizes
+    ]
+    if not problems and "heads" in ARCHITECTURES[name].sizes:
+        shape = _shape("transformer", size, replace(sizes, dropout=0.0))
+        width, heads = shape["width"], shape["heads"]
+        if width % heads:
+            problems.append(f"hidden_dim={width}: must be a multiple of the transformer's {heads} heads")
     return problems
 
 

@@ -6,7 +6,7 @@ from bisect import bisect_left
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, partial
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, Literal, NoReturn, TypeAlias
@@ -18,10 +18,16 @@ from numpy.typing import NDArray
 from shoestring.errors import DataError, UsageError
 from shoestring.reading import open_table
 from shoestring.recipes.rows import MAX_LISTED, BadRows
-from shoestring.recipes.temporal.layout import CLOCK, NUMBERS, PRICES, REQUIRED, Layout, canonical_names, read_layout
-
-ONLY_SYMBOL = "the only one"
-"""The symbol of bars without a symbol."""
+from shoestring.recipes.temporal.layout import (
+    CLOCK,
+    NUMBERS,
+    PRICES,
+    REQUIRED,
+    Layout,
+    canonical_names,
+    read_layout,
+)
+from shoestring.recipes.temporal.layout import ONLY_SYMBOL as ONLY_SYMBOL  # where this name was before
 
 _DOTTED_DAY = re.compile(r"^(\d{4})\.(\d\d)\.(\d\d)")
 """A day as MetaTrader writes it."""
@@ -120,19 +126,27 @@ def read_bars(path: Path, bad_rows: BadRows) -> pd.DataFrame:
     Raises DataError with all problems.
     """
     rows = read_rows(path)
+    report_bad_rows(path, rows, bad_rows)
+    bad_rows.finish(rows.count)
+    return rows.usable_bars()
+
+
+def report_bad_rows(path: Path, rows: Rows, bad_rows: BadRows) -> None:
+    """Report the unusable rows of a file to `bad_rows`."""
     lines = _row_lines(path, read_layout(path)) if rows.bad_positions else []
     for number, position in enumerate(rows.bad_positions):
         # Only the first problems are displayed, so a file of a million bad rows is not described in full.
         line = lines[position] if position < len(lines) else None
         bad_rows.report(path, line, rows.describe(position) if number < MAX_LISTED else "")
-    bad_rows.finish(rows.count)
-    return rows.usable_bars()
 
 
-def read_rows(path: Path) -> Rows:
-    """Return the rows of a CSV file as `read_bars` describes it. Raises DataError if it has no usable columns."""
+def read_rows(path: Path, symbol: str = ONLY_SYMBOL) -> Rows:
+    """Return the rows of a CSV file as `read_bars` describes it; `symbol` is theirs if there is no column for it.
+
+    Raises DataError if it has no usable columns.
+    """
     try:
-        layout = read_layout(path)
+        layout = read_layout(path, symbol)
         if column_problems := _find_column_problems(layout.names):
             named = ", ".join(layout.names) or "no columns"
             hint = f"the columns {', '.join(REQUIRED)} are required; this file has {named}"
@@ -166,6 +180,29 @@ def parse_rows(rows: Sequence[Any]) -> Rows:
             | {name: value if type(value := values[name]) in (int, float) else str(value) for name in NUMBERS}
         )
     return _parse(pd.DataFrame(columns, columns=["symbol", *REQUIRED], dtype="object"), unreadable)
+
+
+def concatenate_rows(pieces: Sequence[tuple[str, Rows]]) -> Rows:
+    """Return the rows of several files, with their names, as those of one; problems begin with the name of the file."""
+    first_row = first_position = 0
+    row_count = sum(len(rows.bars) for _, rows in pieces)
+    positions: list[NDArray[np.int64]] = []
+    problems: list[tuple[NDArray[np.bool_], Callable[[int], str]]] = []
+    unreadable: dict[int, str] = {}
+    for name, rows in pieces:
+        positions.append(rows.positions + first_position)
+        for mask, describe in rows.problems:
+            padded = np.zeros(row_count, dtype=np.bool_)
+            padded[first_row : first_row + len(mask)] = mask
+            problems.append((padded, partial(_describe_in_file, name, describe, first_row)))
+        unreadable |= {first_position + position: f"{name}: {text}" for position, text in rows.unreadable.items()}
+        first_row, first_position = first_row + len(rows.bars), first_position + rows.count
+    bars = pd.concat([rows.bars for _, rows in pieces], ignore_index=True)
+    return Rows(bars=bars, positions=np.concatenate(positions), problems=problems, unreadable=unreadable)
+
+
+def _describe_in_file(name: str, describe: Callable[[int], str], first_row: int, row: int) -> str:
+    return f"{name}: {describe(row - first_row)}"
 
 
 def _find_column_problems(header: Sequence[str]) -> list[str]:
@@ -240,7 +277,7 @@ def _read_columns(path: Path, layout: Layout, skipped_lines: Collection[int]) ->
     if CLOCK in layout.names:
         rows["time"] = rows["time"] + " " + rows[CLOCK]
     if "symbol" not in layout.names:
-        rows["symbol"] = ONLY_SYMBOL
+        rows["symbol"] = layout.symbol
     return rows[["symbol", *REQUIRED]]
 
 

@@ -1,21 +1,24 @@
 """Loading bars as datasets for training, validation and test, or as one dataset."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
-from math import ceil
+from math import ceil, isfinite
 from pathlib import Path
 
+import pandas as pd
 import torch
 
 from shoestring.errors import DataError
 from shoestring.recipes.rows import BadRows, OnBadRows
 from shoestring.recipes.temporal.bars import SAMPLE, load_sample_bars, read_bars
+from shoestring.recipes.temporal.exported import find_files
 from shoestring.recipes.temporal.features import LOOK_BACK
+from shoestring.recipes.temporal.folder import read_folder, require_folder
 from shoestring.recipes.temporal.preprocessing import Preprocessing, fit, standardise
 from shoestring.recipes.temporal.split import PARTS, borders, shares
 from shoestring.recipes.temporal.table import tabulate
-from shoestring.recipes.temporal.timeframes import choose_timeframes
+from shoestring.recipes.temporal.timeframes import choose_timeframes, median_spacing
 from shoestring.recipes.temporal.windows import Windows, classify, last_bars
 
 
@@ -29,33 +32,36 @@ class Sampling:
     fold: str | None
     on_bad_rows: OnBadRows = "refuse"
     preprocessing: Preprocessing | None = None
-    """That of another file, which the model was trained on; None: fitted on the training part of this one."""
+    """That of other data, which the model was trained on; None: fitted on the training part of these."""
+    timeframe: str | None = None
+    """The base timeframe of a folder."""
 
 
 def load_bars(path: Path | None, sampling: Sampling) -> "LabelledBars":
-    """Return the bars in the CSV file `path`, or the sample bars.
+    """Return the bars in the CSV file or folder `path`, or the sample bars.
 
-    The result is cached until the file changes.
+    The result is cached until a file changes.
 
-    Raises DataError for problems of the file.
+    Raises DataError for problems of the files.
     """
-    file, version = None, (0, 0)
+    file: Path | None = None
+    version: tuple[tuple[str, int, int], ...] = ()
     if path is not None:
         file = Path(path).resolve()
         try:
-            stat = file.stat()
+            files = [exported.path for exported in find_files(file)] if file.is_dir() else [file]
+            version = tuple((path.name, path.stat().st_mtime_ns, path.stat().st_size) for path in files)
         except OSError as error:
             raise DataError(
                 f"{file} cannot be read: {error.strerror}",
                 hint="if the file has moved, pass its new path: --set data=PATH",
             ) from error
-        version = stat.st_mtime_ns, stat.st_size
     return _load_cached(file, version, sampling)
 
 
 # The cache has one entry, so that a large table is freed when another one is loaded.
 @lru_cache(maxsize=1)
-def _load_cached(file: Path | None, _version: tuple[int, int], sampling: Sampling) -> "LabelledBars":
+def _load_cached(file: Path | None, _version: tuple[tuple[str, int, int], ...], sampling: Sampling) -> "LabelledBars":
     return LabelledBars(file, sampling)
 
 
@@ -65,11 +71,20 @@ class LabelledBars:
     def __init__(self, file: Path | None, sampling: Sampling) -> None:
         self._file, self._sampling = file, sampling
         bad_rows = BadRows(sampling.on_bad_rows)
-        self._bars = read_bars(file, bad_rows) if file else load_sample_bars()
-        self._skipped_rows_notes = bad_rows.notes
         trained = sampling.preprocessing
-        self._timeframes = trained.timeframes if trained else choose_timeframes(self._bars)
-        self._table = tabulate(self._bars, self._timeframes)
+        coarser_bars: Mapping[str, Mapping[str, pd.DataFrame]] | None = None
+        folder_notes: Sequence[str] = ()
+        if file and file.is_dir():
+            timeframes = trained.timeframes if trained else None
+            folder = read_folder(file, bad_rows, timeframe=sampling.timeframe, timeframes=timeframes)
+            self._bars, self._timeframes = folder.rows.usable_bars(), folder.timeframes
+            coarser_bars, folder_notes = folder.coarser_bars, folder.notes
+        else:
+            require_folder(sampling.timeframe)
+            self._bars = read_bars(file, bad_rows) if file else load_sample_bars()
+            self._timeframes = trained.timeframes if trained else choose_timeframes(self._bars)
+        self._notes = [*folder_notes, *bad_rows.notes]
+        self._table = tabulate(self._bars, self._timeframes, coarser_bars)
         self._borders = dict(zip(PARTS, borders(self._table.moments, sampling.fold), strict=True))
 
     @property
@@ -92,7 +107,10 @@ class LabelledBars:
         trained = self._sampling.preprocessing
         if trained is None and not self._borders["train"][1]:
             raise self._too_few_bars(["train"])
-        return trained or fit(self._table, self._timeframes, before=self._borders["train"][1])
+        spacing = median_spacing(self._bars)
+        return trained or fit(
+            self._table, self._timeframes, self._borders["train"][1], spacing if isfinite(spacing) else None
+        )
 
     def notes(self, samples: Mapping[str, Windows]) -> list[str]:
         """Return sentences about the data, of which `samples` are used, and about skipped rows."""
@@ -103,16 +121,16 @@ class LabelledBars:
         counts = ", ".join(f"{part} {len(data):,}" for part, data in samples.items())
         first, last = bars["time"].min(), bars["time"].max()
         description = f"data: {source}{symbols_text} from {first:%Y-%m-%d} to {last:%Y-%m-%d}; samples: {counts}"
-        return [description, *self._skipped_rows_notes, *self._spacing_notes()]
+        return [description, *self._notes, *self._spacing_notes()]
 
     def _spacing_notes(self) -> list[str]:
         """Return a warning if the bars have another spacing than those that the model was trained on."""
-        timeframes = choose_timeframes(self._bars)
-        if timeframes == self._timeframes:
+        trained = self._sampling.preprocessing
+        if trained is None or trained.suits(median_spacing(self._bars)):
             return []
         return [
             f"the model was trained with the timeframes {' and '.join(self._timeframes)}, but the spacing of these "
-            f"bars is one for {' and '.join(timeframes)}: do not rely on its metrics"
+            f"bars is one for {' and '.join(choose_timeframes(self._bars))}: do not rely on its metrics"
         ]
 
     def _cut(self, moments_by_part: Mapping[str, tuple[int, int]]) -> dict[str, Windows]:

@@ -6,6 +6,7 @@ its denominator is 0 (no range, no movement), and NaN if the history is too shor
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, TypeAlias
 
 import numpy as np
@@ -60,14 +61,18 @@ MAX_DISTANCE = 10.0
 """Largest distance of an order block in average true ranges; larger ones are clipped."""
 
 
-def compute_features(bars: pd.DataFrame, middle: str, coarse: str) -> pd.DataFrame:
+def compute_features(
+    bars: pd.DataFrame, middle: str, coarse: str, coarser_bars: Mapping[str, pd.DataFrame] | None = None
+) -> pd.DataFrame:
     """Return the `FEATURES` of one symbol's bars (ascending in time), one row each, float64.
 
-    `middle` and `coarse` are periods of `timeframes.PERIODS`.
+    `middle` and `coarse` are periods of `timeframes.PERIODS`. `coarser_bars` has the symbol's bars of a period,
+    ascending in time; those of a period that is not in it are aggregated from `bars`.
     """
-    bars = bars.reset_index(drop=True)
+    bars, coarser_bars = bars.reset_index(drop=True), coarser_bars or {}
     features = _base_features(bars)
-    features |= _coarser_features(bars, middle, "middle", 5) | _coarser_features(bars, coarse, "coarse", 3)
+    for period, name, span in ((middle, "middle", 5), (coarse, "coarse", 3)):
+        features |= _coarser_features(bars, coarser_bars.get(period), period, name, span)
     features |= {
         "agree_return": _agreement(features["return_1"], features["middle_return"], features["coarse_return"]),
         "agree_trend": _agreement(
@@ -114,8 +119,13 @@ def _base_features(bars: pd.DataFrame) -> dict[str, Series]:
     }
 
 
-def _coarser_features(bars: pd.DataFrame, period: str, name: str, span: int) -> dict[str, Series]:
-    coarser, rows = timeframes.resample(bars, period)
+def _coarser_features(
+    bars: pd.DataFrame, coarser_bars: pd.DataFrame | None, period: str, name: str, span: int
+) -> dict[str, Series]:
+    if coarser_bars is None:
+        coarser, rows = timeframes.resample(bars, period)
+    else:
+        coarser = coarser_bars.reset_index(drop=True)
     close = coarser["close"]
     features = coarser[[]].assign(
         **{
@@ -125,7 +135,12 @@ def _coarser_features(bars: pd.DataFrame, period: str, name: str, span: int) -> 
             f"{name}_channel{span}": _channel(coarser, span),
         }
     )
-    return {str(column): values for column, values in timeframes.last_closed(features, rows).items()}
+    if coarser_bars is None:
+        features = timeframes.last_closed(features, rows)
+    else:
+        opens, times = (frame["time"].to_numpy() for frame in (coarser, bars))
+        features = timeframes.last_closed_at(features, opens, period, times)
+    return {str(column): values for column, values in features.items()}
 
 
 def _ratio(part: Series, whole: Series) -> Series:

@@ -20,6 +20,9 @@ MAX_COLUMNS = 10_000
 CLOCK = "time of day"
 """The name of a second column with the time, beside that of the date."""
 
+ONLY_SYMBOL = "the only one"
+"""The symbol of bars without a symbol."""
+
 _TIMES = ("time", "date", "datetime", "timestamp")
 _VOLUMES = ("volume", "tick_volume", "tickvol", "real_volume", "vol")
 """The first of these that a table has is its volume: that of ticks is known for every market."""
@@ -37,10 +40,12 @@ class Layout:
     """The name of each column: one of `REQUIRED`, `symbol`, `CLOCK`, or its own."""
     delimiter: str = ","
     has_header: bool = True
+    symbol: str = ONLY_SYMBOL
+    """The symbol of all bars of a file without a column for it."""
 
 
-def read_layout(path: Path) -> Layout:
-    """Return the layout of a file. Raises DataError if it is no table."""
+def read_layout(path: Path, symbol: str = ONLY_SYMBOL) -> Layout:
+    """Return the layout of a file with bars of `symbol`. Raises DataError if it is no table."""
     try:
         with open_table(path) as file:
             line = next(filter(str.strip, file), "")
@@ -53,8 +58,8 @@ def read_layout(path: Path) -> Layout:
     if len(fields) > MAX_COLUMNS:
         raise DataError(f"{path} has {len(fields):,} columns, more than {MAX_COLUMNS:,}", hint="use a CSV file of bars")
     if fields and _DAY.match(fields[0].strip()):
-        return Layout(names=_names_without_header(fields), delimiter=delimiter, has_header=False)
-    return Layout(names=canonical_names(fields), delimiter=delimiter)
+        return Layout(names=_names_without_header(fields), delimiter=delimiter, has_header=False, symbol=symbol)
+    return Layout(names=canonical_names(fields), delimiter=delimiter, symbol=symbol)
 
 
 def canonical_names(columns: Iterable[str]) -> list[str]:

@@ -6,6 +6,7 @@ import torch
 from torch import Tensor
 from torchmetrics.functional.classification import multiclass_accuracy, multiclass_f1_score
 
+from shoestring.recipe import evidence
 from shoestring.recipes.temporal.windows import CLASSES
 
 _MAX_GROUPS = 50
@@ -13,7 +14,8 @@ _MAX_GROUPS = 50
 
 
 def scores(predicted: Tensor, labels: Tensor, horizon: int) -> dict[str, Any]:
-    """Return accuracy and macro-F1 of `predicted` with their standard errors, a baseline, and counts by class.
+    """Return accuracy and macro-F1 of `predicted` with their standard errors, a baseline, counts by class, and
+    as evidence the confusion matrix.
 
     The baseline always predicts the most frequent class of `labels`; it is hard to beat, because that class is known
     only in hindsight. `predicted` and `labels` are classes in order of time, (n,) int64. Neighbouring labels share the
@@ -29,6 +31,7 @@ def scores(predicted: Tensor, labels: Tensor, horizon: int) -> dict[str, Any]:
             name: {"true": int((labels == number).sum()), "predicted": int((predicted == number).sum())}
             for number, name in enumerate(CLASSES)
         },
+        evidence.KEY: {"confusion_matrix": evidence.confusion_matrix(labels, predicted, CLASSES)},
     }
 
 

@@ -7,10 +7,11 @@ history of a bar is part of its input, because the prediction may depend on what
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from functools import cached_property, partial
 from pathlib import Path
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 import torch
@@ -19,34 +20,61 @@ from torch import Tensor
 
 from shoestring.errors import DataError
 from shoestring.recipe.inputs import Input
+from shoestring.recipes.rows import BadRows, OnBadRows
 from shoestring.recipes.temporal.bars import ONLY_SYMBOL, Rows, load_sample_bars, parse_rows, read_rows
+from shoestring.recipes.temporal.folder import read_folder, require_folder
 from shoestring.recipes.temporal.preprocessing import Preprocessing, standardise
 from shoestring.recipes.temporal.table import tabulate
-from shoestring.recipes.temporal.timeframes import choose_timeframes
+from shoestring.recipes.temporal.timeframes import choose_timeframes, median_spacing
 from shoestring.recipes.temporal.windows import last_bars
 
+if TYPE_CHECKING:
+    import pandas as pd
 
-def read_source(source: Path | Sequence[Any] | None) -> Rows:
-    """Return the rows of a CSV file, of a list of mappings, or of the sample bars."""
+
+@dataclass(frozen=True, kw_only=True)
+class Source:
+    """What is to be predicted."""
+
+    rows: Rows
+    coarser_bars: Mapping[str, Mapping[str, pd.DataFrame]] | None = None
+    """Bars of longer timeframes by symbol and period, where they are not to be aggregated."""
+    notes: Sequence[str] = ()
+
+
+def read_source(
+    source: Path | Sequence[Any] | None, timeframes: tuple[str, str], *, timeframe: str | None, on_bad_rows: OnBadRows
+) -> Source:
+    """Return the rows of a CSV file, of a folder, of a list of mappings, or of the sample bars.
+
+    `timeframes` are the middle and the coarse one; `timeframe` is the base one of a folder. Its unusable rows of longer
+    timeframes are no inputs, so they are refused or skipped.
+    """
+    if isinstance(source, str | Path) and Path(source).is_dir():
+        bad_rows = BadRows(on_bad_rows)
+        folder = read_folder(Path(source), bad_rows, timeframe=timeframe, timeframes=timeframes, reports_base=False)
+        return Source(rows=folder.rows, coarser_bars=folder.coarser_bars, notes=[*folder.notes, *bad_rows.notes])
+    require_folder(timeframe)
     if source is None:
         bars = load_sample_bars().astype({"symbol": "str"})
-        return Rows(bars=bars, positions=np.arange(len(bars)), problems=[], unreadable={})
-    return read_rows(Path(source)) if isinstance(source, str | Path) else parse_rows(source)
+        return Source(rows=Rows(bars=bars, positions=np.arange(len(bars)), problems=[], unreadable={}))
+    return Source(rows=read_rows(Path(source)) if isinstance(source, str | Path) else parse_rows(source))
 
 
 class BarInputs:
     """The inputs of a file, with one error for each unusable row."""
 
     def __init__(
-        self, rows: Rows, preprocessing: Preprocessing, seq_len: int, *, bars: Literal["all", "latest"], skip: bool
+        self, source: Source, preprocessing: Preprocessing, seq_len: int, *, bars: Literal["all", "latest"], skip: bool
     ) -> None:
         """`skip` leaves unusable rows out; `bars="latest"` selects the last bar of each symbol.
 
         Raises DataError if all rows are usable and no bar has a full history.
         """
-        self._rows, self._preprocessing, self._seq_len = rows, preprocessing, seq_len
+        rows = source.rows
+        self._rows, self._preprocessing, self._seq_len, self._source = rows, preprocessing, seq_len, source
         self._bars = rows.usable_bars()
-        self._table = tabulate(self._bars, preprocessing.timeframes)
+        self._table = tabulate(self._bars, preprocessing.timeframes, source.coarser_bars)
         self._features = torch.from_numpy(standardise(self._table, preprocessing))
         ends = last_bars(self._table, seq_len, 0, 0, self._table.moments)
         self._ends = dict(zip(self._table.position[ends].tolist(), ends.tolist(), strict=True))
@@ -79,13 +107,14 @@ class BarInputs:
         """Return sentences about the number of predictions, unusable rows, and bars of another spacing."""
         usable, bad = len(self._bars), len(self._rows.bad_positions)
         notes = [f"data: {self._rows.count:,} bars, of which {len(self._ends):,} have a full history"]
+        notes += self._source.notes
         if bad:
             notes.append(
                 f"{bad:,} of {usable + bad:,} rows cannot be used; the bars before and after them become neighbours, "
                 "and unusable_rows counts those in the history of a bar"
             )
-        timeframes = choose_timeframes(self._bars)
-        if self._ends and timeframes != self._preprocessing.timeframes:
+        if self._ends and not self._preprocessing.suits(median_spacing(self._bars)):
+            timeframes = choose_timeframes(self._bars)
             notes.append(
                 f"the model was trained with the timeframes {' and '.join(self._preprocessing.timeframes)}, but the "
                 f"spacing of these bars is one for {' and '.join(timeframes)}: do not rely on its predictions"

@@ -18,7 +18,7 @@ from shoestring.errors import CheckpointError
 from shoestring.reading import number, read_json, reason
 from shoestring.recipes.temporal.features import FEATURES
 from shoestring.recipes.temporal.table import Table
-from shoestring.recipes.temporal.timeframes import PERIODS
+from shoestring.recipes.temporal.timeframes import PERIODS, timeframes_for
 
 NAME = "preprocessing.json"
 
@@ -36,9 +36,16 @@ class Preprocessing:
     timeframes: tuple[str, str]
     mean: tuple[float, ...]
     deviation: tuple[float, ...]
+    spacing: float | None = None
+    """Median seconds between the bars that the model was trained on; None in runs of earlier versions."""
+
+    def suits(self, spacing: float) -> bool:
+        """Return whether bars with this median spacing have the timeframes of those that the model was trained on."""
+        own = self.timeframes if self.spacing is None else timeframes_for(self.spacing)
+        return timeframes_for(spacing) == own
 
 
-def fit(table: Table, timeframes: tuple[str, str], before: int) -> Preprocessing:
+def fit(table: Table, timeframes: tuple[str, str], before: int, spacing: float | None = None) -> Preprocessing:
     """Return the mean and the deviation of each feature over the moments below `before`, which are the training part.
 
     Later bars do not influence them. The deviation of a feature that is constant in the training part (for example
@@ -47,7 +54,9 @@ def fit(table: Table, timeframes: tuple[str, str], before: int) -> Preprocessing
     training = table.features[table.moment < before]
     mean, deviation = training.mean(axis=0, dtype=np.float64), training.std(axis=0, dtype=np.float64)
     deviation[deviation < CONSTANT] = 1.0
-    return Preprocessing(timeframes=timeframes, mean=tuple(mean.tolist()), deviation=tuple(deviation.tolist()))
+    return Preprocessing(
+        timeframes=timeframes, mean=tuple(mean.tolist()), deviation=tuple(deviation.tolist()), spacing=spacing
+    )
 
 
 def standardise(table: Table, preprocessing: Preprocessing) -> NDArray[np.float32]:
@@ -63,7 +72,7 @@ def save(preprocessing: Preprocessing, folder: Path) -> None:
         name: {"mean": mean, "deviation": deviation}
         for name, mean, deviation in zip(FEATURES, preprocessing.mean, preprocessing.deviation, strict=True)
     }
-    content = {"timeframes": preprocessing.timeframes, "scaler": scaler}
+    content = {"timeframes": preprocessing.timeframes, "spacing": preprocessing.spacing, "scaler": scaler}
     (folder / NAME).write_text(json.dumps(content, indent=1), encoding="utf-8")
 
 
@@ -78,7 +87,8 @@ def load(folder: Path) -> Preprocessing:
         raise CheckpointError(f"{path} cannot be read: {reason(error)}", hint=_HINT) from error
     middle, coarse = content["timeframes"]
     mean, deviation = (tuple(float(entry[key]) for entry in content["scaler"].values()) for key in _KEYS)
-    return Preprocessing(timeframes=(middle, coarse), mean=mean, deviation=deviation)
+    spacing = number(content.get("spacing"))
+    return Preprocessing(timeframes=(middle, coarse), mean=mean, deviation=deviation, spacing=spacing)
 
 
 _KEYS = ("mean", "deviation")
@@ -92,6 +102,8 @@ def _find_problems(content: Any) -> list[str]:
     problems = []
     if not isinstance(timeframes, list) or len(timeframes) != 2 or not all(name in [*PERIODS] for name in timeframes):
         problems.append(f"timeframes: {str(timeframes)[:80]!r} is not a pair of {', '.join(PERIODS)}")
+    if content.get("spacing") is not None and not (number(content["spacing"]) or 0) > 0:
+        problems.append(f"spacing: {str(content['spacing'])[:80]!r} is not a positive number of seconds")
     if tuple(scaler) != FEATURES:
         problems.append(f"scaler: its features are not {', '.join(FEATURES)}")
     for name, entry in scaler.items():

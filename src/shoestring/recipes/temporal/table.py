@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -37,18 +38,23 @@ class Table:
         return int(self.moment.max(initial=-1)) + 1
 
 
-def tabulate(bars: pd.DataFrame, timeframes: tuple[str, str] | None = None) -> Table:
+def tabulate(
+    bars: pd.DataFrame,
+    timeframes: tuple[str, str] | None = None,
+    coarser_bars: Mapping[str, Mapping[str, pd.DataFrame]] | None = None,
+) -> Table:
     """Return the features of `bars` (see `read_bars`), without bars whose history is too short for a feature.
 
-    `timeframes` are the middle and the coarse one; by default those for the spacing of the bars.
+    `timeframes` are the middle and the coarse one; by default those for the spacing of the bars. `coarser_bars` has
+    bars of them, by symbol and period, where they are not to be aggregated from `bars`.
     """
     middle, coarse = timeframes or choose_timeframes(bars)
     position = bars.index.to_numpy(dtype=np.int64)
     bars = bars.reset_index(drop=True)
     rows = [np.empty(0, np.int64)]
     values = [np.empty((0, len(FEATURES)), np.float32)]
-    for _, symbol_bars in bars.groupby("symbol", observed=True):
-        features = compute_features(symbol_bars, middle, coarse).to_numpy()
+    for symbol, symbol_bars in bars.groupby("symbol", observed=True):
+        features = compute_features(symbol_bars, middle, coarse, (coarser_bars or {}).get(str(symbol))).to_numpy()
         warm_up = int(np.isnan(features).any(axis=1).sum())  # all at the beginning
         rows.append(symbol_bars.index.to_numpy()[warm_up:])
         values.append(features[warm_up:].astype(np.float32))

@@ -1,4 +1,4 @@
-"""Coarser timeframes, aggregated from the bars by the calendar and used only after they have closed."""
+"""Coarser timeframes, aggregated from the bars by the calendar or given as bars, and used only after their close."""
 
 from __future__ import annotations
 
@@ -13,10 +13,11 @@ if TYPE_CHECKING:
 MINUTE, HOUR, DAY = 60, 3600, 86400
 
 PERIODS = {
-    # name: (unit of the calendar, units per period, offset of a period from 1970-01-01 in units)
-    "15 minutes": ("s", 15 * MINUTE, 0),
+    # name: (unit of the calendar, units per period, offset of a period from 1970-01-01 in units), in order of length
+    "1 minute": ("s", MINUTE, 0),
+    **{f"{count} minutes": ("s", count * MINUTE, 0) for count in (2, 3, 4, 5, 6, 10, 12, 15, 20, 30)},
     "1 hour": ("s", HOUR, 0),
-    "4 hours": ("s", 4 * HOUR, 0),
+    **{f"{count} hours": ("s", count * HOUR, 0) for count in (2, 3, 4, 6, 8, 12)},
     "1 day": ("s", DAY, 0),
     "1 week": ("s", 7 * DAY, 4 * DAY),  # 1970-01-05 was a Monday
     "1 month": ("M", 1, 0),
@@ -38,9 +39,24 @@ TIMEFRAMES = (
 
 def choose_timeframes(bars: pd.DataFrame) -> tuple[str, str]:
     """Return the middle and the coarse timeframe for the median spacing of the bars."""
-    spacing = bars.groupby("symbol", observed=True)["time"].diff().dt.total_seconds().median()
-    # The median is NaN if no symbol has two bars; the first entry is selected then, and the bars are too few for it.
-    return next((middle, coarse) for limit, middle, coarse in TIMEFRAMES if not spacing > limit)
+    return timeframes_for(median_spacing(bars))
+
+
+def median_spacing(bars: pd.DataFrame) -> float:
+    """Return the median number of seconds between neighbouring bars of a symbol; NaN if no symbol has two."""
+    return float(bars.groupby("symbol", observed=True)["time"].diff().dt.total_seconds().median())
+
+
+def timeframes_for(seconds: float) -> tuple[str, str]:
+    """Return the middle and the coarse timeframe for bars that are so many seconds apart."""
+    # Without two bars of a symbol the first entry is selected, and the bars are too few for it.
+    return next((middle, coarse) for limit, middle, coarse in TIMEFRAMES if not seconds > limit)
+
+
+def shortest_seconds(period: str) -> int:
+    """Return the length of a period, of months and years that of the shortest."""
+    unit, count, _ = PERIODS[period]
+    return count * (28 * DAY if unit == "M" else 1)
 
 
 def resample(bars: pd.DataFrame, period: str) -> tuple[pd.DataFrame, NDArray[np.int64]]:
@@ -64,3 +80,31 @@ def last_closed(coarser: pd.DataFrame, rows: NDArray[np.int64]) -> pd.DataFrame:
     The bar's own row (`rows`) closes in the future, so the row before is used; NaN if there is none.
     """
     return coarser.shift(1).iloc[rows].reset_index(drop=True)
+
+
+def closes(opens: NDArray[np.datetime64], period: str) -> NDArray[np.datetime64]:
+    """Return when the bars of a `period` close that open at `opens`, ascending.
+
+    Months that do not begin at midnight of the first day, because their times were converted from another zone, are
+    taken to have 31 days: they are then used late rather than before they have closed.
+    """
+    unit, count, _ = PERIODS[period]
+    seconds = opens.astype("datetime64[s]")
+    if unit == "s":
+        return (seconds.astype("int64") + count).astype("datetime64[s]")
+    months = seconds.astype("datetime64[M]")
+    following = (months.astype("int64") + count).astype("datetime64[M]").astype("datetime64[s]")
+    late = (seconds.astype("int64") + 31 * count * DAY).astype("datetime64[s]")
+    return np.where(months.astype("datetime64[s]") == seconds, following, late)
+
+
+def last_closed_at(
+    coarser: pd.DataFrame, opens: NDArray[np.datetime64], period: str, times: NDArray[np.datetime64]
+) -> pd.DataFrame:
+    """Return for each of `times`, at which bars open, the last row of `coarser` that had closed by then, else NaN.
+
+    The rows of `coarser` are those of bars of the `period` that open at `opens`, ascending. As with resampled bars, a
+    bar that closes together with the coarser one does not know it yet.
+    """
+    rows = np.searchsorted(closes(opens, period), times.astype("datetime64[s]"), side="right") - 1
+    return coarser.reset_index(drop=True).reindex(rows).reset_index(drop=True)

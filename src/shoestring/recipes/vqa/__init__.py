@@ -13,6 +13,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
+from shoestring.recipe import evidence
 from shoestring.recipe.evaluating import EvaluatesBatches
 from shoestring.recipe.extras import require
 from shoestring.recipe.inputs import Input
@@ -232,13 +233,23 @@ class VQA(EvaluatesBatches):
         return loss, self._generate(model, context), [vars(sample) for sample in batch.samples]
 
     def combine(self, results: Sequence[Any]) -> dict[str, Any]:
-        """Return `metrics.compute_scores` of the generated texts, and the `loss` of the whole text in any stage."""
-        from shoestring.recipes.vqa.metrics import compute_scores
+        """Return `metrics.compute_scores` of the generated texts, the `loss` of the whole text in any stage, and
+        examples of the texts.
+        """
+        from shoestring.recipes.vqa.metrics import compute_scores, find_examples
         from shoestring.recipes.vqa.samples import Sample
 
         texts = [text for _, generated, _ in results for text in generated]
         samples = [Sample(**fields) for _, _, rows in results for fields in rows]
-        return {"loss": sum(float(loss) for loss, _, _ in results) / len(samples), **compute_scores(texts, samples)}
+        return {
+            "loss": sum(float(loss) for loss, _, _ in results) / len(samples),
+            **compute_scores(texts, samples),
+            evidence.KEY: {"examples": find_examples(texts, samples)},
+        }
+
+    def illustrate(self, model: Student, dataset: Dataset, index: int) -> dict[str, bytes]:  # noqa: ARG002
+        """Return the image of a sample."""
+        return {"image": dataset.thumbnail(index)}
 
     def inputs(self, source: Any) -> Iterator[Input]:
         """Return the questions of `questions.Questions`, or those about the default images.

@@ -8,6 +8,7 @@ from PIL import Image
 from torch import Tensor
 
 from shoestring.data.padding import pad_batch
+from shoestring.recipes.thumbnails import encode_thumbnail
 from shoestring.recipes.vqa.images import to_tensor
 from shoestring.recipes.vqa.samples import Sample
 from shoestring.recipes.vqa.student import IGNORED, Batch
@@ -60,6 +61,10 @@ class Dataset:
         """Return the image, the question and the answer of a sample."""
         sample = self._samples[index]
         return {"image": sample.image, "question": sample.question, "answer": sample.answer}
+
+    def thumbnail(self, index: int) -> bytes:
+        """Return the image of a sample as a small JPEG."""
+        return encode_thumbnail(self._load_image(self._samples[index]))
 
     def kind(self, index: int) -> str:
         """Return the kind of the reasoning."""

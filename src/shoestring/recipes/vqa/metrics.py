@@ -4,6 +4,7 @@ from collections import Counter, defaultdict
 from collections.abc import Sequence
 from typing import Any
 
+from shoestring.recipe.evidence import examples
 from shoestring.recipes.vqa.bleu import bleu
 from shoestring.recipes.vqa.cider import cider
 from shoestring.recipes.vqa.overlap import rouge_l, token_f1, words
@@ -33,6 +34,29 @@ def compute_scores(texts: Sequence[str], samples: Sequence[Sample]) -> dict[str,
         "most_frequent_answer": most_frequent,
         "kinds": _exact_match_by_kind(answers, samples),
     }
+
+
+def find_examples(texts: Sequence[str], samples: Sequence[Sample]) -> list[dict[str, Any]]:
+    """Return the `examples` of the evidence: the best and the worst by token F1 of the answer, then by ROUGE-L of the
+    reasoning.
+    """
+    parsed = [parse(text) for text in texts]
+    pairs = list(zip(parsed, samples, strict=True))
+    scores = {
+        "token_f1": [token_f1(words(text.answer), words(sample.answer)) for text, sample in pairs],
+        "reasoning_rouge_l": [rouge_l(words(text.reasoning), words(sample.reasoning)) for text, sample in pairs],
+    }
+    return examples(
+        [10 * answer + reasoning for answer, reasoning in zip(*scores.values(), strict=True)],
+        scores,
+        texts={
+            "question": [sample.question for sample in samples],
+            "answer": [text.answer for text in parsed],
+            "true_answer": [sample.answer for sample in samples],
+            "reasoning": [text.reasoning for text in parsed],
+            "true_reasoning": [sample.reasoning for sample in samples],
+        },
+    )
 
 
 def _score_answers(prefix: str, pairs: Sequence[tuple[list[str], list[str]]]) -> dict[str, float]:

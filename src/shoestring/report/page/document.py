@@ -7,6 +7,7 @@ from shoestring.checkpoint.files import replace
 from shoestring.report.markup import Markup, element, join
 from shoestring.report.page import sections
 from shoestring.report.page.answers import answers
+from shoestring.report.page.evidence import evidence
 from shoestring.report.page.headline import headline
 from shoestring.report.page.results import results
 from shoestring.report.page.run import Run, read
@@ -49,6 +50,7 @@ def render(run: Run) -> Markup:
         "main",
         headline(run, session_records),
         results(run),
+        evidence(run),
         answers(run),
         sections.training(run),
         sections.history(session_records),
