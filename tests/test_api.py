@@ -18,7 +18,7 @@ ARGUMENTS = {"limit": "limit_seconds", "disk": "disk_bytes", "price": "usd_per_h
 
 @pytest.mark.parametrize("command", cli.app.registered_commands, ids=lambda command: command.callback.__name__)
 def test_options_are_arguments_of_the_function(command):
-    options = inspect.signature(command.callback).parameters.keys() - {"as_json", "full", "purpose"}
+    options = inspect.signature(command.callback).parameters.keys() - {"as_json", "full", "purpose", "config_file"}
     verb = getattr(api, command.callback.__name__)
     assert {ARGUMENTS.get(name, name) for name in options} <= inspect.signature(verb).parameters.keys()
 

@@ -250,6 +250,7 @@ def evaluate(
     on: str = "local",
     limit_seconds: float | None = None,
     whole: bool = False,
+    first: int | None = None,
     out: str | Path | None = None,
     **values: object,
 ) -> Evaluation:
@@ -258,8 +259,8 @@ def evaluate(
     `directory` is a run (its best weights, else its last ones, else those of its newest checkpoint), its `best` or
     `light` folder, or one of its checkpoints. With `recipe` it may also be weights without a run; with a run, `recipe`
     is only needed if the run's own recipe is not found any more. `values`, such as `data`, replace the run's own
-    options. With `whole`, all data are one part. The file `out` (.jsonl or .csv) gets a row for each sample. The run is
-    not changed.
+    options. With `whole`, all data are one part; with `first`, only so many first samples of each part count. The
+    file `out` (.jsonl or .csv) gets a row for each sample. The run is not changed.
 
     Raises UsageError for invalid usage, CheckpointError for weights that are damaged or belong to another model.
     """
@@ -273,6 +274,7 @@ def evaluate(
         on=on,
         limit_seconds=limit_seconds,
         whole=whole,
+        first=first,
         out=_path(out) if out else None,
     )
 

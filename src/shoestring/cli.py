@@ -292,6 +292,9 @@ def evaluate(
         str | None, typer.Option(metavar="DURATION", help="Give up after this time, e.g. 90s, 20m or 1.5h.")
     ] = None,
     whole: Annotated[bool, typer.Option("--whole", help="Evaluate on all data as one part.")] = False,
+    first: Annotated[
+        int | None, typer.Option(metavar="N", help="Evaluate only the first N samples of each part, such as one batch.")
+    ] = None,
     out: Annotated[
         Path | None,
         typer.Option(metavar="FILE", help="Write target and prediction of each sample, as .jsonl or .csv."),
@@ -309,6 +312,7 @@ def evaluate(
         on=on,
         limit_seconds=parse("--limit", limit, parse_seconds),
         whole=whole,
+        first=first,
         out=out,
         **option_values(api.evaluate, set_, config_file),
     )

@@ -10,6 +10,7 @@ from shoestring.check import gpu, machine, measuring, requirements, trial_findin
 from shoestring.check.collect import collect_facts
 from shoestring.check.facts import Facts
 from shoestring.check.finding import Finding, Status, failed, warned
+from shoestring.check.loading import check_loading, measured_loading
 from shoestring.errors import ShoestringError, TraceError
 from shoestring.hardware import probe
 from shoestring.plan.weight_type import with_weight_type
@@ -142,4 +143,9 @@ def _try_updates(
     except ShoestringError as error:
         hint = error.hint or "see the same error in: shoestring plan"
         return [*plan_findings, failed("update", error.message, hint)], None
-    return [*plan_findings, *trial_findings.check_trial(trial)], trial_findings.summarize_trial(trial)
+    trial_results, summary = trial_findings.check_trial(trial), trial_findings.summarize_trial(trial)
+    loading = measured_loading(trial, plan, effective_batch=loaded.effective_batch, cores=facts.host.cores)
+    if loading and summary:
+        trial_results = [*trial_results, check_loading(loading)]
+        summary = {**summary, "loading": loading.json()}
+    return [*plan_findings, *trial_results], summary

@@ -3,6 +3,7 @@
 The request is a JSON object on standard input. For each stage, a line of JSON is written to standard output:
 
 {"stage": "data", "samples": 733, "seconds": 0.4}  the first microbatch of real data; omitted without data()
+{"stage": "loading", "samples": 64, "seconds": 0.2} more samples were loaded, and how long that took in this process
 {"stage": "model", "stages": 1}                     model and optimizer are on the device; the stages of the loss
 {"stage": "update", "seconds": 0.1, "loss": 1.1}    one for each update
 {"stage": "done", "bytes": 123, "device": "cpu"}    the peak of memory in use since the data was loaded
@@ -30,6 +31,9 @@ declares stages, they take turns, each at least twice."""
 ENOUGH_SECONDS = 20.0
 """After this time two updates are enough: the second one has the optimizer's states, so the peak is reached. With
 stages, one more than these are enough, because each stage has created its states."""
+
+LOADED_SAMPLES, LOADING_SECONDS = 256, 5.0
+"""The measurement of loading ends after so many samples or seconds."""
 
 Report = Callable[[dict[str, Any]], None]
 
@@ -140,7 +144,21 @@ def _load_first_batch(
     loader = Loader(loaded.recipe, train, order, seed=loaded.seed, device=device, workers=0, packing=packing)
     batch = next(iter(loader.microbatches(0, size)))
     report({"stage": "data", "samples": len(train), "seconds": time.perf_counter() - start})
+    samples, seconds = _measure_loading(loader, order.updates_per_epoch, size)
+    report({"stage": "loading", "samples": samples, "seconds": seconds})
     return loader, [batch]
+
+
+def _measure_loading(loader: Any, updates: int, size: int) -> tuple[int, float]:
+    """Load further updates in this process, the first one again if there is no other. Return samples and seconds."""
+    samples, start = 0, time.perf_counter()
+    for update in range(1, updates) if updates > 1 else [0]:
+        for _, count in loader.microbatches(update, size):
+            samples += count
+            seconds = time.perf_counter() - start
+            if samples >= LOADED_SAMPLES or seconds > LOADING_SECONDS:
+                return samples, seconds
+    return samples, time.perf_counter() - start
 
 
 def batches_on(device: Any, sizes: Iterable[int], make_batch: Callable[[int], Any]) -> Iterator[tuple[Any, int]]:

@@ -156,7 +156,7 @@ def summarize_trial(trial: Trial) -> dict[str, Any] | None:
     if not last_stages:
         return None
     (low, predicted, high), measured_bytes = _predicted_memory(trial), int(last_stages[0]["bytes"])
-    time, seconds = trial.plan.time, _update_seconds(trial)
+    time, seconds = trial.plan.time, measured_update_seconds(trial)
     return {
         "device": last_stages[0]["device"],
         "settings": trial.plan.settings.json(),
@@ -219,7 +219,7 @@ def _check_memory(trial: Trial) -> Finding:
 
 
 def _check_time(trial: Trial) -> Finding:
-    seconds, time = _update_seconds(trial), trial.plan.time
+    seconds, time = measured_update_seconds(trial), trial.plan.time
     predicted, low, high = (duration.update_seconds for duration in (time.predicted, time.low, time.high))
     if predicted is None or low is None or high is None:
         return passed("time", f"{seconds_text(seconds)} per update; this device's rates for a prediction are unknown")
@@ -232,7 +232,7 @@ def _check_time(trial: Trial) -> Finding:
     return warned("time", message, "rely on the measured time; other processes slow a machine down")
 
 
-def _update_seconds(trial: Trial) -> float:
+def measured_update_seconds(trial: Trial) -> float:
     """Return the median time of an update, without the first: it loads real data and includes one-time work."""
     seconds = [float(stage["seconds"]) for stage in trial.stages_named("update")[1:]]
     stages = next((stage.get("stages", 1) for stage in trial.stages_named("model")), 1)

@@ -26,6 +26,20 @@ def max_workers_in_shared_memory(batch_bytes: int, *, prefetch: int, shared: str
     return disk.f_bavail * disk.f_frsize // 2 // max(1, prefetch * batch_bytes)
 
 
+def workers_for(loading_seconds: float, computing_seconds: float, cores: int) -> int:
+    """Return the number of workers for updates whose data one process loads in `loading_seconds`: the fewest that
+    keep up, as far as training starts that many. 0 if training can load by itself.
+    """
+    if loading_seconds <= TOLERATED * (loading_seconds + computing_seconds):
+        return 0
+    count = 1.25 * loading_seconds / max(computing_seconds, 1e-9)
+    return min(_most_workers(cores), math.ceil(min(count, _MAX_WORKERS)))
+
+
+def _most_workers(cores: int) -> int:
+    return min(_MAX_WORKERS, max(2, cores))
+
+
 @dataclass
 class _Window:
     """The measurement of one number of workers."""
@@ -54,7 +68,7 @@ class WorkerCount:
     def __init__(self, cores: int) -> None:
         """`cores` is the number of hardware threads; two processes are tried anyway, for data with high latency."""
         self.count = 0
-        self._max_count = min(_MAX_WORKERS, max(2, cores))
+        self._max_count = _most_workers(cores)
         self._measured: dict[int, _Window] = {}
         self._is_settled = False
         self._window = _Window()

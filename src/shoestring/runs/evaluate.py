@@ -13,6 +13,7 @@ from shoestring.errors import RunError, UsageError
 from shoestring.failures import exits_as_errors
 from shoestring.recipe.inputs import Input
 from shoestring.recipe.options import LoadedRecipe
+from shoestring.recipe.subset import Subset
 from shoestring.recipe.whole_batch import last_batch_notes, require_whole_batch
 from shoestring.runs.predictions import without_files
 from shoestring.runs.predictor import Predictor
@@ -57,6 +58,7 @@ def evaluate(
     limit_seconds: float | None = None,
     started: float | None = None,
     whole: bool = False,
+    first: int | None = None,
     out: Path | None = None,
 ) -> Evaluation:
     """Implement `shoestring.evaluate`, with options and settings in `values`."""
@@ -72,6 +74,8 @@ def evaluate(
     from shoestring.session.stop import SessionOver, session
     from shoestring.train.evaluation import split_evidence
 
+    if first is not None and first < 1:
+        raise UsageError(f"--first {first}: must be at least 1", hint="leave it out to evaluate all samples")
     started_at = time.monotonic()
     try:
         with (
@@ -82,6 +86,8 @@ def evaluate(
         ):
             with stop.interrupting(), explaining_out_of_memory("loading the data, data()"):
                 parts = {"all": _whole_data(saved.loaded)} if whole else _evaluated_parts(seeded_data(saved.loaded))
+                if first is not None:
+                    parts = {name: Subset(part, range(min(first, len(part)))) for name, part in parts.items()}
             with stop.interrupting(), explaining_out_of_memory("loading the model and its weights"):
                 model, update, weights_notes = saved.load_model()
             with explaining_out_of_memory("evaluating"):
@@ -187,5 +193,9 @@ def _write_rows(
 
 def _labelled_inputs(loaded: LoadedRecipe, dataset: Any) -> Iterator[Input]:
     identify = loaded.parts.identify
-    for index in range(len(dataset)):
+    if isinstance(dataset, Subset):  # of the first samples, whose indices are those of the whole
+        dataset, count = dataset.dataset, len(dataset)
+    else:
+        count = len(dataset)
+    for index in range(count):
         yield Input(id=identify(dataset, index) if identify else index, load=partial(dataset.__getitem__, index))
