@@ -7,6 +7,8 @@ import sys
 
 import pytest
 
+from shoestring.recipe.finding import VerifiedReference, choose
+
 RECIPE = """
 import pathlib
 pathlib.Path(__file__).with_name("executed").touch()
@@ -116,6 +118,15 @@ def test_file_in_a_run_names_no_recipe_file(run_command, folder):
     os.chdir(folder / "run" / "deep")
     assert run_command("plan", "--config", "../run.toml")[0] == 2
     assert not list(folder.rglob("executed"))
+
+
+def test_only_verified_contents_are_executed(folder):
+    """Not what has replaced the file since it was compared with the trusted digests."""
+    content = RECIPE.replace("epochs = 2", "epochs = 9").replace('"executed"', '"verified"')
+    reference = VerifiedReference(str(folder / "mine.py"), {"mine.py": content.encode()})
+    loaded, _ = choose(reference, {})
+    assert loaded.epochs == 9
+    assert (folder / "verified").exists() and not (folder / "executed").exists()
 
 
 def test_directory_of_the_command_is_a_run_whatever_it_contains(run_command, folder):
