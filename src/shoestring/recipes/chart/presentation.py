@@ -73,7 +73,10 @@ class Presentation:
         scale = (area / (width * height)) ** 0.5
         least = LEAST_TOKENS * TOKEN_SIDE**2
         sides = (max(int(height * scale), 1), max(int(width * scale), 1))
-        rows, columns = smart_resize(*sides, factor=TOKEN_SIDE, min_pixels=least, max_pixels=area)
+        # Rounding the short side down may exceed the ratio that the processor takes.
+        rows, columns = smart_resize(
+            *(min(side, MAX_RATIO * min(sides)) for side in sides), factor=TOKEN_SIDE, min_pixels=least, max_pixels=area
+        )
         # The processor makes a side of less than a token longer, and leaves the other one.
         short, long = sorted((rows, columns))
         long = min(long, area // short // TOKEN_SIDE * TOKEN_SIDE)
