@@ -110,6 +110,7 @@ def make_update(
     """Make update number `number` of a trial. Return its loss and its seconds, those to make its batches included."""
     from shoestring.data.seeding import derive, seed_all
     from shoestring.engine.update import update
+    from shoestring.recipe.losses import clip_norm
 
     seed_all(derive(loaded.seed, "update", number))
     start = time.perf_counter()
@@ -120,7 +121,7 @@ def make_update(
         batches,
         samples=samples,
         mixed_precision=state.mixed_precision,
-        clip_norm=loaded.parts.clip_norm,
+        clip_norm=clip_norm(loaded.parts, loss),
         run=state.cuda_graphs,
     )
     value = float(result.loss)  # synchronizes with the device

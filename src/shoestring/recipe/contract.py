@@ -76,7 +76,9 @@ class Recipe(Protocol):
       where only the other fallbacks are tried. Evaluations use batches of `effective_batch` samples as well. The last
       batch of an epoch or of an evaluation may be smaller. A loss that depends on its microbatch without `whole_batch`
       is reported before the first update of a run and by `check`.
-    - `clip_norm`: the maximum norm of the gradient; by default none.
+    - `phases`: how many parts the run has, one after another, each with as many epochs as the option `epochs` says (to
+      train several networks in one run, in stages); by default 1.
+    - `clip_norm`: the maximum norm of the gradient, or a mapping from each of `stages` to it; by default none.
     - `rollout(model, batch)`: the model's work without gradients before an update's first forward, in evaluation mode
       and over all of the update's samples (generating the completions that it then trains on), for planning. An
       iterator that yields after each step the state saved for the next step (a cache of keys and values); of equal
@@ -105,6 +107,8 @@ class Recipe(Protocol):
     - `best`: the metric on the validation data that selects the best weights, and whether `"min"` or `"max"` is better;
       by default `("loss", "min")`. `patience`: training stops after this many epochs without improvement; by default
       never.
+    - `compare(history)` -> metrics by the names of what a run compares (the networks of its stages), computed from its
+      epochs, mappings with `epoch`, `update` and the validation `metrics`: what the end of the run and its report show.
 
     - `own_names`: names of the class that other frameworks use for parts of a recipe (`recipe/near_misses.py`), and its
       own code for something else. Without it such a name is an error, because it would be ignored.

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Any
 
@@ -24,6 +24,22 @@ def loss_at(recipe: Any, update: int, updates_per_epoch: int, total_updates: int
         plain: Loss = recipe.loss
         return plain
     return partial(recipe.loss, stage=stage(update, updates_per_epoch, total_updates))
+
+
+def clip_norm(parts: Parts, loss: Loss) -> float | None:
+    """Return the maximum norm of the gradient of a loss of `loss_at` or `losses_by_stage`; None without one.
+
+    Raises UsageError if the recipe has one for each stage, and none for this.
+    """
+    if not isinstance(parts.clip_norm, Mapping):
+        return parts.clip_norm
+    stage = getattr(loss, "keywords", {}).get("stage")
+    if stage not in parts.clip_norm:
+        raise UsageError(
+            f"clip_norm has no entry for the stage {stage!r}; it has {', '.join(map(repr, parts.clip_norm))}",
+            hint="give clip_norm a number, or one for each value of `stages`",
+        )
+    return parts.clip_norm[stage]
 
 
 def losses_by_stage(recipe: Any) -> Sequence[Loss]:

@@ -126,7 +126,8 @@ class LoadedRecipe:
 
     @property
     def epochs(self) -> int:
-        return int(self.options["epochs"])
+        """The number of epochs of the whole run."""
+        return int(self.options["epochs"]) * self.parts.phases
 
     @property
     def effective_batch(self) -> int:

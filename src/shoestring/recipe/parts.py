@@ -43,7 +43,8 @@ class Parts:
     schedule: Schedule | None = None
     stage: Schedule | None = None
     stages: Sequence[Any] | None = None
-    clip_norm: float | None = None
+    phases: int = 1
+    clip_norm: float | Mapping[Any, float] | None = None
     blocks: Callable[[nn.Module], Sequence[nn.Module]] | None = None
     first_batches: Callable[[int], Mapping[float, float]] | None = None
     rollout: Callable[[Any, Any], Iterable[Any]] | None = None
@@ -55,6 +56,7 @@ class Parts:
     illustrate: Callable[[nn.Module, Any, int], Mapping[str, bytes]] | None = None
     converse: Callable[[nn.Module, Sequence[Mapping[str, Any]]], Iterable[str]] | None = None
     best: tuple[str, str] = ("loss", "min")
+    compare: Callable[[Sequence[Mapping[str, Any]]], Mapping[str, Mapping[str, Any]]] | None = None
     patience: int | None = None
     predict: Callable[[nn.Module, Any], Any] | None = None
     prediction_options: Sequence[str] = ()

@@ -31,6 +31,14 @@ def with_error(metrics: Mapping[str, Any], name: str) -> str:
     return metric_text(metrics.get(name)) + (f" ± {error:.2g}" if error is not None else "")
 
 
+def comparison(metrics: Mapping[str, Any]) -> dict[str, Mapping[str, Any]]:
+    """Return the metrics of what a run has compared, by name; empty if it has compared nothing."""
+    rows = metrics.get("comparison")
+    if not isinstance(rows, Mapping):
+        return {}
+    return {str(name): row for name, row in rows.items() if isinstance(row, Mapping)}
+
+
 def summary(metrics: Mapping[str, Any]) -> str:
     """Format the numeric metrics in one line, each with its error and its baseline."""
     texts = []

@@ -170,7 +170,7 @@ class Replaying:
             repeated_updates=self._update - 1 - self._first,
             device=device_name(request.device),
             precision=str(request.settings.precision),
-            clip_norm=request.recipe.parts.clip_norm if session.updates else None,
+            clip_norm=self._clip_norm(session),
             samples=indices,
             sample_descriptions=tuple(describe_sample(request.recipe.parts, samples, index) for index in indices),
             weights_sha256=digest,
@@ -181,6 +181,15 @@ class Replaying:
             **summary,
             **facts,
         )
+
+    def _clip_norm(self, session: "TrainingSession") -> float | None:
+        from shoestring.recipe.losses import clip_norm, loss_at
+
+        if not session.updates:
+            return None
+        recipe, updates = session.request.recipe, session.updates
+        updates_per_epoch, total_updates = updates.order.updates_per_epoch, updates.state.total_updates
+        return clip_norm(recipe.parts, loss_at(recipe.recipe, self._update - 1, updates_per_epoch, total_updates))
 
     def _make_saver(self, request: "SessionRequest", record: Any) -> Any:
         from shoestring.train.replay_saver import ReplaySaver

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from shoestring.errors import TraceError, UsageError
-from shoestring.recipe.losses import Loss, losses_by_stage, scalar_loss
+from shoestring.recipe.losses import Loss, clip_norm, losses_by_stage, scalar_loss
 from shoestring.recipe.options import LoadedRecipe
 from shoestring.settings import Precision, Settings
 from shoestring.techniques import adapt, checkpointing, fp32_modules, kernels, nested, offload
@@ -83,7 +83,6 @@ def run(
         kernels.choose(optimizer, settings.optimizer_kernel, foreach_by_default=on_gpu)
         device_optimizer = offload.offloaded_optimizer(optimizer, settings)
         scaler = _Scaler() if precision == "fp16" else None
-        clip_norm = loaded.parts.clip_norm
         samples = settings.micro_batch * accumulate
         initially_trained = [(parameter, parameter.requires_grad) for parameter in model.parameters()]
         counts = (1, min(TRACED_MICROBATCHES, accumulate))
@@ -108,8 +107,8 @@ def run(
             parameters = [parameter for parameter in parallelism.trained if parameter.grad is not None]
             if scaler:
                 scaler.unscale(parameters)
-            if clip_norm is not None:
-                nn.utils.clip_grad_norm_(parameters, clip_norm, foreach=on_gpu)
+            if (max_norm := clip_norm(loaded.parts, loss)) is not None:
+                nn.utils.clip_grad_norm_(parameters, max_norm, foreach=on_gpu)
             with values.replace_unknown_values():
                 device_optimizer.step()
             recorder.label(simulated_device.tensors(list(optimizer.state.values())), "optimizer states")

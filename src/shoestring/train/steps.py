@@ -26,11 +26,11 @@ from shoestring.engine.parallel.replicas import require_equal
 from shoestring.engine.recovery import OutOfMemory, discard_attempt
 from shoestring.engine.update import UpdateResult, update
 from shoestring.errors import CheckpointError
-from shoestring.recipe.losses import loss_at
+from shoestring.recipe.losses import clip_norm, loss_at
 from shoestring.techniques.fallbacks import Phase
 from shoestring.train import oom
 from shoestring.train.divided_evaluation import evaluate_divided, is_divisible
-from shoestring.train.evaluation import best_entry, evaluate, patience_exhausted, split_evidence
+from shoestring.train.evaluation import as_json, best_entry, evaluate, patience_exhausted, split_evidence
 from shoestring.train.held_out_answers import answer_held_out_prompts
 from shoestring.train.illustrations import describe_examples
 from shoestring.train.session import TrainingSession
@@ -154,7 +154,7 @@ def one_update(session: TrainingSession) -> None:
     arguments: dict[str, Any] = {
         "samples": samples,
         "mixed_precision": state.mixed_precision,
-        "clip_norm": loaded.parts.clip_norm,
+        "clip_norm": clip_norm(loaded.parts, loss),
         "run": observation.run if observation else state.cuda_graphs,
         "on_gradients": observation.gradients if observation else None,
     }
@@ -292,8 +292,12 @@ def finish(session: TrainingSession) -> dict[str, Any]:
 
 def best_validation(session: TrainingSession) -> dict[str, Any]:
     """Return the validation metrics of the best epoch so far."""
-    best = best_entry(session.request.recipe.parts, session.state.history)
-    return {"validation": best["metrics"]} if best else {}
+    parts, history = session.request.recipe.parts, session.state.history
+    best = best_entry(parts, history)
+    if best is None:
+        return {}
+    comparison = {"comparison": as_json(parts.compare(history))} if parts.compare else {}
+    return {"validation": {**best["metrics"], **comparison}}
 
 
 def _evaluate(session: TrainingSession, name: str) -> dict[str, Any]:

@@ -169,6 +169,10 @@ def test_a_symbol_without_a_longer_timeframe(folder: Path) -> None:
     assert "files of D1 are not used" in notes
 
 
+def test_shorter_timeframes_than_the_base_are_not_used(folder: Path) -> None:
+    assert any("files of M15 are not used" in note for note in read_folder(folder, "H1").notes)
+
+
 def test_a_symbol_without_the_base_timeframe(folder: Path) -> None:
     export(folder, "GBPUSD_H1.csv", HOURS)
     text = problems_of(folder)

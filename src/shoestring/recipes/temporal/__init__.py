@@ -10,7 +10,7 @@ The models need torch alone; data and metrics need `pip install 'shoestring[temp
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal, cast
@@ -20,6 +20,7 @@ from shoestring.recipe.evaluating import EvaluatesBatches
 from shoestring.recipe.extras import require
 from shoestring.recipes.rows import OnBadRows
 from shoestring.recipes.temporal.architectures import (
+    ALL,
     ARCHITECTURES,
     MEMBERS,
     WEIGHT_DECAY,
@@ -37,6 +38,7 @@ if TYPE_CHECKING:
     from torch.optim import Optimizer
 
     from shoestring.recipe.exports import OnnxGraph
+    from shoestring.recipes.temporal.alternatives import Alternatives
     from shoestring.recipes.temporal.dataset import LabelledBars
     from shoestring.recipes.temporal.ensemble import Ensemble
     from shoestring.recipes.temporal.prediction import BarInputs
@@ -61,8 +63,9 @@ class Options:
         "full"
     )
     architecture: Annotated[
-        Literal["lstm", "transformer", "mlp", "ensemble"],
-        "the network; mlp reads the last bar only; ensemble combines the three with learned weights",
+        Literal["lstm", "transformer", "mlp", "ensemble", "all"],
+        "the network; mlp reads the last bar only; ensemble combines the three with learned weights; all trains the "
+        "three one after another and compares them",
     ] = "lstm"
     data: Annotated[
         Path | None,
@@ -73,7 +76,7 @@ class Options:
         str | None, "the bars of a folder that are classified, by MetaTrader's name, such as M15; none: the shortest"
     ] = None
     on_bad_rows: Annotated[OnBadRows, "stop on unusable rows of the CSV file, or skip and count them"] = "refuse"
-    epochs: Annotated[int, "passes over the training data"] = 50
+    epochs: Annotated[int, "passes over the training data; with architecture=all of each network"] = 50
     effective_batch: Annotated[int, "samples in one update"] = 256
     seed: Annotated[int, "seed of the initialisation, sample order and dropout"] = 42
     learning_rate: Annotated[float | None, "peak learning rate; none: lstm 5e-4, transformer 3e-4, mlp 1e-3"] = None
@@ -84,7 +87,9 @@ class Options:
     layers: Annotated[int | None, "layers of the lstm and of the transformer; none: 2 and 3"] = None
     heads: Annotated[int | None, "attention heads of the transformer; none: 8 (tiny: 2)"] = None
     widths: Annotated[str | None, "widths of the mlp's layers; none: 128,96,64,32 (tiny: 32,16,16,8)"] = None
-    patience: Annotated[int, "stop after this many epochs without a better validation loss"] = 15
+    patience: Annotated[
+        int, "stop after this many epochs without a better validation loss; architecture=all trains all epochs"
+    ] = 15
     seq_len: Annotated[int, "bars in one sample"] = 20
     horizon: Annotated[int, "number of bars ahead at which the close is compared"] = 8
     threshold: Annotated[float, "relative change of the close beyond which the class is up or down, else flat"] = 0.006
@@ -123,6 +128,9 @@ class Temporal(EvaluatesBatches):
         self._data_notes: list[str] = []
         self._loaded: Preprocessing | None = None
         self._preprocessing: Preprocessing | None = None
+        if self.options.architecture == ALL:
+            self.phases, self.stages = len(MEMBERS), tuple(MEMBERS)
+            self.stage, self.compare = self._stage, self._compare
 
     def model(self) -> nn.Module:
         options = self.options
@@ -134,10 +142,11 @@ class Temporal(EvaluatesBatches):
 
         return torch.zeros(size, self.options.seq_len, len(FEATURES)), torch.zeros(size, dtype=torch.int64)
 
-    def loss(self, model: nn.Module, batch: Batch) -> Tensor:
-        """Return the mean cross-entropy with label smoothing."""
+    def loss(self, model: nn.Module, batch: Batch, stage: str | None = None) -> Tensor:
+        """Return the mean cross-entropy with label smoothing, with `architecture=all` that of the network `stage`."""
         inputs, labels = batch
-        return self._cross_entropy(model(inputs), labels, "mean")
+        network = model if stage is None else cast("Alternatives", model).train_member(stage)
+        return self._cross_entropy(network(inputs), labels, "mean")
 
     def data(self) -> dict[str, Windows]:
         """Return the datasets `train`, `validation` and `test`, in order of time, with the shares of `split.shares`.
@@ -205,14 +214,21 @@ class Temporal(EvaluatesBatches):
         return inputs
 
     def predict(self, model: nn.Module, batch: Samples) -> list[Any]:
-        """Return the class of each sample, the probabilities of all classes, and the weights of an ensemble."""
+        """Return the class of each sample, the probabilities of all classes, and the weights of an ensemble.
+
+        With `architecture=all` the name of the network in use as well.
+        """
         from shoestring.recipes.temporal.prediction import predict
         from shoestring.recipes.temporal.windows import CLASSES
 
         features = batch[0]
         is_ensemble = self.options.architecture == "ensemble"
         weights = cast("Ensemble", model).log_weights(features).exp() if is_ensemble else None
-        return predict(model(features), weights, CLASSES, [*MEMBERS])
+        predictions = predict(model(features), weights, CLASSES, [*MEMBERS])
+        if self.options.architecture == ALL:
+            name = cast("Alternatives", model).name
+            predictions = [{**prediction, "architecture": name} for prediction in predictions]
+        return predictions
 
     def targets(self, batch: Batch) -> list[str]:
         """Return the true class of each sample."""
@@ -245,41 +261,54 @@ class Temporal(EvaluatesBatches):
         return torch.optim.AdamW(parameter_groups(self.options.architecture, model), weight_decay=WEIGHT_DECAY)
 
     def schedule(self, update: int, updates_per_epoch: int, total_updates: int) -> float:
-        """Return a factor with linear warmup, for at most half of the run, then cosine decay to almost 0."""
+        """Return a factor with linear warmup, for at most half of the run, then cosine decay to almost 0.
+
+        With `architecture=all` each network has this schedule.
+        """
+        if self.options.architecture == ALL:
+            from shoestring.recipes.temporal.alternatives import phase_at
+
+            _, update, total_updates = phase_at(update, updates_per_epoch, total_updates, len(MEMBERS))
         warmup = min(self.options.warmup_epochs * updates_per_epoch, total_updates // 2)
         if update < warmup:
             return (update + 1) / warmup
         return 0.5 * (1 + math.cos(math.pi * (update - warmup) / max(1, total_updates - warmup)))
 
     @property
-    def patience(self) -> int:
-        return self.options.patience
+    def patience(self) -> int | None:
+        return None if self.options.architecture == ALL else self.options.patience
 
     @property
-    def clip_norm(self) -> float:
+    def clip_norm(self) -> float | dict[str, float]:
+        if self.options.architecture == ALL:
+            return {name: member.clip_norm for name, member in MEMBERS.items()}
         return ARCHITECTURES[self.options.architecture].clip_norm
 
     def evaluate_batch(self, model: nn.Module, batch: Batch) -> Any:
-        """Return the sum of losses, the predicted and the true classes, and for an ensemble the members' weights."""
+        """Return the sum of losses, the predicted and the true classes, and two facts.
+
+        They are the weights of an ensemble's members and, with `architecture=all`, the number of the network in use.
+        """
         inputs, truth = batch
         logits = model(inputs)
         is_ensemble = self.options.architecture == "ensemble"
         weights = cast("Ensemble", model).log_weights(inputs).exp() if is_ensemble else None
-        return self._cross_entropy(logits, truth, "sum").double(), logits.argmax(dim=-1), truth, weights
+        current = cast("Alternatives", model).current if self.options.architecture == ALL else None
+        return self._cross_entropy(logits, truth, "sum").double(), logits.argmax(dim=-1), truth, weights, current
 
     def combine(self, results: Sequence[Any]) -> dict[str, Any]:
         """Return `loss`, `accuracy` and `macro_f1`, and both metrics of always predicting the most frequent class.
 
         `accuracy_error` and `macro_f1_error` are standard errors that account for the overlap of neighbouring labels.
         `classes` has the true and the predicted count of each class; `weights`, for an ensemble, the mean weight of
-        each member.
+        each member; `architecture`, with `architecture=all`, the name of the network.
         """
         require("temporal", "pandas", "torchmetrics")
         import torch
 
         from shoestring.recipes.temporal.metrics import scores
 
-        losses, predicted, labels, weights = zip(*results, strict=True)
+        losses, predicted, labels, weights, current = zip(*results, strict=True)
         truths = torch.cat(labels)
         loss = float(torch.stack(losses).sum()) / len(truths)
         return {
@@ -290,12 +319,23 @@ class Temporal(EvaluatesBatches):
                 if self.options.architecture == "ensemble"
                 else {}
             ),
+            **({"architecture": [*MEMBERS][int(current[0])]} if self.options.architecture == ALL else {}),
         }
 
     def onnx(self, model: nn.Module) -> OnnxGraph:
         from shoestring.recipes.temporal.export import graph
 
-        return graph(model)
+        return graph(cast("Alternatives", model).member if self.options.architecture == ALL else model)
+
+    def _stage(self, update: int, updates_per_epoch: int, total_updates: int) -> str:
+        from shoestring.recipes.temporal.alternatives import phase_at
+
+        return self.stages[phase_at(update, updates_per_epoch, total_updates, len(self.stages))[0]]
+
+    def _compare(self, history: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+        from shoestring.recipes.temporal.alternatives import best_by_architecture
+
+        return best_by_architecture(history)
 
     def _load_bars(self) -> LabelledBars:
         from shoestring.recipes.temporal.dataset import Sampling, load_bars

@@ -97,20 +97,26 @@ ARCHITECTURES = {
     ),
 }
 
+ALL = "all"
+"""The architecture of a run that trains the `MEMBERS` one after another."""
+
 _WIDTHS = re.compile(r"[1-9]\d{0,5}(,[1-9]\d{0,5})*")
 
 
 def build_network(name: str, size: Literal["full", "tiny"], sizes: Sizes, *, seq_len: int) -> nn.Module:
     """Return a network that maps (n, seq_len, 29) to logits (n, 3).
 
-    `sizes` apply to all networks of an ensemble that have them.
+    `sizes` apply to all networks of an ensemble, or of `ALL`, that have them.
     """
     from shoestring.recipes.temporal import models
+    from shoestring.recipes.temporal.alternatives import Alternatives
     from shoestring.recipes.temporal.ensemble import Ensemble
     from shoestring.recipes.temporal.windows import CLASSES
 
-    if name == "ensemble":
+    if name in ("ensemble", ALL):
         members = {member: build_network(member, size, sizes, seq_len=seq_len) for member in MEMBERS}
+        if name == ALL:
+            return Alternatives(members)
         return Ensemble(members, len(FEATURES), **getattr(ARCHITECTURES[name], size))
     shape = {"features": len(FEATURES), "classes": len(CLASSES), **_shape(name, size, sizes)}
     match name:
@@ -139,6 +145,7 @@ def _shape(name: str, size: Literal["full", "tiny"], sizes: Sizes) -> dict[str, 
 def size_problems(name: str, size: Literal["full", "tiny"], sizes: Sizes) -> list[str]:
     """Return why these sizes cannot be used with a network."""
     chosen = sizes.values()
+    available = ARCHITECTURES["ensemble" if name == ALL else name].sizes
     problems = [
         f"{option}={value}: must be at least 1" for option, value in chosen.items() if option != "widths" and value < 1
     ]
@@ -146,11 +153,9 @@ def size_problems(name: str, size: Literal["full", "tiny"], sizes: Sizes) -> lis
     if widths is not None and not (_WIDTHS.fullmatch(widths) and int(widths.split(",")[-1]) > 1):
         problems.append(f"widths={widths}: must be numbers from 1, such as 128,96,64,32, the last one from 2")
     problems += [
-        f"{option}={value}: the {name} has no such size"
-        for option, value in chosen.items()
-        if option not in ARCHITECTURES[name].sizes
+        f"{option}={value}: the {name} has no such size" for option, value in chosen.items() if option not in available
     ]
-    if not problems and "heads" in ARCHITECTURES[name].sizes:
+    if not problems and "heads" in available:
         shape = _shape("transformer", size, replace(sizes, dropout=0.0))
         width, heads = shape["width"], shape["heads"]
         if width % heads:
@@ -159,9 +164,10 @@ def size_problems(name: str, size: Literal["full", "tiny"], sizes: Sizes) -> lis
 
 
 def parameter_groups(name: str, model: nn.Module) -> Iterator[dict[str, Any]]:
-    """Yield the optimizer's parameter groups with their learning rates; members of an ensemble keep their own rates."""
+    """Yield the optimizer's parameter groups with their learning rates; the members of several keep their own rates."""
     parameters = dict(model.named_parameters())
-    for member in MEMBERS if name == "ensemble" else ():
+    for member in MEMBERS if name in ("ensemble", ALL) else ():
         member_parameters = [parameters.pop(key) for key in list(parameters) if f"members.{member}." in key]
         yield {"params": member_parameters, "lr": MEMBERS[member].learning_rate}
-    yield {"params": list(parameters.values()), "lr": ARCHITECTURES[name].learning_rate}
+    if parameters:
+        yield {"params": list(parameters.values()), "lr": ARCHITECTURES[name].learning_rate}

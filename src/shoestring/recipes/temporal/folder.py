@@ -77,7 +77,7 @@ def read_folder(
         raise DataError(f"{folder} has files that cannot be used", problems=problems, hint=hint)
     bars = {key: pd.concat([piece.bars for piece in pieces]) for key, pieces in series.items()}
     notes = [
-        *_describe(series, base, pair, [name for name in longer if name not in used]),
+        *_describe(series, base, pair, sorted({file.timeframe for file in files} - {base, *used}, key=seconds)),
         *(
             note
             for (symbol, name), frame in bars.items()

@@ -1,10 +1,10 @@
 """The results section: the final metrics, beside the baseline that predicts the most frequent class."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 from shoestring.report.markup import EMPTY, Markup, element, join, table
-from shoestring.report.metrics import BASELINE, ERROR, is_better_if_smaller, is_qualifier, with_error
+from shoestring.report.metrics import BASELINE, ERROR, comparison, is_better_if_smaller, is_qualifier, with_error
 from shoestring.report.page.run import Run
 from shoestring.report.values import lookup, metric_text, numbers, pretty_json, words
 
@@ -25,20 +25,33 @@ def results(run: Run) -> Markup:
         for name in names
         if not any(isinstance(metrics.get(name), dict | list) for metrics in parts.values())
     ]
+    compared = [
+        join([element("h3", f"Compared on {part} data"), _comparison_table(comparison(metrics))])
+        for part, metrics in parts.items()
+        if comparison(metrics)
+    ]
     nested = [
         element("details", element("summary", f"{words(name)} ({part})"), element("pre", pretty_json(value)))
         for part, metrics in parts.items()
         for name, value in metrics.items()
-        if isinstance(value, dict | list)
+        if isinstance(value, dict | list) and name != "comparison"
     ]
     return join(
         [
             element("h2", "Results"),
             *_against_majority(numbers(parts[final_part]), final_part),
             table(["metric", *columns], rows, numeric=range(1, len(columns) + 1)),
+            compared,
             nested,
         ]
     )
+
+
+def _comparison_table(rows: Mapping[str, Mapping[str, Any]]) -> Markup:
+    """Render a row for each of what was compared, and a column for each of its metrics."""
+    names = [name for name in dict.fromkeys(name for row in rows.values() for name in row) if not is_qualifier(name)]
+    content = [[words(title), *(with_error(row, name) for name in names)] for title, row in rows.items()]
+    return table(["", *map(words, names)], content, numeric=range(1, len(names) + 1))
 
 
 def _against_majority(metrics: dict[str, float], part: str) -> Iterable[Markup]:

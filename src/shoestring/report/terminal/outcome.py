@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from rich.console import Group, RenderableType
 from rich.text import Text
 
-from shoestring.report.metrics import summary
+from shoestring.report.metrics import comparison, summary
 from shoestring.session.directory import RunDirectory
 from shoestring.session.stored import START_AGAIN
 from shoestring.streams import one_line
@@ -25,7 +25,9 @@ def screen(outcome: "Outcome", recipe: str, run: Path) -> RenderableType:
     resume_command = one_line(shlex.join(["shoestring", "train", recipe, "--run", str(run)]))
     report_command = one_line(shlex.join(["shoestring", "report", str(run)]))
     lines = [Text(one_line(f"{outcome.status}: {outcome.reason}"), style="bold")]
-    lines += [Text(f"{_LABELS.get(part, part)}: {summary(metrics)}") for part, metrics in outcome.metrics.items()]
+    for part, metrics in outcome.metrics.items():
+        lines.append(Text(f"{_LABELS.get(part, part)}: {summary(metrics)}"))
+        lines += [Text(f"  {one_line(name)}: {summary(row)}") for name, row in comparison(metrics).items()]
     position = f"update {count_text(outcome.update)} of {count_text(outcome.total_updates)}"
     if outcome.status == "finished":
         lines.append(Text(f"{position}; create the report: {report_command}"))
