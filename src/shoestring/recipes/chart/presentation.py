@@ -72,10 +72,11 @@ class Presentation:
         area = self.size[0] * self.size[1]
         scale = (area / (width * height)) ** 0.5
         least = LEAST_TOKENS * TOKEN_SIDE**2
-        sides = (max(int(height * scale), 1), max(int(width * scale), 1))
+        height, width = (max(int(side * scale), 1) for side in (height, width))
         # Rounding the short side down may exceed the ratio that the processor takes.
+        limit = MAX_RATIO * min(height, width)
         rows, columns = smart_resize(
-            *(min(side, MAX_RATIO * min(sides)) for side in sides), factor=TOKEN_SIDE, min_pixels=least, max_pixels=area
+            min(height, limit), min(width, limit), factor=TOKEN_SIDE, min_pixels=least, max_pixels=area
         )
         # The processor makes a side of less than a token longer, and leaves the other one.
         short, long = sorted((rows, columns))
