@@ -1,10 +1,10 @@
-"""Plans of the five full-size workloads for Kaggle with the amount of data of their guides: a Markdown table and its
-commands, for docs/claims.md.
+"""Plans of the five full-size workloads for Kaggle with the data of their guides, for legal and cloud the complete
+public data: a Markdown table and its commands, for docs/claims.md.
 
     python benchmarks/plan/claims.py [RECIPE ...]
 
 A plan counts the epochs of the available data, by default small data sets. Here its seconds per update are multiplied
-by the number of updates of the guide's data, and the plan's own function divides the total into sessions. Every row is
+by the number of updates of these data, and the plan's own function divides the total into sessions. Every row is
 planned for one T4 and for two, of which the plan may use one. It needs no GPU and takes fifteen minutes.
 """
 
@@ -27,13 +27,13 @@ ONE_GPU, TWO_GPUS = "kaggle-t4", "kaggle-t4x2"
 
 @dataclass(frozen=True, kw_only=True)
 class Row:
-    """Settings as a description and for the command line, and the number of updates of the guide's data."""
+    """Settings as a description and for the command line, and the number of updates of the data."""
 
     recipe: str
     setting: str
     options: str = ""
     updates: int | None = None
-    """Per epoch; None if the number of samples of the guide is unknown."""
+    """Per epoch; None if the number of samples is unknown."""
     epochs: int = 1
     both: str = ""
     """Settings for two GPUs, if they are not the same."""
@@ -45,8 +45,8 @@ class Row:
 
 
 VQA, LEGAL, CHART, CLOUD = 1100, 70157, 5000, 30555
-"""Updates per epoch: 9,900 of 11,000 samples by 9; 1,122,507 sentences by 16; 10,000 prompts by 2; 122,218 patches by
-4."""
+"""Updates per epoch: 9,900 of 11,000 samples by 9; all 1,122,507 sentences of LegalSeg by 16, where the guide counts
+450,000; 10,000 prompts by 2; all 122,218 patches of SEN12MS-CR by 4, where the guide trains on about 1,000."""
 
 ROWS = (
     Row(
@@ -153,7 +153,7 @@ def settings_cells(plan: Plan) -> list[str]:
 
 
 def costs(row: Row, target: Target, seconds: Sequence[float | None], save_bytes: int) -> list[str]:
-    """Format update, epoch, total, sessions and weeks for the guide's data; '-' if its number of samples is unknown."""
+    """Format update, epoch, total, sessions and weeks for the row's data; '-' if its number of samples is unknown."""
     value, low, high = seconds
     assert value and low and high and target.platform
     update = f"{value:.3g} ({low:.3g} to {high:.3g})"
