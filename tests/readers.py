@@ -250,7 +250,7 @@ def write_questions(folder: Path) -> None:
 
 def read_questions(folder: Path, file: str) -> Any:
     answers = []
-    for question in prediction.read_inputs(folder / file, (8, 8)):
+    for question in prediction.read_inputs(folder / file, Presentation((8, 8))):
         try:
             answers.append((question.id, question.value, question.error or question.load()["image"].tobytes()))
         except ValueError as error:

@@ -14,11 +14,12 @@ from tests.mine import Mine
 
 ARGUMENTS = {"limit": "limit_seconds", "disk": "disk_bytes", "price": "usd_per_hour", "set_": "values"}
 """Options that a command parses, and the arguments of `api` that receive the result."""
+_OF_THE_COMMAND_ALONE = {"as_json", "full", "purpose", "config_file", "once"}
 
 
 @pytest.mark.parametrize("command", cli.app.registered_commands, ids=lambda command: command.callback.__name__)
 def test_options_are_arguments_of_the_function(command):
-    options = inspect.signature(command.callback).parameters.keys() - {"as_json", "full", "purpose", "config_file"}
+    options = inspect.signature(command.callback).parameters.keys() - _OF_THE_COMMAND_ALONE
     verb = getattr(api, command.callback.__name__)
     assert {ARGUMENTS.get(name, name) for name in options} <= inspect.signature(verb).parameters.keys()
 

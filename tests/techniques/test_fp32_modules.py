@@ -87,7 +87,8 @@ def test_attention_of_torch_casts_the_weight_of_its_output_projection():
     exact.load_state_dict(attention.half().state_dict())
     fp32_modules.apply(model := nn.ModuleDict({"attention": attention}), "attention")
     result, _ = model["attention"](values, values, values)
-    assert torch.equal(result, exact(*[values.float()] * 3)[0])
+    # Equal to rounding: on some processors the kernels add in another order.
+    torch.testing.assert_close(result, exact(*[values.float()] * 3)[0], rtol=1e-6, atol=1e-6)
 
 
 def test_a_context_ends_without_traces(model):

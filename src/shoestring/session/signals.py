@@ -86,7 +86,8 @@ class StopSignals:
             time.sleep(seconds)
             return
         received = signal.sigtimedwait(STOP_SIGNALS, seconds)
-        if received and signal.getsignal(received.si_signo) is not signal.SIG_IGN:
+        # If another signal interrupts the wait at its end, Python 3.11 returns a number that nothing has set.
+        if received and received.si_signo in STOP_SIGNALS and signal.getsignal(received.si_signo) is not signal.SIG_IGN:
             self._receive(received.si_signo, None)
 
     def _receive(self, number: int, _: FrameType | None) -> None:

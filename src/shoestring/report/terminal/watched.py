@@ -38,7 +38,7 @@ class Screen:
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
         width = min(options.max_width, _WIDEST)
-        yield from (line for line in _lines(self._view, width))
+        yield from console.render(Group(*_lines(self._view, width)), options.update(width=width))
 
 
 def _lines(view: View, width: int) -> Iterator[RenderableType]:
