@@ -111,6 +111,16 @@ def test_images_that_cannot_be_made_are_a_note(tmp_path, act, reason):
     assert "images" not in evaluations(tmp_path)[-1]["evidence"]["examples"][0]
 
 
+def test_names_that_cannot_be_made_are_a_note(tmp_path):
+    class Unnamed(Illustrated):
+        def identify(self, dataset, index):
+            raise KeyError(index)
+
+    assert session(Unnamed(), tmp_path, {}).status == "finished"
+    assert notes(tmp_path)[0] == "the examples of the validation data have no names: KeyError: 1"
+    assert "name" not in evaluations(tmp_path)[0]["evidence"]["examples"][0] and files(tmp_path)
+
+
 def test_images_that_cannot_be_written_are_a_note(tmp_path):
     (tmp_path / "file").write_text("")
 

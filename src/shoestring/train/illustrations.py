@@ -1,4 +1,4 @@
-"""The images of the examples of an evaluation, for the report: what the recipe's `illustrate` returns.
+"""The names and images of the examples of an evaluation, for the report: the recipe's `identify` and `illustrate`.
 
 They are for people: nothing of the run depends on them, so what prevents them is a note and not an error.
 """
@@ -30,8 +30,11 @@ def describe_examples(session: TrainingSession, part: str, evidence: Mapping[str
     parts, dataset = session.request.recipe.parts, session.data[part]
     rows = _rows(evidence, "examples", len(dataset))
     if identify := parts.identify:
-        for row in [*_rows(evidence, "samples", len(dataset)), *rows]:
-            row["name"] = str(identify(dataset, row["index"]))
+        try:
+            for row in [*_rows(evidence, "samples", len(dataset)), *rows]:
+                row["name"] = str(identify(dataset, row["index"]))
+        except Exception as error:  # noqa: BLE001 - a name is not worth the run
+            session.record.note(f"the examples of the {part} data have no names: {type(error).__name__}: {error}")
     illustrate = parts.illustrate
     if not with_images or illustrate is None or not rows or session.state.fully_sharded:
         return
@@ -83,13 +86,17 @@ def _write(folder: Path, rows: list[dict[str, Any]], images: list[list[tuple[str
     """Write the images of each row, and then remove the folders of earlier evaluations of the same part."""
     shutil.rmtree(folder, ignore_errors=True)
     folder.mkdir(parents=True)
-    for row, row_images in zip(rows, images, strict=True):
-        files = []
-        for number, (caption, content) in enumerate(row_images):
-            name = f"{row['index']}-{number}{_suffix(content)}"
-            (folder / name).write_bytes(content)
-            files.append({"caption": caption, "file": name})
-        row["images"] = files
+    try:
+        for row, row_images in zip(rows, images, strict=True):
+            files = []
+            for number, (caption, content) in enumerate(row_images):
+                name = f"{row['index']}-{number}{_suffix(content)}"
+                (folder / name).write_bytes(content)
+                files.append({"caption": caption, "file": name})
+            row["images"] = files
+    except OSError:  # a full disk needs the space for checkpoints
+        shutil.rmtree(folder, ignore_errors=True)
+        raise
     for old in folder.parent.glob(f"{folder.name.rpartition('-')[0]}-*"):
         if old != folder:
             shutil.rmtree(old, ignore_errors=True)
