@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Literal
 
 from shoestring.errors import UsageError
 from shoestring.hardware.catalog import Device
@@ -23,6 +24,8 @@ class Case:
     settings: Settings
     device: Device
     gpus: int = 1
+    loading: Literal["engine", "transformers"] = "engine"
+    """What brings the weights to the device."""
 
 
 @dataclass(frozen=True, kw_only=True)

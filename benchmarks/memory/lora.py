@@ -64,6 +64,8 @@ def case(row: Row, configs: Path) -> Case:
             micro_batch=size, precision="fp32", checkpointing="full" if row["checkpointing"] == "1" else "no"
         ),
         device=DEVICES["t4"],
+        # Unquantized models were loaded in host memory and then moved, as by the engine.
+        loading="transformers" if adaptation.quantization == "nf4" else "engine",
     )
 
 

@@ -183,7 +183,14 @@ def _score_group(group: Sequence[tuple[Row, Case]], kind: Rows, scorer: Scorer) 
     with tracer:
         for row, case in group:
             try:
-                trace = tracer.trace(case.settings, accumulate=1, device=case.device, gpus=case.gpus, torch_ddp=True)
+                trace = tracer.trace(
+                    case.settings,
+                    accumulate=1,
+                    device=case.device,
+                    gpus=case.gpus,
+                    torch_ddp=True,
+                    loading=case.loading,
+                )
                 yield scorer(row, kind, case, trace)
             except ShoestringError as error:
                 yield Score(row=row, skipped=_error_text(error))

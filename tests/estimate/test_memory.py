@@ -141,3 +141,44 @@ def test_parts_sum_to_a_peak_within_its_range(storages: list[tuple[int, Part]], 
     assert json["peak_bytes"] >= sum(size for size, _ in storages)
     assert json["fits"] == (json["high_bytes"] <= json["capacity_bytes"])
     assert all(part["source"] for part in json["parts"])
+
+
+PACKED = trace(
+    [(30 * MIB, "loading copies"), (12 * MIB, "weights"), (25 * MIB, "activations"), (40 * MIB, "activations")],
+    [
+        Phase("model", 0, 0),
+        *(Alloc(0), Alloc(1), Free(0)),
+        Phase("forward", 0, 0),
+        *(Alloc(2), Alloc(3)),
+        Phase("end", 1, 0),
+    ],
+)
+"""A weight of 30 MiB is packed into 12. Its block takes the first activation, and the second needs a new one."""
+
+
+def test_what_loading_leaves_unused_is_a_part() -> None:
+    breakdown = memory(PACKED, T4)
+    assert parts(breakdown)["left by loading"] == 5 * MIB
+    assert breakdown.reserved.value == (30 + 12 + 40) * MIB
+    assert "allocator slack" not in parts(breakdown)
+    assert breakdown.loading_bytes == 42 * MIB + T4.context_bytes[1]
+
+
+def test_a_model_may_fit_only_after_it_is_loaded() -> None:
+    storages = [(200 * MIB, "loading copies"), (40 * MIB, "weights")]
+    loading = trace(storages, [Phase("model", 0, 0), Alloc(0), Alloc(1), Free(0), Phase("forward", 0, 0)])
+    small = dataclasses.replace(T4, memory_bytes=T4.context_bytes[1] + 210 * MIB)
+    assert parts(memory(loading, small))["loading copies"] == 200 * MIB
+    assert not memory(loading, small).fits
+    assert memory(loading, small).loading_bytes > small.memory_bytes
+
+
+def test_loading_copies_do_not_depend_on_the_batch() -> None:
+    steps = dataclasses.replace(PACKED, first_batches=((0.5, 0.9),))
+    assert memory(steps, T4).loading_bytes == memory(PACKED, T4).loading_bytes
+    # The range is one largest tensor of the batch wide, and 2% for workspaces.
+    assert memory(PACKED, T4).reserved.high == 82 * MIB + 40 * MIB + round(77 * MIB * 0.02)
+
+
+def test_on_a_cpu_loading_is_part_of_the_peak() -> None:
+    assert memory(PACKED, local_cpu().device).loading_bytes == 42 * MIB + PACKED.facts.process_bytes

@@ -24,7 +24,13 @@ def test_each_phase_has_its_rounded_peak() -> None:
             ],
         )
     )
-    assert peaks == {"generation": 512 + 1024, "forward": 512 + 2048, "backward": 512 + 2048, "optimizer": 512 + 512}
+    assert peaks == {
+        "loading": 512,
+        "generation": 512 + 1024,
+        "forward": 512 + 2048,
+        "backward": 512 + 2048,
+        "optimizer": 512 + 512,
+    }
 
 
 def test_larger_microbatch_of_the_measured_update_counts() -> None:

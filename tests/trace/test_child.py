@@ -17,6 +17,7 @@ handler = child._RequestHandler(None)
 options = {{"size": "tiny", "architecture": "transformer"}}
 handler.answer({{"do": "open", "reference": "temporal", "options": options}})
 request = {{"do": "trace", "accumulate": 2, "capability": (7, 5), "gpus": 1, "torch_ddp": False, "options": {{}}}}
+request["loading"] = "engine"
 process_bytes = []
 for compiled in ("no", "yes"):
     settings = Settings(micro_batch=8, precision="fp16", checkpointing="full", compile=compiled)

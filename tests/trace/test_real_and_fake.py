@@ -308,12 +308,12 @@ def _trace_models() -> Iterator[tuple[str, dict[str, Any]]]:
 
 def _record_updates(recorder: Any, model: nn.Module, batch: Any, copy: Callable[[Tensor], Tensor]) -> list[Any]:
     """Record two updates by AdamW with `foreach`; the first creates the optimizer states."""
-    from shoestring.trace import simulated_device
+    from shoestring.trace import loading
     from shoestring.trace.record import Alloc, Free, Phase
 
     with recorder:
         recorder.mark("model", 0)
-        simulated_device.move_model(model, copy)
+        loading.move_model(recorder, model, copy)
         optimizer = torch.optim.AdamW(model.train().parameters(), foreach=True)
         for number in range(2):
             recorder.mark("forward", number)

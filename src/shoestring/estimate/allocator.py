@@ -120,6 +120,11 @@ class Allocator:
                     pool.free.remove(block)
                     self.reserved -= block.size
 
+    @property
+    def end(self) -> int:
+        """The address where the next segment begins: those reserved so far lie before it."""
+        return self._next_address
+
     def _new_pool(self, stream: str, *, is_small: bool) -> Pool:
         pool = Pool(is_small=is_small, least_remainder=self._least_remainder(is_small=is_small))
         self._pools[stream, is_small] = pool

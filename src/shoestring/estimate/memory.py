@@ -11,13 +11,15 @@ from shoestring.estimate.requests import (
     BATCH_PARTS,
     WORKSPACES,
     adapt_to_engine,
+    count_of_loading,
     requests,
     with_smaller_first_batch,
 )
 from shoestring.hardware.catalog import NCCL_BYTES, NCCL_SOURCE, Device
-from shoestring.trace.record import PARTS, Alloc, Free, Op, Trace
+from shoestring.trace.record import PARTS, Alloc, Free, Op, Phase, Trace
 
 SLACK = "allocator slack"
+LEFT = "left by loading"
 CONTEXT = "CUDA context"
 PROCESS = "process"
 NCCL = "NCCL buffers"
@@ -37,9 +39,11 @@ _SOURCES = {
     "gathered weights": "whole weights of a block while it needs them, gathered in their own types (FSDP2)",
     "all-gather buffers": "received shards of a block's weights, for this block and the next (FSDP2)",
     "reduce-scatter buffers": "a block's gradients, to be summed over the GPUs (FSDP2)",
+    "loading copies": "weights before they are packed or cast, while the model is loaded",
     "temporaries": "all other results of operators that are alive at the peak",
     WORKSPACES: "8.125 MiB for each thread that multiplies matrices, 32 MiB on capability 9.0 (CublasHandlePool.cpp)",
     SLACK: "segments reserved beyond live blocks, by a simulation of torch's caching allocator",
+    LEFT: "unused parts of the segments in which the model was loaded; the part of the slack that loading causes",
     CONTEXT: "typical for the device; outside torch's allocator",
     NCCL: NCCL_SOURCE,
     PROCESS: "resident bytes of Python with torch and the recipe's data, measured",
@@ -82,6 +86,8 @@ class Breakdown:
     """Bytes of tensors and workspaces: torch's `max_memory_allocated`."""
     reserved: Range
     """The same with the allocator's slack: torch's `max_memory_reserved`. On a CPU there is no slack."""
+    loading_bytes: int
+    """The expected peak while the model is loaded, before the first update."""
 
     @property
     def peak_bytes(self) -> int:
@@ -97,6 +103,7 @@ class Breakdown:
             "peak_bytes": self.peak_bytes,
             "low_bytes": self.low_bytes,
             "high_bytes": self.high_bytes,
+            "loading_bytes": self.loading_bytes,
             "capacity_bytes": self.capacity_bytes,
             "fits": self.fits,
             "allocated": asdict(self.allocated),
@@ -140,13 +147,14 @@ def _estimate_gpu(
     context_low, context, context_high = (sum(column) for column in zip(*outside.values(), strict=True))
     capacity = device.memory_bytes
     first_shares = _first_batch_probabilities(trace)
-    all_requests = requests(trace, device)
+    all_requests, loading = requests(trace, device), count_of_loading(trace)
     requests_by_share = {share: with_smaller_first_batch(all_requests, trace, share) for share in first_shares}
-    unlimited_usages = {share: replay_unlimited(requests_by_share[share], kind) for share in first_shares}
+    unlimited_usages = {share: replay_unlimited(requests_by_share[share], kind, loading) for share in first_shares}
     # A trace that does not fit with the typical context may fit with the smallest one.
     limits = capacity - context, capacity - context_low
     usages = {
-        share: replay_within(limits, requests_by_share[share], kind, unlimited_usages[share]) for share in first_shares
+        share: replay_within(limits, requests_by_share[share], kind, unlimited_usages[share], loading)
+        for share in first_shares
     }
     usage = usages[1.0]
     live = usage.live
@@ -176,20 +184,25 @@ def _estimate_gpu(
         max(reserved, min(high, capacity - context_low) if fits else high),
     )
     typical = {name: middle for name, (_, middle, _) in outside.items()}
+    left = min(usage.left_by_loading, reserved - live.total()) if _has_loading_copies(trace) else 0
     return Breakdown(
-        parts=_parts({**live, SLACK: reserved - live.total(), **typical}),
+        parts=_parts({**live, SLACK: reserved - live.total() - left, LEFT: left, **typical}),
         low_bytes=reserved_range.low + context_low,
         high_bytes=max(reserved + context, min(high + context_high, capacity) if fits else high + context_high),
         capacity_bytes=capacity,
         allocated=allocated_range,
         reserved=reserved_range,
+        loading_bytes=usage.loading + context,
     )
 
 
 def _estimate_cpu(trace: Trace, capacity_bytes: int) -> Breakdown:
     live: Counter[str] = Counter()
     peak: Counter[str] = Counter()
+    loading: int | None = None
     for event in trace.events:
+        if isinstance(event, Phase) and event.name != "model" and loading is None:
+            loading = peak.total()
         if isinstance(event, Alloc | Free):
             storage = trace.storages[event.storage]
             live[storage.part] += storage.bytes if isinstance(event, Alloc) else -storage.bytes
@@ -205,6 +218,7 @@ def _estimate_cpu(trace: Trace, capacity_bytes: int) -> Breakdown:
         capacity_bytes=capacity_bytes,
         allocated=tensors,
         reserved=tensors,
+        loading_bytes=process + (loading or 0),
     )
 
 
@@ -230,6 +244,10 @@ def _weighted_median(values: dict[float, int], weights: dict[float, float]) -> i
 def _largest_convolution(trace: Trace) -> int:
     sizes = (event.bytes for event in trace.events if isinstance(event, Op) and "convolution" in event.name)
     return max(sizes, default=0)
+
+
+def _has_loading_copies(trace: Trace) -> bool:
+    return any(storage.part == "loading copies" for storage in trace.storages)
 
 
 def _parts(sizes: dict[str, int]) -> tuple[MemoryPart, ...]:

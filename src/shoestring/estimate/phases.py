@@ -7,7 +7,8 @@ from shoestring.trace.record import Alloc, Free, Phase, Trace
 
 
 def peak_tensor_bytes(trace: Trace) -> dict[str, int]:
-    """Return the peak bytes of tensors, rounded as by the allocator, in each phase of the measured update.
+    """Return the peak bytes of tensors, rounded as by the allocator, while the model is loaded and in each phase of the
+    measured update.
 
     For phases that run once per microbatch it is the largest peak. Workspaces, slack and context are excluded.
     """
@@ -21,6 +22,7 @@ def peak_tensor_bytes(trace: Trace) -> dict[str, int]:
             live += round_up(trace.storages[event.storage].bytes)
         elif isinstance(event, Free):
             live -= round_up(trace.storages[event.storage].bytes)
-        if phase and phase.update == 1 and phase.name != "end":
-            peaks[phase.name] = max(peaks.get(phase.name, 0), live)
+        if phase and (phase.update == 1 or phase.name == "model") and phase.name != "end":
+            name = "loading" if phase.name == "model" else phase.name
+            peaks[name] = max(peaks.get(name, 0), live)
     return peaks

@@ -59,6 +59,12 @@ def requests(trace: Trace, device: Device) -> list[Request]:
     return result
 
 
+def count_of_loading(trace: Trace) -> int:
+    """Return the number of the trace's first requests that load the model."""
+    phases = (index for index, event in enumerate(trace.events) if isinstance(event, Phase) and event.name != "model")
+    return sum(isinstance(event, Alloc | Free) for event in trace.events[: next(phases, 0)])
+
+
 def with_smaller_first_batch(all_requests: Sequence[Request], trace: Trace, share: float) -> Sequence[Request]:
     """Return the requests of the trace if its first batch had only a `share` of the size of the others."""
     if share == 1:

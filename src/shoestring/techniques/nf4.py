@@ -40,6 +40,8 @@ class Nf4Linear(nn.Linear):
         shape: tuple[int, int] = tuple(original.weight.shape)
         self.out_features, self.in_features = shape[::-1] if _is_transposed(original) else shape
         self.compute = compute
+        self.unpacked: torch.dtype = original.weight.dtype
+        """The type of the weight on the device before it is packed there."""
         device = original.weight.device
         count = original.weight.numel()
         packed = nn.Parameter(torch.zeros(-(-count // 2), 1, dtype=torch.uint8, device=device), requires_grad=False)

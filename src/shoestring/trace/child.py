@@ -192,6 +192,7 @@ def _trace(loaded: LoadedRecipe, facts: Facts, request: Mapping[str, Any], *, fo
                 capability=capability,
                 gpus=request["gpus"],
                 torch_ddp=request["torch_ddp"],
+                way_of_loading=request["loading"],
                 folds=folds,
             )
         except NotRepeatableError:

@@ -12,7 +12,7 @@ from shoestring.recipe.losses import loss_without_stage
 from shoestring.recipe.options import LoadedRecipe
 from shoestring.settings import Precision, Settings
 from shoestring.techniques import adapt, fp32_modules, nested
-from shoestring.trace import attention, autocast, simulated_device
+from shoestring.trace import attention, autocast, loading, simulated_device
 from shoestring.trace.record import Event, Storage
 from shoestring.trace.recorder import Recorder
 
@@ -35,7 +35,7 @@ def run(
     steps = loaded.parts.inference or loaded.parts.rollout or _forward(recipe)
     with simulated_device.fake_mode(), recorder:
         recorder.mark("model", 0)
-        simulated_device.move_model(model)
+        loading.move_model(recorder, model)
         fp32_modules.apply(model, settings.fp32_modules)
         recorder.label(model.parameters(), "weights")
         recorder.label(model.buffers(), "buffers")

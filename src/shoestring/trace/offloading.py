@@ -10,12 +10,16 @@ from torch import Tensor, nn
 from shoestring.errors import UsageError
 from shoestring.settings import Settings
 from shoestring.techniques import checkpointing, offload
-from shoestring.trace import simulated_device
+from shoestring.trace import loading, simulated_device
 from shoestring.trace.recorder import Recorder
 
 
-def move(recorder: Recorder, model: nn.Module, recipe: Any, settings: Settings, gpus: int) -> None:
+def move(
+    recorder: Recorder, model: nn.Module, recipe: Any, settings: Settings, gpus: int, *, from_host: bool = True
+) -> None:
     """Move the model's weights to the simulated device, except those that `offload` keeps in host memory.
+
+    `from_host` is false if the device is a CPU.
 
     Raises UsageError if the model has no blocks, if there are several GPUs, or if this torch version cannot simulate a
     device apart from the host.
@@ -25,7 +29,7 @@ def move(recorder: Recorder, model: nn.Module, recipe: Any, settings: Settings, 
     if settings.offload != "no" and gpus > 1:
         raise UsageError(f"offload={settings.offload}: cannot be estimated on several GPUs yet")
     if settings.offload != "parameters":
-        simulated_device.move_model(model)
+        loading.move_model(recorder, model, from_host=from_host)
         return
     blocks = checkpointing.blocks(model, recipe)
     host_parameters = {id(parameter) for parameter in offload.block_parameters_on_host(model, blocks)}
@@ -35,7 +39,7 @@ def move(recorder: Recorder, model: nn.Module, recipe: Any, settings: Settings, 
             return torch.empty_strided(tensor.size(), tensor.stride(), dtype=tensor.dtype, device=offload.HOST)
         return simulated_device.allocate_like(tensor)
 
-    simulated_device.move_model(model, copy_to_its_device)
+    loading.move_model(recorder, model, copy_to_its_device)
     offload.copy_weights_on_use(
         blocks, simulated_device.DEVICE, on_copy=lambda weight: recorder.label([weight], "weights")
     )

@@ -75,21 +75,6 @@ def allocate_like(tensor: Tensor) -> Tensor:
     return torch.empty_strided(tensor.size(), tensor.stride(), dtype=tensor.dtype, device=DEVICE)
 
 
-def move_model(model: nn.Module, copy: Callable[[Tensor], Tensor] = allocate_like) -> None:
-    """Replace the model's parameters and buffers by copies, by default on the simulated device; tied ones stay tied."""
-    copies: dict[int, Tensor] = {}
-    for module in model.modules():
-        for name, parameter in module._parameters.items():
-            if parameter is not None:
-                if id(parameter) not in copies:
-                    copies[id(parameter)] = nn.Parameter(copy(parameter), requires_grad=parameter.requires_grad)
-                # Set the attribute, so that recurrent layers update their own list of weights.
-                setattr(module, name, copies[id(parameter)])
-        for name, buffer in module._buffers.items():
-            if buffer is not None:
-                module._buffers[name] = copies.setdefault(id(buffer), copy(buffer))
-
-
 def move_batch(batch: Any) -> Any:
     """Return the batch with its tensors on the simulated device, as an engine moves them."""
     return nested.replaced(batch, allocate_like, _move_object)

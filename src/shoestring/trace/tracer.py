@@ -8,7 +8,7 @@ import math
 import threading
 from collections.abc import Callable, Mapping
 from types import TracebackType
-from typing import Any
+from typing import Any, Literal
 
 from shoestring import config, errors
 from shoestring.errors import ShoestringError, TraceError
@@ -79,13 +79,15 @@ class Tracer:
         device: Device,
         gpus: int = 1,
         torch_ddp: bool = False,
+        loading: Literal["engine", "transformers"] = "engine",
         options: Mapping[str, Any] | None = None,
     ) -> Trace:
         """Trace two updates as one of `gpus` such devices would run them, the second with at most two microbatches in
         each logical shard.
 
         `accumulate` is the number of microbatches of a logical shard; `torch_ddp` says that a loop of one's own makes
-        the updates, with the model in DistributedDataParallel. `settings` must set the microbatch and the precision;
+        the updates, with the model in DistributedDataParallel; `loading`, whether the engine brings the weights to the
+        device or transformers and peft do (`loading.py`). `settings` must set the microbatch and the precision;
         `options` are changes to the options of the recipe, and the trace keeps the facts of the unchanged recipe.
         Raises TraceError naming the operator or the line that cannot be traced.
         """
@@ -97,6 +99,7 @@ class Tracer:
             "capability": device.compute_capability,
             "gpus": gpus,
             "torch_ddp": torch_ddp,
+            "loading": loading,
             "options": config.as_json(options or {}),
         }
         key = json.dumps(request, sort_keys=True)

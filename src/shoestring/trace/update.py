@@ -14,9 +14,20 @@ from shoestring.recipe.losses import Loss, clip_norm, losses_by_stage, scalar_lo
 from shoestring.recipe.options import LoadedRecipe
 from shoestring.settings import Precision, Settings
 from shoestring.techniques import adapt, checkpointing, fp32_modules, kernels, nested, offload
-from shoestring.trace import attention, autocast, inference, masks, offloading, sharding, simulated_device, values
+from shoestring.trace import (
+    attention,
+    autocast,
+    inference,
+    loading,
+    masks,
+    offloading,
+    sharding,
+    simulated_device,
+    values,
+)
 from shoestring.trace.averaging import TracedAverages
 from shoestring.trace.folding import Folding
+from shoestring.trace.loading import Loading
 from shoestring.trace.record import Event, Storage
 from shoestring.trace.recorder import Recorder
 from shoestring.trace.simulated_device import DEVICE
@@ -35,12 +46,13 @@ def run(
     capability: tuple[int, int] | None,
     gpus: int = 1,
     torch_ddp: bool = False,
+    way_of_loading: Loading = "engine",
     folds: bool = True,
 ) -> tuple[tuple[Storage, ...], tuple[Event, ...]]:
     """Trace two updates of the recipe, the first with one microbatch, on one of `gpus` of this compute capability.
 
     The second has at most `accumulate` microbatches in each logical shard. `torch_ddp`: the model is in torch's
-    DistributedDataParallel, not in the engine.
+    DistributedDataParallel, not in the engine. `way_of_loading`: who brings the weights to the device.
 
     With `folds` only some of the model's identical blocks run, for the same trace (`folding.py`).
 
@@ -65,7 +77,10 @@ def run(
         ExitStack() as stack,
     ):
         recorder.mark("model", 0)
-        offloading.move(recorder, model, recipe, settings, gpus)
+        if way_of_loading == "transformers":
+            loading.load_with_transformers(recorder, model)
+        else:
+            offloading.move(recorder, model, recipe, settings, gpus, from_host=on_gpu)
         recorder.label(model.parameters(), "weights")
         recorder.label(model.buffers(), "buffers")
         checkpointing.apply(model, loaded.parts, settings.checkpointing)
