@@ -10,7 +10,7 @@ from typing import Literal
 
 from shoestring.estimate.allocator import Allocator, Block, OutOfMemory, round_up
 from shoestring.estimate.expandable import ExpandableAllocator
-from shoestring.estimate.requests import STREAMS, Request
+from shoestring.estimate.requests import CONVOLUTION_WORKSPACES, STREAMS, Request
 
 Kind = Literal["segments", "expandable"]
 _ALLOCATORS: dict[Kind, type[Allocator]] = {"segments": Allocator, "expandable": ExpandableAllocator}
@@ -48,20 +48,39 @@ def replay_within(limits: Iterable[int], requests: Sequence[Request], kind: Kind
     return unlimited
 
 
+def replay_limited(limit: int, requests: Sequence[Request], kind: Kind) -> Usage | None:
+    """Return the usage on a device of `limit` bytes; None if its memory does not suffice."""
+    try:
+        return replay(requests, _ALLOCATORS[kind](limit))
+    except OutOfMemory:
+        return None
+
+
 def replay(requests: Sequence[Request], allocator: Allocator) -> Usage:
-    """Replay every request in order and return the usage. Raises OutOfMemory."""
+    """Replay every request in order and return the usage. Raises OutOfMemory.
+
+    A workspace of a convolution that does not fit is left out, since cuDNN then runs a kernel with a smaller one
+    (`try_configs` in torch's `aten/src/ATen/native/cudnn/Conv_v8.cpp`).
+    """
     blocks: dict[object, tuple[Block, int]] = {}
     changes: list[tuple[str, int]] = []
     peak = changes_at_peak = requested = requested_at_peak = 0
     for key, part, size in requests:
         if size is None:
+            if part == CONVOLUTION_WORKSPACES and key not in blocks:
+                continue
             block, rounded_size = blocks.pop(key)
             changes.append((part, -block.size))
             requested -= rounded_size
             allocator.free(block)
             continue
         rounded_size = round_up(size)
-        block = allocator.allocate(size, STREAMS.get(part, ""))
+        try:
+            block = allocator.allocate(size, STREAMS.get(part, ""))
+        except OutOfMemory:
+            if part == CONVOLUTION_WORKSPACES:
+                continue
+            raise
         blocks[key] = block, rounded_size
         changes.append((part, block.size))
         requested += rounded_size
