@@ -7,7 +7,7 @@ differ (`cudnnConvolutionFwdAlgo_t` in NVIDIA's documentation of its legacy API)
 - the kernels for tensor cores compute channels-last. For channels-first tensors the workspace contains the transposed
   operands, and results before they are transposed back (`nchwToNhwcKernel`, `nhwcToNchwKernel`);
 - GEMM has a matrix of the input's patches, and FFT and non-fused Winograd have transformed operands, which are several
-  times as large. The rows of docs/accuracy.md exclude that they are usual: VGG16 would need up to twice its memory.
+  times as large. They are not modeled: the reports below have FFT only for kernels of 5x5 and the others not at all.
 
 How often the second kind is chosen is published for two networks in TF32. In a step of AlexNet on an A100 (Kempner
 Institute's computing handbook, report of Nsight Systems) all nine passes of its three 3x3 convolutions transpose: 18
