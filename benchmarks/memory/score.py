@@ -3,8 +3,8 @@
     python benchmarks/memory/score.py xmem|lora|train ROWS.csv --json OUT [--configs DIR] [--only ID,ID]
 
 This script measures and downloads nothing. For each row, OUT contains the measured and estimated bytes with the range,
-or the reason why it was skipped. The rows of xMem are compared as reserved memory, the others as allocated memory, with
-reserved memory listed separately.
+or the reason why it was skipped. The rows of xMem are compared as reserved memory, the others as allocated memory; the
+reserved memory and the memory of the process, where a row has them, are compared in tables of their own.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ import csv
 import json
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from statistics import median
 from typing import Any, Protocol
@@ -26,7 +26,7 @@ from benchmarks.memory import lora, train, xmem
 from benchmarks.memory.cases import Case, Row, Rows, number
 
 from shoestring.errors import ShoestringError
-from shoestring.estimate.memory import Range, memory
+from shoestring.estimate.memory import Breakdown, Range, memory
 from shoestring.recipe.finding import find
 from shoestring.trace.record import Trace
 from shoestring.trace.tracer import Tracer
@@ -36,6 +36,10 @@ CONFIGS = Path(__file__).parents[3] / "shared" / "data" / "configs"
 SETS: Mapping[str, Rows] = {"xmem": xmem.ROWS, "lora": lora.ROWS, "train": train.ROWS}
 
 NOTHING = Range(0, 0, 0)
+
+OTHER_QUANTITIES = {"reserved": "reserved_bytes", "process": "process_bytes"}
+"""Quantities that are compared in addition to that of the set, and their columns. A process has the reserved memory and
+the CUDA context."""
 
 
 class Estimate(Protocol):
@@ -50,14 +54,30 @@ class Estimate(Protocol):
 
 
 @dataclass(frozen=True, kw_only=True)
+class Comparison:
+    """A measured quantity and its estimate, in bytes."""
+
+    measured: float
+    estimate: Estimate
+
+    def json(self) -> dict[str, float]:
+        return {
+            "measured": self.measured,
+            "estimate": self.estimate.value,
+            "low": self.estimate.low,
+            "high": self.estimate.high,
+        }
+
+
+@dataclass(frozen=True, kw_only=True)
 class Score:
     """The score of a row: measured and estimated bytes (without the CUDA context) or seconds, or a skip reason."""
 
     row: Row
     measured: float = 0
     estimate: Estimate = NOTHING
-    reserved: int = 0
-    """The estimate of reserved memory, if the row is compared by another quantity."""
+    others: Mapping[str, Comparison] = field(default_factory=dict)
+    """The quantities of `OTHER_QUANTITIES` that were measured."""
     fits: bool = False
     fitted: bool = True
     group: str = ""
@@ -72,16 +92,9 @@ class Score:
     def json(self) -> dict[str, Any]:
         if self.skipped:
             return {"id": self.row["id"], "skipped": self.skipped}
-        answer = {
-            "id": self.row["id"],
-            "measured": self.measured,
-            "estimate": self.estimate.value,
-            "low": self.estimate.low,
-            "high": self.estimate.high,
-        }
-        if self.reserved:
-            answer["reserved"] = {"measured": number(self.row, "reserved_bytes"), "estimate": self.reserved}
-        return answer
+        comparison = Comparison(measured=self.measured, estimate=self.estimate)
+        others = {name: other.json() for name, other in self.others.items()}
+        return {"id": self.row["id"], **comparison.json(), **others}
 
 
 Scorer = Callable[[Row, Rows, Case, Trace], Score]
@@ -95,12 +108,19 @@ def score_memory(row: Row, kind: Rows, case: Case, trace: Trace) -> Score:
         row=row,
         measured=kind.measured(row) or 0,
         estimate=getattr(breakdown, kind.quantity),
-        reserved=0 if kind.quantity == "reserved" else breakdown.reserved.value,
+        others=_compare_others(row, kind, breakdown),
         fits=breakdown.fits,
         fitted=kind.fitted(row),
         group=kind.group(row),
         capacity=case.device.memory_bytes,
     )
+
+
+def _compare_others(row: Row, kind: Rows, breakdown: Breakdown) -> dict[str, Comparison]:
+    process = Range(breakdown.low_bytes, breakdown.peak_bytes, breakdown.high_bytes)
+    estimates = {"reserved": breakdown.reserved, "process": process}
+    measured = {name: number(row, column) for name, column in OTHER_QUANTITIES.items() if name != kind.quantity}
+    return {name: Comparison(measured=value, estimate=estimates[name]) for name, value in measured.items() if value}
 
 
 def score_rows(rows: Iterable[Row], kind: Rows, configs: Path, scorer: Scorer = score_memory) -> Iterator[Score]:
@@ -121,37 +141,52 @@ def score_rows(rows: Iterable[Row], kind: Rows, configs: Path, scorer: Scorer = 
 
 
 def table(scores: Sequence[Score], kind: Rows) -> str:
-    """Format the relative errors of fitting rows and the share of wrong `fits`, by group and in total."""
+    """Format the relative errors of fitting rows and the share of wrong `fits`, by group and in total.
+
+    A table for each of the other quantities that were measured follows.
+    """
     estimated = [score for score in scores if not score.skipped]
-    width = max([10, *(len(score.group) for score in estimated)]) + 2
-    lines = [f"{'rows':<{width}}{'':<12}{'n':>4}{'median':>9}{'p90':>9}{'worst':>9}{'under':>8}{'wrong fit':>11}"]
     # Time estimates have no column "wrong fit".
-    end = -11 if kind.quantity == "seconds" else None
-    lines[0] = lines[0][:end]
-    for name in dict.fromkeys([*(score.group for score in estimated), "all"]):
-        group = [score for score in estimated if name in (score.group, "all")]
-        lines.append(f"{name:<{width}}{'shoestring':<12}" + _format_errors(group)[:end])
-        for rival in kind.rivals:
-            lines.append(f"{name:<{width}}{rival:<12}" + _format_errors(list(_rival_scores(group, rival))))
-    fitting = [score for score in estimated if score.fitted]
+    lines = list(_table_lines(estimated, "rows", kind.rivals, None if kind.quantity != "seconds" else -_LAST_COLUMN))
+    for name in OTHER_QUANTITIES:
+        of_quantity = [
+            replace(score, measured=score.others[name].measured, estimate=score.others[name].estimate)
+            for score in estimated
+            if name in score.others
+        ]
+        if of_quantity:
+            lines += ["", *_table_lines(of_quantity, name, (), -_LAST_COLUMN)]
+    return "\n".join(lines)
+
+
+def _table_lines(scores: Sequence[Score], title: str, rivals: Sequence[str], end: int | None) -> Iterator[str]:
+    """Yield the lines of a table; each line ends at the character `end`."""
+    if not scores:
+        yield "no row has an estimate"
+        return
+    width = max([10, *(len(score.group) for score in scores)]) + 2
+    columns = f"{'n':>4}{'median':>9}{'p90':>9}{'worst':>9}{'under':>8}{'high holds':>12}{'wrong fit':>{_LAST_COLUMN}}"
+    yield f"{title:<{width}}{'':<12}{columns[:end]}"
+    for name in dict.fromkeys([*(score.group for score in scores), "all"]):
+        group = [score for score in scores if name in (score.group, "all")]
+        yield f"{name:<{width}}{'shoestring':<12}{_format_errors(group)[:end]}"
+        for rival in rivals:
+            yield f"{name:<{width}}{rival:<12}{_format_errors(list(_rival_scores(group, rival)))[:end]}"
+    fitting = [score for score in scores if score.fitted]
     if fitting:
         in_range = sum(score.estimate.low <= score.measured <= score.estimate.high for score in fitting) / len(fitting)
-        under = sum(score.measured <= score.estimate.high for score in fitting) / len(fitting)
         excess = median(score.estimate.high / score.measured - 1 for score in fitting)
-        lines.append(f"range: contains {in_range:.0%}; high end: above {under:.1%}, median excess {excess:+.1%}")
-    pairs = [(score.reserved, number(score.row, "reserved_bytes")) for score in fitting if score.reserved]
-    if errors := [estimate / measured - 1 for estimate, measured in pairs if measured]:
-        lines.append(
-            f"reserved: median {median(map(abs, errors)):.1%}, from {min(errors):+.1%} to {max(errors):+.1%}, "
-            f"{len(errors)} rows"
-        )
-    return "\n".join(lines)
+        yield f"range: contains {in_range:.0%}; high end: above {_share_held(fitting):.1%}, median excess {excess:+.1%}"
 
 
 def percentile(values: Sequence[float], share: float) -> float:
     """Return the smallest value that at least `share` of the values do not exceed."""
     ordered = sorted(values)
     return ordered[max(0, -int(-len(ordered) * share // 1) - 1)]
+
+
+_LAST_COLUMN = 11
+"""The width of the column "wrong fit"."""
 
 
 def _format_errors(scores: Sequence[Score]) -> str:
@@ -163,7 +198,13 @@ def _format_errors(scores: Sequence[Score]) -> str:
     fits = [score for score in scores if score.fits]
     wrong = sum(not score.fitted for score in fits) / len(fits) if fits else 0.0
     shares = (f"{value:>9.2%}" for value in (median(sizes), percentile(sizes, 0.9), max(sizes)))
-    return f"{len(errors):>4}{''.join(shares)}{under:>8.0%}{wrong:>11.1%}"
+    held = _share_held([score for score in scores if score.fitted])
+    return f"{len(errors):>4}{''.join(shares)}{under:>8.0%}{held:>12.1%}{wrong:>{_LAST_COLUMN}.1%}"
+
+
+def _share_held(scores: Sequence[Score]) -> float:
+    """Return the share of rows whose measurement is at most the high end of the range."""
+    return sum(score.measured <= score.estimate.high for score in scores) / len(scores)
 
 
 def _rival_scores(group: Sequence[Score], name: str) -> Iterator[Score]:
@@ -188,7 +229,7 @@ def _score_group(group: Sequence[tuple[Row, Case]], kind: Rows, scorer: Scorer) 
                     accumulate=1,
                     device=case.device,
                     gpus=case.gpus,
-                    torch_ddp=True,
+                    torch_ddp=case.settings.sharding != "zero3",
                     loading=case.loading,
                 )
                 yield scorer(row, kind, case, trace)

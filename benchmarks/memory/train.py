@@ -2,7 +2,8 @@
 
 A row names a model of `models.py`, a torchvision classification model with an image size, or a Hub name with a sequence
 length. Hub encoders have a head for extractive question answering, as in the measurements, and decoders their own head.
-`torch.compile`, which some rows used, is not traced: it runs other operators with other memory.
+`torch.compile`, which some rows used, is not traced: it runs other operators with other memory. On several GPUs the
+column `sharding` is `ddp`, or empty in older files: torch's DistributedDataParallel; or `zero3`: FSDP2 per block.
 """
 
 from __future__ import annotations
@@ -103,10 +104,13 @@ class Step:
 
 
 def case(row: Row, configs: Path) -> Case:
-    """Build the case of a row. Raises UsageError for an unknown GPU, model or optimizer."""
+    """Build the case of a row. Raises UsageError for an unknown GPU, sharding, model or optimizer."""
     gpus, precision_text = number(row, "num_gpus") or 1, row["precision"].lower()
     if row["gpu"] not in _GPUS:
         raise UsageError(f"unknown GPU {row['gpu']}")
+    sharding = row.get("sharding") or None
+    if sharding not in (None, "ddp", "zero3"):
+        raise UsageError(f"unknown sharding {sharding}")
     optimizer_spec = OptimizerSpec.parse(row["optimizer"])
     shape = row["seq_len_or_image"]
     precision: Precision = "fp16" if "fp16" in precision_text else "bf16" if "bf16" in precision_text else "fp32"
@@ -117,6 +121,7 @@ def case(row: Row, configs: Path) -> Case:
             micro_batch=int(row["micro_batch"]),
             precision=precision,
             checkpointing="full" if row["checkpointing"] == "1" else "no",
+            sharding=sharding,
         ),
         device=DEVICES[_GPUS[row["gpu"]]],
         gpus=gpus,

@@ -270,7 +270,7 @@ def _torchvision_models() -> Any:
     """
     import torch
 
-    if "torchvision" not in sys.modules:
+    if "torchvision" not in sys.modules and not _libraries:
         library = torch.library.Library("torchvision", "DEF")
         for operator in ("nms", "qnms"):
             library.define(f"{operator}(Tensor dets, Tensor scores, float iou_threshold) -> Tensor")
@@ -282,8 +282,7 @@ def _torchvision_models() -> Any:
         import torchvision.models
     except ImportError:
         raise UsageError(
-            "torchvision is not installed",
-            hint="pip install --no-deps --target DIR torchvision, then set SHOESTRING_TORCHVISION=DIR",
+            "needs torchvision: set SHOESTRING_TORCHVISION=DIR after pip install --no-deps --target DIR torchvision"
         ) from None
     finally:
         if folder:
@@ -292,4 +291,4 @@ def _torchvision_models() -> Any:
 
 
 _libraries: list[Any] = []
-"""Libraries of operators are unregistered when the last reference is gone."""
+"""Libraries of operators, which are unregistered when the last reference is gone and can be registered only once."""

@@ -53,7 +53,10 @@ def source(row: Row) -> str:
 
 def score_time(row: Row, kind: Rows, case: Case, trace: Trace) -> Score:
     """Score the estimated seconds of a row. Raises UsageError if there is no estimate."""
-    estimate = update_seconds(trace, case.device, 1, gpus=case.gpus, torch_ddp=True, without=source(row))
+    sharding = case.settings.sharding or "ddp"
+    estimate = update_seconds(
+        trace, case.device, 1, gpus=case.gpus, sharding=sharding, torch_ddp=sharding == "ddp", without=source(row)
+    )
     if estimate is None:
         raise UsageError(f"the rates of {case.device.title} are unknown")
     if source(row) in estimate.source:

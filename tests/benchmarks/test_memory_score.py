@@ -2,6 +2,7 @@
 
 import csv
 import json
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +12,7 @@ from benchmarks.memory import score, xmem
 
 from shoestring.errors import UsageError
 from shoestring.estimate.memory import Range
+from shoestring.hardware.catalog import DEVICES
 from shoestring.trace.simulated_device import tensors
 
 ROW = {
@@ -78,16 +80,25 @@ def test_file_of_rows_becomes_file_of_scores(configs: Path, capsys: pytest.Captu
     assert "X2: skipped" in output.err
 
 
-def test_lora_rows_compare_allocated_and_list_reserved(configs: Path) -> None:
+def test_lora_rows_compare_allocated_reserved_and_process(configs: Path, capsys: pytest.CaptureFixture[str]) -> None:
     pytest.importorskip("peft")
     row = {"id": "L1", "model": "org/tiny", "micro_batch": "2", "seq_len": "16", "attention": "sdpa"}
     row |= {"checkpointing": "1", "lora_r": "2", "lora_alpha": "4", "quantization": "nf4"}
-    row |= {"allocated_bytes": "100000000", "reserved_bytes": "200000000"}
+    row |= {"allocated_bytes": "100000000", "reserved_bytes": "200000000", "process_bytes": "300000000"}
     row_score, unmeasured = scores_of("lora", [row, row | {"id": "L2", "allocated_bytes": ""}], configs)
     assert row_score["measured"] == 100_000_000
-    assert row_score["reserved"] == {"measured": 200_000_000, "estimate": row_score["reserved"]["estimate"]}
-    assert row_score["reserved"]["estimate"] > row_score["estimate"] > row_score["low"]
+    reserved, process = row_score["reserved"], row_score["process"]
+    assert (reserved["measured"], process["measured"]) == (200_000_000, 300_000_000)
+    assert reserved["estimate"] > row_score["estimate"] > row_score["low"]
+    assert reserved["low"] <= reserved["estimate"] <= reserved["high"]
+    # The CUDA context of a T4 lies between them.
+    _, context, _ = DEVICES["t4"].context_bytes
+    assert process["estimate"] - reserved["estimate"] == context
+    assert process["low"] < process["estimate"] < process["high"]
     assert unmeasured == {"id": "L2", "skipped": "nothing was measured"}
+    tables = capsys.readouterr().out.split("\n\n")
+    assert [table.split()[0] for table in tables] == ["rows", "reserved", "process"]
+    assert all(table_cells(table, "nf4", "sdpa")[:2] == ["shoestring", "1"] for table in tables)
 
 
 def test_training_rows_use_local_and_hub_models(configs: Path) -> None:
@@ -112,10 +123,32 @@ def test_training_rows_use_local_and_hub_models(configs: Path) -> None:
     assert "Lion" in lion["skipped"]
 
 
+def test_column_sharding_chooses_ddp_or_fsdp(configs: Path) -> None:
+    row = {"gpu": "T4", "num_gpus": "2", "model": "gpt-11m", "precision": "fp32", "optimizer": "AdamW"}
+    row |= {"micro_batch": "1", "seq_len_or_image": "8", "checkpointing": "0", "allocated_bytes": "200000000"}
+    (older,) = scores_of("train", [row | {"id": "S0"}], configs)
+    rows = [row | {"id": name, "sharding": name} for name in ("ddp", "zero3", "rows")]
+    ddp, zero3, unknown = scores_of("train", rows, configs)
+    assert ddp["estimate"] == older["estimate"]
+    # Half of the weights, gradients and two states of 10.9 million parameters, and no buckets of all gradients.
+    assert zero3["estimate"] < ddp["estimate"] - 2 * 4 * 10_900_000
+    assert unknown["skipped"] == "unknown sharding rows"
+
+
+def test_missing_torchvision_skips_every_row(configs: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "torchvision.models", None)
+    monkeypatch.delenv("SHOESTRING_TORCHVISION", raising=False)
+    row = {"gpu": "T4", "num_gpus": "1", "precision": "fp32", "optimizer": "SGD", "micro_batch": "1"}
+    row |= {"seq_len_or_image": "224x224", "checkpointing": "0", "allocated_bytes": "200000000"}
+    rows = [row | {"id": name, "model": name} for name in ("resnet18", "resnet50")]
+    for row_score in scores_of("train", rows, configs):
+        assert row_score["skipped"].startswith("needs torchvision: set SHOESTRING_TORCHVISION=DIR ")
+
+
 def test_table_counts_errors_of_fitting_rows() -> None:
     scores = [make_score(100, 110), make_score(100, 96), make_score(100, 70), make_score(100, 500, oom=True)]
     table = score.table(scores, xmem.ROWS)
-    assert table_cells(table, "all", "shoestring") == ["3", "10.00%", "30.00%", "30.00%", "67%", "25.0%"]
+    assert table_cells(table, "all", "shoestring") == ["3", "10.00%", "30.00%", "30.00%", "67%", "33.3%", "25.0%"]
     assert table_cells(table, "all", "xmem")[:2] == ["3", "100.00%"]
     assert "high end: above 33.3%" in table
 

@@ -63,6 +63,12 @@ def test_rows_become_seconds_with_a_range(tmp_path: Path, capsys: pytest.Capture
     assert "T4, someone/else: " in output and "T4, petuum/adaptdl: " in output
 
 
+def test_weights_that_fsdp_gathers_take_time(tmp_path: Path) -> None:
+    rows = [ROW | {"id": name, "num_gpus": "2", "sharding": name} for name in ("ddp", "zero3")]
+    ddp, zero3 = scores_of("train", rows, tmp_path)
+    assert zero3["estimate"] > 1.1 * ddp["estimate"]
+
+
 def test_lora_rows_have_one_source(tmp_path: Path) -> None:
     pytest.importorskip("peft")
     tiny = {"model_type": "gpt2", "vocab_size": 50, "n_positions": 128, "n_embd": 8, "n_head": 2, "n_layer": 1}

@@ -13,7 +13,7 @@ from shoestring.trace.record import PARTS, Alloc, Event, Free, Part, Phase
 from shoestring.units import MIB
 from tests.estimate.example_traces import TRAINING, op, trace
 
-T4 = DEVICES["t4"]
+A100, T4 = DEVICES["a100-40"], DEVICES["t4"]
 WORKSPACE = 8 * MIB + 128 * 1024
 
 
@@ -67,6 +67,30 @@ def test_cudnn_benchmark_may_copy_operands() -> None:
     plain, benchmarked = memory(steps, T4), memory(steps, T4, cudnn_benchmark=True)
     assert benchmarked.high_bytes - plain.high_bytes == 7 * MIB
     assert benchmarked.peak_bytes == plain.peak_bytes
+
+
+def estimate_convolutions(device: Device) -> Breakdown:
+    """Estimate two convolutions in 40 MiB of activations, with operands of 60 and 120 MiB beside their results."""
+    convolutions = [
+        dataclasses.replace(op(name="aten::convolution", size=(20 + size) * MIB), shape=(1, 5 * MIB, 1, 1))
+        for size in (60, 120)
+    ]
+    steps = [Phase("forward", 0, 0), Alloc(0), Alloc(1), *convolutions]
+    return memory(trace([(20 * MIB, "activations")] * 2, steps), device)
+
+
+def test_high_end_covers_workspaces_of_convolutions_on_tensor_cores() -> None:
+    turing, ampere = estimate_convolutions(T4), estimate_convolutions(A100)
+    assert turing.reserved.value == ampere.reserved.value == 40 * MIB
+    # Without workspaces the range is one tensor and 2%; the second workspace does not fit the block of the first.
+    assert turing.reserved.high == 60 * MIB + round(0.02 * 40 * MIB)
+    assert ampere.reserved.high == (40 + 60 + 120) * MIB
+    assert ampere.allocated.high == (40 + 120) * MIB
+
+
+def test_workspaces_that_do_not_fit_are_left_out() -> None:
+    small = dataclasses.replace(A100, memory_bytes=A100.context_bytes[0] + 110 * MIB)
+    assert estimate_convolutions(small).reserved.high == (40 + 60) * MIB
 
 
 def estimate_two_updates(first_batches: tuple[tuple[float, float], ...]) -> Breakdown:

@@ -1,9 +1,12 @@
 """Requests of a trace to the allocator, where the engine differs from the record, and in repeated updates."""
 
+import dataclasses
+
 from shoestring.estimate.requests import (
+    CONVOLUTION_WORKSPACES,
     WORKSPACES,
+    Request,
     accumulate_in_place,
-    adapt_to_engine,
     repeat_second_update,
     requests,
     with_smaller_first_batch,
@@ -13,7 +16,7 @@ from shoestring.trace.record import Alloc, Event, Free, Phase, Trace
 from shoestring.units import MIB
 from tests.estimate.example_traces import op, trace
 
-T4 = DEVICES["t4"]
+A100, T4 = DEVICES["a100-40"], DEVICES["t4"]
 ADD = op(name="aten::add.Tensor")
 
 
@@ -61,11 +64,12 @@ def test_trace_without_second_update_is_unchanged() -> None:
     assert repeat_second_update(one_update) == one_update
 
 
-def test_adapted_trace_accumulates_in_place_and_repeats() -> None:
+def test_repeated_update_accumulates_in_place() -> None:
     events: list[Event] = [Phase("backward", 1, 0), Alloc(0), Alloc(1), Alloc(2), ADD, Free(0), Free(1), Free(2)]
-    adapted_events = storage_events(adapt_to_engine(trace([(MIB, "temporaries")] * 3, events)))
+    in_place = accumulate_in_place(trace([(MIB, "temporaries")] * 3, events))
+    repeated = storage_events(repeat_second_update(in_place))
     # The sum, storage 2, is in the first storage, so each repetition adds two storages.
-    assert adapted_events == [event for n in (0, 3, 5) for event in (Alloc(n), Alloc(n + 1), Free(n + 1), Free(n))]
+    assert repeated == [event for n in (0, 3, 5) for event in (Alloc(n), Alloc(n + 1), Free(n + 1), Free(n))]
 
 
 def test_each_multiplying_thread_requests_one_workspace() -> None:
@@ -73,6 +77,16 @@ def test_each_multiplying_thread_requests_one_workspace() -> None:
     events: list[Event] = [Phase("forward", 0, 0), product, product, Phase("backward", 0, 0), product]
     workspaces = [(request.part, request.bytes) for request in requests(trace([], events), T4)]
     assert workspaces == [(WORKSPACES, 8 * MIB + 128 * 1024)] * 2
+
+
+def test_convolutions_request_workspaces_after_their_results() -> None:
+    convolution = dataclasses.replace(op(name="aten::convolution", size=10 * MIB), shape=(1, MIB, 1, 9))
+    steps = trace([(4 * MIB, "activations")], [Phase("forward", 0, 0), Alloc(0), convolution, Free(0)])
+    assert [request.part for request in requests(steps, A100)] == ["activations"] * 2
+    allocation, workspace, end, free = requests(steps, A100, convolution_workspaces=True)
+    assert (allocation.part, free.part) == ("activations", "activations")
+    # 10 MiB of operands without a result of 4 MiB.
+    assert workspace == Request(end.key, CONVOLUTION_WORKSPACES, 6 * MIB) and end.bytes is None
 
 
 def test_smaller_first_batch_does_not_change_the_weights() -> None:

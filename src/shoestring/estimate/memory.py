@@ -6,15 +6,16 @@ from collections import Counter
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from shoestring.estimate.replay import Kind, replay_unlimited, replay_within
+from shoestring.estimate.replay import Kind, Usage, replay_limited, replay_unlimited, replay_within
 from shoestring.estimate.requests import (
     BATCH_PARTS,
     WORKSPACES,
-    adapt_to_engine,
-    count_of_loading,
+    accumulate_in_place,
+    repeat_second_update,
     requests,
     with_smaller_first_batch,
 )
+from shoestring.estimate.workspaces import distinct_bytes
 from shoestring.hardware.catalog import NCCL_BYTES, NCCL_SOURCE, Device
 from shoestring.trace.record import PARTS, Alloc, Free, Op, Phase, Trace
 
@@ -124,6 +125,8 @@ def memory(
       new one. That depends on single bytes elsewhere, so reserved memory may be higher or lower by one such tensor.
     - Kernels allocate temporary workspaces, and save copies, of unknown size: 2% of allocated memory in both
       directions, an assumption.
+    - cuDNN may choose kernels with workspaces for convolutions: the upper bound is at least the memory of a replay with
+      these (`workspaces.py`), as far as they fit.
     - A first batch smaller than the later ones leaves blocks that the later ones do not fit. Its probability comes from
       the recipe; the expected value is the median of the outcomes.
     - The lower bound of allocated memory has no block larger than its tensor, as blocks of more than 1 MiB can be.
@@ -138,7 +141,7 @@ def memory(
     if device.compute_capability is None:
         return _estimate_cpu(trace, device.memory_bytes // gpus)
     outside = {CONTEXT: device.context_bytes, NCCL: NCCL_BYTES if gpus > 1 else (0, 0, 0)}
-    return _estimate_gpu(adapt_to_engine(trace), device, allocator, outside, cudnn_benchmark)
+    return _estimate_gpu(accumulate_in_place(trace), device, allocator, outside, cudnn_benchmark)
 
 
 def _estimate_gpu(
@@ -147,14 +150,13 @@ def _estimate_gpu(
     context_low, context, context_high = (sum(column) for column in zip(*outside.values(), strict=True))
     capacity = device.memory_bytes
     first_shares = _first_batch_probabilities(trace)
-    all_requests, loading = requests(trace, device), count_of_loading(trace)
+    all_requests = requests(repeat_second_update(trace), device)
     requests_by_share = {share: with_smaller_first_batch(all_requests, trace, share) for share in first_shares}
-    unlimited_usages = {share: replay_unlimited(requests_by_share[share], kind, loading) for share in first_shares}
+    unlimited_usages = {share: replay_unlimited(requests_by_share[share], kind) for share in first_shares}
     # A trace that does not fit with the typical context may fit with the smallest one.
     limits = capacity - context, capacity - context_low
     usages = {
-        share: replay_within(limits, requests_by_share[share], kind, unlimited_usages[share], loading)
-        for share in first_shares
+        share: replay_within(limits, requests_by_share[share], kind, unlimited_usages[share]) for share in first_shares
     }
     usage = usages[1.0]
     live = usage.live
@@ -166,6 +168,10 @@ def _estimate_gpu(
     reserve_uncertainty = round(live["reserve space"] * _RESERVE_UNCERTAINTY)
     uncertainty = workspaces + largest_tensor + reserve_uncertainty
     high = max(usage.reserved for usage in unlimited_usages.values()) + uncertainty
+    allocated_high = live.total() + workspaces + reserve_uncertainty
+    if with_workspaces := _usage_with_workspaces(trace, device, kind, capacity - context_low, uncertainty):
+        high = max(high, with_workspaces.reserved)
+        allocated_high = max(allocated_high, with_workspaces.live.total())
     # On out-of-memory unused segments are released, so a trace that fits with the uncertainty subtracted never reserves
     # more than the device has.
     limit = capacity - context_high - uncertainty
@@ -176,7 +182,7 @@ def _estimate_gpu(
     allocated_range = Range(
         max(0, usage.requested - workspaces - reserve_uncertainty),
         live.total(),
-        live.total() + workspaces + reserve_uncertainty,
+        allocated_high,
     )
     reserved_range = Range(
         max(allocated_range.low, min(usage.reserved for usage in usages.values()) - uncertainty),
@@ -194,6 +200,14 @@ def _estimate_gpu(
         reserved=reserved_range,
         loading_bytes=usage.loading + context,
     )
+
+
+def _usage_with_workspaces(trace: Trace, device: Device, kind: Kind, limit: int, uncertainty: int) -> Usage | None:
+    """Return the usage if convolutions have workspaces; None if the uncertainty covers these or nothing fits."""
+    assert device.compute_capability is not None
+    if distinct_bytes(trace.events, device.compute_capability) <= uncertainty:
+        return None
+    return replay_limited(limit, requests(trace, device, convolution_workspaces=True), kind)
 
 
 def _estimate_cpu(trace: Trace, capacity_bytes: int) -> Breakdown:

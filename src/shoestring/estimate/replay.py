@@ -11,7 +11,7 @@ from typing import Literal
 
 from shoestring.estimate.allocator import Allocator, Block, OutOfMemory, round_up
 from shoestring.estimate.expandable import ExpandableAllocator
-from shoestring.estimate.requests import STREAMS, Request
+from shoestring.estimate.requests import CONVOLUTION_WORKSPACES, END_OF_LOADING, STREAMS, Request
 
 Kind = Literal["segments", "expandable"]
 _ALLOCATORS: dict[Kind, type[Allocator]] = {"segments": Allocator, "expandable": ExpandableAllocator}
@@ -34,14 +34,12 @@ class Usage:
     they do not count, because any later tensor fits them."""
 
 
-def replay_unlimited(requests: Sequence[Request], kind: Kind, loading: int = 0) -> Usage:
-    """Return the usage on a device of unlimited memory; the first `loading` requests load the model."""
-    return replay(requests, _ALLOCATORS[kind](), loading)
+def replay_unlimited(requests: Sequence[Request], kind: Kind) -> Usage:
+    """Return the usage on a device of unlimited memory."""
+    return replay(requests, _ALLOCATORS[kind]())
 
 
-def replay_within(
-    limits: Iterable[int], requests: Sequence[Request], kind: Kind, unlimited: Usage, loading: int = 0
-) -> Usage:
+def replay_within(limits: Iterable[int], requests: Sequence[Request], kind: Kind, unlimited: Usage) -> Usage:
     """Return the usage under the first limit that suffices, or `unlimited`, the usage without one, if none does.
 
     Near the limit the simulation releases unused segments and retries, as torch does.
@@ -52,44 +50,60 @@ def replay_within(
         # If the live bytes alone exceed the limit, releasing segments cannot help, so the second replay is skipped.
         if unlimited.requested <= limit:
             with contextlib.suppress(OutOfMemory):
-                return replay(requests, _ALLOCATORS[kind](limit), loading)
+                return replay(requests, _ALLOCATORS[kind](limit))
     return unlimited
 
 
-def replay(requests: Sequence[Request], allocator: Allocator, loading: int = 0) -> Usage:
-    """Replay every request in order and return the usage; the first `loading` requests load the model.
+def replay_limited(limit: int, requests: Sequence[Request], kind: Kind) -> Usage | None:
+    """Return the usage on a device of `limit` bytes; None if its memory does not suffice."""
+    try:
+        return replay(requests, _ALLOCATORS[kind](limit))
+    except OutOfMemory:
+        return None
 
-    Raises OutOfMemory.
+
+def replay(requests: Sequence[Request], allocator: Allocator) -> Usage:
+    """Replay every request in order and return the usage. Raises OutOfMemory.
+
+    A workspace of a convolution that does not fit is left out, since cuDNN then runs a kernel with a smaller one
+    (`try_configs` in torch's `aten/src/ATen/native/cudnn/Conv_v8.cpp`).
     """
     blocks: dict[object, tuple[Block, int]] = {}
     changes: list[tuple[str, int]] = []
     peak = changes_at_peak = requested = requested_at_peak = 0
-    # The bytes used in segments that were reserved while the model was loaded: those before `boundary`.
-    used = used_at_peak = 0
+    # Segments before the address `boundary` were reserved while the model was loaded; `used` counts their bytes in use.
     boundary: float = math.inf
-    reserved_by_loading = peak_of_loading = 0
-    for loads, group in ((True, requests[:loading]), (False, requests[loading:])):
-        for key, part, size in group:
-            if size is None:
-                block, rounded_size = blocks.pop(key)
-                changes.append((part, -block.size))
-                requested -= rounded_size
-                if block.address < boundary:
-                    used -= block.size
-                allocator.free(block)
+    used = used_at_peak = reserved_by_loading = peak_of_loading = 0
+    for key, part, size in requests:
+        if size is None:
+            entry = blocks.pop(key, None)
+            if entry is None:  # a workspace that was left out, or the end of loading
+                if key == END_OF_LOADING:
+                    boundary = allocator.end
+                    reserved_by_loading, peak_of_loading = allocator.reserved, allocator.peak_reserved
                 continue
-            rounded_size = round_up(size)
-            block = allocator.allocate(size, STREAMS.get(part, ""))
-            blocks[key] = block, rounded_size
-            changes.append((part, block.size))
-            requested += rounded_size
+            block, rounded_size = entry
+            changes.append((part, -block.size))
+            requested -= rounded_size
             if block.address < boundary:
-                used += block.size
-            if allocator.allocated > peak:
-                peak, changes_at_peak, requested_at_peak = allocator.allocated, len(changes), requested
-                used_at_peak = used
-        if loads:
-            boundary, reserved_by_loading, peak_of_loading = allocator.end, allocator.reserved, allocator.peak_reserved
+                used -= block.size
+            allocator.free(block)
+            continue
+        rounded_size = round_up(size)
+        try:
+            block = allocator.allocate(size, STREAMS.get(part, ""))
+        except OutOfMemory:
+            if part == CONVOLUTION_WORKSPACES:
+                continue
+            raise
+        blocks[key] = block, rounded_size
+        changes.append((part, block.size))
+        requested += rounded_size
+        if block.address < boundary:
+            used += block.size
+        if allocator.allocated > peak:
+            peak, changes_at_peak, requested_at_peak = allocator.allocated, len(changes), requested
+            used_at_peak = used
     live: Counter[str] = Counter()
     for part, change in changes[:changes_at_peak]:
         live[part] += change

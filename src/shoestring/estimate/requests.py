@@ -7,11 +7,13 @@ from collections import defaultdict
 from collections.abc import Sequence
 from typing import NamedTuple
 
+from shoestring.estimate.workspaces import CONVOLUTIONS, transposed_bytes
 from shoestring.hardware.catalog import Device
 from shoestring.trace.record import Alloc, Free, Op, Phase, Trace
 from shoestring.units import MIB
 
 WORKSPACES = "cuBLAS workspaces"
+CONVOLUTION_WORKSPACES = "convolution workspaces"
 
 _WORKSPACE_BYTES = 8 * MIB + 128 * 1024
 _WORKSPACE_BYTES_HOPPER = 32 * MIB
@@ -34,15 +36,21 @@ class Request(NamedTuple):
     bytes: int | None
 
 
+END_OF_LOADING = "end of loading"
+"""The key of a request that frees nothing: later ones belong to updates."""
+
 BATCH_PARTS = {"activations", "batch", "reserve space", "KV cache", "temporaries"}
 """Parts whose size depends on the size of the batch."""
 
 
-def requests(trace: Trace, device: Device) -> list[Request]:
-    """Return the requests of a trace. For the peak of a longer run, pass a trace that `adapt_to_engine` returned."""
+def requests(trace: Trace, device: Device, *, convolution_workspaces: bool = False) -> list[Request]:
+    """Return the requests of a trace; for the peak of a longer run, of one that `repeat_second_update` returned.
+
+    With `convolution_workspaces`, convolutions request the largest workspaces that are usual (`workspaces.py`).
+    """
     workspace = _WORKSPACE_BYTES_HOPPER if device.compute_capability == (9, 0) else _WORKSPACE_BYTES
     storages, result = trace.storages, list[Request]()
-    thread = ""
+    loads, thread = False, ""
     threads_with_workspace: set[str] = set()
     for event in trace.events:  # hundreds of thousands: `isinstance` takes a quarter of the time of `match`
         if isinstance(event, Alloc):
@@ -51,18 +59,23 @@ def requests(trace: Trace, device: Device) -> list[Request]:
         elif isinstance(event, Free):
             result.append(Request(event.storage, storages[event.storage].part, None))
         elif isinstance(event, Phase):
+            if loads and event.name != "model":
+                result.append(Request(END_OF_LOADING, "", None))
+            loads = event.name == "model"
             # Backward runs in a separate thread.
             thread = "backward" if event.name == "backward" else "forward"
         elif thread not in threads_with_workspace and event.name in _PRODUCTS:
             threads_with_workspace.add(thread)
             result.append(Request((WORKSPACES, thread), WORKSPACES, workspace))
+        elif convolution_workspaces and event.name in CONVOLUTIONS:
+            assert device.compute_capability is not None
+            if size := transposed_bytes(event, device.compute_capability):
+                key = (CONVOLUTION_WORKSPACES, len(result))
+                result += [
+                    Request(key, CONVOLUTION_WORKSPACES, size),
+                    Request(key, CONVOLUTION_WORKSPACES, None),
+                ]
     return result
-
-
-def count_of_loading(trace: Trace) -> int:
-    """Return the number of the trace's first requests that load the model."""
-    phases = (index for index, event in enumerate(trace.events) if isinstance(event, Phase) and event.name != "model")
-    return sum(isinstance(event, Alloc | Free) for event in trace.events[: next(phases, 0)])
 
 
 def with_smaller_first_batch(all_requests: Sequence[Request], trace: Trace, share: float) -> Sequence[Request]:
@@ -81,11 +94,6 @@ def with_smaller_first_batch(all_requests: Sequence[Request], trace: Trace, shar
         else request
         for request in all_requests
     ]
-
-
-def adapt_to_engine(trace: Trace) -> Trace:
-    """Return the trace with gradients accumulated in place, as in the engine, and with the second update repeated."""
-    return repeat_second_update(accumulate_in_place(trace))
 
 
 def accumulate_in_place(trace: Trace) -> Trace:
