@@ -92,5 +92,5 @@ def test_ambiguous_sizes_follow_the_strides() -> None:
     assert layouts.is_channels_last(kernel.to(memory_format=torch.channels_last))
     gray = torch.zeros(2, 1, 5, 5)
     assert not layouts.is_channels_last(gray)
-    assert not layouts.is_channels_last(torch.zeros(1, 1, 1, 1).expand(2, 3, 4, 4))
+    assert not layouts.is_channels_last(torch.zeros(2, 1, 4, 4).expand(2, 3, 4, 4))
     assert not layouts.is_channels_last(torch.zeros(2, 3, 4))
