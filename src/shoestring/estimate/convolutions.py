@@ -50,9 +50,9 @@ def tensor_core_seconds(op: Op, cores: TensorCoreConvolutions, rates: Rates) -> 
     answer = []
     for kernel in _kernels(op, shape, cores):
         moved = _BYTES * (scale * (kernel.values + results) + weights)
-        arithmetic_seconds = scale * kernel.flops / (rates.half[op.precision] * cores.share)
-        # Arithmetic and memory traffic overlap in part: the sum of squares fits better than the sum or the maximum.
-        seconds = kernel.starts * cores.start_seconds + math.hypot(arithmetic_seconds, moved / bandwidth)
+        compute_seconds = scale * kernel.flops / (rates.half[op.precision] * cores.share)
+        # Computation and memory traffic overlap in part: the sum of squares fits better than the sum or the maximum.
+        seconds = kernel.starts * cores.start_seconds + math.hypot(compute_seconds, moved / bandwidth)
         if not (shape.channels_last or is_direct):
             transposed = _BYTES * (scale * (shape.values + results) + weights)
             seconds += 2 * transposed / (bandwidth * cores.transpose_share)
