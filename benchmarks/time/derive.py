@@ -88,7 +88,7 @@ def convolutions(folder: Path) -> Iterator[Timing]:
         out = (size + 2 * int(row["Padding"]) - kernel) // stride + 1
         inputs, outputs, batch = (int(row[name]) for name in ("Input_Channel", "Output_Channel", "B"))
         if (kernel, stride) == (3, 1):
-            yield tiled_flops((1, batch * out**2, outputs, inputs * 9, 3, 3, out, out)), seconds(row)
+            yield tiled_flops((1, batch * out**2, outputs, inputs * 9, 3, 3, out, out, 1, 1, 0)), seconds(row)
 
 
 def memory_bound(folder: Path, operator: str) -> Iterator[Timing]:

@@ -2,6 +2,7 @@
 
 import dataclasses
 import itertools
+from typing import get_args
 
 import pytest
 
@@ -59,7 +60,9 @@ def test_memory_bandwidth_depends_on_the_kernel() -> None:
     assert bandwidth("aten::add.Tensor") == pytest.approx(240e9)
     assert bandwidth("aten::_softmax") == pytest.approx(193e9)
     assert bandwidth("aten::native_layer_norm") == pytest.approx(154e9)
-    assert bandwidth("aten::native_layer_norm") == bandwidth("aten::native_batch_norm_backward")
+    assert bandwidth("aten::native_layer_norm") == bandwidth("aten::native_batch_norm")
+    # It reads its operands twice.
+    assert bandwidth("aten::native_batch_norm_backward") == pytest.approx(0.89 * 154e9)
     wide = product(1, 4096, 4096, 1, size=10**9)
     assert kernel_seconds(wide, T4) == pytest.approx(10**9 / 240e9)
 
@@ -69,12 +72,12 @@ def test_nothing_is_faster_than_its_launches() -> None:
 
 
 def test_convolution_is_tiled_and_weight_gradient_a_product() -> None:
-    shape = (1, 64 * 32 * 32, 256, 256 * 9, 3, 3, 32, 32)
+    shape = (1, 64 * 32 * 32, 256, 256 * 9, 3, 3, 32, 32, 1, 1, 0)
     forward = product(*shape, name="aten::convolution")
     assert tiled_flops(shape) == forward.flops
     assert rate(forward) == pytest.approx(interpolate_rate(T4.convolutions, forward.flops))
     # 30 x 30 is 32 x 32 in tiles of 4, 200 channels are 256.
-    assert tiled_flops((1, 64 * 30 * 30, 200, 2304, 3, 3, 30, 30)) == forward.flops
+    assert tiled_flops((1, 64 * 30 * 30, 200, 2304, 3, 3, 30, 30, 1, 1, 0)) == forward.flops
     both = dataclasses.replace(forward, name="aten::convolution_backward", flops=2 * forward.flops, launches=2)
     weights = dataclasses.replace(forward, name="aten::convolution_backward")
     assert kernel_seconds(weights, T4) > 2 * kernel_seconds(forward, T4)
@@ -82,12 +85,25 @@ def test_convolution_is_tiled_and_weight_gradient_a_product() -> None:
 
 
 def test_other_convolutions_are_products_or_memory_bound() -> None:
-    pointwise = product(1, 65536, 256, 256, 1, 1, 32, 32, name="aten::convolution")
+    pointwise = product(1, 65536, 256, 256, 1, 1, 32, 32, 1, 1, 0, name="aten::convolution")
     assert rate(pointwise) < 3.71e12
-    strided = product(1, 65536, 256, 2304, name="aten::convolution")
+    strided = product(1, 65536, 256, 2304, 3, 3, 32, 32, 2, 2, 0, name="aten::convolution")
     assert rate(strided) < 3.71e12
-    depthwise = product(512, 65536, 1, 9, 3, 3, 32, 32, name="aten::convolution", size=10**8)
-    assert kernel_seconds(depthwise, T4) == pytest.approx(10**8 / 240e9)
+    for precision in get_args(Precision):
+        depthwise = product(
+            512, 65536, 1, 9, 3, 3, 32, 32, 1, 1, 0, name="aten::convolution", size=10**8, precision=precision
+        )
+        assert kernel_seconds(depthwise, T4) == pytest.approx(10**8 / 240e9)
+    volumes = product(1, 65536, 256, 27 * 256, name="aten::convolution", precision="fp16")
+    assert rate(volumes) == pytest.approx(24e12, rel=0.02)
+
+
+def test_weight_gradient_of_few_channels_is_slow() -> None:
+    gradients = [
+        product(1, 65536, 64, channels * 25, 5, 5, 32, 32, 1, 1, 0, name="aten::convolution_backward")
+        for channels in (3, 8)
+    ]
+    assert rate(gradients[0]) < 0.65 * rate(gradients[1])
 
 
 def test_attention_is_slower_than_products() -> None:
@@ -113,7 +129,7 @@ def test_whole_batch_is_never_slower_than_parts(device: str, precision: Precisio
 
     def seconds(samples: int, rows: int, columns: int, depth: int) -> float:
         if name == "aten::convolution":
-            shape = (1, samples * rows, columns, depth * 9, 3, 3, rows // 32, 32)
+            shape = (1, samples * rows, columns, depth * 9, 3, 3, rows // 32, 32, 1, 1, 0)
         elif name == "aten::mm":
             shape = (1, samples * rows, columns, depth)
         else:

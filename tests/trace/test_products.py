@@ -43,18 +43,22 @@ def test_shape_of_matrix_products(func: Any, args: tuple[Any, ...], shape: tuple
 
 
 @pytest.mark.parametrize(
-    ("stride", "groups", "shape"),
+    ("stride", "groups", "channels_last", "shape"),
     [
-        (1, 1, (1, 2 * 8 * 8, 6, 4 * 9, 3, 3, 8, 8)),
-        (2, 1, (1, 2 * 4 * 4, 6, 4 * 9)),
-        (1, 2, (2, 2 * 8 * 8, 3, 2 * 9, 3, 3, 8, 8)),
+        (1, 1, False, (1, 2 * 8 * 8, 6, 4 * 9, 3, 3, 8, 8, 1, 1, 0)),
+        (2, 1, False, (1, 2 * 4 * 4, 6, 4 * 9, 3, 3, 4, 4, 2, 2, 0)),
+        (1, 2, False, (2, 2 * 8 * 8, 3, 2 * 9, 3, 3, 8, 8, 1, 1, 0)),
+        (1, 1, True, (1, 2 * 8 * 8, 6, 4 * 9, 3, 3, 8, 8, 1, 1, 1)),
     ],
 )
-def test_shape_of_convolutions_is_their_forward_product(stride: int, groups: int, shape: tuple[int, ...]) -> None:
+def test_shape_of_convolutions_is_their_forward_product(
+    stride: int, groups: int, channels_last: bool, shape: tuple[int, ...]
+) -> None:
     weight = torch.zeros(6, 4 // groups, 3, 3, requires_grad=True)
+    memory_format = torch.channels_last if channels_last else torch.contiguous_format
 
     def run() -> None:
-        values = torch.zeros(2, 4, 8, 8, requires_grad=True)
+        values = torch.zeros(2, 4, 8, 8).to(memory_format=memory_format).requires_grad_()
         functional.conv2d(values, weight, stride=stride, padding=1, groups=groups).sum().backward()
 
     forward, backward = (op for op in record_operators(run) if "convolution" in op.name)
@@ -63,15 +67,27 @@ def test_shape_of_convolutions_is_their_forward_product(stride: int, groups: int
     assert backward.flops == 2 * forward.flops
 
 
+def test_sequences_are_images_of_height_one_and_volumes_products() -> None:
+    ops = record_operators(
+        lambda: (
+            functional.conv1d(torch.zeros(2, 4, 9), torch.zeros(6, 4, 3), stride=2),
+            functional.conv3d(torch.zeros(2, 4, 8, 8, 8), torch.zeros(6, 4, 3, 3, 3)),
+        )
+    )
+    shapes = [op.shape for op in ops if "convolution" in op.name]
+    assert shapes == [(1, 2 * 4, 6, 4 * 3, 1, 3, 1, 4, 1, 2, 0), (1, 2 * 6**3, 6, 4 * 27)]
+
+
 def test_images_gradient_counts_only_if_required() -> None:
     weight = torch.zeros(6, 4, 3, 3, requires_grad=True)
     ops = record_operators(lambda: functional.conv2d(torch.zeros(2, 4, 8, 8), weight).sum().backward())
     assert [op.launches for op in ops if "convolution" in op.name] == [1, 1]
 
 
-def test_transposed_convolution_has_no_shape() -> None:
+@pytest.mark.parametrize("outputs", [6, 4])
+def test_transposed_convolution_has_no_shape(outputs: int) -> None:
     ops = record_operators(
-        lambda: functional.conv_transpose2d(torch.zeros(1, 4, 8, 8), torch.zeros(4, 6, 2, 2), stride=2)
+        lambda: functional.conv_transpose2d(torch.zeros(1, 4, 8, 8), torch.zeros(4, outputs, 2, 2), stride=2)
     )
     assert [op.shape for op in ops if "convolution" in op.name] == [()]
 

@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from itertools import pairwise
 
+from shoestring.estimate.convolutions import ALIGNMENT, tensor_core_seconds
 from shoestring.estimate.rates import Curve, Kind, Rates
 from shoestring.settings import Precision
+from shoestring.trace.convolution import ConvolutionShape
 from shoestring.trace.record import Op
 
 TILE = (64, 32)
@@ -25,6 +28,16 @@ WINOGRAD_CHANNELS = 64
 """Height and width of the result of one transform, and the channels that a thread block computes. Rounded up to both,
 NeuSight's 5,000 convolutions fit one curve best (a median error of 17%)."""
 
+FEW_CHANNELS = 0.6
+"""The share of a product's rate that the weight's gradient reaches with fewer than 8 channels of input, as in a first
+layer: DeepBench's fp32 timings on a T4 (`benchmarks/time/convolutions.py`)."""
+
+BATCH_NORM_BACKWARD = 0.89
+"""The bandwidth of BatchNorm's backward pass as a share of other norms', whose operands count once. It reads its two
+operands twice: once for sums by channel, once for the gradient. In profiles of an AlexNet in fp32 on a T4
+(mholmeslinder/semi-supervised-cv at 3baf8a26, `logs/scalars*/**/kernel_stats.pb`) it takes 1.63 to 1.87 times (median
+1.75) as long as the gradient of the ReLU of the same tensor, at 240 GB/s. The forward pass has 135 to 157 GB/s."""
+
 _ATTENTION = "aten::_scaled_dot_product"
 _CONVOLUTION = "aten::convolution"
 _BACKWARD_CONVOLUTION = "aten::convolution_backward"
@@ -39,7 +52,8 @@ _SLOWER: Mapping[str, Kind] = {
 def kernel_seconds(op: Op, rates: Rates) -> float:
     """Return the device's seconds for the operator's kernels, which are at least the time of their launches."""
     kind: Kind = next((kind for part, kind in _SLOWER.items() if part in op.name), "elementwise")
-    memory_seconds = op.bytes / rates.bandwidth[kind]
+    bandwidth = rates.bandwidth[kind] * (BATCH_NORM_BACKWARD if "batch_norm_backward" in op.name else 1.0)
+    memory_seconds = op.bytes / bandwidth
     return max(memory_seconds, _compute_seconds(op, rates), op.launches * rates.kernel_seconds)
 
 
@@ -53,11 +67,13 @@ def padded_flops(shape: Sequence[int]) -> float:
 def tiled_flops(shape: Sequence[int]) -> float:
     """Return the FLOPs of a 3x3 convolution rounded up to whole tiles, without Winograd's savings.
 
-    `shape` is one of `trace/products.py`.
+    `shape` is a `ConvolutionShape`.
     """
-    groups, rows, columns, depth, _, _, height, width = shape
-    positions = _round_up(height, WINOGRAD_TILE[0]) * _round_up(width, WINOGRAD_TILE[1])
-    return 2.0 * groups * rows / (height * width) * positions * _round_up(columns, WINOGRAD_CHANNELS) * depth
+    convolution = ConvolutionShape(*shape)
+    positions = _round_up(convolution.height, WINOGRAD_TILE[0]) * _round_up(convolution.width, WINOGRAD_TILE[1])
+    images = convolution.rows / (convolution.height * convolution.width)
+    columns = _round_up(convolution.columns, WINOGRAD_CHANNELS)
+    return 2.0 * convolution.groups * images * positions * columns * convolution.depth
 
 
 def _compute_seconds(op: Op, rates: Rates) -> float:
@@ -72,7 +88,7 @@ def _compute_seconds(op: Op, rates: Rates) -> float:
         # The depth of half of its products is the width of a head, and of the others the length of the sequence.
         return _product_seconds(op.flops * (1 + _padding_factor(op.shape)) / 2, op.precision, rates)
     if op.name.startswith(_CONVOLUTION):
-        return sum(_convolution_seconds(op, op.flops / op.launches, part, rates) for part in range(op.launches))
+        return sum(_convolution_parts(op, rates))
     return _product_seconds(op.flops * _padding_factor(op.shape), op.precision, rates)
 
 
@@ -85,6 +101,19 @@ def _product_seconds(work: float, precision: Precision, rates: Rates) -> float:
     return work / (half * interpolate_rate(rates.products, work * peak / half) / peak)
 
 
+def _convolution_parts(op: Op, rates: Rates) -> Sequence[float]:
+    """Return the seconds of a convolution, or of each of its gradients: the weight's first, then the input's.
+
+    For a 16-bit type cuDNN chooses between tensor cores and kernels that compute in fp32.
+    """
+    cores, precision = rates.tensor_cores, op.precision
+    has_images = len(op.shape) == len(ConvolutionShape._fields)
+    if cores and has_images and precision != "fp32" and rates.half[precision] > rates.products[-1][1]:
+        plain = _convolution_parts(replace(op, precision="fp32"), rates)
+        return [min(pair) for pair in zip(plain, tensor_core_seconds(op, cores, rates), strict=True)]
+    return [_convolution_seconds(op, op.flops / op.launches, part, rates) for part in range(op.launches)]
+
+
 def _convolution_seconds(op: Op, flops: float, part: int, rates: Rates) -> float:
     """Return the seconds of the result, or of gradient number `part`: the weight's first, then the input's.
 
@@ -94,11 +123,14 @@ def _convolution_seconds(op: Op, flops: float, part: int, rates: Rates) -> float
     if groups > 1 and columns == 1:
         return 0.0  # a depthwise convolution: torch's own kernels, which are memory-bound
     is_weight_gradient = op.name == _BACKWARD_CONVOLUTION and part == 0
-    if tuple(op.shape[4:6]) == WINOGRAD and op.precision == "fp32" and not is_weight_gradient:
+    kernel = tuple(op.shape[4:6])
+    if kernel == WINOGRAD and tuple(op.shape[8:10]) == (1, 1) and op.precision == "fp32" and not is_weight_gradient:
         work = flops * tiled_flops(op.shape) / (2.0 * math.prod(op.shape[:4]))
         return work / interpolate_rate(rates.convolutions, work)
-    shape = (groups, columns, depth, rows) if is_weight_gradient else op.shape
-    return _product_seconds(flops * _padding_factor(shape), op.precision, rates)
+    shape = (groups, depth, columns, rows) if is_weight_gradient else op.shape
+    seconds = _product_seconds(flops * _padding_factor(shape), op.precision, rates)
+    has_few_channels = bool(kernel) and depth < ALIGNMENT * math.prod(kernel)
+    return seconds / FEW_CHANNELS if is_weight_gradient and has_few_channels else seconds
 
 
 def _padding_factor(shape: Sequence[int]) -> float:

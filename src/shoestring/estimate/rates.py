@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal
 
 from shoestring.hardware.catalog import Device
@@ -15,6 +15,22 @@ Curve = tuple[tuple[float, float], ...]
 never slower than several small ones."""
 
 Kind = Literal["elementwise", "softmax", "norm"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class TensorCoreConvolutions:
+    """How 16-bit convolutions use tensor cores (`estimate/convolutions.py`)."""
+
+    share: float
+    """Their rate, as a multiple of that of products in the same type."""
+    weight_tile: int
+    """The channels of the input and of the result that a thread block computes for the weight's gradient, at each
+    position of the kernel: an input of 3 channels costs as much as one of so many."""
+    start_seconds: float
+    """The part of a convolution's time that does not depend on its size: computing offsets, filling and emptying the
+    device."""
+    transpose_share: float
+    """The bandwidth of the kernels that transpose channels-first images, as a share of elementwise ones."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -41,6 +57,8 @@ class Rates:
     queued: bool
     """Whether the host continues with the next operator while the device computes."""
     source: str
+    tensor_cores: TensorCoreConvolutions | None = None
+    """How convolutions use tensor cores; None if the device has none."""
 
 
 _T4_PRODUCTS: Curve = ((7.0, 0.88e12), (7.5, 2.33e12), (8.0, 3.71e12))
@@ -66,6 +84,18 @@ _FLASH = 0.7
 """FlashAttention-2 reaches 73% of an A100's peak forward and 63% backward (arXiv 2307.08691); applied here to the rate
 of sustained products."""
 
+_T4_TENSOR_CORES = TensorCoreConvolutions(share=1.0, weight_tile=128, start_seconds=15e-6, transpose_share=0.72)
+"""The first three are from DeepBench's 16-bit timings on a T4 (baidu-research/DeepBench at da81ba7,
+`results/train/DeepBench_NV_T4.xlsx`, cuDNN 7.6.2), where large convolutions and large products both reach 40 TFLOP/s.
+That is more than `_T4_HALF` because their tensors contain zeros (`tensor.h` copies uniform floats to integers), so the
+card is far from its limit of power.
+
+The bandwidth of transposes is from a profile of ResNet-50 in fp16, channels first, 64 images, on an RTX 2080 Ti, a GPU
+of the same generation (apache/mxnet#17665): 200 calls of `nchwToNhwcKernel` take 15.5 ms a step and move 5.0 GB by the
+count of `estimate/convolutions.py` (220 calls), at 72% of the bandwidth of the ReLUs' gradients. In the same way a V100
+has 47% (PaddlePaddle/Paddle#19425: 226 calls), and an A100 100%, where cuDNN 8 computes more convolutions directly (a
+table of torch's profiler in a public repository: 158 calls)."""
+
 _RENTED_HOST = (10e-6, 25e-6, 50e-6)
 """Eager PyTorch's time from one operator to the next on the hosts of rented GPUs. The typical value is from NeuSight's
 smallest operators, which are bound by the host; the low and high values are assumptions."""
@@ -86,8 +116,10 @@ _T4 = Rates(
     queued=True,
     source=(
         "kernels timed on a T4: fp32 and memory by NeuSight (sitar-lab/NeuSight), fp16 products on NVIDIA's forum (24 "
-        "TFLOP/s), attention by flash-attention#2379; the host's 25 us by NeuSight's smallest operators"
+        "TFLOP/s), attention by flash-attention#2379, fp16 convolutions by DeepBench; the host's 25 us by NeuSight's "
+        "smallest operators"
     ),
+    tensor_cores=_T4_TENSOR_CORES,
 )
 
 MEASURED_RATES: Mapping[str, Rates] = {"t4": _T4}
@@ -97,6 +129,11 @@ _UNTIMED_HALF = 0.32
 _UNTIMED_BANDWIDTH = 0.75
 """Assumed shares of a data sheet's rates for a GPU whose kernels were not timed, between those of a T4 (0.46, 0.37 and
 0.75) and the 75% that torch's own estimator assumes."""
+
+
+_UNTIMED_TENSOR_CORES = replace(_T4_TENSOR_CORES, share=0.5 / _UNTIMED_HALF, weight_tile=64)
+"""Large convolutions reach 72% of a V100's data sheet in DeepBench, with zeros, and products 37% of a T4's at its limit
+of power: half is assumed. On a V100 the weight's gradient of 64 channels takes no longer per FLOP than that of 128."""
 
 
 def find_rates(device: Device) -> Rates | None:
@@ -130,6 +167,9 @@ def _scale_t4_rates(device: Device, fp32_flops: float, bandwidth: float) -> Rate
             "no kernel was timed on this GPU: a T4's curves, scaled to 53% (fp32), 32% (16 bits) and 75% (memory) of "
             "the data sheet"
         ),
+        tensor_cores=_UNTIMED_TENSOR_CORES
+        if device.compute_capability and device.compute_capability >= (7, 0)
+        else None,
     )
 
 

@@ -139,6 +139,7 @@ def _open(loaded: LoadedRecipe) -> Facts:
         facts,
         fused,
         kernels,
+        layouts,
         masks,
         matching,
         recurrent,
@@ -152,7 +153,7 @@ def _open(loaded: LoadedRecipe) -> Facts:
         # When the CPU stands in for the simulated device, torch warns that the CPU's own kernels are replaced.
         warnings.simplefilter("ignore", UserWarning)
         simulated_device.set_up()
-        for module in (autocast, attention, kernels, fused, alignment, experts, masks, matching, recurrent):
+        for module in (autocast, attention, kernels, layouts, fused, alignment, experts, masks, matching, recurrent):
             module.set_up()
     return recipe_facts
 

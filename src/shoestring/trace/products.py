@@ -3,18 +3,20 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from functools import cache
 from typing import Any
 
 import torch
+from torch import Tensor
+
+from shoestring.trace.convolution import ConvolutionShape
+from shoestring.trace.layouts import CONVOLUTION_INPUT, is_convolved_channels_last
 
 _aten = torch.ops.aten
 
 _FIRST_FACTOR = {_aten.mm.default: 0, _aten.addmm.default: 1, _aten.bmm.default: 0, _aten.baddbmm.default: 1}
 """The index of each operator's first factor among its arguments; the second factor follows."""
-
-_INPUT = {_aten.convolution.default: 0, _aten.convolution_backward.default: 1}
-"""The index of a convolution's input; the weight follows it, and the stride is the third after it."""
 
 _QUERY = {
     _aten._scaled_dot_product_flash_attention.default: 0,
@@ -28,8 +30,8 @@ _QUERY = {
 def shape(func: Any, args: tuple[Any, ...], result: Any) -> tuple[int, ...]:
     """Return the batch size, rows, columns and depth of a matrix product, or an empty tuple for other operators.
 
-    For attention they are those of its scores. For a convolution they are those of its forward pass; a convolution of
-    images with a stride of one has the height and width of its kernel and of its result in addition.
+    For attention they are those of its scores. A convolution of sequences or images has a `ConvolutionShape`, one of
+    volumes the product of its forward pass.
     """
     if (first := _FIRST_FACTOR.get(func)) is not None:
         *batch, rows, depth = args[first].shape
@@ -37,17 +39,28 @@ def shape(func: Any, args: tuple[Any, ...], result: Any) -> tuple[int, ...]:
     if (first := _QUERY.get(func)) is not None:
         query, key = args[first : first + 2]
         return (query.shape[0] * query.shape[1], query.shape[2], key.shape[2], query.shape[3])
-    if (first := _INPUT.get(func)) is not None:
+    if (first := CONVOLUTION_INPUT.get(func)) is not None:
         values, weight = args[first : first + 2]
+        is_transposed = args[first + 6]
         output = result if first == 0 else args[0]
-        outputs, depth, *kernel = weight.shape
-        if output.shape[1] != outputs:  # a transposed convolution
-            return ()
-        groups = values.shape[1] // depth
-        product = (groups, output.numel() // outputs, outputs // groups, weight.numel() // outputs)
-        unit_stride_2d = len(kernel) == 2 and all(step == 1 for step in args[first + 3])
-        return (*product, *kernel, *output.shape[2:]) if unit_stride_2d else product
+        return () if is_transposed else _convolution_shape(values, weight, output, args[first + 3])
     return ()
+
+
+def _convolution_shape(values: Tensor, weight: Tensor, output: Tensor, stride: Sequence[int]) -> tuple[int, ...]:
+    outputs, depth, *kernel = weight.shape
+    groups = values.shape[1] // depth
+    product = (groups, output.numel() // outputs, outputs // groups, weight.numel() // outputs)
+    if len(kernel) > 2:
+        return product
+    steps = (*stride, *stride)[: len(kernel)]
+    sizes = (*_pair(kernel), *_pair(output.shape[2:]), *_pair(steps))
+    return ConvolutionShape(*product, *sizes, int(is_convolved_channels_last(values, weight)))
+
+
+def _pair(sizes: Sequence[int]) -> tuple[int, int]:
+    """Return height and width; a sequence is an image of height one."""
+    return sizes[0] if len(sizes) > 1 else 1, sizes[-1]
 
 
 def launches(func: Any, args: tuple[Any, ...]) -> int:

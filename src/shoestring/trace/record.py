@@ -129,7 +129,8 @@ class Op:
     calls: int = 1
     """The number of operators that the host called: this one and those without kernels (views) since the previous."""
     shape: tuple[int, ...] = ()
-    """The batch size, rows, columns and depth of a matrix product (`products.shape`); empty for other operators."""
+    """The batch size, rows, columns and depth of a matrix product, or a `ConvolutionShape` (`products.shape`); empty
+    for other operators."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -15,7 +15,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils.flop_counter import flop_registry
 
 from shoestring.settings import Precision
-from shoestring.trace import attention, bounds, kernels, products, recurrent
+from shoestring.trace import attention, bounds, kernels, layouts, products, recurrent
 from shoestring.trace.fake import DEVICE_OF
 from shoestring.trace.record import Alloc, Event, Free, Op, Part, Phase, PhaseName, Storage
 from shoestring.trace.simulated_device import DEVICE
@@ -108,9 +108,11 @@ class Recorder(TorchDispatchMode):
 
     def _result(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """Call the operator; one whose output size depends on values returns its largest result."""
-        largest = bounds.largest_result(func, args, kwargs) if self._watched is is_simulated else None
-        if largest is None:
+        if self._watched is not is_simulated:
             return func(*args, **kwargs)
+        largest = bounds.largest_result(func, args, kwargs)
+        if largest is None:
+            return layouts.correct(func, args, func(*args, **kwargs))
         result, rows = largest
         key = str(func), bounds.location()
         self._bounds[key] = max(rows, self._bounds.get(key, 0))
