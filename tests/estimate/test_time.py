@@ -54,6 +54,23 @@ def test_small_operators_wait_for_the_host() -> None:
     assert estimate.value == pytest.approx(3 * (CALL + 2 * VIEW) + KERNEL)
 
 
+def test_host_runs_python_and_the_code_of_each_kind_of_operator() -> None:
+    rates = MEASURED_RATES["t4"]
+    small = dataclasses.replace(op(size=1), python_calls=10)
+    python = 10 * rates.python_seconds[1]
+    estimate = seconds(update(forward=small, backward=op(size=1), optimizer=op(size=1)))
+    assert estimate.value == pytest.approx(3 * CALL + python + KERNEL)
+    for kind, name in (
+        ("product", "aten::mm"),
+        ("convolution", "aten::convolution"),
+        ("norm", "aten::native_layer_norm"),
+    ):
+        operator = dataclasses.replace(op(size=1), name=name, shape=(1, 1, 1, 1) if kind != "norm" else ())
+        factor = rates.call_factors[kind]  # type: ignore[index]
+        estimate = seconds(update(forward=operator, backward=op(size=1), optimizer=op(size=1)))
+        assert factor > 1 and estimate.value == pytest.approx((2 + factor) * CALL + KERNEL)
+
+
 def test_cuda_graphs_wait_only_for_the_optimizers_host() -> None:
     small = dataclasses.replace(op(size=1), calls=3)
     estimate = seconds(update(forward=small, backward=small, optimizer=small), cuda_graphs=True)

@@ -6,7 +6,7 @@ import math
 from collections.abc import Mapping, Sequence
 from itertools import pairwise
 
-from shoestring.estimate.rates import Curve, Kind, Rates
+from shoestring.estimate.rates import Curve, HostKind, Kind, Rates
 from shoestring.settings import Precision
 from shoestring.trace.record import Op
 
@@ -35,12 +35,27 @@ _SLOWER: Mapping[str, Kind] = {
 }
 """Kernels with a lower memory bandwidth than elementwise ones, by a part of their name."""
 
+_HOST_KINDS: Mapping[str, HostKind] = {
+    "convolution": "convolution",
+    **dict.fromkeys(("layer_norm", "batch_norm", "rms_norm", "group_norm"), "norm"),
+}
+"""Operators with more work on the host than elementwise ones, by a part of their name; products are the others with a
+shape."""
+
 
 def kernel_seconds(op: Op, rates: Rates) -> float:
     """Return the device's seconds for the operator's kernels, which are at least the time of their launches."""
     kind: Kind = next((kind for part, kind in _SLOWER.items() if part in op.name), "elementwise")
     memory_seconds = op.bytes / rates.bandwidth[kind]
     return max(memory_seconds, _compute_seconds(op, rates), op.launches * rates.kernel_seconds)
+
+
+def call_factor(op: Op, rates: Rates) -> float:
+    """Return the multiple of the host's time for an operator with a kernel that this one takes."""
+    kind: HostKind | None = next((kind for part, kind in _HOST_KINDS.items() if part in op.name), None)
+    if kind is None and op.shape:
+        kind = "product"
+    return rates.call_factors.get(kind, 1.0) if kind else 1.0
 
 
 def padded_flops(shape: Sequence[int]) -> float:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Literal
 
 from shoestring.hardware.catalog import Device
@@ -15,6 +15,8 @@ Curve = tuple[tuple[float, float], ...]
 never slower than several small ones."""
 
 Kind = Literal["elementwise", "softmax", "norm"]
+
+HostKind = Literal["product", "convolution", "norm"]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -38,6 +40,10 @@ class Rates:
     """The host's minimum time from one operator with a kernel to the next: low, typical, high."""
     view_seconds: float
     """The host's time for an operator without a kernel."""
+    call_factors: Mapping[HostKind, float] = field(default_factory=dict)
+    """The multiples of `call_seconds` that kinds of operators take whose host code does more than that of others."""
+    python_seconds: tuple[float, float, float] = (0.0, 0.0, 0.0)
+    """The host's time for a Python function (`Op.python_calls`): low, typical, high."""
     queued: bool
     """Whether the host continues with the next operator while the device computes."""
     source: str
@@ -70,9 +76,20 @@ _RENTED_HOST = (10e-6, 25e-6, 50e-6)
 """Eager PyTorch's time from one operator to the next on the hosts of rented GPUs. The typical value is from NeuSight's
 smallest operators, which are bound by the host; the low and high values are assumptions."""
 
+_CALL_FACTORS: Mapping[HostKind, float] = {"product": 1.4, "convolution": 2.4, "norm": 1.5}
+"""From NeuSight's smallest operators too, less the Python functions of their modules: 36 us for `bmm`, 61 for a
+convolution and 39 for LayerNorm, where elementwise operators have 25."""
+
+_RENTED_PYTHON = (0.7e-6, 1.7e-6, 3.4e-6)
+"""The time of a Python function on the hosts of rented GPUs. The typical value is from NeuSight's smallest operators:
+the three functions of a call of `nn.GELU` take 5.1 us (30.5, where `torch.tanh` has 25.4 without any), the four of
+`nn.ReLU` 6.6. On a CPU of 2023, where those of `nn.GELU` take 0.5 us each, the functions of Llama with peft take 0.6;
+versions of Python after NeuSight's are faster by about the same ratio. The low and high values are assumptions, in the
+ratios of those of operators."""
+
 _OWN_HOST = (6e-6, 15e-6, 40e-6)
-"""The same on a CPU of 2023: 17 us including views, measured with the update of an MLP of 1,700 parameters (torch
-2.13). The low and high values are assumptions."""
+"""The same on a CPU of 2023: 17 us including views and Python, measured with the update of an MLP of 1,700 parameters
+(torch 2.13). The low and high values are assumptions."""
 
 _T4 = Rates(
     products=_T4_PRODUCTS,
@@ -83,10 +100,13 @@ _T4 = Rates(
     kernel_seconds=4e-6,
     call_seconds=_RENTED_HOST,
     view_seconds=4e-6,
+    call_factors=_CALL_FACTORS,
+    python_seconds=_RENTED_PYTHON,
     queued=True,
     source=(
         "kernels timed on a T4: fp32 and memory by NeuSight (sitar-lab/NeuSight), fp16 products on NVIDIA's forum (24 "
-        "TFLOP/s), attention by flash-attention#2379; the host's 25 us by NeuSight's smallest operators"
+        "TFLOP/s), attention by flash-attention#2379; the host's 25 us, and 1.7 for a Python function, by NeuSight's "
+        "smallest operators"
     ),
 )
 
@@ -124,7 +144,9 @@ def _scale_t4_rates(device: Device, fp32_flops: float, bandwidth: float) -> Rate
         bandwidth={kind: sustained_bandwidth * rate / t4_bandwidth for kind, rate in _T4.bandwidth.items()},
         kernel_seconds=_T4.kernel_seconds,
         call_seconds=_RENTED_HOST,
-        view_seconds=4e-6,
+        view_seconds=_T4.view_seconds,
+        call_factors=_CALL_FACTORS,
+        python_seconds=_RENTED_PYTHON,
         queued=True,
         source=(
             "no kernel was timed on this GPU: a T4's curves, scaled to 53% (fp32), 32% (16 bits) and 75% (memory) of "

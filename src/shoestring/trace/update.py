@@ -14,7 +14,17 @@ from shoestring.recipe.losses import Loss, clip_norm, losses_by_stage, scalar_lo
 from shoestring.recipe.options import LoadedRecipe
 from shoestring.settings import Precision, Settings
 from shoestring.techniques import adapt, checkpointing, fp32_modules, kernels, nested, offload
-from shoestring.trace import attention, autocast, inference, masks, offloading, sharding, simulated_device, values
+from shoestring.trace import (
+    attention,
+    autocast,
+    inference,
+    masks,
+    offloading,
+    python_calls,
+    sharding,
+    simulated_device,
+    values,
+)
 from shoestring.trace.averaging import TracedAverages
 from shoestring.trace.folding import Folding
 from shoestring.trace.record import Event, Storage
@@ -64,6 +74,7 @@ def run(
         torch.autograd.set_multithreading_enabled(False),
         ExitStack() as stack,
     ):
+        stack.enter_context(python_calls.counting(recorder.count_python_calls))
         recorder.mark("model", 0)
         offloading.move(recorder, model, recipe, settings, gpus)
         recorder.label(model.parameters(), "weights")
