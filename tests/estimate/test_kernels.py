@@ -35,13 +35,13 @@ def test_rate_at_between_and_beyond_curve_points() -> None:
 def test_large_product_runs_at_its_precisions_rate() -> None:
     large = (1, 8192, 8192, 8192)
     overhead = 8192 / (8192 + OVERHEAD_DEPTH)
-    assert rate(product(*large)) == pytest.approx(3.71e12 * overhead)
+    assert rate(product(*large)) == pytest.approx(3.48e12 * overhead)
     assert rate(product(*large, precision="fp16")) == pytest.approx(24e12 * overhead)
-    assert rate(product(*large, precision="bf16")) == pytest.approx(3.71e12 * overhead)
+    assert rate(product(*large, precision="bf16")) == pytest.approx(3.48e12 * overhead)
 
 
 def test_shallow_and_narrow_products_are_slower() -> None:
-    assert padded_flops((1, 64, 8, 960)) == 2 * 64 * 32 * 1000
+    assert padded_flops((1, 64, 8, 990)) == 2 * 64 * 64 * 1000
     large = rate(product(1, 4096, 4096, 4096))
     assert rate(product(1, 4096, 4096, 32)) < 0.65 * large
     assert rate(product(1, 4096, 8, 4096)) < 0.4 * large

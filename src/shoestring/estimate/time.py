@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -84,12 +85,22 @@ def update_seconds(
         limits = (value * measured_spread.low, value * measured_spread.high)
         return Seconds(parts=parts, low=limits[0], high=limits[1], source=measured_spread.source, calibration=factor)
     scored_spread = spread(device, without)
+    value = sum(typical.values())
     return Seconds(
         parts=typical,
-        low=sum(low.values()) * scored_spread.low,
-        high=sum(high.values()) * scored_spread.high,
+        low=value / _combined(value / sum(low.values()), 1 / scored_spread.low),
+        high=value * _combined(sum(high.values()) / value, scored_spread.high),
         source=f"{rates.source}; range: {scored_spread.source}",
     )
+
+
+def _combined(*factors: float) -> float:
+    """Return the factor of several independent ones: the root of the sum of their squared logarithms.
+
+    A factor on the wrong side of one, of a spread that does not contain the prediction, counts as such.
+    """
+    squares = sum(math.copysign(math.log(factor) ** 2, factor - 1) for factor in factors)
+    return math.exp(math.copysign(math.sqrt(abs(squares)), squares))
 
 
 _GRADIENT_BYTES = 4

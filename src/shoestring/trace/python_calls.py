@@ -24,18 +24,21 @@ SAVED_TENSOR = 15
 """Those for each time that `torch.utils.checkpoint` packs a tensor: 30 for a tensor that a block saves, counted in the
 same layers, of which 10 in forward and 20 in recomputation, which packs it again, and in unpacking."""
 
-AUTOGRAD_FUNCTION = 12
-"""Those for each call of a `torch.autograd.Function`, which include `apply` and its backward."""
+AUTOGRAD_FUNCTION = (9, 3)
+"""Those for each call of a `torch.autograd.Function`, and for each call of its backward."""
 
 
 @contextmanager
 def counting(add: Callable[[int], None]) -> Iterator[None]:
     """Pass to `add` the number of functions, whenever some are called in the context.
 
-    An autograd function that stands for one of a library has the attribute `library_calls`, their number in that one.
+    An autograd function that stands for one of a library has the attribute `library_calls`, as `AUTOGRAD_FUNCTION`.
     """
     saved_tensors: Any = saved_tensors_hooks
-    set_hooks, apply = saved_tensors.__init__, torch.autograd.Function.__dict__["apply"]
+    set_hooks = saved_tensors.__init__
+    function: Any = torch.autograd.Function
+    backward: Any = torch.autograd.function.BackwardCFunction
+    apply, apply_backward = function.__dict__["apply"], backward.apply
 
     def set_counted_hooks(self: Any, pack: Callable[..., Any], unpack: Callable[..., Any]) -> None:
         def counted_pack(tensor: Any) -> Any:
@@ -45,14 +48,19 @@ def counting(add: Callable[[int], None]) -> Iterator[None]:
         set_hooks(self, counted_pack, unpack)
 
     def counted_apply(kind: Any, *args: Any, **kwargs: Any) -> Any:
-        add(getattr(kind, "library_calls", AUTOGRAD_FUNCTION))
+        add(getattr(kind, "library_calls", AUTOGRAD_FUNCTION)[0])
         return apply.__get__(None, kind)(*args, **kwargs)
 
-    function: Any = torch.autograd.Function
+    def counted_backward(node: Any, *gradients: Any) -> Any:
+        add(getattr(node._forward_cls, "library_calls", AUTOGRAD_FUNCTION)[1])
+        return apply_backward(node, *gradients)
+
     modules = nn.modules.module.register_module_forward_pre_hook(lambda *_: add(MODULE))
-    saved_tensors.__init__, function.apply = set_counted_hooks, classmethod(counted_apply)
+    saved_tensors.__init__ = set_counted_hooks
+    function.apply, backward.apply = classmethod(counted_apply), counted_backward
     try:
         yield
     finally:
-        saved_tensors.__init__, function.apply = set_hooks, apply
+        saved_tensors.__init__ = set_hooks
+        function.apply, backward.apply = apply, apply_backward
         modules.remove()
