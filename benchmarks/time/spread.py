@@ -60,8 +60,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
             )
         print("    },")
         table: dict[str, Ratios] = {name: tuple(values) for name, values in sources.items()}
-        held = held_out_coverage(table)
-        print(f"# held of a source left out: {'unknown' if held is None else f'{held:.1%}'}")
+        coverage = held_out_coverage(table)
+        print(f"# held of a source left out: {'unknown' if coverage is None else f'{coverage:.1%}'}")
     return 0
 
 

@@ -60,14 +60,14 @@ def spread(device: Device, without: str | None = None) -> Spread:
     if not sources:
         return _UNSCORED
     low, high = _limits(list(sources.values()))
-    held = held_out_coverage(sources)
-    of_others = "an unknown share" if held is None else f"{held:.0%}"
+    coverage = held_out_coverage(sources)
+    share = "an unknown share" if coverage is None else f"{coverage:.0%}"
     return Spread(
         low=low,
         high=high,
         source=(
             f"built to hold {COVERAGE:.0%} of the updates scored on {', '.join(sources)}; so built from the others, it"
-            f" holds {of_others} of those of a source that is left out"
+            f" holds {share} of those of a source that is left out"
         ),
     )
 
@@ -76,12 +76,12 @@ def held_out_coverage(sources: Mapping[str, Ratios]) -> float | None:
     """Return the share of ratios that lie in the range of the other sources; None for a single source."""
     if len(sources) < 2:
         return None
-    held = total = 0
+    inside = total = 0
     for name, ratios in sources.items():
-        low, high = _limits([others for other, others in sources.items() if other != name])
-        held += sum(low <= ratio <= high for ratio in ratios)
+        low, high = _limits([values for other, values in sources.items() if other != name])
+        inside += sum(low <= ratio <= high for ratio in ratios)
         total += len(ratios)
-    return held / total
+    return inside / total
 
 
 def _limits(sources: Sequence[Ratios]) -> tuple[float, float]:
