@@ -258,7 +258,7 @@ def run(
     parser.add_argument("--json", type=Path, required=True)
     parser.add_argument("--only", help="comma-separated ids")
     options = parser.parse_args(arguments)
-    _import_once()
+    import_once()
     kind = sets[options.set]
     with options.rows.open(newline="", encoding="utf-8") as file:
         rows = [row for row in csv.DictReader(file) if not options.only or row["id"] in options.only.split(",")]
@@ -272,7 +272,7 @@ def run(
     return ordered, kind
 
 
-def _import_once() -> None:
+def import_once() -> None:
     """Import slow libraries before the tracing processes are forked; if one is missing, only its rows fail."""
     try:
         import peft

@@ -72,13 +72,16 @@ def rate_curve(timings: Iterable[Timing], points: Sequence[float], floor: float)
 
 
 def products(folder: Path) -> Iterator[Timing]:
-    """Yield padded FLOPs and seconds of the matrix products that are not bound by reading their operands."""
+    """Yield padded FLOPs and seconds of the matrix products that are not bound by reading their operands.
+
+    NeuSight multiplies M x N by N x K (`neusight/Dataset/collect.py`), as the kernels' grids confirm in all rows.
+    """
     for operator in ("linear", "bmm"):
         for row in rows(folder, operator):
-            batch, m, n, k = (int(row[name]) for name in ("B", "M", "N", "K"))
-            transferred_bytes = 4 * batch * (m * k + k * n + m * n)
+            batch, count, depth, columns = (int(row[name]) for name in ("B", "M", "N", "K"))
+            transferred_bytes = 4 * batch * (count * depth + depth * columns + count * columns)
             if transferred_bytes / 240e9 < 0.7 * seconds(row):
-                yield padded_flops((batch, m, n, k)), seconds(row)
+                yield padded_flops((batch, count, columns, depth)), seconds(row)
 
 
 def convolutions(folder: Path) -> Iterator[Timing]:

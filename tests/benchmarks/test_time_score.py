@@ -154,7 +154,7 @@ def test_derived_rates_match_the_generated_timings(tmp_path: Path, capsys: pytes
     shapes = [(1, 512 + 8 * step, 512, 2048) for step in range(60)]
     product_timings = [
         {
-            **dict(zip("BMNK", shape, strict=True)),
+            **dict(zip("BMKN", shape, strict=True)),
             "Latency": 1e3 * (floor + padded_flops(shape) / flops_per_second),
         }
         for shape in shapes

@@ -36,15 +36,15 @@ def test_rate_at_between_and_beyond_curve_points() -> None:
 def test_large_product_runs_at_its_precisions_rate() -> None:
     large = (1, 8192, 8192, 8192)
     overhead = 8192 / (8192 + OVERHEAD_DEPTH)
-    assert rate(product(*large)) == pytest.approx(3.71e12 * overhead)
+    assert rate(product(*large)) == pytest.approx(3.48e12 * overhead)
     assert rate(product(*large, precision="fp16")) == pytest.approx(24e12 * overhead)
-    assert rate(product(*large, precision="bf16")) == pytest.approx(3.71e12 * overhead)
+    assert rate(product(*large, precision="bf16")) == pytest.approx(3.48e12 * overhead)
 
 
 def test_shallow_and_narrow_products_are_slower() -> None:
-    assert padded_flops((1, 64, 8, 960)) == 2 * 64 * 32 * 1000
+    assert padded_flops((1, 64, 8, 990)) == 2 * 64 * 64 * 1000
     large = rate(product(1, 4096, 4096, 4096))
-    assert rate(product(1, 4096, 4096, 32)) < 0.65 * large
+    assert rate(product(1, 4096, 4096, 32)) < 0.8 * large
     assert rate(product(1, 4096, 8, 4096)) < 0.4 * large
 
 
@@ -86,9 +86,9 @@ def test_convolution_is_tiled_and_weight_gradient_a_product() -> None:
 
 def test_other_convolutions_are_products_or_memory_bound() -> None:
     pointwise = product(1, 65536, 256, 256, 1, 1, 32, 32, 1, 1, 0, name="aten::convolution")
-    assert rate(pointwise) < 3.71e12
+    assert rate(pointwise) < 3.48e12
     strided = product(1, 65536, 256, 2304, 3, 3, 32, 32, 2, 2, 0, name="aten::convolution")
-    assert rate(strided) < 3.71e12
+    assert rate(strided) < 3.48e12
     for precision in get_args(Precision):
         depthwise = product(
             512, 65536, 1, 9, 3, 3, 32, 32, 1, 1, 0, name="aten::convolution", size=10**8, precision=precision
@@ -109,7 +109,7 @@ def test_weight_gradient_of_few_channels_is_slow() -> None:
 def test_attention_is_slower_than_products() -> None:
     name = "aten::_scaled_dot_product_efficient_attention"
     narrow, wide = (product(64, 2048, 2048, width, name=name) for width in (64, 256))
-    assert rate(narrow) < rate(wide) < 3.71e12
+    assert rate(narrow) < rate(wide) < 3.48e12
     half = dataclasses.replace(narrow, precision="fp16")
     assert rate(half) == pytest.approx(24e12 * 0.66 / 2.19)
 

@@ -1,13 +1,14 @@
 """Seconds of handmade traces: the host queues operators, the device runs them, and phases repeat per microbatch."""
 
 import dataclasses
+import math
 
 import pytest
 
 from shoestring.estimate.calibration import Calibration
 from shoestring.estimate.exchange import LINKS, exchange_seconds
 from shoestring.estimate.rates import MEASURED_RATES
-from shoestring.estimate.spread import SCORED, Spread
+from shoestring.estimate.spread import SCORED, Spread, spread
 from shoestring.estimate.time import Seconds, update_seconds
 from shoestring.hardware.catalog import DEVICES, Device
 from shoestring.hardware.probe import local_cpu
@@ -52,6 +53,23 @@ def test_small_operators_wait_for_the_host() -> None:
     small = dataclasses.replace(op(size=1), calls=3)
     estimate = seconds(update(forward=small, backward=small, optimizer=small))
     assert estimate.value == pytest.approx(3 * (CALL + 2 * VIEW) + KERNEL)
+
+
+def test_host_runs_python_and_the_code_of_each_kind_of_operator() -> None:
+    rates = MEASURED_RATES["t4"]
+    small = dataclasses.replace(op(size=1), python_calls=10)
+    python = 10 * rates.python_seconds[1]
+    estimate = seconds(update(forward=small, backward=op(size=1), optimizer=op(size=1)))
+    assert estimate.value == pytest.approx(3 * CALL + python + KERNEL)
+    for kind, name in (
+        ("product", "aten::mm"),
+        ("convolution", "aten::convolution"),
+        ("norm", "aten::native_layer_norm"),
+    ):
+        operator = dataclasses.replace(op(size=1), name=name, shape=(1, 1, 1, 1) if kind != "norm" else ())
+        factor = rates.call_factors[kind]  # type: ignore[index]
+        estimate = seconds(update(forward=operator, backward=op(size=1), optimizer=op(size=1)))
+        assert factor > 1 and estimate.value == pytest.approx((2 + factor) * CALL + KERNEL)
 
 
 def test_cuda_graphs_wait_only_for_the_optimizers_host() -> None:
@@ -135,13 +153,25 @@ def test_range_contains_the_value_and_has_a_source(device: Device) -> None:
 def test_range_excludes_the_spread_of_the_own_source() -> None:
     trace = update(forward=op(size=round(WIDE)), backward=op(), optimizer=op())
     estimate = seconds(trace)
-    low, high = zip(*SCORED["t4"].values(), strict=True)
-    expected_range = (min(low) * estimate.value, max(high) * estimate.value)
-    assert (estimate.low, estimate.high) == pytest.approx(expected_range, rel=1e-3)
-    widest = max(SCORED["t4"], key=lambda name: SCORED["t4"][name][1])
-    without_widest = seconds(trace, without=widest)
-    assert without_widest.value == estimate.value and without_widest.high < estimate.high
-    assert widest in estimate.source and widest not in without_widest.source
+    limits = spread(T4)
+    assert (estimate.low, estimate.high) == pytest.approx(
+        (limits.low * estimate.value, limits.high * estimate.value), rel=1e-3
+    )
+    name = "nikhildinesharora/BERT-FineTuning-SQuAD-CUDA"
+    without_own = seconds(trace, without=name)
+    assert without_own.value == estimate.value and without_own.low > estimate.low
+    assert name in estimate.source and name not in without_own.source
+
+
+def test_limits_of_the_host_and_of_the_spread_are_independent() -> None:
+    # Each operator waits for the host, which may be twice as slow as is typical.
+    rates, limits = MEASURED_RATES["t4"], spread(T4)
+    small = update(forward=op(size=1), backward=op(size=1), optimizer=op(size=1))
+    estimate = seconds(small)
+    host = (3 * rates.call_seconds[2] + KERNEL) / (3 * CALL + KERNEL)
+    expected = math.exp(math.hypot(math.log(host), math.log(limits.high)))
+    assert estimate.high / estimate.value == pytest.approx(expected)
+    assert max(host, limits.high) < expected < host * limits.high
 
 
 def test_rates_are_not_from_a_scored_source() -> None:
@@ -159,8 +189,8 @@ def test_exchange_is_not_predicted_from_its_own_measurement() -> None:
 
 def test_calibration_replaces_the_scored_spread() -> None:
     trace = update(forward=op(size=round(WIDE)), backward=op(), optimizer=op())
-    spread = Spread(low=0.98, high=1.03, source="200 updates measured in run")
-    measured = Calibration(device=T4.title, factor=1.5, spread=spread, input_seconds=0.0, save_rate=None)
+    measured_spread = Spread(low=0.98, high=1.03, source="200 updates measured in run")
+    measured = Calibration(device=T4.title, factor=1.5, spread=measured_spread, input_seconds=0.0, save_rate=None)
     plain, calibrated = seconds(trace), seconds(trace, calibration=measured)
     assert calibrated.value == pytest.approx(1.5 * plain.value) and calibrated.calibration == 1.5
     assert (calibrated.low, calibrated.high) == pytest.approx((0.98 * calibrated.value, 1.03 * calibrated.value))

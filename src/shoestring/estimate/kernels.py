@@ -8,17 +8,17 @@ from dataclasses import replace
 from itertools import pairwise
 
 from shoestring.estimate.convolutions import ALIGNMENT, tensor_core_seconds
-from shoestring.estimate.rates import Curve, Kind, Rates
+from shoestring.estimate.rates import Curve, HostKind, Kind, Rates
 from shoestring.settings import Precision
 from shoestring.trace.convolution import ConvolutionShape
 from shoestring.trace.record import Op
 
-TILE = (64, 32)
+TILE = (64, 64)
 """Rows and columns of the result that a thread block computes; products are rounded up to whole tiles. This is the pair
-with which a curve by size fits NeuSight's 24,000 products best (a median error of 10% for `linear`, 17% for `bmm`);
-cuBLAS also has larger tiles."""
+with which NeuSight's 24,000 products are fitted best (a median error of 13% for `linear` and 17% for `bmm` from 10^8
+FLOPs on); whole waves of blocks on the 40 multiprocessors fit no better. cuBLAS also has larger tiles."""
 
-OVERHEAD_DEPTH = 40
+OVERHEAD_DEPTH = 10
 """The cost of starting and ending a thread block, in steps along the depth; fitted together with `TILE`."""
 
 WINOGRAD = (3, 3)
@@ -48,6 +48,13 @@ _SLOWER: Mapping[str, Kind] = {
 }
 """Kernels with a lower memory bandwidth than elementwise ones, by a part of their name."""
 
+_HOST_KINDS: Mapping[str, HostKind] = {
+    "convolution": "convolution",
+    **dict.fromkeys(("layer_norm", "batch_norm", "rms_norm", "group_norm"), "norm"),
+}
+"""Operators with more work on the host than elementwise ones, by a part of their name; products are the others with a
+shape."""
+
 
 def kernel_seconds(op: Op, rates: Rates) -> float:
     """Return the device's seconds for the operator's kernels, which are at least the time of their launches."""
@@ -55,6 +62,14 @@ def kernel_seconds(op: Op, rates: Rates) -> float:
     bandwidth = rates.bandwidth[kind] * (BATCH_NORM_BACKWARD if "batch_norm_backward" in op.name else 1.0)
     memory_seconds = op.bytes / bandwidth
     return max(memory_seconds, _compute_seconds(op, rates), op.launches * rates.kernel_seconds)
+
+
+def call_factor(op: Op, rates: Rates) -> float:
+    """Return the multiple of the host's time for an operator with a kernel that this one takes."""
+    kind: HostKind | None = next((kind for part, kind in _HOST_KINDS.items() if part in op.name), None)
+    if kind is None and op.shape:
+        kind = "product"
+    return rates.call_factors.get(kind, 1.0) if kind else 1.0
 
 
 def padded_flops(shape: Sequence[int]) -> float:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Literal
 
 from shoestring.hardware.catalog import Device
@@ -15,6 +15,8 @@ Curve = tuple[tuple[float, float], ...]
 never slower than several small ones."""
 
 Kind = Literal["elementwise", "softmax", "norm"]
+
+HostKind = Literal["product", "convolution", "norm"]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -54,6 +56,10 @@ class Rates:
     """The host's minimum time from one operator with a kernel to the next: low, typical, high."""
     view_seconds: float
     """The host's time for an operator without a kernel."""
+    call_factors: Mapping[HostKind, float] = field(default_factory=dict)
+    """The multiples of `call_seconds` that kinds of operators take whose host code does more than that of others."""
+    python_seconds: tuple[float, float, float] = (0.0, 0.0, 0.0)
+    """The host's time for a Python function (`Op.python_calls`): low, typical, high."""
     queued: bool
     """Whether the host continues with the next operator while the device computes."""
     source: str
@@ -61,10 +67,10 @@ class Rates:
     """How convolutions use tensor cores; None if the device has none."""
 
 
-_T4_PRODUCTS: Curve = ((7.0, 0.88e12), (7.5, 2.33e12), (8.0, 3.71e12))
-"""`benchmarks/time/derive.py` on NeuSight's timings, with one rate from 10^8 FLOPs on. In isolation a short kernel runs
-at 4.6 TFLOP/s and one of 30 ms at 3.2, since the card lowers its clock at 70 W; in training consecutive kernels run at
-one clock."""
+_T4_PRODUCTS: Curve = ((7.0, 0.92e12), (7.5, 2.22e12), (8.0, 3.20e12), (8.5, 3.48e12))
+"""`benchmarks/time/derive.py` on NeuSight's timings, with one rate from 10^8.5 FLOPs on. In isolation a short kernel
+runs at 4.6 TFLOP/s and one of 30 ms at 3.2, since the card lowers its clock at 70 W; in training consecutive kernels
+run at one clock."""
 
 _T4_CONVOLUTIONS: Curve = (
     (8.0, 0.49e12), (8.5, 1.34e12), (9.0, 2.44e12), (9.5, 4.61e12), (10.0, 6.64e12), (10.5, 9.30e12), (11.0, 12.50e12),
@@ -96,13 +102,29 @@ count of `estimate/convolutions.py` (220 calls), at 72% of the bandwidth of the 
 has 47% (PaddlePaddle/Paddle#19425: 226 calls), and an A100 100%, where cuDNN 8 computes more convolutions directly (a
 table of torch's profiler in a public repository: 158 calls)."""
 
-_RENTED_HOST = (10e-6, 25e-6, 50e-6)
+_RENTED_HOST = (10e-6, 15e-6, 30e-6)
 """Eager PyTorch's time from one operator to the next on the hosts of rented GPUs. The typical value is from NeuSight's
-smallest operators, which are bound by the host; the low and high values are assumptions."""
+smallest elementwise operators on a T4: 25 us between two events, of which 10 are those of the events, as its timings of
+operators without a kernel show (`getitem` and `size` in `scripts/asplos/label/Tesla_T4`). The low and high values are
+assumptions: clocks of rented processors differ by a factor of 1.5, and their cores may be shared."""
+
+_RENTED_VIEW = 4e-6
+"""From the same timings: `view`, `permute` and `transpose` have 14 us between the events."""
+
+_CALL_FACTORS: Mapping[HostKind, float] = {"product": 1.7, "convolution": 3.3, "norm": 1.9}
+"""From NeuSight's smallest operators too, less the events and the Python functions of modules: 26 us for `bmm`, 51 for
+a convolution and 30 for LayerNorm, where elementwise operators have 15."""
+
+_RENTED_PYTHON = (1.1e-6, 1.7e-6, 3.4e-6)
+"""The time of a Python function on the hosts of rented GPUs. The typical value is from NeuSight's smallest operators:
+the three functions of a call of `nn.GELU` take 5.1 us (30.5, where `torch.tanh` has 25.4 without any), the four of
+`nn.ReLU` 6.6 and those of `nn.Dropout` in evaluation 6.4. On a CPU of 2023, where those of `nn.GELU` take 0.5 us each,
+the functions of Llama with peft take 0.6; versions of Python after NeuSight's are faster by about the same ratio. The
+low and high values are in the ratios of those of operators."""
 
 _OWN_HOST = (6e-6, 15e-6, 40e-6)
-"""The same on a CPU of 2023: 17 us including views, measured with the update of an MLP of 1,700 parameters (torch
-2.13). The low and high values are assumptions."""
+"""The same on a CPU of 2023: 17 us including views and Python, measured with the update of an MLP of 1,700 parameters
+(torch 2.13). The low and high values are assumptions."""
 
 _T4 = Rates(
     products=_T4_PRODUCTS,
@@ -112,11 +134,14 @@ _T4 = Rates(
     bandwidth={"elementwise": 240e9, "softmax": 193e9, "norm": 154e9},
     kernel_seconds=4e-6,
     call_seconds=_RENTED_HOST,
-    view_seconds=4e-6,
+    view_seconds=_RENTED_VIEW,
+    call_factors=_CALL_FACTORS,
+    python_seconds=_RENTED_PYTHON,
     queued=True,
     source=(
         "kernels timed on a T4: fp32 and memory by NeuSight (sitar-lab/NeuSight), fp16 products on NVIDIA's forum (24 "
-        "TFLOP/s), attention by flash-attention#2379, fp16 convolutions by DeepBench; the host's 25 us by NeuSight's "
+        "TFLOP/s), attention by flash-attention#2379, fp16 convolutions by DeepBench; the host's 15 us, and 1.7 for a "
+        "Python function, by NeuSight's "
         "smallest operators"
     ),
     tensor_cores=_T4_TENSOR_CORES,
@@ -127,7 +152,7 @@ MEASURED_RATES: Mapping[str, Rates] = {"t4": _T4}
 _UNTIMED_FP32 = 0.53
 _UNTIMED_HALF = 0.32
 _UNTIMED_BANDWIDTH = 0.75
-"""Assumed shares of a data sheet's rates for a GPU whose kernels were not timed, between those of a T4 (0.46, 0.37 and
+"""Assumed shares of a data sheet's rates for a GPU whose kernels were not timed, between those of a T4 (0.43, 0.37 and
 0.75) and the 75% that torch's own estimator assumes."""
 
 
@@ -161,7 +186,9 @@ def _scale_t4_rates(device: Device, fp32_flops: float, bandwidth: float) -> Rate
         bandwidth={kind: sustained_bandwidth * rate / t4_bandwidth for kind, rate in _T4.bandwidth.items()},
         kernel_seconds=_T4.kernel_seconds,
         call_seconds=_RENTED_HOST,
-        view_seconds=4e-6,
+        view_seconds=_RENTED_VIEW,
+        call_factors=_CALL_FACTORS,
+        python_seconds=_RENTED_PYTHON,
         queued=True,
         source=(
             "no kernel was timed on this GPU: a T4's curves, scaled to 53% (fp32), 32% (16 bits) and 75% (memory) of "

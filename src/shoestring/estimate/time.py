@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import math
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from typing import NamedTuple
 
 from shoestring.estimate.calibration import Calibration
 from shoestring.estimate.exchange import GATHERS, LINKS, Link, exposed_seconds, replica_seconds, sharded_seconds
-from shoestring.estimate.kernels import kernel_seconds
+from shoestring.estimate.kernels import call_factor, kernel_seconds
 from shoestring.estimate.rates import Rates, find_rates
 from shoestring.estimate.spread import spread
 from shoestring.hardware.catalog import Device
@@ -63,8 +65,8 @@ def update_seconds(
         return None
     operators = _operators(trace, rates, work)
     low, typical, high = (
-        _phase_seconds(trace, operators, microbatches, rates, call_seconds, cuda_graphs)
-        for call_seconds in rates.call_seconds
+        _phase_seconds(trace, operators, microbatches, rates, call_seconds, python_seconds, cuda_graphs)
+        for call_seconds, python_seconds in zip(rates.call_seconds, rates.python_seconds, strict=True)
     )
     if gpus > 1:
         chosen_link = link or next(link for link in LINKS if not without or without not in link.source)
@@ -83,12 +85,22 @@ def update_seconds(
         limits = (value * measured_spread.low, value * measured_spread.high)
         return Seconds(parts=parts, low=limits[0], high=limits[1], source=measured_spread.source, calibration=factor)
     scored_spread = spread(device, without)
+    value = sum(typical.values())
     return Seconds(
         parts=typical,
-        low=sum(low.values()) * scored_spread.low,
-        high=sum(high.values()) * scored_spread.high,
+        low=value / _combined(value / sum(low.values()), 1 / scored_spread.low),
+        high=value * _combined(sum(high.values()) / value, scored_spread.high),
         source=f"{rates.source}; range: {scored_spread.source}",
     )
+
+
+def _combined(*factors: float) -> float:
+    """Return the factor of several independent ones: the root of the sum of their squared logarithms.
+
+    A factor on the wrong side of one, of a spread that does not contain the prediction, counts as such.
+    """
+    squares = sum(math.copysign(math.log(factor) ** 2, factor - 1) for factor in factors)
+    return math.exp(math.copysign(math.sqrt(abs(squares)), squares))
 
 
 _GRADIENT_BYTES = 4
@@ -117,8 +129,17 @@ def _exchange(
     return replica_seconds(gradients, gpus, link, sends_weights=sharding == "zero1")
 
 
-def _operators(trace: Trace, rates: Rates, work: float) -> list[tuple[Phase, int, float]]:
-    """Return the phase of each operator of the measured update, the host's calls for it, and its device's seconds."""
+class _Operator(NamedTuple):
+    """An operator of the measured update, with the host's work for it and the device's seconds."""
+
+    phase: Phase
+    call_factor: float
+    views: int
+    python_calls: int
+    kernel_seconds: float
+
+
+def _operators(trace: Trace, rates: Rates, work: float) -> list[_Operator]:
     operators = []
     phase: Phase | None = None
     for event in trace.events:
@@ -127,16 +148,18 @@ def _operators(trace: Trace, rates: Rates, work: float) -> list[tuple[Phase, int
         elif isinstance(event, Op) and phase and phase.update == 1:
             if work != 1.0 and phase.name in ("forward", "backward"):
                 event = replace(event, flops=round(event.flops * work), bytes=round(event.bytes * work))
-            operators.append((phase, event.calls, kernel_seconds(event, rates)))
+            host = call_factor(event, rates), event.calls - 1, event.python_calls
+            operators.append(_Operator(phase, *host, kernel_seconds(event, rates)))
     return operators
 
 
 def _phase_seconds(
     trace: Trace,
-    operators: Sequence[tuple[Phase, int, float]],
+    operators: Sequence[_Operator],
     microbatches: float,
     rates: Rates,
     call_seconds: float,
+    python_seconds: float,
     cuda_graphs: bool,
 ) -> dict[str, float]:
     """Return the seconds of each phase until the device has finished it: the mean over the recipe's stages.
@@ -145,10 +168,10 @@ def _phase_seconds(
     """
     times: dict[tuple[str, int], float] = defaultdict(float)
     host_time = device_time = 0.0
-    for phase, calls, kernels in operators:
+    for phase, factor, views, python_calls, kernels in operators:
         start = device_time
         if not cuda_graphs or phase.name == "optimizer":
-            host_time += call_seconds + (calls - 1) * rates.view_seconds
+            host_time += factor * call_seconds + views * rates.view_seconds + python_calls * python_seconds
         device_time = max(device_time, host_time) + kernels if rates.queued else max(host_time, device_time + kernels)
         host_time = host_time if rates.queued else device_time
         times[phase.name, phase.microbatch] += device_time - start

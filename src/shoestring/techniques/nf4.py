@@ -218,6 +218,12 @@ def _output_layer(model: nn.Module) -> nn.Module | None:
 
 
 class _Product(torch.autograd.Function):
+    library_calls = (105, 100)
+    """What bitsandbytes' `Linear4bit` and `MatMul4Bit` execute beside a product and a module's functions, in forward
+    and in backward: as many Python functions as take the same time. Measured with bitsandbytes 0.50 and tiny layers on
+    a CPU: 62 and 59 us more than `nn.Linear`, where the three functions of `nn.GELU` take 1.7 us, less 2 us to unpack.
+    They call only 36 functions, but their operators are written in Python too, and call a C library."""
+
     @staticmethod
     def forward(ctx: Any, values: Tensor, packed: Tensor, bias: Tensor | None, shape: Any, scales: Any) -> Tensor:
         ctx.save_for_backward(packed)

@@ -358,6 +358,8 @@ class Group:
 class _FoldedBlock(torch.autograd.Function):
     """A folded block, with the only tensor in `results` as the result."""
 
+    library_calls = (0, 0)  # those of the block are repeated with its events
+
     @staticmethod
     def forward(ctx: Any, _source: Tensor, results: list[Tensor], run_backward: Callable[..., Tensor | None]) -> Tensor:
         ctx.run_backward = run_backward

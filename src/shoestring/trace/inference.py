@@ -12,7 +12,7 @@ from shoestring.recipe.losses import loss_without_stage
 from shoestring.recipe.options import LoadedRecipe
 from shoestring.settings import Precision, Settings
 from shoestring.techniques import adapt, fp32_modules, nested
-from shoestring.trace import attention, autocast, loading, simulated_device
+from shoestring.trace import attention, autocast, loading, python_calls, simulated_device
 from shoestring.trace.record import Event, Storage
 from shoestring.trace.recorder import Recorder
 
@@ -33,7 +33,7 @@ def run(
     model = simulated_device.build(lambda: adapt.planned_model(loaded))
     batch = recipe.batch(settings.micro_batch)
     steps = loaded.parts.inference or loaded.parts.rollout or _forward(recipe)
-    with simulated_device.fake_mode(), recorder:
+    with simulated_device.fake_mode(), recorder, python_calls.counting(recorder.count_python_calls):
         recorder.mark("model", 0)
         loading.move_model(recorder, model)
         fp32_modules.apply(model, settings.fp32_modules)

@@ -131,6 +131,9 @@ class Op:
     shape: tuple[int, ...] = ()
     """The batch size, rows, columns and depth of a matrix product, or a `ConvolutionShape` (`products.shape`); empty
     for other operators."""
+    python_calls: int = 0
+    """The number of Python functions that the host called since the previous operator with a kernel
+    (`trace/python_calls.py`)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -190,7 +193,7 @@ class Trace:
         for number, *row in values["events"]:
             kind = _KINDS[number]
             if kind is Op:
-                row[0], row[-1] = names[row[0]], tuple(row[-1])
+                row[0], row[6] = names[row[0]], tuple(row[6])
             events.append(kind(*row))
         return cls(
             micro_batch=values["micro_batch"],
@@ -212,7 +215,7 @@ def _rows(events: tuple[Event, ...], numbers: Mapping[str, int]) -> Iterator[lis
                 yield [0, storage]
             case Free(storage):
                 yield [1, storage]
-            case Op(name, flops, size, precision, launches, calls, shape):
-                yield [2, numbers[name], flops, size, precision, launches, calls, shape]
+            case Op(name, flops, size, precision, launches, calls, shape, python_calls):
+                yield [2, numbers[name], flops, size, precision, launches, calls, shape, python_calls]
             case Phase(name, update, microbatch):
                 yield [3, name, update, microbatch]

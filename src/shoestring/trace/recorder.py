@@ -37,11 +37,13 @@ def real(tensor: Tensor) -> bool:
 
 
 class Position(NamedTuple):
-    """The numbers of events and of storages so far, and of operators called since the last one that ran kernels."""
+    """The numbers of events and of storages so far, and of operators and Python functions called since the last
+    operator that ran kernels."""
 
     events: int
     storages: int
     calls: int
+    python_calls: int
 
 
 class Recorder(TorchDispatchMode):
@@ -71,6 +73,8 @@ class Recorder(TorchDispatchMode):
         """The number of storages when the phase started."""
         self._calls = 0
         """Operators called since the last one that ran kernels."""
+        self._python_calls = 0
+        """Python functions called since then."""
         self._bounds: dict[tuple[str, str], int] = {}
         """The largest number of rows by operator and place, where it depends on values."""
 
@@ -95,8 +99,8 @@ class Recorder(TorchDispatchMode):
         written = [tensor for get in _written_arguments(func) for tensor in self._watched_tensors(get(args, kwargs))]
         if (new or written) and not _only_allocates(func):
             read = self._watched_tensors((args, kwargs))
-            self._events.append(_operator(func, args, kwargs, result, read, new + written, self._calls))
-            self._calls = 0
+            op = _operator(func, args, kwargs, result, read, new + written)
+            self._append_operator(op, self._calls, self._python_calls)
         if func is recurrent.FORWARD:
             self.label(result[-2:-1], "reserve space")
         return result
@@ -156,7 +160,7 @@ class Recorder(TorchDispatchMode):
 
     def position(self) -> Position:
         """Return the current end of the record."""
-        return Position(len(self._events), len(self._bytes), self._calls)
+        return Position(len(self._events), len(self._bytes), self._calls, self._python_calls)
 
     def events_since(self, start: Position) -> list[Event]:
         """Return the events that were recorded after `start`."""
@@ -192,8 +196,7 @@ class Recorder(TorchDispatchMode):
         for step in steps:
             match step:
                 case Op():
-                    self._events.append(replace(step, calls=step.calls + self._calls) if self._calls else step)
-                    self._calls = 0
+                    self._append_operator(step, step.calls + self._calls, step.python_calls + self._python_calls)
                 case Alloc(offset):
                     self._untracked.add(first + offset)
                     self._events.append(Alloc(first + offset))
@@ -206,6 +209,10 @@ class Recorder(TorchDispatchMode):
     def count_calls(self, calls: int) -> None:
         """Count operators as called."""
         self._calls += calls
+
+    def count_python_calls(self, calls: int) -> None:
+        """Count Python functions as called."""
+        self._python_calls += calls
 
     def free_untracked(self, index: int) -> None:
         """Record that a storage without a tensor is freed. Raises KeyError if it has one or is freed already."""
@@ -240,6 +247,11 @@ class Recorder(TorchDispatchMode):
         if isinstance(tree, list | tuple):
             return [tensor for branch in tree for tensor in self._watched_tensors(branch)]
         return self._watched_tensors(list(tree.values())) if isinstance(tree, dict) else []
+
+    def _append_operator(self, op: Op, calls: int, python_calls: int) -> None:
+        """Record an operator, with the calls since the previous one."""
+        self._events.append(replace(op, calls=calls, python_calls=python_calls))
+        self._calls = self._python_calls = 0
 
     def _record_scratch(self, size: int) -> None:
         """Record the storage of a kernel's scratch memory, which is freed once the kernel is queued."""
@@ -286,7 +298,6 @@ def _operator(
     result: Any,
     read: list[Tensor],
     written: list[Tensor],
-    calls: int,
 ) -> Op:
     if func._schema.name in _GATHERS:
         read = written
@@ -297,7 +308,7 @@ def _operator(
     is_recurrent = func in (recurrent.FORWARD, recurrent.BACKWARD)
     launches = recurrent.launches(*args) if is_recurrent else products.launches(func, args)
     flops = products.correct_flops(func, args, kwargs, flops, shape)
-    return Op(func.name(), flops, _size(read) + _size(written), precision, launches, calls, shape)
+    return Op(func.name(), flops, _size(read) + _size(written), precision, launches, 0, shape)
 
 
 def _size(group: Iterable[Tensor]) -> int:

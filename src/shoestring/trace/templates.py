@@ -47,6 +47,8 @@ class Template:
     sizes: tuple[int, ...]
     calls: int
     """Operators called after the last one that ran kernels."""
+    python_calls: int
+    """Python functions called after it."""
     survivors: frozenset[int]
     """The new storages that are not freed."""
 
@@ -59,7 +61,7 @@ def make(recorder: Recorder, start: Position, roles: Mapping[int, Role]) -> Temp
     first = start.storages
     steps: list[Alloc | Free | Op | Released] = []
     survivors = set()
-    pending = start.calls
+    pending, pending_python = start.calls, start.python_calls
     for event in recorder.events_since(start):
         match event:
             case Alloc(storage):
@@ -73,19 +75,24 @@ def make(recorder: Recorder, start: Position, roles: Mapping[int, Role]) -> Temp
                     raise NotRepeatableError("a block frees a storage of another module")
                 steps.append(Released(roles[storage]))
             case Op():
-                steps.append(replace(event, calls=event.calls - pending) if pending else event)
-                pending = 0
+                if pending or pending_python:
+                    calls, python_calls = event.calls - pending, event.python_calls - pending_python
+                    event = replace(event, calls=calls, python_calls=python_calls)
+                steps.append(event)
+                pending = pending_python = 0
             case _:
                 raise NotRepeatableError("a phase begins inside of a block")
     end = recorder.position()
     sizes = tuple(recorder.sizes(first, end.storages))
-    return Template(tuple(steps), sizes, end.calls - pending, frozenset(survivors))
+    calls, python_calls = end.calls - pending, end.python_calls - pending_python
+    return Template(tuple(steps), sizes, calls, python_calls, frozenset(survivors))
 
 
 def repeat(recorder: Recorder, template: Template, parts: list[Part | None], free: Callable[[Released], None]) -> int:
     """Record the template's events again and return the index of the first new storage."""
     first = recorder.repeat(template.steps, list(template.sizes), parts, free)
     recorder.count_calls(template.calls)
+    recorder.count_python_calls(template.python_calls)
     return first
 
 

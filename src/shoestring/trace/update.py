@@ -21,6 +21,7 @@ from shoestring.trace import (
     loading,
     masks,
     offloading,
+    python_calls,
     sharding,
     simulated_device,
     values,
@@ -76,6 +77,7 @@ def run(
         torch.autograd.set_multithreading_enabled(False),
         ExitStack() as stack,
     ):
+        stack.enter_context(python_calls.counting(recorder.count_python_calls))
         recorder.mark("model", 0)
         if way_of_loading == "transformers":
             loading.load_with_transformers(recorder, model)
