@@ -19,11 +19,13 @@ class FakeCandidates(Candidates):
     part = "activations"
     """The part of the memory that all bytes are of."""
 
-    def __init__(self, *, bytes_of, seconds=None, effective_batch=64, target=T4, blocks=0, weights=0, batch_norm=False):
+    def __init__(self, *, bytes_of, seconds=None, effective_batch=64, target=T4, blocks=0, weights=0, **facts):
         self.bytes_of, self.seconds, self.target = bytes_of, seconds or default_seconds, target
         self.loaded = SimpleNamespace(effective_batch=effective_batch, parts=Parts(), adaptation=Adaptation())
-        facts = SimpleNamespace(blocks=blocks, weight_bytes=weights, batch_norm=batch_norm)
-        self.tracer = SimpleNamespace(facts=facts)
+        defaults = {"batch_norm": False, "convolutions": False}
+        self.tracer = SimpleNamespace(
+            facts=SimpleNamespace(blocks=blocks, weight_bytes=weights, **{**defaults, **facts})
+        )
         self.evaluated = {}
 
     def evaluate(self, settings):

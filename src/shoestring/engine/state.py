@@ -29,7 +29,17 @@ from shoestring.reading import is_count
 from shoestring.recipe.options import LoadedRecipe
 from shoestring.recipe.parts import Parts
 from shoestring.settings import Settings
-from shoestring.techniques import adapt, checkpointing, compiled, eightbit, fp32_modules, kernels, norms, offload
+from shoestring.techniques import (
+    adapt,
+    checkpointing,
+    compiled,
+    eightbit,
+    fp32_modules,
+    kernels,
+    memory_format,
+    norms,
+    offload,
+)
 from shoestring.techniques.fallbacks import Limits, Sizes, least_micro_batch
 
 
@@ -198,7 +208,7 @@ class TrainingState:
         if self.schedulers:
             self.schedulers.rewind()
         try:
-            self.optimizer.load_state_dict(self._own_memory(saved["optimizer"]))
+            self.optimizer.load_state_dict(self._own_memory(self._with_strides(saved["optimizer"])))
             eightbit.share_tables(self.optimizer)
             if scaler and saved["scaler"]:
                 scaler.load_state_dict(saved["scaler"])
@@ -269,6 +279,15 @@ class TrainingState:
                 hint="check whether the recipe's model() or optimizer() has changed since the run started",
             )
 
+    def _with_strides(self, saved: dict[str, Any]) -> dict[str, Any]:
+        """Return an optimizer's state dict whose tensors have the strides of their parameters."""
+        parameters = [parameter for group in self.optimizer.param_groups for parameter in group["params"]]
+        states = {
+            index: {name: memory_format.like_parameter(value, parameters[index]) for name, value in state.items()}
+            for index, state in saved["state"].items()
+        }
+        return {**saved, "state": states}
+
     def _own_memory(self, saved: Any) -> Any:
         """Copy an optimizer's state from a file's pages into memory that torch allocates.
 
@@ -312,6 +331,7 @@ def build(
             settings,
             keeps_stored_type=loaded.parts.keeps_stored_type,
         ).train()
+        memory_format.apply(model, settings.memory_format)
     fully_sharded = None
     with explaining_out_of_memory(f"moving the model to {device}"):
         if is_fully_sharded(settings, ranks):
