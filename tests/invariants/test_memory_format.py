@@ -186,3 +186,27 @@ def test_trained_weights_are_used_in_the_format_of_the_run(channels_last):
     assert not weight.is_contiguous()
     made = replay(channels_last, 4, {}, recipe=Images())
     assert (made.from_checkpoint, made.equals_checkpoint) == (3, True)
+
+
+class OwnFormat(Images):
+    """A recipe whose own model is in channels_last, for the trainer of a library."""
+
+    epochs = 1
+
+    def model(self):
+        return Network().to(memory_format=torch.channels_last)
+
+    def optimizer(self, model):
+        return torch.optim.AdamW(model.parameters(), lr=0.01, fused=True)
+
+    def loss(self, model, batch):
+        return nn.functional.cross_entropy(model(batch[0]), batch[1])
+
+
+def test_a_models_own_format_is_restored_with_the_trainer_of_a_library(tmp_path):
+    settings = {"micro_batch": 8, "save_every_updates": 1}
+    session(OwnFormat(), tmp_path / "straight", settings, kind="trainer")
+    session(OwnFormat(), tmp_path / "paused", settings, kind="trainer", stop="SIGTERM", at=2)
+    session(OwnFormat(), tmp_path / "paused", settings, kind="trainer")
+    straight, paused = (final_bits(tmp_path / name) for name in ("straight", "paused"))
+    assert (paused["model"], paused["optimizer"]) == (straight["model"], straight["optimizer"])

@@ -208,7 +208,9 @@ class TrainingState:
         if self.schedulers:
             self.schedulers.rewind()
         try:
-            self.optimizer.load_state_dict(self._own_memory(self._with_strides(saved["optimizer"])))
+            self.optimizer.load_state_dict(
+                self._own_memory(memory_format.with_strides(saved["optimizer"], self.optimizer))
+            )
             eightbit.share_tables(self.optimizer)
             if scaler and saved["scaler"]:
                 scaler.load_state_dict(saved["scaler"])
@@ -278,15 +280,6 @@ class TrainingState:
                 problems=[*problems[:20], *omitted],
                 hint="check whether the recipe's model() or optimizer() has changed since the run started",
             )
-
-    def _with_strides(self, saved: dict[str, Any]) -> dict[str, Any]:
-        """Return an optimizer's state dict whose tensors have the strides of their parameters."""
-        parameters = [parameter for group in self.optimizer.param_groups for parameter in group["params"]]
-        states = {
-            index: {name: memory_format.like_parameter(value, parameters[index]) for name, value in state.items()}
-            for index, state in saved["state"].items()
-        }
-        return {**saved, "state": states}
 
     def _own_memory(self, saved: Any) -> Any:
         """Copy an optimizer's state from a file's pages into memory that torch allocates.

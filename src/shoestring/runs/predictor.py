@@ -137,7 +137,7 @@ class Predictor:
         with ExitStack() as stack:
             stack.enter_context(torch.no_grad())
             stack.enter_context(self.saved.mixed_precision().autocast())
-            stack.enter_context(reshaping_views(self.saved.settings))
+            stack.enter_context(reshaping_views(self.saved.settings.memory_format))
             batch = evaluation_collate_function(loaded.recipe)(samples)
             batch = to_device(batch, device, self.saved.settings.memory_format)
             rows = [columns_of(prediction) for prediction in predict_batch(loaded, self.model, batch, len(samples))]

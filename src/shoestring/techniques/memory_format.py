@@ -10,7 +10,7 @@ stay contiguous.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import Any
 
@@ -20,7 +20,7 @@ from torch.overrides import TorchFunctionMode
 
 from shoestring.errors import UsageError
 from shoestring.failures import location
-from shoestring.settings import MemoryFormat, Settings
+from shoestring.settings import MemoryFormat
 
 CHANNELS_LAST: MemoryFormat = "channels_last"
 _VIEW_ERRORS = ("view size is not compatible", "Cannot view a tensor with shape")
@@ -78,14 +78,13 @@ class _ReshapingViews(TorchFunctionMode):
 _RESHAPES: dict[Any, Any] = {Tensor.view: Tensor.reshape, Tensor.view_as: Tensor.reshape_as}
 
 
-def reshaping_views(settings: Settings) -> AbstractContextManager[object]:
+def reshaping_views(memory_format: MemoryFormat | None) -> AbstractContextManager[object]:
     """Return a context in which `view` copies where channels_last does not permit a view, instead of raising.
 
-    An evaluation is not traced before a run, so its first error would end the run after an epoch. Every call of torch
-    passes through Python there, which an update would notice, and which code that is compiled does not support.
+    It is for evaluations and predictions: they are not traced before a run, so an error in the first one would end the
+    run after an epoch. Every call of torch passes through Python there, for which updates have no time.
     """
-    is_needed = settings.memory_format == CHANNELS_LAST and settings.compile == "no"
-    return _ReshapingViews() if is_needed else nullcontext()
+    return _ReshapingViews() if memory_format == CHANNELS_LAST else nullcontext()
 
 
 def has_convolutions(model: nn.Module) -> bool:
@@ -93,11 +92,24 @@ def has_convolutions(model: nn.Module) -> bool:
     return any(isinstance(module, nn.Conv2d | nn.ConvTranspose2d) for module in model.modules())
 
 
-def like_parameter(value: Any, parameter: Tensor) -> Any:
-    """Return an optimizer's state with the strides of its parameter, which a state has that the optimizer creates.
+def with_strides(saved: Mapping[str, Any], optimizer: Any) -> dict[str, Any]:
+    """Return a state dict of `optimizer` whose tensors have the strides of their parameters, as those have that the
+    optimizer creates.
 
-    Files have all tensors contiguous. Kernels for many tensors at once need equal strides; `value` may be no tensor.
+    Files have all tensors contiguous. A kernel for several tensors reads them in the order of their memory (fused), or
+    is chosen by their strides (foreach).
     """
+    parameters = [parameter for group in optimizer.param_groups for parameter in group["params"]]
+    states = {
+        index: {name: _with_strides_of(value, parameters[index]) for name, value in state.items()}
+        if isinstance(state, dict)
+        else state
+        for index, state in saved["state"].items()
+    }
+    return {**saved, "state": states}
+
+
+def _with_strides_of(value: Any, parameter: Tensor) -> Any:
     if not isinstance(value, Tensor) or value.shape != parameter.shape or parameter.is_contiguous():
         return value
     return torch.empty_like(parameter, dtype=value.dtype, device=value.device).copy_(value)

@@ -34,7 +34,7 @@ def run(
     memory_format.apply(model, settings.memory_format)
     batch = recipe.batch(settings.micro_batch)
     steps = loaded.parts.inference or loaded.parts.rollout or _forward(recipe)
-    with simulated_device.fake_mode(), recorder, memory_format.reshaping_views(settings):
+    with simulated_device.fake_mode(), recorder, memory_format.reshaping_views(settings.memory_format):
         recorder.mark("model", 0)
         simulated_device.move_model(model)
         fp32_modules.apply(model, settings.fp32_modules)

@@ -71,7 +71,7 @@ def evaluate_divided(
             evaluation_mode(model),
             torch.no_grad(),
             mixed_precision.autocast(),
-            reshaping_views(settings),
+            reshaping_views(settings.memory_format),
         ):
             yield
 

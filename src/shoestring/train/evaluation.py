@@ -74,7 +74,7 @@ def evaluate(
         closing(batches),
         torch.no_grad(),
         mixed_precision.autocast(),
-        reshaping_views(settings),
+        reshaping_views(settings.memory_format),
     ):
         if parts.measured:
             size = {"size": micro_batch} if parts.default_measured_size else {}
