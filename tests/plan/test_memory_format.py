@@ -9,7 +9,7 @@ from shoestring.plan.memory_format import memory_format_reasons
 from shoestring.recipe.options import Adaptation
 from shoestring.recipe.parts import Parts
 from shoestring.settings import Settings
-from tests.plan.fake_candidates import GIB, FakeCandidates, bytes_per_sample, default_seconds
+from tests.plan.fake_candidates import GIB, T4, FakeCandidates, bytes_per_sample, default_seconds
 
 DEFAULT = Settings()
 
@@ -18,8 +18,10 @@ def seconds(settings, speedup=1.6):
     return default_seconds(settings) / (speedup if settings.memory_format == "channels_last" else 1)
 
 
-def make_candidates(cost=seconds, bytes_of=None, **facts):
-    return FakeCandidates(bytes_of=bytes_of or bytes_per_sample(0.1), seconds=cost, **{"convolutions": True, **facts})
+def make_candidates(cost=seconds, bytes_of=None, convolutions=0.3, target=T4):
+    candidates = FakeCandidates(bytes_of=bytes_of or bytes_per_sample(0.1), seconds=cost, target=target)
+    candidates.convolutions = convolutions
+    return candidates
 
 
 def choose(candidates, requested=DEFAULT):
@@ -58,7 +60,8 @@ def test_16_bits_that_are_only_faster_with_the_format_are_chosen():
 @pytest.mark.parametrize(
     ("facts", "requested"),
     [
-        ({"convolutions": False}, DEFAULT),
+        ({"convolutions": 0.0}, DEFAULT),
+        ({"convolutions": 0.1}, DEFAULT),  # patches of a vision transformer
         ({"target": targets.find("p100")}, DEFAULT),
         ({}, Settings(precision="fp32")),
         ({}, Settings(memory_format="contiguous")),

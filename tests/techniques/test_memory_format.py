@@ -65,9 +65,3 @@ def test_an_evaluation_copies_where_a_view_is_not_permitted():
         assert expected.view(-1).data_ptr() == expected.data_ptr()
     with memory_format.reshaping_views("contiguous"), pytest.raises(RuntimeError, match="view size"):
         images.view(2, -1)
-
-
-def test_only_2d_convolutions_matter():
-    assert memory_format.has_convolutions(nn.Sequential(nn.Linear(1, 1), nn.Sequential(nn.Conv2d(1, 1, 1))))
-    assert memory_format.has_convolutions(nn.ConvTranspose2d(1, 1, 1))
-    assert not memory_format.has_convolutions(nn.Sequential(nn.Conv1d(1, 1, 1), nn.Conv3d(1, 1, 1)))

@@ -7,17 +7,17 @@ from shoestring.plan.candidates import Candidate, Candidates
 from shoestring.plan.micro_batch import MIN_SPEEDUP
 from shoestring.settings import Settings
 from shoestring.techniques.trainable import channels_last_problems
+from shoestring.trace.record import Op, Trace
 
 _TENSOR_CORES = (7, 0)
 """The compute capability that introduced tensor cores, which compute 16-bit convolutions of channels_last images."""
 
 
 def may_gain(candidates: Candidates, requested: Settings) -> bool:
-    """Return whether the format is open, and channels_last may make the model's convolutions faster on the device."""
+    """Return whether the format is open, and channels_last can be trained with and makes convolutions faster."""
     loaded, capability = candidates.loaded, candidates.target.device.compute_capability
     return (
         requested.memory_format is None
-        and candidates.tracer.facts.convolutions
         and capability is not None
         and capability >= _TENSOR_CORES
         and loaded.parts.trainer is None
@@ -31,7 +31,7 @@ def candidates_with_channels_last(candidates: Candidates, contiguous: Candidate)
     A recipe that cannot be traced with it, such as one that calls `view` on an image, keeps contiguous tensors, and
     `candidates.channels_last_error` says why.
     """
-    if contiguous.time is None:
+    if contiguous.time is None or not _is_convolutional(contiguous.trace):
         return []
     try:
         candidate = candidates.evaluate(contiguous.settings.replace(memory_format="channels_last"))
@@ -39,6 +39,16 @@ def candidates_with_channels_last(candidates: Candidates, contiguous: Candidate)
         candidates.channels_last_error = error.message
         return []
     return [candidate] if candidate.seconds * MIN_SPEEDUP < contiguous.seconds else []
+
+
+def _is_convolutional(trace: Trace) -> bool:
+    """Return whether convolutions have so large a share of the arithmetic that their time matters.
+
+    The patches of a vision transformer are a convolution with one hundredth of it.
+    """
+    operators = [event for event in trace.events if isinstance(event, Op)]
+    convolutions = sum(operator.flops for operator in operators if "convolution" in operator.name)
+    return convolutions * MIN_SPEEDUP > (MIN_SPEEDUP - 1) * sum(operator.flops for operator in operators)
 
 
 def memory_format_reasons(ranked: Sequence[Candidate], requested: Settings, error: str) -> Iterator[str]:

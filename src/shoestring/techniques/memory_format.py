@@ -87,11 +87,6 @@ def reshaping_views(memory_format: MemoryFormat | None) -> AbstractContextManage
     return _ReshapingViews() if memory_format == CHANNELS_LAST else nullcontext()
 
 
-def has_convolutions(model: nn.Module) -> bool:
-    """Return whether the model has convolutions that the format can make faster."""
-    return any(isinstance(module, nn.Conv2d | nn.ConvTranspose2d) for module in model.modules())
-
-
 def with_strides(saved: Mapping[str, Any], optimizer: Any) -> dict[str, Any]:
     """Return a state dict of `optimizer` whose tensors have the strides of their parameters, as those have that the
     optimizer creates.

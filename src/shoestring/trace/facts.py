@@ -15,7 +15,7 @@ from shoestring.recipe.contract import length_of
 from shoestring.recipe.losses import EVALUATION_HINT, loss_without_stage
 from shoestring.recipe.options import LoadedRecipe
 from shoestring.recipe.parts import Parts
-from shoestring.techniques import adapt, checkpointing, memory_format, nested, norms
+from shoestring.techniques import adapt, checkpointing, nested, norms
 from shoestring.trace import simulated_device
 from shoestring.trace.pretrained import observe_loading
 from shoestring.trace.record import Facts
@@ -51,7 +51,6 @@ def read(loaded: LoadedRecipe) -> Facts:
         samples=samples,
         process_bytes=process_bytes,
         is_pretrained=is_pretrained,
-        convolutions=memory_format.has_convolutions(model),
         blocks=len(checkpointing.blocks(model, loaded.parts)),
         data_parallel=any(isinstance(module, nn.DataParallel) for module in model.modules()),
         lengths=(sum(lengths) / len(lengths), max(lengths)) if lengths else None,

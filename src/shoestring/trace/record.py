@@ -55,8 +55,6 @@ class Facts:
     """Resident bytes of a process that has the recipe's data and all of torch that training imports, but no model."""
     is_pretrained: bool = True
     """Whether the model begins from pretrained weights, which adapters need, or that is not known."""
-    convolutions: bool = False
-    """Whether the model has 2-d convolutions, for which the memory format matters."""
     blocks: int = 0
     """The number of blocks that activation checkpointing can recompute."""
     data_parallel: bool = False
