@@ -31,7 +31,7 @@ def candidates_with_channels_last(candidates: Candidates, contiguous: Candidate)
     A recipe that cannot be traced with it, such as one that calls `view` on an image, keeps contiguous tensors, and
     `candidates.channels_last_error` says why.
     """
-    if contiguous.time is None or not _is_convolutional(contiguous.trace):
+    if contiguous.time is None or not _may_be_faster(contiguous.trace):
         return []
     try:
         candidate = candidates.evaluate(contiguous.settings.replace(memory_format="channels_last"))
@@ -41,14 +41,18 @@ def candidates_with_channels_last(candidates: Candidates, contiguous: Candidate)
     return [candidate] if candidate.seconds * MIN_SPEEDUP < contiguous.seconds else []
 
 
-def _is_convolutional(trace: Trace) -> bool:
-    """Return whether convolutions have so large a share of the arithmetic that their time matters.
+def _may_be_faster(trace: Trace) -> bool:
+    """Return whether convolutions of contiguous images have so large a share of the arithmetic that their time matters.
 
-    The patches of a vision transformer are a convolution with one hundredth of it.
+    The patches of a vision transformer are a convolution with one hundredth of it. A recipe may convert images itself.
     """
     operators = [event for event in trace.events if isinstance(event, Op)]
-    convolutions = sum(operator.flops for operator in operators if "convolution" in operator.name)
-    return convolutions * MIN_SPEEDUP > (MIN_SPEEDUP - 1) * sum(operator.flops for operator in operators)
+    contiguous = sum(
+        operator.flops
+        for operator in operators
+        if "convolution" in operator.name and not getattr(operator.shape, "channels_last", False)
+    )
+    return contiguous * MIN_SPEEDUP > (MIN_SPEEDUP - 1) * sum(operator.flops for operator in operators)
 
 
 def memory_format_reasons(ranked: Sequence[Candidate], requested: Settings, error: str) -> Iterator[str]:
