@@ -1,7 +1,5 @@
 """The choice between contiguous tensors and channels_last, over fake costs."""
 
-from dataclasses import replace
-
 import pytest
 
 from shoestring.errors import TraceError, UsageError
@@ -11,7 +9,6 @@ from shoestring.plan.memory_format import memory_format_reasons
 from shoestring.recipe.options import Adaptation
 from shoestring.recipe.parts import Parts
 from shoestring.settings import Settings
-from shoestring.trace.record import Op
 from tests.plan.fake_candidates import GIB, T4, FakeCandidates, bytes_per_sample, default_seconds
 
 DEFAULT = Settings()
@@ -73,23 +70,6 @@ def test_16_bits_that_are_only_faster_with_the_format_are_chosen():
 )
 def test_it_is_not_tried_where_it_cannot_gain(facts, requested):
     settings, reasons, tried = choose(make_candidates(**facts), requested)
-    assert (settings.memory_format, reasons, tried) == ("contiguous", [], 0)
-
-
-def test_it_is_not_tried_if_the_recipe_converts_images_itself():
-    class Shape(tuple):
-        channels_last = 1
-
-    candidates = make_candidates()
-    evaluate = candidates.evaluate
-
-    def evaluate_converted(settings):
-        candidate = evaluate(settings)
-        events = [replace(event, shape=Shape()) if isinstance(event, Op) else event for event in candidate.trace.events]
-        return replace(candidate, trace=replace(candidate.trace, events=tuple(events)))
-
-    candidates.evaluate = evaluate_converted
-    settings, reasons, tried = choose(candidates)
     assert (settings.memory_format, reasons, tried) == ("contiguous", [], 0)
 
 

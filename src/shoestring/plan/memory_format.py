@@ -42,17 +42,13 @@ def candidates_with_channels_last(candidates: Candidates, contiguous: Candidate)
 
 
 def _may_be_faster(trace: Trace) -> bool:
-    """Return whether convolutions of contiguous images have so large a share of the arithmetic that their time matters.
+    """Return whether convolutions have so large a share of the arithmetic that their time matters.
 
-    The patches of a vision transformer are a convolution with one hundredth of it. A recipe may convert images itself.
+    The patches of a vision transformer are a convolution with one hundredth of it.
     """
     operators = [event for event in trace.events if isinstance(event, Op)]
-    contiguous = sum(
-        operator.flops
-        for operator in operators
-        if "convolution" in operator.name and not getattr(operator.shape, "channels_last", False)
-    )
-    return contiguous * MIN_SPEEDUP > (MIN_SPEEDUP - 1) * sum(operator.flops for operator in operators)
+    convolutions = sum(operator.flops for operator in operators if "convolution" in operator.name)
+    return convolutions * MIN_SPEEDUP > (MIN_SPEEDUP - 1) * sum(operator.flops for operator in operators)
 
 
 def memory_format_reasons(ranked: Sequence[Candidate], requested: Settings, error: str) -> Iterator[str]:
