@@ -28,6 +28,7 @@ from shoestring.recipe.parts import Parts
 from shoestring.recipe.subset import Subset
 from shoestring.session.directory import RunDirectory
 from shoestring.session.stop import session
+from shoestring.settings import Settings
 from shoestring.train.evaluation import evaluate
 
 
@@ -121,7 +122,7 @@ def evaluate_model(case: Case, loaded: LoadedRecipe, model: nn.Module, device: t
         with session() as stop, deterministic():
             metrics = evaluate(
                 loaded, model, mixed_precision("fp32", device), subset,
-                micro_batch=loaded.effective_batch, device=device, stop=stop,
+                micro_batch=loaded.effective_batch, device=device, stop=stop, settings=Settings(),
             )  # fmt: skip
     ((name, value),) = metrics.items()
     return {"judged_by": name, "loss": value}

@@ -10,6 +10,7 @@ from shoestring.units import parse_bytes
 
 Precision = Literal["fp32", "fp16", "bf16"]
 Kernel = Literal["for-loop", "foreach", "fused"]
+MemoryFormat = Literal["contiguous", "channels_last"]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -26,6 +27,11 @@ class Settings:
     optimizer_kernel: Annotated[
         Kernel | None,
         "the implementation of the optimizer step in torch.optim: one tensor at a time, many at once, or one kernel",
+    ] = None
+    memory_format: Annotated[
+        MemoryFormat | None,
+        "the order in memory of images and of the weights of 2-d convolutions: contiguous (channels first) or "
+        "channels_last, which tensor cores compute with",
     ] = None
     offload: Annotated[
         Literal["no", "optimizer", "parameters"], "what is stored in host memory: optimizer states, or also parameters"

@@ -18,6 +18,8 @@ class FakeCandidates(Candidates):
 
     part = "activations"
     """The part of the memory that all bytes are of."""
+    convolutions = 0.0
+    """The share of convolutions in the FLOPs of a forward pass."""
 
     def __init__(self, *, bytes_of, seconds=None, effective_batch=64, target=T4, blocks=0, weights=0, batch_norm=False):
         self.bytes_of, self.seconds, self.target = bytes_of, seconds or default_seconds, target
@@ -30,7 +32,12 @@ class FakeCandidates(Candidates):
         if settings not in self.evaluated:
             high = self.bytes_of(settings)
             size = settings.micro_batch
-            trace = update(forward=op(flops=10**9 * size), backward=op(flops=2 * 10**9 * size), optimizer=op(size=1000))
+            flops = round(10**9 * size * self.convolutions)
+            trace = update(
+                forward=op(flops=10**9 * size - flops),
+                backward=op(flops=2 * 10**9 * size),
+                optimizer=op(size=1000, flops=flops, name="aten::convolution"),
+            )
             seconds = self.seconds(settings)
             self.evaluated[settings] = Candidate(
                 settings=settings,

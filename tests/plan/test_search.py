@@ -146,7 +146,10 @@ def test_requested_settings_stay_even_if_they_do_not_fit():
     requested = Settings(precision="fp32", micro_batch=48, checkpointing="no")
     candidates = FakeCandidates(bytes_of=lambda s: 99 * GIB)
     settings, evaluations = search_settings(candidates, requested)
-    assert (settings, evaluations) == (requested.replace(gpus=1, logical_shards=1, sharding="ddp"), 1)
+    assert (settings, evaluations) == (
+        requested.replace(gpus=1, logical_shards=1, sharding="ddp", memory_format="contiguous"),
+        1,
+    )
     small = FakeCandidates(bytes_of=bytes_per_sample(0.1))
     assert search_settings(small, Settings(micro_batch=1000))[0].micro_batch == 64
 

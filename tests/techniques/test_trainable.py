@@ -24,6 +24,16 @@ def test_unsupported_settings_are_named() -> None:
     assert names == ["offload=optimizer", "quantization=nf4"]
 
 
+def test_channels_last_needs_whole_weights_and_own_states() -> None:
+    require_trainable(Settings(memory_format="channels_last", sharding="zero1"))
+    with pytest.raises(UsageError, match="sharding=zero2 does not support") as caught:
+        require_trainable(Settings(memory_format="channels_last", sharding="zero2"))
+    assert caught.value.problems == ("memory_format=channels_last: FSDP2 divides contiguous weights alone",)
+    with pytest.raises(UsageError, match="memory_format=channels_last does not support") as caught:
+        require_trainable(Settings(memory_format="channels_last"), Adaptation(optimizer_states="8bit"))
+    assert [problem.partition(":")[0] for problem in caught.value.problems] == ["optimizer_states=8bit"]
+
+
 @pytest.mark.parametrize("options", [{"quantization": "nf4", "lora_r": 2}, {"optimizer_states": "8bit"}], ids=str)
 def test_adaptations_by_bitsandbytes_need_its_extra(monkeypatch: pytest.MonkeyPatch, options: dict[str, Any]) -> None:
     monkeypatch.setattr(extras, "find_spec", lambda name: None)

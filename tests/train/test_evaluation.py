@@ -15,6 +15,7 @@ from shoestring.recipe.finding import find
 from shoestring.session.deadline import Deadline
 from shoestring.session.signals import StopSignals
 from shoestring.session.stop import SessionOver, Stop
+from shoestring.settings import Settings
 from shoestring.train.evaluation import best_entry, evaluate, patience_exhausted
 
 CPU = torch.device("cpu")
@@ -38,7 +39,8 @@ DATA = TensorDataset(torch.randn(10, 3, generator=torch.Generator().manual_seed(
 
 def run(recipe, model, micro_batch=4, limit=None, dataset=DATA, workers=0):
     stop, fp32 = Stop(deadline=Deadline(limit), signals=StopSignals()), mixed_precision("fp32", CPU)
-    return evaluate(find(recipe), model, fp32, dataset, micro_batch=micro_batch, device=CPU, stop=stop, workers=workers)
+    sizes = {"micro_batch": micro_batch, "workers": workers}
+    return evaluate(find(recipe), model, fp32, dataset, device=CPU, stop=stop, settings=Settings(), **sizes)
 
 
 def test_default_metric_is_the_mean_loss_in_evaluation_mode():

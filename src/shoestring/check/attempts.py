@@ -97,13 +97,14 @@ def _grow(
     """Make updates with batches of `make_batch(size)`. Return False if the recipe's code failed with every size."""
     from shoestring.engine.memory import Failure, catch_out_of_memory
 
-    sizes = list(request["sizes"])
+    sizes, memory_format = list(request["sizes"]), request["settings"].get("memory_format")
     started = time.perf_counter()
     fitting = 0
     for size in sizes:
         rounds = 1 if fitting else 2
         try:
-            result = catch_out_of_memory(partial(_update, loaded, state, losses, device, make_batch, size, rounds))
+            update = partial(_update, loaded, state, losses, device, make_batch, memory_format, size, rounds)
+            result = catch_out_of_memory(update)
         except Exception as error:  # noqa: BLE001 - the recipe's code may raise anything
             _report_error(report, size, error)
             state.optimizer.zero_grad(set_to_none=True)  # the failed update may have left gradients
@@ -141,6 +142,7 @@ def _update(
     losses: Sequence[Any],
     device: Any,
     make_batch: Callable[[int], Any],
+    memory_format: Any,
     size: int,
     rounds: int,
 ) -> tuple[int, float]:
@@ -151,7 +153,7 @@ def _update(
     measured = []
     for number in range(rounds * len(losses)):
         reset_peak(device)
-        batches = batches_on(device, [size], make_batch)
+        batches = batches_on(device, [size], make_batch, memory_format)
         _, seconds = make_update(loaded, state, losses[number % len(losses)], batches, size, number)
         measured.append((peak_bytes(device), seconds))
     peaks, durations = zip(*measured[-len(losses) :], strict=True)

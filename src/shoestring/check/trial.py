@@ -21,9 +21,12 @@ import traceback
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from shoestring.errors import ShoestringError
+
+if TYPE_CHECKING:
+    from shoestring.settings import MemoryFormat, Settings
 
 UPDATES = 4
 """The first update uses real data, the others the largest batch that can occur, as predictions do. If the recipe
@@ -70,11 +73,12 @@ def _run_updates(request: dict[str, Any], report: Report) -> None:
     loaded, device = load(request["reference"], request["options"]), torch.device(request["device"])
     settings = Settings.from_json(request["settings"])
     sizes = request["microbatches"]
-    is_packed = settings.packing == "yes"
-    make_batch = loaded.parts.packed_batch if is_packed and loaded.parts.packed_batch else loaded.recipe.batch
+    make_batch = (
+        loaded.parts.packed_batch if settings.packing == "yes" and loaded.parts.packed_batch else loaded.recipe.batch
+    )
     with deterministic():
         warm_up(device)
-        loader, first_batches = _load_first_batch(loaded, sizes[0], device, report, packing=is_packed)
+        loader, first_batches = _load_first_batch(loaded, sizes[0], device, report, settings)
         initial_bytes = reset_peak(device)
         state = build(loaded, settings, device)
         losses = losses_by_stage(loaded.recipe)
@@ -82,7 +86,7 @@ def _run_updates(request: dict[str, Any], report: Report) -> None:
         started = time.perf_counter()
         for number in range(max(UPDATES, 2 * len(losses))):
             use_first = number == 0 and bool(first_batches)
-            batches = first_batches if use_first else batches_on(device, sizes, make_batch)
+            batches = first_batches if use_first else batches_on(device, sizes, make_batch, settings.memory_format)
             samples = first_batches[0][1] if use_first else sum(sizes)
             loss, seconds = make_update(loaded, state, losses[number % len(losses)], batches, samples, number)
             report({"stage": "update", "seconds": seconds, "loss": repr(loss)})
@@ -130,7 +134,7 @@ def make_update(
 
 
 def _load_first_batch(
-    loaded: Any, size: int, device: Any, report: Report, *, packing: bool
+    loaded: Any, size: int, device: Any, report: Report, settings: "Settings"
 ) -> tuple[Any, list[tuple[Any, int]]]:
     """Return a loader of the training data and their first microbatch; None and [] if the recipe has no data."""
     from shoestring.data.loading import Loader
@@ -142,7 +146,16 @@ def _load_first_batch(
     start = time.perf_counter()
     train = seeded_data(loaded)["train"]
     order = DataOrder(samples=len(train), effective_batch=loaded.effective_batch, seed=loaded.seed)
-    loader = Loader(loaded.recipe, train, order, seed=loaded.seed, device=device, workers=0, packing=packing)
+    loader = Loader(
+        loaded.recipe,
+        train,
+        order,
+        seed=loaded.seed,
+        device=device,
+        workers=0,
+        packing=settings.packing == "yes",
+        memory_format=settings.memory_format,
+    )
     batch = next(iter(loader.microbatches(0, size)))
     report({"stage": "data", "samples": len(train), "seconds": time.perf_counter() - start})
     samples, seconds = _measure_loading(loader, order.updates_per_epoch, size)
@@ -162,12 +175,14 @@ def _measure_loading(loader: Any, updates: int, size: int) -> tuple[int, float]:
     return samples, time.perf_counter() - start
 
 
-def batches_on(device: Any, sizes: Iterable[int], make_batch: Callable[[int], Any]) -> Iterator[tuple[Any, int]]:
+def batches_on(
+    device: Any, sizes: Iterable[int], make_batch: Callable[[int], Any], memory_format: "MemoryFormat | None"
+) -> Iterator[tuple[Any, int]]:
     """Yield a batch of each size on the device, with its size; each is made only when it is needed."""
     from shoestring.data.batches import to_device
 
     for size in sizes:
-        yield to_device(make_batch(size), device), size
+        yield to_device(make_batch(size), device, memory_format), size
 
 
 def warm_up(device: Any) -> None:

@@ -11,7 +11,8 @@ from shoestring.data.generators import GeneratorStates
 from shoestring.data.seeding import derive, seed_host
 from shoestring.recipe.microbatches import Member, flattened
 from shoestring.recipe.parts import Parts
-from shoestring.techniques import nested
+from shoestring.settings import MemoryFormat
+from shoestring.techniques import memory_format, nested
 
 
 class SampleRandomness:
@@ -115,17 +116,19 @@ def evaluation_collate_function(recipe: object) -> Callable[[Any], Any]:
     return Parts.from_recipe(recipe).evaluation_collate or collate_function(recipe)
 
 
-def to_device(batch: Any, device: torch.device) -> Any:
+def to_device(batch: Any, device: torch.device, format_: MemoryFormat | None = None) -> Any:
     """Return the batch with its tensors on `device`; objects with their own `to` (PyTorch Geometric's Batch) use it.
 
-    Copies from pinned memory to a GPU are asynchronous; those from other memory cannot be.
+    Images get the memory format `format_` there, except those in such objects. Copies from pinned memory to a GPU are
+    asynchronous; those from other memory cannot be.
 
     Raises UsageError for an object whose tensors cannot be moved.
     """
     is_gpu = device.type == "cuda"
 
     def move(tensor: torch.Tensor) -> torch.Tensor:
-        return tensor.to(device, non_blocking=is_gpu and tensor.device.type == "cpu" and tensor.is_pinned())
+        moved = tensor.to(device, non_blocking=is_gpu and tensor.device.type == "cpu" and tensor.is_pinned())
+        return memory_format.converted(moved, format_)
 
     def move_object(value: Any) -> Any:
         moved = value.to(device)

@@ -18,6 +18,7 @@ from shoestring.hardware.probe import cores
 from shoestring.recipe.contract import length_of
 from shoestring.recipe.microbatches import Member, flattened, longest_first, pack, split
 from shoestring.recipe.parts import Parts
+from shoestring.settings import MemoryFormat
 from shoestring.techniques import nested
 
 
@@ -45,12 +46,14 @@ class Loader:
         workers: int | None = None,
         shards: LogicalShards | None = None,
         packing: bool = False,
+        memory_format: MemoryFormat | None = None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         """`workers` is the number of processes that prefetch; None determines it by measuring, starting with none.
 
         Only the samples of this process's `shards` are fetched; by default the update is one shard. With `packing` a
-        microbatch counts packed rows, and the recipe's `collate` gets each as a list of its samples.
+        microbatch counts packed rows, and the recipe's `collate` gets each as a list of its samples. Images get the
+        `memory_format` on the device.
         """
         on_device = resident(dataset, device)
         self._dataset = dataset if on_device is None else on_device
@@ -58,6 +61,7 @@ class Loader:
         parts = Parts.from_recipe(recipe)
         self._is_whole, self._capacity = parts.whole_batch, parts.capacity if packing else None
         self._order, self._seed, self._device, self._clock = order, seed, device, clock
+        self._memory_format = memory_format
         self._shards = shards or LogicalShards()
         self._measures_length = parts.packed_batch is not None and len(self._shards.by_rank) == 1
         self._randomness = SampleRandomness()
@@ -104,7 +108,7 @@ class Loader:
             if event is None or event.query():
                 current.waiting_seconds += self._clock() - started_at
                 self.waiting_seconds += self._clock() - started_at
-            yield to_device(batch, self._device), len(flattened(indices))
+            yield self.to_device(batch), len(flattened(indices))
         # Exhaust it, so that the workers continue with the next update.
         next(source, None)
 
@@ -128,7 +132,7 @@ class Loader:
             indices = self._order.indices(update)[-2:]  # BatchNorm has no statistics of a single sample
             (batch,), _ = self.batches([indices], epoch=self._order.place(update)[0])
             for _ in range(count):
-                yield to_device(batch, self._device), len(indices)
+                yield self.to_device(batch), len(indices)
 
     def parts(self, update: int, micro_batch: int) -> list[Sequence[Member]]:
         """Return the members of each microbatch of `update`: samples, or packed rows of them."""
@@ -158,6 +162,10 @@ class Loader:
             finally:
                 workers.close()
         return [batch for batch, _ in pairs], any(draws for _, draws in pairs)
+
+    def to_device(self, batch: Any) -> Any:
+        """Return a batch of `batches` on the device, as `microbatches` yields it."""
+        return to_device(batch, self._device, self._memory_format)
 
     def restart(self) -> None:
         """Exclude the time since the last update, which was spent on something else, such as an evaluation."""

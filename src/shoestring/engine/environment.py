@@ -17,7 +17,7 @@ from shoestring.engine.parallel.ranks import ONE_RANK, Ranks
 from shoestring.errors import UsageError
 from shoestring.recipe.options import LoadedRecipe
 from shoestring.settings import Settings
-from shoestring.techniques import compiled
+from shoestring.techniques import compiled, memory_format
 
 
 def environment(
@@ -34,6 +34,7 @@ def environment(
         # None for a default, which compares equal to the missing entry of a checkpoint from before the setting existed.
         "checkpointing": None if settings.checkpointing == "no" else settings.checkpointing,
         "optimizer_kernel": settings.optimizer_kernel,
+        "memory_format": settings.memory_format if settings.memory_format == memory_format.CHANNELS_LAST else None,
         "offload": None if settings.offload == "no" else settings.offload,
         "packing": "yes" if settings.packing == "yes" else None,
         "compile": None if settings.compile == "no" else settings.compile,

@@ -12,7 +12,6 @@ from statistics import mean
 
 import torch
 
-from shoestring.data.batches import to_device
 from shoestring.data.seeding import derive, seed_all
 from shoestring.engine.first_microbatch import FirstMicrobatch
 from shoestring.engine.side_effects import Generators
@@ -109,7 +108,7 @@ class _Batches:
         value = mean_loss(
             self._loss,
             first.model,
-            ((to_device(batch, first.device), size) for batch, size in zip(batches, sizes, strict=True)),
+            ((first.loader.to_device(batch), size) for batch, size in zip(batches, sizes, strict=True)),
         )
         self.is_random = self.is_random or collate_draws or not generators.unchanged()
         return value

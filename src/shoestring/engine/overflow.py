@@ -13,7 +13,6 @@ from math import isfinite
 
 from torch import nn
 
-from shoestring.data.batches import to_device
 from shoestring.data.seeding import derive, seed_all
 from shoestring.engine.first_microbatch import FirstMicrobatch
 from shoestring.engine.memory import out_of_memory
@@ -105,7 +104,7 @@ class _Forwards:
         generators = Generators(first.device)
         with fp32_modules.applied(fp32), autocast(), ModuleWatch(self.modules) as watch:
             try:
-                loss = mean_loss(self._loss, first.model, [(to_device(batch, first.device), len(self.part))])
+                loss = mean_loss(self._loss, first.model, [(first.loader.to_device(batch), len(self.part))])
                 last = watch.returned
             except Exception as error:
                 is_expected = fp32 or not all(place.is_finite for place in watch.places())

@@ -29,7 +29,17 @@ from shoestring.reading import is_count
 from shoestring.recipe.options import LoadedRecipe
 from shoestring.recipe.parts import Parts
 from shoestring.settings import Settings
-from shoestring.techniques import adapt, checkpointing, compiled, eightbit, fp32_modules, kernels, norms, offload
+from shoestring.techniques import (
+    adapt,
+    checkpointing,
+    compiled,
+    eightbit,
+    fp32_modules,
+    kernels,
+    memory_format,
+    norms,
+    offload,
+)
 from shoestring.techniques.fallbacks import Limits, Sizes, least_micro_batch
 
 
@@ -198,7 +208,9 @@ class TrainingState:
         if self.schedulers:
             self.schedulers.rewind()
         try:
-            self.optimizer.load_state_dict(self._own_memory(saved["optimizer"]))
+            self.optimizer.load_state_dict(
+                self._own_memory(memory_format.with_strides(saved["optimizer"], self.optimizer))
+            )
             eightbit.share_tables(self.optimizer)
             if scaler and saved["scaler"]:
                 scaler.load_state_dict(saved["scaler"])
@@ -312,6 +324,7 @@ def build(
             settings,
             keeps_stored_type=loaded.parts.keeps_stored_type,
         ).train()
+        memory_format.apply(model, settings.memory_format)
     fully_sharded = None
     with explaining_out_of_memory(f"moving the model to {device}"):
         if is_fully_sharded(settings, ranks):

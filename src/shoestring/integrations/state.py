@@ -23,7 +23,7 @@ from shoestring.errors import CheckpointError, UsageError
 from shoestring.integrations.private_parts import pack_accumulated, restore_accumulated
 from shoestring.reading import COUNT, find_problems, number
 from shoestring.recipe.parts import Parts
-from shoestring.techniques import checkpointing
+from shoestring.techniques import checkpointing, memory_format
 from shoestring.techniques.fallbacks import Limits, Sizes, least_micro_batch
 
 if TYPE_CHECKING:
@@ -191,7 +191,9 @@ class LibraryState:
         try:
             # Copied, because a file's pages are not aligned like torch's allocations, and vectorized code may round the
             # ends of an unaligned tensor differently.
-            trainer.optimizer.load_state_dict(_cloned(saved["optimizer"]))
+            trainer.optimizer.load_state_dict(
+                _cloned(memory_format.with_strides(saved["optimizer"], trainer.optimizer))
+            )
             trainer.lr_scheduler.load_state_dict(saved["scheduler"])
             if trainer.accelerator.scaler and saved["scaler"]:
                 trainer.accelerator.scaler.load_state_dict(saved["scaler"])

@@ -60,6 +60,9 @@ class Candidates:
     The state of the cache changes how long a call takes, never its result.
     """
 
+    channels_last_error = ""
+    """Why the recipe cannot be traced with `memory_format=channels_last`; empty if it can, or was not tried."""
+
     def __init__(
         self, tracer: Tracer, loaded: LoadedRecipe, target: Target, calibration: Calibration | None = None
     ) -> None:

@@ -78,6 +78,7 @@ def make_estimate(loaded: LoadedRecipe, target: Target, requested: Settings) -> 
         micro_batch=requested.micro_batch or samples_per_shard(loaded.effective_batch, divided),
         precision=requested.precision or precision_of_frozen_weights(loaded, target.device) or "fp32",
         checkpointing=requested.checkpointing or "no",
+        memory_format=requested.memory_format or "contiguous",
     )
     if requested.micro_batch and requested.micro_batch > samples_per_shard(loaded.effective_batch, divided):
         loaded = loaded.replace(effective_batch=requested.micro_batch * (divided.logical_shards or 1))

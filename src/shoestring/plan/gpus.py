@@ -57,7 +57,10 @@ def search(candidates: Candidates, requested: Settings) -> list[Candidate]:
     pool = collect_candidates(candidates, first)
     if can_shard:
         pool += _with_other_sharding(candidates, first, pool)
+    best = fastest(pool)
     for one_gpu in smaller:
+        if best and one_gpu.memory_format is None:  # which format is faster does not depend on the number of GPUs
+            one_gpu = one_gpu.replace(memory_format=best.settings.memory_format)
         pool += _on_one_gpu(candidates, one_gpu, pool)
     pool = pool or [requested_candidate(candidates, first)]
     distinct = {candidate.settings: candidate for candidate in pool}
@@ -122,6 +125,10 @@ def _require_possible(loaded: LoadedRecipe, target: Target, settings: Settings) 
         problems.append(
             f"logical_shards={shards}: {loaded.name} is trained by a library, which divides an update among {gpus} GPUs"
         )
+    if loaded.parts.trainer is not None and settings.memory_format == "channels_last":
+        problems.append(
+            f"memory_format=channels_last: {loaded.name} is trained by a library, which moves its batches to the GPU"
+        )
     if problems:
         raise UsageError(
             f"{loaded.name} cannot be trained in this way on {target.name}",
@@ -170,6 +177,7 @@ def _on_one_gpu(candidates: Candidates, one_gpu: Settings, pool: Sequence[Candid
         precision=best.settings.precision,
         checkpointing=best.settings.checkpointing,
         optimizer_kernel=best.settings.optimizer_kernel,
+        memory_format=best.settings.memory_format,
     )
     return [*find_largest_that_fits(candidates, similar, micro_batch_sizes(candidates, one_gpu)).candidates]
 

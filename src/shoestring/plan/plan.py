@@ -17,6 +17,7 @@ from shoestring.plan.candidates import Candidate, Candidates
 from shoestring.plan.costs import PlannedDisk, PlannedHost, PlannedTime, planned_disk, planned_host, planned_time
 from shoestring.plan.gpus import layouts, search
 from shoestring.plan.limits import Limit, binding, limits
+from shoestring.plan.memory_format import memory_format_reasons
 from shoestring.plan.phases import Phase, phases, plan_command
 from shoestring.plan.proposals import Proposal, proposals, propose_smaller_files, smallest_change
 from shoestring.plan.reasons import calibration_reason, changes, reasons
@@ -235,7 +236,11 @@ def plan_with(
         fallbacks=tuple(
             fallbacks.descriptions(chosen.settings, _fallback_limits(loaded, chosen.settings, facts, target))
         ),
-        reasons=(*reasons(ranked, loaded, target, requested, facts, bounds), *calibration_reason(calibration, target)),
+        reasons=(
+            *reasons(ranked, loaded, target, requested, facts, bounds),
+            *memory_format_reasons(ranked, requested, candidates.channels_last_error),
+            *calibration_reason(calibration, target),
+        ),
         advice=tuple(advice(AdviceContext(chosen=chosen, requested=requested, loaded=loaded, target=target))),
         proposals=tuple(proposed),
         phases=phases_to_run,

@@ -13,6 +13,7 @@ from shoestring.errors import UsageError
 from shoestring.hardware.catalog import Device
 from shoestring.plan.candidates import Candidate, Candidates
 from shoestring.plan.load import load_of_shard, rows_per_shard
+from shoestring.plan.memory_format import candidates_with_channels_last, may_gain
 from shoestring.plan.micro_batch import (
     LONG_TRACE_EVENTS,
     MIN_SPEEDUP,
@@ -38,10 +39,11 @@ def collect_candidates(candidates: Candidates, requested: Settings) -> list[Cand
     """Trace every candidate that may be the fastest that fits, in order; return [] if no settings are possible.
 
     Settings that `requested` fixes stay fixed. The search chooses the open ones of the precision, the microbatch, the
-    number of checkpointed blocks, and whether the optimizer is fused into one kernel. It does not choose the number of
-    GPUs and what they share (`plan/gpus.py`).
+    number of checkpointed blocks, the memory format, and whether the optimizer is fused into one kernel. It does not
+    choose the number of GPUs and what they share (`plan/gpus.py`).
     """
-    requested, tries_packing = _resolve_packing(candidates, _resolve_cuda_graphs(requested, candidates.target.device))
+    tries_channels_last = may_gain(candidates, requested)
+    requested, tries_packing = _resolve(candidates, requested)
     sizes = micro_batch_sizes(candidates, requested)
     if weights_exceed_memory(candidates, requested):
         # It tells what the device lacks, and which changes would make it fit.
@@ -63,6 +65,9 @@ def collect_candidates(candidates: Candidates, requested: Settings) -> list[Cand
     if best and tries_packing:
         pool += _candidates_with_packing(candidates, requested, best)
         best = fastest(pool) or best
+    if tries_channels_last and (rounded := fastest(c for c in pool if c.settings.precision != "fp32")):
+        pool += candidates_with_channels_last(candidates, rounded)
+        best = fastest(pool)
     if best and requested.optimizer_kernel is None:
         pool += _candidates_with_fused_optimizer(candidates, best)
     return pool
@@ -70,7 +75,7 @@ def collect_candidates(candidates: Candidates, requested: Settings) -> list[Cand
 
 def smallest(candidates: Candidates, requested: Settings) -> Settings:
     """Return the settings with the least memory of those that `collect_candidates` chooses from."""
-    requested, _ = _resolve_packing(candidates, _resolve_cuda_graphs(requested, candidates.target.device))
+    requested, _ = _resolve(candidates, requested)
     return requested.replace(
         precision=_precisions(requested, candidates)[0],
         micro_batch=micro_batch_sizes(candidates, requested)[0],
@@ -98,10 +103,18 @@ def rank(candidate: Candidate) -> tuple[bool, float, float, bool]:
 
 def requested_candidate(candidates: Candidates, requested: Settings) -> Candidate:
     """Return the candidate of exactly the requested settings; raises the error of settings that are not possible."""
-    requested, _ = _resolve_packing(candidates, _resolve_cuda_graphs(requested, candidates.target.device))
+    requested, _ = _resolve(candidates, requested)
     precision = _precisions(requested, candidates)[0]
     least = candidates.loaded.effective_batch if candidates.loaded.parts.whole_batch else 1
     return candidates.evaluate(requested.replace(precision=precision, micro_batch=requested.micro_batch or least))
+
+
+def _resolve(candidates: Candidates, requested: Settings) -> tuple[Settings, bool]:
+    """Return the settings to search first: contiguous and without packing if these are open; and whether to try packing
+    as well.
+    """
+    requested = requested.replace(memory_format=requested.memory_format or "contiguous")
+    return _resolve_packing(candidates, _resolve_cuda_graphs(requested, candidates.target.device))
 
 
 def _resolve_cuda_graphs(requested: Settings, device: Device) -> Settings:

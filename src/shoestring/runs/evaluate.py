@@ -167,6 +167,7 @@ def _compute_metrics(saved: SavedModel, model: "nn.Module", dataset: Any, stop: 
             device=saved.device,
             stop=stop,
             workers=saved.settings.workers or 0,
+            settings=saved.settings,
         )
 
     size = saved.loaded.evaluation_size(saved.settings.micro_batch or 1)

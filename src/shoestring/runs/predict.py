@@ -147,7 +147,8 @@ def batch_size(saved: SavedModel, values: Mapping[str, object]) -> int:
         return size
     from shoestring.plan.inference import plan_inference
 
-    settings = Settings(precision=saved.settings.precision, fp32_modules=saved.settings.fp32_modules)
+    traced = ("precision", "fp32_modules", "memory_format")
+    settings = Settings(**{name: getattr(saved.settings, name) for name in traced})
     try:
         plan = plan_inference(saved.loaded, saved.target, settings)
     except TraceError:

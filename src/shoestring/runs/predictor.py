@@ -131,12 +131,15 @@ class Predictor:
         import torch
 
         from shoestring.data.batches import evaluation_collate_function, to_device
+        from shoestring.techniques.memory_format import reshaping_views
 
         loaded, device = self.saved.loaded, self.saved.device
         with ExitStack() as stack:
             stack.enter_context(torch.no_grad())
             stack.enter_context(self.saved.mixed_precision().autocast())
-            batch = to_device(evaluation_collate_function(loaded.recipe)(samples), device)
+            stack.enter_context(reshaping_views(self.saved.settings.memory_format))
+            batch = evaluation_collate_function(loaded.recipe)(samples)
+            batch = to_device(batch, device, self.saved.settings.memory_format)
             rows = [columns_of(prediction) for prediction in predict_batch(loaded, self.model, batch, len(samples))]
             if self.with_targets:
                 targets = batch_targets(loaded, batch, len(samples))

@@ -117,11 +117,12 @@ class SavedModel:
         from shoestring.checkpoint.light import UNVERIFIED, read_light
         from shoestring.checkpoint.weights import load_weights
         from shoestring.data.seeding import derive, seed_all
-        from shoestring.techniques import fp32_modules, offload
+        from shoestring.techniques import fp32_modules, memory_format, offload
 
         seed_all(derive(self.loaded.seed, "model"))
         model = self._build_model()
         model.eval()
+        memory_format.apply(model, self.settings.memory_format)
         # Before loading, because 4-bit weights are packed when they are moved to their device.
         offload.move(model, self.loaded.parts, self.settings, self.device)
         fp32_modules.apply(model, self.settings.fp32_modules)

@@ -15,8 +15,14 @@ _WHOLE_WEIGHTS = {
     "compile": ("no", "compiled code and CUDA graphs contain no exchange of weights"),
     "quantization": ("none", "4-bit and 8-bit weights have scales that cannot be divided by rows"),
     "optimizer_states": ("own", "8-bit states have scales that cannot be divided by rows"),
+    "memory_format": ("contiguous", "FSDP2 divides contiguous weights alone"),
 }
 """The settings and options that need whole weights, each with its usual value and the reason."""
+
+_CONTIGUOUS = {
+    "optimizer_states": ("own", "bitsandbytes makes the weights and states that it updates contiguous"),
+}
+"""The settings and options that need contiguous weights, each with its usual value and the reason."""
 
 
 def require_trainable(settings: Settings, adaptation: Adaptation | None = None) -> None:
@@ -28,17 +34,32 @@ def require_trainable(settings: Settings, adaptation: Adaptation | None = None) 
             problems=problems,
             hint="set sharding=zero1 or ddp, whose GPUs have whole weights",
         )
+    if problems := channels_last_problems(settings, adaptation):
+        raise UsageError(
+            "training with memory_format=channels_last does not support these settings",
+            problems=problems,
+            hint="set memory_format=contiguous",
+        )
     if adaptation.quantization != "none" or adaptation.optimizer_states != "own":
         extras.require("bitsandbytes", "bitsandbytes")
 
 
 def sharding_problems(settings: Settings, adaptation: Adaptation) -> list[str]:
     """Return the settings that cannot be combined with weights that FSDP2 divides; none for another sharding."""
-    if settings.sharding not in ("zero2", "zero3"):
+    return _problems(settings, adaptation, _WHOLE_WEIGHTS) if settings.sharding in ("zero2", "zero3") else []
+
+
+def channels_last_problems(settings: Settings, adaptation: Adaptation) -> list[str]:
+    """Return the settings that cannot be combined with weights in channels_last; none for contiguous ones."""
+    if settings.memory_format != "channels_last":
         return []
+    return [*_problems(settings, adaptation, _CONTIGUOUS), *sharding_problems(settings, adaptation)]
+
+
+def _problems(settings: Settings, adaptation: Adaptation, table: Mapping[str, tuple[str, str]]) -> list[str]:
     values = {**vars(settings), **vars(adaptation)}
     return [
         f"{name}={values[name]}: {reason}"
-        for name, (usual, reason) in _WHOLE_WEIGHTS.items()
+        for name, (usual, reason) in table.items()
         if values[name] not in (None, usual)
     ]

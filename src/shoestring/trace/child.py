@@ -160,7 +160,7 @@ def _open(loaded: LoadedRecipe) -> Facts:
 
 def _trace(loaded: LoadedRecipe, facts: Facts, request: Mapping[str, Any], *, folds: bool) -> Trace | None:
     """Return the trace that is requested; None if it has to be made without folding."""
-    from shoestring.techniques import deferred_compiler
+    from shoestring.techniques import deferred_compiler, memory_format
     from shoestring.trace import inference, sharding, update
     from shoestring.trace.explain import explain_errors
     from shoestring.trace.facts import first_batches
@@ -183,7 +183,7 @@ def _trace(loaded: LoadedRecipe, facts: Facts, request: Mapping[str, Any], *, fo
             storages=storages,
             events=events,
         )
-    with explain_errors(recorder):
+    with explain_errors(recorder), memory_format.explaining_views(settings.memory_format):
         try:
             storages, events = update.run(
                 recorder,

@@ -10,8 +10,8 @@ from torch import nn
 
 from shoestring.recipe.losses import loss_without_stage
 from shoestring.recipe.options import LoadedRecipe
-from shoestring.settings import Precision, Settings
-from shoestring.techniques import adapt, fp32_modules, nested
+from shoestring.settings import Settings
+from shoestring.techniques import adapt, fp32_modules, memory_format, nested
 from shoestring.trace import attention, autocast, loading, python_calls, simulated_device
 from shoestring.trace.record import Event, Storage
 from shoestring.trace.recorder import Recorder
@@ -31,9 +31,15 @@ def run(
     assert settings.micro_batch is not None and settings.precision is not None
     recipe = loaded.recipe
     model = simulated_device.build(lambda: adapt.planned_model(loaded))
+    memory_format.apply(model, settings.memory_format)
     batch = recipe.batch(settings.micro_batch)
     steps = loaded.parts.inference or loaded.parts.rollout or _forward(recipe)
-    with simulated_device.fake_mode(), recorder, python_calls.counting(recorder.count_python_calls):
+    with (
+        simulated_device.fake_mode(),
+        recorder,
+        python_calls.counting(recorder.count_python_calls),
+        memory_format.reshaping_views(settings.memory_format),
+    ):
         recorder.mark("model", 0)
         loading.move_model(recorder, model)
         fp32_modules.apply(model, settings.fp32_modules)
@@ -41,21 +47,22 @@ def run(
         recorder.label(model.buffers(), "buffers")
         for number in range(2):
             recorder.mark("forward", number)
-            run_steps(recorder, steps, model, batch, settings.precision)
+            run_steps(recorder, steps, model, batch, settings)
         recorder.mark("end", 1)
         return recorder.record()
 
 
-def run_steps(recorder: Recorder, steps: Steps, model: nn.Module, batch: Any, precision: Precision) -> None:
+def run_steps(recorder: Recorder, steps: Steps, model: nn.Module, batch: Any, settings: Settings) -> None:
     """Run the steps in evaluation mode without gradients, with `batch` moved to the simulated device.
 
     A step yields the tensors that it keeps for the next one.
     """
-    device_batch = simulated_device.move_batch(batch)
+    assert settings.precision is not None
+    device_batch = simulated_device.move_batch(batch, settings.memory_format)
     recorder.label(nested.tensors(device_batch), "batch")
     training = {module: module.training for module in model.modules()}
     model.eval()
-    with torch.no_grad(), autocast.region(precision):
+    with torch.no_grad(), autocast.region(settings.precision):
         for cache in steps(model, device_batch):
             recorder.label(simulated_device.tensors(cache), "KV cache")
             # The next step replaces one tensor after another; a reference here would keep both alive.

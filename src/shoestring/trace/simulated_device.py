@@ -18,7 +18,8 @@ from torch.overrides import TorchFunctionMode
 from torch.utils import backend_registration
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from shoestring.techniques import nested, trees
+from shoestring.settings import MemoryFormat
+from shoestring.techniques import memory_format, nested, trees
 from shoestring.trace import fake
 
 _REGISTER: Callable[..., None] | None = getattr(backend_registration, "_setup_privateuseone_for_python_backend", None)
@@ -75,9 +76,9 @@ def allocate_like(tensor: Tensor) -> Tensor:
     return torch.empty_strided(tensor.size(), tensor.stride(), dtype=tensor.dtype, device=DEVICE)
 
 
-def move_batch(batch: Any) -> Any:
+def move_batch(batch: Any, format_: MemoryFormat | None = None) -> Any:
     """Return the batch with its tensors on the simulated device, as an engine moves them."""
-    return nested.replaced(batch, allocate_like, _move_object)
+    return nested.replaced(batch, lambda tensor: memory_format.converted(allocate_like(tensor), format_), _move_object)
 
 
 def _move_object(value: Any) -> Any:

@@ -12,8 +12,8 @@ from torch import Tensor, nn
 from shoestring.errors import TraceError, UsageError
 from shoestring.recipe.losses import Loss, clip_norm, losses_by_stage, scalar_loss
 from shoestring.recipe.options import LoadedRecipe
-from shoestring.settings import Precision, Settings
-from shoestring.techniques import adapt, checkpointing, fp32_modules, kernels, nested, offload
+from shoestring.settings import Settings
+from shoestring.techniques import adapt, checkpointing, fp32_modules, kernels, memory_format, nested, offload
 from shoestring.trace import (
     attention,
     autocast,
@@ -67,6 +67,7 @@ def run(
     precision = settings.precision
     recipe, losses = loaded.recipe, losses_by_stage(loaded.recipe)
     model = simulated_device.build(lambda: adapt.planned_model(loaded))
+    memory_format.apply(model, settings.memory_format)
     masks.IS_PACKED.set(settings.packing == "yes")
     make_batch = loaded.parts.packed_batch if settings.packing == "yes" else None
     batch = (make_batch or recipe.batch)(settings.micro_batch)
@@ -107,13 +108,13 @@ def run(
         for number, microbatches, loss in updates:
             if loaded.parts.rollout:
                 recorder.mark("generation", number)
-                inference.run_steps(recorder, loaded.parts.rollout, model, recipe.batch(samples), precision)
+                inference.run_steps(recorder, loaded.parts.rollout, model, recipe.batch(samples), settings)
             for index in range(microbatches * max(1, shards)):
                 recorder.mark("forward", number, index)
                 parallelism.before_forward()
                 with folding.microbatch():
                     _run_microbatch(
-                        recorder, loss, model, batch, precision, scaler, 1 / microbatches, (number, index), parallelism
+                        recorder, loss, model, batch, settings, scaler, 1 / microbatches, (number, index), parallelism
                     )
                 if (index + 1) % microbatches == 0:
                     parallelism.after_shard()
@@ -150,16 +151,17 @@ def _run_microbatch(
     compute_loss: Loss,
     model: nn.Module,
     batch: Any,
-    precision: Precision,
+    settings: Settings,
     scaler: _Scaler | None,
     loss_scale: float,
     position: tuple[int, int],
     parallelism: SingleDevice,
 ) -> None:
     """Run forward and backward of a microbatch; `position` is the number of its update and its index there."""
-    device_batch = simulated_device.move_batch(batch)
+    device_batch = simulated_device.move_batch(batch, settings.memory_format)
     recorder.label(nested.tensors(device_batch), "batch")
-    with autocast.region(precision):
+    assert settings.precision is not None
+    with autocast.region(settings.precision):
         loss = _mean_loss(compute_loss, model, device_batch) * loss_scale
     if scaler:
         loss = scaler.scale(loss)

@@ -21,6 +21,8 @@ from shoestring.recipe.options import LoadedRecipe
 from shoestring.recipe.parts import Parts
 from shoestring.session.polling import poll_deadline
 from shoestring.session.stop import Stop
+from shoestring.settings import Settings
+from shoestring.techniques.memory_format import reshaping_views
 from shoestring.train.batch_results import on_host
 from shoestring.train.evaluation import as_json, seed_batches, seed_combination
 
@@ -40,6 +42,7 @@ def evaluate_divided(
     micro_batch: int,
     device: torch.device,
     stop: Stop,
+    settings: Settings,
     workers: int = 0,
 ) -> dict[str, Any] | Failure:
     """Compute the metrics of `train.evaluation.evaluate` on all ranks, each of which evaluates every `ranks.size`th
@@ -56,13 +59,20 @@ def evaluate_divided(
         device,
         loaded.seed,
         workers=workers,
+        memory_format=settings.memory_format,
         offset=ranks.rank,
         stride=ranks.size,
     )
 
     @contextmanager
     def evaluating() -> Iterator[None]:
-        with without_default_group(), evaluation_mode(model), torch.no_grad(), mixed_precision.autocast():
+        with (
+            without_default_group(),
+            evaluation_mode(model),
+            torch.no_grad(),
+            mixed_precision.autocast(),
+            reshaping_views(settings.memory_format),
+        ):
             yield
 
     def compute() -> tuple[list[Any], bytes]:

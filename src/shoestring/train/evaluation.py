@@ -20,6 +20,8 @@ from shoestring.recipe.options import LoadedRecipe
 from shoestring.recipe.parts import Parts
 from shoestring.session.polling import poll_deadline
 from shoestring.session.stop import Stop
+from shoestring.settings import Settings
+from shoestring.techniques.memory_format import reshaping_views
 from shoestring.train.batch_results import on_host
 
 _NON_FINITE = ("nan", "inf", "-inf")
@@ -39,6 +41,7 @@ def evaluate(
     micro_batch: int,
     device: torch.device,
     stop: Stop,
+    settings: Settings,
     workers: int = 0,
     seeds_batches: bool = False,
     agree: Callable[[Pieces], Pieces] = lambda pieces: pieces,
@@ -47,14 +50,17 @@ def evaluate(
     time.
 
     Up to `workers` processes prefetch batches if that saves time; the metrics are bit-identical for any number of them.
-    With `seeds_batches`, each batch and `combine` have random numbers of their own, as if several ranks evaluated.
-    `agree` lets ranks that compute each batch together go on, or stop, before the same one.
+    Batches have the memory format of `settings`. With `seeds_batches`, each batch and `combine` have random numbers of
+    their own, as if several ranks evaluated. `agree` lets ranks that compute each batch together go on, or stop, before
+    the same one.
 
     Raises SessionOver if the session has to stop before the last batch; the model is unchanged then. Raises UsageError
     for metrics that are not JSON, and for results of batches that ranks could not send each other.
     """
     parts = loaded.parts
-    batches = sequential_batches(dataset, loaded.recipe, micro_batch, device, loaded.seed, workers=workers)
+    batches = sequential_batches(
+        dataset, loaded.recipe, micro_batch, device, loaded.seed, workers=workers, memory_format=settings.memory_format
+    )
 
     def poll(pieces: Pieces, samples: int) -> Pieces:
         return agree(poll_deadline(stop, "evaluation", pieces, samples))
@@ -63,7 +69,13 @@ def evaluate(
     if seeds_batches:
         polled_batches = seed_batches(polled_batches, loaded.seed)
     seed_all(derive(loaded.seed, "evaluation"))
-    with evaluation_mode(model), closing(batches), torch.no_grad(), mixed_precision.autocast():
+    with (
+        evaluation_mode(model),
+        closing(batches),
+        torch.no_grad(),
+        mixed_precision.autocast(),
+        reshaping_views(settings.memory_format),
+    ):
         if parts.measured:
             size = {"size": micro_batch} if parts.default_measured_size else {}
             metrics = parts.measured(model, dataset, poll, **size)

@@ -314,6 +314,7 @@ def _engine_updates(
         workers=request.settings.workers,
         shards=request.shards,
         packing=request.settings.packing == "yes",
+        memory_format=request.settings.memory_format,
     )
     sharded = None
     if request.shards.count > 1:

@@ -314,6 +314,7 @@ def _evaluate(session: TrainingSession, name: str) -> dict[str, Any]:
         device=request.device,
         stop=request.stop,
         workers=session.updates.loader.workers if session.updates else 0,
+        settings=request.settings,
     )
     size = state.sizes.evaluation_batch or request.recipe.evaluation_size(state.sizes.micro_batch)
     recovering = oom.recovering_evaluation(state, session.record, request.recipe.parts)

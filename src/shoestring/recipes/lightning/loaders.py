@@ -9,7 +9,6 @@ from typing import Any, NamedTuple
 import torch
 from torch.utils.data import BatchSampler, RandomSampler, SequentialSampler
 
-from shoestring.data.batches import to_device
 from shoestring.errors import UsageError
 from shoestring.recipe.lightning import overrides
 
@@ -42,9 +41,6 @@ class PartBatch(NamedTuple):
 
     part: str
     value: Any
-
-    def to(self, device: torch.device) -> PartBatch:
-        return PartBatch(self.part, to_device(self.value, device))
 
 
 class Samples:

@@ -36,10 +36,10 @@ def verdict(text: str) -> Text:
 
 def settings_text(settings: Mapping[str, Any]) -> str:
     """Microbatch and precision, and what else decides memory where it is not the default."""
-    plain = Settings(checkpointing="no", gpus=1, sharding="ddp").json()
+    plain = Settings(checkpointing="no", memory_format="contiguous", gpus=1, sharding="ddp").json()
     plain["logical_shards"] = settings.get("gpus") or 1
     shared = ("gpus", "sharding", "logical_shards")
-    names = (*shared, "checkpointing", "optimizer_kernel", "offload", "allocator", "cudnn_benchmark")
+    names = (*shared, "checkpointing", "optimizer_kernel", "memory_format", "offload", "allocator", "cudnn_benchmark")
     more_settings = [f"{name} {settings[name]}" for name in names if settings.get(name) not in (None, plain[name])]
     return " · ".join([f"micro_batch {settings['micro_batch']}", str(settings["precision"]), *more_settings])
 
