@@ -38,6 +38,8 @@ _SLOWER: Mapping[str, Kind] = {
 
 def kernel_seconds(op: Op, rates: Rates) -> float:
     """Return the device's seconds for the operator's kernels, which are at least the time of their launches."""
+    if rates.kernels:
+        return rates.kernels(op)
     kind: Kind = next((kind for part, kind in _SLOWER.items() if part in op.name), "elementwise")
     memory_seconds = op.bytes / rates.bandwidth[kind]
     return max(memory_seconds, _compute_seconds(op, rates), op.launches * rates.kernel_seconds)

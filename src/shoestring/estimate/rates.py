@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
 from typing import Literal
 
 from shoestring.hardware.catalog import Device
 from shoestring.settings import Precision
+from shoestring.trace.record import Op, PhaseName
 
 Curve = tuple[tuple[float, float], ...]
 """Points of log10 of an operator's FLOPs and the FLOP/s at that size, both ascending, so that one large operator is
@@ -38,6 +39,10 @@ class Rates:
     """The host's minimum time from one operator with a kernel to the next: low, typical, high."""
     view_seconds: float
     """The host's time for an operator without a kernel."""
+    call_shares: Mapping[PhaseName, float] = field(default_factory=dict)
+    """Factors on `call_seconds` in the phases where a call takes another time than in forward."""
+    kernels: Callable[[Op], float] | None = None
+    """The seconds of an operator's kernels where each operator was timed itself; None: `kernels.py` computes them."""
     queued: bool
     """Whether the host continues with the next operator while the device computes."""
     source: str

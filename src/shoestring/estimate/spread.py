@@ -33,11 +33,23 @@ _UNSCORED = Spread(low=0.5, high=2.5, source="no measured update of this GPU was
 
 
 def spread(device: Device, without: str | None = None) -> Spread:
-    """Return the widest spread of the sources, excluding those whose name contains `without`."""
-    sources = {
-        name: limits for name, limits in SCORED.get(device.name, {}).items() if not without or without not in name
-    }
+    """Return the widest spread of the sources, excluding those whose name contains `without`.
+
+    Of a device whose kernels were measured, but no update, it is that of a T4, whose predictions also come from timings
+    of its kernels; the spread of the timings themselves widens it.
+    """
+    measured = device.measured
+    scored = SCORED.get("t4" if measured else device.name, {})
+    sources = {name: limits for name, limits in scored.items() if not without or without not in name}
     if not sources:
         return _UNSCORED
     lows, highs = zip(*sources.values(), strict=True)
-    return Spread(low=min(lows), high=max(highs), source=f"scored on {', '.join(sources)}")
+    if measured is None:
+        return Spread(low=min(lows), high=max(highs), source=f"scored on {', '.join(sources)}")
+    fastest, slowest = measured.noise
+    return Spread(
+        low=min(lows) * fastest,
+        high=max(highs) * slowest,
+        source=f"no update was compared with these rates; that of a T4, scored on {', '.join(sources)}, times the "
+        f"spread of the timings ({fastest:.2f} to {slowest:.2f})",
+    )

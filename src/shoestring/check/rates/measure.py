@@ -1,0 +1,198 @@
+"""The measurement of a device: rounds over all operators, the host and copies, until the time is over."""
+
+from __future__ import annotations
+
+import os
+import platform
+import time
+from collections import defaultdict
+from collections.abc import Callable, Iterator
+from datetime import UTC, datetime
+from typing import Any
+
+import torch
+
+from shoestring.check.rates import grid as grids
+from shoestring.check.rates.clock import repeats_for, sample, summarize, wait
+from shoestring.check.rates.copies import Copy, copy_samples
+from shoestring.check.rates.grid import Grid
+from shoestring.check.rates.host import HostClock
+from shoestring.check.rates.operators import DTYPES, Operands, Subject, subjects
+from shoestring.hardware import probe
+from shoestring.hardware.catalog import Target
+from shoestring.hardware.measured import CopyTiming, MeasuredDevice, MeasuredRates, OperatorTiming
+from shoestring.hardware.occupancy import occupancy
+from shoestring.trace.record import Op
+from shoestring.trace.recorder import Recorder
+from shoestring.version import __version__
+
+Progress = Callable[[float, float], object]
+"""Is called with the share of the work that is done, and the seconds that are left."""
+
+_HOST_UPDATES = 9
+"""Updates of the small network in one sample of the host's time."""
+_BUSY_LOAD = 0.25
+"""Processes that wait for a core, as a share of the cores, from which the CPU counts as busy."""
+
+
+def measure_rates(
+    target: Target, *, grid: Grid | None = None, progress: Progress = lambda share, seconds: None
+) -> MeasuredRates:
+    """Measure the device of `target`, which is one of this machine.
+
+    Raises what torch raises if it cannot use the device.
+    """
+    device = torch.device(target.device.kind)
+    grid = grid or (grids.GPU if device.type == "cuda" else grids.CPU)
+    warnings = busy_warnings(target)
+    rounds = _Rounds(grid, device, target)
+    _run(rounds, grid, progress)
+    return MeasuredRates(
+        date=datetime.now(UTC).isoformat(timespec="seconds"),
+        device=_describe(target),
+        versions=_versions(),
+        warnings=warnings,
+        operators=tuple(rounds.operators()),
+        host={name: summarize(samples) for name, samples in rounds.host_samples.items()},
+        copies=tuple(
+            CopyTiming(kind=kind, bytes=size, **vars(summarize(samples)))
+            for (kind, size), samples in rounds.copy_samples.items()
+        ),
+    )
+
+
+def busy_warnings(target: Target) -> tuple[str, ...]:
+    """Return a sentence for each other use of the device, which makes it look slower than it is."""
+    if target.device.kind == "cuda":
+        driver = occupancy()
+        own = os.getpid()
+        holders = {
+            holder.name or f"process {holder.pid}"
+            for card in (driver.cards if driver else ())
+            for holder in card.holders
+            if card.is_visible and holder.pid != own
+        }
+        return tuple(f"the GPU was in use by {holder} while it was measured" for holder in sorted(holders))
+    load, cores = os.getloadavg()[0], probe.cores()
+    if load <= _BUSY_LOAD * cores:
+        return ()
+    return (f"the CPU was in use while it was measured: a load of {load:.1f} on {cores} cores",)
+
+
+class _Rounds:
+    """The samples of all operators, of the host and of copies."""
+
+    def __init__(self, grid: Grid, device: torch.device, target: Target) -> None:
+        self.grid, self.device, self.gpus = grid, device, target.gpus
+        self.subjects = list(subjects(grid, target.device.precisions))
+        self.samples: list[list[float]] = [[] for _ in self.subjects]
+        self.host_samples: dict[str, list[float]] = defaultdict(list)
+        self.copy_samples: dict[Copy, list[float]] = defaultdict(list)
+        self._records: list[Op | None] = [None] * len(self.subjects)
+        self._repeats = [1] * len(self.subjects)
+        self._host = HostClock(device)
+        largest = max(subject.values for subject in self.subjects) + 2**19
+        self._operands = {
+            subject.precision: Operands(device, DTYPES[subject.precision], largest)
+            for subject in {subject.precision: subject for subject in self.subjects}.values()
+        }
+
+    def warm_up(self) -> Iterator[float]:
+        """Record each operator and find its repeats; yield the share that is done."""
+        for number, subject in enumerate(self.subjects):
+            call = self._make(subject)
+            self._records[number] = self._record(subject, call)
+            self._repeats[number] = repeats_for(call, self.grid.sample_seconds, self.device)
+            yield (number + 1) / len(self.subjects)
+
+    def round(self) -> Iterator[float]:
+        """Take one sample of everything; yield the share that is done."""
+        with torch.enable_grad():
+            for name, seconds in self._host.sample(_HOST_UPDATES).items():
+                self.host_samples[name].append(seconds)
+        for copy, seconds in copy_samples(self.grid, self.device, self.gpus):
+            self.copy_samples[copy].append(seconds)
+        for number, subject in enumerate(self.subjects):
+            self.samples[number].append(sample(self._make(subject), self._repeats[number], self.device))
+            yield (number + 1) / len(self.subjects)
+
+    def operators(self) -> Iterator[OperatorTiming]:
+        """Yield the timings of all operators."""
+        for subject, record, samples in zip(self.subjects, self._records, self.samples, strict=True):
+            assert record
+            yield OperatorTiming(
+                operator=record.name,
+                precision=subject.precision,
+                layout=subject.layout,
+                flops=record.flops,
+                bytes=max(1, record.bytes),
+                launches=record.launches,
+                shape=record.shape,
+                **vars(summarize(samples)),
+            )
+
+    def _make(self, subject: Subject) -> Callable[[], Any]:
+        operands = self._operands[subject.precision]
+        operands.restart()
+        call = subject.make(operands)
+        call()  # not the first call after other operators, whose operands have taken the caches
+        wait(self.device)
+        return call
+
+    def _record(self, subject: Subject, call: Callable[[], Any]) -> Op:
+        """Return the operator as the trace of a recipe would have it; the one with most bytes if there are several."""
+        recorder = Recorder(lambda tensor: tensor.device.type == self.device.type)
+        with recorder:
+            call()
+        records = [event for event in recorder.record()[1] if isinstance(event, Op)]
+        largest = max(records, key=lambda record: record.bytes)
+        if subject.replaces is None:
+            return largest
+        name, flops, launches = subject.replaces
+        return Op(name, flops, largest.bytes, subject.precision, launches)
+
+
+@torch.no_grad()
+def _run(rounds: _Rounds, grid: Grid, progress: Progress) -> None:
+    start = time.monotonic()
+    for share in rounds.warm_up():
+        progress(share / (1 + grid.rounds[0]), grid.seconds)
+    least, most = grid.rounds
+    for number in range(most):
+        round_start = time.monotonic()
+        for share in rounds.round():
+            elapsed = time.monotonic() - start
+            done = (1 + number + share) / (1 + least)
+            left = elapsed / done - elapsed if number < least else 0.0
+            progress(min(1.0, max(elapsed / grid.seconds, 0.0)), max(left, grid.seconds - elapsed, 0.0))
+        now = time.monotonic()
+        if number + 1 >= least and now + (now - round_start) > start + grid.seconds:
+            return
+
+
+def _describe(target: Target) -> MeasuredDevice:
+    device = target.device
+    return MeasuredDevice(
+        name=device.name,
+        title=device.title,
+        kind=device.kind,
+        memory_bytes=device.memory_bytes,
+        compute_capability=device.compute_capability,
+        gpus=target.gpus,
+        cores=probe.cores(),
+        threads=torch.get_num_threads(),
+    )
+
+
+def _versions() -> dict[str, str]:
+    cudnn = torch.backends.cudnn.version() if torch.cuda.is_available() else None
+    driver = probe.machine()["driver"]
+    versions = {
+        "shoestring": __version__,
+        "python": platform.python_version(),
+        "torch": str(torch.__version__),
+        "cuda": torch.version.cuda,
+        "cudnn": None if cudnn is None else str(cudnn),
+        "driver": driver,
+    }
+    return {name: version for name, version in versions.items() if version}
