@@ -26,6 +26,9 @@ class Grid:
     """Values of an operand of the operators that are bound by memory; multiples of 4096."""
     copied_bytes: tuple[int, ...]
     """Sizes of copies and of all-reduces."""
+    cold_values: int
+    """Operands of 2^18 values and more alternate with others, until all have so many: an update reads its tensors after
+    others have taken the caches. 0: they do not alternate."""
     sample_seconds: float
     """A sample repeats the operator for at least so long."""
     rounds: tuple[int, int]
@@ -44,6 +47,7 @@ GPU = Grid(
     recurrent=((32, 64, 128), (32, 64, 512)),
     values=(2**12, 2**16, 2**20, 2**22, 2**24, 2**26),
     copied_bytes=(2**12, 2**20, 2**25, 2**27),
+    cold_values=0,
     sample_seconds=0.01,
     rounds=(3, 9),
     seconds=110.0,
@@ -53,12 +57,13 @@ CPU = Grid(
     sides=(8, 32, 128, 512, 2048),
     batches=(16,),
     batched_sides=(16, 64, 256),
-    channels=(4, 16, 64, 256),
-    images=((8, 8), (8, 32)),
+    channels=(4, 32, 128, 512),
+    images=((8, 4), (8, 16)),
     attention=((16, 64, 32), (16, 256, 64), (16, 1024, 64)),
     recurrent=((16, 16, 16), (16, 16, 64), (16, 64, 64), (16, 64, 256)),
     values=(2**12, 2**15, 2**18, 2**21, 2**24),
     copied_bytes=(),
+    cold_values=2**24,
     sample_seconds=0.004,
     rounds=(3, 7),
     seconds=40.0,
@@ -75,6 +80,7 @@ SMALLEST = Grid(
     recurrent=((2, 2, 4),),
     values=(2**12, 2**13),
     copied_bytes=(2**12,),
+    cold_values=0,
     sample_seconds=0.0,
     rounds=(2, 2),
     seconds=10.0,

@@ -5,9 +5,10 @@ from __future__ import annotations
 import os
 import platform
 import time
-from collections import defaultdict
+from collections import defaultdict, deque
 from collections.abc import Callable, Iterator
 from datetime import UTC, datetime
+from itertools import cycle
 from typing import Any
 
 import torch
@@ -31,6 +32,9 @@ Progress = Callable[[float, float], object]
 
 _HOST_UPDATES = 9
 """Updates of the small network in one sample of the host's time."""
+_MOST_ALTERNATIVES = 16
+_LARGE = 2**18
+"""Values from which operands alternate: a megabyte."""
 _BUSY_LOAD = 0.25
 """Processes that wait for a core, as a share of the cores, from which the CPU counts as busy."""
 
@@ -134,10 +138,14 @@ class _Rounds:
     def _make(self, subject: Subject) -> Callable[[], Any]:
         operands = self._operands[subject.precision]
         operands.restart()
-        call = subject.make(operands)
-        call()  # not the first call after other operators, whose operands have taken the caches
-        wait(self.device)
-        return call
+        count = min(_MOST_ALTERNATIVES, self.grid.cold_values // subject.values) if subject.values >= _LARGE else 1
+        calls = [subject.make(operands) for _ in range(max(1, count))]
+        if len(calls) == 1:
+            return calls[0]
+        # The results are kept as long as an update would, so that they do not take the place of the one before.
+        results: deque[Any] = deque(maxlen=len(calls))
+        alternating = cycle(calls)
+        return lambda: results.append(next(alternating)())
 
     def _record(self, subject: Subject, call: Callable[[], Any]) -> Op:
         """Return the operator as the trace of a recipe would have it; the one with most bytes if there are several."""
@@ -149,7 +157,7 @@ class _Rounds:
         if subject.replaces is None:
             return largest
         name, flops, launches = subject.replaces
-        return Op(name, flops, largest.bytes, subject.precision, launches)
+        return Op(name, flops, subject.bytes or largest.bytes, subject.precision, launches)
 
 
 @torch.no_grad()

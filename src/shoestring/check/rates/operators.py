@@ -54,6 +54,8 @@ class Subject:
     layout: str = ""
     replaces: tuple[str, int, int] | None = None
     """The name, the FLOPs and the kernels that the trace of a recipe has for it, where torch runs it in many operators."""
+    bytes: int | None = None
+    """The bytes that the trace has for it; None: those of its largest operator."""
 
 
 def subjects(grid: Grid, precisions: tuple[Precision, ...]) -> Iterator[Subject]:
@@ -64,6 +66,13 @@ def subjects(grid: Grid, precisions: tuple[Precision, ...]) -> Iterator[Subject]
         yield from _attention(grid, precision)
     yield from _recurrent(grid)
     for values in grid.values:
+        yield Subject(
+            precision="fp32",
+            make=_of_size(_dropout, values),
+            values=2 * values,
+            replaces=("aten::native_dropout", 0, 1),
+            bytes=9 * values,
+        )
         for make in MEMORY_BOUND:
             yield Subject(precision="fp32", make=_of_size(make, values), values=3 * values)
 
@@ -186,6 +195,12 @@ def _elementwise(function: Callable[[Tensor, Tensor, Tensor], Any]) -> Callable[
     return make
 
 
+def _dropout(take: Operands, values: int) -> Call:
+    """Return a call of dropout as training makes it: on a CPU it is several operators, on a GPU one."""
+    x = take(values // 256, 256).clone().requires_grad_()
+    return torch.enable_grad()(lambda: torch.nn.functional.dropout(x, 0.1))
+
+
 def _layer_norm_backward(take: Operands, values: int) -> Call:
     gradient, x, weight = take(values // 256, 256), take(values // 256, 256), take(256)
     mean, deviation = take(values // 256, 1), take(values // 256, 1)
@@ -257,7 +272,6 @@ MEMORY_BOUND: tuple[Callable[[Operands, int], Call], ...] = (
             lambda x, *_: _aten.silu(x),
             lambda x, y, _: _aten.silu_backward(y, x),
             lambda x, y, _: _aten.tanh_backward(y, x),
-            lambda x, *_: _aten.native_dropout(x, 0.1, True),
             # In place with factors that leave the values as they are, because later operators read them.
             lambda x, y, _: x.add_(y, alpha=0.0),
             lambda x, *_: x.mul_(1.0),
@@ -265,6 +279,7 @@ MEMORY_BOUND: tuple[Callable[[Operands, int], Call], ...] = (
             lambda x, y, z: x.addcdiv_(y, z, value=0.0),
             lambda x, y, _: x.lerp_(y, 0.0),
             lambda x, *_: _aten._softmax(x, -1, False),
+            lambda x, *_: _aten._safe_softmax(x, -1),
             lambda x, y, _: _aten._softmax_backward_data(y, x, -1, x.dtype),
             lambda x, *_: _aten._log_softmax(x, -1, False),
             lambda x, y, _: _aten._log_softmax_backward_data(y, x, -1, x.dtype),
