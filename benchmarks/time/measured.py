@@ -1,10 +1,11 @@
 """Compare predictions of updates on this machine's CPU from its measured rates, and from two rates, with real updates.
 
-    python benchmarks/time/measured.py [--json OUT] [--rates FILE] [--seconds 20]
+    python benchmarks/time/measured.py [--json OUT] [--rates FILE] [--only MODEL,MODEL]
 
-The CPU is measured first, as by `shoestring check --measure` (`--rates` reads a file instead). Then the engine's updates
-of five models are timed, each in a new process, and predicted twice: from the file, and as without it, from the rates of
-one large product and one large copy. Nothing of the models is in the file. Other work on the machine disturbs all of it.
+The CPU is measured first, as by `shoestring check --measure` (`--rates` reads a file instead). Then the engine's
+updates of five models are timed, each in a new process, and predicted twice: from the file, and as without it, from the
+rates of one large product and one large copy. Nothing of the models is in the file. It takes about four minutes, during
+which nothing else may run: timings are those of the whole machine.
 """
 
 from __future__ import annotations

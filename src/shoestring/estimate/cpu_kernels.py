@@ -12,7 +12,7 @@ from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from typing import NamedTuple
 
-from shoestring.hardware.measured import MeasuredRates, OperatorTiming
+from shoestring.hardware.measured import MeasuredRates
 from shoestring.trace.record import Op
 
 _NEIGHBOURS = 8
@@ -141,7 +141,7 @@ def _rate(op: Op, points: Sequence[_Point]) -> float:
     distances = sorted((math.dist(position, point.position), point.rate) for point in similar)[:_NEIGHBOURS]
     if distances[0][0] < 1e-6:
         return distances[0][1]
-    weights = [distance**-2 for distance, _ in distances]
+    weights = [1 / distance**2 for distance, _ in distances]
     logarithm = sum(weight * math.log(rate) for weight, (_, rate) in zip(weights, distances, strict=True))
     return math.exp(logarithm / sum(weights))
 
@@ -178,4 +178,4 @@ def _interpolate(curve: Sequence[tuple[float, float]], size: float) -> float:
         nearest_size, seconds = curve[min(index, len(curve) - 1)]
         return seconds * size / nearest_size
     (low_size, low), (high_size, high) = curve[index - 1], curve[index]
-    return low * (high / low) ** (math.log(size / low_size) / math.log(high_size / low_size))
+    return low * math.exp(math.log(high / low) * math.log(size / low_size) / math.log(high_size / low_size))

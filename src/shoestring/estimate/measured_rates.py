@@ -16,9 +16,10 @@ from shoestring.hardware.measured import MeasuredRates, OperatorTiming
 from shoestring.settings import Precision
 
 _LARGE_BYTES = 2**24
-"""From here on an operator that is bound by memory has its full bandwidth: it fills no cache of a GPU for small ones."""
+"""From here on operators that are bound by memory have their full bandwidth, since no cache holds their operands."""
 _LARGE_FLOPS = 1e10
 _POINTS_PER_DECADE = 2
+_HALF: tuple[Precision, ...] = ("fp16", "bf16")
 
 _MEMORY_BOUND: dict[Kind, tuple[str, ...]] = {
     "elementwise": ("aten::add.Tensor", "aten::mul.Tensor", "aten::relu", "aten::add_.Tensor"),
@@ -57,9 +58,7 @@ def _cpu_rates(measured: MeasuredRates) -> Rates:
 def _gpu_rates(measured: MeasuredRates) -> Rates:
     rows = measured.operators
     products = _curve(_products(rows, "fp32"))
-    half = {
-        precision: _large_rate(_products(rows, precision), products[-1][1]) for precision in ("fp16", "bf16")
-    }
+    half = {precision: _large_rate(_products(rows, precision), products[-1][1]) for precision in _HALF}
     attention = [
         row.flops / row.seconds / half[row.precision]
         for row in rows

@@ -59,6 +59,8 @@ def update_seconds(
     `without` are excluded, so that their rows are not predicted from themselves. None if the catalog lacks the device's
     rates. Input, saving and evaluation are not included.
     """
+    if calibration and calibration.rates and calibration.device == device.title:
+        device, calibration = replace(device, measured=calibration.rates), None
     rates = rates_of(device)
     if rates is None:
         return None

@@ -106,7 +106,30 @@ class MeasuredRates:
     @property
     def source(self) -> str:
         """The sentence part that names the file and its date."""
-        return f"measured on {self.device.title} on {self.date[:10]} ({self.file})"
+        return f"kernels measured on {self.device.title} on {self.date[:10]} ({self.file})"
+
+    def summary(self) -> dict[str, str]:
+        """Return the highest rates and the host's times, for people."""
+        rates: dict[str, float] = {}
+        for row in self.operators:
+            layout = f" {row.layout.replace('_', ' ')}" if row.layout == "channels_last" else ""
+            kind = _SUMMARIZED.get(row.operator)
+            if kind:
+                name = f"{kind}, {row.precision}{layout}"
+                rates[name] = max(rates.get(name, 0.0), (row.flops or row.bytes) / row.seconds)
+        units = {name: "GB/s" if name.startswith("memory") else "GFLOP/s" for name in rates}
+        texts = {name: f"{rate / 1e9:,.0f} {units[name]}" for name, rate in rates.items()}
+        hosts = {f"host, {name}": f"{timing.seconds * 1e6:.1f} us per operator" for name, timing in self.host.items()}
+        largest = {copy.kind: copy for copy in sorted(self.copies, key=lambda copy: copy.bytes)}
+        copies = {kind: f"{copy.bytes / copy.seconds / 1e9:.1f} GB/s" for kind, copy in largest.items()}
+        return {**texts, **copies, **hosts}
+
+    def json(self) -> dict[str, Any]:
+        """Return the device, the versions and the summary: what `shoestring check --measure --json` prints."""
+        return {
+            "file": self.file, "date": self.date, "device": asdict(self.device), "versions": dict(self.versions),
+            "warnings": list(self.warnings), "operators": len(self.operators), "summary": self.summary(),
+        }  # fmt: skip
 
     @property
     def noise(self) -> tuple[float, float]:
@@ -115,6 +138,15 @@ class MeasuredRates:
         highs = sorted(timing.high / timing.seconds for timing in self.operators)
         return lows[len(lows) // 2], highs[len(highs) // 2]
 
+
+_SUMMARIZED: Mapping[str, str] = {
+    "aten::mm": "products",
+    "aten::convolution": "convolutions",
+    "aten::add.Tensor": "memory, add",
+    "aten::_softmax": "memory, softmax",
+    "aten::native_layer_norm": "memory, norm",
+}
+"""The operators of `MeasuredRates.summary`."""
 
 HOST: Mapping[str, str] = {
     "call": "an operator without gradients, with a kernel of a few values",
@@ -128,12 +160,13 @@ HOST: Mapping[str, str] = {
 
 _SECONDS = Kind(name="a number of seconds from 1e-9 to 1e4", types=(int, float), low=1e-9, high=1e4)
 _COUNTS = Kind(name="a list of at most 8 integers", types=(list,))
+_TEXTS = Kind(name="a list of at most 20 texts", types=(list,))
 _ROWS = Kind(name=f"a list of at most {_MAX_ROWS} objects", types=(list,))
 _OPTIONAL_LIST = Kind(name="null or a list of two integers", types=(list, type(None)))
 _TIMING = {"seconds": _SECONDS, "low": _SECONDS, "high": _SECONDS}
 _KINDS: Mapping[str, Mapping[str, Kind]] = {
     "file": {
-        "format": TEXT, "version": COUNT, "date": TEXT, "device": OBJECT, "versions": OBJECT, "warnings": _ROWS,
+        "format": TEXT, "version": COUNT, "date": TEXT, "device": OBJECT, "versions": OBJECT, "warnings": _TEXTS,
         "operators": _ROWS, "host": OBJECT, "copies": _ROWS,
     },
     "device": {
@@ -157,15 +190,21 @@ _CHOICES: Mapping[str, tuple[str, ...]] = {
 }
 
 
+def content(measured: MeasuredRates) -> dict[str, Any]:
+    """Return the content of the file as JSON."""
+    fields = asdict(measured)
+    del fields["file"]
+    return {"format": FORMAT, "version": VERSION, **fields}
+
+
 def write_measured(path: Path, measured: MeasuredRates) -> None:
     """Write the file, at once or not at all. Raises RunError if that is not possible."""
-    content = {"format": FORMAT, "version": VERSION, **asdict(measured)}
-    del content["file"]
-    lines = json.dumps(content, allow_nan=False).replace('{"operator"', '\n{"operator"').replace('"host":', '\n"host":')
+    # A row of a table on each line, for people who compare files.
+    text = json.dumps(content(measured), allow_nan=False).replace('{"seconds"', '\n{"seconds"')
     temporary = path.with_name(f".{path.name}.{os.getpid()}")
     try:
         try:
-            temporary.write_text(f"{lines}\n", encoding="utf-8")
+            temporary.write_text(f"{text}\n", encoding="utf-8")
             temporary.replace(path)
         finally:
             temporary.unlink(missing_ok=True)
@@ -216,7 +255,9 @@ def _problems(values: Mapping[str, Any]) -> Iterator[str]:
     if outer:
         return
     yield from _object_problems("device", values["device"], "device: ")
-    yield from _text_problems("versions", values["versions"].values())
+    if len(values["versions"]) > 20:
+        yield "versions: there are more than 20"
+    yield from _text_problems("versions", [*values["versions"], *values["versions"].values()])
     yield from _text_problems("warnings", values["warnings"])
     yield from _text_problems("date", [values["date"]])
     yield from (f"host: {name[:40]!r} is unknown" for name in values["host"] if name not in HOST)
@@ -251,14 +292,27 @@ def _object_problems(kind: str, values: Any, prefix: str) -> Iterator[str]:
             length_fits = len(value) <= 8 if kinds[name] is _COUNTS else len(value) == 2
             if not length_fits or not all(COUNT.matches(entry) and entry < 2**40 for entry in value):
                 yield f"{prefix}{name}: {str(value)[:40]!r} is not {kinds[name].name}"
-        elif kinds[name] is _ROWS and len(value) > _MAX_ROWS:
+        elif (kinds[name] is _ROWS and len(value) > _MAX_ROWS) or (kinds[name] is _TEXTS and len(value) > 20):
             yield f"{prefix}{name}: {len(value)} are not {kinds[name].name}"
     if "seconds" in values and not values["low"] <= values["seconds"] <= values["high"]:
         yield f"{prefix}seconds: {values['seconds']:g} is not between low and high"
+    if kind == "device":
+        yield from _device_problems(values, prefix)
     if kind == "operator" and not (values["bytes"] and values["launches"]):
         yield f"{prefix}bytes and launches have to be at least 1"
     if kind == "operator" and not all(values["shape"]):
         yield f"{prefix}shape: {str(values['shape'])[:40]} has a zero"
+
+
+def _device_problems(values: Mapping[str, Any], prefix: str) -> Iterator[str]:
+    """Yield what no device has: a GPU without a capability, no memory, or more GPUs than a machine takes."""
+    is_gpu = values["kind"] == "cuda"
+    if is_gpu != (values["compute_capability"] is not None) or is_gpu != bool(values["gpus"]):
+        yield f"{prefix}compute_capability and gpus are those of a GPU, and of a CPU null and 0"
+    if values["gpus"] > 64:
+        yield f"{prefix}gpus: {values['gpus']} are more than 64"
+    if not 2**20 <= values["memory_bytes"] <= 2**50:
+        yield f"{prefix}memory_bytes: {values['memory_bytes']} is not between 1 MiB and 1 PiB"
 
 
 def _text_problems(name: str, values: Iterable[object]) -> Iterator[str]:

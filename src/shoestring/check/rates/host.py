@@ -57,7 +57,9 @@ class HostClock:
         updates = [self._update() for _ in range(repeats)]
         counts: Mapping[str, tuple[int, int]] = getattr(self, "_counts", {})
         for name, (operators, calls) in counts.items():
-            samples[name] = max(1e-9, (median(update[name] for update in updates) - (calls - operators) * view) / operators)
+            samples[name] = max(
+                1e-9, (median(update[name] for update in updates) - (calls - operators) * view) / operators
+            )
         if self._graph:
             samples["kernel"] = sample(self._graph.replay, repeats, self._device) / _GRAPH_KERNELS
         return samples

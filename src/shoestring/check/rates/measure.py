@@ -14,7 +14,7 @@ from typing import Any
 import torch
 
 from shoestring.check.rates import grid as grids
-from shoestring.check.rates.clock import repeats_for, sample, summarize, wait
+from shoestring.check.rates.clock import repeats_for, sample, summarize
 from shoestring.check.rates.copies import Copy, copy_samples
 from shoestring.check.rates.grid import Grid
 from shoestring.check.rates.host import HostClock
@@ -27,8 +27,8 @@ from shoestring.trace.record import Op
 from shoestring.trace.recorder import Recorder
 from shoestring.version import __version__
 
-Progress = Callable[[float, float], object]
-"""Is called with the share of the work that is done, and the seconds that are left."""
+Progress = Callable[[float], object]
+"""Is called with the seconds that are left."""
 
 _HOST_UPDATES = 9
 """Updates of the small network in one sample of the host's time."""
@@ -39,9 +39,7 @@ _BUSY_LOAD = 0.25
 """Processes that wait for a core, as a share of the cores, from which the CPU counts as busy."""
 
 
-def measure_rates(
-    target: Target, *, grid: Grid | None = None, progress: Progress = lambda share, seconds: None
-) -> MeasuredRates:
+def measure_rates(target: Target, *, grid: Grid | None = None, progress: Progress = lambda _: None) -> MeasuredRates:
     """Measure the device of `target`, which is one of this machine.
 
     Raises what torch raises if it cannot use the device.
@@ -162,17 +160,20 @@ class _Rounds:
 
 @torch.no_grad()
 def _run(rounds: _Rounds, grid: Grid, progress: Progress) -> None:
+    """Take at least the least number of rounds, and more while they fit into the grid's time."""
     start = time.monotonic()
-    for share in rounds.warm_up():
-        progress(share / (1 + grid.rounds[0]), grid.seconds)
     least, most = grid.rounds
+
+    def seconds_left(rounds_done: float) -> float:
+        elapsed = time.monotonic() - start
+        return max(grid.seconds - elapsed, elapsed * (1 + least - rounds_done) / rounds_done, 0.0)
+
+    for share in rounds.warm_up():  # takes about as long as a round
+        progress(seconds_left(share))
     for number in range(most):
         round_start = time.monotonic()
         for share in rounds.round():
-            elapsed = time.monotonic() - start
-            done = (1 + number + share) / (1 + least)
-            left = elapsed / done - elapsed if number < least else 0.0
-            progress(min(1.0, max(elapsed / grid.seconds, 0.0)), max(left, grid.seconds - elapsed, 0.0))
+            progress(seconds_left(1 + number + share))
         now = time.monotonic()
         if number + 1 >= least and now + (now - round_start) > start + grid.seconds:
             return

@@ -53,7 +53,7 @@ class Subject:
     """The values of all operands, for the size of the buffer."""
     layout: str = ""
     replaces: tuple[str, int, int] | None = None
-    """The name, the FLOPs and the kernels that the trace of a recipe has for it, where torch runs it in many operators."""
+    """The name, the FLOPs and the kernels that a recipe's trace has for it, where torch runs it in many operators."""
     bytes: int | None = None
     """The bytes that the trace has for it; None: those of its largest operator."""
 
@@ -125,17 +125,20 @@ def _convolution(
     return make
 
 
+_attend: Callable[..., Tensor] = torch.nn.functional.scaled_dot_product_attention
+
+
 def _attention(grid: Grid, precision: Precision) -> Iterator[Subject]:
     for heads, length, width in grid.attention:
         shape, values = (1, heads, length, width), 5 * heads * length * width
 
         def forward(take: Operands, shape: tuple[int, ...] = shape) -> Call:
-            return _bind(torch.nn.functional.scaled_dot_product_attention, *(take(*shape) for _ in range(3)))
+            return _bind(_attend, *(take(*shape) for _ in range(3)))
 
         def backward(take: Operands, shape: tuple[int, ...] = shape) -> Call:
             inputs = [take(*shape).clone().requires_grad_() for _ in range(3)]
             with torch.enable_grad():
-                output = torch.nn.functional.scaled_dot_product_attention(*inputs)
+                output = _attend(*inputs)
             return _gradients(output, inputs, take(*shape))
 
         yield Subject(precision=precision, make=forward, values=values)
@@ -163,7 +166,9 @@ def _recurrent(grid: Grid) -> Iterator[Subject]:
             output, inputs = make(take)
             return _gradients(output, inputs, take(*output.shape))
 
-        yield Subject(precision="fp32", make=forward, values=values, replaces=("shoestring::recurrent", flops, launches))
+        yield Subject(
+            precision="fp32", make=forward, values=values, replaces=("shoestring::recurrent", flops, launches)
+        )
         yield Subject(
             precision="fp32",
             make=backward,
@@ -243,9 +248,7 @@ def _max_pool(take: Operands, values: int) -> Call:
 def _max_pool_backward(take: Operands, values: int) -> Call:
     x = take(values // 4096, 16, 16, 16)
     output, indices = _aten.max_pool2d_with_indices(x, [3, 3], [2, 2], [1, 1])
-    return lambda: _aten.max_pool2d_with_indices_backward(
-        output, x, [3, 3], [2, 2], [1, 1], [1, 1], False, indices
-    )
+    return lambda: _aten.max_pool2d_with_indices_backward(output, x, [3, 3], [2, 2], [1, 1], [1, 1], False, indices)
 
 
 def _transposed_copy(take: Operands, values: int) -> Call:
