@@ -131,13 +131,18 @@ def _family(name: str) -> str | None:
 def _rate(op: Op, points: Sequence[_Point]) -> float:
     """Return the FLOP/s of the nearest shapes, weighed by the inverse square of their distance.
 
-    An operator without a shape, such as a transposed convolution, has the rate of a product with equal sides.
+    A shape beyond those that were measured counts as the nearest of them. An operator without a shape, such as a
+    transposed convolution, has the rate of a product with equal sides.
     """
     side = (op.flops / 2 / op.launches) ** (1 / 3)
     shape = op.shape[:4] or (1, side, side, side)
-    position = tuple(math.log2(max(1.0, extent)) for extent in shape)
     similar = [point for point in points if point.launches == op.launches] or points
     similar = [point for point in similar if point.kernel == op.shape[4:6]] or similar
+    extents = zip(*(point.position for point in similar), strict=True)
+    position = [
+        min(max(math.log2(max(1.0, size)), min(measured)), max(measured))
+        for size, measured in zip(shape, extents, strict=True)
+    ]
     distances = sorted((math.dist(position, point.position), point.rate) for point in similar)[:_NEIGHBOURS]
     if distances[0][0] < 1e-6:
         return distances[0][1]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
+from functools import lru_cache
 from statistics import median
 from typing import Any
 
@@ -31,9 +32,12 @@ _MEMORY_BOUND: dict[Kind, tuple[str, ...]] = {
 
 def rates_of(device: Device) -> Rates | None:
     """Return the measured rates of the device if it has some, else those of the catalogue; None if it has none."""
-    measured = device.measured
-    if measured is None:
-        return find_rates(device)
+    return find_rates(device) if device.measured is None else _measured_rates(device.measured)
+
+
+@lru_cache(maxsize=8)
+def _measured_rates(measured: MeasuredRates) -> Rates:
+    """Return the rates of a file; a plan asks for them hundreds of times."""
     return _cpu_rates(measured) if measured.device.kind == "cpu" else _gpu_rates(measured)
 
 
@@ -84,11 +88,11 @@ def _gpu_rates(measured: MeasuredRates) -> Rates:
 
 
 def _host(measured: MeasuredRates) -> dict[str, Any]:
-    """Return the host's seconds as fields of `Rates`."""
-    forward, host = measured.host["forward"], measured.host
+    """Return the host's seconds as fields of `Rates`: of this host, so only the noise of all timings is a range."""
+    host, forward = measured.host, measured.host["forward"].seconds
     return {
-        "call_seconds": (forward.low, forward.seconds, forward.high),
-        "call_shares": {name: host[name].seconds / forward.seconds for name in ("backward", "optimizer")},
+        "call_seconds": (forward, forward, forward),
+        "call_shares": {name: host[name].seconds / forward for name in ("backward", "optimizer")},
         "view_seconds": host["view"].seconds,
     }
 

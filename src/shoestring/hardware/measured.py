@@ -11,6 +11,7 @@ import os
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
+from statistics import median
 from typing import Any, get_args
 
 from shoestring.errors import RunError, UsageError
@@ -98,7 +99,7 @@ class MeasuredRates:
     """By name: python, torch, cuda, cudnn, driver, shoestring."""
     warnings: tuple[str, ...] = ()
     """Why the timings may be wrong, such as other processes on the device."""
-    operators: tuple[OperatorTiming, ...] = field(repr=False)
+    operators: tuple[OperatorTiming, ...] = field(hash=False, repr=False)
     host: Mapping[str, Timing] = field(hash=False, repr=False)
     """The host's seconds for one operator, by what it does: see `HOST`."""
     copies: tuple[CopyTiming, ...] = ()
@@ -133,11 +134,17 @@ class MeasuredRates:
 
     @property
     def noise(self) -> tuple[float, float]:
-        """Medians over the operators of the fastest and of the slowest timing, as shares of the typical one."""
-        lows = sorted(timing.low / timing.seconds for timing in self.operators)
-        highs = sorted(timing.high / timing.seconds for timing in self.operators)
-        return lows[len(lows) // 2], highs[len(highs) // 2]
+        """Medians over all timings of the fastest and of the slowest, as shares of the typical one."""
+        timings = (*self.operators, *self.host.values())
+        fastest = median(timing.low / timing.seconds for timing in timings)
+        return fastest, median(timing.high / timing.seconds for timing in timings)
 
+
+REQUIRED = ("aten::mm", "aten::add.Tensor", "aten::_softmax", "aten::native_layer_norm")
+"""Operators without whose timings, in fp32, there is no estimate."""
+_WITH_SHAPE = ("aten::mm", "aten::bmm", "aten::convolution", "aten::convolution_backward")
+_LENGTHS = (0, 4, 8)
+"""Lengths of shapes in `trace/products.py`."""
 
 _SUMMARIZED: Mapping[str, str] = {
     "aten::mm": "products",
@@ -264,11 +271,13 @@ def _problems(values: Mapping[str, Any]) -> Iterator[str]:
     yield from (f"host: {name} is missing" for name in HOST if name not in values["host"] and name != "kernel")
     for name, row in values["host"].items():
         yield from _object_problems("timing", row, f"host: {name[:40]}: ")
-    if not values["operators"]:
-        yield "operators: none was measured"
     for table, kind in (("operators", "operator"), ("copies", "copy")):
         for number, row in enumerate(values[table], 1):
             yield from _object_problems(kind, row, f"{table}: number {number}: ")
+    names = {
+        row.get("operator") for row in values["operators"] if isinstance(row, dict) and row.get("precision") == "fp32"
+    }
+    yield from (f"operators: there is no {name} in fp32" for name in REQUIRED if name not in names)
 
 
 def _object_problems(kind: str, values: Any, prefix: str) -> Iterator[str]:
@@ -280,7 +289,7 @@ def _object_problems(kind: str, values: Any, prefix: str) -> Iterator[str]:
     yield from (f"{prefix}{name} is missing" for name in kinds if name not in values)
     wrong = find_problems(values, kinds)
     yield from (prefix + problem for problem in wrong)
-    if wrong or not kinds.keys() <= values.keys():
+    if wrong or kinds.keys() != values.keys():
         return
     for name, value in values.items():
         choices = _CHOICES.get(f"{kind}.{name}")
@@ -298,10 +307,20 @@ def _object_problems(kind: str, values: Any, prefix: str) -> Iterator[str]:
         yield f"{prefix}seconds: {values['seconds']:g} is not between low and high"
     if kind == "device":
         yield from _device_problems(values, prefix)
-    if kind == "operator" and not (values["bytes"] and values["launches"]):
+    if kind == "operator":
+        yield from _operator_problems(values, prefix)
+
+
+def _operator_problems(values: Mapping[str, Any], prefix: str) -> Iterator[str]:
+    if not (values["bytes"] and values["launches"]):
         yield f"{prefix}bytes and launches have to be at least 1"
-    if kind == "operator" and not all(values["shape"]):
-        yield f"{prefix}shape: {str(values['shape'])[:40]} has a zero"
+    if len(values["shape"]) not in _LENGTHS or not all(values["shape"]):
+        yield f"{prefix}shape: {str(values['shape'])[:40]} has a zero, or another length than 0, 4 or 8"
+    has_products = values["shape"] or values["operator"].startswith("shoestring::recurrent")
+    if has_products and not values["flops"]:
+        yield f"{prefix}flops has to be at least 1 for {values['operator'][:40]!r}"
+    if values["operator"] in _WITH_SHAPE and not values["shape"]:
+        yield f"{prefix}shape is empty"
 
 
 def _device_problems(values: Mapping[str, Any], prefix: str) -> Iterator[str]:

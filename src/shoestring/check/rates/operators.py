@@ -62,7 +62,7 @@ def subjects(grid: Grid, precisions: tuple[Precision, ...]) -> Iterator[Subject]
     """Yield what is measured on a device that trains in `precisions`."""
     for precision in precisions:
         yield from _products(grid, precision)
-        yield from _convolutions(grid, precision, only_first=len(precisions) == 1)
+        yield from _convolutions(grid, precision)
         yield from _attention(grid, precision)
     yield from _recurrent(grid)
     for values in grid.values:
@@ -95,9 +95,10 @@ def _products(grid: Grid, precision: Precision) -> Iterator[Subject]:
             )
 
 
-def _convolutions(grid: Grid, precision: Precision, *, only_first: bool) -> Iterator[Subject]:
+def _convolutions(grid: Grid, precision: Precision) -> Iterator[Subject]:
     """Yield the forward pass, the gradient of the weight alone, and both gradients; of 1x1 and 3x3 kernels."""
-    layouts = ("channels_first",) if only_first else ("channels_first", "channels_last")
+    # Tensor cores compute in channels_last, and cuDNN transposes the other format.
+    layouts = ("channels_first",) if precision == "fp32" else ("channels_first", "channels_last")
     for (images, side), inputs, outputs, kernel in product(grid.images, grid.channels, grid.channels, (1, 3)):
         for layout, gradients in product(layouts, ((), (False, True, False), (True, True, False))):
             yield Subject(
