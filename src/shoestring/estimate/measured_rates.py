@@ -119,10 +119,10 @@ def _curve(timings: Sequence[tuple[float, float]]) -> Curve:
     return tuple(curve)
 
 
-def _large_rate(timings: Sequence[tuple[float, float]], otherwise: float) -> float:
-    """Return the rate of the largest products; `otherwise` if there are none, as in a type that was not measured."""
+def _large_rate(timings: Sequence[tuple[float, float]], default: float) -> float:
+    """Return the rate of the largest products; `default` if there are none, as in a type that was not measured."""
     large = [flops / seconds for flops, seconds in timings if flops >= _LARGE_FLOPS]
-    return median(large) if large else otherwise
+    return median(large) if large else default
 
 
 def _bandwidth(rows: Iterable[OperatorTiming]) -> dict[Kind, float]:

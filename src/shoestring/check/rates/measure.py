@@ -32,7 +32,7 @@ Progress = Callable[[float], object]
 
 _HOST_UPDATES = 9
 """Updates of the small network in one sample of the host's time."""
-_MOST_ALTERNATIVES = 16
+_MAX_ALTERNATIVES = 16
 _LARGE = 2**18
 """Values from which operands alternate: a megabyte."""
 _BUSY_LOAD = 0.25
@@ -136,7 +136,7 @@ class _Rounds:
     def _make(self, subject: Subject) -> Callable[[], Any]:
         operands = self._operands[subject.precision]
         operands.restart()
-        count = min(_MOST_ALTERNATIVES, self.grid.cold_values // subject.values) if subject.values >= _LARGE else 1
+        count = min(_MAX_ALTERNATIVES, self.grid.cold_values // subject.values) if subject.values >= _LARGE else 1
         calls = [subject.make(operands) for _ in range(max(1, count))]
         if len(calls) == 1:
             return calls[0]
@@ -162,20 +162,20 @@ class _Rounds:
 def _run(rounds: _Rounds, grid: Grid, progress: Progress) -> None:
     """Take at least the least number of rounds, and more while they fit into the grid's time."""
     start = time.monotonic()
-    least, most = grid.rounds
+    min_rounds, max_rounds = grid.rounds
 
     def seconds_left(rounds_done: float) -> float:
         elapsed = time.monotonic() - start
-        return max(grid.seconds - elapsed, elapsed * (1 + least - rounds_done) / rounds_done, 0.0)
+        return max(grid.seconds - elapsed, elapsed * (1 + min_rounds - rounds_done) / rounds_done, 0.0)
 
     for share in rounds.warm_up():  # takes about as long as a round
         progress(seconds_left(share))
-    for number in range(most):
+    for number in range(max_rounds):
         round_start = time.monotonic()
         for share in rounds.round():
             progress(seconds_left(1 + number + share))
         now = time.monotonic()
-        if number + 1 >= least and now + (now - round_start) > start + grid.seconds:
+        if number + 1 >= min_rounds and now + (now - round_start) > start + grid.seconds:
             return
 
 
