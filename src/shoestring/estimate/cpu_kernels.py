@@ -28,7 +28,7 @@ _FAMILIES: Mapping[str, str] = {
 }
 """Operators whose rate depends on their shape, and the measured operator that stands for them."""
 
-_LIKE: tuple[tuple[str, str], ...] = (
+_STAND_INS: tuple[tuple[str, str], ...] = (
     ("softmax_backward", "_softmax_backward_data"),
     ("softmax", "_softmax"),
     ("norm_backward", "native_layer_norm_backward"),
@@ -155,9 +155,9 @@ def _stand_in(name: str, curves: Mapping[str, object]) -> str:
     """Return the measured operator that is most like the one called `name`."""
     if name in curves:
         return name
-    for part, like in _LIKE:
-        if part in name and f"aten::{like}" in curves:
-            return f"aten::{like}"
+    for part, stand_in in _STAND_INS:
+        if part in name and f"aten::{stand_in}" in curves:
+            return f"aten::{stand_in}"
     is_in_place = name.partition(".")[0].endswith("_")
     default = "aten::add_.Tensor" if is_in_place else "aten::add.Tensor"
     return default if default in curves else next(iter(curves))

@@ -174,8 +174,8 @@ def _run(rounds: _Rounds, grid: Grid, progress: Progress) -> None:
         round_start = time.monotonic()
         for share in rounds.round():
             progress(seconds_left(1 + number + share))
-        now = time.monotonic()
-        if number + 1 >= min_rounds and now + (now - round_start) > start + grid.seconds:
+        end = time.monotonic()
+        if number + 1 >= min_rounds and end + (end - round_start) > start + grid.seconds:
             return
 
 
