@@ -27,6 +27,9 @@ from shoestring.engine.environment import require_same
 from shoestring.engine.precision import mixed_precision
 from shoestring.engine.state import TrainingState
 from shoestring.errors import ShoestringError
+from shoestring.estimate.time import update_seconds
+from shoestring.hardware.measured import content as content_of_rates
+from shoestring.hardware.targets import find
 from shoestring.monitor import events
 from shoestring.monitor.time_breakdown import compute_breakdown
 from shoestring.recipes.chart import adapters, prediction
@@ -49,7 +52,10 @@ from shoestring.runs.calibrate import load_calibration
 from shoestring.session.config_file import read_config
 from shoestring.session.ledger import ledger, sessions, slowest_durations
 from shoestring.session.stored import StoredPlan, StoredState
+from shoestring.trace.record import Op
 from shoestring.train.saving import saved_environment
+from tests.estimate.example_traces import op, update
+from tests.hardware.measured_files import CPU, GPU
 from tests.recipes.chart.saved import make_dataset, make_row, save_dataset
 from tests.recipes.cloud.images import geo_tag_options, optical_image, write_image
 from tests.report.runs import PLAN
@@ -287,6 +293,14 @@ def read_chart(folder: Path) -> Any:
     return [(part[0]["label"], part[0]["table"], part[0]["image"].tobytes()) for part in parts.values()]
 
 
+def predict_with_rates(folder: Path) -> Any:
+    target = find(str(folder / "rates.json"))
+    product = Op("aten::mm", 2 * 128**3, 3 * 4 * 128**2, "fp32", shape=(1, 128, 128, 128))
+    trace = update(forward=product, backward=op(size=10**6, name="aten::tanh"), optimizer=op(size=1))
+    assert target.device.measured
+    return update_seconds(trace, target.device, 2), target.device.measured.json()
+
+
 def read_bar_table(folder: Path) -> Any:
     return read_bars(folder / "bars.csv", BadRows("skip")).to_csv()
 
@@ -353,6 +367,15 @@ READERS = [
     ),
     Reader(
         "staged files", write_texts(staged={"a": [1, 2, "f"]}), "staged", lambda folder: _read_record(folder / "staged")
+    ),
+    *(
+        Reader(
+            f"measured rates of a {measured.device.kind}",
+            write_texts(**{"rates.json": content_of_rates(measured)}),
+            "rates.json",
+            predict_with_rates,
+        )
+        for measured in (GPU, CPU)
     ),
     Reader("bars", write_texts(**{"bars.csv": BARS}), "bars.csv", read_bar_table),
     Reader("preprocessing of bars", write_preprocessing, preprocessing.NAME, preprocessing.load),

@@ -8,6 +8,7 @@ import sys
 import pytest
 
 from shoestring import api, cli
+from tests.hardware.measured_files import GPU, write
 
 
 @pytest.fixture
@@ -73,6 +74,17 @@ def test_estimate_has_the_documented_keys(run_command, mine):
     assert answer["parameters"] == {"total": 4, "trainable": 4}
     assert (answer["settings"]["micro_batch"], answer["settings"]["precision"]) == (2, "fp16")
     assert sum(part["bytes"] for part in answer["parts"]) == answer["peak_bytes"]
+
+
+def test_plan_names_the_file_of_its_rates(run_command, mine, tmp_path):
+    path = write(tmp_path, GPU)
+    for arguments in (("--on", path), ("--on", "kaggle-t4", "--calibrate", path)):
+        status, out, _ = run_command("plan", mine, *arguments)
+        assert status == 0 and "from kernels measured on NVIDIA T4 on 2026-11-24" in out
+    _, out, _ = run_command("plan", mine, "--on", "p100", "--calibrate", path, "--json")
+    assert any("the measurement was on NVIDIA T4" in reason for reason in json.loads(out)["reasons"])
+    status, _, err = run_command("plan", mine, "--on", tmp_path / "nothing.json")
+    assert status == 2 and "cannot be read" in err
 
 
 def test_plan_has_the_documented_keys(run_command, mine):

@@ -87,6 +87,16 @@ CONFIGURATIONS: dict[str, dict[str, Any]] = {
         "llama", "LlamaForCausalLM", vocab_size=128256, hidden_size=2048, intermediate_size=8192,
         num_hidden_layers=16, num_attention_heads=32, num_key_value_heads=8, head_dim=64, **_LLAMA,
     ),
+    # Small enough for a CPU.
+    "resnet-18": _model(
+        "resnet", "ResNetForImageClassification", depths=[2, 2, 2, 2], hidden_sizes=[64, 128, 256, 512],
+        layer_type="basic", embedding_size=64,
+    ),
+    "bert-small": _model(
+        "bert", "BertForSequenceClassification", hidden_size=256, num_hidden_layers=4, num_attention_heads=4,
+        intermediate_size=1024,
+    ),
+    "gpt2-small": _model("gpt2", "GPT2LMHeadModel", vocab_size=8192, n_embd=384, n_layer=6, n_head=6),
 }  # fmt: skip
 """The configurations published by the authors, without weights; the tiny one is for dry runs."""
 

@@ -2,7 +2,8 @@
 
     python benchmarks/gpu/time.py [--json OUT] [--seconds 480] [--dry-run]
 
-Kernels are timed first, which gives the GPU's line of `estimate/rates.py`. Then each case runs the engine's updates in
+Kernels are timed first, by the code of `shoestring check --measure`: `kernels.rates` of the results is the content of
+such a file. Then each case runs the engine's updates in
 a new process, one after the other, the most informative first, until the time limit. `--dry-run` runs tiny cases on the
 CPU, whose times are meaningless. The exit status is 2 without a GPU.
 """

@@ -33,7 +33,7 @@ from shoestring.cli_options import (
     option_values,
     parse,
 )
-from shoestring.cli_output import print_answer, show_progress, status_of
+from shoestring.cli_output import print_answer, show_progress, show_seconds_left, status_of
 from shoestring.errors import UsageError
 from shoestring.units import parse_bytes, parse_seconds
 
@@ -124,8 +124,8 @@ def plan(
     calibrate: Annotated[
         Path | None,
         typer.Option(
-            metavar="DIR",
-            help="A run on the same GPU, whose measured times scale the predictions.",
+            metavar="PATH",
+            help="A run on the same GPU, whose measured times scale the predictions, or a file of check --measure.",
             autocompletion=completion.run_directory,
         ),
     ] = None,
@@ -177,7 +177,7 @@ def _plan_inference(recipe: str, names: list[str], values: dict[str, Any], as_js
     print_answer(facts if len(plans) > 1 else facts[0], as_json, lambda: Group(*map(screen, plans)))
 
 
-@_command("check", "check temporal --on kaggle-t4 --set size=tiny")
+@_command("check", "check temporal --on kaggle-t4 --set size=tiny", "check --measure my-gpu.json")
 def check(
     recipe: Annotated[
         str | None,
@@ -192,18 +192,46 @@ def check(
             "--run", metavar="DIR", help="The directory for the run.", autocompletion=completion.run_directory
         ),
     ] = Path("runs"),
+    measure: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="FILE",
+            help="Instead of checking, measure the rates of the GPU (2 min) or the CPU (40 s) and write this .json.",
+        ),
+    ] = None,
+    overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace an older file of --measure.")] = False,
     set_: Set = None,
     config_file: Config = None,
     as_json: Json = False,
 ) -> None:
-    """Check this machine before a run: GPU, build, memory, disk, data, internet. The status is 1 if a check fails."""
+    """Check this machine before a run: GPU, build, memory, disk, data, internet. The status is 1 if a check fails.
+
+    With --measure, write the rates of its GPU to a file that --on and --calibrate take.
+    """
     from shoestring.report.terminal.checked import screen
 
+    if measure is not None:
+        _measure(measure, on, recipe, overwrite, as_json)
+        return
+    if overwrite:
+        raise UsageError("--overwrite is an option of --measure", hint="leave it out")
     with show_progress(f"checking this machine{f' and running a few updates of {recipe}' if recipe else ''}"):
         checked = api.check(recipe, on, run=run, **option_values(api.check, set_, config_file))
     print_answer(checked.json(), as_json, lambda: screen(checked))
     if checked.status == "fail":
         raise typer.Exit(1)
+
+
+def _measure(file: Path, on: str, recipe: str | None, overwrite: bool, as_json: bool) -> None:
+    from shoestring.report.terminal.measured import screen
+
+    if recipe is not None:
+        raise UsageError(
+            f"--measure measures the machine alone, without {recipe}", hint=f"shoestring check --measure {file}"
+        )
+    with show_seconds_left("measuring the rates of this machine") as progress:
+        measured = api.measure(file, on, overwrite=overwrite, progress=progress)
+    print_answer(measured.json(), as_json, lambda: screen(measured))
 
 
 @_command("train temporal --run runs/temporal", "train legal --run runs/legal --on kaggle-t4 --limit 9h --set epochs=5")

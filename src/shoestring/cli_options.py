@@ -39,7 +39,7 @@ On = Annotated[
     typer.Option(
         "--on",
         metavar="TARGET",
-        help="The machine to run on; `shoestring targets` lists them.",
+        help="The machine to run on; `shoestring targets` lists them. Or a file of `shoestring check --measure`.",
         autocompletion=completion.target,
     ),
 ]

@@ -3,8 +3,10 @@
 import json
 import os
 import sys
+import time
 import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import typer
@@ -85,3 +87,30 @@ def show_progress(text: str) -> Any:
 
     console = SafeConsole(stderr=True)
     return console.status(Text(f"{text} …")) if console.is_terminal else nullcontext()
+
+
+@contextmanager
+def show_seconds_left(text: str) -> Iterator[Callable[[float], None]]:
+    """Show on stderr how long work of minutes still takes; the value is called with the seconds that are left.
+
+    On a terminal one line changes; otherwise a line follows about every 15 seconds.
+    """
+    from rich.text import Text
+
+    from shoestring.report.terminal.console import SafeConsole
+    from shoestring.units import seconds_text
+
+    console = SafeConsole(stderr=True)
+    if console.is_terminal:
+        with console.status(Text(f"{text} …")) as status:
+            yield lambda seconds: status.update(Text(f"{text}, {seconds_text(seconds)} left …"))
+        return
+    last_line = time.monotonic() - 15.0
+
+    def write_line(seconds: float) -> None:
+        nonlocal last_line
+        if time.monotonic() - last_line >= 15.0:
+            last_line = time.monotonic()
+            streams.write_messages(f"{text}, {seconds_text(seconds)} left")
+
+    yield write_line

@@ -12,7 +12,9 @@ from benchmarks.gpu.cases import Case
 from shoestring.estimate.time import Seconds
 from shoestring.hardware import probe
 from shoestring.hardware.catalog import DEVICES
+from shoestring.hardware.measured import read_measured
 from shoestring.settings import Settings
+from tests.hardware.measured_files import GPU
 
 LAYER = Case(
     model="gpt2-tiny",
@@ -104,3 +106,10 @@ def test_warm_updates_of_the_engine_are_timed(monkeypatch: pytest.MonkeyPatch) -
 def test_script_answers_with_the_error_of_a_case() -> None:
     answer = time.measure_in_process(Case(model="nothing", settings=LAYER.settings), "cpu", 60)
     assert "nothing" in answer["error"]
+
+
+def test_kernels_have_the_content_of_a_file_of_rates(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setattr(clock, "measure_rates", lambda target, grid: GPU)
+    path = tmp_path / "rates.json"
+    path.write_text(json.dumps(clock.time_kernels(probe.local_cpu())["rates"]))
+    assert read_measured(path).operators == GPU.operators

@@ -92,7 +92,7 @@ def test_calibration_of_another_device_is_reported_but_not_used(temporal):
     calibration = dataclasses.replace(calibration, device="an A10")
     uncalibrated = make_plan(find("temporal"), target, settings, calibration=calibration)
     assert uncalibrated.time.predicted.update_seconds == pytest.approx(predicted)
-    reason = "the measured run was on an A10, not on NVIDIA T4"
+    reason = "the measurement was on an A10, not on NVIDIA T4"
     assert any(reason in line for line in uncalibrated.reasons)
 
 

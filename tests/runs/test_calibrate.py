@@ -8,6 +8,7 @@ import pytest
 
 from shoestring.errors import UsageError
 from shoestring.runs.calibrate import load_calibration
+from tests.hardware.measured_files import GPU, write
 
 SESSION = {"event": "session", "target": "kaggle-t4", "micro_batch": 8}
 
@@ -120,3 +121,13 @@ def test_times_without_a_finite_factor_are_invalid_usage(tmp_path: Path) -> None
     run = write_run(tmp_path, SESSION, *[progress_event(5.0)] * 5, predicted=1e-149)
     with pytest.raises(UsageError, match=r"first cannot calibrate: 0\.5 s per update were measured"):
         load_calibration(run)
+
+
+def test_file_of_rates_calibrates_its_device(tmp_path: Path) -> None:
+    path = write(tmp_path, GPU)
+    calibration = load_calibration(path)
+    assert (calibration.device, calibration.factor) == ("NVIDIA T4", 1.0)
+    assert calibration.rates and calibration.rates.operators == GPU.operators
+    assert str(path) in calibration.spread.source
+    with pytest.raises(UsageError, match="cannot be read"):
+        load_calibration(tmp_path / "nothing.json")

@@ -36,6 +36,7 @@ def record_operators(run: Any) -> list[Op]:
         (aten.baddbmm.default, (meta(1), meta(3, 4, 5), meta(3, 5, 6)), (3, 4, 6, 5)),
         (aten.add.Tensor, (meta(4), meta(4)), ()),
         (aten._scaled_dot_product_flash_attention.default, (meta(2, 3, 7, 8), meta(2, 3, 9, 8)), (6, 7, 9, 8)),
+        (aten._scaled_dot_product_flash_attention_for_cpu.default, (meta(2, 3, 7, 8), meta(2, 3, 9, 8)), (6, 7, 9, 8)),
     ],
 )
 def test_shape_of_matrix_products(func: Any, args: tuple[Any, ...], shape: tuple[int, ...]) -> None:
@@ -82,6 +83,13 @@ def test_images_gradient_counts_only_if_required() -> None:
     weight = torch.zeros(6, 4, 3, 3, requires_grad=True)
     ops = record_operators(lambda: functional.conv2d(torch.zeros(2, 4, 8, 8), weight).sum().backward())
     assert [op.launches for op in ops if "convolution" in op.name] == [1, 1]
+
+
+def test_attention_of_a_cpu_has_the_flops_of_its_products() -> None:
+    forward = aten._scaled_dot_product_flash_attention_for_cpu.default
+    backward = aten._scaled_dot_product_flash_attention_for_cpu_backward.default
+    assert products.correct_flops(forward, (), {}, 0, (6, 7, 9, 8)) == 2 * 2 * 6 * 7 * 9 * 8
+    assert products.correct_flops(backward, (), {}, 0, (6, 7, 9, 8)) == 5 * 2 * 6 * 7 * 9 * 8
 
 
 @pytest.mark.parametrize("outputs", [6, 4])

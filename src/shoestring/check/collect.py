@@ -30,7 +30,7 @@ def collect_facts(on: str, run: Path, loaded: LoadedRecipe | None = None) -> Fac
         platform = probe.platform_here()
         return Facts(
             target=target,
-            is_local=on in targets.PROBED,
+            is_local=on in targets.PROBED or target.name in targets.PROBED,
             driver=driver,
             driver_error=driver_error,
             build=pending_build.result(),
@@ -59,9 +59,15 @@ def _read_driver() -> tuple[Driver | None, str]:
 def _find_target(on: str) -> Target:
     """Return the target; this machine's CPU if the driver does not answer, which has a finding of its own."""
     try:
-        return targets.find(on)
+        target = targets.find(on)
+        # The machine itself if it has the device of a file; otherwise the checks compare the two.
+        return targets.on_this_machine(on) if target.device.measured and _is_here(target) else target
     except RunError:
         return probe.local_cpu()
+
+
+def _is_here(target: Target) -> bool:
+    return target.device.kind == "cpu" or target.device.title == probe.local().device.title
 
 
 def _required_extras(loaded: LoadedRecipe) -> set[str]:

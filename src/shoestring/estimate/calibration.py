@@ -10,6 +10,7 @@ from typing import Any
 
 from shoestring.errors import UsageError
 from shoestring.estimate.spread import Spread
+from shoestring.hardware.measured import MeasuredRates
 from shoestring.reading import number
 
 MIN_PROGRESS_LINES = 3
@@ -35,6 +36,8 @@ class Calibration:
     """The mean seconds per update for which training waited for data."""
     save_rate: float | None
     """Bytes/s of the run's full saves from the copy until they were verified; None if there was none."""
+    rates: MeasuredRates | None = None
+    """Rates of the device's kernels, which replace those of the prediction; the factor is 1. None: of a run."""
 
 
 def calibration(run: str, plan: Mapping[str, Any], events: Sequence[Mapping[str, Any]]) -> Calibration:

@@ -58,6 +58,8 @@ shape."""
 
 def kernel_seconds(op: Op, rates: Rates) -> float:
     """Return the device's seconds for the operator's kernels, which are at least the time of their launches."""
+    if rates.kernels:
+        return rates.kernels(op)
     kind: Kind = next((kind for part, kind in _SLOWER.items() if part in op.name), "elementwise")
     bandwidth = rates.bandwidth[kind] * (BATCH_NORM_BACKWARD if "batch_norm_backward" in op.name else 1.0)
     memory_seconds = op.bytes / bandwidth

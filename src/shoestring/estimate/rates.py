@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Literal
 
 from shoestring.hardware.catalog import Device
 from shoestring.settings import Precision
+from shoestring.trace.record import Op, PhaseName
 
 Curve = tuple[tuple[float, float], ...]
 """Points of log10 of an operator's FLOPs and the FLOP/s at that size, both ascending, so that one large operator is
@@ -60,6 +61,10 @@ class Rates:
     """The multiples of `call_seconds` that kinds of operators take whose host code does more than that of others."""
     python_seconds: tuple[float, float, float] = (0.0, 0.0, 0.0)
     """The host's time for a Python function (`Op.python_calls`): low, typical, high."""
+    call_shares: Mapping[PhaseName, float] = field(default_factory=dict)
+    """Factors on `call_seconds` in the phases where a call takes another time than in forward."""
+    kernels: Callable[[Op], float] | None = None
+    """The seconds of an operator's kernels where each operator was timed itself; None: `kernels.py` computes them."""
     queued: bool
     """Whether the host continues with the next operator while the device computes."""
     source: str

@@ -53,21 +53,35 @@ _UNSCORED = Spread(low=0.5, high=2.5, source="no measured update of this GPU was
 
 
 def spread(device: Device, without: str | None = None) -> Spread:
-    """Return the central 95% of all sources' ratios, excluding the sources whose name contains `without`."""
-    sources = {
-        name: ratios for name, ratios in SCORED.get(device.name, {}).items() if not without or without not in name
-    }
+    """Return the central 95% of all sources' ratios, excluding the sources whose name contains `without`.
+
+    Of a device whose kernels were measured, but no update, it is that of a T4, whose predictions also come from timings
+    of its kernels; the spread of the timings themselves widens it.
+    """
+    scored = SCORED.get("t4" if device.measured else device.name, {})
+    sources = {name: ratios for name, ratios in scored.items() if not without or without not in name}
     if not sources:
         return _UNSCORED
     low, high = _limits(list(sources.values()))
+    names = ", ".join(sources)
+    if device.measured is not None:
+        fastest, slowest = device.measured.noise
+        return Spread(
+            low=low * fastest,
+            high=high * slowest,
+            source=(
+                f"no update was compared with these rates; that of a T4, scored on {names}, times the spread of the"
+                f" timings ({fastest:.2f} to {slowest:.2f})"
+            ),
+        )
     coverage = held_out_coverage(sources)
     share = "an unknown share" if coverage is None else f"{coverage:.0%}"
     return Spread(
         low=low,
         high=high,
         source=(
-            f"built to hold {COVERAGE:.0%} of the updates scored on {', '.join(sources)}; so built from the others, it"
-            f" holds {share} of those of a source that is left out"
+            f"built to hold {COVERAGE:.0%} of the updates scored on {names}; so built from the others, it holds {share}"
+            " of those of a source that is left out"
         ),
     )
 

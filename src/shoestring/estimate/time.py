@@ -11,7 +11,8 @@ from typing import NamedTuple
 from shoestring.estimate.calibration import Calibration
 from shoestring.estimate.exchange import GATHERS, LINKS, Link, exposed_seconds, replica_seconds, sharded_seconds
 from shoestring.estimate.kernels import call_factor, kernel_seconds
-from shoestring.estimate.rates import Rates, find_rates
+from shoestring.estimate.measured_rates import rates_of
+from shoestring.estimate.rates import Rates
 from shoestring.estimate.spread import spread
 from shoestring.hardware.catalog import Device
 from shoestring.trace.record import Facts, Op, Phase, Trace
@@ -60,7 +61,9 @@ def update_seconds(
     `without` are excluded, so that their rows are not predicted from themselves. None if the catalog lacks the device's
     rates. Input, saving and evaluation are not included.
     """
-    rates = find_rates(device)
+    if calibration and calibration.rates and calibration.device == device.title:
+        device, calibration = replace(device, measured=calibration.rates), None
+    rates = rates_of(device)
     if rates is None:
         return None
     operators = _operators(trace, rates, work)
@@ -171,8 +174,9 @@ def _phase_seconds(
     for phase, factor, views, python_calls, kernels in operators:
         start = device_time
         if not cuda_graphs or phase.name == "optimizer":
-            host_time += factor * call_seconds + views * rates.view_seconds + python_calls * python_seconds
-        device_time = max(device_time, host_time) + kernels if rates.queued else max(host_time, device_time + kernels)
+            share = factor * rates.call_shares.get(phase.name, 1.0)
+            host_time += share * call_seconds + views * rates.view_seconds + python_calls * python_seconds
+        device_time = max(device_time, host_time) + kernels
         host_time = host_time if rates.queued else device_time
         times[phase.name, phase.microbatch] += device_time - start
     last = trace.microbatches - 1

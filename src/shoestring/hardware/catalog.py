@@ -10,6 +10,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
+from shoestring.hardware.measured import MeasuredRates
 from shoestring.settings import Precision
 from shoestring.units import GIB, KIB, MIB
 
@@ -44,6 +45,8 @@ class Device:
     """The names that the driver reports for the device, without a leading "NVIDIA "."""
     sources: Mapping[str, str] = field(default_factory=dict, repr=False, hash=False)
     """The source of each number, by field."""
+    measured: MeasuredRates | None = field(default=None, repr=False, hash=False)
+    """Rates that were measured on such a device, which estimates of time take in place of those above."""
 
     @property
     def precisions(self) -> tuple[Precision, ...]:
@@ -114,8 +117,10 @@ class Target:
 
     def json(self) -> dict[str, Any]:
         """Return all fields as JSON; bytes and seconds are plain numbers."""
-        fields = dataclasses.asdict(self)
+        measured = self.device.measured
+        fields = dataclasses.asdict(dataclasses.replace(self, device=dataclasses.replace(self.device, measured=None)))
         fields["device"] |= {
+            "measured": measured and {"file": measured.file, "date": measured.date, "warnings": measured.warnings},
             "precisions": self.device.precisions,
             "flash_attention": self.device.flash_attention,
             "lacks": self.device.lacks,

@@ -70,14 +70,19 @@ def reasons(
 
 
 def calibration_reason(calibration: Calibration | None, target: Target) -> Iterator[str]:
-    """Yield the effect of a measured run on the prediction, or the reason that it has none."""
+    """Yield the effect of a measurement on the prediction, or the reason that it has none."""
+    measured = target.device.measured or (calibration.rates if calibration else None)
+    if measured and measured.device.title == target.device.title:
+        yield f"time: predicted from {measured.source}; no update was compared, so the range is wide"
+        yield from (f"time: {warning}" for warning in measured.warnings)
+        return
     if calibration is None:
         return
     if calibration.device == target.device.title:
         yield f"time: the prediction is calibrated with {calibration.spread.source}"
     else:
         yield (
-            f"time: the prediction is not calibrated, because the measured run was on {calibration.device}, not on "
+            f"time: the prediction is not calibrated, because the measurement was on {calibration.device}, not on "
             f"{target.device.title}"
         )
 

@@ -1,18 +1,27 @@
-"""The calibration of predictions with the measured times of an earlier run."""
+"""The calibration of predictions with the measured times of an earlier run, or with measured rates of the device."""
 
 from pathlib import Path
 
 from shoestring.errors import UsageError
 from shoestring.estimate.calibration import Calibration, calibration
+from shoestring.estimate.spread import Spread
+from shoestring.hardware.measured import SUFFIX, read_measured
 from shoestring.monitor.events import read
 from shoestring.session.directory import RunDirectory
 
 
 def load_calibration(run: Path) -> Calibration:
-    """Return the calibration from the run in the directory `run`.
+    """Return the calibration from the run in the directory `run`, or from a file of measured rates (`.json`).
 
-    Raises UsageError if the run has no plan with a predicted time, or too few measured updates.
+    Raises UsageError if the run has no plan with a predicted time, or too few measured updates; or if the file has no
+    such rates.
     """
+    if run.suffix == SUFFIX and not run.is_dir():
+        measured = read_measured(run)
+        spread = Spread(low=measured.noise[0], high=measured.noise[1], source=measured.source)
+        return Calibration(
+            device=measured.device.title, factor=1.0, spread=spread, input_seconds=0.0, save_rate=None, rates=measured
+        )
     directory = RunDirectory(run)
     directory.refuse_links()
     stored = directory.plan()

@@ -55,7 +55,7 @@ def train_supervised(
     """
     signal.pthread_sigmask(signal.SIG_BLOCK, STOP_SIGNALS)
     importlib.import_module("psutil")  # for the kill: at the limit there is no time for imports
-    platform = probe.platform_here() if on in targets.PROBED else targets.find(on).platform
+    platform = probe.platform_here() if targets.is_here(on) else targets.find(on).platform
     limit_seconds = session_seconds(platform, limit_seconds)
     directory = RunDirectory(run)
     launcher = Launcher.find()

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import os
 import sys
 import time
@@ -46,10 +45,7 @@ class LaunchRequest:
 
 def local_target(on: str) -> Target:
     """Return this machine as a target, with the limits of the platform of `on`."""
-    target = targets.find(on)
-    if on in targets.PROBED:
-        return target
-    return dataclasses.replace(targets.find("local"), platform=target.platform)
+    return targets.on_this_machine(on)
 
 
 def make_stop(request: LaunchRequest, target: Target, signals: StopSignals, starting_seconds: float) -> Stop:

@@ -21,8 +21,10 @@ _FIRST_FACTOR = {_aten.mm.default: 0, _aten.addmm.default: 1, _aten.bmm.default:
 _QUERY = {
     _aten._scaled_dot_product_flash_attention.default: 0,
     _aten._scaled_dot_product_efficient_attention.default: 0,
+    _aten._scaled_dot_product_flash_attention_for_cpu.default: 0,
     _aten._scaled_dot_product_flash_attention_backward.default: 1,
     _aten._scaled_dot_product_efficient_attention_backward.default: 1,
+    _aten._scaled_dot_product_flash_attention_for_cpu_backward.default: 1,
 }
 """The index of fused attention's query; the key follows."""
 
@@ -75,6 +77,8 @@ def correct_flops(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], flop
     convolution the counter ignores the groups.
     """
     if func in _QUERY:
+        if not flops:  # of the CPU's kernel, which torch's counter does not know: two products, and five in backward
+            flops = (5 if _QUERY[func] else 2) * 2 * math.prod(shape)
         index = _causal_index(func)
         causal = index is not None and (args[index] if index < len(args) else kwargs.get("is_causal", False))
         return flops // 2 if causal else flops

@@ -69,6 +69,9 @@ def _rows(plan: Plan, parts: Sequence[MemoryPart]) -> Table:
     rows.add_row("memory", memory_text(plan.memory))
     rows.add_row("", memory_bars(parts))
     rows.add_row("time", _time_text(plan))
+    if plan.time.source.startswith("kernels measured"):
+        rates = plan.time.source.partition("; range:")[0]
+        rows.add_row("", Text(f"from {message_text(rates)}; no update was compared with them"))
     rows.add_row("sessions", _sessions_text(plan))
     rows.add_row("disk", _disk_text(plan))
     return rows

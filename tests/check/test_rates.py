@@ -1,0 +1,113 @@
+"""The measurement of this machine's CPU, with the smallest grid: what is in the file, not how fast it is."""
+
+import os
+from pathlib import Path
+
+import pytest
+import torch
+
+from shoestring import api
+from shoestring.check.rates import grid, measure, writing
+from shoestring.check.rates.clock import repeats_for, summarize
+from shoestring.check.rates.measure import busy_warnings, measure_rates
+from shoestring.check.rates.operators import Operands, subjects
+from shoestring.errors import UsageError
+from shoestring.estimate.measured_rates import rates_of
+from shoestring.hardware.measured import read_measured
+from shoestring.hardware.probe import local_cpu
+from shoestring.hardware.targets import find
+
+
+@pytest.fixture
+def small(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(grid, "CPU", grid.SMALLEST)
+
+
+def test_command_writes_a_file_that_is_a_target(small, run_command, tmp_path: Path) -> None:
+    path = tmp_path / "cpu.json"
+    status, out, err = run_command("check", "--measure", path, "--on", "cpu")
+    assert status == 0 and "left" in err
+    assert f"plan with them: shoestring plan RECIPE --on {path}" in " ".join(out.split()).replace("- ", "-")
+    measured = read_measured(path)
+    assert measured.device.title == local_cpu().device.title and measured.versions["torch"] == torch.__version__
+    names = {row.operator for row in measured.operators}
+    assert {"aten::mm", "aten::bmm", "aten::convolution_backward", "aten::native_dropout"} < names
+    assert {"shoestring::recurrent", "shoestring::recurrent_backward", "aten::gelu_backward"} < names
+    assert all(row.flops for row in measured.operators if "dot_product" in row.operator)
+    assert rates_of(find(str(path)).device)
+    assert [file.name for file in tmp_path.iterdir()] == ["cpu.json"]
+    # It is not replaced without being asked for.
+    status, _, err = run_command("check", "--measure", path, "--on", "cpu")
+    assert status == 2 and "exists" in err and "--overwrite" in err
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (("temporal", "--measure", "x.json"), "--measure measures the machine alone"),
+        (("--measure", "x"), "x does not end with .json"),
+        (("--measure", "x.json", "--on", "t4"), "only this machine can be measured, not t4"),
+        (("--measure", "nothing/x.json"), "nothing is not a folder"),
+        (("--overwrite",), "--overwrite is an option of --measure"),
+    ],
+)
+def test_invalid_usage_is_an_error(run_command, arguments: tuple[str, ...], message: str) -> None:
+    status, _, err = run_command("check", *arguments)
+    assert status == 2 and message in err
+
+
+def test_interrupted_measurement_leaves_no_file(small, tmp_path: Path) -> None:
+    def interrupt(_seconds: float) -> None:
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        api.measure(tmp_path / "cpu.json", "cpu", progress=interrupt)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_older_file_is_replaced_if_asked_for(small, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    path = tmp_path / "cpu.json"
+    path.write_text("older")
+    calls = []
+    monkeypatch.setattr(measure, "measure_rates", lambda *_, **__: calls.append(1))
+    with pytest.raises(UsageError, match="exists"):
+        writing.measure_to_file(path, "cpu", overwrite=False, progress=print)
+    assert not calls and path.read_text() == "older"
+
+
+def test_use_by_others_is_a_warning(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(os, "getloadavg", lambda: (0.0, 9.0, 9.0))
+    assert busy_warnings(local_cpu()) == ()
+    monkeypatch.setattr(os, "getloadavg", lambda: (64.0, 0.0, 0.0))
+    (warning,) = busy_warnings(local_cpu())
+    assert "the CPU was in use" in warning and "64.0" in warning
+
+
+def test_grids_have_16_bit_types_and_both_memory_formats_on_gpus() -> None:
+    plain = list(subjects(grid.CPU, ("fp32",)))
+    both = list(subjects(grid.GPU, ("fp32", "fp16")))
+    assert {subject.layout for subject in plain} == {"", "channels_first"}
+    assert {(subject.precision, subject.layout) for subject in both if subject.layout} == {
+        ("fp32", "channels_first"), ("fp16", "channels_first"), ("fp16", "channels_last")
+    }  # fmt: skip
+    assert len(plain) < 700 and len(both) < 1500
+
+
+def test_rounds_end_with_the_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    left: list[float] = []
+    measured = measure_rates(local_cpu(), grid=grid.SMALLEST, progress=left.append)
+    assert measured.operators[0].low <= measured.operators[0].seconds <= measured.operators[0].high
+    assert all(seconds >= 0 for seconds in left)
+
+
+def test_operands_are_parts_of_one_buffer() -> None:
+    take = Operands(torch.device("cpu"), torch.float32, 256)
+    first, second = take(2, 50), take(100)
+    assert first.shape == (2, 50) and second.data_ptr() - first.data_ptr() == 4 * 128
+    assert take(100).data_ptr() == first.data_ptr()  # nothing is left: from the start again
+
+
+def test_short_calls_are_repeated() -> None:
+    calls: list[int] = []
+    assert repeats_for(lambda: calls.append(1), 0.001, torch.device("cpu")) > 100
+    assert summarize([3.0, 1.0, 2.0]).seconds == 2.0
