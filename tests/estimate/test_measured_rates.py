@@ -8,7 +8,7 @@ from shoestring.estimate.calibration import Calibration
 from shoestring.estimate.cpu_kernels import cpu_kernels
 from shoestring.estimate.kernels import kernel_seconds, padded_flops
 from shoestring.estimate.measured_rates import rates_of
-from shoestring.estimate.rates import find_rates
+from shoestring.estimate.rates import MEASURED_RATES, find_rates
 from shoestring.estimate.spread import SCORED, Spread
 from shoestring.estimate.time import Seconds, update_seconds
 from shoestring.hardware.catalog import DEVICES, Device
@@ -43,6 +43,21 @@ def test_gpu_has_its_measured_rates() -> None:
     assert rates.bandwidth == pytest.approx({"elementwise": 200e9, "softmax": 150e9, "norm": 100e9})
     assert (rates.kernel_seconds, rates.view_seconds, rates.call_seconds) == (3e-6, 2e-6, (20e-6,) * 3)
     assert rates.call_shares == {"backward": 0.5, "optimizer": 0.25}
+
+
+def test_gpu_has_the_measured_rate_of_its_tensor_cores() -> None:
+    flops = 2 * 10**5 * 256 * 2304
+    rows = [
+        operator("aten::convolution", flops / rate, shape=(1, 10**5, 256, 2304, 3, 3, 56, 56, 1, 1, last),
+                 flops=flops, precision="fp16", layout=layout)
+        for last, layout, rate in ((1, "channels_last", 10e12), (0, "channels_first", 5e12))
+    ]  # fmt: skip
+    without, rates = (
+        rates_of(MEASURED_T4),
+        rates_of(dataclasses.replace(T4, measured=dataclasses.replace(GPU, operators=(*GPU.operators, *rows)))),
+    )
+    assert without and without.tensor_cores == MEASURED_RATES["t4"].tensor_cores
+    assert rates and rates.tensor_cores and rates.tensor_cores.share == pytest.approx(10e12 / rates.half["fp16"])
 
 
 def test_measured_product_of_a_gpu_takes_as_long_as_measured() -> None:

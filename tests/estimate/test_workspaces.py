@@ -13,7 +13,7 @@ AMPERE, TURING = (8, 6), (7, 5)
 
 # Four images of 8 channels and 6x6 pixels, 16 kernels of 3x3.
 INPUT, WEIGHT, OUTPUT = 4 * 8 * 6 * 6, 16 * 8 * 3 * 3, 4 * 16 * 6 * 6
-SHAPE = (1, 4 * 6 * 6, 16, 8 * 3 * 3, 3, 3, 6, 6)
+SHAPE = (1, 4 * 6 * 6, 16, 8 * 3 * 3, 3, 3, 6, 6, 1, 1, 0)
 
 
 def convolution(
@@ -53,6 +53,11 @@ def test_only_tensor_cores_need_channels_last(
 
 def test_grouped_convolutions_have_none() -> None:
     assert transposed_bytes(convolution(INPUT + WEIGHT + OUTPUT, groups=4), AMPERE) == 0
+
+
+def test_channels_last_tensors_are_not_transposed() -> None:
+    channels_last = dataclasses.replace(FORWARD, shape=(*SHAPE[:-1], 1))
+    assert transposed_bytes(channels_last, AMPERE) == 0
 
 
 def test_transposed_convolution_counts_all_operands() -> None:

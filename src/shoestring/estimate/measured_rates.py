@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import math
 from collections import defaultdict
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
 from functools import lru_cache
 from statistics import median
 from typing import Any
 
 from shoestring.estimate.cpu_kernels import cpu_kernels
 from shoestring.estimate.kernels import WINOGRAD, padded_flops, tiled_flops
-from shoestring.estimate.rates import Curve, Kind, Rates, find_rates
+from shoestring.estimate.rates import MEASURED_RATES, Curve, Kind, Rates, TensorCoreConvolutions, find_rates
 from shoestring.hardware.catalog import Device
 from shoestring.hardware.measured import MeasuredRates, OperatorTiming
 from shoestring.settings import Precision
@@ -84,7 +85,23 @@ def _gpu_rates(measured: MeasuredRates) -> Rates:
         **_host(measured),
         queued=True,
         source=measured.source,
+        tensor_cores=_tensor_cores(measured, half),
     )
+
+
+def _tensor_cores(measured: MeasuredRates, half: Mapping[Precision, float]) -> TensorCoreConvolutions | None:
+    """Return a T4's use of tensor cores with the rate of large convolutions that was measured; None without any."""
+    t4 = MEASURED_RATES["t4"].tensor_cores
+    capability = measured.device.compute_capability
+    if t4 is None or capability is None or capability < (7, 0):
+        return None
+    shares = [
+        row.flops / row.seconds / half[row.precision]
+        for row in measured.operators
+        if row.operator == "aten::convolution" and row.layout == "channels_last" and row.precision in half
+        if row.flops >= _LARGE_FLOPS
+    ]
+    return replace(t4, share=median(shares)) if shares else t4
 
 
 def _host(measured: MeasuredRates) -> dict[str, Any]:

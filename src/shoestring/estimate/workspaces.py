@@ -24,6 +24,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from shoestring.settings import Precision
+from shoestring.trace.convolution import ConvolutionShape
 from shoestring.trace.record import Event, Op, Phase
 
 _FORWARD = "aten::convolution"
@@ -41,16 +42,17 @@ def transposed_bytes(op: Op, capability: tuple[int, int]) -> int:
     """Return the largest workspace, in bytes, of a convolution that tensor cores compute from channels-first tensors.
 
     The forward pass needs its input and its weight, and each pass of backward the output's gradient, the input or its
-    gradient, and the weight or its gradient. 0 for grouped convolutions, and if the tensor cores do not compute the
-    type. Where the trace does not tell the operands apart (transposed convolutions, and backward passes for one of two
-    gradients), the bytes of all operands, which are at least as many.
+    gradient, and the weight or its gradient. 0 for grouped convolutions, for channels-last tensors, and if the tensor
+    cores do not compute the type. Where the trace does not tell the operands apart (transposed convolutions, and
+    backward passes for one of two gradients), the bytes of all operands, which are at least as many.
     """
     if capability < _TENSOR_CORES[op.precision]:
         return 0
     if not op.shape:
         return op.bytes
     groups, rows, outputs, _ = op.shape[:4]
-    if groups > 1:
+    is_channels_last = len(op.shape) == len(ConvolutionShape._fields) and ConvolutionShape(*op.shape).channels_last
+    if groups > 1 or is_channels_last:
         return 0
     output = rows * outputs * _ELEMENT_BYTES[op.precision]
     if op.name == _FORWARD:
