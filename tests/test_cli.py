@@ -69,7 +69,7 @@ def test_estimate_has_the_documented_keys(run_command, mine):
     answer = json.loads(out)
     assert set(answer) == {
         "target", "settings", "parameters", "peak_bytes", "low_bytes", "high_bytes", "capacity_bytes", "fits", "parts",
-        "allocated", "reserved", "notes",
+        "allocated", "reserved", "loading_bytes", "notes",
     }  # fmt: skip
     assert answer["parameters"] == {"total": 4, "trainable": 4}
     assert (answer["settings"]["micro_batch"], answer["settings"]["precision"]) == (2, "fp16")

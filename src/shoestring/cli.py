@@ -177,7 +177,7 @@ def _plan_inference(recipe: str, names: list[str], values: dict[str, Any], as_js
     print_answer(facts if len(plans) > 1 else facts[0], as_json, lambda: Group(*map(screen, plans)))
 
 
-@_command("check", "check temporal --on kaggle-t4 --set size=tiny", "check --measure my-gpu.json")
+@_command("check temporal --on kaggle-t4 --set size=tiny", "check --measure my-gpu.json")
 def check(
     recipe: Annotated[
         str | None,

@@ -9,7 +9,7 @@ from shoestring.estimate.cpu_kernels import cpu_kernels
 from shoestring.estimate.kernels import kernel_seconds, padded_flops
 from shoestring.estimate.measured_rates import rates_of
 from shoestring.estimate.rates import MEASURED_RATES, find_rates
-from shoestring.estimate.spread import SCORED, Spread
+from shoestring.estimate.spread import Spread, spread
 from shoestring.estimate.time import Seconds, update_seconds
 from shoestring.hardware.catalog import DEVICES, Device
 from shoestring.trace.record import Op, Trace
@@ -126,8 +126,8 @@ def test_update_on_a_cpu_adds_the_host_to_each_operator() -> None:
 def test_range_is_that_of_predictions_from_kernels_times_the_noise(device: Device, measured) -> None:
     add = op(size=10**8, name="aten::add.Tensor")
     estimate = seconds(update(forward=add, backward=add, optimizer=add), device)
-    low, high = zip(*SCORED["t4"].values(), strict=True)
-    expected = (0.9 * min(low) * estimate.value, 1.2 * max(high) * estimate.value)
+    of_t4 = spread(T4)
+    expected = (0.9 * of_t4.low * estimate.value, 1.2 * of_t4.high * estimate.value)
     assert (estimate.low, estimate.high) == pytest.approx(expected)
     assert measured.source in estimate.source and "no update was compared" in estimate.source
 
@@ -135,9 +135,9 @@ def test_range_is_that_of_predictions_from_kernels_times_the_noise(device: Devic
 def test_calibration_with_a_file_replaces_the_rates_of_the_same_device() -> None:
     add = op(size=10**8, name="aten::add.Tensor")
     trace = update(forward=add, backward=add, optimizer=add)
-    spread = Spread(low=1.0, high=1.0, source="")
+    exact = Spread(low=1.0, high=1.0, source="")
     calibration = Calibration(
-        device="NVIDIA T4", factor=1.0, spread=spread, input_seconds=0.0, save_rate=None, rates=GPU
+        device="NVIDIA T4", factor=1.0, spread=exact, input_seconds=0.0, save_rate=None, rates=GPU
     )
     assert seconds(trace, T4, calibration=calibration) == seconds(trace, MEASURED_T4)
     p100 = DEVICES["p100"]

@@ -59,7 +59,7 @@ GPU = MeasuredRates(
     versions={"torch": "2.13.0", "cuda": "12.6"},
     operators=(
         _product(256, 1e12), _product(4096, 4e12), _product(4096, 20e12, "fp16"),
-        operator("aten::convolution", 1e-3, shape=(1, 3136, 64, 576, 3, 3, 56, 56), flops=2 * 3136 * 64 * 576,
+        operator("aten::convolution", 1e-3, shape=(1, 3136, 64, 576, 3, 3, 56, 56, 1, 1, 0), flops=2 * 3136 * 64 * 576,
                  layout="channels_first"),
         operator("aten::_scaled_dot_product_efficient_attention", 1e-3, shape=(96, 512, 512, 64), flops=5 * 10**9,
                  precision="fp16"),
@@ -92,7 +92,7 @@ CPU = MeasuredRates(
     operators=(
         _product(64, 50e9), _product(1024, 100e9),
         operator("aten::bmm", 1e-3, shape=(16, 64, 64, 64), flops=8388608, size=10**6),
-        operator("aten::convolution", 2e-3, shape=(1, 512, 32, 288, 3, 3, 8, 8), flops=2 * 512 * 32 * 288),
+        operator("aten::convolution", 2e-3, shape=(1, 512, 32, 288, 3, 3, 8, 8, 1, 1, 0), flops=2 * 512 * 32 * 288),
         operator("shoestring::recurrent", 1e-3, flops=10**7, launches=10),
         operator("aten::add.Tensor", 12e-6, size=10**5), operator("aten::add.Tensor", 1002e-6, size=10**7),
         operator("aten::add_.Tensor", 502e-6, size=10**7),

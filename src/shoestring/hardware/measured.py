@@ -143,8 +143,8 @@ class MeasuredRates:
 REQUIRED = ("aten::mm", "aten::add.Tensor", "aten::_softmax", "aten::native_layer_norm")
 """Operators without whose timings, in fp32, there is no estimate."""
 _WITH_SHAPE = ("aten::mm", "aten::bmm", "aten::convolution", "aten::convolution_backward")
-_LENGTHS = (0, 4, 8)
-"""Lengths of shapes in `trace/products.py`."""
+_PRODUCT_LENGTH, _CONVOLUTION_LENGTH = 4, 11
+"""Lengths of shapes in `trace/products.py`; the last entry of a convolution's is 0 or 1, its layout."""
 
 _SUMMARIZED: Mapping[str, str] = {
     "aten::mm": "products",
@@ -166,7 +166,7 @@ HOST: Mapping[str, str] = {
 """What is measured of the host. On a CPU `kernel` is left out: the host runs the kernels."""
 
 _SECONDS = Kind(name="a number of seconds from 1e-9 to 1e4", types=(int, float), low=1e-9, high=1e4)
-_COUNTS = Kind(name="a list of at most 8 integers", types=(list,))
+_COUNTS = Kind(name=f"a list of at most {_CONVOLUTION_LENGTH} integers", types=(list,))
 _TEXTS = Kind(name="a list of at most 20 texts", types=(list,))
 _ROWS = Kind(name=f"a list of at most {_MAX_ROWS} objects", types=(list,))
 _OPTIONAL_LIST = Kind(name="null or a list of two integers", types=(list, type(None)))
@@ -298,7 +298,7 @@ def _object_problems(kind: str, values: Any, prefix: str) -> Iterator[str]:
         elif isinstance(value, str):
             yield from (prefix + problem for problem in _text_problems(name, [value]))
         elif kinds[name] in (_COUNTS, _OPTIONAL_LIST) and value is not None:
-            length_fits = len(value) <= 8 if kinds[name] is _COUNTS else len(value) == 2
+            length_fits = len(value) <= _CONVOLUTION_LENGTH if kinds[name] is _COUNTS else len(value) == 2
             if not length_fits or not all(COUNT.matches(entry) and entry < 2**40 for entry in value):
                 yield f"{prefix}{name}: {str(value)[:40]!r} is not {kinds[name].name}"
         elif (kinds[name] is _ROWS and len(value) > _MAX_ROWS) or (kinds[name] is _TEXTS and len(value) > 20):
@@ -314,8 +314,10 @@ def _object_problems(kind: str, values: Any, prefix: str) -> Iterator[str]:
 def _operator_problems(values: Mapping[str, Any], prefix: str) -> Iterator[str]:
     if not (values["bytes"] and values["launches"]):
         yield f"{prefix}bytes and launches have to be at least 1"
-    if len(values["shape"]) not in _LENGTHS or not all(values["shape"]):
-        yield f"{prefix}shape: {str(values['shape'])[:40]} has a zero, or another length than 0, 4 or 8"
+    sizes = values["shape"][: _CONVOLUTION_LENGTH - 1]
+    layout = values["shape"][_CONVOLUTION_LENGTH - 1 :]
+    if len(values["shape"]) not in (0, _PRODUCT_LENGTH, _CONVOLUTION_LENGTH) or not all(sizes) or layout > [1]:
+        yield f"{prefix}shape: {str(values['shape'])[:60]} is not empty, and neither of a product nor of a convolution"
     has_products = values["shape"] or values["operator"].startswith("shoestring::recurrent")
     if has_products and not values["flops"]:
         yield f"{prefix}flops has to be at least 1 for {values['operator'][:40]!r}"
