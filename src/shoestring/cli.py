@@ -211,7 +211,7 @@ def check(
     from shoestring.report.terminal.checked import screen
 
     if measure is not None:
-        _measure(measure, on, recipe, overwrite, as_json)
+        _measure(measure, on, [recipe or "", *(f"--set {pair}" for pair in set_ or ())], overwrite, as_json)
         return
     if overwrite:
         raise UsageError("--overwrite is an option of --measure", hint="leave it out")
@@ -222,12 +222,13 @@ def check(
         raise typer.Exit(1)
 
 
-def _measure(file: Path, on: str, recipe: str | None, overwrite: bool, as_json: bool) -> None:
+def _measure(file: Path, on: str, of_a_check: list[str], overwrite: bool, as_json: bool) -> None:
+    """Measure this machine; `of_a_check` are arguments that only a check has."""
     from shoestring.report.terminal.measured import screen
 
-    if recipe is not None:
+    if extra := " ".join(filter(None, of_a_check)):
         raise UsageError(
-            f"--measure measures the machine alone, without {recipe}", hint=f"shoestring check --measure {file}"
+            f"--measure measures the machine alone, without {extra}", hint=f"shoestring check --measure {file}"
         )
     with show_seconds_left("measuring the rates of this machine") as progress:
         measured = api.measure(file, on, overwrite=overwrite, progress=progress)

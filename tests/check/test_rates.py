@@ -1,21 +1,25 @@
 """The measurement of this machine's CPU, with the smallest grid: what is in the file, not how fast it is."""
 
 import os
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 import torch
 
 from shoestring import api
+from shoestring.check import preflight
+from shoestring.check.collect import collect_facts
 from shoestring.check.rates import grid, measure, writing
 from shoestring.check.rates.clock import repeats_for, summarize
 from shoestring.check.rates.measure import busy_warnings, measure_rates
 from shoestring.check.rates.operators import Operands, subjects
-from shoestring.errors import UsageError
+from shoestring.errors import RunError, UsageError
 from shoestring.estimate.measured_rates import rates_of
-from shoestring.hardware.measured import read_measured
+from shoestring.hardware.measured import read_measured, write_measured
 from shoestring.hardware.probe import local_cpu
 from shoestring.hardware.targets import find
+from tests.hardware.measured_files import CPU
 
 
 @pytest.fixture
@@ -111,3 +115,26 @@ def test_short_calls_are_repeated() -> None:
     calls: list[int] = []
     assert repeats_for(lambda: calls.append(1), 0.001, torch.device("cpu")) > 100
     assert summarize([3.0, 1.0, 2.0]).seconds == 2.0
+
+
+def test_only_a_file_of_rates_is_replaced(tmp_path: Path) -> None:
+    plan = tmp_path / "plan.json"
+    plan.write_text("{}", encoding="utf-8")
+    with pytest.raises(UsageError, match="no measured rates"):
+        writing.measure_to_file(plan, "cpu", overwrite=True, progress=print)
+    assert plan.read_text(encoding="utf-8") == "{}"
+
+
+def test_folder_that_cannot_be_written_is_noticed_before_measuring(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(measure, "measure_rates", lambda *_, **__: pytest.fail("it was measured"))
+    with pytest.raises(RunError, match="cannot be written"):
+        writing.measure_to_file(Path("/proc/rates.json"), "cpu", overwrite=False, progress=print)
+
+
+def test_check_uses_the_rates_of_this_machine_and_says_if_it_cannot(tmp_path: Path) -> None:
+    path = tmp_path / "rates.json"
+    for title, is_here in ((local_cpu().device.title, True), ("Another CPU", False)):
+        write_measured(path, replace(CPU, device=replace(CPU.device, title=title)))
+        facts = collect_facts(str(path), tmp_path, None)
+        assert bool(facts.target.device.measured) is is_here
+        assert bool(preflight._check_rates(str(path), facts)) is not is_here

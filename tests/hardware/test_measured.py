@@ -10,7 +10,15 @@ from typing import Any
 import pytest
 
 from shoestring.errors import RunError, UsageError
-from shoestring.hardware.measured import MAX_BYTES, MeasuredRates, content, read_measured, write_measured
+from shoestring.hardware.measured import (
+    MAX_BYTES,
+    MeasuredRates,
+    content,
+    has_rates,
+    read_measured,
+    require_space,
+    write_measured,
+)
 from tests.hardware.measured_files import CPU, GPU, UNLISTED, write
 
 
@@ -101,7 +109,7 @@ def test_damaged_file_is_one_error_with_path_and_field(tmp_path: Path, values: A
     with pytest.raises(UsageError) as error:
         read_measured(path)
     assert str(path) in error.value.message and problem in str(error.value)
-    assert error.value.hint == "measure again: shoestring check --measure FILE"
+    assert error.value.hint == "name a file that shoestring check --measure has written"
 
 
 @pytest.mark.parametrize("text", ["", "{", "[1", '{"format": NaN}', "\0"])
@@ -128,3 +136,35 @@ def test_problems_are_at_most_ten(tmp_path: Path) -> None:
     with pytest.raises(UsageError) as error:
         read_measured(tmp_path / "rates.json")
     assert len(error.value.problems) == 10
+
+
+@pytest.mark.parametrize(
+    ("number", "name", "to"),
+    [(0, "operator", {}), (3, "shape", [*[1] * 10, "1"]), (3, "shape", [*[1] * 10, None])],
+)
+def test_values_of_wrong_types_are_an_error(tmp_path: Path, number: int, name: str, to: object) -> None:
+    file = tmp_path / "rates.json"
+    values = json.loads(json.dumps(content(GPU)))
+    values["operators"][number][name] = to
+    file.write_text(json.dumps(values), encoding="utf-8")
+    with pytest.raises(UsageError, match="damaged"):
+        read_measured(file)
+
+
+def test_rates_beyond_any_device_are_an_error(tmp_path: Path) -> None:
+    file = tmp_path / "rates.json"
+    values = content(GPU)
+    values["operators"][0]["flops"] = 2**52
+    file.write_text(json.dumps(values), encoding="utf-8")
+    with pytest.raises(UsageError) as error:
+        read_measured(file)
+    assert "more than any device computes" in str(error.value.problems)
+
+
+def test_only_a_file_of_rates_has_rates(tmp_path: Path) -> None:
+    rates, other = tmp_path / "rates.json", tmp_path / "plan.json"
+    write_measured(rates, GPU)
+    other.write_text("{}", encoding="utf-8")
+    assert has_rates(rates) and not has_rates(other)
+    require_space(other)
+    assert other.read_text(encoding="utf-8") == "{}" and sorted(tmp_path.iterdir()) == [other, rates]

@@ -12,7 +12,7 @@ from shoestring.check.facts import Facts
 from shoestring.check.finding import Finding, Status, failed, warned
 from shoestring.check.loading import check_loading, measured_loading
 from shoestring.errors import ShoestringError, TraceError
-from shoestring.hardware import probe
+from shoestring.hardware import probe, targets
 from shoestring.plan.weight_type import with_weight_type
 from shoestring.recipe.options import LoadedRecipe
 from shoestring.recipe.whole_batch import require_whole_batch
@@ -90,7 +90,7 @@ def preflight(on: str, run: Path, loaded: LoadedRecipe | None = None, settings: 
     if loaded is not None:
         require_whole_batch(loaded, settings or Settings())
     facts = collect_facts(on, run, loaded)
-    findings = run_checks(facts)
+    findings = (*run_checks(facts), *_check_rates(on, facts))
     trial_summary, preview = None, ""
     if loaded is not None:
         trial_results, trial_summary = _try_updates(facts, findings, loaded, settings or Settings())
@@ -99,6 +99,14 @@ def preflight(on: str, run: Path, loaded: LoadedRecipe | None = None, settings: 
     return CheckResult(
         target=on, recipe=loaded.name if loaded else "", findings=findings, tried=trial_summary, preview=preview
     )
+
+
+def _check_rates(on: str, facts: Facts) -> list[Finding]:
+    """Return a warning if `on` is a file of rates that were measured on another device than this machine's."""
+    if not targets.is_file(on) or facts.target.device.measured:
+        return []
+    message = f"those of {on} are not used: this machine has {facts.target.device.title}"
+    return [warned("rates", message, f"measure this machine: shoestring check --measure {on} --overwrite")]
 
 
 def _preview(loaded: LoadedRecipe) -> str:
@@ -125,6 +133,8 @@ def _try_updates(
         return [warned("update", message, "fix the failures, then check again")], None
     target = probe.local_cpu() if facts.target.name == "cpu" or not facts.build.gpus else probe.local()
     target = dataclasses.replace(target, platform=facts.target.platform or target.platform)
+    if facts.target.device.measured:
+        target = targets.with_rates(target, facts.target.device.measured)
     loaded = with_weight_type(loaded, target, settings)
     try:
         plan, plan_findings = trial_findings.plan_trial(loaded, target, settings, facts)

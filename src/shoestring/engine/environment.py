@@ -83,6 +83,8 @@ def _describe_difference(name: str, saved: object, current: object) -> str:
     if name == "imported files" and isinstance(saved, dict) and isinstance(current, dict):
         files = [file for file in sorted(saved.keys() | current.keys()) if saved.get(file) != current.get(file)]
         return f"files that the recipe imports: changed since the checkpoint: {', '.join(files)}"
+    if name == "memory_format":
+        saved, current = (value or "contiguous" for value in (saved, current))
     return f"{name}: saved with {saved}, now {current}"
 
 

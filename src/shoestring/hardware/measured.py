@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from statistics import median
@@ -23,10 +24,11 @@ SUFFIX = ".json"
 """The end of the name of such a file, by which `--on` and `--calibrate` tell it from a target or a run."""
 FORMAT, VERSION = "shoestring rates", 1
 MAX_BYTES = 4 * MIB
-"""The largest file that is read. One has about 200 KB."""
+"""The largest file that is read."""
+_USUAL_BYTES = 300_000
 _MAX_ROWS = 20_000
 _MAX_PROBLEMS = 10
-_HINT = "measure again: shoestring check --measure FILE"
+_HINT = "name a file that shoestring check --measure has written"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -140,6 +142,9 @@ class MeasuredRates:
         return fastest, median(timing.high / timing.seconds for timing in timings)
 
 
+_MAX_RATE = 1e16
+"""FLOP/s; the fastest GPU of the catalogue has a tenth."""
+
 REQUIRED = ("aten::mm", "aten::add.Tensor", "aten::_softmax", "aten::native_layer_norm")
 """Operators without whose timings, in fp32, there is no estimate."""
 _WITH_SHAPE = ("aten::mm", "aten::bmm", "aten::convolution", "aten::convolution_backward")
@@ -208,15 +213,37 @@ def write_measured(path: Path, measured: MeasuredRates) -> None:
     """Write the file, at once or not at all. Raises RunError if that is not possible."""
     # A row of a table on each line, for people who compare files.
     text = json.dumps(content(measured), allow_nan=False).replace('{"seconds"', '\n{"seconds"')
+    with _temporary(path, f"{text}\n") as temporary:
+        temporary.replace(path)
+
+
+def require_space(path: Path) -> None:
+    """Raise RunError if a file of the usual size cannot be written to `path`."""
+    with _temporary(path, " " * _USUAL_BYTES):
+        pass
+
+
+@contextmanager
+def _temporary(path: Path, text: str) -> Iterator[Path]:
+    """Write a file beside `path`, which is removed at the end. Raises RunError if it cannot be written."""
     temporary = path.with_name(f".{path.name}.{os.getpid()}")
     try:
         try:
-            temporary.write_text(f"{text}\n", encoding="utf-8")
-            temporary.replace(path)
+            temporary.write_text(text, encoding="utf-8")
+            yield temporary
         finally:
             temporary.unlink(missing_ok=True)
     except OSError as error:
         raise RunError(f"{path} cannot be written: {reason(error)}", hint="choose another file") from error
+
+
+def has_rates(path: Path) -> bool:
+    """Return whether a file is one of measured rates, also if they are damaged or of another version."""
+    try:
+        values = read_json(path, follow=True, max_bytes=MAX_BYTES)
+    except (OSError, ValueError):
+        return False
+    return isinstance(values, dict) and values.get("format") == FORMAT
 
 
 def read_measured(path: Path) -> MeasuredRates:
@@ -267,6 +294,8 @@ def _problems(values: Mapping[str, Any]) -> Iterator[str]:
     yield from _text_problems("versions", [*values["versions"], *values["versions"].values()])
     yield from _text_problems("warnings", values["warnings"])
     yield from _text_problems("date", [values["date"]])
+    if not values["date"]:
+        yield "date: is empty"
     yield from (f"host: {name[:40]!r} is unknown" for name in values["host"] if name not in HOST)
     yield from (f"host: {name} is missing" for name in HOST if name not in values["host"] and name != "kernel")
     for name, row in values["host"].items():
@@ -274,9 +303,9 @@ def _problems(values: Mapping[str, Any]) -> Iterator[str]:
     for table, kind in (("operators", "operator"), ("copies", "copy")):
         for number, row in enumerate(values[table], 1):
             yield from _object_problems(kind, row, f"{table}: number {number}: ")
-    names = {
+    names = [
         row.get("operator") for row in values["operators"] if isinstance(row, dict) and row.get("precision") == "fp32"
-    }
+    ]
     yield from (f"operators: there is no {name} in fp32" for name in REQUIRED if name not in names)
 
 
@@ -291,6 +320,21 @@ def _object_problems(kind: str, values: Any, prefix: str) -> Iterator[str]:
     yield from (prefix + problem for problem in wrong)
     if wrong or kinds.keys() != values.keys():
         return
+    inner = [*_value_problems(kind, values, prefix)]
+    yield from inner
+    if inner:
+        return
+    if "seconds" in values and not values["low"] <= values["seconds"] <= values["high"]:
+        yield f"{prefix}seconds: {values['seconds']:g} is not between low and high"
+    if kind == "device":
+        yield from _device_problems(values, prefix)
+    if kind == "operator":
+        yield from _operator_problems(values, prefix)
+
+
+def _value_problems(kind: str, values: Mapping[str, Any], prefix: str) -> Iterator[str]:
+    """Yield which values of the right types are none of those that the keys may have."""
+    kinds = _KINDS[kind]
     for name, value in values.items():
         choices = _CHOICES.get(f"{kind}.{name}")
         if choices is not None and value not in choices:
@@ -303,12 +347,6 @@ def _object_problems(kind: str, values: Any, prefix: str) -> Iterator[str]:
                 yield f"{prefix}{name}: {str(value)[:40]!r} is not {kinds[name].name}"
         elif (kinds[name] is _ROWS and len(value) > _MAX_ROWS) or (kinds[name] is _TEXTS and len(value) > 20):
             yield f"{prefix}{name}: {len(value)} are not {kinds[name].name}"
-    if "seconds" in values and not values["low"] <= values["seconds"] <= values["high"]:
-        yield f"{prefix}seconds: {values['seconds']:g} is not between low and high"
-    if kind == "device":
-        yield from _device_problems(values, prefix)
-    if kind == "operator":
-        yield from _operator_problems(values, prefix)
 
 
 def _operator_problems(values: Mapping[str, Any], prefix: str) -> Iterator[str]:
@@ -323,6 +361,8 @@ def _operator_problems(values: Mapping[str, Any], prefix: str) -> Iterator[str]:
         yield f"{prefix}flops has to be at least 1 for {values['operator'][:40]!r}"
     if values["operator"] in _WITH_SHAPE and not values["shape"]:
         yield f"{prefix}shape is empty"
+    if values["flops"] / values["seconds"] > _MAX_RATE:
+        yield f"{prefix}flops: {values['flops']:g} in {values['seconds']:g} s are more than any device computes"
 
 
 def _device_problems(values: Mapping[str, Any], prefix: str) -> Iterator[str]:

@@ -54,7 +54,7 @@ def find(name: str) -> Target:
 
 def is_file(name: str) -> bool:
     """Return whether a target is called by the path of a file of measured rates."""
-    return name.endswith(SUFFIX)
+    return name.lower().endswith(SUFFIX)
 
 
 def is_here(name: str) -> bool:
@@ -87,7 +87,9 @@ def with_rates(target: Target, measured: MeasuredRates) -> Target:
 def _measured_target(name: str) -> Target:
     measured = read_measured(Path(name))
     facts = measured.device
-    listed = next((device for device in DEVICES.values() if device.title == facts.title), None)
+    listed = next(
+        (device for device in DEVICES.values() if (device.kind, device.title) == (facts.kind, facts.title)), None
+    )
     is_gpu = facts.kind == "cuda"
     source = {"memory_bytes": measured.source}
     device = listed or Device(

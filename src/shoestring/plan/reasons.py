@@ -73,7 +73,7 @@ def calibration_reason(calibration: Calibration | None, target: Target) -> Itera
     """Yield the effect of a measurement on the prediction, or the reason that it has none."""
     measured = target.device.measured or (calibration.rates if calibration else None)
     if measured and measured.device.title == target.device.title:
-        yield f"time: predicted from {measured.source}; no update was compared, so the range is wide"
+        yield f"time: predicted from {measured.source}; no update was compared with these rates"
         yield from (f"time: {warning}" for warning in measured.warnings)
         return
     if calibration is None:

@@ -8,13 +8,14 @@ from shoestring.report.terminal.estimate import _verdict
 
 
 @pytest.mark.parametrize(
-    ("fits", "peak", "text"),
+    ("fits", "loading", "peak", "text"),
     [
-        (True, 10, "fits"),
-        (False, 20, "does not fit"),
-        (False, 10, "does not fit: the high end of the range decides; shoestring plan finds settings that fit"),
+        (True, 5, 10, "fits"),
+        (False, 5, 20, "does not fit"),
+        (False, 18, 20, "does not fit: the model does not fit while it is loaded"),
+        (False, 5, 10, "does not fit: the high end of the range decides; shoestring plan finds settings that fit"),
     ],
 )
-def test_verdict(fits, peak, text):
-    memory = SimpleNamespace(fits=fits, peak_bytes=peak, capacity_bytes=16)
+def test_verdict(fits, loading, peak, text):
+    memory = SimpleNamespace(fits=fits, peak_bytes=peak, loading_bytes=loading, capacity_bytes=16)
     assert _verdict(SimpleNamespace(memory=memory)).plain == text

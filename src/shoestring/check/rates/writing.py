@@ -8,14 +8,15 @@ from pathlib import Path
 
 from shoestring.errors import RunError, UsageError
 from shoestring.hardware import targets
-from shoestring.hardware.measured import SUFFIX, MeasuredRates, write_measured
+from shoestring.hardware.measured import SUFFIX, MeasuredRates, has_rates, require_space, write_measured
 
 
 def measure_to_file(path: Path, on: str, *, overwrite: bool, progress: Callable[[float], object]) -> MeasuredRates:
     """Measure the target `on`, `local` or `cpu`, and write the rates to `path`, at once after the last measurement.
 
     Raises UsageError for another target, for a file that exists, unless it has rates and `overwrite` is true, and for a
-    name without `.json`. Raises RunError if torch cannot use the device, or the file cannot be written.
+    name without `.json`. Raises RunError if torch cannot use the device, or, before it is measured, if the file cannot
+    be written.
     """
     _require_writable(path, overwrite=overwrite)
     if on not in targets.PROBED:
@@ -47,7 +48,7 @@ def measure_to_file(path: Path, on: str, *, overwrite: bool, progress: Callable[
 
 def _require_writable(path: Path, *, overwrite: bool) -> None:
     """Raise UsageError before anything is measured if the file could not be written afterwards."""
-    if path.suffix != SUFFIX:
+    if path.suffix.lower() != SUFFIX:
         raise UsageError(f"{path} does not end with {SUFFIX}", hint=f"--measure {path}{SUFFIX}")
     if not path.parent.is_dir():
         raise UsageError(f"{path.parent} is not a folder", hint="create it, or choose another file")
@@ -55,3 +56,6 @@ def _require_writable(path: Path, *, overwrite: bool) -> None:
         raise UsageError(f"{path} is a folder", hint="choose another file")
     if path.exists() and not overwrite:
         raise UsageError(f"{path} exists", hint="choose another file, or replace this one: --overwrite")
+    if path.exists() and not has_rates(path):
+        raise UsageError(f"{path} has no measured rates, so it is not replaced", hint="choose another file")
+    require_space(path)

@@ -14,6 +14,9 @@ def _verdict(estimate: Estimate) -> Text:
     if memory.fits:
         return verdict("fits")
     text = verdict("does not fit")
+    if memory.loading_bytes > memory.capacity_bytes:
+        text.append(": the model does not fit while it is loaded", style="default")
+        return text
     if memory.peak_bytes <= memory.capacity_bytes:  # otherwise the numbers say it themselves
         text.append(": the high end of the range decides; shoestring plan finds settings that fit", style="default")
     return text
