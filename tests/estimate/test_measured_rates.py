@@ -122,14 +122,20 @@ def test_update_on_a_cpu_adds_the_host_to_each_operator() -> None:
     assert estimate.parts == pytest.approx(expected)
 
 
-@pytest.mark.parametrize(("device", "measured"), [(MEASURED_T4, GPU), (MEASURED_CPU, CPU)])
-def test_range_is_that_of_predictions_from_kernels_times_the_noise(device: Device, measured) -> None:
+def test_range_of_a_gpu_is_that_of_predictions_from_kernels_times_the_noise() -> None:
     add = op(size=10**8, name="aten::add.Tensor")
-    estimate = seconds(update(forward=add, backward=add, optimizer=add), device)
+    estimate = seconds(update(forward=add, backward=add, optimizer=add), MEASURED_T4)
     of_t4 = spread(T4)
     expected = (0.9 * of_t4.low * estimate.value, 1.2 * of_t4.high * estimate.value)
     assert (estimate.low, estimate.high) == pytest.approx(expected)
-    assert measured.source in estimate.source and "no update was compared" in estimate.source
+    assert GPU.source in estimate.source and "no update was compared" in estimate.source
+
+
+def test_range_of_a_cpu_is_that_of_a_device_without_comparisons() -> None:
+    add = op(size=10**8, name="aten::add.Tensor")
+    estimate = seconds(update(forward=add, backward=add, optimizer=add), MEASURED_CPU)
+    assert (estimate.low, estimate.high) == pytest.approx((0.5 * estimate.value, 2.5 * estimate.value))
+    assert CPU.source in estimate.source
 
 
 def test_calibration_with_a_file_replaces_the_rates_of_the_same_device() -> None:

@@ -49,15 +49,18 @@ SCORED: Mapping[str, Mapping[str, Ratios]] = {
 """Measured over predicted seconds, in ascending order, by device and source of measurements; each was predicted without
 its source (`benchmarks/time/spread.py` prints them)."""
 
-_UNSCORED = Spread(low=0.5, high=2.5, source="no measured update of this GPU was compared with a prediction")
+_UNSCORED = Spread(low=0.5, high=2.5, source="no measured update of this device was compared with a prediction")
 
 
 def spread(device: Device, without: str | None = None) -> Spread:
     """Return the central 95% of all sources' ratios, excluding the sources whose name contains `without`.
 
-    Of a device whose kernels were measured, but no update, it is that of a T4, whose predictions also come from timings
-    of its kernels; the spread of the timings themselves widens it.
+    Of a GPU whose kernels were measured, but no update, it is that of a T4, whose predictions also come from timings of
+    its kernels; the spread of the timings themselves widens it. A CPU's updates differ more from its kernels, for
+    example by waiting for memory that is fresh from the system.
     """
+    if device.measured and device.kind == "cpu":
+        return _UNSCORED
     scored = SCORED.get("t4" if device.measured else device.name, {})
     sources = {name: ratios for name, ratios in scored.items() if not without or without not in name}
     if not sources:
