@@ -161,7 +161,7 @@ def test_restored_optimizer_states_have_the_strides_of_their_parameters():
 def test_changing_the_format_is_not_exact(channels_last):
     with pytest.raises(UsageError) as error:
         session(Images(channels_last=False), channels_last, values("contiguous"))
-    assert error.value.problems == ("memory_format: saved with channels_last, now None",)
+    assert error.value.problems == ("memory_format: saved with channels_last, now contiguous",)
 
 
 def test_a_run_that_was_stored_without_the_setting_is_contiguous(tmp_path):
