@@ -222,11 +222,11 @@ def check(
         raise typer.Exit(1)
 
 
-def _measure(file: Path, on: str, of_a_check: list[str], overwrite: bool, as_json: bool) -> None:
-    """Measure this machine; `of_a_check` are arguments that only a check has."""
+def _measure(file: Path, on: str, check_arguments: list[str], overwrite: bool, as_json: bool) -> None:
+    """Measure this machine; `check_arguments` are arguments that only a check has."""
     from shoestring.report.terminal.measured import screen
 
-    if extra := " ".join(filter(None, of_a_check)):
+    if extra := " ".join(filter(None, check_arguments)):
         raise UsageError(
             f"--measure measures the machine alone, without {extra}", hint=f"shoestring check --measure {file}"
         )
