@@ -1,0 +1,212 @@
+"""The file `DIR/kaggle/chain.json`: what a chain of sessions on Kaggle is, and how far it is.
+
+It is written before and after every step, so that a laptop that was killed goes on where it was. It has no credentials.
+Times are seconds since 1970 by the clock of this machine.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Literal, get_args
+
+from shoestring.checkpoint.files import write_json
+from shoestring.errors import UsageError
+from shoestring.reading import COUNT, OBJECT, TEXT, Kind, find_problems, read_json, reason
+
+NAME = "chain.json"
+FOLDER = "kaggle"
+"""The folder in a run's directory."""
+FORMAT = 1
+
+ChainStatus = Literal["preparing", "pushing", "running", "fetching", "waiting", "finished", "failed", "stopped"]
+SessionStatus = Literal["pushing", "running", "ended", "lost", "refused"]
+PackageStatus = Literal["new", "uploading", "ready"]
+
+ENDED = ("finished", "failed", "stopped")
+"""The states in which a chain does nothing more."""
+
+_OPTIONAL_TEXT = Kind(name="text or null", types=(str, type(None)))
+_OPTIONAL_OBJECT = Kind(name="an object or null", types=(dict, type(None)))
+_OPTIONAL_COUNT = Kind(name="a count or null", types=(int, type(None)), low=0, high=2**53)
+_SECONDS = Kind(name="a number of seconds", types=(int, float), low=0, high=1e11)
+_OPTIONAL_SECONDS = Kind(name="a number of seconds or null", types=(int, float, type(None)), low=0, high=1e11)
+_BOOL = Kind(name="true or false", types=(bool,))
+_LIST = Kind(name="a list", types=(list,))
+
+
+@dataclass(kw_only=True)
+class SessionRecord:
+    """One session of a chain."""
+
+    number: int
+    """From 1."""
+    nonce: str
+    """32 hexadecimal digits, which stand in the source of its kernel: so a push is recognized."""
+    slug: str
+    """The kernel's name in the account, without the account."""
+    limit_seconds: float
+    status: SessionStatus = "pushing"
+    previous: dict[str, str] | None = None
+    """`kernel` and `nonce` of the session that it continues from."""
+    version: int | None = None
+    pushed_at: float | None = None
+    """When the push was tried; None before that."""
+    started_at: float | None = None
+    """When it was first seen running."""
+    ended_at: float | None = None
+    update: int | None = None
+    total_updates: int | None = None
+    checkpoint: str | None = None
+    has_progress: bool = False
+    outcome: str | None = None
+    """`finished`, `paused` or `failed`; None if it is unknown."""
+    reason: str = ""
+
+    @property
+    def is_over(self) -> bool:
+        return self.status in ("ended", "lost", "refused")
+
+    @property
+    def lived_seconds(self) -> float:
+        """How long the session was seen running."""
+        if self.started_at is None or self.ended_at is None:
+            return 0.0
+        return max(0.0, self.ended_at - self.started_at)
+
+
+@dataclass(kw_only=True)
+class ChainState:
+    """A chain of sessions that trains one run."""
+
+    user: str
+    base: str
+    """The beginning of the names on Kaggle."""
+    recipe: str
+    on: str
+    limit_seconds: float
+    """The longest session."""
+    internet: bool = True
+    set: dict[str, str] = field(default_factory=dict)
+    data: list[str] = field(default_factory=list)
+    """The values of `--data`: `owner/slug` or `owner/slug:PATH`."""
+    status: ChainStatus = "preparing"
+    reason: str = ""
+    package_digest: str = ""
+    package_status: PackageStatus = "new"
+    sessions: list[SessionRecord] = field(default_factory=list)
+    waiting_until: str | None = None
+    """When something is expected, as Kaggle says it; None if that is unknown."""
+
+    @property
+    def package(self) -> str:
+        """The name of the dataset with the wheels."""
+        return f"{self.user}/{self.base}-wheels"
+
+    def kernel(self, session: SessionRecord) -> str:
+        """Return the full name of a session's kernel."""
+        return f"{self.user}/{session.slug}"
+
+    @property
+    def newest(self) -> SessionRecord | None:
+        return self.sessions[-1] if self.sessions else None
+
+    @property
+    def newest_output(self) -> SessionRecord | None:
+        """The session whose output the next one continues from."""
+        usable = [item for item in self.sessions if item.status == "ended" and item.checkpoint and item.has_progress]
+        return usable[-1] if usable else None
+
+    def json(self) -> dict[str, Any]:
+        """Return the content of the file."""
+        return {"format": FORMAT, **dataclasses.asdict(self)}
+
+    def write(self, folder: Path) -> None:
+        """Write the file into `folder`. Raises OSError."""
+        write_json(folder / NAME, self.json())
+
+
+_KINDS = {
+    **dict.fromkeys(("user", "base", "recipe", "on", "status", "reason", "package_digest", "package_status"), TEXT),
+    "format": COUNT,
+    "limit_seconds": _SECONDS,
+    "internet": _BOOL,
+    "set": OBJECT,
+    "data": _LIST,
+    "sessions": _LIST,
+    "waiting_until": _OPTIONAL_TEXT,
+}
+_SESSION_KINDS = {
+    **dict.fromkeys(("nonce", "slug", "status", "reason"), TEXT),
+    **dict.fromkeys(("version", "update", "total_updates"), _OPTIONAL_COUNT),
+    **dict.fromkeys(("pushed_at", "started_at", "ended_at"), _OPTIONAL_SECONDS),
+    **dict.fromkeys(("checkpoint", "outcome"), _OPTIONAL_TEXT),
+    "number": COUNT,
+    "limit_seconds": _SECONDS,
+    "previous": _OPTIONAL_OBJECT,
+    "has_progress": _BOOL,
+}
+
+
+def read_chain(folder: Path) -> ChainState | None:
+    """Return the chain of the folder `DIR/kaggle`; None if there is none.
+
+    Raises UsageError if the file cannot be read or is not such a file.
+    """
+    file = folder / NAME
+    try:
+        value = read_json(file)
+    except FileNotFoundError:
+        return None
+    except (OSError, ValueError) as error:
+        raise _damaged(file, [reason(error)]) from error
+    if not isinstance(value, dict):
+        raise _damaged(file, ["it is no JSON object"])
+    if value.get("format") != FORMAT:
+        raise _damaged(file, [f"its format is {str(value.get('format'))[:20]}, but this version reads {FORMAT}"])
+    problems = _problems(value, _KINDS, ChainState)
+    if problems:
+        raise _damaged(file, problems)
+    for name, choices in (("status", ChainStatus), ("package_status", PackageStatus)):
+        if name in value and value[name] not in get_args(choices):
+            problems.append(f"{name}: {value[name][:40]!r} is none of {', '.join(get_args(choices))}")
+    texts = [*value.get("set", {}).values(), *value.get("data", [])]
+    if not all(isinstance(text, str) for text in texts):
+        problems.append("set, data: not texts")
+    for entry in value["sessions"]:
+        problems += ["sessions: not objects"] if not isinstance(entry, dict) else _session_problems(entry)
+    if problems:
+        raise _damaged(file, problems[:10])
+    sessions = [SessionRecord(**entry) for entry in value.pop("sessions")]
+    return ChainState(**{name: item for name, item in value.items() if name != "format"}, sessions=sessions)
+
+
+def _session_problems(entry: Mapping[str, Any]) -> list[str]:
+    problems = _problems(entry, _SESSION_KINDS, SessionRecord)
+    if not problems and entry.get("status", "pushing") not in get_args(SessionStatus):
+        problems.append(f"status: {entry['status'][:40]!r} is none of {', '.join(get_args(SessionStatus))}")
+    previous = entry.get("previous")
+    if not problems and previous and not all(isinstance(previous.get(name), str) for name in ("kernel", "nonce")):
+        problems.append("previous: without kernel and nonce")
+    return [f"sessions: {problem}" for problem in problems]
+
+
+def _problems(value: Mapping[str, Any], kinds: Mapping[str, Kind], record: type[Any]) -> list[str]:
+    required = [
+        item.name
+        for item in dataclasses.fields(record)
+        if item.default is dataclasses.MISSING and item.default_factory is dataclasses.MISSING
+    ]
+    problems = [f"{name} is missing" for name in [*required, *(["sessions"] if record is ChainState else [])] if name not in value]
+    problems += [f"{str(name)[:40]!r} is unknown" for name in value if name not in kinds]
+    return problems + find_problems(value, kinds)
+
+
+def _damaged(file: Path, problems: list[str]) -> UsageError:
+    return UsageError(
+        f"{file} cannot be used",
+        problems=problems,
+        hint="it says what runs on Kaggle: restore it, or stop the kernels at https://www.kaggle.com and use another --run",
+    )

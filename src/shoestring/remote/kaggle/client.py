@@ -1,0 +1,303 @@
+"""Kaggle by way of the official client, which runs in a process of its own (`client_process`).
+
+A call that does not answer in time ends the process, and the next one starts another. What goes wrong is a
+`KaggleError` with its `kind`, because what to do next depends on it alone. Calls that change nothing are repeated while
+the failure is temporary; a push never is, because one that answered with an error may have landed.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import queue
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+from typing import Any, Literal
+
+from shoestring.errors import RunError
+from shoestring.recipe.extras import require
+from shoestring.remote.kaggle.client_process import redact
+
+Kind = Literal["temporary", "places", "quota", "missing", "forbidden", "account", "rejected"]
+"""temporary: try again. places: all GPU sessions of the account run. quota: the week's hours are used up. missing: there
+is no such thing. forbidden: not allowed, or not yet. account: nobody is signed in. rejected: anything else."""
+
+_HINTS: dict[Kind, str] = {
+    "temporary": "check the network and https://www.kaggle.com, then give the same command again: it goes on",
+    "places": "Kaggle runs two GPU sessions of an account at a time: wait for one to end, or stop it",
+    "quota": "the same command goes on after the refresh of the quota",
+    "missing": "check the name at https://www.kaggle.com",
+    "forbidden": "check the name, and whether your account may read it",
+    "account": "sign in with: kaggle auth login, or set KAGGLE_API_TOKEN to a token of https://www.kaggle.com/settings",
+    "rejected": "give the same command again when the cause is removed",
+}
+_TEMPORARY_STATUS = (408, 425, 429)
+_TEMPORARY_TYPES = {"ConnectionError", "Timeout", "JSONDecodeError", "ChunkedEncodingError", "ContentDecodingError"}
+_TEMPORARY_TEXTS = ("Expecting value: line 1 column 1", "Connection aborted", "Max retries exceeded", "timed out")
+_PLACES_TEXT, _QUOTA_TEXT = "session count of", "GPU quota"
+_CREDENTIALS = ("KAGGLE_API_TOKEN", "KAGGLE_KEY")
+
+
+class KaggleError(RunError):
+    """Kaggle, the client or the network refused a call."""
+
+    def __init__(self, message: str, kind: Kind) -> None:
+        super().__init__(message, hint=_HINTS[kind])
+        self.kind: Kind = kind
+
+
+def kind_of(text: str, types: tuple[str, ...] = (), status: int | None = None) -> Kind:
+    """Return the kind of an error, from the names of its classes, its text and its HTTP status."""
+    if "Maximum" in text and _PLACES_TEXT in text:
+        return "places"
+    if "Maximum" in text and _QUOTA_TEXT in text:
+        return "quota"
+    if status is not None and (status >= 500 or status in _TEMPORARY_STATUS):
+        return "temporary"
+    if status == 401 or "SystemExit" in types or "Unauthorized" in text:
+        return "account"
+    if status in (403, 404):
+        return "forbidden" if status == 403 else "missing"
+    if _TEMPORARY_TYPES.intersection(types) or any(words in text for words in _TEMPORARY_TEXTS):
+        return "temporary"
+    return "rejected"
+
+
+class Client:
+    """The calls of Kaggle that a chain needs."""
+
+    def __init__(
+        self,
+        *,
+        environment: Mapping[str, str] | None = None,
+        timeout_seconds: float = 120.0,
+        patience_seconds: float = 300.0,
+        pause_seconds: float = 2.0,
+        check: bool = True,
+    ) -> None:
+        """`environment` is added to that of the process. A call that sends nothing for `timeout_seconds` is ended.
+        Temporary failures of calls that change nothing are repeated for `patience_seconds`, after pauses that grow from
+        `pause_seconds`.
+
+        Raises UsageError if the official client is not installed.
+        """
+        if check:
+            require("kaggle", "kaggle", "six")
+        self._environment = {**os.environ, **(environment or {})}
+        self._timeout_seconds = timeout_seconds
+        self._patience_seconds = patience_seconds
+        self._pause_seconds = pause_seconds
+        self._process: subprocess.Popen[str] | None = None
+        self._lines: queue.SimpleQueue[str | None] = queue.SimpleQueue()
+
+    def __enter__(self) -> Client:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """End the client's process."""
+        process, self._process = self._process, None
+        if process is None:
+            return
+        process.kill()
+        process.wait()
+        for stream in (process.stdin, process.stdout):
+            if stream:
+                stream.close()
+
+    def account(self) -> str:
+        """Return the name of the account. Raises KaggleError of the kind `account` if nobody is signed in."""
+        user = str(self._repeat("account"))
+        if not user:
+            raise KaggleError("nobody is signed in to Kaggle on this machine", "account")
+        return user
+
+    def quota(self) -> dict[str, Any]:
+        """Return the GPU quota of the week in seconds, `used`, `reserved` and `total`, and the time of its `refresh`."""
+        return dict(self._repeat("quota"))
+
+    def push(self, folder: Path, *, seconds: int, accelerator: str | None = None) -> dict[str, Any]:
+        """Push the kernel in `folder`, and return its `version` and the sources that are `invalid`. Is not repeated.
+
+        Raises KaggleError; if it is temporary, the kernel may run nevertheless.
+        """
+        answer = dict(self._call("push", {"folder": str(folder), "seconds": seconds, "accelerator": accelerator}))
+        if answer["error"]:
+            raise KaggleError(f"Kaggle refused the session: {answer['error']}", kind_of(answer["error"]))
+        return answer
+
+    def source(self, kernel: str) -> dict[str, Any] | None:
+        """Return the `source` and the `version` of a kernel, None if there is none."""
+        value = self._unless_missing("source", {"kernel": kernel})
+        return None if value is None else dict(value)
+
+    def status(self, kernel: str) -> dict[str, str] | None:
+        """Return the `status` of the kernel's newest session in small letters and its `message`, None without kernel."""
+        value = self._unless_missing("status", {"kernel": kernel})
+        return None if value is None else dict(value)
+
+    def outputs(self, kernel: str) -> list[str]:
+        """Return the names of the files of a kernel's output."""
+        return list(self._unless_missing("outputs", {"kernel": kernel}) or [])
+
+    def download(
+        self, kernel: str, files: Mapping[str, Path], on_progress: Callable[[str, int], object] = lambda *_: None
+    ) -> None:
+        """Download files of a kernel's output, by name, to paths. A file that is not there is left out.
+
+        The caller verifies what came: an error page may lie in a file.
+        """
+        names = {name: str(path) for name, path in files.items()}
+        for item in self._stream("download", {"kernel": kernel, "names": names}):
+            on_progress(str(item["name"]), int(item["bytes"]))
+
+    def log_text(self, kernel: str) -> str:
+        """Return the log of a kernel's newest session."""
+        return str(self._unless_missing("log_text", {"kernel": kernel}) or "")
+
+    def log(self, kernel: str, *, seconds: float) -> Iterator[str]:
+        """Yield the log as it comes, until its end, or until nothing came for `seconds`."""
+        try:
+            for item in self._stream("log", {"kernel": kernel}, timeout_seconds=seconds):
+                yield str(item.get("data", ""))
+        except KaggleError as error:
+            if error.kind not in ("temporary", "missing", "forbidden"):
+                raise
+
+    def delete_kernel(self, kernel: str) -> bool:
+        """Delete a kernel with its sessions and outputs, and return whether there was one."""
+        return self._unless_missing("delete_kernel", {"kernel": kernel}, default=True) is not None
+
+    def dataset_status(self, dataset: str) -> str | None:
+        """Return the status of a dataset in small letters, such as `ready`, and None if there is none."""
+        value = self._unless_missing("dataset_status", {"dataset": dataset})
+        return None if value is None else str(value)
+
+    def dataset_files(self, dataset: str) -> list[dict[str, Any]] | None:
+        """Return `name` and `bytes` of each file of a dataset, and None if it does not exist or may not be read."""
+        value = self._unless_missing("dataset_files", {"dataset": dataset})
+        return None if value is None else list(value)
+
+    def create_dataset(self, folder: Path) -> None:
+        """Upload the files of `folder` as a new private dataset. Is not repeated."""
+        self._require_uploaded(self._call("create_dataset", {"folder": str(folder)}))
+
+    def create_version(self, folder: Path, notes: str) -> None:
+        """Upload the files of `folder` as the next version of a dataset. Is not repeated."""
+        self._require_uploaded(self._call("create_version", {"folder": str(folder), "notes": notes}))
+
+    @staticmethod
+    def _require_uploaded(answer: Any) -> None:
+        if answer["error"]:
+            raise KaggleError(f"Kaggle refused the dataset: {answer['error']}", kind_of(answer["error"]))
+
+    def _unless_missing(self, call: str, arguments: dict[str, Any], default: Any = None) -> Any:
+        """Return the answer, or `default` for an empty one; None if Kaggle says that there is no such thing.
+
+        What does not exist and what may not be seen have the same answer, 403, for a kernel or dataset that is private.
+        """
+        try:
+            value = self._repeat(call, arguments)
+        except KaggleError as error:
+            if error.kind in ("missing", "forbidden"):
+                return None
+            raise
+        return default if value is None else value
+
+    def _repeat(self, call: str, arguments: dict[str, Any] | None = None) -> Any:
+        """Return the answer of a call that changes nothing, which is repeated while the failure is temporary."""
+        give_up_at, pause, is_renewed = time.monotonic() + self._patience_seconds, self._pause_seconds, False
+        while True:
+            try:
+                return self._call(call, arguments or {})
+            except KaggleError as error:
+                if error.kind == "account" and not is_renewed:  # a token that has expired is renewed by a new sign-in
+                    is_renewed = True
+                elif error.kind != "temporary" or time.monotonic() + pause > give_up_at:
+                    raise
+                else:
+                    time.sleep(pause)
+                    pause = min(1.7 * pause, 60.0)
+                if error.kind == "account":
+                    self.close()
+
+    def _call(self, call: str, arguments: dict[str, Any]) -> Any:
+        stream = self._stream(call, arguments)
+        while True:
+            try:
+                next(stream)
+            except StopIteration as end:
+                return end.value
+
+    def _stream(
+        self, call: str, arguments: dict[str, Any], timeout_seconds: float | None = None
+    ) -> Iterator[Any]:
+        """Yield the items of a call, and return its value. Raises KaggleError."""
+        process = self._started()
+        is_complete = False
+        try:
+            assert process.stdin
+            process.stdin.write(json.dumps({"call": call, "arguments": arguments}) + "\n")
+            process.stdin.flush()
+            while True:
+                line = self._lines.get(timeout=timeout_seconds or self._timeout_seconds)
+                if line is None:
+                    raise KaggleError("the process of Kaggle's client ended without an answer", "temporary")
+                answer = json.loads(line)
+                if "item" in answer:
+                    yield answer["item"]
+                    continue
+                is_complete = True
+                if "error" in answer:
+                    raise self._error(call, answer["error"])
+                return answer["value"]
+        except queue.Empty:
+            raise KaggleError(f"Kaggle has not answered for {self._timeout_seconds:.0f} s ({call})", "temporary") from None
+        except OSError as error:
+            raise KaggleError(f"the process of Kaggle's client ended: {error}", "temporary") from error
+        finally:
+            if not is_complete:  # the rest of the answer must not be taken for that of the next call
+                self.close()
+
+    def _error(self, call: str, facts: Mapping[str, Any]) -> KaggleError:
+        text = redact(str(facts["message"]), {self._environment.get(name, "") for name in _CREDENTIALS})
+        kind = kind_of(text, tuple(facts["type"]), facts["status"])
+        if "SystemExit" in facts["type"]:
+            text = "nobody is signed in to Kaggle on this machine, or the token has expired"
+        elif {"ModuleNotFoundError", "ImportError"}.intersection(facts["type"]):
+            text = f"Kaggle's client cannot be loaded: {text}"
+        return KaggleError(f"Kaggle's client ({call.replace('_', ' ')}): {text}", kind)
+
+    def _started(self) -> subprocess.Popen[str]:
+        if self._process and self._process.poll() is None:
+            return self._process
+        self.close()
+        process = subprocess.Popen(
+            [sys.executable, "-m", "shoestring.remote.kaggle.client_process", str(os.getpid())],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.DEVNULL,
+            text=True,
+            encoding="utf-8",
+            env=self._environment,
+        )
+        self._process, self._lines = process, queue.SimpleQueue()
+        threading.Thread(target=_forward, args=(process, self._lines), daemon=True).start()
+        return process
+
+
+def _forward(process: subprocess.Popen[str], lines: queue.SimpleQueue[str | None]) -> None:
+    """Put the lines that a process writes into a queue, and None when it has ended."""
+    try:
+        assert process.stdout
+        for line in process.stdout:
+            lines.put(line)
+    except (OSError, ValueError):  # it was closed
+        pass
+    lines.put(None)

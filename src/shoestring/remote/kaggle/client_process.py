@@ -1,0 +1,202 @@
+"""The process that runs Kaggle's official client: `python -m shoestring.remote.kaggle.client_process PARENT`.
+
+The client prints, exits and waits without end, so it has a process of its own, which can be killed. Requests come on
+standard input, one line of JSON each: `{"call": NAME, "arguments": {...}}`. Every answer is lines of JSON on standard
+output: any number of `{"item": ...}`, then `{"value": ...}` or `{"error": {"type", "message", "status"}}`. What the
+client itself prints is dropped, and no line contains a credential.
+"""
+
+import json
+import os
+import re
+import sys
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+from shoestring.processes import exit_with_parent
+
+_READ_SECONDS = 60.0
+"""The longest time between two blocks of a download."""
+_BLOCK_BYTES = 1 << 20
+_PAGE = 200
+"""The most files that Kaggle lists on a page."""
+_CREDENTIALS = ("KAGGLE_API_TOKEN", "KAGGLE_KEY")
+_QUERY = re.compile(r"(https?://[^\s?'\"]+)\?[^\s'\"]+")
+"""The signature of a signed address is in its query."""
+
+
+def redact(text: str, credentials: set[str]) -> str:
+    """Return `text` without credentials and without the queries of addresses."""
+    for credential in sorted(credentials, key=len, reverse=True):
+        if len(credential) >= 4:
+            text = text.replace(credential, "[credential]")
+    return _QUERY.sub(r"\1?[...]", text)
+
+
+class Calls:
+    """The calls that the process answers. Each method is one; what it returns is JSON, what it yields are items."""
+
+    def __init__(self) -> None:
+        from kaggle import api
+
+        self._api: Any = api
+        if not api._authenticated:  # the import has tried it, and dropped the reason
+            api.authenticate()
+
+    def credentials(self) -> set[str]:
+        """Return the texts that must not leave this process."""
+        values = self._api.config_values
+        return {str(values[name]) for name in ("token", "key") if values.get(name)}
+
+    def account(self) -> str:
+        return str(self._api.config_values.get("username") or "")
+
+    def quota(self) -> dict[str, Any]:
+        answer = self._api.quota_view()
+        gpu, refresh = answer.gpu_quota, answer.quota_refresh_time
+        seconds = {
+            name: getattr(gpu, attribute).total_seconds() if gpu and getattr(gpu, attribute) else 0.0
+            for name, attribute in (("used", "time_used"), ("reserved", "time_reserved"), ("total", "total_time_allowed"))
+        }
+        return {**seconds, "refresh": refresh.isoformat() if refresh else None}
+
+    def push(self, folder: str, seconds: int, accelerator: str | None) -> dict[str, Any]:
+        answer = self._api.kernels_push(folder, timeout=str(seconds), acc=accelerator)
+        invalid = [*(answer.invalid_dataset_sources or []), *(answer.invalid_kernel_sources or [])]
+        return {"version": answer.version_number, "error": answer.error or "", "invalid": invalid, "url": answer.url}
+
+    def source(self, kernel: str) -> dict[str, Any]:
+        from kagglesdk.kernels.types.kernels_api_service import ApiGetKernelRequest
+
+        request = ApiGetKernelRequest()
+        request.user_name, request.kernel_slug = kernel.split("/")
+        with self._api.build_kaggle_client() as kaggle:
+            answer = kaggle.kernels.kernels_api_client.get_kernel(request)
+        metadata = answer.metadata
+        return {
+            "source": answer.blob.source if answer.blob else "",
+            "version": metadata.current_version_number if metadata else None,
+        }
+
+    def status(self, kernel: str) -> dict[str, str]:
+        from kagglesdk.kernels.types.kernels_api_service import ApiGetKernelSessionStatusRequest
+
+        request = ApiGetKernelSessionStatusRequest()
+        request.user_name, request.kernel_slug = kernel.split("/")
+        with self._api.build_kaggle_client() as kaggle:
+            answer = kaggle.kernels.kernels_api_client.get_kernel_session_status(request)
+        return {"status": answer.status.name.lower(), "message": answer.failure_message or ""}
+
+    def outputs(self, kernel: str) -> list[str]:
+        return [file.file_name for file in self._output_files(kernel)]
+
+    def download(self, kernel: str, names: Mapping[str, str]) -> Iterator[dict[str, Any]]:
+        """Download files of the output, by name, to paths. Yields the progress, so that a slow download is no hang."""
+        import requests
+
+        for file in self._output_files(kernel):
+            if file.file_name not in names:
+                continue
+            path, count = Path(names[file.file_name]), 0
+            path.parent.mkdir(parents=True, exist_ok=True)
+            with requests.get(file.url, stream=True, timeout=_READ_SECONDS) as answer, path.open("wb") as target:
+                answer.raise_for_status()
+                for block in answer.iter_content(_BLOCK_BYTES):
+                    target.write(block)
+                    count += len(block)
+                    yield {"name": file.file_name, "bytes": count}
+
+    def log_text(self, kernel: str) -> str:
+        return str(self._api.kernels_logs(kernel))
+
+    def log(self, kernel: str) -> Iterator[dict[str, Any]]:
+        yield from self._api.kernels_logs_stream(kernel)
+
+    def delete_kernel(self, kernel: str) -> None:
+        self._api.kernels_delete(kernel, no_confirm=True)
+
+    def dataset_status(self, dataset: str) -> str:
+        return str(self._api.dataset_status(dataset))
+
+    def dataset_files(self, dataset: str) -> list[dict[str, Any]]:
+        files, token = [], None
+        while True:
+            page = self._api.dataset_list_files(dataset, page_token=token, page_size=_PAGE)
+            files += [{"name": file.name, "bytes": file.total_bytes} for file in page.files or []]
+            token = page.next_page_token
+            if not token:
+                return files
+
+    def create_dataset(self, folder: str) -> dict[str, Any]:
+        answer = self._api.dataset_create_new(folder, quiet=True)
+        return {"status": answer.status, "error": answer.error or ""}
+
+    def create_version(self, folder: str, notes: str) -> dict[str, Any]:
+        answer = self._api.dataset_create_version(folder, notes, quiet=True)
+        return {"status": answer.status, "error": answer.error or ""}
+
+    def _output_files(self, kernel: str) -> Iterator[Any]:
+        from kagglesdk.kernels.types.kernels_api_service import ApiListKernelSessionOutputRequest
+
+        request = ApiListKernelSessionOutputRequest()
+        request.user_name, request.kernel_slug = kernel.split("/")
+        request.page_size, request.page_token = _PAGE, ""
+        with self._api.build_kaggle_client() as kaggle:
+            while True:
+                answer = kaggle.kernels.kernels_api_client.list_kernel_session_output(request)
+                yield from answer.files or []
+                if not answer.next_page_token:
+                    return
+                request.page_token = answer.next_page_token
+
+
+def _describe(error: BaseException) -> dict[str, Any]:
+    """Return an error as JSON: the names of its classes, its message with the server's own words, the HTTP status."""
+    response = getattr(error, "response", None)
+    status = getattr(response, "status_code", None)
+    message = f"exit {error.code}" if isinstance(error, SystemExit) else str(error)
+    with suppress(Exception):
+        words = response.json().get("message") if response is not None else ""
+        if words and words not in message:
+            message = f"{message}: {words}"
+    return {"type": [kind.__name__ for kind in type(error).__mro__], "message": message[:2000], "status": status}
+
+
+def _answer(calls: Calls | None, request: dict[str, Any], write: Callable[[dict[str, Any]], None]) -> Calls | None:
+    try:
+        calls = calls or Calls()
+        result = getattr(calls, request["call"])(**request["arguments"])
+        if isinstance(result, Iterator):
+            for item in result:
+                write({"item": item})
+            result = None
+        write({"value": result})
+    except (Exception, SystemExit) as error:  # noqa: BLE001  (whatever the client raises is an answer)
+        write({"error": _describe(error)})
+    return calls
+
+
+def main(parent: int) -> None:
+    """Answer requests until standard input ends or the process `parent` does."""
+    exit_with_parent(parent)
+    output = os.fdopen(os.dup(1), "w", encoding="utf-8")
+    null = os.open(os.devnull, os.O_WRONLY)
+    os.dup2(null, 1)
+    os.dup2(null, 2)
+    calls: Calls | None = None
+    credentials = {os.environ[name] for name in _CREDENTIALS if os.environ.get(name)}
+
+    def write(line: dict[str, Any]) -> None:
+        known = credentials | (calls.credentials() if calls else set())
+        text = redact(json.dumps(line), known) if "value" not in line else json.dumps(line)
+        output.write(text + "\n")
+        output.flush()
+
+    for line in sys.stdin:
+        calls = _answer(calls, json.loads(line), write)
+
+
+if __name__ == "__main__":
+    main(int(sys.argv[1]))

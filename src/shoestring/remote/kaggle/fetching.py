@@ -1,0 +1,163 @@
+"""Outputs of sessions on this machine: downloaded beside, verified by their digests, then put into their places."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Callable, Iterable, Mapping
+from contextlib import suppress
+from pathlib import Path, PurePosixPath
+
+from shoestring.checkpoint.files import remove, sha256, sync
+from shoestring.errors import CheckpointError, UsageError
+from shoestring.remote.kaggle.client import Client, KaggleError
+from shoestring.remote.kaggle.kernel.session_file import NAME, OutputFile, SessionFile, read_session_file
+from shoestring.system_errors import explaining
+
+RUN = "run"
+LOG = "shoestring.log"
+SMALL = ("plan.json", "state.json", "run.toml", "events.jsonl", "ledger.json", "report.html")
+"""Files of a run that are fetched after every session."""
+
+_ATTEMPTS = 4
+_INCOMING, _COMPLETE = "incoming", ".complete"
+_RUN_ENTRIES = {*SMALL, "checkpoints", "light", "best", "preprocessing", "evidence", "logs", "failed"}
+
+
+def fetch_session_file(client: Client, kernel: str, nonce: str, file: Path) -> SessionFile | None:
+    """Download what a session says of itself to `file`; None if the output has none, or that of another session.
+
+    Raises KaggleError.
+    """
+    beside = file.with_name(f".{file.name}.part")
+    remove(beside)
+    try:
+        client.download(kernel, {NAME: beside})
+        session = read_session_file(beside)
+    except CheckpointError:  # there is none, or an error page was saved as one
+        return None
+    except KaggleError as error:
+        if error.kind in ("missing", "forbidden", "temporary", "rejected"):
+            return None
+        raise
+    finally:
+        if beside.exists():
+            with suppress(OSError):
+                beside.replace(file)
+    return session if session.nonce == nonce else None
+
+
+def fetch_small_files(client: Client, kernel: str, session: SessionFile, folder: Path) -> None:
+    """Download the small files of a session's run to `folder/run`, and its log to `folder`, as far as they come."""
+    names = [name for name in session.files if name == LOG or name in {f"{RUN}/{small}" for small in SMALL}]
+    with suppress(CheckpointError, KaggleError):
+        download_verified(client, kernel, {name: session.files[name] for name in names}, folder)
+
+
+def fetch_run(
+    client: Client,
+    kernel: str,
+    session: SessionFile,
+    run: Path,
+    on_progress: Callable[[str, int], object] = lambda *_: None,
+) -> None:
+    """Put the run of a session's output into the directory `run`; a kill leaves what the next call completes.
+
+    Raises CheckpointError if a file cannot be downloaded as it was left, UsageError if `run` has a run of its own.
+    """
+    files = {name: entry for name, entry in session.files.items() if _is_of_run(name)}
+    incoming = run / "kaggle" / _INCOMING
+    marker = incoming / f"{_COMPLETE}-{session.nonce}"
+    with explaining(f"the run cannot be stored in {run}", ", then give the same command again"):
+        if not marker.exists():
+            remove_others(incoming, session.nonce)
+            download_verified(client, kernel, files, incoming, on_progress)
+            marker.touch()
+            sync(incoming)
+        _exchange(incoming / RUN, run)
+        shutil.rmtree(incoming, ignore_errors=True)
+
+
+def remove_others(incoming: Path, nonce: str) -> None:
+    """Remove what an attempt to fetch the output of another session has left."""
+    owner = incoming / f".of-{nonce}"
+    if incoming.exists() and not owner.exists():
+        shutil.rmtree(incoming)
+    incoming.mkdir(parents=True, exist_ok=True)
+    owner.touch()
+
+
+def download_verified(
+    client: Client,
+    kernel: str,
+    files: Mapping[str, OutputFile],
+    folder: Path,
+    on_progress: Callable[[str, int], object] = lambda *_: None,
+) -> None:
+    """Download files of an output to `folder`; those that are there with the right digest are left as they are.
+
+    A download that was cut short, or an error page in place of a file, is repeated. Raises CheckpointError.
+    """
+    missing = dict(files)
+    problem = ""
+    for _ in range(_ATTEMPTS):
+        missing = {name: entry for name, entry in missing.items() if not _is_there(folder / name, entry)}
+        if not missing:
+            return
+        beside = {name: _beside(folder / name) for name in missing}
+        try:
+            for path in beside.values():
+                path.parent.mkdir(parents=True, exist_ok=True)
+            client.download(kernel, beside, on_progress)
+        except KaggleError as error:
+            if error.kind in ("account", "quota", "places"):
+                raise
+            problem = f" ({error.message})"
+        for name, path in beside.items():
+            if _is_there(path, missing[name]):
+                path.replace(folder / name)
+            else:
+                remove(path)
+    missing = {name: entry for name, entry in missing.items() if not _is_there(folder / name, entry)}
+    if missing:
+        raise CheckpointError(
+            f"the output of {kernel} could not be downloaded as the session left it{problem}",
+            problems=[f"{name}: missing or damaged on the way" for name in sorted(missing)[:10]],
+            hint="give the same command again: what has come is not downloaded twice",
+        )
+
+
+def require_usable(run: Path) -> None:
+    """Raise UsageError if the directory is that of a run which does not come from Kaggle, or has other files."""
+    allowed = {"kaggle", "lock", ".lock"}
+    names = {entry.name for entry in run.iterdir()} if run.is_dir() else set()
+    if names - allowed and not (run / "kaggle" / "chain.json").exists():
+        raise UsageError(
+            f"{run} is not empty: {', '.join(sorted(names - allowed)[:5])}",
+            hint="choose a new directory: --run runs/NAME",
+        )
+
+
+def _is_of_run(name: str) -> bool:
+    parts = PurePosixPath(name).parts
+    return len(parts) > 1 and parts[0] == RUN and parts[1] in _RUN_ENTRIES
+
+
+def _exchange(incoming: Path, run: Path) -> None:
+    """Move the entries of a run that is complete to their places; the plan, which makes it a run, is the last one."""
+    entries: Iterable[Path] = sorted(incoming.iterdir(), key=lambda entry: (entry.name == "plan.json", entry.name))
+    for entry in entries:
+        if entry.is_dir():
+            remove(run / entry.name)
+        entry.replace(run / entry.name)
+    sync(run)
+
+
+def _beside(path: Path) -> Path:
+    return path.with_name(f".{path.name}.part")
+
+
+def _is_there(path: Path, entry: OutputFile) -> bool:
+    try:
+        return path.lstat().st_size == entry.bytes and sha256(path) == entry.sha256
+    except (OSError, ValueError):
+        return False
