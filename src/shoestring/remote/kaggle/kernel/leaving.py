@@ -1,0 +1,169 @@
+"""Checks and prunes the run's directory of a session on Kaggle: `python -m shoestring.remote.kaggle.kernel.leaving`.
+
+The program of the session calls it after the wheels are installed, and reads its answer, one JSON object:
+
+    check RUN --damaged JSON     removes damaged checkpoints, and names the newest that can be used
+    prune RUN --output-bytes N   leaves the smallest run's directory that continues
+"""
+
+import argparse
+import json
+import sys
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+from shoestring.checkpoint.files import directory_bytes, remove, remove_renamed
+from shoestring.checkpoint.manifest import DamagedFileError, read_manifest, verify_file
+from shoestring.checkpoint.names import removed_path, update_of
+from shoestring.errors import ShoestringError
+from shoestring.reading import is_count, read_json
+from shoestring.session.directory import RunDirectory
+from shoestring.units import bytes_text
+
+_KEPT = {"checkpoints", "light", "best", "preprocessing", "evidence", "logs", "failed"} | {
+    "plan.json",
+    "state.json",
+    "run.toml",
+    "events.jsonl",
+    "ledger.json",
+    "report.html",
+}
+_SHARE_OF_OLDER = 0.1
+"""The checkpoint before the newest is left too if both take at most this share of the output."""
+
+
+def check(run: Path, damaged: Sequence[str]) -> dict[str, Any]:
+    """Remove the damaged checkpoints of a copied run, and return the newest that is left, with what was removed.
+
+    `damaged` names files that differ from those that were left, as `path: reason`.
+    """
+    directory = RunDirectory(run)
+    directory.refuse_links()
+    reasons = []
+    foreign = {text.split(": ")[0] for text in damaged}
+    for file in ("plan.json", "state.json"):
+        if file in foreign or not (run / file).is_file():
+            reasons.append(f"{file} is damaged or missing")
+    names = {Path(path).parts[1] for path in foreign if path.startswith("checkpoints/") and len(Path(path).parts) > 2}
+    for name in names:
+        if update_of(name) is not None:
+            remove(directory.checkpoints / name)
+    newest, removed = _newest_verified(directory.checkpoints)
+    for folder in ("light", "best"):
+        # Weights for use are written again by the next save; a damaged copy is of no use.
+        if any(path.startswith(f"{folder}/") for path in foreign):
+            remove(run / folder)
+    if newest is None:
+        reasons.append("no checkpoint is intact")
+    return {
+        "update": None if reasons or newest is None else update_of(newest.name),
+        "checkpoint": newest.name if newest else None,
+        "damaged": removed,
+        "reason": "; ".join(reasons),
+    }
+
+
+def prune(run: Path, output_bytes: int) -> dict[str, Any]:
+    """Leave what continues the run, and return its newest checkpoint with notes about what was left out."""
+    directory = RunDirectory(run)
+    newest, damaged = _newest_verified(directory.checkpoints)
+    notes = []
+    if newest:
+        older = _older(directory.checkpoints, newest)
+        kept = {newest}
+        if older and directory_bytes(newest) + directory_bytes(older[0]) <= _SHARE_OF_OLDER * output_bytes:
+            kept.add(older[0])
+        for path in older:
+            if path not in kept:
+                retained = _is_retained(path)
+                remove_renamed(path, removed_path(path))
+                if retained:
+                    notes.append(f"checkpoints/{path.name}, which is to be retained, was left out to save space")
+        for path in _entries(directory.checkpoints):
+            if path not in kept:
+                remove(path)
+    for path in _entries(run):
+        if path.name not in _KEPT or path.is_symlink():
+            remove(path)
+    run_bytes = directory_bytes(run)
+    if run_bytes > output_bytes:
+        for folder in ("evidence", "logs", "failed"):
+            remove(run / folder)
+        notes.append(f"evidence/ and logs/ were left out: the run takes {bytes_text(run_bytes)}")
+    return {
+        "update": update_of(newest.name) if newest else None,
+        "checkpoint": newest.name if newest else None,
+        "total_updates": _total_updates(directory),
+        "damaged": damaged,
+        "notes": notes,
+    }
+
+
+def _newest_verified(checkpoints: Path) -> tuple[Path | None, list[str]]:
+    """Return the newest checkpoint that passes verification; newer ones are removed and named."""
+    damaged = []
+    for path in _by_update(checkpoints):
+        try:
+            manifest = read_manifest(path)
+            for name, entry in manifest.files.items():
+                verify_file(path / name, entry)
+        except DamagedFileError as damage:
+            damaged.append(f"checkpoints/{path.name}/{damage.file}: {damage.reason}")
+        except (ShoestringError, OSError, ValueError) as error:
+            damaged.append(f"checkpoints/{path.name}: {error}")
+        else:
+            return path, damaged
+        remove_renamed(path, removed_path(path))
+    return None, damaged
+
+
+def _older(checkpoints: Path, newest: Path) -> list[Path]:
+    """Return the other checkpoints, the newest first."""
+    return [path for path in _by_update(checkpoints) if path != newest]
+
+
+def _by_update(checkpoints: Path) -> Iterator[Path]:
+    """Return the checkpoints, the newest first."""
+    paths = [path for path in _entries(checkpoints) if update_of(path.name) is not None and not path.is_symlink()]
+    return iter(sorted(paths, key=lambda path: update_of(path.name) or 0, reverse=True))
+
+
+def _is_retained(path: Path) -> bool:
+    try:
+        return read_manifest(path).retained
+    except (DamagedFileError, ShoestringError, OSError, ValueError):
+        return False
+
+
+def _total_updates(directory: RunDirectory) -> int | None:
+    try:
+        value = read_json(directory.state_file)["total_updates"]
+    except (OSError, ValueError, KeyError, TypeError):
+        return None
+    return value if is_count(value) else None
+
+
+def _entries(folder: Path) -> list[Path]:
+    return sorted(folder.iterdir()) if folder.is_dir() and not folder.is_symlink() else []
+
+
+def main(arguments: Sequence[str]) -> None:
+    """Parse the arguments, and print the answer as JSON."""
+    parser = argparse.ArgumentParser()
+    parser.add_argument("action", choices=("check", "prune"))
+    parser.add_argument("run", type=Path)
+    parser.add_argument("--damaged", type=json.loads, default=[])
+    parser.add_argument("--output-bytes", type=int, default=0)
+    options = parser.parse_args(arguments)
+    answer = (
+        check(options.run, options.damaged) if options.action == "check" else prune(options.run, options.output_bytes)
+    )
+    sys.stdout.write(json.dumps(answer))
+
+
+if __name__ == "__main__":
+    try:
+        main(sys.argv[1:])
+    except ShoestringError as error:
+        sys.exit(str(error))

@@ -1,0 +1,646 @@
+"""One session of a training run, sent by `shoestring kaggle start`.
+
+It installs Shoestring from the attached data set, copies the run that the session before left, trains until shortly
+before the session's limit, and leaves what the next session (or your laptop) needs to go on, in /kaggle/working:
+
+    shoestring-session.json   what has become of this session: finished, paused or failed, and why
+    shoestring.log            the end of what was printed
+    run/                      the run: copy it anywhere, and `shoestring train` continues it
+
+CONFIG above says what to train. The script ends with exit status 0 also if training failed, because Kaggle may drop the
+output of a script that does not. Until Shoestring is installed, only the standard library is used.
+"""
+
+import base64
+import contextlib
+import hashlib
+import importlib.metadata
+import json
+import os
+import re
+import shutil
+import signal
+import socket
+import stat
+import subprocess
+import sys
+import threading
+import time
+import traceback
+import zlib
+from collections.abc import Iterator
+from pathlib import Path, PurePosixPath
+from typing import Any
+
+ROOT = Path(os.environ.get("SHOESTRING_KAGGLE_ROOT", "/kaggle"))
+INPUT, WORKING, TEMP = ROOT / "input", ROOT / "working", ROOT / "temp"
+RUN, SITE, RECIPE_FILES = WORKING / "run", TEMP / "site", TEMP / "recipe-files"
+SESSION_FILE, LOG_FILE, PACKAGE_FILE = "shoestring-session.json", "shoestring.log", "shoestring-package.json"
+
+MIB = 2**20
+LOG_BYTES = MIB
+MAX_FILES = 400  # in the output: the official client has stopped at 500
+PROBE_BYTES = 4 * MIB
+SECONDS_TO_STOP = 30  # for a trainer that is asked to end, before it is killed
+
+# What a run consists of. Nothing else of an earlier output is copied, so it cannot bring code or links along.
+RUN_FILES = {"plan.json", "state.json", "run.toml", "events.jsonl", "ledger.json", "report.html"}
+RUN_FOLDERS = {"checkpoints", "light", "best", "preprocessing", "evidence"}
+CHECKPOINT = re.compile(r"update-([0-9]{8,18})")
+UNDONE_REPLACEMENT = re.compile(r"\.replaced-[0-9]{8,18}")
+
+
+class SessionError(Exception):
+    """The session cannot go on; the text says why, and `hint` what to do."""
+
+    def __init__(self, reason: str, hint: str = "") -> None:
+        super().__init__(reason)
+        self.hint = hint
+
+
+class Stopped(BaseException):
+    """Kaggle asked the script to end."""
+
+
+def main(config: dict[str, Any]) -> None:
+    session = Session(config)
+    with contextlib.suppress(ValueError):  # of another thread than the main one, at which no signal arrives
+        signal.signal(signal.SIGTERM, session.stop)
+    try:
+        session.write()
+        session.do()
+    except SessionError as error:
+        session.say(status="failed", reason=str(error), hint=error.hint)
+    except Stopped:
+        session.say(status="paused", reason="Kaggle ended the session before training began")
+    except BaseException as error:
+        session.log(traceback.format_exc())
+        session.say(status="failed", reason=f"the script of the session failed: {type(error).__name__}: {error}")
+    try:
+        session.leave()
+    except BaseException:  # the output that is there counts, and so does exit status 0
+        session.log(traceback.format_exc())
+        with contextlib.suppress(BaseException):
+            session.say(notes=[*session.state["notes"], "the output could not be pruned, see shoestring.log"])
+            session.write()
+
+
+class Session:
+    def __init__(self, config: dict[str, Any]) -> None:
+        self.config = config
+        self.started = time.monotonic()
+        self.trainer: subprocess.Popen[bytes] | None = None
+        self.is_stopped = False
+        self.state = {
+            "format": 1,
+            "nonce": config["nonce"],
+            "session": config["session"],
+            "status": "running",
+            "reason": "",
+            "hint": "",
+            "update": 0,
+            "total_updates": None,
+            "first_update": 0,
+            "checkpoint": None,
+            "damaged": [],
+            "notes": [],
+            "restarted": False,
+            "seconds": 0.0,
+            "facts": {},
+            "files": {},
+        }
+        for folder in (WORKING, TEMP):
+            folder.mkdir(parents=True, exist_ok=True)
+
+    def do(self) -> None:
+        self.state["facts"] = facts()
+        self.state["facts"]["disk_free_bytes"] = self.probe_disk()
+        package = self.find_package()
+        self.install(package)
+        self.state["facts"]["shoestring"] = installed_version("shoestring")
+        recipe = self.unpack_recipe()
+        if self.config["previous"]:
+            self.copy_previous()
+        self.train(recipe)
+
+    # --- what is said, and where ---
+
+    def say(self, **values: Any) -> None:
+        self.state.update(values)
+        for name in ("status", "reason", "hint"):
+            if values.get(name):
+                self.log(f"{name}: {values[name]}\n")
+
+    def write(self) -> None:
+        """Replace the session's file at once, so that a reader never sees half of it."""
+        self.state["seconds"] = round(time.monotonic() - self.started, 3)
+        temporary = WORKING / f".{SESSION_FILE}"
+        with temporary.open("w") as file:
+            json.dump(self.state, file, indent=1)
+            file.flush()
+            os.fsync(file.fileno())
+        temporary.replace(WORKING / SESSION_FILE)
+
+    def log(self, text: str) -> None:
+        print(text, end="", flush=True)
+        self.keep(text.encode(errors="replace"))
+
+    def keep(self, output: bytes) -> None:
+        """Append to shoestring.log, and drop its beginning when it grows. A full disk does not end the training."""
+        path = WORKING / LOG_FILE
+        try:
+            with path.open("ab") as file:
+                file.write(output)
+                size = file.tell()
+            if size > 2 * LOG_BYTES:
+                shorten(path, LOG_BYTES)
+        except OSError:
+            pass
+
+    def stop(self, *_: object) -> None:
+        """End the training, saved, when Kaggle asks the script to end."""
+        self.is_stopped = True
+        if self.trainer is None:
+            raise Stopped
+        with contextlib.suppress(OSError):
+            self.trainer.terminate()
+
+    def seconds_left(self) -> float:
+        """Until the output has to be left."""
+        return float(self.started + self.config["limit_seconds"] - self.config["hand_over_seconds"] - time.monotonic())
+
+    # --- before training ---
+
+    def probe_disk(self) -> int:
+        """Write to the disk: what the system says about free space is that of the whole host."""
+        path = WORKING / ".shoestring-probe"
+        try:
+            with path.open("wb") as file:
+                for _ in range(PROBE_BYTES // MIB):
+                    file.write(os.urandom(MIB))
+                file.flush()
+                os.fsync(file.fileno())
+        except OSError as error:
+            raise SessionError(
+                f"{WORKING} cannot hold {PROBE_BYTES // MIB} MiB: {error.strerror}", "start the session again"
+            ) from None
+        finally:
+            path.unlink(missing_ok=True)
+        used = sum(path.lstat().st_size for path in WORKING.rglob("*") if path.is_file())
+        return max(0, min(shutil.disk_usage(WORKING).free, int(self.config["output_bytes"]) - used))
+
+    def find_package(self) -> Path:
+        """Return the folder with the wheels, after verifying every one of them."""
+        wanted, problems = self.config.get("package_digest"), []
+        for folder in folders_with(PACKAGE_FILE, self.config["package"]):
+            try:
+                listed = read_json(folder / PACKAGE_FILE)
+                if wanted and listed["digest"] != wanted:
+                    problems.append(f"{folder}: it is another version")
+                    continue
+                for name, entry in listed["files"].items():
+                    if PurePosixPath(name).name != name or digest(folder / name) != (entry["bytes"], entry["sha256"]):
+                        raise ValueError(f"{name} differs from its digest")
+                return folder
+            except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
+                problems.append(f"{folder}: {error}")
+        raise SessionError(
+            f"the wheels cannot be used: {'; '.join(problems) or 'their data set is not mounted'}",
+            f"see whether the data set {self.config['package']} exists and is processed, then start again",
+        )
+
+    def install(self, package: Path) -> None:
+        """Install Shoestring, and what the image lacks of its requirements, beside the image and not into it."""
+        wheels = sorted(package.glob("shoestring-*.whl"))
+        if len(wheels) != 1:
+            raise SessionError(f"{package} has {len(wheels)} wheels of Shoestring instead of one")
+        shutil.rmtree(SITE, ignore_errors=True)
+        self.pip(["--no-index", *map(str, wheels)])
+        recipe = self.config["recipe"]
+        extra = "huggingface" if recipe.startswith("hf:") else recipe
+        # A package that is installed now may need others in turn.
+        for _ in range(10):
+            missing = missing_requirements(extra)
+            if not missing:
+                return
+            self.log(f"missing here: {', '.join(missing)}\n")
+            if any(re.match(r"torch\b", requirement) for requirement in missing):
+                raise SessionError(
+                    f"Kaggle's image has torch {installed_version('torch')}, but Shoestring needs {missing}",
+                    "take a newer image: it is too large to be installed in each session",
+                )
+            offline = ["--no-index", "--find-links", str(package), *missing]
+            try:
+                self.pip(offline)
+            except SessionError:
+                if not self.config["internet"]:
+                    raise SessionError(
+                        f"Kaggle's image and the data set {self.config['package']} lack {', '.join(missing)}",
+                        "allow the internet for the session, or add the wheels",
+                    ) from None
+                self.pip(offline[1:])
+        raise SessionError(f"requirements are still missing: {', '.join(missing)}")
+
+    def pip(self, arguments: list[str]) -> None:
+        # Without dependencies: pip would replace the image's torch, which takes gigabytes and its GPU build.
+        command = [sys.executable, "-m", "pip", "install", "--quiet", "--disable-pip-version-check", "--no-deps"]
+        process = subprocess.run(
+            [*command, "--upgrade", "--target", str(SITE), *arguments],
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            env=self.environment(),
+            timeout=max(1, self.seconds_left()),
+        )
+        if process.returncode:
+            text = process.stdout.decode(errors="replace")
+            self.log(text)
+            raise SessionError(f"pip could not install {' '.join(arguments)}: {last_line(text)}")
+
+    def environment(self) -> dict[str, str]:
+        """Return the environment of the children. Caches go to /kaggle/temp, because /kaggle/working is downloaded."""
+        places = {"PIP_CACHE_DIR": "pip", "HF_HOME": "huggingface", "TORCH_HOME": "torch", "TRITON_CACHE_DIR": "triton"}
+        places |= {"TORCHINDUCTOR_CACHE_DIR": "inductor", "XDG_CACHE_HOME": "cache", "XDG_STATE_HOME": "state"}
+        places |= {"MPLCONFIGDIR": "matplotlib", "TMPDIR": "tmp"}
+        (TEMP / "tmp").mkdir(parents=True, exist_ok=True)
+        paths = [str(SITE), *filter(None, [os.environ.get("PYTHONPATH")])]
+        own = {"PYTHONPATH": os.pathsep.join(paths), "PYTHONUNBUFFERED": "1"}
+        offline = {} if self.config["internet"] else {"HF_HUB_OFFLINE": "1"}
+        return {**os.environ, **{name: str(TEMP / folder) for name, folder in places.items()}, **own, **offline}
+
+    def unpack_recipe(self) -> str:
+        """Write the recipe's files, and return the argument of `shoestring train`."""
+        for name, content in self.config["files"].items():
+            path = PurePosixPath(name)
+            if path.is_absolute() or ".." in path.parts:
+                raise SessionError(f"the recipe's file {name!r} has a path outside of its folder")
+            data = zlib.decompress(base64.b64decode(content))
+            if hashlib.sha256(data).hexdigest() != self.config["digests"].get(name):
+                raise SessionError(f"the recipe's file {name!r} differs from its digest")
+            (RECIPE_FILES / path).parent.mkdir(parents=True, exist_ok=True)
+            (RECIPE_FILES / path).write_bytes(data)
+        recipe = self.config["recipe"]
+        return str(RECIPE_FILES / recipe) if recipe in self.config["files"] else recipe
+
+    def find_data(self) -> str:
+        """Return where the training data is mounted."""
+        dataset, path = self.config["data"]["dataset"], self.config["data"]["path"] or "."
+        folders = list(folders_named(dataset))
+        for folder in folders:
+            # Kaggle may have a folder for the version in between.
+            for place in (folder, *sorted(entry for entry in folder.iterdir() if entry.is_dir())):
+                if (place / path).exists():
+                    return str(place / path)
+        raise SessionError(
+            f"the data set {dataset} has no {path}" if folders else f"the data set {dataset} is not mounted",
+            "name the data by --data owner/slug:path/below/it",
+        )
+
+    def copy_previous(self) -> None:
+        """Copy the run that the session before left. Inputs are read-only, and a run is written to."""
+        kernel, nonce = self.config["previous"]["kernel"], self.config["previous"]["nonce"]
+        seen = []
+        for folder in folders_with(SESSION_FILE, kernel):
+            try:
+                left = read_json(folder / SESSION_FILE)
+                seen.append(str(left["nonce"])[:32])
+            except (OSError, ValueError, KeyError, TypeError):
+                continue
+            if left["nonce"] == nonce:
+                break
+        else:
+            raise SessionError(
+                f"the output of {kernel} that this session continues from "
+                + (f"is of another session ({', '.join(seen)} instead of {nonce})" if seen else "is not mounted"),
+                "nothing was trained; start again once Kaggle has the output",
+            )
+        shutil.rmtree(RUN, ignore_errors=True)
+        listed = {} if left.get("status") == "running" else left.get("files") or {}
+        damaged = list(self.copy_files(folder / "run", listed))
+        answer = self.leaving("check", "--damaged", json.dumps(damaged))
+        self.say(damaged=[*damaged, *(text for text in answer["damaged"] if text not in damaged)])
+        for text in self.state["damaged"]:
+            self.log(f"damaged on the way, and not used: {text}\n")
+        if answer["update"] is None:
+            raise SessionError(
+                f"the output of {kernel} has no checkpoint that can be used: {answer['reason']}",
+                "nothing was trained; continue from an earlier output",
+            )
+        self.say(first_update=answer["update"], update=answer["update"], checkpoint=answer["checkpoint"])
+        self.write()
+
+    def copy_files(self, source: Path, listed: dict[str, Any]) -> Iterator[str]:
+        """Copy the files of a run, and yield what is damaged. Links and files that no run has are left out."""
+        for path in run_files(source):
+            name = path.relative_to(source).as_posix()
+            if listed and not isinstance(listed.get(f"run/{name}"), dict):
+                continue  # it is not of the session that left the output
+            target = RUN / name
+            target.parent.mkdir(parents=True, exist_ok=True)
+            try:
+                copied = digest(path, target)
+            except (OSError, ValueError) as error:
+                yield f"{name}: it cannot be read: {error}"
+                continue
+            if listed and copied != (listed[f"run/{name}"].get("bytes"), listed[f"run/{name}"].get("sha256")):
+                yield f"{name}: it differs from the file that was left"
+        for listed_name in listed:
+            name = listed_name.removeprefix("run/")
+            if name.startswith("checkpoints/") and not (source / name).is_file():
+                yield f"{name}: it is missing"
+
+    # --- training ---
+
+    def train(self, recipe: str) -> None:
+        limit = int(self.seconds_left())
+        if limit < 1:
+            raise SessionError("the session's limit was reached before training began", "give the session more time")
+        command = [sys.executable, "-m", "shoestring", "train", recipe, "--run", str(RUN), "--on", self.config["on"]]
+        options = dict(self.config["set"])
+        if self.config["data"]:
+            options["data"] = self.find_data()
+        for name, value in options.items():
+            command += ["--set", f"{name}={value}"]
+        command += ["--limit", f"{limit}s", *self.config["arguments"]]
+        self.log(f"$ shoestring {' '.join(command[3:])}\n")
+        # A group of its own, so that all its processes can be ended at once.
+        self.trainer = trainer = subprocess.Popen(
+            command,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            env=self.environment(),
+            cwd=TEMP,
+            start_new_session=True,
+        )
+        if self.is_stopped:
+            trainer.terminate()
+        reader = threading.Thread(target=self.forward, args=(trainer.stdout,), daemon=True)
+        reader.start()
+        was_killed = self.wait_for_trainer(trainer)
+        reader.join(5)
+        state = {}
+        with contextlib.suppress(OSError, ValueError):
+            state = read_json(RUN / "state.json")
+        status, code = state.get("status"), trainer.returncode
+        last = last_line((WORKING / LOG_FILE).read_text(errors="replace"))
+        if was_killed:
+            self.say(status="paused", reason="the trainer did not end in time and was killed")
+        elif code == 0 and status in ("finished", "paused"):
+            self.say(status=status, reason=str(state.get("reason", "")))
+        elif code == 0:
+            self.say(status="failed", reason=f"training ended without a result: {last}")
+        else:
+            reason = state.get("reason") if status == "failed" else None
+            how = f"signal {-code}" if code < 0 else f"exit status {code}"
+            self.say(status="failed", reason=f"training ended with {how}: {reason or last}")
+
+    def forward(self, stream: Any) -> None:
+        """Print what the trainer prints, as it comes, and keep its end."""
+        while output := stream.read1(65536):
+            self.keep(output)
+            with contextlib.suppress(OSError):
+                print(output.decode(errors="replace"), end="", flush=True)
+
+    def wait_for_trainer(self, trainer: "subprocess.Popen[bytes]") -> bool:
+        """Wait for the trainer to end; return whether it had to be killed."""
+        stop_seconds = min(SECONDS_TO_STOP, self.config["hand_over_seconds"] / 4)
+        was_killed, stopping_since = False, None
+        while trainer.poll() is None:
+            now = time.monotonic()
+            if stopping_since is None and (self.is_stopped or self.seconds_left() <= 0):
+                stopping_since = now
+                self.log("the trainer is asked to end\n")
+                with contextlib.suppress(OSError):
+                    trainer.terminate()
+            if stopping_since is not None and now - stopping_since > stop_seconds:
+                was_killed = True
+                break
+            time.sleep(0.05)
+        # Also after a regular end: none of its processes may go on while the output is left.
+        with contextlib.suppress(OSError):
+            os.killpg(trainer.pid, signal.SIGKILL)
+        trainer.wait()
+        return was_killed
+
+    # --- what is left ---
+
+    def leave(self) -> None:
+        """Leave the smallest output that continues, and the list of its files."""
+        if (RUN / "plan.json").is_file() and (SITE / "shoestring").is_dir():
+            try:
+                answer = self.leaving("prune", "--output-bytes", str(self.config["output_bytes"]))
+                self.say(notes=[*self.state["notes"], *answer["notes"]])
+                self.say(damaged=[*self.state["damaged"], *answer["damaged"]])
+                if answer["update"] is not None:
+                    self.say(update=answer["update"], checkpoint=answer["checkpoint"])
+                self.say(total_updates=answer["total_updates"])
+            except (SessionError, OSError, subprocess.SubprocessError) as error:
+                self.say(notes=[*self.state["notes"], f"the output was not pruned: {error}"])
+            if self.state["status"] == "finished":
+                self.report()
+        (RUN / "lock").unlink(missing_ok=True)
+        with contextlib.suppress(OSError):
+            shorten(WORKING / LOG_FILE, LOG_BYTES)
+        self.limit_files()
+        listed = {}
+        for path in regular_files(WORKING):
+            if path.name not in (SESSION_FILE, f".{SESSION_FILE}"):
+                size, sha256 = digest(path)
+                listed[path.relative_to(WORKING).as_posix()] = {"bytes": size, "sha256": sha256}
+        self.state["files"] = listed
+        self.write()
+
+    def leaving(self, *arguments: str) -> dict[str, Any]:
+        """Run a part of Shoestring that knows checkpoints, and return its answer."""
+        process = subprocess.run(
+            [sys.executable, "-m", "shoestring.remote.kaggle.kernel.leaving", arguments[0], str(RUN), *arguments[1:]],
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            env=self.environment(),
+            cwd=TEMP,
+            timeout=max(30, self.config["hand_over_seconds"]),
+        )
+        errors = process.stderr.decode(errors="replace")
+        if process.returncode:
+            self.log(errors)
+            raise SessionError(f"the run's directory cannot be used: {last_line(errors)}")
+        answer: dict[str, Any] = json.loads(process.stdout)
+        return answer
+
+    def report(self) -> None:
+        """Write the run's page, if there is time."""
+        seconds = self.seconds_left() + self.config["hand_over_seconds"] / 2
+        with contextlib.suppress(OSError, subprocess.SubprocessError):
+            subprocess.run(
+                [sys.executable, "-m", "shoestring", "report", str(RUN)],
+                stdin=subprocess.DEVNULL,
+                capture_output=True,
+                env=self.environment(),
+                cwd=TEMP,
+                timeout=max(5, min(120, seconds)),
+            )
+
+    def limit_files(self) -> None:
+        """Drop what is only looked at if there are more files than the client downloads."""
+        for folder in ("evidence", "logs"):
+            if sum(1 for _ in regular_files(WORKING)) <= MAX_FILES - 2:
+                return
+            if (RUN / folder).is_dir():
+                shutil.rmtree(RUN / folder, ignore_errors=True)
+                self.say(notes=[*self.state["notes"], f"{folder}/ was left out: more than {MAX_FILES} files"])
+
+
+# --- inputs: where they are mounted differs, so they are looked for ---
+
+
+def folders_named(reference: str) -> Iterator[Path]:
+    """Yield the folders that an input `owner/slug` may be mounted at, the likely ones first."""
+    owner, slug = reference.split("/")
+    for folder in (INPUT / slug, *(INPUT / kind / owner / slug for kind in ("datasets", "notebooks", "kernels"))):
+        if folder.is_dir():
+            yield folder
+
+
+def folders_with(marker: str, reference: str) -> Iterator[Path]:
+    """Yield the folders with the file `marker`: those named as the input, one below for its version, then any other."""
+    seen = set()
+    for folder in [*folders_named(reference), INPUT]:
+        depth = 4 if folder == INPUT else 1
+        level = [folder]
+        for _ in range(depth + 1):
+            below = []
+            for place in level[:1000]:
+                if (place / marker).is_file() and not (place / marker).is_symlink():
+                    if place not in seen:
+                        seen.add(place)
+                        yield place
+                    continue
+                with contextlib.suppress(OSError):
+                    below += sorted(entry for entry in place.iterdir() if entry.is_dir())[:1000]
+            level = below
+
+
+def run_files(source: Path) -> Iterator[Path]:
+    """Yield the regular files of a run."""
+    for path in regular_files(source):
+        first, *rest = path.relative_to(source).parts
+        if first == "checkpoints":
+            if len(rest) == 2 and (CHECKPOINT.fullmatch(rest[0]) or UNDONE_REPLACEMENT.fullmatch(rest[0])):
+                yield path
+        elif (
+            first in RUN_FOLDERS and rest and path.suffix in (".json", ".safetensors", ".png", ".jpg", ".txt", ".model")
+        ) or (first in RUN_FILES and not rest):
+            yield path
+
+
+def regular_files(folder: Path) -> Iterator[Path]:
+    """Yield the regular files below a folder; links are not followed, pipes and devices are left out."""
+    for parent, folders, names in os.walk(folder):
+        folders.sort()
+        for name in sorted(names):
+            path = Path(parent, name)
+            with contextlib.suppress(OSError):
+                if stat.S_ISREG(path.lstat().st_mode):
+                    yield path
+
+
+def read_json(path: Path, max_bytes: int = 64 * MIB) -> dict[str, Any]:
+    """Return the content of a JSON file. Raises OSError, and ValueError for a file that is not one."""
+    descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK)
+    with os.fdopen(descriptor, "rb") as file:
+        status = os.fstat(descriptor)
+        if not stat.S_ISREG(status.st_mode) or status.st_size > max_bytes:
+            raise ValueError(f"{path.name} is not a file of at most {max_bytes} bytes")
+        try:
+            value = json.loads(file.read())
+        except RecursionError:
+            raise ValueError(f"{path.name} is nested too deeply") from None
+    if not isinstance(value, dict):
+        raise ValueError(f"{path.name} is not a JSON object")
+    return value
+
+
+def digest(path: Path, target: Path | None = None) -> tuple[int, str]:
+    """Return the size and the SHA-256 of a file, and copy it to `target` on the way."""
+    sha256, size = hashlib.sha256(), 0
+    with contextlib.ExitStack() as files:
+        source = files.enter_context(os.fdopen(os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK), "rb"))
+        copy = files.enter_context(target.open("wb")) if target else None
+        while block := source.read(8 * MIB):
+            sha256.update(block)
+            size += len(block)
+            if copy:
+                copy.write(block)
+    return size, sha256.hexdigest()
+
+
+# --- small things ---
+
+
+def missing_requirements(extra: str) -> list[str]:
+    """Return the requirements of Shoestring, of its `extra` and of what is in SITE, that are not installed."""
+    # pip's own copy, so that versions are compared as pip does it; pip installs what is missing, so it is here.
+    from pip._vendor.packaging.requirements import Requirement
+
+    missing = {}
+    for distribution in importlib.metadata.distributions(path=[str(SITE)]):
+        is_own = distribution.name == "shoestring"
+        for text in distribution.requires or ():
+            requirement = Requirement(text)
+            extras = ("", extra) if is_own else ("",)
+            if requirement.marker and not any(requirement.marker.evaluate({"extra": name}) for name in extras):
+                continue
+            version = installed_version(requirement.name)
+            if version is None or not requirement.specifier.contains(version, prereleases=True):
+                missing[requirement.name] = f"{requirement.name}{requirement.specifier}"
+    return sorted(missing.values())
+
+
+def installed_version(name: str) -> str | None:
+    """Return the version of a package that the children import; None if there is none."""
+    for distribution in importlib.metadata.distributions(name=name, path=[str(SITE), *sys.path]):
+        return distribution.version
+    return None
+
+
+def facts() -> dict[str, Any]:
+    """Return what this machine is."""
+    gpus = []
+    with contextlib.suppress(OSError, subprocess.SubprocessError):
+        query = ["nvidia-smi", "--query-gpu=name,memory.total,driver_version", "--format=csv,noheader"]
+        process = subprocess.run(query, capture_output=True, timeout=30)
+        gpus = process.stdout.decode(errors="replace").splitlines() if process.returncode == 0 else []
+    return {
+        "python": sys.version.split()[0],
+        "shoestring": None,
+        "gpus": gpus,
+        "disk_free_bytes": None,
+        "internet": has_internet(),
+    }
+
+
+def has_internet() -> bool:
+    with contextlib.suppress(OSError):
+        socket.create_connection(("pypi.org", 443), timeout=3).close()
+        return True
+    return False
+
+
+def shorten(path: Path, size: int) -> None:
+    """Keep the last `size` bytes of a file."""
+    with path.open("rb") as file:
+        length = file.seek(0, os.SEEK_END)
+        if length <= size:
+            return
+        file.seek(length - size)
+        end = file.read()
+    path.write_bytes(end)
+
+
+def last_line(text: str) -> str:
+    return next((line.strip() for line in reversed(text.splitlines()) if line.strip()), "nothing was printed")[:2000]
+
+
+if __name__ == "__main__":
+    main(globals()["CONFIG"])

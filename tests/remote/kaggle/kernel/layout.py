@@ -1,0 +1,60 @@
+"""A folder laid out as Kaggle does, and the script of a session run in it as a process."""
+
+import hashlib
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+from shoestring.remote.kaggle.kernel.script import KernelConfig, make_script
+from shoestring.remote.kaggle.kernel.session_file import NAME, SessionFile, read_session_file
+from shoestring.remote.wheel import build_wheel, wheel_name
+
+PACKAGE = "me/package"
+OPTIONS = {"size": "tiny", "epochs": "3"}
+
+
+def make_config(number, **values):
+    values = {"recipe": "temporal", "options": OPTIONS, "on": "local", "limit_seconds": 100, **values}
+    return KernelConfig(
+        **{"nonce": f"{number:032x}", "session": number, "package": PACKAGE, "internet": False} | values
+    )
+
+
+def write_package(folder):
+    """Write the data set with Shoestring's wheel."""
+    folder.mkdir(parents=True)
+    content = build_wheel()
+    (folder / wheel_name()).write_bytes(content)
+    files = {wheel_name(): {"bytes": len(content), "sha256": hashlib.sha256(content).hexdigest()}}
+    (folder / "shoestring-package.json").write_text(json.dumps({"format": 1, "digest": "d", "files": files}))
+
+
+def start(root, config, **environment):
+    """Start the script as Kaggle does: in /kaggle/working, and nothing of this checkout can be imported."""
+    working = root / "working"
+    working.mkdir(parents=True, exist_ok=True)
+    script = root / "script.py"
+    script.write_text(make_script(config))
+    inherited = {key: value for key, value in os.environ.items() if key != "PYTHONPATH"}
+    return subprocess.Popen(
+        [sys.executable, script],
+        cwd=working,
+        env={**inherited, "SHOESTRING_KAGGLE_ROOT": str(root), **environment},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+    )
+
+
+def finish(process, root) -> SessionFile:
+    """Wait for the script, and return what it left; the exit status is 0 whatever happened."""
+    output, _ = process.communicate(timeout=100)
+    assert process.returncode == 0, output
+    print(output)
+    return read_session_file(Path(root, "working", NAME))
+
+
+def run_session(root, config, **environment) -> SessionFile:
+    return finish(start(root, config, **environment), root)
