@@ -17,7 +17,7 @@ from typing import Annotated, Any, TypeVar
 
 import typer
 
-from shoestring import api, completion, streams
+from shoestring import api, cli_kaggle, completion, streams
 from shoestring.cli_config import Config, RecipeCommand
 from shoestring.cli_options import (
     Json,
@@ -513,6 +513,9 @@ def report(
 ) -> None:
     """Write the report of a run, or a comparison of several, as a self-contained page, and print its path."""
     print(streams.one_line(str(api.report(*runs, out=out))), file=streams.answer_stream())
+
+
+app.add_typer(cli_kaggle.app, name="kaggle")
 
 
 def main() -> None:

@@ -10,6 +10,7 @@ events.jsonl   the event log             report.html
 ledger.json    the duration, the progress and the end of each session
 evidence/      images of examples, for the report
 logs/          what `--log` writes: a folder for each name
+kaggle/        the state of its sessions on Kaggle
 failed/        the samples of an update whose result has values that are not finite; the traceback of an error
 """
 
@@ -104,7 +105,7 @@ class RunDirectory:
             self.path.mkdir(parents=True, exist_ok=True)
             # Names that start with a dot are temporary files of an earlier attempt that was killed.
             names = {entry.name for entry in self.path.iterdir() if not entry.name.startswith(".")}
-            unexpected = names - {"lock", self.planning_file.name, self.state_file.name}
+            unexpected = names - {"lock", "kaggle", self.planning_file.name, self.state_file.name}
             is_run = self.plan_file.exists()
         except OSError as error:
             raise explain(f"{self.path} cannot be used as a run directory", error) from error

@@ -24,7 +24,7 @@ _REPLACED = (
 """Files that are written under a temporary name, with the id of the process, and then renamed."""
 _FOLDERS = (
     r"checkpoints|light|best|failed|logs|tensorboard|csv|export|\.?preprocessing|\.trainer|update-[0-9]{8,18}"
-    r"|evidence|(?:validation|test)-[0-9]{8,18}"
+    r"|kaggle|evidence|(?:validation|test)-[0-9]{8,18}"
 )
 _TEMPORARY_FOLDERS = r"\.writing-[0-9]{8,18}-[0-9]+|\.(?:removed|replaced)-[0-9]{8,18}"
 _LEFTOVER = re.compile(rf"\.(?:{_REPLACED})\.[0-9]+|report\.html\.part|\.shared-[0-9a-f]{{32}}")
@@ -32,7 +32,9 @@ _REPORT_LEFTOVER = re.compile(r"\.report\.html\.(?P<pid>[0-9]+)")
 _OWN = (_LEFTOVER, _REPORT_LEFTOVER, re.compile(rf"{_REPLACED}|lock|report\.html|{_FOLDERS}|{_TEMPORARY_FOLDERS}"))
 IMAGE_NAME = re.compile(r"[0-9]{1,18}-[0-9]{1,3}\.(?:png|jpg)")
 """An image of an example of an evaluation."""
-_OWN_BELOW = (*_OWN, STAGED_FILE, re.compile(FILE), IMAGE_NAME)
+_OF_KAGGLE = re.compile(r"chain\.json|\.chain\.json\.[0-9]+|session-[0-9]+\.json|shoestring\.log|stop|run|incoming")
+"""Entries of the folder `kaggle`, and the folders of outputs that are downloaded there."""
+_OWN_BELOW = (*_OWN, STAGED_FILE, re.compile(FILE), IMAGE_NAME, _OF_KAGGLE)
 """The names in the folders of the run's directory."""
 
 

@@ -61,6 +61,8 @@ class SessionRecord:
     total_updates: int | None = None
     checkpoint: str | None = None
     has_progress: bool = False
+    is_counted: bool = True
+    """Whether it counts as a session without progress; not those before a chain was started again."""
     outcome: str | None = None
     """`finished`, `paused` or `failed`; None if it is unknown."""
     reason: str = ""
@@ -147,6 +149,7 @@ _SESSION_KINDS = {
     "limit_seconds": _SECONDS,
     "previous": _OPTIONAL_OBJECT,
     "has_progress": _BOOL,
+    "is_counted": _BOOL,
 }
 
 
@@ -199,7 +202,11 @@ def _problems(value: Mapping[str, Any], kinds: Mapping[str, Kind], record: type[
         for item in dataclasses.fields(record)
         if item.default is dataclasses.MISSING and item.default_factory is dataclasses.MISSING
     ]
-    problems = [f"{name} is missing" for name in [*required, *(["sessions"] if record is ChainState else [])] if name not in value]
+    problems = [
+        f"{name} is missing"
+        for name in [*required, *(["sessions"] if record is ChainState else [])]
+        if name not in value
+    ]
     problems += [f"{str(name)[:40]!r} is unknown" for name in value if name not in kinds]
     return problems + find_problems(value, kinds)
 
@@ -208,5 +215,5 @@ def _damaged(file: Path, problems: list[str]) -> UsageError:
     return UsageError(
         f"{file} cannot be used",
         problems=problems,
-        hint="it says what runs on Kaggle: restore it, or stop the kernels at https://www.kaggle.com and use another --run",
+        hint="it says what runs on Kaggle: restore it, or stop the kernels on www.kaggle.com and use another --run",
     )

@@ -14,7 +14,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Generator, Iterator, Mapping
 from pathlib import Path
 from typing import Any, Literal
 
@@ -23,8 +23,8 @@ from shoestring.recipe.extras import require
 from shoestring.remote.kaggle.client_process import redact
 
 Kind = Literal["temporary", "places", "quota", "missing", "forbidden", "account", "rejected"]
-"""temporary: try again. places: all GPU sessions of the account run. quota: the week's hours are used up. missing: there
-is no such thing. forbidden: not allowed, or not yet. account: nobody is signed in. rejected: anything else."""
+"""temporary: try again. places: all GPU sessions of the account run. quota: the week's hours are used up. missing: no
+such thing. forbidden: not allowed, or not yet. account: nobody is signed in. rejected: anything else."""
 
 _HINTS: dict[Kind, str] = {
     "temporary": "check the network and https://www.kaggle.com, then give the same command again: it goes on",
@@ -89,7 +89,7 @@ class Client:
             require("kaggle", "kaggle", "six")
         self._environment = {**os.environ, **(environment or {})}
         self._timeout_seconds = timeout_seconds
-        self._patience_seconds = patience_seconds
+        self.patience_seconds = patience_seconds
         self._pause_seconds = pause_seconds
         self._process: subprocess.Popen[str] | None = None
         self._lines: queue.SimpleQueue[str | None] = queue.SimpleQueue()
@@ -119,7 +119,7 @@ class Client:
         return user
 
     def quota(self) -> dict[str, Any]:
-        """Return the GPU quota of the week in seconds, `used`, `reserved` and `total`, and the time of its `refresh`."""
+        """Return the week's GPU quota in seconds, `used`, `reserved` and `total`, and the time of its `refresh`."""
         return dict(self._repeat("quota"))
 
     def push(self, folder: Path, *, seconds: int, accelerator: str | None = None) -> dict[str, Any]:
@@ -138,7 +138,7 @@ class Client:
         return None if value is None else dict(value)
 
     def status(self, kernel: str) -> dict[str, str] | None:
-        """Return the `status` of the kernel's newest session in small letters and its `message`, None without kernel."""
+        """Return the newest session's `status` in small letters and its `message`; None if there is none."""
         value = self._unless_missing("status", {"kernel": kernel})
         return None if value is None else dict(value)
 
@@ -153,9 +153,8 @@ class Client:
 
         The caller verifies what came: an error page may lie in a file.
         """
-        names = {name: str(path) for name, path in files.items()}
-        for item in self._stream("download", {"kernel": kernel, "names": names}):
-            on_progress(str(item["name"]), int(item["bytes"]))
+        arguments = {"kernel": kernel, "names": {name: str(path) for name, path in files.items()}}
+        self._call("download", arguments, lambda item: on_progress(str(item["name"]), int(item["bytes"])))
 
     def log_text(self, kernel: str) -> str:
         """Return the log of a kernel's newest session."""
@@ -212,32 +211,39 @@ class Client:
 
     def _repeat(self, call: str, arguments: dict[str, Any] | None = None) -> Any:
         """Return the answer of a call that changes nothing, which is repeated while the failure is temporary."""
-        give_up_at, pause, is_renewed = time.monotonic() + self._patience_seconds, self._pause_seconds, False
+        give_up_at, pause = time.monotonic() + self.patience_seconds, self._pause_seconds
         while True:
             try:
                 return self._call(call, arguments or {})
             except KaggleError as error:
-                if error.kind == "account" and not is_renewed:  # a token that has expired is renewed by a new sign-in
-                    is_renewed = True
-                elif error.kind != "temporary" or time.monotonic() + pause > give_up_at:
+                if error.kind != "temporary" or time.monotonic() + pause > give_up_at:
                     raise
-                else:
-                    time.sleep(pause)
-                    pause = min(1.7 * pause, 60.0)
-                if error.kind == "account":
-                    self.close()
+            time.sleep(pause)
+            pause = min(1.7 * pause, 60.0)
 
-    def _call(self, call: str, arguments: dict[str, Any]) -> Any:
-        stream = self._stream(call, arguments)
+    def _call(self, call: str, arguments: dict[str, Any], on_item: Callable[[Any], object] = lambda _: None) -> Any:
+        """Return the answer of a call. One that was refused because the token has expired is made after a new sign-in:
+        it has changed nothing.
+        """
+        try:
+            return self._drain(self._stream(call, arguments), on_item)
+        except KaggleError as error:
+            if error.kind != "account":
+                raise
+        self.close()
+        return self._drain(self._stream(call, arguments), on_item)
+
+    @staticmethod
+    def _drain(stream: Iterator[Any], on_item: Callable[[Any], object]) -> Any:
         while True:
             try:
-                next(stream)
+                on_item(next(stream))
             except StopIteration as end:
                 return end.value
 
     def _stream(
         self, call: str, arguments: dict[str, Any], timeout_seconds: float | None = None
-    ) -> Iterator[Any]:
+    ) -> Generator[Any, None, Any]:
         """Yield the items of a call, and return its value. Raises KaggleError."""
         process = self._started()
         is_complete = False
@@ -258,7 +264,9 @@ class Client:
                     raise self._error(call, answer["error"])
                 return answer["value"]
         except queue.Empty:
-            raise KaggleError(f"Kaggle has not answered for {self._timeout_seconds:.0f} s ({call})", "temporary") from None
+            raise KaggleError(
+                f"Kaggle has not answered for {self._timeout_seconds:.0f} s ({call})", "temporary"
+            ) from None
         except OSError as error:
             raise KaggleError(f"the process of Kaggle's client ended: {error}", "temporary") from error
         finally:

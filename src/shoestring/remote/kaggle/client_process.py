@@ -58,7 +58,11 @@ class Calls:
         gpu, refresh = answer.gpu_quota, answer.quota_refresh_time
         seconds = {
             name: getattr(gpu, attribute).total_seconds() if gpu and getattr(gpu, attribute) else 0.0
-            for name, attribute in (("used", "time_used"), ("reserved", "time_reserved"), ("total", "total_time_allowed"))
+            for name, attribute in (
+                ("used", "time_used"),
+                ("reserved", "time_reserved"),
+                ("total", "total_time_allowed"),
+            )
         }
         return {**seconds, "refresh": refresh.isoformat() if refresh else None}
 

@@ -11,6 +11,7 @@ from shoestring.checkpoint.files import remove, sha256, sync
 from shoestring.errors import CheckpointError, UsageError
 from shoestring.remote.kaggle.client import Client, KaggleError
 from shoestring.remote.kaggle.kernel.session_file import NAME, OutputFile, SessionFile, read_session_file
+from shoestring.session.lock import locked
 from shoestring.system_errors import explaining
 
 RUN = "run"
@@ -28,7 +29,7 @@ def fetch_session_file(client: Client, kernel: str, nonce: str, file: Path) -> S
 
     Raises KaggleError.
     """
-    beside = file.with_name(f".{file.name}.part")
+    beside = _beside(file)
     remove(beside)
     try:
         client.download(kernel, {NAME: beside})
@@ -39,11 +40,11 @@ def fetch_session_file(client: Client, kernel: str, nonce: str, file: Path) -> S
         if error.kind in ("missing", "forbidden", "temporary", "rejected"):
             return None
         raise
-    finally:
-        if beside.exists():
-            with suppress(OSError):
-                beside.replace(file)
-    return session if session.nonce == nonce else None
+    if session.nonce != nonce:
+        remove(beside)
+        return None
+    beside.replace(file)
+    return session
 
 
 def fetch_small_files(client: Client, kernel: str, session: SessionFile, folder: Path) -> None:
@@ -69,15 +70,16 @@ def fetch_run(
     marker = incoming / f"{_COMPLETE}-{session.nonce}"
     with explaining(f"the run cannot be stored in {run}", ", then give the same command again"):
         if not marker.exists():
-            remove_others(incoming, session.nonce)
+            _remove_others(incoming, session.nonce)
             download_verified(client, kernel, files, incoming, on_progress)
             marker.touch()
             sync(incoming)
-        _exchange(incoming / RUN, run)
+        with locked(run):
+            _exchange(incoming / RUN, run)
         shutil.rmtree(incoming, ignore_errors=True)
 
 
-def remove_others(incoming: Path, nonce: str) -> None:
+def _remove_others(incoming: Path, nonce: str) -> None:
     """Remove what an attempt to fetch the output of another session has left."""
     owner = incoming / f".of-{nonce}"
     if incoming.exists() and not owner.exists():

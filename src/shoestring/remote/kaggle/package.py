@@ -1,0 +1,199 @@
+"""What a chain sends to Kaggle: the dataset with the wheels, the recipe's files, and the script of each session."""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import json
+import re
+import secrets
+import zlib
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from shoestring.errors import UsageError
+from shoestring.recipe.finding import BUILT_IN, HUGGING_FACE
+from shoestring.recipe.options import LoadedRecipe
+from shoestring.remote.kaggle.chain_file import ChainState, SessionRecord
+from shoestring.remote.kaggle.job import Job, kernel_metadata, session_config
+from shoestring.remote.kaggle.kernel.script import make_script
+from shoestring.remote.kaggle.upload import dataset_metadata
+from shoestring.remote.wheel import build_wheel, wheel_name
+
+PACKAGE_FILE = "shoestring-package.json"
+TARGETS = ("kaggle-t4x2", "kaggle-t4")
+_OUTPUT_BYTES = 20_000_000_000
+_RECIPE_FOLDER = "recipe"
+_DATASET = re.compile(r"([A-Za-z0-9][\w-]{1,60})/([A-Za-z0-9][\w-]{1,60})(?::(.+))?")
+_NONCE_OF_DRY_RUN = "0" * 32
+
+
+@dataclass(frozen=True, kw_only=True)
+class DataSource:
+    """A value of `--data`."""
+
+    dataset: str
+    """`owner/slug`."""
+    path: str | None = None
+    """A file or folder in it, relative."""
+
+
+def parse_data(values: Iterable[str]) -> list[DataSource]:
+    """Return the values of `--data`, `owner/slug` or `owner/slug:PATH`. Raises UsageError with all problems."""
+    sources, problems = [], []
+    for value in values:
+        match = _DATASET.fullmatch(value)
+        if not match:
+            problems.append(f"--data {value}: not the name of a dataset, owner/slug or owner/slug:PATH")
+            continue
+        path = match[3]
+        if path and (path.startswith("/") or ".." in Path(path).parts or "\\" in path):
+            problems.append(f"--data {value}: {path} is not a path inside the dataset")
+            continue
+        sources.append(DataSource(dataset=f"{match[1]}/{match[2]}", path=path.strip("/") if path else None))
+    if problems:
+        raise UsageError("the data cannot be attached", problems=problems, hint="the name is in the dataset's address")
+    return sources
+
+
+def training_data(sources: Iterable[DataSource]) -> DataSource | None:
+    """Return the dataset that becomes the option `data`: the first one with a path, or the only one."""
+    sources = list(sources)
+    with_path = [source for source in sources if source.path]
+    return with_path[0] if with_path else sources[0] if len(sources) == 1 else None
+
+
+def new_chain(
+    run: Path,
+    *,
+    user: str,
+    recipe: str,
+    on: str,
+    limit_seconds: float,
+    internet: bool,
+    values: Mapping[str, Any],
+    data: Iterable[str],
+) -> ChainState:
+    """Return the state of a chain that has not begun, with names of its own on Kaggle."""
+    name = re.sub(r"[^a-z0-9]+", "-", run.absolute().name.lower()).strip("-")[:30].strip("-")
+    return ChainState(
+        user=user,
+        base=f"{name or 'shoestring'}-{secrets.token_hex(3)}",
+        recipe=recipe,
+        on=on,
+        limit_seconds=limit_seconds,
+        internet=internet,
+        set={key: _text(value) for key, value in values.items()},
+        data=list(data),
+    )
+
+
+def make_job(loaded: LoadedRecipe, state: ChainState, *, wait: bool = True) -> Job:
+    """Return what the sessions of a chain are made of. Raises UsageError for a recipe that cannot be sent."""
+    reference = state.recipe
+    files: dict[str, bytes] = {}
+    if loaded.source is not None:
+        class_name = reference.partition(":")[2]
+        files = {f"{_RECIPE_FOLDER}/{name}": content for name, content in loaded.source.contents.items()}
+        reference = f"{_RECIPE_FOLDER}/{loaded.source.path.name}" + (f":{class_name}" if class_name else "")
+    elif reference.startswith(HUGGING_FACE) and Path(reference.removeprefix(HUGGING_FACE)).expanduser().exists():
+        raise UsageError(
+            f"{reference} is a file of this machine, which is not sent to Kaggle",
+            hint=f"name a model of the hub, {HUGGING_FACE}owner/name, or write a recipe file",
+        )
+    elif loaded.is_live or (reference not in BUILT_IN and not reference.startswith(HUGGING_FACE)):
+        raise UsageError(f"{reference} exists only in this process", hint="write the recipe into a file")
+    package, digest = package_files()
+    sources = parse_data(state.data)
+    data = training_data(sources)
+    config: dict[str, Any] = {
+        "recipe": reference,
+        "files": {name: base64.b64encode(zlib.compress(content, 9)).decode() for name, content in files.items()},
+        "digests": {name: hashlib.sha256(content).hexdigest() for name, content in files.items()},
+        "set": state.set,
+        "data": {"dataset": data.dataset, "path": data.path or ""} if data else None,
+        "on": state.on,
+        "output_bytes": _OUTPUT_BYTES,
+        "internet": state.internet,
+        "arguments": [],
+    }
+    return Job(
+        script=make_script,
+        config=config,
+        package=package,
+        package_digest=digest,
+        datasets=tuple(dict.fromkeys(source.dataset for source in sources)),
+        wait=wait,
+    )
+
+
+def package_files(wheels: Mapping[str, bytes] | None = None) -> tuple[dict[str, bytes], str]:
+    """Return the files of the package dataset, by name, and the digest of their names and contents.
+
+    Raises UsageError if this copy of Shoestring cannot be made a wheel.
+    """
+    files = {wheel_name(): build_wheel(), **(wheels or {})}
+    entries = {
+        name: {"bytes": len(content), "sha256": hashlib.sha256(content).hexdigest()}
+        for name, content in sorted(files.items())
+    }
+    digest = hashlib.sha256(
+        "".join(f"{name} {entry['sha256']}\n" for name, entry in entries.items()).encode()
+    ).hexdigest()
+    content = json.dumps({"format": 1, "digest": digest, "files": entries}, indent=1).encode()
+    return {PACKAGE_FILE: content, **files}, digest
+
+
+def dry_run(state: ChainState, job: Job) -> dict[str, Any]:
+    """Return what the first session sends: the bodies of the requests, and the files. Nothing is contacted.
+
+    The script, whose nonce is drawn when it is sent, stands in its request by its length and digest.
+    """
+    session = SessionRecord(
+        number=1, nonce=_NONCE_OF_DRY_RUN, slug=f"{state.base}-a", limit_seconds=state.limit_seconds
+    )
+    script = job.script(session_config(state, session, job)).encode()
+    metadata, dataset = kernel_metadata(state, session, job), dataset_metadata(state)
+    files = {**job.package, "script.py": script}
+    create = {
+        "title": dataset["title"],
+        "slug": dataset["id"].partition("/")[2],
+        "ownerSlug": state.user,
+        "licenseName": dataset["licenses"][0]["name"],
+        "isPrivate": True,
+        "files": sorted(job.package),
+    }
+    save = {
+        "slug": metadata["id"],
+        "newTitle": metadata["title"],
+        "text": {"bytes": len(script), "sha256": hashlib.sha256(script).hexdigest()},
+        "language": metadata["language"],
+        "kernelType": metadata["kernel_type"],
+        "isPrivate": metadata["is_private"],
+        "enableGpu": metadata["enable_gpu"],
+        "enableTpu": False,
+        "enableInternet": metadata["enable_internet"],
+        "datasetDataSources": metadata["dataset_sources"],
+        "kernelDataSources": metadata["kernel_sources"],
+        "sessionTimeoutSeconds": int(session.limit_seconds + 0.999),
+        "machineShape": metadata["machine_shape"],
+    }
+    return {
+        "requests": [
+            {"service": "datasets.DatasetApiService", "method": "CreateDataset", "body": create},
+            {"service": "kernels.KernelsApiService", "method": "SaveKernel", "body": save},
+        ],
+        "files": [
+            {"path": name, "bytes": len(content), "sha256": hashlib.sha256(content).hexdigest()}
+            for name, content in files.items()
+        ],
+        "total_bytes": sum(map(len, files.values())),
+    }
+
+
+def _text(value: object) -> str:
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    return "none" if value is None else str(value)

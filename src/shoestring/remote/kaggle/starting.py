@@ -1,0 +1,185 @@
+"""The beginning and the continuation of a chain: what is checked, and what is sent."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from shoestring.errors import UsageError
+from shoestring.hardware.targets import find as find_target
+from shoestring.hardware.targets import with_limits
+from shoestring.plan.plan import Plan, make_plan
+from shoestring.recipe.finding import VerifiedReference, choose, file_of
+from shoestring.recipe.options import LoadedRecipe
+from shoestring.remote.kaggle.chain import locked_chain, run_chain
+from shoestring.remote.kaggle.chain_file import FOLDER, ChainState, read_chain
+from shoestring.remote.kaggle.client import Client
+from shoestring.remote.kaggle.fetching import require_usable
+from shoestring.remote.kaggle.job import Job
+from shoestring.remote.kaggle.package import TARGETS, dry_run, make_job, new_chain, parse_data
+from shoestring.remote.kaggle.preflight import check_datasets, check_recipe, require_no_problems
+from shoestring.session import trust
+
+_QUICK_SECONDS = 10.0
+"""How long the first calls are repeated, while someone waits for the answer."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class StartRequest:
+    """What `shoestring kaggle start` was called with."""
+
+    run: Path
+    recipe: str | None
+    values: Mapping[str, Any]
+    on: str = "kaggle-t4x2"
+    data: tuple[str, ...] = ()
+    limit_seconds: float | None = None
+    every_seconds: float = 60.0
+    internet: bool = True
+    user: str | None = None
+    wait: bool = True
+
+
+def preview(request: StartRequest) -> dict[str, Any]:
+    """Return what the first session would send, without contacting anything.
+
+    Raises UsageError with all problems that are known without Kaggle.
+    """
+    loaded = _load(request)
+    require_no_problems(check_recipe(loaded, request.on, request.values, parse_data(request.data)))
+    state = read_chain(request.run / FOLDER) or _new_state(request, request.user or "USER")
+    return dry_run(state, make_job(loaded, state))
+
+
+def start(
+    request: StartRequest,
+    on_event: Callable[[str], object],
+    on_plan: Callable[[Plan], object],
+    environment: Mapping[str, str] | None = None,
+) -> ChainState:
+    """Begin a chain or go on with the one of the run's directory, until it is finished, failed or stopped.
+
+    Raises UsageError with all problems, KaggleError for what waiting does not cure.
+    """
+    every = request.every_seconds
+    with Client(environment=environment, patience_seconds=_QUICK_SECONDS, pause_seconds=every / 30) as client:
+        state = read_chain(request.run / FOLDER)
+        if state is None:
+            state, job = _begin(request, client, on_plan)
+        else:
+            job = _resume(request, state)
+            client.account()
+            if state.status in ("failed", "stopped"):
+                state = _count_anew(request.run)
+                on_event("goes on after the chain had ended")
+        client.patience_seconds = 5 * every
+        return run_chain(request.run, client, job, every, on_event, state=state)
+
+
+def _begin(request: StartRequest, client: Client, on_plan: Callable[[Plan], object]) -> tuple[ChainState, Job]:
+    require_usable(request.run)
+    data = parse_data(request.data)
+    loaded = _load(request)
+    problems = check_recipe(loaded, request.on, request.values, data)
+    require_no_problems([problem for problem in problems if problem.startswith("--on ")])
+    user = client.account()
+    client.quota()  # a key that was revoked is noticed by a call that needs it
+    require_no_problems(problems + check_datasets(client, data))
+    on_plan(_fitting_plan(request))
+    state = _new_state(request, request.user or user)
+    job = make_job(loaded, state, wait=request.wait)
+    if loaded.source is not None:
+        trust.remember(loaded.source)
+    return state, job
+
+
+def _fitting_plan(request: StartRequest) -> Plan:
+    assert request.recipe is not None
+    loaded, settings = choose(request.recipe, request.values)
+    target = with_limits(find_target(request.on), session_seconds=request.limit_seconds)
+    plan = make_plan(loaded, target, settings)
+    if not plan.fits:
+        raise UsageError(
+            f"{plan.recipe} does not fit on {request.on}",
+            problems=list(plan.changes),
+            hint=f"see {plan.next_command}",
+        )
+    return plan
+
+
+def _resume(request: StartRequest, state: ChainState) -> Job:
+    """Return the job of a chain that exists. Raises UsageError if the command contradicts it."""
+    problems = []
+    if request.recipe is not None and request.recipe != state.recipe:
+        problems.append(f"RECIPE: the chain trains {state.recipe}, not {request.recipe}")
+    given = {key: str(value) for key, value in request.values.items()}
+    problems += [
+        f"{key}={value}: the chain was started with {state.set.get(key, 'its default')}"
+        for key, value in given.items()
+        if state.set.get(key) != value
+    ]
+    if request.data and list(request.data) != state.data:
+        problems.append(f"--data: the chain was started with {', '.join(state.data) or 'none'}")
+    if problems:
+        raise UsageError(
+            f"{request.run} has a chain of another run",
+            problems=problems,
+            hint=f"leave them out to go on: shoestring kaggle start --run {request.run}; or choose another --run",
+        )
+    return make_job(_load(request), state, wait=request.wait)
+
+
+def _count_anew(run: Path) -> ChainState:
+    """Let a chain that has ended go on: sessions without progress are counted from now on."""
+    with locked_chain(run) as folder:
+        state = read_chain(folder)
+        assert state is not None
+        for session in state.sessions:
+            session.is_counted = False
+        state.status, state.reason = "preparing", ""
+        state.write(folder)
+        return state
+
+
+def _load(request: StartRequest) -> LoadedRecipe:
+    if request.recipe is None:
+        state = read_chain(request.run / FOLDER)
+        if state is None:
+            raise UsageError(
+                f"{request.run} has no chain on Kaggle, so the command has to name the recipe",
+                hint=f"shoestring kaggle start RECIPE --run {request.run}",
+            )
+        return choose(state.recipe, state.set)[0] if file_of(state.recipe) is None else _verified(request.run, state)
+    return choose(request.recipe, request.values)[0]
+
+
+def _verified(run: Path, state: ChainState) -> LoadedRecipe:
+    path = file_of(state.recipe)
+    assert path is not None
+    contents = trust.verified_contents(path, str(run / FOLDER / "chain.json"))
+    return choose(VerifiedReference(state.recipe, contents), state.set)[0]
+
+
+def _new_state(request: StartRequest, user: str) -> ChainState:
+    assert request.recipe is not None
+    return new_chain(
+        request.run,
+        user=user,
+        recipe=request.recipe,
+        on=request.on,
+        limit_seconds=request.limit_seconds or longest_session_seconds(request.on),
+        internet=request.internet,
+        values=request.values,
+        data=request.data,
+    )
+
+
+def longest_session_seconds(on: str) -> float:
+    """Return the platform's limit of a session, less a minute, so that Kaggle is never the one that ends it."""
+    if on not in TARGETS:
+        raise UsageError(f"--on {on}: not a machine of Kaggle with a GPU", hint=f"available: {', '.join(TARGETS)}")
+    platform = find_target(on).platform
+    assert platform is not None and platform.session_hours is not None
+    return platform.session_hours * 3600 - 60
