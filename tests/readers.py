@@ -46,6 +46,7 @@ from shoestring.recipes.temporal import preprocessing
 from shoestring.recipes.temporal.bars import read_bars
 from shoestring.recipes.temporal.features import FEATURES
 from shoestring.recipes.vqa import teacher
+from shoestring.remote.kaggle.chain_file import ChainState, SessionRecord, read_chain
 from shoestring.report.page import document
 from shoestring.report.page.run import read as read_run
 from shoestring.runs.calibrate import load_calibration
@@ -315,10 +316,20 @@ CHECKPOINT = "update-00000004"
 TRIPLETS = "1,a,b,c,x.tif\n2,a,b,c,y.tif\n3,a,b,c,z.tif\n"
 JUDGMENT = "".join(f"A sentence.\t{role}\n" for role in SETS["legalseg"]) + "\n"
 
+
+def write_chain(folder: Path) -> None:
+    previous = {"kernel": "me/run-abcdef-a", "nonce": "0" * 32}
+    session = SessionRecord(number=2, nonce="1" * 32, slug="run-abcdef-b", limit_seconds=9.0, previous=previous)
+    state = ChainState(user="me", base="run-abcdef", recipe="temporal", on="kaggle-t4x2", limit_seconds=9.0)
+    state.sessions, state.set, state.data = [session], {"epochs": "5"}, ["me/prices:train.csv"]
+    (folder / "chain.json").write_text(json.dumps(state.json()))
+
+
 READERS = [
     Reader("plan", write_plan_of_temporal, "plan.json", reopen),
     Reader("state", write_run, "state.json", lambda run: StoredState.read(run / "state.json")),
     Reader("config file", write_texts(**{"run.toml": CONFIG}), "run.toml", lambda run: read_config(run / "run.toml")),
+    Reader("chain on Kaggle", write_chain, "chain.json", read_chain),
     Reader("events", write_run, "events.jsonl", read_events),
     Reader("lock", write_run, "lock", inspect_lock),
     *(

@@ -61,7 +61,8 @@ class MemoryKaggle:
             assert metadata["kernel_sources"] == [previous["kernel"]]
         self.kernels[kernel] = {
             "source": source, "nonce": config["nonce"], "polls": 2, "over": False, "behaviour": behaviour,
-            "first": first, "update": first + (behaviour if isinstance(behaviour, int) else 0), "session": config["session"],
+            "first": first, "update": first + (behaviour if isinstance(behaviour, int) else 0),
+            "session": config["session"],
         }  # fmt: skip
         self.pushes.append({"kernel": kernel, "nonce": config["nonce"], "seconds": seconds})
         self.running += 1

@@ -71,9 +71,8 @@ def test_temporary_failures_are_repeated_and_a_push_is_not(client, server, tmp_p
     server.answers["GetKernelSessionStatus"] = lambda _: next(answers)
     assert client.status(KERNEL) == {"status": "running", "message": ""}
     for name in ("script.py", "kernel-metadata.json"):
-        (tmp_path / name).write_text(
-            json.dumps({"id": KERNEL, "title": "run-abcdef-a", "code_file": "script.py", "language": "python", "kernel_type": "script"})
-        )  # fmt: skip
+        metadata = {"id": KERNEL, "title": "run-abcdef-a", "language": "python", "kernel_type": "script"}
+        (tmp_path / name).write_text(json.dumps({**metadata, "code_file": "script.py"}))
     for answer, kind in (
         ((502, b""), "temporary"),
         ({"error": "Maximum batch GPU session count of 2 reached."}, "places"),
@@ -151,10 +150,12 @@ def test_nobody_signed_in_and_no_network(tmp_path, server):
     with Client(environment=environment, patience_seconds=0) as client, pytest.raises(KaggleError) as error:
         client.account()
     assert error.value.kind == "account" and "nobody is signed in" in error.value.message
-    closed = {name: "http://127.0.0.1:9" for name in ("HTTP_PROXY", "http_proxy")}
-    with Client(environment=server.environment | closed, patience_seconds=0) as client:
-        with pytest.raises(KaggleError) as error:
-            client.account()
+    closed = dict.fromkeys(("HTTP_PROXY", "http_proxy"), "http://127.0.0.1:9")
+    with (
+        Client(environment=server.environment | closed, patience_seconds=0) as client,
+        pytest.raises(KaggleError) as error,
+    ):
+        client.account()
     assert error.value.kind == "temporary" and "network" in error.value.hint
 
 

@@ -37,7 +37,7 @@ def screen(chain: Mapping[str, Any], run: Path) -> RenderableType:
         lines.append(Text(one_line(f"Kaggle says: {chain['kaggle']['status']} {chain['kaggle']['message']}".strip())))
     if chain.get("note"):
         lines.append(Text(one_line(chain["note"])))
-    lines.append(Text(_next(status, run)))
+    lines.append(Text(_next(status, run), no_wrap=True, overflow="ignore"))
     return Group(*lines)
 
 

@@ -1,0 +1,72 @@
+"""The commands `shoestring kaggle ...`: their help, their errors, and a chain that is already there."""
+
+import inspect
+import json
+
+import pytest
+
+from shoestring import api_kaggle, cli_kaggle
+from tests.remote.kaggle.memory_kaggle import MemoryKaggle, make_state
+from tests.remote.kaggle.test_chain import finish
+from tests.test_api import ARGUMENTS
+
+OF_THE_COMMAND_ALONE = {"as_json", "config_file", "dry_run", "yes"}
+COMMANDS = cli_kaggle.app.registered_commands
+
+
+@pytest.fixture
+def run(tmp_path):
+    finish(tmp_path / "run", MemoryKaggle())
+    return tmp_path / "run"
+
+
+@pytest.mark.parametrize("command", COMMANDS, ids=lambda command: command.callback.__name__)
+def test_options_are_arguments_and_help_ends_with_two_examples(command, run_command, monkeypatch):
+    monkeypatch.setenv("COLUMNS", "120")
+    verb = command.callback.__name__
+    options = inspect.signature(command.callback).parameters.keys() - OF_THE_COMMAND_ALONE
+    names = {{**ARGUMENTS, "every": "every_seconds"}.get(name, name) for name in options}
+    assert names <= inspect.signature(getattr(api_kaggle, verb)).parameters.keys()
+    _, out, _ = run_command("kaggle", verb, "--help")
+    lines = [line.strip() for line in out.splitlines() if line.strip()]
+    assert lines[-3] == "Examples:" and all(line.startswith(f"shoestring kaggle {verb}") for line in lines[-2:])
+
+
+def test_status_has_the_documented_keys(run, run_command):
+    status, out, _ = run_command("kaggle", "status", "--run", run, "--json")
+    chain = json.loads(out)
+    assert status == 0 and set(chain) == {
+        "user", "base", "recipe", "on", "limit_seconds", "internet", "set", "data", "status", "reason",
+        "package", "package_digest", "package_status", "sessions", "waiting_until", "kernels", "update",
+        "total_updates", "kaggle", "note",
+    }  # fmt: skip
+    assert (chain["status"], chain["update"], len(chain["sessions"])) == ("finished", 30, 3)
+    _, out, _ = run_command("kaggle", "status", "--run", run)
+    assert out.startswith("finished: a reason") and "session 3" in out and "shoestring report" in out
+    assert run_command("kaggle", "watch", "--run", run)[1].startswith("finished: a reason")
+
+
+def test_a_chain_of_another_run_is_not_continued(run, run_command):
+    status, _, err = run_command("kaggle", "start", "legal", "--run", run, "--set", "epochs=3")
+    assert status == 2 and "the chain trains temporal, not legal" in err and "epochs=3" in err
+
+
+@pytest.mark.parametrize("verb", ["status", "watch", "fetch", "stop", "start"])
+def test_without_a_chain_it_is_one_error(verb, run_command, tmp_path, monkeypatch):
+    status, out, err = run_command("kaggle", verb, "--run", tmp_path / "nothing")
+    assert (status, out) == (2, "") and "has no chain on Kaggle" in err and "hint: " in err
+
+
+def test_stop_does_not_delete_without_an_answer(tmp_path, run_command):
+    state = make_state()
+    state.sessions = []
+    (tmp_path / "kaggle").mkdir()
+    state.write(tmp_path / "kaggle")
+    status, _, err = run_command("kaggle", "stop", "--run", tmp_path)
+    assert status == 2 and "the only thing that ends its session" in err and "add --yes" in err
+
+
+def test_a_missing_client_is_one_error(tmp_path, run_command, monkeypatch):
+    monkeypatch.setattr("shoestring.recipe.extras.find_spec", lambda name: None)
+    status, _, err = run_command("kaggle", "start", "temporal", "--run", tmp_path / "run")
+    assert status == 2 and "shoestring[kaggle]" in err

@@ -1,0 +1,88 @@
+"""Outputs: what comes is verified, what came damaged comes again, and the directory has a whole run or none."""
+
+import hashlib
+from pathlib import Path
+
+import pytest
+
+from shoestring.errors import CheckpointError, UsageError
+from shoestring.remote.kaggle import fetching
+from shoestring.remote.kaggle.kernel.session_file import OutputFile, SessionFile
+from tests.remote.kaggle.memory_kaggle import MemoryKaggle
+
+CONTENTS = {"run/plan.json": b"{}", "run/light/model": b"weights", "run/other/x": b"no part of a run", "note": b"n"}
+
+
+class Outputs:
+    """A client whose downloads are damaged in turn as `faults` says."""
+
+    def __init__(self, *faults):
+        self.faults = list(faults)
+        self.downloads = 0
+
+    def download(self, kernel, files, on_progress=None):
+        fault = self.faults.pop(0) if self.faults else ""
+        for name, path in files.items():
+            self.downloads += 1
+            content = {"error page": b"<html>", "cut": CONTENTS[name][:1]}.get(fault, CONTENTS[name])
+            if fault != "missing":
+                Path(path).write_bytes(content)
+
+
+def session_of(contents=CONTENTS):
+    files = {
+        name: OutputFile(bytes=len(content), sha256=hashlib.sha256(content).hexdigest())
+        for name, content in contents.items()
+    }
+    return SessionFile(nonce="0" * 32, session=1, status="finished", facts={}, files=files)
+
+
+@pytest.mark.parametrize("fault", ["error page", "cut", "missing", ""])
+def test_damaged_downloads_are_repeated(tmp_path, fault):
+    fetching.fetch_run(Outputs(fault), "me/k", session_of(), tmp_path)
+    assert (tmp_path / "light" / "model").read_bytes() == b"weights"
+    assert {path.name for path in tmp_path.iterdir()} == {"plan.json", "light", "kaggle", "lock"}
+
+
+def test_a_file_that_stays_damaged_is_one_error_and_leaves_no_run(tmp_path):
+    with pytest.raises(CheckpointError) as error:
+        fetching.fetch_run(Outputs(*["error page"] * 4), "me/k", session_of(), tmp_path)
+    assert any("run/light/model" in problem for problem in error.value.problems)
+    assert not (tmp_path / "plan.json").exists()
+
+
+def test_fetching_goes_on_after_a_kill(tmp_path, monkeypatch):
+    class Kill(BaseException):
+        pass
+
+    moves, replace = [], Path.replace
+
+    def killed(self, target):
+        if Path(target).parent == tmp_path and Path(target).name in ("light", "plan.json"):
+            moves.append(target)
+            if len(moves) == 2:
+                raise Kill
+        return replace(self, target)
+
+    monkeypatch.setattr(Path, "replace", killed)
+    outputs = Outputs()
+    with pytest.raises(Kill):
+        fetching.fetch_run(outputs, "me/k", session_of(), tmp_path)
+    assert (tmp_path / "light").exists() and not (tmp_path / "plan.json").exists()
+    fetching.fetch_run(outputs, "me/k", session_of(), tmp_path)
+    assert (tmp_path / "plan.json").exists() and outputs.downloads == 2
+
+
+def test_a_directory_with_another_run_is_refused(tmp_path):
+    (tmp_path / "plan.json").write_text("{}")
+    with pytest.raises(UsageError, match="is not empty"):
+        fetching.require_usable(tmp_path)
+
+
+def test_a_session_file_of_another_session_is_none(tmp_path):
+    kaggle = MemoryKaggle()
+    kaggle.kernels["me/k"] = {"nonce": "a" * 32, "over": True, "behaviour": 10, "update": 10, "first": 0, "session": 1}
+    file = tmp_path / "session.json"
+    assert fetching.fetch_session_file(kaggle, "me/k", "b" * 32, file) is None and not file.exists()
+    session = fetching.fetch_session_file(kaggle, "me/k", "a" * 32, file)
+    assert session is not None and session.update == 10 and file.exists()
