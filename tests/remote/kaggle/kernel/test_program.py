@@ -42,6 +42,7 @@ def first(tmp_path_factory):
 def program(first, tmp_path, monkeypatch):
     """The program as a module with a root of its own, in which Shoestring is installed and the first output mounted."""
     (tmp_path / "temp").mkdir()
+    (tmp_path / "working").mkdir()
     (tmp_path / "temp" / "site").symlink_to(first[0] / "temp" / "site")
     shutil.copytree(first[0] / "working", tmp_path / "input" / "run-a")
     monkeypatch.setenv("SHOESTRING_KAGGLE_ROOT", str(tmp_path))
@@ -82,10 +83,11 @@ def test_two_sessions_give_the_bits_of_one_unbroken_run(first, tmp_path):
     write_package(tmp_path / "input" / "package")
     shutil.copytree(first[0] / "working", tmp_path / "input" / "run-a")
     config = {**make_config(2, options=OPTIONS).as_json(), "previous": PREVIOUS}
-    left = run_session(tmp_path, config)
+    process = start(tmp_path, config)
+    shoestring.train("temporal", run=tmp_path / "unbroken", **OPTIONS)
+    left = finish(process, tmp_path)
     assert (left.status, left.first_update) == ("finished", first[1].update), left
     assert left.update == left.total_updates and "run/report.html" in left.files
-    shoestring.train("temporal", run=tmp_path / "unbroken", **OPTIONS)
     for folder in ("light", "best"):
         weights = (tmp_path / "working" / "run" / folder / MODEL).read_bytes()
         assert weights == (tmp_path / "unbroken" / folder / MODEL).read_bytes()
@@ -104,9 +106,8 @@ def test_failed_training_has_the_message_as_reason(program):
     assert "exit status 2: options of temporal cannot be used\n  - epochs=0" in session.state["reason"]
 
 
-def test_trainer_that_ignores_signals_is_killed_with_its_children(program, monkeypatch):
-    monkeypatch.setattr(program, "SECONDS_TO_STOP", 0.2)
-    session = make_session(program, limit_seconds=1, hand_over_seconds=0.9)
+def test_trainer_that_ignores_signals_is_killed_with_its_children(program):
+    session = make_session(program, limit_seconds=1, hand_over_seconds=0.8)
     command = "trap '' TERM; sleep 100 & echo $!; wait; wait; wait"
     with subprocess.Popen(["sh", "-c", command], stdout=subprocess.PIPE, start_new_session=True) as process:
         child = int(process.stdout.readline())

@@ -68,7 +68,9 @@ def main(config: dict[str, Any]) -> None:
     with contextlib.suppress(ValueError):  # of another thread than the main one, at which no signal arrives
         signal.signal(signal.SIGTERM, session.stop)
     try:
+        WORKING.mkdir(parents=True, exist_ok=True)
         session.write()
+        TEMP.mkdir(parents=True, exist_ok=True)
         session.do()
     except SessionError as error:
         session.say(status="failed", reason=str(error), hint=error.hint)
@@ -112,8 +114,6 @@ class Session:
             "facts": {},
             "files": {},
         }
-        for folder in (WORKING, TEMP):
-            folder.mkdir(parents=True, exist_ok=True)
 
     def do(self) -> None:
         self.state["facts"] = facts(internet=self.config["internet"] and has_internet())
@@ -421,7 +421,6 @@ class Session:
 
     def wait_for_trainer(self, trainer: "subprocess.Popen[bytes]") -> bool:
         """Wait for the trainer to end; return whether it had to be killed."""
-        stop_seconds = min(SECONDS_TO_STOP, self.config["hand_over_seconds"] / 4)
         was_killed, stopping_since = False, None
         while trainer.poll() is None:
             now = time.monotonic()
@@ -430,9 +429,12 @@ class Session:
                 self.log("the trainer is asked to end\n")
                 with contextlib.suppress(OSError):
                     trainer.terminate()
-            if stopping_since is not None and now - stopping_since > stop_seconds:
-                was_killed = True
-                break
+            if stopping_since is not None:
+                # At the session's limit, most of the time that is kept belongs to the output.
+                kept = self.config["hand_over_seconds"]
+                if now - stopping_since > SECONDS_TO_STOP or self.seconds_left() < -kept / 4:
+                    was_killed = True
+                    break
             time.sleep(0.05)
         # Also after a regular end: none of its processes may go on while the output is left.
         with contextlib.suppress(OSError):
