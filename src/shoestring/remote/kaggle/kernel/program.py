@@ -144,8 +144,8 @@ class Session:
                 shutil.rmtree(RUN / folder, ignore_errors=True)
             for path in (RUN / "report.html", WORKING / LOG_FILE):
                 path.unlink(missing_ok=True)
-            kept = {name: entry for name, entry in self.state["files"].items() if (WORKING / name).is_file()}
-            self.state["files"] = kept
+            files = {name: entry for name, entry in self.state["files"].items() if (WORKING / name).is_file()}
+            self.state["files"] = files
             self.replace_session_file()
 
     def replace_session_file(self) -> None:
@@ -209,11 +209,11 @@ class Session:
 
     def find_package(self) -> Path:
         """Return the folder with the wheels, after verifying every one of them."""
-        wanted, problems = self.config.get("package_digest"), []
+        expected, problems = self.config.get("package_digest"), []
         for folder in folders_with(PACKAGE_FILE, self.config["package"]):
             try:
                 listed = read_json(folder / PACKAGE_FILE)
-                if wanted and listed["digest"] != wanted:
+                if expected and listed["digest"] != expected:
                     problems.append(f"{folder}: it is another version")
                     continue
                 for name, entry in listed["files"].items():
@@ -317,11 +317,11 @@ class Session:
     def copy_previous(self) -> None:
         """Copy the run that the session before left. Inputs are read-only, and a run is written to."""
         kernel, nonce = self.config["previous"]["kernel"], self.config["previous"]["nonce"]
-        seen = []
+        nonces = []
         for folder in folders_with(SESSION_FILE, kernel):
             try:
                 left = read_json(folder / SESSION_FILE)
-                seen.append(str(left["nonce"])[:32])
+                nonces.append(str(left["nonce"])[:32])
             except (OSError, ValueError, KeyError, TypeError):
                 continue
             if left["nonce"] == nonce:
@@ -329,7 +329,7 @@ class Session:
         else:
             raise SessionError(
                 f"the output of {kernel} that this session continues from "
-                + (f"is of another session ({', '.join(seen)} instead of {nonce})" if seen else "is not mounted"),
+                + (f"is of another session ({', '.join(nonces)} instead of {nonce})" if nonces else "is not mounted"),
                 "nothing was trained; start again once Kaggle has the output",
             )
         shutil.rmtree(RUN, ignore_errors=True)
@@ -407,9 +407,9 @@ class Session:
         elif code == 0 and status in ("finished", "paused"):
             self.say(status=status, reason=str(state.get("reason", "")))
         else:
-            how = f"signal {-code}" if code < 0 else f"exit status {code}"
+            end = f"signal {-code}" if code < 0 else f"exit status {code}"
             reason = error_in(printed) or (status == "failed" and state.get("reason")) or last_line(printed)
-            self.say(status="failed", reason=f"training ended with {how}: {reason}")
+            self.say(status="failed", reason=f"training ended with {end}: {reason}")
 
     def forward(self, stream: Any) -> None:
         """Print what the trainer prints, as it comes, and keep its end."""
@@ -423,16 +423,16 @@ class Session:
         """Wait for the trainer to end; return whether it had to be killed."""
         was_killed, stopping_since = False, None
         while trainer.poll() is None:
-            now = time.monotonic()
+            time_now = time.monotonic()
             if stopping_since is None and (self.is_stopped or self.seconds_left() <= 0):
-                stopping_since = now
+                stopping_since = time_now
                 self.log("the trainer is asked to end\n")
                 with contextlib.suppress(OSError):
                     trainer.terminate()
             if stopping_since is not None:
                 # At the session's limit, most of the time that is kept belongs to the output.
-                kept = self.config["hand_over_seconds"]
-                if now - stopping_since > SECONDS_TO_STOP or self.seconds_left() < -kept / 4:
+                hand_over = self.config["hand_over_seconds"]
+                if time_now - stopping_since > SECONDS_TO_STOP or self.seconds_left() < -hand_over / 4:
                     was_killed = True
                     break
             time.sleep(0.05)
@@ -523,7 +523,7 @@ def folders_named(reference: str) -> Iterator[Path]:
 
 def folders_with(marker: str, reference: str) -> Iterator[Path]:
     """Yield the folders with the file `marker`: those named as the input, one below for its version, then any other."""
-    seen = set()
+    places = set()
     for folder in [*folders_named(reference), INPUT]:
         depth = 4 if folder == INPUT else 1
         level = [folder]
@@ -531,8 +531,8 @@ def folders_with(marker: str, reference: str) -> Iterator[Path]:
             below = []
             for place in level[:1000]:
                 if (place / marker).is_file() and not (place / marker).is_symlink():
-                    if place not in seen:
-                        seen.add(place)
+                    if place not in places:
+                        places.add(place)
                         yield place
                     continue
                 with contextlib.suppress(OSError):
@@ -543,11 +543,11 @@ def folders_with(marker: str, reference: str) -> Iterator[Path]:
 def run_files(source: Path) -> Iterator[Path]:
     """Yield the regular files of a run."""
     for path in regular_files(source):
-        first, *rest = path.relative_to(source).parts
+        first, *below = path.relative_to(source).parts
         if first == "checkpoints":
-            if len(rest) == 2 and (CHECKPOINT.fullmatch(rest[0]) or UNDONE_REPLACEMENT.fullmatch(rest[0])):
+            if len(below) == 2 and (CHECKPOINT.fullmatch(below[0]) or UNDONE_REPLACEMENT.fullmatch(below[0])):
                 yield path
-        elif path.suffix not in CODE and first in (RUN_FOLDERS if rest else RUN_FILES):
+        elif path.suffix not in CODE and first in (RUN_FOLDERS if below else RUN_FILES):
             yield path
 
 
