@@ -135,6 +135,13 @@ def test_nothing_is_trained_if_no_checkpoint_can_be_used(program):
         make_session(program).copy_previous()
 
 
+def test_plan_that_differs_from_the_one_that_was_left_is_not_used(program):
+    with (program.INPUT / "run-a" / "run" / "plan.json").open("a") as file:
+        file.write("\n")
+    with pytest.raises(program.SessionError, match=r"plan\.json is damaged"):
+        make_session(program).copy_previous()
+
+
 def test_output_of_another_session_or_none_is_not_used(program):
     change(program.INPUT / "run-a" / NAME, nonce="f" * 32)
     with pytest.raises(program.SessionError, match="another session"):
