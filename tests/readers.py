@@ -47,6 +47,7 @@ from shoestring.recipes.temporal.bars import read_bars
 from shoestring.recipes.temporal.features import FEATURES
 from shoestring.recipes.vqa import teacher
 from shoestring.remote.kaggle.chain_file import ChainState, SessionRecord, read_chain
+from shoestring.remote.kaggle.kernel.session_file import NAME, read_session_file
 from shoestring.report.page import document
 from shoestring.report.page.run import read as read_run
 from shoestring.runs.calibrate import load_calibration
@@ -325,7 +326,18 @@ def write_chain(folder: Path) -> None:
     (folder / "chain.json").write_text(json.dumps(state.json()))
 
 
+SESSION = {
+    "format": 1,
+    "nonce": "0" * 32,
+    "session": 2,
+    "status": "paused",
+    "update": 12,
+    "damaged": ["checkpoints/update-00000012/state.json: it is missing"],
+    "files": {"run/plan.json": {"bytes": 3, "sha256": "a" * 64}},
+}
+
 READERS = [
+    Reader("session on Kaggle", write_texts(**{NAME: SESSION}), NAME, lambda folder: read_session_file(folder / NAME)),
     Reader("plan", write_plan_of_temporal, "plan.json", reopen),
     Reader("state", write_run, "state.json", lambda run: StoredState.read(run / "state.json")),
     Reader("config file", write_texts(**{"run.toml": CONFIG}), "run.toml", lambda run: read_config(run / "run.toml")),

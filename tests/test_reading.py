@@ -57,6 +57,12 @@ EXCEPTIONS = {
     ("runs/prediction_output.py", "open"): "writes rows; what is not a regular file is refused",
     ("runs/evaluate.py", "open"): "writes a new file",
     ("monitor/sinks/csv_file.py", "open"): "writes a new file",
+    ("remote/wheel.py", "read_text"): "metadata of the installed copy",
+    ("remote/kaggle/kernel/script.py", "read_text"): "the program, a file of the package",
+    **{
+        ("remote/kaggle/kernel/program.py", name): "runs where Shoestring is not installed yet"
+        for name in ("open", "read_text", "loads")
+    },
     ("checkpoint/presence.py", "open"): "a directory, to compare it later",
 }
 """Calls that open or parse a file and are not in `reading`, with the reason."""

@@ -118,5 +118,5 @@ def _request(arguments: dict[str, Any]) -> Any:
     from shoestring.remote.kaggle.starting import StartRequest
 
     names = ("recipe", "on", "limit_seconds", "internet", "user", "every_seconds", "wait", "values")
-    given = {name: arguments[name] for name in names if name in arguments}
-    return StartRequest(run=Path(arguments["run"]), data=tuple(arguments["data"]), **given)
+    options = {name: arguments[name] for name in names if name in arguments}
+    return StartRequest(run=Path(arguments["run"]), data=tuple(arguments["data"]), **options)

@@ -18,7 +18,7 @@ from typing import Any
 from shoestring.errors import RunError, UsageError
 from shoestring.reading import read_bytes
 from shoestring.remote.kaggle import fetching
-from shoestring.remote.kaggle.chain_file import ENDED, FOLDER, ChainState, SessionRecord, read_chain
+from shoestring.remote.kaggle.chain_file import FINAL, FOLDER, ChainState, SessionRecord, read_chain
 from shoestring.remote.kaggle.client import Client, KaggleError
 from shoestring.remote.kaggle.job import Job, write_kernel
 from shoestring.remote.kaggle.kernel.session_file import SessionFile, read_session_file
@@ -105,7 +105,7 @@ class _Chain:
     def run(self) -> ChainState:
         self._write()
         failures = 0
-        while self._state.status not in ENDED:
+        while self._state.status not in FINAL:
             try:
                 self._step()
                 failures = 0
@@ -273,19 +273,19 @@ class _Chain:
         kernel = self._state.kernel(session)
         answer = self._client.status(kernel)
         status = answer["status"] if answer else "missing"
-        now = time.time()
+        seconds_now = time.time()
         if status == "running" and session.started_at is None:
-            session.started_at = now
+            session.started_at = seconds_now
             self._write()
             self._event(f"session {session.number} runs")
         is_running = status in _RUNS
-        lived = now - session.started_at if session.started_at else 0.0
+        lived = seconds_now - session.started_at if session.started_at else 0.0
         is_late = lived > session.limit_seconds + _GRACE * self._every
         if not is_running or is_late or self._polls % _LOOK == _LOOK - 1:
             file = session_file(self._folder, session)
             result = fetching.fetch_session_file(self._client, kernel, session.nonce, file)
             if result and result.status != "running":
-                self._ended(session, kernel, result)
+                self._record_end(session, kernel, result)
                 return
         self._polls += 1
         if is_running:
@@ -302,7 +302,7 @@ class _Chain:
                 return
         self._sleep(1)
 
-    def _ended(self, session: SessionRecord, kernel: str, result: SessionFile) -> None:
+    def _record_end(self, session: SessionRecord, kernel: str, result: SessionFile) -> None:
         session.ended_at = time.time()
         session.outcome, session.update, session.total_updates = result.status, result.update, result.total_updates
         session.checkpoint = result.checkpoint

@@ -25,7 +25,7 @@ ChainStatus = Literal["preparing", "pushing", "running", "fetching", "waiting", 
 SessionStatus = Literal["pushing", "running", "ended", "lost", "refused"]
 PackageStatus = Literal["new", "uploading", "ready"]
 
-ENDED = ("finished", "failed", "stopped")
+FINAL = ("finished", "failed", "stopped")
 """The states in which a chain does nothing more."""
 
 _OPTIONAL_TEXT = Kind(name="text or null", types=(str, type(None)))

@@ -29,11 +29,11 @@ def fetch_session_file(client: Client, kernel: str, nonce: str, file: Path) -> S
 
     Raises KaggleError.
     """
-    beside = _beside(file)
-    remove(beside)
+    part = _part_file(file)
+    remove(part)
     try:
-        client.download(kernel, {NAME: beside})
-        session = read_session_file(beside)
+        client.download(kernel, {NAME: part})
+        session = read_session_file(part)
     except CheckpointError:  # there is none, or an error page was saved as one
         return None
     except KaggleError as error:
@@ -41,9 +41,9 @@ def fetch_session_file(client: Client, kernel: str, nonce: str, file: Path) -> S
             return None
         raise
     if session.nonce != nonce:
-        remove(beside)
+        remove(part)
         return None
-    beside.replace(file)
+    part.replace(file)
     return session
 
 
@@ -105,16 +105,16 @@ def download_verified(
         missing = {name: entry for name, entry in missing.items() if not _is_there(folder / name, entry)}
         if not missing:
             return
-        beside = {name: _beside(folder / name) for name in missing}
+        parts = {name: _part_file(folder / name) for name in missing}
         try:
-            for path in beside.values():
+            for path in parts.values():
                 path.parent.mkdir(parents=True, exist_ok=True)
-            client.download(kernel, beside, on_progress)
+            client.download(kernel, parts, on_progress)
         except KaggleError as error:
             if error.kind in ("account", "quota", "places"):
                 raise
             problem = f" ({error.message})"
-        for name, path in beside.items():
+        for name, path in parts.items():
             if _is_there(path, missing[name]):
                 path.replace(folder / name)
             else:
@@ -154,7 +154,7 @@ def _exchange(incoming: Path, run: Path) -> None:
     sync(run)
 
 
-def _beside(path: Path) -> Path:
+def _part_file(path: Path) -> Path:
     return path.with_name(f".{path.name}.part")
 
 

@@ -9,7 +9,7 @@ from typing import Any
 
 from shoestring.errors import UsageError
 from shoestring.remote.kaggle.chain import STOP_FILE, fetch_output, locked_chain
-from shoestring.remote.kaggle.chain_file import ENDED, FOLDER, ChainState, read_chain
+from shoestring.remote.kaggle.chain_file import FINAL, FOLDER, ChainState, read_chain
 from shoestring.remote.kaggle.client import Client, KaggleError
 
 _STOP_SECONDS = 30.0
@@ -24,8 +24,8 @@ def require_chain(run: Path) -> ChainState:
     return state
 
 
-def describe(state: ChainState, *, now: Mapping[str, str] | None = None, note: str = "") -> dict[str, Any]:
-    """Return a chain as JSON; `now` is what Kaggle says about its newest session."""
+def describe(state: ChainState, *, answer: Mapping[str, str] | None = None, note: str = "") -> dict[str, Any]:
+    """Return a chain as JSON; `answer` is what Kaggle says about its newest session."""
     output = state.newest_output
     facts = state.json()
     facts.pop("format")
@@ -36,7 +36,7 @@ def describe(state: ChainState, *, now: Mapping[str, str] | None = None, note: s
         "kernels": sorted({state.kernel(session) for session in state.sessions}),
         "update": output.update if output else 0,
         "total_updates": updates[-1].total_updates if updates else None,
-        "kaggle": dict(now) if now else None,
+        "kaggle": dict(answer) if answer else None,
         "note": note,
     }
 
@@ -45,11 +45,11 @@ def status(run: Path, environment: Mapping[str, str] | None = None) -> dict[str,
     """Return the chain of a run's directory, and what Kaggle says about a session that runs. Nothing is written."""
     state = require_chain(run)
     session = state.newest
-    if session is None or session.is_over or state.status in ENDED:
+    if session is None or session.is_over or state.status in FINAL:
         return describe(state)
     try:
         with Client(environment=environment, patience_seconds=5.0) as client:
-            return describe(state, now=client.status(state.kernel(session)))
+            return describe(state, answer=client.status(state.kernel(session)))
     except (UsageError, KaggleError) as error:
         return describe(state, note=f"Kaggle could not be asked: {error.message}")
 
@@ -59,15 +59,15 @@ def watch(run: Path, every_seconds: float, environment: Mapping[str, str] | None
 
     Nothing is written.
     """
-    state, shown, lines = require_chain(run), "", 0
+    state, printed, lines = require_chain(run), "", 0
     number = 0
     with Client(environment=environment, patience_seconds=5 * every_seconds) as client:
         while True:
             text = f"{state.status}: {state.reason}" + (f"; until {state.waiting_until}" if state.waiting_until else "")
-            if text != shown:
-                shown = text
+            if text != printed:
+                printed = text
                 yield text
-            if state.status in ENDED:
+            if state.status in FINAL:
                 return
             session = state.newest
             if session and session.status == "running":

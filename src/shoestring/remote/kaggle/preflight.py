@@ -42,9 +42,9 @@ def check_datasets(client: Client, data: list[DataSource]) -> list[str]:
             continue
         names = [str(file["name"]) for file in files]
         if source.path and not any(name == source.path or name.startswith(f"{source.path}/") for name in names):
-            there = ", ".join(sorted(names)[:5]) or "nothing"
+            listed = ", ".join(sorted(names)[:5]) or "nothing"
             problems.append(
-                f"--data {source.dataset}:{source.path}: the dataset has no such file or folder; it has {there}"
+                f"--data {source.dataset}:{source.path}: the dataset has no such file or folder; it has {listed}"
             )
     return problems
 

@@ -114,10 +114,10 @@ def _resume(request: StartRequest, state: ChainState) -> Job:
     problems = []
     if request.recipe is not None and request.recipe != state.recipe:
         problems.append(f"RECIPE: the chain trains {state.recipe}, not {request.recipe}")
-    given = {key: str(value) for key, value in request.values.items()}
+    requested = {key: str(value) for key, value in request.values.items()}
     problems += [
         f"{key}={value}: the chain was started with {state.set.get(key, 'its default')}"
-        for key, value in given.items()
+        for key, value in requested.items()
         if state.set.get(key) != value
     ]
     if request.data and list(request.data) != state.data:

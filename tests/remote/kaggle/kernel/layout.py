@@ -12,11 +12,10 @@ from shoestring.remote.kaggle.kernel.session_file import NAME, SessionFile, read
 from shoestring.remote.wheel import build_wheel, wheel_name
 
 PACKAGE = "me/package"
-OPTIONS = {"size": "tiny", "epochs": "3"}
 
 
 def make_config(number, **values):
-    values = {"recipe": "temporal", "options": OPTIONS, "on": "local", "limit_seconds": 100, **values}
+    values = {"recipe": "temporal", "on": "local", "limit_seconds": 100, **values}
     return KernelConfig(
         **{"nonce": f"{number:032x}", "session": number, "package": PACKAGE, "internet": False} | values
     )
@@ -32,12 +31,15 @@ def write_package(folder):
 
 
 def start(root, config, **environment):
-    """Start the script as Kaggle does: in /kaggle/working, and nothing of this checkout can be imported."""
+    """Start the script as Kaggle does: in /kaggle/working, and nothing of this checkout can be imported.
+
+    It has one thread, as the tests, so that its sums round as theirs.
+    """
     working = root / "working"
     working.mkdir(parents=True, exist_ok=True)
     script = root / "script.py"
     script.write_text(make_script(config))
-    inherited = {key: value for key, value in os.environ.items() if key != "PYTHONPATH"}
+    inherited = {key: value for key, value in os.environ.items() if key != "PYTHONPATH"} | {"OMP_NUM_THREADS": "1"}
     return subprocess.Popen(
         [sys.executable, script],
         cwd=working,
@@ -52,7 +54,6 @@ def finish(process, root) -> SessionFile:
     """Wait for the script, and return what it left; the exit status is 0 whatever happened."""
     output, _ = process.communicate(timeout=100)
     assert process.returncode == 0, output
-    print(output)
     return read_session_file(Path(root, "working", NAME))
 
 

@@ -1,23 +1,35 @@
 """The script of a session, run as a process in a folder laid out as Kaggle does."""
 
 import hashlib
+import importlib
+import json
+import os
+import shutil
 import signal
+import subprocess
 import time
+import zipfile
+from pathlib import Path
 
 import pytest
 
-from tests.remote.kaggle.kernel.layout import OPTIONS, finish, make_config, start, write_package
+import shoestring
+from shoestring.remote.kaggle.kernel import program as program_module
+from shoestring.remote.kaggle.kernel.session_file import NAME, read_session_file
+from tests.crash.small_disk import SmallDisk
+from tests.remote.kaggle.kernel.layout import finish, make_config, run_session, start, write_package
 
-WEIGHTS = "run/light/model.safetensors"
+OPTIONS = {"size": "tiny", "epochs": "12"}
+PREVIOUS = {"kernel": "me/run-a", "nonce": f"{1:032x}"}
+MODEL = "model.safetensors"
 
 
 @pytest.fixture(scope="module")
 def first(tmp_path_factory):
-    """The root and the file of a session that was asked to end after its first checkpoint."""
+    """The root and the file of a session that was asked to end after its first updates."""
     root = tmp_path_factory.mktemp("first")
     write_package(root / "input" / "datasets" / "me" / "package")
-    # The run has as many epochs as take several seconds.
-    process = start(root, make_config(1, options={**OPTIONS, "epochs": "200"}))
+    process = start(root, make_config(1, options=OPTIONS))
     events = root / "working" / "run" / "events.jsonl"
     while not (events.exists() and '"progress"' in events.read_text()):
         assert process.poll() is None, process.stdout.read()
@@ -26,13 +38,212 @@ def first(tmp_path_factory):
     return root, finish(process, root)
 
 
+@pytest.fixture
+def program(first, tmp_path, monkeypatch):
+    """The program as a module with a root of its own, in which Shoestring is installed and the first output mounted."""
+    (tmp_path / "temp").mkdir()
+    (tmp_path / "working").mkdir()
+    (tmp_path / "temp" / "site").symlink_to(first[0] / "temp" / "site")
+    shutil.copytree(first[0] / "working", tmp_path / "input" / "run-a")
+    monkeypatch.setenv("SHOESTRING_KAGGLE_ROOT", str(tmp_path))
+    yield importlib.reload(program_module)
+    monkeypatch.undo()
+    importlib.reload(program_module)
+
+
+def make_session(program, **values):
+    return program.Session({**make_config(2, options=OPTIONS).as_json(), "previous": PREVIOUS, **values})
+
+
+def change(path: Path, **values):
+    """Change values of the session's file."""
+    path.write_text(json.dumps({**json.loads(path.read_text()), **values}))
+
+
+def flip(path: Path):
+    content = bytearray(path.read_bytes())
+    content[len(content) // 2] ^= 1
+    path.write_bytes(content)
+
+
 def test_session_that_is_asked_to_end_leaves_what_continues(first):
     root, left = first
     assert (left.status, left.first_update) == ("paused", 0) and 0 < left.update < left.total_updates, left
     assert left.has_progress and left.checkpoint == f"update-{left.update:08d}" and not left.damaged
     assert {"shoestring.log", "run/plan.json", "run/state.json", "run/events.jsonl"} <= left.files.keys()
     assert f"run/checkpoints/{left.checkpoint}/manifest.json" in left.files
+    assert len(left.files) + 1 == sum(path.is_file() for path in (root / "working").rglob("*"))
     for name, entry in left.files.items():
         content = (root / "working" / name).read_bytes()
         assert (len(content), hashlib.sha256(content).hexdigest()) == (entry.bytes, entry.sha256)
-    assert left.facts["shoestring"] and left.facts["disk_free_bytes"] > 0
+    assert left.facts["shoestring"] == shoestring.__version__ and left.facts["disk_free_bytes"] > 0
+
+
+def test_two_sessions_give_the_bits_of_one_unbroken_run(first, tmp_path):
+    write_package(tmp_path / "input" / "package")
+    shutil.copytree(first[0] / "working", tmp_path / "input" / "run-a")
+    config = {**make_config(2, options=OPTIONS).as_json(), "previous": PREVIOUS}
+    process = start(tmp_path, config)
+    shoestring.train("temporal", run=tmp_path / "unbroken", **OPTIONS)
+    left = finish(process, tmp_path)
+    assert (left.status, left.first_update) == ("finished", first[1].update), left
+    assert left.update == left.total_updates and "run/report.html" in left.files
+    for folder in ("light", "best"):
+        weights = (tmp_path / "working" / "run" / folder / MODEL).read_bytes()
+        assert weights == (tmp_path / "unbroken" / folder / MODEL).read_bytes()
+
+
+def test_session_without_its_package_fails_with_the_reason(tmp_path):
+    left = run_session(tmp_path, make_config(1))
+    assert left.status == "failed" and "not mounted" in left.reason and "me/package" in left.hint
+    assert not left.has_progress and not (tmp_path / "working" / "run").exists()
+
+
+def test_failed_training_has_the_message_as_reason(program):
+    session = make_session(program, set={"epochs": "0"})
+    session.train("temporal")
+    assert session.state["status"] == "failed"
+    assert "exit status 2: options of temporal cannot be used\n  - epochs=0" in session.state["reason"]
+
+
+def test_trainer_that_ignores_signals_is_killed_with_its_children(program):
+    session = make_session(program, limit_seconds=1, hand_over_seconds=0.8)
+    command = "trap '' TERM; sleep 100 & echo $!; wait; wait; wait"
+    with subprocess.Popen(["sh", "-c", command], stdout=subprocess.PIPE, start_new_session=True) as process:
+        child = int(process.stdout.readline())
+        assert session.wait_for_trainer(process) is True
+        assert process.returncode == -signal.SIGKILL
+    time.sleep(0.1)
+    status = Path(f"/proc/{child}/status")
+    assert not status.exists() or "zombie" in status.read_text()
+
+
+def test_damaged_checkpoint_is_named_and_the_one_before_is_used(program, first):
+    update = first[1].update
+    flip(program.INPUT / "run-a" / "run" / "checkpoints" / f"update-{update:08d}" / MODEL)
+    session = make_session(program)
+    session.copy_previous()
+    assert session.state["first_update"] < update
+    assert f"checkpoints/update-{update:08d}/{MODEL}" in session.state["damaged"][0]
+    assert not (program.RUN / "checkpoints" / f"update-{update:08d}").exists()
+
+
+def test_nothing_is_trained_if_no_checkpoint_can_be_used(program):
+    for path in (program.INPUT / "run-a" / "run" / "checkpoints").glob(f"*/{MODEL}"):
+        flip(path)
+    with pytest.raises(program.SessionError, match="no checkpoint is intact"):
+        make_session(program).copy_previous()
+
+
+def test_plan_that_differs_from_the_one_that_was_left_is_not_used(program):
+    with (program.INPUT / "run-a" / "run" / "plan.json").open("a") as file:
+        file.write("\n")
+    with pytest.raises(program.SessionError, match=r"plan\.json is damaged"):
+        make_session(program).copy_previous()
+
+
+def test_output_of_another_session_or_none_is_not_used(program):
+    change(program.INPUT / "run-a" / NAME, nonce="f" * 32)
+    with pytest.raises(program.SessionError, match="another session"):
+        make_session(program).copy_previous()
+    shutil.rmtree(program.INPUT / "run-a")
+    with pytest.raises(program.SessionError, match="not mounted"):
+        make_session(program).copy_previous()
+
+
+def test_output_that_a_kill_left_is_continued(program, first):
+    output = program.INPUT / "run-a"
+    change(output / NAME, status="running", files={})
+    (output / "run" / "lock").touch()
+    (output / "run" / "checkpoints" / ".writing-00000099-7").mkdir()
+    (output / "run" / "checkpoints" / ".writing-00000099-7" / MODEL).touch()
+    with (output / "run" / "events.jsonl").open("a") as file:
+        file.write('{"time": 1')
+    # A mount of Kaggle below its kind and owner.
+    output.rename(output.with_name("moved"))
+    (output.parent / "notebooks" / "me").mkdir(parents=True)
+    output.with_name("moved").rename(output.parent / "notebooks" / "me" / "run-a")
+    session = make_session(program)
+    session.copy_previous()
+    assert session.state["first_update"] == first[1].update and not session.state["damaged"]
+    assert {path.name for path in (program.RUN / "checkpoints").iterdir()} >= {first[1].checkpoint}
+    assert not list(program.RUN.rglob(".*")) and not (program.RUN / "lock").exists()
+
+
+def test_hostile_output_brings_nothing_along(program, first, tmp_path):
+    run = program.INPUT / "run-a" / "run"
+    secret = tmp_path / "secret"
+    secret.write_text("secret")
+    (run / "light").mkdir(exist_ok=True)
+    (run / "light" / "link.json").symlink_to(secret)
+    (run / "evidence").symlink_to(tmp_path)
+    (run / "recipe.py").write_text("raise SystemExit")
+    (run / "light" / "sitecustomize.py").write_text("raise SystemExit")
+    os.mkfifo(run / "light" / "pipe.json")
+    for files in ({}, {"run/../../escaped": {}, "/etc/passwd": {}, "run/light/link.json": {}}):
+        original = json.loads((first[0] / "working" / NAME).read_text())["files"]
+        change(program.INPUT / "run-a" / NAME, status="paused", files=files and {**original, **files})
+        session = make_session(program)
+        session.copy_previous()
+        names = {path.name for path in program.RUN.rglob("*")}
+        assert not names & {"link.json", "evidence", "recipe.py", "sitecustomize.py", "pipe.json", "escaped"}
+        assert session.state["first_update"] == first[1].update
+    with (program.INPUT / "run-a" / NAME).open("w") as file:
+        file.truncate(10 << 30)
+    with pytest.raises(program.SessionError, match="not mounted"):
+        make_session(program).copy_previous()
+
+
+def test_recipe_that_differs_from_its_digest_is_not_run(program):
+    config = make_config(1, recipe="recipe/mine.py", files={"recipe/mine.py": b"pass"}).as_json()
+    session = program.Session(config)
+    assert Path(session.unpack_recipe()).read_bytes() == b"pass"
+    config["digests"]["recipe/mine.py"] = "0" * 64
+    with pytest.raises(program.SessionError, match="differs from its digest"):
+        session.unpack_recipe()
+    config["files"] = {"../mine.py": config["files"]["recipe/mine.py"]}
+    with pytest.raises(program.SessionError, match="outside"):
+        session.unpack_recipe()
+
+
+def test_session_file_is_written_although_the_disk_is_full(program, tmp_path):
+    disk = SmallDisk(program.WORKING)
+    try:
+        if not disk.is_mounted:
+            pytest.skip("a small filesystem needs root")
+        session = make_session(program)
+        session.write()
+        session.log("x" * 10_000)
+        disk.fill()
+        with pytest.raises(program.SessionError, match="cannot hold"):
+            session.probe_disk()
+        session.say(status="failed", reason="the disk is full")
+        session.leave()
+        left = read_session_file(program.WORKING / NAME)
+        assert left.status == "failed" and "disk failed" in left.notes[0]
+    finally:
+        disk.close()
+
+
+def write_wheel(folder: Path, name: str, *requirements: str):
+    info = f"{name}-1.0.dist-info"
+    lines = [f"Requires-Dist: {requirement}\n" for requirement in requirements]
+    with zipfile.ZipFile(folder / f"{name}-1.0-py3-none-any.whl", "w") as archive:
+        archive.writestr(f"{info}/METADATA", f"Metadata-Version: 2.1\nName: {name}\nVersion: 1.0\n{''.join(lines)}")
+        archive.writestr(f"{info}/WHEEL", "Wheel-Version: 1.0\nRoot-Is-Purelib: true\nTag: py3-none-any\n")
+        archive.writestr(f"{info}/RECORD", "")
+
+
+def test_missing_requirements_come_from_the_package(program, tmp_path):
+    (program.TEMP / "site").unlink()
+    package = tmp_path / "input" / "package"
+    package.mkdir()
+    write_wheel(package, "shoestring", "numpy>=1", "needed>=1", "other; extra == 'temporal'", "no; extra == 'vqa'")
+    write_wheel(package, "other", "absent>=3")
+    write_wheel(package, "needed")
+    with pytest.raises(program.SessionError, match="lack absent>=3"):
+        make_session(program).install(package)
+    assert {"needed-1.0.dist-info", "other-1.0.dist-info"} <= {path.name for path in program.SITE.iterdir()}
+    write_wheel(package, "shoestring", "torch>=999")
+    with pytest.raises(program.SessionError, match=r"image has torch .* needs torch>=999"):
+        make_session(program).install(package)

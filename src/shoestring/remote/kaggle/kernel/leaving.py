@@ -21,7 +21,7 @@ from shoestring.reading import is_count, read_json
 from shoestring.session.directory import RunDirectory
 from shoestring.units import bytes_text
 
-_KEPT = {"checkpoints", "light", "best", "preprocessing", "evidence", "logs", "failed"} | {
+_NAMES = {"checkpoints", "light", "best", "preprocessing", "evidence", "logs", "failed"} | {
     "plan.json",
     "state.json",
     "run.toml",
@@ -71,20 +71,20 @@ def prune(run: Path, output_bytes: int) -> dict[str, Any]:
     notes = []
     if newest:
         older = _older(directory.checkpoints, newest)
-        kept = {newest}
+        to_keep = {newest}
         if older and directory_bytes(newest) + directory_bytes(older[0]) <= _SHARE_OF_OLDER * output_bytes:
-            kept.add(older[0])
+            to_keep.add(older[0])
         for path in older:
-            if path not in kept:
+            if path not in to_keep:
                 retained = _is_retained(path)
                 remove_renamed(path, removed_path(path))
                 if retained:
                     notes.append(f"checkpoints/{path.name}, which is to be retained, was left out to save space")
         for path in _entries(directory.checkpoints):
-            if path not in kept:
+            if path not in to_keep:
                 remove(path)
     for path in _entries(run):
-        if path.name not in _KEPT or path.is_symlink():
+        if path.name not in _NAMES or path.is_symlink():
             remove(path)
     run_bytes = directory_bytes(run)
     if run_bytes > output_bytes:

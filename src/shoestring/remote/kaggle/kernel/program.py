@@ -45,7 +45,8 @@ SECONDS_TO_STOP = 30  # for a trainer that is asked to end, before it is killed
 
 # What a run consists of. Nothing else of an earlier output is copied, so it cannot bring code or links along.
 RUN_FILES = {"plan.json", "state.json", "run.toml", "events.jsonl", "ledger.json", "report.html"}
-RUN_FOLDERS = {"checkpoints", "light", "best", "preprocessing", "evidence"}
+RUN_FOLDERS = {"checkpoints", "light", "best", "preprocessing", "evidence", "logs"}
+CODE = {".py", ".pyc", ".pyd", ".so", ".pth", ".pkl", ".pickle"}
 CHECKPOINT = re.compile(r"update-([0-9]{8,18})")
 UNDONE_REPLACEMENT = re.compile(r"\.replaced-[0-9]{8,18}")
 
@@ -67,7 +68,9 @@ def main(config: dict[str, Any]) -> None:
     with contextlib.suppress(ValueError):  # of another thread than the main one, at which no signal arrives
         signal.signal(signal.SIGTERM, session.stop)
     try:
+        WORKING.mkdir(parents=True, exist_ok=True)
         session.write()
+        TEMP.mkdir(parents=True, exist_ok=True)
         session.do()
     except SessionError as error:
         session.say(status="failed", reason=str(error), hint=error.hint)
@@ -76,6 +79,7 @@ def main(config: dict[str, Any]) -> None:
     except BaseException as error:
         session.log(traceback.format_exc())
         session.say(status="failed", reason=f"the script of the session failed: {type(error).__name__}: {error}")
+    session.is_leaving = True
     try:
         session.leave()
     except BaseException:  # the output that is there counts, and so does exit status 0
@@ -91,6 +95,7 @@ class Session:
         self.started = time.monotonic()
         self.trainer: subprocess.Popen[bytes] | None = None
         self.is_stopped = False
+        self.is_leaving = False
         self.state = {
             "format": 1,
             "nonce": config["nonce"],
@@ -109,11 +114,9 @@ class Session:
             "facts": {},
             "files": {},
         }
-        for folder in (WORKING, TEMP):
-            folder.mkdir(parents=True, exist_ok=True)
 
     def do(self) -> None:
-        self.state["facts"] = facts()
+        self.state["facts"] = facts(internet=self.config["internet"] and has_internet())
         self.state["facts"]["disk_free_bytes"] = self.probe_disk()
         package = self.find_package()
         self.install(package)
@@ -132,6 +135,20 @@ class Session:
                 self.log(f"{name}: {values[name]}\n")
 
     def write(self) -> None:
+        """Write the session's file. If the disk is full, what is only looked at makes room for it."""
+        try:
+            self.replace_session_file()
+        except OSError as error:
+            self.state["notes"].append(f"the log and images were left out, because the disk failed: {error.strerror}")
+            for folder in ("evidence", "logs"):
+                shutil.rmtree(RUN / folder, ignore_errors=True)
+            for path in (RUN / "report.html", WORKING / LOG_FILE):
+                path.unlink(missing_ok=True)
+            files = {name: entry for name, entry in self.state["files"].items() if (WORKING / name).is_file()}
+            self.state["files"] = files
+            self.replace_session_file()
+
+    def replace_session_file(self) -> None:
         """Replace the session's file at once, so that a reader never sees half of it."""
         self.state["seconds"] = round(time.monotonic() - self.started, 3)
         temporary = WORKING / f".{SESSION_FILE}"
@@ -160,10 +177,11 @@ class Session:
     def stop(self, *_: object) -> None:
         """End the training, saved, when Kaggle asks the script to end."""
         self.is_stopped = True
-        if self.trainer is None:
+        if self.trainer is not None:
+            with contextlib.suppress(OSError):
+                self.trainer.terminate()
+        elif not self.is_leaving:
             raise Stopped
-        with contextlib.suppress(OSError):
-            self.trainer.terminate()
 
     def seconds_left(self) -> float:
         """Until the output has to be left."""
@@ -191,11 +209,11 @@ class Session:
 
     def find_package(self) -> Path:
         """Return the folder with the wheels, after verifying every one of them."""
-        wanted, problems = self.config.get("package_digest"), []
+        expected, problems = self.config.get("package_digest"), []
         for folder in folders_with(PACKAGE_FILE, self.config["package"]):
             try:
                 listed = read_json(folder / PACKAGE_FILE)
-                if wanted and listed["digest"] != wanted:
+                if expected and listed["digest"] != expected:
                     problems.append(f"{folder}: it is another version")
                     continue
                 for name, entry in listed["files"].items():
@@ -224,9 +242,9 @@ class Session:
             if not missing:
                 return
             self.log(f"missing here: {', '.join(missing)}\n")
-            if any(re.match(r"torch\b", requirement) for requirement in missing):
+            if any(re.match(r"torch(?![\w.-])", requirement) for requirement in missing):
                 raise SessionError(
-                    f"Kaggle's image has torch {installed_version('torch')}, but Shoestring needs {missing}",
+                    f"Kaggle's image has torch {installed_version('torch')}, but Shoestring needs {', '.join(missing)}",
                     "take a newer image: it is too large to be installed in each session",
                 )
             offline = ["--no-index", "--find-links", str(package), *missing]
@@ -299,11 +317,11 @@ class Session:
     def copy_previous(self) -> None:
         """Copy the run that the session before left. Inputs are read-only, and a run is written to."""
         kernel, nonce = self.config["previous"]["kernel"], self.config["previous"]["nonce"]
-        seen = []
+        nonces = []
         for folder in folders_with(SESSION_FILE, kernel):
             try:
                 left = read_json(folder / SESSION_FILE)
-                seen.append(str(left["nonce"])[:32])
+                nonces.append(str(left["nonce"])[:32])
             except (OSError, ValueError, KeyError, TypeError):
                 continue
             if left["nonce"] == nonce:
@@ -311,7 +329,7 @@ class Session:
         else:
             raise SessionError(
                 f"the output of {kernel} that this session continues from "
-                + (f"is of another session ({', '.join(seen)} instead of {nonce})" if seen else "is not mounted"),
+                + (f"is of another session ({', '.join(nonces)} instead of {nonce})" if nonces else "is not mounted"),
                 "nothing was trained; start again once Kaggle has the output",
             )
         shutil.rmtree(RUN, ignore_errors=True)
@@ -383,39 +401,40 @@ class Session:
         with contextlib.suppress(OSError, ValueError):
             state = read_json(RUN / "state.json")
         status, code = state.get("status"), trainer.returncode
-        last = last_line((WORKING / LOG_FILE).read_text(errors="replace"))
+        printed = (WORKING / LOG_FILE).read_text(errors="replace") if (WORKING / LOG_FILE).is_file() else ""
         if was_killed:
             self.say(status="paused", reason="the trainer did not end in time and was killed")
         elif code == 0 and status in ("finished", "paused"):
             self.say(status=status, reason=str(state.get("reason", "")))
-        elif code == 0:
-            self.say(status="failed", reason=f"training ended without a result: {last}")
         else:
-            reason = state.get("reason") if status == "failed" else None
-            how = f"signal {-code}" if code < 0 else f"exit status {code}"
-            self.say(status="failed", reason=f"training ended with {how}: {reason or last}")
+            end = f"signal {-code}" if code < 0 else f"exit status {code}"
+            reason = error_in(printed) or (status == "failed" and state.get("reason")) or last_line(printed)
+            self.say(status="failed", reason=f"training ended with {end}: {reason}")
 
     def forward(self, stream: Any) -> None:
         """Print what the trainer prints, as it comes, and keep its end."""
-        while output := stream.read1(65536):
-            self.keep(output)
-            with contextlib.suppress(OSError):
-                print(output.decode(errors="replace"), end="", flush=True)
+        with stream:
+            while output := stream.read1(65536):
+                self.keep(output)
+                with contextlib.suppress(OSError):
+                    print(output.decode(errors="replace"), end="", flush=True)
 
     def wait_for_trainer(self, trainer: "subprocess.Popen[bytes]") -> bool:
         """Wait for the trainer to end; return whether it had to be killed."""
-        stop_seconds = min(SECONDS_TO_STOP, self.config["hand_over_seconds"] / 4)
         was_killed, stopping_since = False, None
         while trainer.poll() is None:
-            now = time.monotonic()
+            time_now = time.monotonic()
             if stopping_since is None and (self.is_stopped or self.seconds_left() <= 0):
-                stopping_since = now
+                stopping_since = time_now
                 self.log("the trainer is asked to end\n")
                 with contextlib.suppress(OSError):
                     trainer.terminate()
-            if stopping_since is not None and now - stopping_since > stop_seconds:
-                was_killed = True
-                break
+            if stopping_since is not None:
+                # At the session's limit, most of the time that is kept belongs to the output.
+                hand_over = self.config["hand_over_seconds"]
+                if time_now - stopping_since > SECONDS_TO_STOP or self.seconds_left() < -hand_over / 4:
+                    was_killed = True
+                    break
             time.sleep(0.05)
         # Also after a regular end: none of its processes may go on while the output is left.
         with contextlib.suppress(OSError):
@@ -504,7 +523,7 @@ def folders_named(reference: str) -> Iterator[Path]:
 
 def folders_with(marker: str, reference: str) -> Iterator[Path]:
     """Yield the folders with the file `marker`: those named as the input, one below for its version, then any other."""
-    seen = set()
+    places = set()
     for folder in [*folders_named(reference), INPUT]:
         depth = 4 if folder == INPUT else 1
         level = [folder]
@@ -512,8 +531,8 @@ def folders_with(marker: str, reference: str) -> Iterator[Path]:
             below = []
             for place in level[:1000]:
                 if (place / marker).is_file() and not (place / marker).is_symlink():
-                    if place not in seen:
-                        seen.add(place)
+                    if place not in places:
+                        places.add(place)
                         yield place
                     continue
                 with contextlib.suppress(OSError):
@@ -524,13 +543,11 @@ def folders_with(marker: str, reference: str) -> Iterator[Path]:
 def run_files(source: Path) -> Iterator[Path]:
     """Yield the regular files of a run."""
     for path in regular_files(source):
-        first, *rest = path.relative_to(source).parts
+        first, *below = path.relative_to(source).parts
         if first == "checkpoints":
-            if len(rest) == 2 and (CHECKPOINT.fullmatch(rest[0]) or UNDONE_REPLACEMENT.fullmatch(rest[0])):
+            if len(below) == 2 and (CHECKPOINT.fullmatch(below[0]) or UNDONE_REPLACEMENT.fullmatch(below[0])):
                 yield path
-        elif (
-            first in RUN_FOLDERS and rest and path.suffix in (".json", ".safetensors", ".png", ".jpg", ".txt", ".model")
-        ) or (first in RUN_FILES and not rest):
+        elif path.suffix not in CODE and first in (RUN_FOLDERS if below else RUN_FILES):
             yield path
 
 
@@ -604,7 +621,7 @@ def installed_version(name: str) -> str | None:
     return None
 
 
-def facts() -> dict[str, Any]:
+def facts(*, internet: bool) -> dict[str, Any]:
     """Return what this machine is."""
     gpus = []
     with contextlib.suppress(OSError, subprocess.SubprocessError):
@@ -616,15 +633,23 @@ def facts() -> dict[str, Any]:
         "shoestring": None,
         "gpus": gpus,
         "disk_free_bytes": None,
-        "internet": has_internet(),
+        "internet": internet,
     }
 
 
 def has_internet() -> bool:
-    with contextlib.suppress(OSError):
-        socket.create_connection(("pypi.org", 443), timeout=3).close()
-        return True
-    return False
+    """Return whether the index of packages answers within a few seconds: to look up its name has no time limit."""
+    answers: list[bool] = []
+
+    def connect() -> None:
+        with contextlib.suppress(OSError):
+            socket.create_connection(("pypi.org", 443), timeout=3).close()
+            answers.append(True)
+
+    thread = threading.Thread(target=connect, daemon=True)
+    thread.start()
+    thread.join(4)
+    return bool(answers)
 
 
 def shorten(path: Path, size: int) -> None:
@@ -638,7 +663,15 @@ def shorten(path: Path, size: int) -> None:
     path.write_bytes(end)
 
 
+def error_in(text: str) -> str:
+    """Return the last error message that was printed, with its problems and its hint; empty if there is none."""
+    lines = text.splitlines()
+    starts = [number for number, line in enumerate(lines) if line.startswith("error: ")]
+    return "\n".join(lines[starts[-1] :]).removeprefix("error: ").strip()[:4000] if starts else ""
+
+
 def last_line(text: str) -> str:
+    """Return the last line that is not empty."""
     return next((line.strip() for line in reversed(text.splitlines()) if line.strip()), "nothing was printed")[:2000]
 
 

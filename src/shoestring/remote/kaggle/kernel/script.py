@@ -74,7 +74,7 @@ class KernelConfig:
 
     def as_json(self) -> dict[str, Any]:
         """Return the configuration as the program reads it."""
-        data, previous, kept = self.data, self.previous, self.hand_over_seconds
+        data, previous, hand_over = self.data, self.previous, self.hand_over_seconds
         return {
             "format": FORMAT,
             "nonce": self.nonce,
@@ -88,7 +88,7 @@ class KernelConfig:
             "data": data and {"dataset": data.dataset, "path": data.path},
             "on": self.on,
             "limit_seconds": self.limit_seconds,
-            "hand_over_seconds": min(LEFT_TO_HAND_OVER, self.limit_seconds / 20) if kept is None else kept,
+            "hand_over_seconds": min(LEFT_TO_HAND_OVER, self.limit_seconds / 20) if hand_over is None else hand_over,
             "output_bytes": self.output_bytes,
             "package": self.package,
             "package_digest": self.package_digest,
