@@ -113,7 +113,7 @@ def start(
             f"go on:   shoestring kaggle start --run {run}",
             f"stop it: shoestring kaggle stop --run {run}",
         )
-        raise
+        raise typer.Exit(0) from None
     print_answer(chain, as_json, lambda: screen(chain, run))
     if chain["status"] == "failed":
         raise typer.Exit(1)

@@ -70,3 +70,13 @@ def test_a_missing_client_is_one_error(tmp_path, run_command, monkeypatch):
     monkeypatch.setattr("shoestring.recipe.extras.find_spec", lambda name: None)
     status, _, err = run_command("kaggle", "start", "temporal", "--run", tmp_path / "run")
     assert status == 2 and "shoestring[kaggle]" in err
+
+
+def test_ctrl_c_says_how_to_go_on(tmp_path, run_command, monkeypatch):
+    def interrupt(*_, **__):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(api_kaggle, "start", interrupt)
+    monkeypatch.setattr("shoestring.cli_kaggle.option_values", lambda *_: {})
+    status, out, err = run_command("kaggle", "start", "temporal", "--run", tmp_path)
+    assert (status, out) == (0, "") and "goes on" in err and f"shoestring kaggle stop --run {tmp_path}" in err

@@ -7,6 +7,7 @@ A new session is only pushed when the one before is over, to the slug that does 
 
 from __future__ import annotations
 
+import dataclasses
 import secrets
 import tempfile
 import time
@@ -17,6 +18,7 @@ from typing import Any
 
 from shoestring.errors import RunError, UsageError
 from shoestring.reading import read_bytes
+from shoestring.recipe.finding import file_of
 from shoestring.remote.kaggle import fetching
 from shoestring.remote.kaggle.chain_file import FINAL, FOLDER, ChainState, SessionRecord, read_chain
 from shoestring.remote.kaggle.client import Client, KaggleError
@@ -25,6 +27,7 @@ from shoestring.remote.kaggle.kernel.session_file import SessionFile, read_sessi
 from shoestring.remote.kaggle.upload import upload_package
 from shoestring.session import own_files
 from shoestring.session.lock import locked
+from shoestring.session.stored import StoredPlan
 from shoestring.units import seconds_text
 
 STOP_FILE = "stop"
@@ -33,6 +36,8 @@ STOP_FILE = "stop"
 _GRACE, _RECONCILE, _FORBIDDEN, _LOOK = 10, 5, 10, 5
 """Numbers of polls: for what Kaggle shows late; for a push that may have landed; for a refusal that passes; between two
 looks at the output of a session that runs."""
+_REPORT = 30
+"""Polls between two lines about a session that runs."""
 _FAILURES = 100
 """Steps in a row that fail because nothing answers: hours, in which a session on Kaggle goes on."""
 _AFTER_LOSS = 0.7
@@ -288,6 +293,9 @@ class _Chain:
                 self._record_end(session, kernel, result)
                 return
         self._polls += 1
+        if is_running and self._polls % _REPORT == 0 and session.started_at:
+            limit = seconds_text(session.limit_seconds)
+            self._event(f"session {session.number} has run for {seconds_text(lived)} of at most {limit}")
         if is_running:
             self._polls_without_answer = 0
             if is_late:
@@ -380,6 +388,16 @@ def fetch_output(run: Path, client: Client, state: ChainState, session: SessionR
     if left is None:
         raise RunError(f"session {session.number} has left no output in {kernel}", hint="give the command again later")
     fetching.fetch_run(client, kernel, left, run)
+    _name_recipe(run / "plan.json", state.recipe)
+
+
+def _name_recipe(plan_file: Path, recipe: str) -> None:
+    """Let the plan of a run name the recipe's file on this machine, in place of the copy that was on Kaggle."""
+    with suppress(UsageError):  # a plan that cannot be read is reported by those who need it
+        file, plan = file_of(recipe), StoredPlan.read(plan_file)
+        if file and plan and plan.reference and not plan.is_changed:
+            name = str(file) + recipe[len(recipe.partition(":")[0]) :]
+            dataclasses.replace(plan, reference=name).write(plan_file)
 
 
 def _tail(text: str) -> list[str]:

@@ -38,6 +38,7 @@ _HINTS: dict[Kind, str] = {
 _TEMPORARY_STATUS = (408, 425, 429)
 _TEMPORARY_TYPES = {"ConnectionError", "Timeout", "JSONDecodeError", "ChunkedEncodingError", "ContentDecodingError"}
 _TEMPORARY_TEXTS = ("Expecting value: line 1 column 1", "Connection aborted", "Max retries exceeded", "timed out")
+_SLOW_BYTES_PER_SECOND = 50_000
 _PLACES_TEXT, _QUOTA_TEXT = "session count of", "GPU quota"
 _CREDENTIALS = ("KAGGLE_API_TOKEN", "KAGGLE_KEY")
 
@@ -185,11 +186,12 @@ class Client:
 
     def create_dataset(self, folder: Path) -> None:
         """Upload the files of `folder` as a new private dataset. Is not repeated."""
-        self._require_uploaded(self._call("create_dataset", {"folder": str(folder)}))
+        self._require_uploaded(self._call("create_dataset", {"folder": str(folder)}, seconds=_upload_seconds(folder)))
 
     def create_version(self, folder: Path, notes: str) -> None:
         """Upload the files of `folder` as the next version of a dataset. Is not repeated."""
-        self._require_uploaded(self._call("create_version", {"folder": str(folder), "notes": notes}))
+        arguments = {"folder": str(folder), "notes": notes}
+        self._require_uploaded(self._call("create_version", arguments, seconds=_upload_seconds(folder)))
 
     @staticmethod
     def _require_uploaded(answer: Any) -> None:
@@ -221,17 +223,23 @@ class Client:
             time.sleep(pause)
             pause = min(1.7 * pause, 60.0)
 
-    def _call(self, call: str, arguments: dict[str, Any], on_item: Callable[[Any], object] = lambda _: None) -> Any:
+    def _call(
+        self,
+        call: str,
+        arguments: dict[str, Any],
+        on_item: Callable[[Any], object] = lambda _: None,
+        seconds: float = 0.0,
+    ) -> Any:
         """Return the answer of a call. One that was refused because the token has expired is made after a new sign-in:
-        it has changed nothing.
+        it has changed nothing. It has `seconds` more than others.
         """
         try:
-            return self._drain(self._stream(call, arguments), on_item)
+            return self._drain(self._stream(call, arguments, seconds), on_item)
         except KaggleError as error:
             if error.kind != "account":
                 raise
         self.close()
-        return self._drain(self._stream(call, arguments), on_item)
+        return self._drain(self._stream(call, arguments, seconds), on_item)
 
     @staticmethod
     def _drain(stream: Iterator[Any], on_item: Callable[[Any], object]) -> Any:
@@ -242,7 +250,7 @@ class Client:
                 return end.value
 
     def _stream(
-        self, call: str, arguments: dict[str, Any], timeout_seconds: float | None = None
+        self, call: str, arguments: dict[str, Any], more_seconds: float = 0.0, timeout_seconds: float | None = None
     ) -> Generator[Any, None, Any]:
         """Yield the items of a call, and return its value. Raises KaggleError."""
         process = self._started()
@@ -252,7 +260,7 @@ class Client:
             process.stdin.write(json.dumps({"call": call, "arguments": arguments}) + "\n")
             process.stdin.flush()
             while True:
-                line = self._lines.get(timeout=timeout_seconds or self._timeout_seconds)
+                line = self._lines.get(timeout=timeout_seconds or self._timeout_seconds + more_seconds)
                 if line is None:
                     raise KaggleError("the process of Kaggle's client ended without an answer", "temporary")
                 answer = json.loads(line)
@@ -298,6 +306,11 @@ class Client:
         self._process, self._lines = process, queue.SimpleQueue()
         threading.Thread(target=_forward, args=(process, self._lines), daemon=True).start()
         return process
+
+
+def _upload_seconds(folder: Path) -> float:
+    """Return how long the upload of a folder may take on a slow line; nothing is heard of it meanwhile."""
+    return sum(path.stat().st_size for path in folder.iterdir()) / _SLOW_BYTES_PER_SECOND
 
 
 def _forward(process: subprocess.Popen[str], lines: queue.SimpleQueue[str | None]) -> None:

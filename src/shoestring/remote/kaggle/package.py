@@ -20,6 +20,7 @@ from shoestring.remote.kaggle.chain_file import ChainState, SessionRecord
 from shoestring.remote.kaggle.job import Job, kernel_metadata, session_config
 from shoestring.remote.kaggle.kernel.script import make_script
 from shoestring.remote.kaggle.upload import dataset_metadata
+from shoestring.remote.kaggle.wheels import cached_wheels
 from shoestring.remote.wheel import build_wheel, wheel_name
 
 PACKAGE_FILE = "shoestring-package.json"
@@ -85,7 +86,7 @@ def new_chain(
         on=on,
         limit_seconds=limit_seconds,
         internet=internet,
-        set={key: _text(value) for key, value in values.items()},
+        set={key: option_text(value) for key, value in values.items()},
         data=list(data),
     )
 
@@ -105,7 +106,7 @@ def make_job(loaded: LoadedRecipe, state: ChainState, *, wait: bool = True) -> J
         )
     elif loaded.is_live or (reference not in BUILT_IN and not reference.startswith(HUGGING_FACE)):
         raise UsageError(f"{reference} exists only in this process", hint="write the recipe into a file")
-    package, digest = package_files()
+    package, digest = package_files(cached_wheels(extra_of(loaded)))
     sources = parse_data(state.data)
     data = training_data(sources)
     config: dict[str, Any] = {
@@ -127,6 +128,11 @@ def make_job(loaded: LoadedRecipe, state: ChainState, *, wait: bool = True) -> J
         datasets=tuple(dict.fromkeys(source.dataset for source in sources)),
         wait=wait,
     )
+
+
+def extra_of(loaded: LoadedRecipe) -> str:
+    """Return the extra of Shoestring that a recipe needs; its name, unless it is made from a configuration."""
+    return "huggingface" if loaded.name.startswith(HUGGING_FACE) else loaded.name
 
 
 def package_files(wheels: Mapping[str, bytes] | None = None) -> tuple[dict[str, bytes], str]:
@@ -193,7 +199,8 @@ def dry_run(state: ChainState, job: Job) -> dict[str, Any]:
     }
 
 
-def _text(value: object) -> str:
+def option_text(value: object) -> str:
+    """Return the value of an option as the command line has it."""
     if isinstance(value, bool):
         return "true" if value else "false"
     return "none" if value is None else str(value)

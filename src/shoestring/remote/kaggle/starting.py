@@ -18,12 +18,16 @@ from shoestring.remote.kaggle.chain_file import FOLDER, ChainState, read_chain
 from shoestring.remote.kaggle.client import Client
 from shoestring.remote.kaggle.fetching import require_usable
 from shoestring.remote.kaggle.job import Job
-from shoestring.remote.kaggle.package import TARGETS, dry_run, make_job, new_chain, parse_data
+from shoestring.remote.kaggle.package import TARGETS, dry_run, extra_of, make_job, new_chain, option_text, parse_data
 from shoestring.remote.kaggle.preflight import check_datasets, check_recipe, require_no_problems
+from shoestring.remote.kaggle.wheels import download_wheels
 from shoestring.session import trust
+from shoestring.units import seconds_text
 
 _QUICK_SECONDS = 10.0
 """How long the first calls are repeated, while someone waits for the answer."""
+_LEAST_TIMEOUT_SECONDS = 10.0
+"""For an answer: the client's process also has to start."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -64,10 +68,15 @@ def start(
     Raises UsageError with all problems, KaggleError for what waiting does not cure.
     """
     every = request.every_seconds
-    with Client(environment=environment, patience_seconds=_QUICK_SECONDS, pause_seconds=every / 30) as client:
+    with Client(
+        environment=environment,
+        timeout_seconds=max(_LEAST_TIMEOUT_SECONDS, 2 * every),
+        patience_seconds=_QUICK_SECONDS,
+        pause_seconds=every / 30,
+    ) as client:
         state = read_chain(request.run / FOLDER)
         if state is None:
-            state, job = _begin(request, client, on_plan)
+            state, job = _begin(request, client, on_plan, on_event)
         else:
             job = _resume(request, state)
             client.account()
@@ -78,7 +87,9 @@ def start(
         return run_chain(request.run, client, job, every, on_event, state=state)
 
 
-def _begin(request: StartRequest, client: Client, on_plan: Callable[[Plan], object]) -> tuple[ChainState, Job]:
+def _begin(
+    request: StartRequest, client: Client, on_plan: Callable[[Plan], object], on_event: Callable[[str], object]
+) -> tuple[ChainState, Job]:
     require_usable(request.run)
     data = parse_data(request.data)
     loaded = _load(request)
@@ -88,6 +99,7 @@ def _begin(request: StartRequest, client: Client, on_plan: Callable[[Plan], obje
     client.quota()  # a key that was revoked is noticed by a call that needs it
     require_no_problems(problems + check_datasets(client, data))
     on_plan(_fitting_plan(request))
+    download_wheels(extra_of(loaded), on_event)
     state = _new_state(request, request.user or user)
     job = make_job(loaded, state, wait=request.wait)
     if loaded.source is not None:
@@ -114,12 +126,14 @@ def _resume(request: StartRequest, state: ChainState) -> Job:
     problems = []
     if request.recipe is not None and request.recipe != state.recipe:
         problems.append(f"RECIPE: the chain trains {state.recipe}, not {request.recipe}")
-    requested = {key: str(value) for key, value in request.values.items()}
+    requested = {key: option_text(value) for key, value in request.values.items()}
     problems += [
         f"{key}={value}: the chain was started with {state.set.get(key, 'its default')}"
         for key, value in requested.items()
         if state.set.get(key) != value
     ]
+    if request.limit_seconds is not None and request.limit_seconds != state.limit_seconds:
+        problems.append(f"--limit: the chain was started with {seconds_text(state.limit_seconds)}")
     if request.data and list(request.data) != state.data:
         problems.append(f"--data: the chain was started with {', '.join(state.data) or 'none'}")
     if problems:
