@@ -98,7 +98,7 @@ def _begin(
     user = client.account()
     client.quota()  # a key that was revoked is noticed by a call that needs it
     require_no_problems(problems + check_datasets(client, data))
-    on_plan(_fitting_plan(request))
+    on_plan(_fitting_plan(request, on_event))
     download_wheels(extra_of(loaded), on_event)
     state = _new_state(request, request.user or user)
     job = make_job(loaded, state, wait=request.wait)
@@ -107,16 +107,21 @@ def _begin(
     return state, job
 
 
-def _fitting_plan(request: StartRequest) -> Plan:
+def _fitting_plan(request: StartRequest, on_event: Callable[[str], object]) -> Plan:
+    """Return the plan. Raises UsageError if it does not fit, unless only the sessions are short: that may be a test."""
     assert request.recipe is not None
     loaded, settings = choose(request.recipe, request.values)
     target = with_limits(find_target(request.on), session_seconds=request.limit_seconds)
     plan = make_plan(loaded, target, settings)
+    broken = [limit.name for limit in plan.limits if not limit.holds]
+    if broken == ["session"] and request.limit_seconds is not None:
+        on_event(f"--limit is shorter than planned for: {'; '.join(plan.changes)}; the plan is for the longest session")
+        plan = make_plan(loaded, find_target(request.on), settings)
     if not plan.fits:
         raise UsageError(
             f"{plan.recipe} does not fit on {request.on}",
             problems=list(plan.changes),
-            hint=f"see {plan.next_command}",
+            hint=f"see shoestring plan {request.recipe} --on {request.on}",
         )
     return plan
 
