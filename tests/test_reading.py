@@ -58,6 +58,9 @@ EXCEPTIONS = {
     ("runs/evaluate.py", "open"): "writes a new file",
     ("monitor/sinks/csv_file.py", "open"): "writes a new file",
     ("remote/wheel.py", "read_text"): "metadata of the installed copy",
+    ("remote/kaggle/client.py", "loads"): PIPE,
+    ("remote/kaggle/client_process.py", "loads"): PIPE,
+    ("remote/kaggle/client_process.py", "open"): "the null device, and a download, which is written",
     ("remote/kaggle/kernel/script.py", "read_text"): "the program, a file of the package",
     **{
         ("remote/kaggle/kernel/program.py", name): "runs where Shoestring is not installed yet"

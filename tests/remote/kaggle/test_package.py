@@ -1,5 +1,6 @@
 """What is sent, and what is checked before."""
 
+import dataclasses
 import json
 import re
 import zlib
@@ -11,6 +12,7 @@ from shoestring.errors import UsageError
 from shoestring.recipe.finding import choose
 from shoestring.remote.kaggle.package import make_job, package_files, parse_data, training_data
 from shoestring.remote.kaggle.preflight import check_datasets, check_recipe
+from shoestring.remote.kaggle.starting import StartRequest, _with_absolute_recipe
 from tests.remote.kaggle.memory_kaggle import MemoryKaggle, make_state
 
 RECIPE = """
@@ -83,3 +85,10 @@ def test_dry_run_needs_no_account_and_no_client(run_command, recipe, monkeypatch
     assert re.fullmatch(r"USER/run-[0-9a-f]{6}-a", sent["requests"][1]["body"]["slug"])
     _, out, _ = run_command("kaggle", "start", recipe, "--run", run, "--dry-run")
     assert "nothing has been sent" in out
+
+
+def test_a_chain_names_the_whole_path_of_a_recipe(recipe, monkeypatch, tmp_path):
+    monkeypatch.chdir(tmp_path)
+    request = StartRequest(run=tmp_path / "run", recipe="mine.py:Mine", values={})
+    assert _with_absolute_recipe(request).recipe == f"{recipe}:Mine"
+    assert _with_absolute_recipe(dataclasses.replace(request, recipe="temporal")).recipe == "temporal"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -51,6 +52,7 @@ def preview(request: StartRequest) -> dict[str, Any]:
 
     Raises UsageError with all problems that are known without Kaggle.
     """
+    request = _with_absolute_recipe(request)
     loaded = _load(request)
     require_no_problems(check_recipe(loaded, request.on, request.values, parse_data(request.data)))
     state = read_chain(request.run / FOLDER) or _new_state(request, request.user or "USER")
@@ -67,6 +69,7 @@ def start(
 
     Raises UsageError with all problems, KaggleError for what waiting does not cure.
     """
+    request = _with_absolute_recipe(request)
     every = request.every_seconds
     with Client(
         environment=environment,
@@ -85,6 +88,18 @@ def start(
                 on_event("goes on after the chain had ended")
         client.patience_seconds = 5 * every
         return run_chain(request.run, client, job, every, on_event, state=state)
+
+
+def _with_absolute_recipe(request: StartRequest) -> StartRequest:
+    """Name the recipe's file by its whole path, since the chain may be continued from another directory."""
+    recipe = request.recipe
+    path = file_of(recipe) if recipe is not None else None
+    if recipe is None or path is None:
+        return request
+    name = str(path) + recipe[len(recipe.partition(":")[0]) :]
+    if isinstance(recipe, VerifiedReference):
+        name = VerifiedReference(name, recipe.contents)
+    return dataclasses.replace(request, recipe=name)
 
 
 def _begin(
