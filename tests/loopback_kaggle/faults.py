@@ -26,7 +26,7 @@ class Faults:
     hang_after: float = 0.0
     """The same after the request was carried out."""
     token_expired: float = 0.0
-    """A 401."""
+    """A 401 to every request, until the client signs in again."""
     # Of a file that is downloaded.
     error_page: float = 0.0
     """A page of HTML with status 200."""

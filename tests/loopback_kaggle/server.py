@@ -51,9 +51,12 @@ class Handler(BaseHTTPRequestHandler):
         body = self.rfile.read(int(self.headers.get("Content-Length") or 0))
         method = self._path().removeprefix(_API)
         loopback, dice = self.server.loopback, self.server.loopback.dice
-        if method != "security.OAuthService/IntrospectToken" and not self._is_authorized():
+        if method == "security.OAuthService/IntrospectToken":
+            loopback.is_expired = False  # the client signs in again
+        elif not self._is_authorized():
             return self._send_error(401, "Unauthenticated")
-        if dice.happens("token_expired"):
+        elif loopback.is_expired or dice.happens("token_expired"):
+            loopback.is_expired = True
             return self._send_error(401, "Unauthenticated: the token has expired")
         if dice.happens("error_before"):
             return self._send_error(503, "Service Unavailable")
