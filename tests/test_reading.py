@@ -58,7 +58,6 @@ EXCEPTIONS = {
     ("runs/prediction_output.py", "open"): "writes rows; what is not a regular file is refused",
     ("runs/evaluate.py", "open"): "writes a new file",
     ("monitor/sinks/csv_file.py", "open"): "writes a new file",
-    ("remote/wheel.py", "read_text"): "metadata of the installed copy",
     ("remote/kaggle/client.py", "loads"): PIPE,
     ("remote/kaggle/client_process.py", "loads"): PIPE,
     ("remote/kaggle/client_process.py", "open"): "the null device, and a download, which is written",

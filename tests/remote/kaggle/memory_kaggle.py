@@ -88,13 +88,17 @@ class MemoryKaggle:
             if entry["polls"] <= 0 and entry["behaviour"] != "endless":
                 entry["over"] = True
                 self.running -= 1
-        return {"status": "complete" if entry["over"] else "running", "message": ""}
+        ends = {"lost": "error", "killed": "error"}
+        return {"status": ends.get(entry["behaviour"], "complete") if entry["over"] else "running", "message": ""}
 
     def files(self, entry):
         files = {"run/plan.json": b"{}", "run/checkpoints/update-00000001/manifest.json": b"manifest"}
         files["run/state.json"] = str(entry["update"]).encode()
         files["shoestring.log"] = b"one\nthe last line\n"
         status = "finished" if entry["update"] >= TOTAL else "failed" if entry["behaviour"] == "failure" else "paused"
+        if entry["behaviour"] == "killed":
+            status, entry["update"] = "running", entry["first"] + 5
+            files[f"run/checkpoints/update-{entry['update']:08d}/manifest.json"] = b"manifest"
         described = {
             "format": 1, "nonce": entry["nonce"], "session": entry["session"], "status": status, "reason": "a reason",
             "update": entry["update"], "first_update": entry["first"], "total_updates": TOTAL,
@@ -106,7 +110,16 @@ class MemoryKaggle:
         }  # fmt: skip
         return {**files, "shoestring-session.json": json.dumps(described).encode()}
 
-    def download(self, kernel, files, on_progress=None):
+    pause_seconds = 0.0
+
+    def outputs(self, kernel):
+        self._call("before")
+        entry = self.kernels.get(kernel)
+        if entry is None or not entry["over"] or entry["behaviour"] == "lost":
+            return []
+        return list(self.files(entry))
+
+    def download(self, kernel, files):
         self._call("before")
         entry = self.kernels.get(kernel)
         if entry is None or not entry["over"] or entry["behaviour"] == "lost":

@@ -76,10 +76,18 @@ def test_a_lost_session_makes_the_next_one_shorter_and_leaves_the_newest_output_
     clock = itertools.count(1000.0, 1.0)
     monkeypatch.setattr(chain_module.time, "time", lambda: next(clock))
     kaggle = MemoryKaggle([10, "lost", 10, 10])
-    state = finish(run, kaggle)
+    state = finish(run, kaggle, make_state(limit_seconds=20.0))
     assert state.status == "finished" and slugs(kaggle) == ["a", "b", "b", "a"]
     lost = state.sessions[1]
     assert (lost.status, state.sessions[2].limit_seconds) == ("lost", pytest.approx(0.7 * lost.lived_seconds))
+
+
+def test_a_killed_session_whose_output_was_left_is_continued_from(run):
+    kaggle = MemoryKaggle([10, "killed", 10, 10])
+    state = finish(run, kaggle)
+    assert state.status == "finished" and slugs(kaggle) == ["a", "b", "a", "b"]
+    assert (state.sessions[1].outcome, state.sessions[1].update) == ("killed", 15)
+    assert [item.update for item in state.sessions] == [10, 15, 25, 35]
 
 
 def test_a_session_that_runs_on_is_deleted(run, monkeypatch):

@@ -105,8 +105,8 @@ def test_outputs_are_downloaded_by_name_over_pages(client, server, tmp_path):
     assert client.outputs(KERNEL) == ["a", "run/b", "c"]
     client.download(KERNEL, {"a": tmp_path / "a", "run/b": tmp_path / "x" / "b"})
     assert ((tmp_path / "a").read_text(), (tmp_path / "x" / "b").read_text()) == ("content of a", "content of b")
-    with pytest.raises(KaggleError, match="403"):
-        client.download(KERNEL, {"c": tmp_path / "c"})
+    client.download(KERNEL, {"c": tmp_path / "c", "a": tmp_path / "d"})
+    assert (tmp_path / "d").read_text() == "content of a" and not (tmp_path / "c").read_bytes()
 
 
 def test_log_is_read_as_it_comes(client, server):

@@ -19,12 +19,15 @@ class Outputs:
     def __init__(self, *faults):
         self.faults = list(faults)
         self.downloads = 0
+        self.contents = CONTENTS
 
-    def download(self, kernel, files, on_progress=None):
+    pause_seconds = 0.0
+
+    def download(self, kernel, files):
         fault = self.faults.pop(0) if self.faults else ""
         for name, path in files.items():
             self.downloads += 1
-            content = {"error page": b"<html>", "cut": CONTENTS[name][:1]}.get(fault, CONTENTS[name])
+            content = {"error page": b"<html>", "cut": self.contents[name][:1]}.get(fault, self.contents[name])
             if fault != "missing":
                 Path(path).write_bytes(content)
 
@@ -46,7 +49,7 @@ def test_damaged_downloads_are_repeated(tmp_path, fault):
 
 def test_a_file_that_stays_damaged_is_one_error_and_leaves_no_run(tmp_path):
     with pytest.raises(CheckpointError) as error:
-        fetching.fetch_run(Outputs(*["error page"] * 4), "me/k", session_of(), tmp_path)
+        fetching.fetch_run(Outputs(*["error page"] * 40), "me/k", session_of(), tmp_path)
     assert any("run/light/model" in problem for problem in error.value.problems)
     assert not (tmp_path / "plan.json").exists()
 
@@ -83,6 +86,19 @@ def test_a_session_file_of_another_session_is_none(tmp_path):
     kaggle = MemoryKaggle()
     kaggle.kernels["me/k"] = {"nonce": "a" * 32, "over": True, "behaviour": 10, "update": 10, "first": 0, "session": 1}
     file = tmp_path / "session.json"
-    assert fetching.fetch_session_file(kaggle, "me/k", "b" * 32, file) is None and not file.exists()
-    session = fetching.fetch_session_file(kaggle, "me/k", "a" * 32, file)
-    assert session is not None and session.update == 10 and file.exists()
+    output = fetching.inspect_output(kaggle, "me/k", "b" * 32, file)
+    assert output.session is None and output.is_known and not file.exists()
+    output = fetching.inspect_output(kaggle, "me/k", "a" * 32, file)
+    assert output.session.update == 10 and output.newest_checkpoint == ("update-00000001", 1) and file.exists()
+    kaggle.download = lambda kernel, files: Path(files["shoestring-session.json"]).write_bytes(b"<html>")
+    assert not fetching.inspect_output(kaggle, "me/k", "a" * 32, file).is_known
+
+
+def test_a_checkpoint_that_kaggle_has_damaged_is_left_out_of_a_finished_run(tmp_path):
+    contents = {**CONTENTS, "run/checkpoints/update-00000001/a": b"1", "run/checkpoints/update-00000002/a": b"2"}
+    session = session_of(contents)
+    outputs, notes = Outputs(), []
+    outputs.contents = {**contents, "run/checkpoints/update-00000002/a": b"3"}
+    fetching.fetch_run(outputs, "me/k", session, tmp_path, notes.append)
+    assert [path.name for path in (tmp_path / "checkpoints").iterdir()] == ["update-00000001"]
+    assert "run/checkpoints/update-00000002" in notes[0]

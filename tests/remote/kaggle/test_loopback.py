@@ -123,7 +123,10 @@ def test_client_pushes_runs_and_fetches(started, tmp_path):
     assert "hello" in client("api.kernels_logs", "me/first-kernel")
 
     second = write_kernel(
-        tmp_path / "b", "second-kernel", SCRIPT.replace("SECONDS", "60"), kernel_sources=["me/first-kernel", "me/nothing"]
+        tmp_path / "b",
+        "second-kernel",
+        SCRIPT.replace("SECONDS", "60"),
+        kernel_sources=["me/first-kernel", "me/nothing"],
     )
     assert "me/nothing" in client("api.kernels_push", second)
     assert "1.000s" not in client("api.quota_view")

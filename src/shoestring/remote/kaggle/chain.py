@@ -33,15 +33,18 @@ from shoestring.units import seconds_text
 STOP_FILE = "stop"
 """In `DIR/kaggle`: the process that goes on with the chain ends when it sees it."""
 
-_GRACE, _RECONCILE, _FORBIDDEN, _LOOK = 10, 5, 10, 5
+_GRACE, _RECONCILE, _FORBIDDEN, _LOOK, _KILLED, _UNREADABLE = 10, 5, 10, 5, 3, 60
 """Numbers of polls: for what Kaggle shows late; for a push that may have landed; for a refusal that passes; between two
-looks at the output of a session that runs."""
+looks at the output of a session that runs; until one that is shown as over was killed; until its output is given up
+although Kaggle never showed what is in it."""
 _REPORT = 30
 """Polls between two lines about a session that runs."""
 _FAILURES = 100
 """Steps in a row that fail because nothing answers: hours, in which a session on Kaggle goes on."""
 _AFTER_LOSS = 0.7
-"""The part of the time that a lost session lived that the next one is given."""
+"""The part of the time that a session lived, before it was killed, that the next one is given."""
+_LEAST_LIMIT = 0.25
+"""The part of the chain's limit that every session is given."""
 _RUNS = ("queued", "running", "new_script", "cancel_requested")
 _LEAST_SHARE, _MOST_LEAST_SECONDS = 0.1, 1800.0
 """A session shorter than this part of the limit, or than half an hour, is not worth its start."""
@@ -102,8 +105,9 @@ class _Chain:
         self._every = every_seconds
         self._on_event = on_event
         self._state = state
-        self._polls_without_answer = 0
         self._polls = 0
+        self._over_polls = 0
+        self._polls_without_output = 0
         self._refusals = 0
         self._last_event = ""
 
@@ -165,9 +169,9 @@ class _Chain:
     def _next_limit(self) -> float:
         limit = self._state.limit_seconds
         for session in self._state.sessions:
-            if session.status == "lost" and 0 < session.lived_seconds < session.limit_seconds:
+            if session.is_cut_short and 0 < session.lived_seconds < session.limit_seconds:
                 limit = min(limit, _AFTER_LOSS * session.lived_seconds)
-        return limit
+        return max(limit, _LEAST_LIMIT * self._state.limit_seconds)
 
     def _within_quota(self, limit: float) -> float | None:
         """Return the limit of a session within the week's quota; None after waiting because too little is left."""
@@ -270,7 +274,7 @@ class _Chain:
 
     def _started(self, session: SessionRecord, version: int | None) -> None:
         session.status, session.version = "running", version
-        self._polls = self._polls_without_answer = 0
+        self._polls = self._over_polls = self._polls_without_output = 0
         self._set("running", f"session {session.number}")
 
     def _poll(self, session: SessionRecord) -> None:
@@ -286,29 +290,48 @@ class _Chain:
         is_running = status in _RUNS
         lived = seconds_now - session.started_at if session.started_at else 0.0
         is_late = lived > session.limit_seconds + _GRACE * self._every
-        if not is_running or is_late or self._polls % _LOOK == _LOOK - 1:
-            file = session_file(self._folder, session)
-            result = fetching.fetch_session_file(self._client, kernel, session.nonce, file)
-            if result and result.status != "running":
-                self._record_end(session, kernel, result)
-                return
+        if (not is_running or is_late or self._polls % _LOOK == _LOOK - 1) and self._is_output_there(session, status):
+            return
         self._polls += 1
-        if is_running and self._polls % _REPORT == 0 and session.started_at:
-            limit = seconds_text(session.limit_seconds)
-            self._event(f"session {session.number} has run for {seconds_text(lived)} of at most {limit}")
-        if is_running:
-            self._polls_without_answer = 0
-            if is_late:
-                self._client.delete_kernel(kernel)
-                self._lost(session, "it ran on after its limit and was deleted, and its output with it")
-                return
-        else:
-            self._polls_without_answer += 1
-            if self._polls_without_answer > _GRACE:
+        if not is_running:
+            self._over_polls += 1
+            if self._polls_without_output > _GRACE or self._over_polls > _UNREADABLE:
                 message = f": {answer['message']}" if answer and answer["message"] else ""
-                self._lost(session, f"it ended ({status}{message}) and left no output")
+                self._lost(session, f"it ended ({status}{message}) and left no output", status)
                 return
+        elif is_late:
+            self._client.delete_kernel(kernel)
+            self._lost(session, "it ran on after its limit and was deleted, and its output with it", status)
+            return
+        else:
+            self._over_polls = self._polls_without_output = 0
+            if self._polls % _REPORT == 0 and session.started_at:
+                limit = seconds_text(session.limit_seconds)
+                self._event(f"session {session.number} has run for {seconds_text(lived)} of at most {limit}")
         self._sleep(1)
+
+    def _is_output_there(self, session: SessionRecord, status: str) -> bool:
+        """Return whether the output says that the session is over, which is more reliable than its status."""
+        kernel = self._state.kernel(session)
+        output = fetching.inspect_output(self._client, kernel, session.nonce, session_file(self._folder, session))
+        if output.session and output.session.status != "running":
+            self._record_end(session, kernel, output.session)
+            return True
+        if status in _RUNS or not output.is_known:
+            return False
+        self._polls_without_output += 1
+        if output.session and output.newest_checkpoint and self._polls_without_output > _KILLED:
+            self._record_kill(session, *output.newest_checkpoint)
+            return True
+        return False
+
+    def _record_kill(self, session: SessionRecord, checkpoint: str, update: int) -> None:
+        """Record a session that was killed, and whose output was left nevertheless; the next one verifies it."""
+        output = self._state.newest_output
+        session.outcome, session.checkpoint, session.update = "killed", checkpoint, update
+        session.has_progress = update > (output.update or 0 if output else 0)
+        self._end(session, "ended", "it was killed, and its output was left")
+        self._event(f"session {session.number} was killed and has left update {update}")
 
     def _record_end(self, session: SessionRecord, kernel: str, result: SessionFile) -> None:
         session.ended_at = time.time()
@@ -324,7 +347,8 @@ class _Chain:
         position = f"update {result.update}" + (f" of {result.total_updates}" if result.total_updates else "")
         self._event(f"session {session.number} is {result.status} at {position}: {result.reason}")
 
-    def _lost(self, session: SessionRecord, reason: str) -> None:
+    def _lost(self, session: SessionRecord, reason: str, status: str) -> None:
+        session.is_cut_short = status not in ("complete", "running")
         session.ended_at = time.time()
         if session.started_at is None:
             session.started_at = session.pushed_at
@@ -340,7 +364,7 @@ class _Chain:
         """Put the finished run into the directory."""
         self._set("fetching", f"the run of session {session.number}")
         self._event("the run is finished; fetching it")
-        fetch_output(self._run, self._client, self._state, session)
+        fetch_output(self._run, self._client, self._state, session, self._event)
         self._set("finished", session.reason)
         self._event(f"the run is in {self._run}")
 
@@ -379,15 +403,25 @@ def session_file(folder: Path, session: SessionRecord) -> Path:
     return folder / f"session-{session.number:03d}.json"
 
 
-def fetch_output(run: Path, client: Client, state: ChainState, session: SessionRecord) -> None:
-    """Put the run that a session left into the directory `run`. Raises RunError if it has left none."""
+def fetch_output(
+    run: Path,
+    client: Client,
+    state: ChainState,
+    session: SessionRecord,
+    on_note: Callable[[str], object] = lambda _: None,
+) -> None:
+    """Put the run that a session left into the directory `run`. Raises RunError if it has left none, or not all."""
     kernel, file = state.kernel(session), session_file(run / FOLDER, session)
     left = read_session_file(file) if file.exists() else None
-    if left is None or left.nonce != session.nonce:
-        left = fetching.fetch_session_file(client, kernel, session.nonce, file)
-    if left is None:
-        raise RunError(f"session {session.number} has left no output in {kernel}", hint="give the command again later")
-    fetching.fetch_run(client, kernel, left, run)
+    for _ in range(_LOOK):
+        if left is None or left.nonce != session.nonce:
+            left = fetching.inspect_output(client, kernel, session.nonce, file).session
+    if left is None or left.status == "running":
+        raise RunError(
+            f"session {session.number} was killed or its output is gone: {kernel} has none that can be verified",
+            hint="go on with the chain: the next session verifies it and leaves another output",
+        )
+    fetching.fetch_run(client, kernel, left, run, on_note)
     _name_recipe(run / "plan.json", state.recipe)
 
 

@@ -61,10 +61,12 @@ class SessionRecord:
     total_updates: int | None = None
     checkpoint: str | None = None
     has_progress: bool = False
+    is_cut_short: bool = False
+    """Whether it ended before its limit although its script did not."""
     is_counted: bool = True
     """Whether it counts as a session without progress; not those before a chain was started again."""
     outcome: str | None = None
-    """`finished`, `paused` or `failed`; None if it is unknown."""
+    """`finished`, `paused`, `failed` or `killed`; None if it is unknown."""
     reason: str = ""
 
     @property
@@ -118,7 +120,7 @@ class ChainState:
     @property
     def newest_output(self) -> SessionRecord | None:
         """The session whose output the next one continues from."""
-        usable = [item for item in self.sessions if item.status == "ended" and item.checkpoint and item.has_progress]
+        usable = [item for item in self.sessions if item.status == "ended" and item.has_progress]
         return usable[-1] if usable else None
 
     def json(self) -> dict[str, Any]:
@@ -150,6 +152,7 @@ _SESSION_KINDS = {
     "previous": _OPTIONAL_OBJECT,
     "has_progress": _BOOL,
     "is_counted": _BOOL,
+    "is_cut_short": _BOOL,
 }
 
 

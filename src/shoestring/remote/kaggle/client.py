@@ -14,7 +14,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable, Generator, Iterator, Mapping
+from collections.abc import Generator, Iterator, Mapping
 from pathlib import Path
 from typing import Any, Literal
 
@@ -91,7 +91,7 @@ class Client:
         self._environment = {**os.environ, **(environment or {})}
         self._timeout_seconds = timeout_seconds
         self.patience_seconds = patience_seconds
-        self._pause_seconds = pause_seconds
+        self.pause_seconds = pause_seconds
         self._process: subprocess.Popen[str] | None = None
         self._lines: queue.SimpleQueue[str | None] = queue.SimpleQueue()
 
@@ -147,15 +147,12 @@ class Client:
         """Return the names of the files of a kernel's output."""
         return list(self._unless_missing("outputs", {"kernel": kernel}) or [])
 
-    def download(
-        self, kernel: str, files: Mapping[str, Path], on_progress: Callable[[str, int], object] = lambda *_: None
-    ) -> None:
-        """Download files of a kernel's output, by name, to paths. A file that is not there is left out.
+    def download(self, kernel: str, files: Mapping[str, Path]) -> None:
+        """Download files of a kernel's output, by name, to paths. A file that does not come is left out.
 
         The caller verifies what came: an error page may lie in a file.
         """
-        arguments = {"kernel": kernel, "names": {name: str(path) for name, path in files.items()}}
-        self._call("download", arguments, lambda item: on_progress(str(item["name"]), int(item["bytes"])))
+        self._call("download", {"kernel": kernel, "names": {name: str(path) for name, path in files.items()}})
 
     def log_text(self, kernel: str) -> str:
         """Return the log of a kernel's newest session."""
@@ -213,7 +210,7 @@ class Client:
 
     def _repeat(self, call: str, arguments: dict[str, Any] | None = None) -> Any:
         """Return the answer of a call that changes nothing, which is repeated while the failure is temporary."""
-        give_up_at, pause = time.monotonic() + self.patience_seconds, self._pause_seconds
+        give_up_at, pause = time.monotonic() + self.patience_seconds, self.pause_seconds
         while True:
             try:
                 return self._call(call, arguments or {})
@@ -223,29 +220,23 @@ class Client:
             time.sleep(pause)
             pause = min(1.7 * pause, 60.0)
 
-    def _call(
-        self,
-        call: str,
-        arguments: dict[str, Any],
-        on_item: Callable[[Any], object] = lambda _: None,
-        seconds: float = 0.0,
-    ) -> Any:
+    def _call(self, call: str, arguments: dict[str, Any], seconds: float = 0.0) -> Any:
         """Return the answer of a call. One that was refused because the token has expired is made after a new sign-in:
         it has changed nothing. It has `seconds` more than others.
         """
         try:
-            return self._drain(self._stream(call, arguments, seconds), on_item)
+            return self._drain(self._stream(call, arguments, seconds))
         except KaggleError as error:
             if error.kind != "account":
                 raise
         self.close()
-        return self._drain(self._stream(call, arguments, seconds), on_item)
+        return self._drain(self._stream(call, arguments, seconds))
 
     @staticmethod
-    def _drain(stream: Iterator[Any], on_item: Callable[[Any], object]) -> Any:
+    def _drain(stream: Iterator[Any]) -> Any:
         while True:
             try:
-                on_item(next(stream))
+                next(stream)
             except StopIteration as end:
                 return end.value
 

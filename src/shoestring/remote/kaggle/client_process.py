@@ -105,7 +105,11 @@ class Calls:
                 continue
             path, count = Path(names[file.file_name]), 0
             path.parent.mkdir(parents=True, exist_ok=True)
-            with requests.get(file.url, stream=True, timeout=_READ_SECONDS) as answer, path.open("wb") as target:
+            with (
+                suppress(requests.RequestException),  # the other files may come
+                requests.get(file.url, stream=True, timeout=_READ_SECONDS) as answer,
+                path.open("wb") as target,
+            ):
                 answer.raise_for_status()
                 for block in answer.iter_content(_BLOCK_BYTES):
                     target.write(block)

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import re
 import shutil
+import time
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
+from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 
 from shoestring.checkpoint.files import remove, sha256, sync
@@ -19,39 +22,61 @@ LOG = "shoestring.log"
 SMALL = ("plan.json", "state.json", "run.toml", "events.jsonl", "ledger.json", "report.html")
 """Files of a run that are fetched after every session."""
 
-_ATTEMPTS = 4
+_ATTEMPTS = 15
+"""Downloads in a row that bring no further file, with pauses that grow, before it is given up."""
+_CHECKPOINT = re.compile(r"run/checkpoints/(update-([0-9]{8,18}))(?=/)")
 _INCOMING, _COMPLETE = "incoming", ".complete"
 _RUN_ENTRIES = {*SMALL, "checkpoints", "light", "best", "preprocessing", "evidence", "logs", "failed"}
 
 
-def fetch_session_file(client: Client, kernel: str, nonce: str, file: Path) -> SessionFile | None:
-    """Download what a session says of itself to `file`; None if the output has none, or that of another session.
+@dataclass(frozen=True, kw_only=True)
+class Output:
+    """What Kaggle shows of the output of a session."""
 
-    Raises KaggleError.
+    is_known: bool
+    """Whether Kaggle has answered: not if an error, or a page in place of a file, came instead."""
+    session: SessionFile | None = None
+    """What the session left about itself; None if there is nothing, or that of another session."""
+    names: tuple[str, ...] = ()
+
+    @property
+    def newest_checkpoint(self) -> tuple[str, int] | None:
+        """The name and the update of the newest checkpoint in the list of files."""
+        updates = [(match[1], int(match[2])) for name in self.names if (match := _CHECKPOINT.match(name))]
+        return max(updates, key=lambda item: item[1], default=None)
+
+
+def inspect_output(client: Client, kernel: str, nonce: str, file: Path) -> Output:
+    """Return what Kaggle shows of a session's output; what the session left about itself is downloaded to `file`.
+
+    Raises KaggleError if nobody is signed in.
     """
     part = _part_file(file)
     remove(part)
     try:
+        names = tuple(client.outputs(kernel))
+        if NAME not in names:
+            return Output(is_known=True, names=names)
         client.download(kernel, {NAME: part})
         session = read_session_file(part)
-    except CheckpointError:  # there is none, or an error page was saved as one
-        return None
+    except CheckpointError:  # an error page came in its place
+        return Output(is_known=False)
     except KaggleError as error:
-        if error.kind in ("missing", "forbidden", "temporary", "rejected"):
-            return None
-        raise
+        if error.kind == "account":
+            raise
+        return Output(is_known=False)
     if session.nonce != nonce:
         remove(part)
-        return None
+        return Output(is_known=True)
     part.replace(file)
-    return session
+    return Output(is_known=True, session=session, names=names)
 
 
 def fetch_small_files(client: Client, kernel: str, session: SessionFile, folder: Path) -> None:
     """Download the small files of a session's run to `folder/run`, and its log to `folder`, as far as they come."""
     names = [name for name in session.files if name == LOG or name in {f"{RUN}/{small}" for small in SMALL}]
     with suppress(CheckpointError, KaggleError):
-        download_verified(client, kernel, {name: session.files[name] for name in names}, folder)
+        download_verified(client, kernel, {name: session.files[name] for name in names}, folder, attempts=3)
 
 
 def fetch_run(
@@ -59,11 +84,12 @@ def fetch_run(
     kernel: str,
     session: SessionFile,
     run: Path,
-    on_progress: Callable[[str, int], object] = lambda *_: None,
+    on_note: Callable[[str], object] = lambda _: None,
 ) -> None:
     """Put the run of a session's output into the directory `run`; a kill leaves what the next call completes.
 
-    Raises CheckpointError if a file cannot be downloaded as it was left, UsageError if `run` has a run of its own.
+    A checkpoint that Kaggle itself has damaged is left out, with a note, if another one, or the weights of a finished
+    run, are there. Raises CheckpointError if anything else cannot be downloaded as it was left.
     """
     files = {name: entry for name, entry in session.files.items() if _is_of_run(name)}
     incoming = run / "kaggle" / _INCOMING
@@ -71,12 +97,31 @@ def fetch_run(
     with explaining(f"the run cannot be stored in {run}", ", then give the same command again"):
         if not marker.exists():
             _remove_others(incoming, session.nonce)
-            download_verified(client, kernel, files, incoming, on_progress)
+            try:
+                download_verified(client, kernel, files, incoming)
+            except CheckpointError:
+                damaged = _damaged_checkpoints(incoming, files)
+                if not _is_enough_without(damaged, files, session):
+                    raise
+                for folder in damaged:
+                    remove(incoming / folder)
+                    on_note(f"left out, because Kaggle has damaged it: {folder}")
             marker.touch()
             sync(incoming)
         with locked(run):
             _exchange(incoming / RUN, run)
         shutil.rmtree(incoming, ignore_errors=True)
+
+
+def _damaged_checkpoints(incoming: Path, files: Mapping[str, OutputFile]) -> set[str]:
+    """Return the folders of the files that are not there as they were left; other files by their own name."""
+    damaged = [name for name, entry in files.items() if not _is_there(incoming / name, entry)]
+    return {match[0] if (match := _CHECKPOINT.match(name)) else name for name in damaged}
+
+
+def _is_enough_without(damaged: set[str], files: Mapping[str, OutputFile], session: SessionFile) -> bool:
+    checkpoints = {match[0] for name in files if (match := _CHECKPOINT.match(name))}
+    return damaged <= checkpoints and (session.status == "finished" or bool(checkpoints - damaged))
 
 
 def _remove_others(incoming: Path, nonce: str) -> None:
@@ -93,33 +138,38 @@ def download_verified(
     kernel: str,
     files: Mapping[str, OutputFile],
     folder: Path,
-    on_progress: Callable[[str, int], object] = lambda *_: None,
+    *,
+    attempts: int = _ATTEMPTS,
 ) -> None:
     """Download files of an output to `folder`; those that are there with the right digest are left as they are.
 
-    A download that was cut short, or an error page in place of a file, is repeated. Raises CheckpointError.
+    A download that was cut short, or an error page in place of a file, is repeated, until `attempts` in a row have
+    brought no further file. Raises CheckpointError.
     """
-    missing = dict(files)
-    problem = ""
-    for _ in range(_ATTEMPTS):
-        missing = {name: entry for name, entry in missing.items() if not _is_there(folder / name, entry)}
+    problem, failures = "", 0
+    while failures < attempts:
+        missing = {name: entry for name, entry in files.items() if not _is_there(folder / name, entry)}
         if not missing:
             return
+        if failures:
+            time.sleep(client.pause_seconds * failures)
         parts = {name: _part_file(folder / name) for name in missing}
         try:
             for path in parts.values():
                 path.parent.mkdir(parents=True, exist_ok=True)
-            client.download(kernel, parts, on_progress)
+            client.download(kernel, parts)
         except KaggleError as error:
-            if error.kind in ("account", "quota", "places"):
+            if error.kind == "account":
                 raise
             problem = f" ({error.message})"
+        failures += 1
         for name, path in parts.items():
             if _is_there(path, missing[name]):
                 path.replace(folder / name)
+                failures = 0
             else:
                 remove(path)
-    missing = {name: entry for name, entry in missing.items() if not _is_there(folder / name, entry)}
+    missing = {name: entry for name, entry in files.items() if not _is_there(folder / name, entry)}
     if missing:
         raise CheckpointError(
             f"the output of {kernel} could not be downloaded as the session left it{problem}",
