@@ -39,8 +39,9 @@ looks at the output of a session that runs; until one that is shown as over was 
 although Kaggle never showed what is in it."""
 _REPORT = 30
 """Polls between two lines about a session that runs."""
-_FAILURES = 100
-"""Steps in a row that fail because nothing answers: hours, in which a session on Kaggle goes on."""
+_MOST_FAILURES = {"temporary": 100, "account": 3}
+"""Steps in a row that may fail, by the kind of error: nothing answers for hours, in which a session on Kaggle goes on; a
+token expires again and again."""
 _AFTER_LOSS = 0.7
 """The part of the time that a session lived, before it was killed, that the next one is given."""
 _LEAST_LIMIT = 0.25
@@ -120,9 +121,9 @@ class _Chain:
                 failures = 0
             except KaggleError as error:
                 failures += 1
-                if error.kind != "temporary" or failures > _FAILURES:
+                if failures > _MOST_FAILURES.get(error.kind, 0):
                     raise
-                self._event(f"no answer from Kaggle; asks again: {error.message}")
+                self._event(f"no useful answer from Kaggle; asks again: {error.message}")
                 self._sleep(_LOOK)
         return self._state
 
