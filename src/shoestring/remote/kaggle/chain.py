@@ -11,6 +11,7 @@ import dataclasses
 import secrets
 import tempfile
 import time
+from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -40,8 +41,8 @@ although Kaggle never showed what is in it."""
 _REPORT = 30
 """Polls between two lines about a session that runs."""
 _MOST_FAILURES = {"temporary": 100, "account": 3}
-"""Steps in a row that may fail, by the kind of error: nothing answers for hours, in which a session on Kaggle goes on; a
-token expires again and again."""
+"""Steps in a row that may fail, by the kind of error: nothing answers for hours, in which a session on Kaggle goes on;
+a token expires again and again."""
 _AFTER_LOSS = 0.7
 """The part of the time that a session lived, before it was killed, that the next one is given."""
 _LEAST_LIMIT = 0.25
@@ -114,14 +115,14 @@ class _Chain:
 
     def run(self) -> ChainState:
         self._write()
-        failures = 0
+        failures: Counter[str] = Counter()
         while self._state.status not in FINAL:
             try:
                 self._step()
-                failures = 0
+                failures.clear()
             except KaggleError as error:
-                failures += 1
-                if failures > _MOST_FAILURES.get(error.kind, 0):
+                failures[error.kind] += 1
+                if failures[error.kind] > _MOST_FAILURES.get(error.kind, 0):
                     raise
                 self._event(f"no useful answer from Kaggle; asks again: {error.message}")
                 self._sleep(_LOOK)
