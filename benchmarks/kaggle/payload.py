@@ -90,6 +90,8 @@ def main(config):
         if path.is_file()
     }
     session |= {"status": status, "reason": reason, "update": update or 0, "total_updates": config["updates"]}
+    if update is not None:
+        session["checkpoint"] = f"update-{update:08d}"
     session |= {"first_update": first, "damaged": damaged, "files": files, "seconds": time.monotonic() - STARTED}
     write(WORKING / "shoestring-session.json", session)
 

@@ -93,6 +93,8 @@ class Loopback:
         self.datasets = Datasets(folder, processing_seconds)
         self.kernels = Kernels(folder, self.dice, self.settings, self.datasets)
         self.requests: list[tuple[float, str]] = []
+        self.answered = 0
+        """Requests since the client signed in."""
         self.is_expired = False
         """Whether the token is refused until the client signs in again."""
         self._service = Service(self.kernels, self.datasets, self.dice, self.settings)

@@ -18,6 +18,8 @@ from tests.loopback_kaggle.service import ApiError, files_below
 
 _API = "/api/v1/"
 _LOGS = "/api/v1/kernels/logs/stream/"
+_VALID_REQUESTS = 10
+"""A new token does not expire before so many requests: it is valid for an hour."""
 _END_OF_LOG = "data: END_OF_LOG\n\n"
 
 
@@ -52,12 +54,13 @@ class Handler(BaseHTTPRequestHandler):
         method = self._path().removeprefix(_API)
         loopback, dice = self.server.loopback, self.server.loopback.dice
         if method == "security.OAuthService/IntrospectToken":
-            loopback.is_expired = False  # the client signs in again
+            loopback.is_expired, loopback.answered = False, 0  # the client signs in again
         elif not self._is_authorized():
             return self._send_error(401, "Unauthenticated")
-        elif loopback.is_expired or dice.happens("token_expired"):
+        elif loopback.is_expired or (loopback.answered > _VALID_REQUESTS and dice.happens("token_expired")):
             loopback.is_expired = True
             return self._send_error(401, "Unauthenticated: the token has expired")
+        loopback.answered += 1
         if dice.happens("error_before"):
             return self._send_error(503, "Service Unavailable")
         if dice.happens("throttled"):
