@@ -108,9 +108,17 @@ def test_a_refused_push_waits_for_a_place_and_for_the_quota(run):
 
 
 def test_a_session_is_never_longer_than_the_quota(run):
-    kaggle = MemoryKaggle(quota=50.0)
+    kaggle = MemoryKaggle()
+    kaggle.quotas = [50.0, 40.0]  # it shrinks while the session waits for a place
+    kaggle.refusals = [KaggleError("Maximum batch GPU session count of 2 reached", "places")]
     finish(run, kaggle)
-    assert {push["seconds"] for push in kaggle.pushes} == {50}
+    assert {push["seconds"] for push in kaggle.pushes} == {40}
+
+
+def test_sessions_that_begin_anew_are_no_progress(run):
+    kaggle = MemoryKaggle([20, -15, -15, 10])
+    state = finish(run, kaggle)
+    assert state.status == "failed" and [item.has_progress for item in state.sessions] == [True, False, False]
 
 
 @pytest.mark.parametrize("expired", [3, 4])

@@ -151,9 +151,6 @@ class _Chain:
             return
         if self._job.package:
             upload_package(self._client, self._state, self._job, self._folder, self._every, self._event)
-        limit = self._within_quota(self._next_limit())
-        if limit is None:
-            return
         output = self._state.newest_output
         slugs = [f"{self._state.base}-a", f"{self._state.base}-b"]
         number = len(self._state.sessions) + 1
@@ -162,7 +159,7 @@ class _Chain:
                 number=number,
                 nonce=secrets.token_hex(16),
                 slug=next(slug for slug in slugs if output is None or slug != output.slug),
-                limit_seconds=limit,
+                limit_seconds=self._next_limit(),
                 previous={"kernel": self._state.kernel(output), "nonce": output.nonce} if output else None,
             )
         )
@@ -179,10 +176,12 @@ class _Chain:
         """Return the limit of a session within the week's quota; None after waiting because too little is left."""
         quota = self._client.quota()
         left = quota["total"] - quota["used"] - quota["reserved"]
+        if quota["reserved"] > 0:  # another session of the account uses the quota meanwhile
+            left /= 2
         if quota["total"] <= 0 or left >= limit:  # an account without a total is not limited
             return limit
         if left >= min(_LEAST_SHARE * limit, _MOST_LEAST_SECONDS):
-            return float(left)
+            return float(int(left) or left)
         self._wait_for_quota(f"{seconds_text(max(0, left))} of the week's GPU quota are left", quota["refresh"])
         return None
 
@@ -201,8 +200,10 @@ class _Chain:
         kernel = self._state.kernel(session)
         if session.pushed_at is not None and self._is_landed(session, kernel):
             return
-        if not self._is_quiet():
+        limit = self._within_quota(self._next_limit()) if self._is_quiet() else None
+        if limit is None:
             return
+        session.limit_seconds = limit  # the quota may have shrunk while it waited
         output = self._state.newest_output
         session.pushed_at = time.time()
         self._set("pushing", f"session {session.number}")
@@ -339,7 +340,9 @@ class _Chain:
         session.ended_at = time.time()
         session.outcome, session.update, session.total_updates = result.status, result.update, result.total_updates
         session.checkpoint = result.checkpoint
-        session.has_progress = result.has_progress
+        output = self._state.newest_output
+        is_further = result.checkpoint is not None and result.update > (output.update or 0 if output else 0)
+        session.has_progress = result.status == "finished" or is_further
         with suppress(OSError):
             fetching.fetch_small_files(self._client, kernel, result, self._folder)
         for name in result.damaged:

@@ -61,6 +61,7 @@ class SessionRecord:
     total_updates: int | None = None
     checkpoint: str | None = None
     has_progress: bool = False
+    """Whether it came further than every session before it."""
     is_cut_short: bool = False
     """Whether it ended before its limit although its script did not."""
     is_counted: bool = True
@@ -120,7 +121,7 @@ class ChainState:
     @property
     def newest_output(self) -> SessionRecord | None:
         """The session whose output the next one continues from."""
-        usable = [item for item in self.sessions if item.status == "ended" and item.has_progress]
+        usable = [item for item in self.sessions if item.status == "ended" and item.checkpoint and item.has_progress]
         return usable[-1] if usable else None
 
     def json(self) -> dict[str, Any]:
