@@ -224,8 +224,7 @@ class _Chain:
             self._end(session, "refused", f"Kaggle did not attach {names}, so the session was deleted")
             return
         origin = f" and continues from session {output.number}" if output else ""
-        limit = seconds_text(session.limit_seconds)
-        self._event(f"session {session.number} is pushed: {kernel}, at most {limit}{origin}")
+        self._event(f"session {session.number} is pushed: {kernel}, at most {seconds_text(limit)}{origin}")
 
     def _after_refused_push(self, session: SessionRecord, error: KaggleError) -> None:
         if error.kind == "temporary":  # it may have landed: `pushed_at` makes the next step look for it
