@@ -80,9 +80,9 @@ def _follow(child: subprocess.Popen[bytes], run: Path) -> None:
     handle, interrupts = display(_Message("Training starts …"), display_id=True), 0
     while True:
         try:
-            ended = child.poll() is not None
-            handle.update(_present(run, is_stopping=bool(interrupts) and not ended))
-            if ended:
+            has_ended = child.poll() is not None
+            handle.update(_present(run, is_stopping=bool(interrupts) and not has_ended))
+            if has_ended:
                 return
             with suppress(subprocess.TimeoutExpired):
                 child.wait(_EVERY_SECONDS)

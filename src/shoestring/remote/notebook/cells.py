@@ -11,7 +11,7 @@ from shoestring.remote.notebook.carried import install_cell
 
 Platform = Literal["kaggle", "colab"]
 
-_WHERE = {
+_STORAGE_TEXTS = {
     "kaggle": "Kaggle keeps the files of `/kaggle/working` when you choose *Save Version*, then *Save & Run All*.",
     "colab": "The run is kept in your Google Drive, because the machine of a Colab session is deleted with its disk.",
 }
@@ -55,7 +55,7 @@ def make_cells(
         f"# Train `{name}` on {'Kaggle' if platform == 'kaggle' else 'Colab'}\n\n"
         f"Choose **Run all**. The notebook checks the machine, predicts memory and time, trains, and reports. It is "
         f"saved before the session's limit; interrupting the training cell pauses it, and *Run all* goes on. "
-        f"{_WHERE[platform]}"
+        f"{_STORAGE_TEXTS[platform]}"
     )
     yield Cell(kind="code", source=install_cell(extra), is_folded=True)
     for path, content in files.items():
