@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from shoestring.plan.estimate import Estimate
     from shoestring.plan.inference import InferencePlan
     from shoestring.plan.plan import Plan
+    from shoestring.remote.notebook.writing import WrittenNotebook
     from shoestring.report.watch.view import View
     from shoestring.runs.evaluate import Evaluation
     from shoestring.runs.export import Export
@@ -194,12 +195,28 @@ def train(
     run keeps its options; other settings, versions or hardware need `allow_inexact`. `log` has names of logs, such as
     "tensorboard", which are written below `run/logs` while it trains, and in later sessions as well.
 
+    In the kernel of a notebook, a recipe that is named is trained by a child process, and the cell shows the run. To
+    interrupt the cell pauses it.
+
     Raises UsageError for invalid usage, RunError if the run cannot continue.
     """
+    from shoestring.report import live
+
+    _require_limits(limit_seconds=limit_seconds, disk_bytes=disk_bytes)
+    if isinstance(recipe, str) and live.is_notebook():
+        return live.train_in_child(
+            recipe,
+            {**(plan.options if plan else {}), **values},
+            run=_path(run),
+            on=on,
+            limit_seconds=limit_seconds,
+            disk_bytes=disk_bytes,
+            allow_inexact=allow_inexact,
+            log=tuple(log),
+        )
     from shoestring.runs.launch import launch
     from shoestring.runs.training import LaunchRequest
 
-    _require_limits(limit_seconds=limit_seconds, disk_bytes=disk_bytes)
     request = LaunchRequest(
         run=_path(run),
         on=on,
@@ -410,6 +427,23 @@ def replay(
     from shoestring.runs.replay import replay
 
     return replay(_path(run), update, values, recipe=recipe, on=on, debug=debug)
+
+
+def notebook(
+    recipe: str, on: str = "kaggle-t4x2", *, out: str | Path, user: str = "USER", **values: object
+) -> WrittenNotebook:
+    """Write a notebook that trains a recipe on a machine of Kaggle or Colab, and the metadata to push it to Kaggle.
+
+    The folder `out` gets `notebook.ipynb`, which carries Shoestring and the recipe's files, and `kernel-metadata.json`
+    for the account `user`.
+
+    Raises UsageError for an unknown target, files that exist, and a notebook that is too large for Kaggle.
+    """
+    from shoestring.recipe.finding import choose
+    from shoestring.remote.notebook.writing import write_notebook
+
+    loaded, _ = choose(recipe, values)
+    return write_notebook(loaded, values, on, _path(out), user)
 
 
 def watch(run: str | Path, *, page: str | Path | None = None, every_seconds: float = 1.0) -> Iterator[View]:

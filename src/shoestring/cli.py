@@ -467,6 +467,31 @@ def replay(
     print_answer(replayed.json(), as_json, lambda: screen(replayed))
 
 
+@_command(
+    "notebook temporal --on kaggle-t4x2 --out notebooks/temporal",
+    "notebook mine.py --on colab-t4 --out notebooks/mine --set epochs=5",
+)
+def notebook(
+    recipe: Recipe,
+    out: Annotated[Path, typer.Option("--out", metavar="DIR", help="The folder for the two files.")],
+    on: Annotated[
+        str, typer.Option("--on", metavar="TARGET", help="The machine: kaggle-t4x2, kaggle-t4 or colab-t4.")
+    ] = "kaggle-t4x2",
+    user: Annotated[str, typer.Option(metavar="NAME", help="Your account on Kaggle, for the metadata.")] = "USER",
+    set_: Set = None,
+    config_file: Config = None,
+    as_json: Json = False,
+) -> None:
+    """Write a notebook that checks, plans, trains and reports on Kaggle or Colab, for those who click.
+
+    DIR gets notebook.ipynb and kernel-metadata.json, ready for `kaggle kernels push -p DIR`.
+    """
+    from shoestring.report.terminal.notebook import screen
+
+    written = api.notebook(recipe, on, out=out, user=user, **option_values(api.notebook, set_, config_file))
+    print_answer(written.json(), as_json, lambda: screen(written))
+
+
 @_command("watch runs/temporal", "watch runs/legal --page live.html")
 def watch(
     run: Annotated[

@@ -1,0 +1,92 @@
+"""Shoestring inside a notebook: there is no index to install it from, so the first cell carries its wheel.
+
+The files of the wheel are one xz stream, which is half as large as the wheel, written as text. The cell verifies the
+digest, makes a wheel of the files again, and lets pip install it with what the machine lacks.
+"""
+
+import base64
+import functools
+import hashlib
+import io
+import lzma
+import tarfile
+import textwrap
+import zipfile
+
+from shoestring.remote.wheel import build_wheel, wheel_name
+
+_PROGRAM = '''\
+#@title Install Shoestring (run this cell first) {{ display-mode: "form" }}
+# Shoestring {version} is carried by this notebook, compressed, because it is not on PyPI. Nothing is installed if this
+# very copy is installed already.
+import base64, hashlib, importlib.metadata, importlib.util, io, lzma, subprocess, sys, tarfile, tempfile, zipfile
+from pathlib import Path
+
+DIGEST = "{digest}"
+EXTRA = {extra!r}  # what the recipe needs besides
+CARRIED = """
+{text}
+"""
+
+
+def install():
+    installed = importlib.util.find_spec("shoestring")
+    if installed and (Path(installed.origin).parent / ".installed-from").is_file():
+        if (Path(installed.origin).parent / ".installed-from").read_text() == DIGEST:
+            return
+    content = base64.b85decode(CARRIED.replace("\\n", ""))
+    if hashlib.sha256(content).hexdigest() != DIGEST:
+        raise SystemExit("this notebook is damaged: what it carries differs from its digest")
+    with tempfile.TemporaryDirectory() as folder:
+        wheel = Path(folder, "{wheel}")
+        with tarfile.open(fileobj=io.BytesIO(lzma.decompress(content))) as files, zipfile.ZipFile(wheel, "w") as target:
+            for member in files:
+                target.writestr(member.name, files.extractfile(member).read())
+        # The machine's own torch stays: another one would be gigabytes, and perhaps for another driver.
+        constraints = Path(folder, "constraints.txt")
+        constraints.write_text(f"torch=={{importlib.metadata.version('torch')}}\\n")
+        pip = [sys.executable, "-m", "pip", "install", "--quiet", "--disable-pip-version-check"]
+        subprocess.run([*pip, "--no-deps", "--force-reinstall", str(wheel)], check=True)
+        needs = f"{{wheel}}[{{EXTRA}}]" if EXTRA else str(wheel)
+        subprocess.run([*pip, "--constraint", str(constraints), needs], check=True)
+    importlib.invalidate_caches()
+    (Path(importlib.util.find_spec("shoestring").origin).parent / ".installed-from").write_text(DIGEST)
+
+
+install()
+import shoestring
+
+print(f"Shoestring {{shoestring.__version__}} is ready")
+'''
+
+
+def install_cell(extra: str) -> str:
+    """Return the source of the cell that installs Shoestring with the optional requirements named `extra`."""
+    content = _compressed_wheel()
+    text = base64.b85encode(content).decode()
+    version = wheel_name().split("-")[1]
+    return _PROGRAM.format(
+        version=version,
+        digest=hashlib.sha256(content).hexdigest(),
+        extra=extra,
+        text="\n".join(textwrap.wrap(text, 20_000)),
+        wheel=wheel_name(),
+    )
+
+
+@functools.cache
+def _compressed_wheel() -> bytes:
+    """Return the files of the wheel as an xz stream, which takes a second or two to make."""
+    return lzma.compress(_tar_of(build_wheel()), preset=9 | lzma.PRESET_EXTREME)
+
+
+def _tar_of(wheel: bytes) -> bytes:
+    """Return the files of a wheel as a tar archive, whose order and times are always the same."""
+    buffer = io.BytesIO()
+    with zipfile.ZipFile(io.BytesIO(wheel)) as source, tarfile.open(fileobj=buffer, mode="w") as target:
+        for name in source.namelist():
+            content = source.read(name)
+            entry = tarfile.TarInfo(name)
+            entry.size = len(content)
+            target.addfile(entry, io.BytesIO(content))
+    return buffer.getvalue()

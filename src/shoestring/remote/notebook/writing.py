@@ -1,0 +1,150 @@
+"""The files of `shoestring notebook`: notebook.ipynb and kernel-metadata.json, ready for `kaggle kernels push`."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterable, Mapping
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from shoestring.checkpoint.files import write_text
+from shoestring.errors import UsageError
+from shoestring.hardware.targets import find as find_target
+from shoestring.recipe.options import LoadedRecipe
+from shoestring.remote.notebook.cells import Cell, Platform, make_cells
+from shoestring.system_errors import explaining
+from shoestring.units import bytes_text
+
+NOTEBOOK, METADATA = "notebook.ipynb", "kernel-metadata.json"
+MAX_BYTES = 1_000_000
+"""Kaggle refuses a notebook with more than 1 MiB of source."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class WrittenNotebook:
+    """The files that were written."""
+
+    notebook: str
+    metadata: str
+    platform: Platform
+    bytes: int
+    """Of the notebook."""
+    user: str
+    """The account in the metadata."""
+
+    def json(self) -> dict[str, Any]:
+        return asdict(self)
+
+
+def write_notebook(
+    loaded: LoadedRecipe, values: Mapping[str, object], target: str, folder: Path, user: str
+) -> WrittenNotebook:
+    """Write a notebook that trains the recipe on the target.
+
+    Raises UsageError for another target than a machine of Kaggle or Colab, for files that exist, and for a notebook
+    that is too large.
+    """
+    platform = _platform(target)
+    for name in (NOTEBOOK, METADATA):
+        if (folder / name).exists():
+            raise UsageError(f"{folder / name} exists", hint="choose another folder with --out, or remove the file")
+    if not loaded.reference:
+        raise UsageError("the recipe is an object of this process, which a notebook cannot load", hint="name its file")
+    files = {name: content.decode() for name, content in loaded.source.contents.items()} if loaded.source else {}
+    recipe = loaded.source.path.name if loaded.source else loaded.reference
+    _, separator, class_name = loaded.reference.partition(":")
+    if loaded.source and separator:
+        recipe += f":{class_name}"
+    text = _notebook_text(
+        make_cells(recipe, loaded.name, target, platform, _plain(values), files, _extra(loaded)), platform
+    )
+    if len(text.encode()) > MAX_BYTES:
+        largest = sorted(files, key=lambda name: -len(files[name]))[:3]
+        raise UsageError(
+            f"the notebook has {bytes_text(len(text.encode()))}, but Kaggle takes at most {bytes_text(MAX_BYTES)}",
+            problems=[f"{name}: {bytes_text(len(files[name].encode()))}" for name in largest],
+            hint="move large tables out of the recipe's files and read them from a dataset",
+        )
+    with explaining(f"the notebook cannot be written to {folder}", ""):
+        folder.mkdir(parents=True, exist_ok=True)
+        write_text(folder / NOTEBOOK, text)
+        write_text(folder / METADATA, json.dumps(_metadata(loaded.name, user), indent=1) + "\n")
+    return WrittenNotebook(
+        notebook=str(folder / NOTEBOOK),
+        metadata=str(folder / METADATA),
+        platform=platform,
+        bytes=len(text.encode()),
+        user=user,
+    )
+
+
+def _platform(target: str) -> Platform:
+    platform = find_target(target).platform
+    name = platform.name.lower() if platform else ""
+    if name.startswith("kaggle"):
+        return "kaggle"
+    if name.startswith("colab"):
+        return "colab"
+    raise UsageError(
+        f"--on {target}: notebooks are written for Kaggle and Colab",
+        hint="available: kaggle-t4x2, kaggle-t4, colab-t4",
+    )
+
+
+def _extra(loaded: LoadedRecipe) -> str:
+    """Return the extra with the requirements of a built-in recipe."""
+    if loaded.source:
+        return ""
+    return "huggingface" if loaded.reference.startswith("hf:") else loaded.reference
+
+
+def _plain(values: Mapping[str, object]) -> dict[str, Any]:
+    """Return options as they are written in Python."""
+    return {name: value if isinstance(value, (int, float, bool)) else str(value) for name, value in values.items()}
+
+
+def _metadata(name: str, user: str) -> dict[str, Any]:
+    """Return what Kaggle's client needs to push the notebook: two T4s, private, with the internet."""
+    title = re.sub(r"[^a-z0-9]+", "-", f"shoestring-{name}".lower()).strip("-")[:50]
+    return {
+        "id": f"{user}/{title}",
+        "title": title,
+        "code_file": NOTEBOOK,
+        "language": "python",
+        "kernel_type": "notebook",
+        "is_private": True,
+        "enable_gpu": True,
+        "enable_internet": True,
+        "machine_shape": "NvidiaTeslaT4",
+        "dataset_sources": [],
+        "competition_sources": [],
+        "kernel_sources": [],
+        "model_sources": [],
+    }
+
+
+def _notebook_text(cells: Iterable[Cell], platform: Platform) -> str:
+    """Return the notebook in the format 4.5 of nbformat."""
+    metadata: dict[str, Any] = {
+        "kernelspec": {"display_name": "Python 3", "language": "python", "name": "python3"},
+        "language_info": {"name": "python"},
+    }
+    if platform == "colab":
+        metadata |= {"accelerator": "GPU", "colab": {"gpuType": "T4", "provenance": []}}
+    content = {
+        "cells": [_cell(number, cell) for number, cell in enumerate(cells, 1)],
+        "metadata": metadata,
+        "nbformat": 4,
+        "nbformat_minor": 5,
+    }
+    return json.dumps(content, indent=1, ensure_ascii=False) + "\n"
+
+
+def _cell(number: int, cell: Cell) -> dict[str, Any]:
+    folded = {"jupyter": {"source_hidden": True}, "_kg_hide-input": True, "cellView": "form"} if cell.is_folded else {}
+    common = {"id": f"cell-{number:02d}", "metadata": folded, "source": cell.source.splitlines(keepends=True)}
+    if cell.kind == "markdown":
+        return {"cell_type": "markdown", **common}
+    return {"cell_type": "code", "execution_count": None, "outputs": [], **common}

@@ -1,0 +1,25 @@
+"""The screen of `shoestring notebook`: what was written, and what to do with it."""
+
+from pathlib import Path
+
+from rich.console import Group, RenderableType
+from rich.text import Text
+
+from shoestring.remote.notebook.writing import WrittenNotebook
+from shoestring.units import bytes_text
+
+_KAGGLE = (
+    "open it: https://www.kaggle.com/code, New Notebook, File, Import Notebook; accelerator GPU T4 x2, Run all",
+    "or push it with Kaggle's client: kaggle kernels push -p {folder}",
+)
+_COLAB = ("open it: https://colab.research.google.com, Upload; choose the runtime T4 GPU, Run all",)
+
+
+def screen(written: WrittenNotebook) -> RenderableType:
+    """Describe the files, and the next steps."""
+    folder = Path(written.notebook).parent
+    steps = _KAGGLE if written.platform == "kaggle" else _COLAB
+    lines = [f"{written.notebook} ({bytes_text(written.bytes)}), {written.metadata}", *steps]
+    if written.platform == "kaggle" and written.user == "USER":
+        lines.append("before pushing, replace USER in kernel-metadata.json by your account, or use --user NAME")
+    return Group(*(Text(line.format(folder=folder)) for line in lines))
