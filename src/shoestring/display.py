@@ -9,7 +9,17 @@ from functools import singledispatch
 from importlib import import_module
 from typing import Any
 
-RENDERERS = ("shoestring.report.notebook", "shoestring.report.text")
+RENDERERS = tuple(f"shoestring.report.{name}" for name in ("notebook", "text", "notebook_run", "text_run"))
+
+
+class Displayed:
+    """An answer that a notebook shows as HTML, and as readable text where there is no HTML."""
+
+    def _repr_html_(self) -> str:
+        return html(self)
+
+    def _repr_pretty_(self, printer: Any, cycle: bool) -> None:  # noqa: ARG002  (the protocol of IPython)
+        printer.text(text(self))
 
 
 @singledispatch

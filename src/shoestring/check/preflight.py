@@ -11,6 +11,7 @@ from shoestring.check.collect import collect_facts
 from shoestring.check.facts import Facts
 from shoestring.check.finding import Finding, Status, failed, warned
 from shoestring.check.loading import check_loading, measured_loading
+from shoestring.display import Displayed
 from shoestring.errors import ShoestringError, TraceError
 from shoestring.hardware import probe, targets
 from shoestring.plan.weight_type import with_weight_type
@@ -49,7 +50,7 @@ CHECKS: tuple[Check, ...] = (
 
 
 @dataclass(frozen=True, kw_only=True)
-class CheckResult:
+class CheckResult(Displayed):
     """The result of checking this machine."""
 
     target: str

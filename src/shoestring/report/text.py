@@ -18,25 +18,26 @@ WIDTH = 100
 
 @display.text.register
 def _plan(answer: Plan) -> str:
-    return _plain(plan.summary(answer, full="shoestring plan --full"))
+    return plain(plan.summary(answer, full="shoestring plan --full"))
 
 
 @display.text.register
 def _estimate(answer: Estimate) -> str:
-    return _plain(estimate.screen(answer))
+    return plain(estimate.screen(answer))
 
 
 @display.text.register
 def _inference(answer: InferencePlan) -> str:
-    return _plain(inference.screen(answer))
+    return plain(inference.screen(answer))
 
 
 @display.text.register
 def _comparison(answer: Comparison) -> str:
-    return _plain(comparison.screen(answer))
+    return plain(comparison.screen(answer))
 
 
-def _plain(content: RenderableType) -> str:
+def plain(content: RenderableType) -> str:
+    """Return what a terminal would show, without colors."""
     console = SafeConsole(file=StringIO(), width=WIDTH, color_system=None)
     with console.capture() as capture:
         console.print(content, crop=False)

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from shoestring.checkpoint.files import replace
 from shoestring.data.seeded import seeded_data
+from shoestring.display import Displayed
 from shoestring.errors import RunError, UsageError
 from shoestring.failures import exits_as_errors
 from shoestring.recipe.inputs import Input
@@ -28,7 +29,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Evaluation:
+class Evaluation(Displayed):
     """The metrics of saved weights."""
 
     recipe: str

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, Literal
 from shoestring import config
 from shoestring.checkpoint.files import json_digest
 from shoestring.data.seeded import seeded_data
+from shoestring.display import Displayed
 from shoestring.errors import RunError, TraceError, UsageError
 from shoestring.failures import exits_as_errors
 from shoestring.monitor.counter import Counter
@@ -31,7 +32,7 @@ _MAX_MESSAGES = 5
 
 
 @dataclass(frozen=True, kw_only=True)
-class Predictions:
+class Predictions(Displayed):
     """The outcome of predictions for a stream of inputs."""
 
     status: Literal["finished", "paused"]

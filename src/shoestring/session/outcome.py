@@ -3,9 +3,11 @@
 from dataclasses import dataclass
 from typing import Any, Literal
 
+from shoestring.display import Displayed
+
 
 @dataclass(frozen=True, kw_only=True)
-class Outcome:
+class Outcome(Displayed):
     """The result of a session."""
 
     status: Literal["finished", "paused"]

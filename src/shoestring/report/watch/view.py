@@ -3,6 +3,7 @@
 from dataclasses import dataclass, field, fields
 from typing import Any
 
+from shoestring.display import Displayed
 from shoestring.report.watch.curve import Curve
 from shoestring.report.watch.record import Evaluation
 
@@ -11,7 +12,7 @@ _DRAWN = ("loss_curve", "reward_curves", "evaluations", "seconds_since_event", "
 
 
 @dataclass(frozen=True, kw_only=True)
-class View:
+class View(Displayed):
     """A run at one moment. Bytes are integers, durations are seconds, times are unix seconds; None is unknown."""
 
     run: str
