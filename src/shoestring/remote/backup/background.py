@@ -101,11 +101,11 @@ class Background:
     def _give_up(self) -> None:
         """Say that the last checkpoint is not copied: the time of the session is used up."""
         update = newest_checkpoint(self._run) or 0
-        why = self._failure or "it was not complete within the session's time"
-        self._record("backup_failed", update=update, url=self._location.url, why=why)
+        cause = self._failure or "it was not complete within the session's time"
+        self._record("backup_failed", update=update, url=self._location.url, why=cause)
         newest = "nothing" if self._copied is None else f"the checkpoint of update {self._copied}"
         write_messages(
-            f"note: the last state of the run (update {update}) was not copied to {self._location.url}: {why}; this "
+            f"note: the last state of the run (update {update}) was not copied to {self._location.url}: {cause}; this "
             f"session has copied {newest}"
         )
 

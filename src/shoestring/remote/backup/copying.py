@@ -24,8 +24,8 @@ from shoestring.remote.backup.stores import Store
 from shoestring.session.directory import RunDirectory
 from shoestring.units import MIB, bytes_text
 
-KEPT = 2
-"""The number of checkpoints whose newest copies are kept."""
+CHECKPOINTS = 2
+"""The number of newest checkpoints whose copies stay."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -135,7 +135,9 @@ class Copier:
 
     def _is_sound(self, entry: FileEntry) -> bool:
         """Return whether an object of an earlier session has the content of its name."""
-        return _digest(self._counted(self._store.blocks(f"{OBJECTS}/{entry.sha256}", entry.bytes))) == entry.sha256
+        return (
+            _digest(self._with_progress(self._store.blocks(f"{OBJECTS}/{entry.sha256}", entry.bytes))) == entry.sha256
+        )
 
     def _commit(self, commit: Commit) -> None:
         """Write the commit, verify that it is there with all its objects, and remove older copies."""
@@ -154,12 +156,12 @@ class Copier:
     def _remove_older(self, sizes: Iterable[str]) -> None:
         """Remove all commits but the newest one of each of the newest checkpoints, then the objects that none needs."""
         names = names_of(self._store.sizes(COMMITS))
-        kept: dict[int, CommitName] = {}
+        newest_by_update: dict[int, CommitName] = {}
         for name in names:
-            if len(kept) < KEPT:
-                kept.setdefault(name.update, name)
+            if len(newest_by_update) < CHECKPOINTS:
+                newest_by_update.setdefault(name.update, name)
         needed: set[str] = set()
-        for name in kept.values():
+        for name in newest_by_update.values():
             try:
                 commit = parse_commit(self._read(name.path), name)
             except ValueError:
@@ -168,16 +170,16 @@ class Copier:
                 raise
             needed |= {entry.sha256 for entry in commit.files.values()}
         for name in names:
-            if name not in kept.values():
+            if name not in newest_by_update.values():
                 self._store.remove(name.path)
         for digest in set(sizes) - needed:
             self._store.remove(f"{OBJECTS}/{digest}")
         self._sound &= needed
 
     def _read(self, name: str) -> bytes:
-        return b"".join(self._counted(self._store.blocks(name, MAX_COMMIT_BYTES)))
+        return b"".join(self._with_progress(self._store.blocks(name, MAX_COMMIT_BYTES)))
 
-    def _counted(self, blocks: Iterable[bytes]) -> Iterator[bytes]:
+    def _with_progress(self, blocks: Iterable[bytes]) -> Iterator[bytes]:
         for block in blocks:
             self._on_block(len(block))
             yield block

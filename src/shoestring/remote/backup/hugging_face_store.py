@@ -49,7 +49,7 @@ class HuggingFaceStore:
     def blocks(self, name: str, max_bytes: int) -> Iterator[bytes]:
         from huggingface_hub import hf_hub_url
         from huggingface_hub.errors import EntryNotFoundError
-        from huggingface_hub.utils import build_hf_headers, get_session, hf_raise_for_status
+        from huggingface_hub.utils import build_hf_headers, get_session, hf_raise_for_status  # type: ignore[attr-defined]
 
         for operation in self._written:
             if operation.path_in_repo == self._path(name):

@@ -66,7 +66,7 @@ def restore(run: Path, location: Location) -> str:
 
 def _compare(run: RunDirectory, store: Store, names: list[CommitName], location: Location) -> str:
     """Return that the run is as far as its copy. Raises UsageError if not, or if it is another run."""
-    here = newest_checkpoint(run) or 0
+    update = newest_checkpoint(run) or 0
     identity = read_identity(run.backup_file)
     for name in names:
         try:
@@ -79,15 +79,15 @@ def _compare(run: RunDirectory, store: Store, names: list[CommitName], location:
                 f"{run.path} has another run than {location.url}: {run_here} here, run {commit.run[:8]} there",
                 hint="give another directory: --run runs/NAME; or leave out --from to continue the run that is here",
             )
-        if commit.update > here:
+        if commit.update > update:
             raise UsageError(
                 f"the copy in {location.url} is at update {commit.update}, but the run in {run.path} is at "
-                f"update {here}; --from overwrites no run",
+                f"update {update}; --from overwrites no run",
                 hint="to continue the copy, give another directory: --run runs/NAME; to continue the run that is here, "
                 "leave out --from",
             )
         break
-    return f"{run.path} is at update {here}, at least as far as its copy in {location.url}: nothing is restored"
+    return f"{run.path} is at update {update}, at least as far as its copy in {location.url}: nothing is restored"
 
 
 def _require_empty(run: Path) -> None:

@@ -14,7 +14,7 @@ from urllib.parse import unquote
 from shoestring.errors import UsageError
 from shoestring.recipe import extras
 
-_URL = re.compile(r"(?P<scheme>[A-Za-z][A-Za-z0-9+.-]*)://(?P<rest>.*)", re.DOTALL)
+_URL = re.compile(r"(?P<scheme>[A-Za-z][A-Za-z0-9+.-]*)://(?P<place>.*)", re.DOTALL)
 _SECRET_IN_URL = re.compile(r"(?<=://)[^\s/@]*@|(?<=[^\s?])\?[^\s\"']*")
 _SECRET_VARIABLE = re.compile(r"TOKEN|SECRET|PASSWORD|_KEY", re.IGNORECASE)
 _SHORTEST_SECRET = 8
@@ -52,25 +52,25 @@ def parse_url(text: str, option: str = "--backup") -> Location:
     Raises UsageError if it has credentials or a query, is not complete, or needs a package that is not installed.
     """
     match = _URL.fullmatch(text)
-    scheme, rest = (match["scheme"].lower(), match["rest"]) if match else ("file", text)
-    if match and (_SECRET_IN_URL.search(text) or "@" in rest.partition("/")[0]):
+    scheme, place = (match["scheme"].lower(), match["place"]) if match else ("file", text)
+    if match and (_SECRET_IN_URL.search(text) or "@" in place.partition("/")[0]):
         raise UsageError(
             f"{option} {redacted(text)}: the URL has a user, a password or a query, and a URL is stored and shown",
             hint="leave them out: credentials are read from the environment, such as AWS_ACCESS_KEY_ID or HF_TOKEN",
         )
     if scheme == "file":
-        path = unquote(rest) if match else rest
+        path = unquote(place) if match else place
         if not path.strip() or (match and not path.startswith("/")):
             raise UsageError(f"{option} {text!r} names no folder", hint=f"{option} /path/of/a/folder")
         return Location(scheme="file", path=os.path.abspath(Path(path).expanduser()))  # noqa: PTH100 - links remain
-    rest = rest.strip("/")
+    place = place.strip("/")
     form = _FORMS.get(scheme)
-    if not rest or ".." in rest.split("/") or (form and not form[0].fullmatch(rest)):
+    if not place or ".." in place.split("/") or (form and not form[0].fullmatch(place)):
         raise UsageError(
             f"{option} {text}: the URL is not complete", hint=form[1] if form else f"{scheme}://NAME/FOLDER"
         )
     _require_packages(scheme, option)
-    return Location(scheme=scheme, path=rest)
+    return Location(scheme=scheme, path=place)
 
 
 def redacted(text: str, environment: Mapping[str, str] = os.environ) -> str:
