@@ -1,10 +1,10 @@
 """Machines that are lost with their disk, at random times: the run goes on from its copies, to the same bits.
 
-    python benchmarks/backup/losses.py --times 50 --json benchmarks/results/backup-losses.json
+    python -m benchmarks.backup.losses --times 50 --json benchmarks/results/backup-losses.json
 
-A run of `temporal size=tiny` trains with `--backup` to a folder or to an S3 server on this machine (moto, reached by the
-real s3fs). All its processes are killed by SIGKILL at a random time and its directory is deleted; it goes on with
-`--from`. Half of the losses are for each kind of place. Progress and the time left are on standard error.
+A run of `temporal size=tiny` trains with `--backup` to a folder or to an S3 server on this machine (moto, reached by
+the real s3fs). All its processes are killed by SIGKILL at a random time and its directory is deleted; it goes on with
+`--from`. Progress and the time left are on standard error.
 """
 
 import argparse
@@ -18,7 +18,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -161,8 +161,8 @@ def chain(
         options = ["--from", url, "--backup", url]
 
 
-def measure(times: int, seed: int, folder: Path) -> dict[str, Any]:
-    """Lose so many machines, half with copies in a folder and half with copies in an object store."""
+def measure(times: int, seed: int, folder: Path, write: Callable[[dict[str, Any]], object]) -> dict[str, Any]:
+    """Lose so many machines, with copies in a folder and in an object store in turn; `write` sums after each run."""
     unbroken, plan = folder / "unbroken", folder / "plan"
     finish(train(unbroken))
     expected = bits(unbroken)
@@ -173,25 +173,32 @@ def measure(times: int, seed: int, folder: Path) -> dict[str, Any]:
     started = time.monotonic()
     with object_store():
         while len(rows) < times:
-            kind = "folder" if len(rows) < times / 2 else "s3"
-            limit = -(-times // 2) if kind == "folder" else times
+            kind = ("folder", "s3")[runs % 2]
             url = str(folder / "copies" / str(runs)) if kind == "folder" else f"s3://runs/{runs}"
             run = folder / f"run-{runs}"
             random_numbers = random.Random(f"{seed}/{runs}")
-            new = chain(url, plan, run, random_numbers, limit - len(rows))
+            new = chain(url, plan, run, random_numbers, times - len(rows))
             rows += [{"place": kind, **row} for row in new]
             runs += 1
             equal += bits(run) == expected
             shutil.rmtree(run)
+            result = summary(rows, runs, equal)
+            write(result)
             left = (time.monotonic() - started) / max(1, len(rows)) * (times - len(rows))
             print(f"{len(rows)} of {times} losses, {equal} of {runs} runs equal, {left:.0f} s left", file=sys.stderr)
+    return result
+
+
+def summary(rows: list[dict[str, Any]], runs: int, equal: int) -> dict[str, Any]:
+    """Return the sums of the rows of all losses."""
     return {
         "losses": len(rows),
+        "losses_by_place": {kind: sum(row["place"] == kind for row in rows) for kind in ("folder", "s3")},
         "runs": runs,
         "runs_equal_to_unbroken": equal,
         "half_copies": sum(row["half"] for row in rows),
         "nothing_copied": sum(row["copied"] is None for row in rows),
-        "most_updates_lost": max(row["lost_updates"] for row in rows if row["copied"] is not None),
+        "most_updates_lost": max((row["lost_updates"] for row in rows if row["copied"] is not None), default=0),
         "save_interval_updates": INTERVAL,
         "rows": rows,
     }
@@ -203,11 +210,13 @@ def main() -> None:
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--json", type=Path)
     arguments = parser.parse_args()
+
+    def write(result: dict[str, Any]) -> None:
+        if arguments.json:
+            arguments.json.write_text(json.dumps(result, indent=1) + "\n")
+
     with tempfile.TemporaryDirectory() as folder:
-        result = measure(arguments.times, arguments.seed, Path(folder))
-    text = json.dumps(result, indent=1) + "\n"
-    if arguments.json:
-        arguments.json.write_text(text)
+        result = measure(arguments.times, arguments.seed, Path(folder), write)
     print(json.dumps({name: value for name, value in result.items() if name != "rows"}, indent=1))
 
 

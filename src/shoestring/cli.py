@@ -266,7 +266,7 @@ def train(
         str,
         typer.Option(
             metavar="URL",
-            help="Copy each checkpoint there in the background: a folder, s3://, hf://, kaggle:// or a URL of fsspec.",
+            help="Copy each checkpoint there in the background: a folder, s3://, hf:// or a URL of fsspec.",
         ),
     ] = "",
     from_url: Annotated[

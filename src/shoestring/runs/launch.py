@@ -141,8 +141,8 @@ def _restore(directory: RunDirectory, request: LaunchRequest, stop: Stop) -> Non
 
 def _copying(directory: RunDirectory, request: LaunchRequest, stop: Stop) -> AbstractContextManager[None]:
     limit_seconds = stop.deadline.limit_seconds
-    kept_seconds = 0.0 if limit_seconds is None else seconds_to_end(limit_seconds)
-    return copying(directory, request.backup, stop.deadline, kept_seconds)
+    reserved_seconds = 0.0 if limit_seconds is None else seconds_to_end(limit_seconds)
+    return copying(directory, request.backup, stop.deadline, reserved_seconds)
 
 
 def _pause_without_plan(reason: str, recipe: str | object, request: LaunchRequest) -> Outcome:

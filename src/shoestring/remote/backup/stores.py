@@ -33,10 +33,6 @@ def open_store(location: Location) -> Store:
         from shoestring.remote.backup.hugging_face_store import HuggingFaceStore
 
         return HuggingFaceStore(location.path)
-    if location.scheme == "kaggle":
-        from shoestring.remote.backup.kaggle_store import KaggleStore
-
-        return KaggleStore(location.path)
     from shoestring.remote.backup.fsspec_store import FsspecStore
 
     return FsspecStore(location)
