@@ -2,7 +2,7 @@
 
     python -m benchmarks.backup.overhead --times 3 --json benchmarks/results/backup-overhead.json
 
-The answer has the seconds between the first and the last recorded update of each run, their medians, and the ratio.
+The answer has the seconds from the start of each session to its end, and the ratio of the medians.
 """
 
 import argparse
@@ -15,11 +15,12 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.backup.losses import finish, train
+
 from shoestring.monitor import events
 
 
 def seconds(run: Path) -> float:
-    """Return the seconds that a run's updates took, with what held them up."""
+    """Return the seconds from the start of the session to its recorded end."""
     times = [event["time"] for event in events.read(run / "events.jsonl") if event["event"] in ("session", "stop")]
     return float(times[-1] - times[0])
 
