@@ -17,7 +17,7 @@ from shoestring.streams import write_messages
 from shoestring.system_errors import explaining, reason
 
 _COMMAND = (sys.executable, "-P", "-m", "shoestring.remote.backup")
-_CONNECT_SECONDS = 30.0
+_CONNECT_SECONDS = 10.0
 """How long a session waits for the answer whether the place has copies of another run; then it begins to train."""
 _UNLIMITED_SECONDS = 600.0
 """How long the last copy is waited for in a session without a limit."""
@@ -101,12 +101,13 @@ class _Listener:
         assert stream
         self._stream, self._deadline = stream, deadline
         self._is_ready = threading.Event()
+        self._is_awaited = True
         self._error: Exception | None = None
         threading.Thread(target=self._listen, name="backup", daemon=True).start()
 
     def require_ready(self) -> None:
         """Wait until the process begins to copy. Raises the error with which it has refused to."""
-        self._is_ready.wait(_CONNECT_SECONDS)
+        self._is_awaited = self._is_ready.wait(_CONNECT_SECONDS)
         if self._error:
             raise self._error
 
@@ -117,7 +118,10 @@ class _Listener:
             except ValueError:  # of a library
                 continue
             except Exception as error:  # noqa: BLE001 - raised by the main thread
-                self._error = error
+                if self._is_awaited:
+                    self._error = error
+                else:  # training has begun
+                    write_messages(f"note: the run is not copied: {error}; training is not affected")
                 break
             if "copied" in answer:
                 # The last copy is made after training has stopped.
