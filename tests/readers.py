@@ -17,7 +17,7 @@ from safetensors.torch import save_file
 from torch import nn
 
 from shoestring.check.run_lock import inspect_lock
-from shoestring.checkpoint.files import sha256
+from shoestring.checkpoint.files import sha256, with_digest
 from shoestring.checkpoint.foreign import check_weights, load_foreign
 from shoestring.checkpoint.light import read_light, save_light
 from shoestring.checkpoint.manifest import add_digest
@@ -32,6 +32,7 @@ from shoestring.hardware.measured import content as content_of_rates
 from shoestring.hardware.targets import find
 from shoestring.monitor import events
 from shoestring.monitor.time_breakdown import compute_breakdown
+from shoestring.reading import read_bytes
 from shoestring.recipes.chart import adapters, prediction
 from shoestring.recipes.chart import data as chart
 from shoestring.recipes.chart.presentation import Presentation
@@ -46,6 +47,8 @@ from shoestring.recipes.temporal import preprocessing
 from shoestring.recipes.temporal.bars import read_bars
 from shoestring.recipes.temporal.features import FEATURES
 from shoestring.recipes.vqa import teacher
+from shoestring.remote.backup.commits import CommitName, parse_commit
+from shoestring.remote.backup.identity import read_identity
 from shoestring.remote.kaggle.chain_file import ChainState, SessionRecord, read_chain
 from shoestring.remote.kaggle.kernel.session_file import NAME, read_session_file
 from shoestring.report.page import document
@@ -336,8 +339,35 @@ SESSION = {
     "files": {"run/plan.json": {"bytes": 3, "sha256": "a" * 64}},
 }
 
+COMMIT = {
+    "run": "1" * 32,
+    "update": 7,
+    "files": {
+        path: {"bytes": 8, "sha256": "2" * 64}
+        for path in ("plan.json", "light/model.safetensors", "checkpoints/update-00000007/manifest.json")
+    },
+}
+
+
+def read_commit(folder: Path) -> Any:
+    return parse_commit(read_bytes(folder / "commit.json", follow=False, max_bytes=1 << 20), CommitName(1, 7, "3" * 8))
+
+
 READERS = [
     Reader("session on Kaggle", write_texts(**{NAME: SESSION}), NAME, lambda folder: read_session_file(folder / NAME)),
+    Reader(
+        "commit",
+        write_texts(**{"commit.json": with_digest({"format": 1, **COMMIT})}),
+        "commit.json",
+        read_commit,
+        errors=(OSError, ValueError),
+    ),
+    Reader(
+        "identity",
+        write_texts(**{"backup.json": {"run": "1" * 32, "url": "/x"}}),
+        "backup.json",
+        lambda run: read_identity(run / "backup.json"),
+    ),
     Reader("plan", write_plan_of_temporal, "plan.json", reopen),
     Reader("state", write_run, "state.json", lambda run: StoredState.read(run / "state.json")),
     Reader("config file", write_texts(**{"run.toml": CONFIG}), "run.toml", lambda run: read_config(run / "run.toml")),

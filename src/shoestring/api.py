@@ -185,6 +185,8 @@ def train(
     allow_inexact: bool = False,
     started: float | None = None,
     log: Sequence[str] = (),
+    backup: str | Path = "",
+    from_url: str | Path = "",
     **values: object,
 ) -> Outcome:
     """Train until the run in the directory `run` is finished or this session is over; call it again to continue.
@@ -193,7 +195,8 @@ def train(
     target `on` provides the limits (session hours, disk), which `limit_seconds` of this session and `disk_bytes` of the
     run's directory replace. `started` is the value of `time.monotonic()` at the start of the session, by default now. A
     run keeps its options; other settings, versions or hardware need `allow_inexact`. `log` has names of logs, such as
-    "tensorboard", which are written below `run/logs` while it trains, and in later sessions as well.
+    "tensorboard", which are written below `run/logs` while it trains, and in later sessions as well. Each checkpoint
+    is copied to the folder or URL `backup` in the background, and a run that is not in `run` begins from `from_url`.
 
     In the kernel of a notebook, a recipe that is named is trained by a child process, and the cell shows the run. To
     interrupt the cell pauses it.
@@ -225,6 +228,8 @@ def train(
         started=time.monotonic() if started is None else started,
         allow_inexact=allow_inexact,
         log=tuple(log),
+        backup=str(backup),
+        from_url=str(from_url),
     )
     return launch(recipe, values, request, plan)
 

@@ -262,6 +262,16 @@ def train(
             metavar="NAME", help="Write DIR/logs/NAME while it trains: tensorboard or csv. May be given several times."
         ),
     ] = None,
+    backup: Annotated[
+        str,
+        typer.Option(
+            metavar="URL",
+            help="Copy each checkpoint there in the background: a folder, s3://, hf:// or a URL of fsspec.",
+        ),
+    ] = "",
+    from_url: Annotated[
+        str, typer.Option("--from", metavar="URL", help="If DIR has no run, begin from the newest copy of a --backup.")
+    ] = "",
     as_json: Json = False,
 ) -> None:
     """Train until the run is finished or the session is over; repeat the command to continue.
@@ -273,6 +283,8 @@ def train(
         "disk_bytes": parse("--disk", disk, parse_bytes),
         "allow_inexact": allow_inexact,
         "log": log or (),
+        "backup": backup,
+        "from_url": from_url,
         **option_values(api.train, set_, config_file),
     }
     if not _is_own_process():

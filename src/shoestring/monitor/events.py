@@ -29,6 +29,9 @@ Every event has `time` (unix seconds), `session` (from 1) and `event`, its kind,
                 with which all processes start again, if they have to)
     restart     update (of the newest checkpoint), reason, number (0 after out-of-memory): all processes of the session
                 start again
+    backup      update (of the checkpoint that was copied), url, bytes, sent_bytes (of files that were not there yet),
+                seconds
+    backup_failed  update (of the checkpoint that was not copied), url, why
     (any)       lost: the number of preceding events lost because they could not be written
     (any)       crc32: the checksum of the line without this field
     stop        update, status (paused, finished or failed), reason, updates, seconds, saving_seconds,
@@ -64,6 +67,8 @@ _CHECKSUM = b', "crc32": "%s"'
 _REPEATABLE = ("progress", "evaluation", "save")
 _MAX_BYTES = 4096 * MIB
 """The largest record that is read; a day of training writes some 80 MB."""
+_OF_COPIES = ("backup", "backup_failed")
+"""Events of the process that copies the run, which may follow the end of a session."""
 _YEAR_3000 = 32_503_680_000
 _MAX_SECONDS = 1e10
 _REQUIRED = {
@@ -177,8 +182,12 @@ def append(path: Path, event: str, **fields: Any) -> None:
 
 
 def _last(path: Path) -> Event | None:
-    """Return the last event at `path`; None if there is none. Raises OSError."""
-    return next(iter(deque(read(path, max(0, path.stat().st_size - _TAIL_BYTES)), maxlen=1)), None)
+    """Return the last event of a session at `path`; None if there is none. Raises OSError."""
+    return _last_of_session(read(path, max(0, path.stat().st_size - _TAIL_BYTES)))
+
+
+def _last_of_session(events: Iterable[Event]) -> Event | None:
+    return next(iter(deque((event for event in events if event["event"] not in _OF_COPIES), maxlen=1)), None)
 
 
 def read(
@@ -256,7 +265,7 @@ def state_digest(state: Mapping[str, Any]) -> str:
 
 def is_changed(state: Mapping[str, Any], events: Iterable[Event]) -> bool:
     """Return whether state.json, read as `state`, has changed since the last session ended and wrote it."""
-    last = next(iter(deque(events, maxlen=1)), {})
+    last = _last_of_session(events) or {}
     return last.get("state_sha256") not in (None, state_digest(state))
 
 

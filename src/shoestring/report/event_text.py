@@ -62,6 +62,14 @@ _TEXTS: dict[str, Callable[[Event], str]] = {
     "save": _save,
     "unsaved": lambda event: f"{lookup(event, 'what') or 'something'} was not saved: {event.get('why', '')}",
     "damaged": lambda event: f"{event.get('path', '')} is damaged: {event.get('file', '')}: {event.get('why', '')}",
+    "backup": lambda event: (
+        f"copied the checkpoint of update {count(event.get('update'))} to {event.get('url', '')}: "
+        f"{size(event.get('sent_bytes'))} sent in {duration(event.get('seconds'))}"
+    ),
+    "backup_failed": lambda event: (
+        f"the checkpoint of update {count(event.get('update'))} was not copied to {event.get('url', '')}: "
+        f"{event.get('why', '')}"
+    ),
     "note": lambda event: str(event.get("message", "")),
     "oom": _out_of_memory,
     "restart": lambda event: (

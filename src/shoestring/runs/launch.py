@@ -3,6 +3,8 @@
 import dataclasses
 import time
 from collections.abc import Mapping
+from contextlib import AbstractContextManager
+from pathlib import Path
 
 from shoestring.errors import UsageError
 from shoestring.hardware import targets
@@ -12,10 +14,12 @@ from shoestring.monitor.sinks.names import of_earlier_sessions, require
 from shoestring.monitor.sinks.processes import writing_logs
 from shoestring.plan.plan import Plan
 from shoestring.recipe.options import LoadedRecipe
+from shoestring.remote.backup.processes import copying, restoring
+from shoestring.remote.backup.urls import parse_url
 from shoestring.runs.meeting import Meeting, leading
 from shoestring.runs.parallel import process_count, train_in_ranks
 from shoestring.runs.starting import import_training, start_or_continue, write_config_file
-from shoestring.runs.supervised import write_pause
+from shoestring.runs.supervised import seconds_to_end, write_pause
 from shoestring.runs.training import LaunchRequest, local_target, make_stop, reopen, train_joined, train_session
 from shoestring.session import trust
 from shoestring.session.directory import RunDirectory
@@ -33,6 +37,7 @@ def launch(
 ) -> Outcome:
     """Implement `shoestring.train`, with options and settings in `values`."""
     require(request.log)
+    _require_backup(request)
     starting_seconds = time.monotonic() - request.started
     directory = RunDirectory(request.run)
     launcher = Launcher.find()
@@ -47,16 +52,28 @@ def launch(
             return _follow(launcher, recipe, values, directory, target, request, stop)
         _note_missing_gpu(request.on, target)
         with leading(launcher, directory, stop) as announce:
+            try:
+                _restore(directory, request, stop)
+            except SessionOver as over:
+                return _pause_without_plan(over.reason, recipe, request)
             directory.create()
             with directory.locked():
                 prepared = _prepare(directory, recipe, values, plan, target, request, stop)
                 announce(trains=not isinstance(prepared, Outcome))
                 if isinstance(prepared, Outcome):
+                    if prepared.status == "finished" and request.backup:
+                        with _copying(
+                            directory, request, stop
+                        ):  # an earlier session may have been killed before it did
+                            return prepared
                     return prepared
                 loaded, settings = prepared
                 count = process_count(settings, values, target)
                 logs = (*request.log, *of_earlier_sessions(directory.logs))
-                with writing_logs(directory.events_file, directory.logs, logs):
+                with (
+                    _copying(directory, request, stop),
+                    writing_logs(directory.events_file, directory.logs, logs),
+                ):
                     if count > 1 and loaded.reference and not launcher:
                         command = _resume_command(recipe, request)
                         return train_in_ranks(loaded.reference, values, count, directory, request, stop, command)
@@ -102,6 +119,36 @@ def _prepare(
         write_messages(f"note: {note}")
     write_messages(f"the run in {directory.path} is finished; see its report with: shoestring report {directory.path}")
     return state.outcome()
+
+
+def _require_backup(request: LaunchRequest) -> None:
+    """Raise UsageError for a place of copies that cannot be one."""
+    for option, url in (("--backup", request.backup), ("--from", request.from_url)):
+        if url and (location := parse_url(url, option)).scheme == "file":
+            folder, run = Path(location.path).resolve(), request.run.resolve()
+            if folder == run or run in folder.parents or folder in run.parents:
+                raise UsageError(
+                    f"{option} {url}: this folder and the run's directory {request.run} contain one another",
+                    hint="choose a folder elsewhere, best on another disk or machine",
+                )
+
+
+def _restore(directory: RunDirectory, request: LaunchRequest, stop: Stop) -> None:
+    """Restore the run from its copies, if they are named and the directory has no run. Raises SessionOver."""
+    if request.from_url:
+        restoring(directory, request.from_url, stop.check)
+
+
+def _copying(directory: RunDirectory, request: LaunchRequest, stop: Stop) -> AbstractContextManager[None]:
+    limit_seconds = stop.deadline.limit_seconds
+    reserved_seconds = 0.0 if limit_seconds is None else seconds_to_end(limit_seconds)
+    return copying(directory, request.backup, stop.deadline, reserved_seconds)
+
+
+def _pause_without_plan(reason: str, recipe: str | object, request: LaunchRequest) -> Outcome:
+    """Return the outcome of a session that was over before the run was restored; nothing is written then."""
+    command = _resume_command(recipe, request)
+    return StoredState(status="paused", reason=reason, next=f"{command} --from {request.from_url}").outcome()
 
 
 def _follow(

@@ -63,7 +63,7 @@ def train_supervised(
         end_with_agent()
     writes = is_first_process()  # of those that a launcher has started, which all have a supervisor
     state_before = _read_state(directory)
-    kill_at = None if limit_seconds is None else started + limit_seconds - _seconds_to_end(limit_seconds)
+    kill_at = None if limit_seconds is None else started + limit_seconds - seconds_to_end(limit_seconds)
     end = supervise(work, kill_at, silence_seconds=SILENCE_SECONDS if launcher else None)
     state = _read_state(directory)
     is_recorded = state is not None and state != state_before and state.status != "running"
@@ -153,7 +153,7 @@ def _is_complete(checkpoint: Path) -> bool:
         return False
 
 
-def _seconds_to_end(limit_seconds: float) -> float:
+def seconds_to_end(limit_seconds: float) -> float:
     """Return the seconds before the limit at which the training process is killed.
 
     A process that holds gigabytes takes a second to end, one with a context on a GPU several, and on a machine with a

@@ -41,6 +41,10 @@ class LaunchRequest:
     """Continue with other versions, hardware or settings."""
     log: Sequence[str] = ()
     """The names of the sinks to write the run's numbers to (`monitor/sinks/names.py`)."""
+    backup: str = ""
+    """The URL to copy each checkpoint to (`remote/backup`)."""
+    from_url: str = ""
+    """The URL of the copies to begin from, if the directory has no run."""
 
 
 def local_target(on: str) -> Target:

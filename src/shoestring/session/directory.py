@@ -8,6 +8,7 @@ checkpoints/   full checkpoints          light/ best/   weights for use
 preprocessing/ what inference needs besides the weights: a scaler, labels, a tokenizer
 events.jsonl   the event log             report.html
 ledger.json    the duration, the progress and the end of each session
+backup.json    the id of a run that is copied, and where to
 evidence/      images of examples, for the report
 logs/          what `--log` writes: a folder for each name
 kaggle/        the state of its sessions on Kaggle
@@ -56,6 +57,10 @@ class RunDirectory:
     @property
     def ledger_file(self) -> Path:
         return self.path / "ledger.json"
+
+    @property
+    def backup_file(self) -> Path:
+        return self.path / "backup.json"
 
     @property
     def report_file(self) -> Path:

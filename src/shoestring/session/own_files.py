@@ -19,7 +19,8 @@ TRAINER_FOLDER = ".trainer"
 """The folder for temporary files of a library's trainer."""
 
 _REPLACED = (
-    rf"plan\.json|state\.json|ledger\.json|events\.jsonl|run\.toml|\.lock|{re.escape(MANIFEST)}|update-[0-9]+\.json"
+    r"plan\.json|state\.json|ledger\.json|backup\.json|events\.jsonl|run\.toml|\.lock"
+    rf"|{re.escape(MANIFEST)}|update-[0-9]+\.json"
 )
 """Files that are written under a temporary name, with the id of the process, and then renamed."""
 _FOLDERS = (

@@ -1,0 +1,137 @@
+"""Copying each new checkpoint of a session in the background, with retries, until the session has ended."""
+
+import os
+import sys
+import threading
+import time
+
+from shoestring.errors import ShoestringError, UsageError
+from shoestring.monitor.events import append
+from shoestring.remote.backup.conversation import Life, say
+from shoestring.remote.backup.copying import Copier
+from shoestring.remote.backup.opened import UnsettledError, newest_checkpoint
+from shoestring.remote.backup.stores import open_store
+from shoestring.remote.backup.urls import Location, redacted
+from shoestring.session.directory import RunDirectory
+from shoestring.streams import write_messages
+from shoestring.system_errors import reason
+
+_POLL_SECONDS = 0.25
+_FIRST_WAIT_SECONDS, _LONGEST_WAIT_SECONDS = 1.0, 300.0
+_SILENT_SECONDS = float(os.environ.get("SHOESTRING_BACKUP_SILENCE", "300"))
+"""Without a block moved for so long, a request hangs, and the process starts again."""
+
+
+class Background:
+    """Copies a run while it trains. No error of the place ends it, and none reaches the run."""
+
+    def __init__(self, run: RunDirectory, location: Location, run_id: str, life: Life) -> None:
+        self._run, self._location, self._run_id, self._life = run, location, run_id, life
+        self._moved_at = time.monotonic()
+        self._is_busy = False
+        self._copied: int | None = None
+        self._failure = ""
+        """Why the last attempt failed; empty if it did not."""
+        self._waits = 0
+        self._copier: Copier | None = None
+
+    def run(self) -> None:
+        """Copy until the session has ended. Raises UsageError if the place belongs to another run."""
+        self._life.on_limit = self._give_up
+        threading.Thread(target=self._watch, name="watch", daemon=True).start()
+        try:
+            self._require_own()
+        except UsageError:
+            raise
+        except Exception as error:  # noqa: BLE001 - the place cannot be reached yet
+            self._failed(error)
+        say(ready=True)
+        next_at = 0.0
+        while not self._life.end.wait(_POLL_SECONDS):
+            newest = newest_checkpoint(self._run)
+            if newest is not None and newest != self._copied and time.monotonic() >= next_at:
+                next_at = time.monotonic() + (0.0 if self._copy() else self._wait_seconds())
+        while not self._copy():
+            if self._failure.startswith("another machine"):
+                break
+            time.sleep(min(self._wait_seconds(), 5.0))
+
+    def _require_own(self) -> None:
+        self._is_busy, self._moved_at = True, time.monotonic()
+        try:
+            self._copier = Copier(self._run, open_store(self._location), self._run_id, on_block=self._note_progress)
+            self._copier.require_own()
+        finally:
+            self._is_busy = False
+
+    def _copy(self) -> bool:
+        """Copy the run as it is now; return whether that is done, or there is nothing to copy."""
+        update = newest_checkpoint(self._run)
+        if update is None:
+            return True
+        self._is_busy, self._moved_at = True, time.monotonic()
+        try:
+            if self._copier is None:
+                self._require_own()
+            assert self._copier
+            copied = self._copier.copy()
+        except Exception as error:  # noqa: BLE001 - of any library: training is not affected
+            self._failed(error)
+            return False
+        finally:
+            self._is_busy = False
+        self._failure, self._waits = "", 0
+        self._copied = copied.update if copied else update
+        if copied:
+            values = {"bytes": copied.bytes, "sent_bytes": copied.sent_bytes, "seconds": copied.seconds}
+            self._record("backup", update=copied.update, url=self._location.url, **values)
+            say(copied=copied.update, seconds=copied.seconds)
+        return True
+
+    def _failed(self, error: Exception) -> None:
+        self._waits += 1
+        text = _describe(error)
+        # The run goes on changing while it trains: only what has failed several times is worth an event.
+        if text == self._failure or (isinstance(error, UnsettledError) and self._waits < 3):
+            return
+        self._failure = text
+        self._record("backup_failed", update=newest_checkpoint(self._run) or 0, url=self._location.url, why=text)
+        write_messages(f"note: not copied to {self._location.url}: {text}; training continues, and it is tried again")
+
+    def _give_up(self) -> None:
+        """Say that the last checkpoint is not copied: the time of the session is used up."""
+        update = newest_checkpoint(self._run) or 0
+        cause = self._failure or "it was not complete within the session's time"
+        self._record("backup_failed", update=update, url=self._location.url, why=cause)
+        newest = "nothing" if self._copied is None else f"the checkpoint of update {self._copied}"
+        write_messages(
+            f"note: the last state of the run (update {update}) was not copied to {self._location.url}: {cause}; this "
+            f"session has copied {newest}"
+        )
+
+    def _record(self, event: str, **values: object) -> None:
+        if self._run.events_file.exists():  # the session opens its record with a number of its own
+            append(self._run.events_file, event, **values)
+
+    def _wait_seconds(self) -> float:
+        return float(min(_LONGEST_WAIT_SECONDS, _FIRST_WAIT_SECONDS * 2 ** min(self._waits - 1, 10)))
+
+    def _note_progress(self, _size: int) -> None:
+        self._moved_at = time.monotonic()
+
+    def _watch(self) -> None:
+        """Start this process again if a request hangs: sockets of some libraries have no timeout."""
+        while True:
+            time.sleep(min(1.0, _SILENT_SECONDS / 4))
+            if self._is_busy and not self._life.end.is_set() and time.monotonic() - self._moved_at > _SILENT_SECONDS:
+                self._failed(TimeoutError(f"no answer for {_SILENT_SECONDS:.0f} s"))
+                arguments = ["copy", str(self._run.path), self._location.url, self._run_id]
+                os.execv(sys.executable, [sys.executable, "-P", "-m", "shoestring.remote.backup", *arguments])
+
+
+def _describe(error: Exception) -> str:
+    if isinstance(error, ShoestringError):
+        return redacted(error.message)
+    if isinstance(error, OSError) and error.strerror:
+        return redacted(reason(error))
+    return redacted(f"{type(error).__name__}: {error}" if str(error) else type(error).__name__)[:500]

@@ -1,0 +1,59 @@
+"""The file backup.json of a run's directory: the id of the run, by which its copies are known as its own."""
+
+import os
+import re
+from contextlib import suppress
+from pathlib import Path
+
+from shoestring.checkpoint.files import write_json
+from shoestring.errors import UsageError
+from shoestring.reading import TEXT, find_problems, read_json
+from shoestring.session.directory import RunDirectory
+
+_RUN = re.compile(r"[0-9a-f]{32}")
+
+
+def read_identity(file: Path) -> dict[str, str] | None:
+    """Return `run` and `url` of a run that was copied; None if it never was. Raises UsageError for a damaged file."""
+    try:
+        value = read_json(file)
+    except FileNotFoundError:
+        return None
+    except (OSError, ValueError) as error:
+        raise _damaged(file, str(error)) from error
+    if not isinstance(value, dict) or value.keys() != {"run", "url"}:
+        raise _damaged(file, "it has other keys than run and url")
+    if problems := find_problems(value, {"run": TEXT, "url": TEXT}):
+        raise _damaged(file, "; ".join(problems))
+    if not _RUN.fullmatch(value["run"]):
+        raise _damaged(file, "run is no id")
+    return value
+
+
+def write_identity(file: Path, run_id: str, url: str) -> None:
+    """Write the file. Raises OSError."""
+    write_json(file, {"run": run_id, "url": url})
+
+
+def ensure_identity(run: RunDirectory, url: str) -> str:
+    """Return the id of a run that is copied to `url`; a new one if it has none yet. Raises UsageError and OSError."""
+    known = read_identity(run.backup_file)
+    run_id = known["run"] if known else os.urandom(16).hex()
+    if known != {"run": run_id, "url": url}:
+        write_identity(run.backup_file, run_id, url)
+    return run_id
+
+
+def earlier_url(run: RunDirectory) -> str:
+    """Return where earlier sessions have copied the run to; an empty text if nowhere, or if the file is damaged."""
+    with suppress(UsageError):
+        known = read_identity(run.backup_file)
+        return known["url"] if known else ""
+    return ""
+
+
+def _damaged(file: Path, problem: str) -> UsageError:
+    return UsageError(
+        f"{file} is damaged: {problem}",
+        hint="remove it and give --backup a new place: the copies of the old one are then those of another run",
+    )

@@ -1,0 +1,146 @@
+"""The process of a session's backup: started before training, told the end of the session, waited for."""
+
+import subprocess
+import sys
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from typing import IO, Any
+
+from shoestring.errors import RunError
+from shoestring.remote.backup.conversation import parse_line
+from shoestring.remote.backup.identity import earlier_url, ensure_identity
+from shoestring.remote.backup.urls import parse_url
+from shoestring.session.deadline import Deadline
+from shoestring.session.directory import RunDirectory
+from shoestring.streams import write_messages
+from shoestring.system_errors import explaining, reason
+
+_COMMAND = (sys.executable, "-P", "-m", "shoestring.remote.backup")
+_CONNECT_SECONDS = 10.0
+"""How long a session waits for the answer whether the place has copies of another run; then it begins to train."""
+_UNLIMITED_SECONDS = 600.0
+"""How long the last copy is waited for in a session without a limit."""
+_LEAST_SECONDS = 0.2
+_EXIT_SECONDS = 2.0
+
+
+@contextmanager
+def copying(run: RunDirectory, url: str, deadline: Deadline, seconds_to_end: float) -> Iterator[None]:
+    """Copy the run's checkpoints to `url`, if it is not empty, until the body ends; then wait for the last copy.
+
+    It is waited for until `seconds_to_end` before the session's limit. How long a copy takes is reserved of the
+    deadline. The caller holds the run's lock.
+
+    Raises UsageError if `url` is not valid or has copies of another run.
+    """
+    if not url:
+        if earlier := earlier_url(run):
+            write_messages(f"note: earlier sessions have copied this run; to go on: --backup {earlier}")
+        yield
+        return
+    location = parse_url(url)
+    with explaining(f"{run.backup_file} could not be written", ", then train again"):
+        run_id = ensure_identity(run, location.url)
+    command = [*_COMMAND, "copy", str(run.path.absolute()), location.url, run_id]
+    try:
+        process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
+    except OSError as error:  # no memory, or too many processes
+        write_messages(f"note: the run is not copied to {location.url}: {reason(error)}; training is not affected")
+        yield
+        return
+    try:
+        listener = _Listener(process.stdout, deadline)
+        listener.require_ready()
+        yield
+    finally:
+        remaining = deadline.remaining()
+        seconds = _UNLIMITED_SECONDS if remaining is None else remaining - seconds_to_end - _EXIT_SECONDS
+        _end(process, max(_LEAST_SECONDS, seconds))
+
+
+def restoring(run: RunDirectory, url: str, should_stop: Callable[[], object]) -> None:
+    """Restore the run from `url`, if it has no run yet, in a process of its own. `should_stop` may raise.
+
+    Raises UsageError and RunError as `restore` does.
+    """
+    location = parse_url(url, "--from")
+    command = [*_COMMAND, "restore", str(run.path.absolute()), location.url]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as process:
+        try:
+            assert process.stdout
+            answer = _next_answer(process.stdout, process, should_stop)
+        except BaseException:
+            process.kill()
+            raise
+    message = answer.get("restored")
+    write_messages(str(message))
+
+
+def _next_answer(
+    stream: IO[bytes], process: subprocess.Popen[bytes], should_stop: Callable[[], object]
+) -> dict[str, Any]:
+    while True:
+        with suppress(subprocess.TimeoutExpired):
+            process.wait(0.2)
+            break
+        should_stop()
+    line = stream.readline()
+    try:
+        return parse_line(line)
+    except ValueError:
+        raise RunError(
+            f"restoring ended with status {process.returncode} without an answer", hint="train again with --from"
+        ) from None
+
+
+class _Listener:
+    """Reads what the process says, in a thread."""
+
+    def __init__(self, stream: IO[bytes] | None, deadline: Deadline) -> None:
+        assert stream
+        self._stream, self._deadline = stream, deadline
+        self._is_ready = threading.Event()
+        self._is_awaited = True
+        self._error: Exception | None = None
+        threading.Thread(target=self._listen, name="backup", daemon=True).start()
+
+    def require_ready(self) -> None:
+        """Wait until the process begins to copy. Raises the error with which it has refused to."""
+        self._is_awaited = self._is_ready.wait(_CONNECT_SECONDS)
+        if self._error:
+            raise self._error
+
+    def _listen(self) -> None:
+        for line in self._stream:
+            try:
+                answer = parse_line(line)
+            except ValueError:  # of a library
+                continue
+            except Exception as error:  # noqa: BLE001 - raised by the main thread
+                if self._is_awaited:
+                    self._error = error
+                else:  # training has begun
+                    write_messages(f"note: the run is not copied: {error}; training is not affected")
+                break
+            if "copied" in answer:
+                # The last copy is made after training has stopped.
+                self._deadline.reserve(_EXIT_SECONDS + 1.25 * float(answer["seconds"]))
+            else:
+                self._is_ready.set()
+        self._is_ready.set()
+
+
+def _end(process: subprocess.Popen[bytes], seconds: float) -> None:
+    assert process.stdin
+    with suppress(OSError):
+        process.stdin.write(f"end {seconds:.3f}\n".encode())
+        process.stdin.flush()
+    try:
+        process.wait(seconds + _EXIT_SECONDS / 2)
+    except subprocess.TimeoutExpired:
+        process.kill()
+        process.wait()
+        write_messages("note: the last copy of the run did not end in time and was given up")
+    with suppress(OSError):
+        process.stdin.close()

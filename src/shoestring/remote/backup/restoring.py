@@ -1,0 +1,212 @@
+"""Beginning from a copy: the newest complete one is restored beside the run's directory, verified, and then renamed."""
+
+import errno
+import os
+import re
+import shutil
+from collections.abc import Iterator
+from contextlib import suppress
+from pathlib import Path
+
+from shoestring.checkpoint.files import remove, sync, write_file
+from shoestring.checkpoint.manifest import FileEntry
+from shoestring.errors import RunError, UsageError
+from shoestring.remote.backup.commits import (
+    COMMITS,
+    MAX_COMMIT_BYTES,
+    OBJECTS,
+    Commit,
+    CommitName,
+    names_of,
+    parse_commit,
+)
+from shoestring.remote.backup.identity import read_identity, write_identity
+from shoestring.remote.backup.opened import newest_checkpoint
+from shoestring.remote.backup.stores import Store, open_store
+from shoestring.remote.backup.urls import Location, redacted
+from shoestring.session.directory import RunDirectory
+from shoestring.session.lock import locked
+from shoestring.streams import write_messages
+from shoestring.system_errors import explaining
+from shoestring.units import MIB, bytes_text
+
+_WITHOUT_RUN = {"lock", "planning.jsonl", "state.json"}
+"""What the directory of a run that has no plan may have."""
+
+
+def restore(run: Path, location: Location) -> str:
+    """Restore the newest copy that verifies into `run`, if there is no run yet. Returns a message for the person.
+
+    Raises UsageError if there are no copies, or if `run` has another run or one that is not as far. Raises RunError if
+    no copy is intact or there is no space.
+    """
+    store = open_store(location)
+    try:
+        names = names_of(store.sizes(COMMITS))
+    except Exception as error:
+        raise RunError(
+            f"--from {location.url} cannot be read: {redacted(str(error) or type(error).__name__)}",
+            hint="check the URL, the network and the credentials in the environment, then train again",
+        ) from error
+    directory = RunDirectory(run)
+    directory.refuse_links()
+    if directory.plan_file.exists():
+        return _compare(directory, store, names, location)
+    if not names:
+        raise UsageError(
+            f"--from {location.url}: there is no complete copy of a run",
+            hint="check the URL; to start a new run, leave out --from",
+        )
+    _require_empty(run)
+    with explaining(f"{run} could not be restored", ", then train again"):
+        commit, notes = _restore_newest(run, store, names, location)
+    write_messages(*(f"note: {note}" for note in notes))
+    return f"restored update {commit.update} from {location.url}: {len(commit.files)} files, {bytes_text(commit.bytes)}"
+
+
+def _compare(run: RunDirectory, store: Store, names: list[CommitName], location: Location) -> str:
+    """Return that the run is as far as its copy. Raises UsageError if not, or if it is another run."""
+    update = newest_checkpoint(run) or 0
+    identity = read_identity(run.backup_file)
+    for name in names:
+        try:
+            commit = _read_commit(store, name)
+        except ValueError:
+            continue
+        if not identity or identity["run"] != commit.run:
+            run_here = f"run {identity['run'][:8]}" if identity else "one that was never copied"
+            raise UsageError(
+                f"{run.path} has another run than {location.url}: {run_here} here, run {commit.run[:8]} there",
+                hint="give another directory: --run runs/NAME; or leave out --from to continue the run that is here",
+            )
+        if commit.update > update:
+            raise UsageError(
+                f"the copy in {location.url} is at update {commit.update}, but the run in {run.path} is at "
+                f"update {update}; --from overwrites no run",
+                hint="to continue the copy, give another directory: --run runs/NAME; to continue the run that is here, "
+                "leave out --from",
+            )
+        break
+    return f"{run.path} is at update {update}, at least as far as its copy in {location.url}: nothing is restored"
+
+
+def _require_empty(run: Path) -> None:
+    with explaining(f"{run} cannot be used as a run directory"):
+        names = {path.name for path in run.iterdir()} if run.exists() else set()
+    if unexpected := {name for name in names if not name.startswith(".")} - _WITHOUT_RUN:
+        raise UsageError(
+            f"{run} is not empty and contains no run: {', '.join(sorted(unexpected)[:5])}",
+            hint="choose an empty or new directory: --run runs/NAME",
+        )
+
+
+def _restore_newest(run: Path, store: Store, names: list[CommitName], location: Location) -> tuple[Commit, list[str]]:
+    run.parent.mkdir(parents=True, exist_ok=True)
+    _remove_unfinished(run)
+    problems = []
+    for name in names:
+        folder = run.with_name(f".{run.name}.restoring-{os.getpid()}")
+        try:
+            commit = _read_commit(store, name)
+            _require_space(run.parent, commit)
+            folder.mkdir()
+            _restore_files(folder, store, commit)
+            write_identity(folder / "backup.json", commit.run, location.url)
+            _replace_empty(run, folder)
+        except (_DamagedCopyError, ValueError) as error:
+            problems.append(f"{name}: {error}")
+            continue
+        finally:
+            remove(folder)
+        return commit, [f"damaged in {location.url}: {problem}; the copy before it is taken" for problem in problems]
+    raise RunError(
+        f"no copy in {location.url} can be restored",
+        problems=problems,
+        hint="continue from another copy of the run, or start a new run without --from",
+    )
+
+
+class _DamagedCopyError(Exception):
+    """A file of a copy is missing or is not what was written."""
+
+
+def _restore_files(folder: Path, store: Store, commit: Commit) -> None:
+    """Write the files of a copy below `folder` and verify each. Raises _DamagedCopyError and OSError of the disk."""
+    # The small ones first: a copy that is damaged there costs little.
+    for path, entry in sorted(commit.files.items(), key=lambda item: item[1].bytes):
+        file = folder / path
+        file.parent.mkdir(parents=True, exist_ok=True)
+        try:
+            digest = write_file(file, _Reading(store, path, entry))
+        except OSError as error:
+            raise OSError(error.errno, error.strerror or str(error), str(file)) from error
+        if digest != entry.sha256 or file.stat().st_size != entry.bytes:
+            raise _DamagedCopyError(f"{path}: its size or its digest does not match the commit")
+    for parent, _, _ in os.walk(folder, topdown=False):
+        sync(Path(parent))
+
+
+class _Reading:
+    """The blocks of an object. An error of the place is told from one of the disk that they are written to."""
+
+    def __init__(self, store: Store, path: str, entry: FileEntry) -> None:
+        self._store, self._path, self._entry = store, path, entry
+
+    def __iter__(self) -> Iterator[bytes]:
+        try:
+            yield from self._store.blocks(f"{OBJECTS}/{self._entry.sha256}", self._entry.bytes)
+        except GeneratorExit:
+            raise
+        except FileNotFoundError:
+            raise _DamagedCopyError(f"{self._path}: its object is missing") from None
+        except ValueError as error:
+            raise _DamagedCopyError(f"{self._path}: {error}") from error
+        except Exception as error:
+            text = redacted(str(error) or type(error).__name__)
+            if isinstance(error, OSError) and error.errno == errno.EIO:  # of the disk with the copies
+                raise _DamagedCopyError(f"{self._path}: it cannot be read: {text}") from error
+            # A place that does not answer now has not lost the copy: an older one is no answer to that.
+            raise RunError(
+                f"{self._path} of the newest copy cannot be read: {text}", hint="train again with --from"
+            ) from error
+
+
+def _require_space(parent: Path, commit: Commit) -> None:
+    free = shutil.disk_usage(parent).free
+    if commit.bytes + MIB > free:
+        raise RunError(
+            f"the copy has {bytes_text(commit.bytes)}, but {parent} has {bytes_text(free)} free",
+            hint="free disk space there, or restore to another disk: --run",
+        )
+
+
+def _replace_empty(run: Path, folder: Path) -> None:
+    """Rename the restored folder to the run's directory, which has no run. A kill leaves either of them."""
+    if run.exists():
+        with locked(run):  # another session may be planning a run here
+            _require_empty(run)
+        for name in _WITHOUT_RUN:
+            with suppress(FileNotFoundError):
+                (run / name).unlink()
+        for path in run.iterdir():
+            if path.name.startswith("."):
+                remove(path)
+    folder.rename(run)
+    sync(run.parent)
+
+
+def _remove_unfinished(run: Path) -> None:
+    import psutil
+
+    pattern = re.compile(rf"\.{re.escape(run.name)}\.restoring-(?P<pid>[0-9]+)")
+    for path in run.parent.iterdir():
+        if (match := pattern.fullmatch(path.name)) and not psutil.pid_exists(int(match["pid"])):
+            remove(path)
+
+
+def _read_commit(store: Store, name: CommitName) -> Commit:
+    """Return a commit. Raises ValueError if it is damaged or missing."""
+    try:
+        return parse_commit(b"".join(store.blocks(name.path, MAX_COMMIT_BYTES)), name)
+    except FileNotFoundError:
+        raise ValueError("it is missing") from None

@@ -1,0 +1,104 @@
+"""Where a backup is: the URL of the options `--backup` and `--from`.
+
+A URL has no password, token or query: credentials come from the environment, as the libraries read them. So a URL can
+be stored and shown.
+"""
+
+import os
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from urllib.parse import unquote
+
+from shoestring.errors import UsageError
+from shoestring.recipe import extras
+
+_URL = re.compile(r"(?P<scheme>[A-Za-z][A-Za-z0-9+.-]*)://(?P<place>.*)", re.DOTALL)
+_SECRET_IN_URL = re.compile(r"(?<=://)[^\s/@]*@|(?<=[^\s?])\?[^\s\"']*")
+_SECRET_VARIABLE = re.compile(r"TOKEN|SECRET|PASSWORD|_KEY", re.IGNORECASE)
+_SHORTEST_SECRET = 8
+_MODULES = {
+    "s3": ("fsspec", "s3fs"),
+    "s3a": ("fsspec", "s3fs"),
+    "hf": ("huggingface_hub",),
+}
+_NAMES = r"[A-Za-z0-9][A-Za-z0-9._-]{0,95}"
+_FORMS = {
+    "hf": (re.compile(rf"(?:datasets/|models/)?{_NAMES}/{_NAMES}(?:/.+)?"), "hf://datasets/USER/REPO/FOLDER"),
+}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Location:
+    """A place for copies."""
+
+    scheme: str
+    """`file` for a folder, otherwise that of the URL."""
+    path: str
+    """An absolute path of a folder, or what follows the scheme."""
+
+    @property
+    def url(self) -> str:
+        """The URL, which has no secrets."""
+        return self.path if self.scheme == "file" else f"{self.scheme}://{self.path}"
+
+
+def parse_url(text: str, option: str = "--backup") -> Location:
+    """Return the location of a URL, or of the path of a folder.
+
+    Raises UsageError if it has credentials or a query, is not complete, or needs a package that is not installed.
+    """
+    match = _URL.fullmatch(text)
+    scheme, place = (match["scheme"].lower(), match["place"]) if match else ("file", text)
+    if match and (_SECRET_IN_URL.search(text) or "@" in place.partition("/")[0]):
+        raise UsageError(
+            f"{option} {redacted(text)}: the URL has a user, a password or a query, and a URL is stored and shown",
+            hint="leave them out: credentials are read from the environment, such as AWS_ACCESS_KEY_ID or HF_TOKEN",
+        )
+    if scheme == "file":
+        path = unquote(place) if match else place
+        if not path.strip() or (match and not path.startswith("/")):
+            raise UsageError(f"{option} {text!r} names no folder", hint=f"{option} /path/of/a/folder")
+        return Location(scheme="file", path=os.path.abspath(Path(path).expanduser()))  # noqa: PTH100 - links remain
+    place = place.strip("/")
+    form = _FORMS.get(scheme)
+    if not place or ".." in place.split("/") or (form and not form[0].fullmatch(place)):
+        raise UsageError(
+            f"{option} {text}: the URL is not complete", hint=form[1] if form else f"{scheme}://NAME/FOLDER"
+        )
+    _require_packages(scheme, option)
+    return Location(scheme=scheme, path=place)
+
+
+def redacted(text: str, environment: Mapping[str, str] = os.environ) -> str:
+    """Return a message of a library without credentials of URLs and without secrets of the environment."""
+    secrets = [
+        value for name, value in environment.items() if _SECRET_VARIABLE.search(name) and len(value) >= _SHORTEST_SECRET
+    ]
+    for secret in sorted(secrets, key=len, reverse=True):
+        text = text.replace(secret, "***")
+    return _SECRET_IN_URL.sub("", text)
+
+
+def _require_packages(scheme: str, option: str) -> None:
+    if scheme == "kaggle":
+        raise UsageError(
+            f"{option} kaggle://: Kaggle's data sets take no copies in this version: each version would send all files "
+            "again, and is processed for minutes",
+            hint="a folder, s3://, hf:// or another scheme of fsspec; the output of a Kaggle session is kept by Kaggle",
+        )
+    if scheme in _MODULES:
+        extras.require("backup", *_MODULES[scheme])
+        return
+    extras.require("backup", "fsspec")
+    from fsspec.registry import get_filesystem_class, known_implementations
+
+    try:
+        get_filesystem_class(scheme)
+    except (ValueError, ImportError) as error:
+        known = known_implementations.get(scheme, {}).get("err", "")
+        raise UsageError(
+            f"{option} {scheme}://: {error}",
+            hint=known or "a folder, s3://, hf://, or another scheme of fsspec",
+        ) from error
