@@ -4,7 +4,7 @@ VENV ?= .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 
-.PHONY: demo test lint types contract unit soak clean
+.PHONY: demo demo-kaggle test lint types contract unit soak clean
 
 $(STAMP): pyproject.toml constraints.txt
 	$(PYTHON) -m venv $(VENV)
@@ -18,6 +18,10 @@ demo: $(STAMP)
 	$(BIN)/shoestring train temporal --run runs/demo --set patience=50 --limit 25s
 	$(BIN)/shoestring train temporal --run runs/demo
 	$(BIN)/shoestring report runs/demo
+
+# Two runs on a Kaggle of this machine, interrupted by the limits of sessions; five to ten minutes (docs/kaggle_demo.md).
+demo-kaggle: $(STAMP)
+	$(BIN)/python benchmarks/kaggle/demo.py
 
 test: lint types contract unit
 

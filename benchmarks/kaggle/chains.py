@@ -6,13 +6,15 @@ them, counted.
 
 `--chains` train a payload without torch (`payload.py`) by `run_chain` in a process (`laptop.py`) that is killed by
 SIGKILL at random instants and started again. `--training` runs `shoestring kaggle start` on temporal, with its real
-sessions. Each chain has a Kaggle, faults and kills of its own, all decided by its seed. A chain must finish with the
-bits of an unbroken run, or end in one clear error. The file is written after every chain, and chains that are in it
+sessions, which are given too little time for the whole run: the limit is chosen after one unbroken run on this machine.
+Each chain has a Kaggle, faults and kills of its own, all decided by its seed. A chain must finish with the bits of an
+unbroken run, or end in one clear error. The file is written after every chain, and chains that are in it
 are not run again.
 """
 
 import argparse
 import json
+import math
 import os
 import platform
 import random
@@ -25,18 +27,21 @@ import tempfile
 import time
 from collections import Counter
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import asdict
+from dataclasses import asdict, dataclass
 from pathlib import Path
 
 ROOT = Path(__file__).parents[2]
 sys.path.insert(0, str(ROOT))
 
+from benchmarks.kaggle.demo import ON, SETUP_SECONDS, seconds_of, weights  # noqa: E402
 from benchmarks.kaggle.payload import advance, digest_of  # noqa: E402
 from tests.loopback_kaggle import Faults, Loopback  # noqa: E402
 
 LAPTOP = Path(__file__).with_name("laptop.py")
-GIVE_UP_SECONDS = 240.0
-TRAINING_OPTIONS = ("size=tiny", "epochs=40", "patience=40")
+GIVE_UP_SECONDS, GIVE_UP_TRAINING_SECONDS = 240.0, 1200.0
+TRAINING_OPTIONS = ("size=tiny", "epochs=200", "patience=200", "save_every_updates=20")
+SHARE_OF_TRAINING = 0.5
+"""The part of the real training for which a session has time."""
 _ANSWERS = ("error_before", "error_after", "throttled", "token_expired")
 _HANGS = ("hang", "hang_after")
 _FILES = ("error_page", "file_error", "truncated", "cut_list")
@@ -70,9 +75,11 @@ def occupy(loopback: Loopback, count: int) -> None:
         loopback.kernels.push({"slug": f"me/other-{number}", "text": text, "enableGpu": True})
 
 
-def run_laptop(command: list[str], loopback: Loopback, folder: Path, kills: list[float]) -> tuple[int | None, str]:
+def run_laptop(
+    command: list[str], loopback: Loopback, folder: Path, kills: list[float], give_up: float
+) -> tuple[int | None, str]:
     """Run a command until it ends by itself, killing it after each of the times; None if it never does."""
-    end, output = time.monotonic() + GIVE_UP_SECONDS, ""
+    end, output = time.monotonic() + give_up, ""
     environment = {**os.environ, **loopback.environment, "XDG_STATE_HOME": str(folder / "state"), "COLUMNS": "200"}
     for seconds in [*kills, None]:
         with (folder / "laptop.txt").open("ab") as log:
@@ -101,20 +108,19 @@ def find_token(loopback: Loopback, folder: Path) -> list[str]:
     return [*places, *(["a kernel"] if token.decode() in bodies else [])]
 
 
-def run_chain_with_faults(seed: int, folder: Path, *, training: dict | None = None) -> dict:
-    """Run one chain and return what became of it. `training` has the reference of real training."""
+def run_chain_with_faults(seed: int, folder: Path, *, training: "Reference | None" = None) -> dict:
+    """Run one chain and return what became of it."""
     given = conditions(seed)
-    is_real = training is not None
     plan = {"seed": seed, "updates": 100, "update_seconds": 0.03, "start_seconds": 0.1, "limit_seconds": 2.0}
     plan |= {"every_seconds": 0.1, "timeout_seconds": 4.0}
-    limit = 14.0 if is_real else plan["limit_seconds"]
-    kills = [seconds * (4 if is_real else 1) for seconds in given["kills"]]
+    limit = training.limit_seconds if training else plan["limit_seconds"]
+    kills = [seconds * (limit / plan["limit_seconds"] if training else 1) for seconds in given["kills"]]
     loopback = Loopback(
         folder / "kaggle",
         seed=seed,
         faults=given["faults"],
         token=f"KGAT_{random.Random(seed).getrandbits(128):032x}",
-        session_seconds=limit + (6.0 if is_real else 2.0),
+        session_seconds=limit + (20.0 if training else 2.0),
         quota_seconds=3.0 * limit if given["has_little_quota"] else 1e6,
         refresh_seconds=5.0 * limit if given["has_little_quota"] else 1e7,
         keep_outputs=given["keep_outputs"],
@@ -127,14 +133,15 @@ def run_chain_with_faults(seed: int, folder: Path, *, training: dict | None = No
     with loopback:
         loopback.add_dataset("me/rows", {"rows.csv": b"a,b\n"})
         occupy(loopback, given["others"])
-        if is_real:
+        if training:
             options = [argument for pair in TRAINING_OPTIONS for argument in ("--set", pair)]
             command = [sys.executable, "-m", "shoestring", "kaggle", "start", "temporal", "--run", str(run)]
-            command += [*options, "--limit", f"{limit}s", "--every", "0.3s"]
+            command += [*options, "--limit", f"{limit}s", "--every", "0.5s"]
         else:
             (folder / "plan.json").write_text(json.dumps(plan))
             command = [sys.executable, str(LAPTOP), str(run), str(folder / "plan.json")]
-        status, output = run_laptop(command, loopback, folder, kills)
+        give_up = GIVE_UP_TRAINING_SECONDS if training else GIVE_UP_SECONDS
+        status, output = run_laptop(command, loopback, folder, kills, give_up)
         counts = loopback.counts()
         running = [session.kernel for session in loopback.kernels.running() if "/other-" not in session.kernel]
         tokens = find_token(loopback, folder)
@@ -154,6 +161,7 @@ def run_chain_with_faults(seed: int, folder: Path, *, training: dict | None = No
         "kills": len(kills),
         "sessions": len(sessions),
         "sessions_wasted": sum(not session["has_progress"] for session in sessions),
+        "ended": dict(Counter(session["outcome"] or session["status"] for session in sessions)),
         "doubled": counts["doubled"],
         "quota_exceeded": counts["quota_exceeded"],
         "left_running": len(running),
@@ -163,19 +171,15 @@ def run_chain_with_faults(seed: int, folder: Path, *, training: dict | None = No
     }
 
 
-def has_right_bits(run: Path, plan: dict, training: dict | None) -> bool:
+def has_right_bits(run: Path, plan: dict, training: "Reference | None") -> bool:
     """Return whether the run that was fetched ended as an unbroken one."""
     if training is not None:
-        return weights_of(run) == training
+        return weights(run) == training.weights
     value = digest_of("start", plan["seed"])
     for update in range(plan["updates"]):
         value = advance(value, update + 1)
     state = json.loads((run / "state.json").read_text())
     return state == {"status": "finished", "update": plan["updates"], "value": value}
-
-
-def weights_of(run: Path) -> dict[str, bytes]:
-    return {name: (run / name / "model.safetensors").read_bytes() for name in ("light", "best")}
 
 
 def error_of(output: str) -> str:
@@ -185,14 +189,26 @@ def error_of(output: str) -> str:
     return "\n".join(lines[starts[-1] :][:12]) if starts else "\n".join(lines[-3:])
 
 
-def train_reference(folder: Path) -> dict[str, bytes]:
-    """Return the weights of one unbroken run."""
+@dataclass(frozen=True, kw_only=True)
+class Reference:
+    """One unbroken run."""
+
+    weights: dict[str, bytes]
+    limit_seconds: float
+    """Of the sessions of the runs that are compared with it."""
+
+
+def train_reference(folder: Path, at_once: int) -> Reference:
+    """Train without interruption. Sessions that run at the same time take longer, at most so many times."""
     options = [argument for pair in TRAINING_OPTIONS for argument in ("--set", pair)]
     run = folder / "reference"
-    command = [sys.executable, "-m", "shoestring", "train", "temporal", "--run", str(run), *options]
+    command = [sys.executable, "-m", "shoestring", "train", "temporal", "--run", str(run), "--on", ON, *options]
     environment = {**os.environ, "OMP_NUM_THREADS": "1"}
     subprocess.run(command, check=True, capture_output=True, cwd=folder, env=environment)
-    return weights_of(run)
+    start, seconds = seconds_of(run)
+    slowdown = max(1.0, at_once / (os.cpu_count() or 1))
+    limit = math.ceil(slowdown * (SETUP_SECONDS + 1.5 * start + SHARE_OF_TRAINING * seconds))
+    return Reference(weights=weights(run), limit_seconds=float(limit))
 
 
 def summary(rows: list[dict]) -> dict:
@@ -226,7 +242,7 @@ def main() -> None:
     pending = [seed for seed in seeds if seed not in {row["seed"] for row in rows}]
     started = time.monotonic()
     with tempfile.TemporaryDirectory(prefix="kaggle-chains-") as name, ThreadPoolExecutor(arguments.at_once) as threads:
-        training = train_reference(Path(name)) if arguments.training else None
+        training = train_reference(Path(name), arguments.at_once) if arguments.training else None
 
         def one(seed: int) -> dict:
             folder = Path(name) / f"chain-{seed:04d}"

@@ -1,14 +1,19 @@
 """The loopback Kaggle answers the official client, and runs what is pushed."""
 
+import datetime
+import email.utils
+import http.client
 import json
 import os
 import subprocess
 import sys
 import time
+from pathlib import Path
 
 import pytest
 
 from tests.loopback_kaggle import Faults, Loopback
+from tests.loopback_kaggle.machine import has_namespaces
 
 CLIENT = """
 import json, sys
@@ -204,3 +209,101 @@ def test_files_and_lists_are_damaged(started, tmp_path):
         client("api.kernels_output", "me/first-kernel", tmp_path / "o")
         assert path.read_bytes().startswith(content)
         object.__setattr__(loopback.dice.faults, fault, 0.0)
+
+
+def test_answers_hang_and_lists_are_cut(started, tmp_path):
+    loopback, client = started(hang_seconds=0.3)
+    script = "import pathlib\nfor number in range(10):\n    pathlib.Path(f'{number}.txt').write_text('')\n"
+    kernel = write_kernel(tmp_path / "a", "first-kernel", script)
+    assert client("api.quota_view").startswith("{")  # it has signed in
+    for fault, sessions in (("hang", 0), ("hang_after", 1)):
+        object.__setattr__(loopback.dice.faults, fault, 1.0)
+        started_at = time.monotonic()
+        assert client("api.kernels_push", kernel).startswith("! ")
+        assert time.monotonic() - started_at >= loopback.settings.hang_seconds
+        assert loopback.counts()["sessions"] == sessions
+        object.__setattr__(loopback.dice.faults, fault, 0.0)
+    loopback.wait_until_idle(10)
+    for fault, files in ((1.0, 6), (0.0, 10)):
+        object.__setattr__(loopback.dice.faults, "cut_list", fault)
+        client("api.kernels_output", "me/first-kernel", tmp_path / "output")
+        assert len(list((tmp_path / "output").glob("*.txt"))) == files
+
+
+def push(loopback, text, **values):
+    """Push a GPU script past the client, and return its session."""
+    loopback.kernels.push({"slug": "me/first-kernel", "text": text, "enableGpu": True, **values})
+    return loopback.kernels.sessions[-1]
+
+
+def shown_status(loopback):
+    body = {"userName": "me", "kernelSlug": "first-kernel"}
+    return loopback.answer("kernels.KernelsApiService/GetKernelSessionStatus", body)["status"]
+
+
+SLEEP = "import time\ntime.sleep(60)\n"
+
+
+@pytest.mark.parametrize(
+    ("fault", "low", "high"),
+    [
+        (None, 0.5, 0.5),
+        ("timeout_ignored", 0.8, 0.8),  # the platform's own limit
+        ("killed_early", 0.05, 0.35),
+    ],
+)
+def test_limits_that_do_not_hold(tmp_path, fault, low, high):
+    faults = Faults(**({fault: 1.0} if fault else {}))
+    with Loopback(tmp_path, faults=faults, session_seconds=0.8, keep_outputs="always") as loopback:
+        session = push(loopback, SLEEP, sessionTimeoutSeconds=0.5)
+        loopback.wait_until_idle(10)
+        assert low <= session.machine.limit_seconds <= high
+        assert session.seconds >= session.machine.limit_seconds
+        assert (session.end_reason, shown_status(loopback)) == ("limit", "CANCEL_ACKNOWLEDGED")
+        assert session.output is not None
+
+
+def test_outputs_are_lost_and_statuses_are_wrong(tmp_path):
+    faults = Faults(output_lost=1.0, status_runs_on=1.0, status_lags=1.0)
+    with Loopback(tmp_path, faults=faults, lag_seconds=60.0) as loopback:
+        first = push(loopback, "")
+        loopback.wait_until_idle(10)
+        assert (first.end_reason, first.output) == ("exit status 0", None)
+        assert shown_status(loopback) == "RUNNING"
+        first.ended -= 60.0
+        assert shown_status(loopback) == "COMPLETE"
+        second = push(loopback, SLEEP)
+        assert shown_status(loopback) == "COMPLETE"  # of the version before
+        second.pushed -= 60.0
+        assert shown_status(loopback) in ("QUEUED", "RUNNING")
+        object.__setattr__(loopback.dice, "faults", Faults(status_lies=1.0))
+        third = push(loopback, "")
+        while not third.is_over:
+            time.sleep(0.02)
+        assert shown_status(loopback) == "CANCEL_ACKNOWLEDGED"
+        assert third.status == "COMPLETE"
+        assert third.output is not None
+
+
+@pytest.mark.skipif(not has_namespaces(), reason="this system allows no network namespaces")
+def test_session_without_the_internet_that_was_asked_for(tmp_path):
+    with Loopback(tmp_path) as loopback:
+        for fault in (0.0, 1.0):
+            object.__setattr__(loopback.dice.faults, "no_internet", fault)
+            # A network namespace of its own has another inode than that of this process.
+            session = push(loopback, "import os\nprint(os.readlink('/proc/self/ns/net'))\n", enableInternet=True)
+            loopback.wait_until_idle(10)
+            is_ours = session.log_text().strip() == str(Path("/proc/self/ns/net").readlink())
+            assert is_ours == (not fault), session.log_text()
+
+
+def test_clock_is_off(tmp_path):
+    with Loopback(tmp_path, refresh_seconds=100.0, clock_offset_seconds=-3600.0) as loopback:
+        refresh = loopback.answer("kernels.KernelsApiService/GetAcceleratorQuotaStatistics", {})["quotaRefreshTime"]
+        connection = http.client.HTTPConnection("127.0.0.1", int(loopback.environment["HTTP_PROXY"].rpartition(":")[2]))
+        connection.request("GET", "/nothing")
+        shown = connection.getresponse().headers["Date"]
+        connection.close()
+    now = datetime.datetime.now(datetime.UTC)
+    assert -3505 < (datetime.datetime.fromisoformat(refresh) - now).total_seconds() < -3495
+    assert -3605 < (email.utils.parsedate_to_datetime(shown) - now).total_seconds() < -3595
