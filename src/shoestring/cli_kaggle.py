@@ -108,6 +108,9 @@ def start(
             on_plan=lambda plan: None if as_json else print_answer({}, False, lambda: summary(plan)),
         )
     except KeyboardInterrupt:
+        if not (run / "kaggle" / "chain.json").exists():
+            streams.write_messages("interrupted: nothing has been sent to Kaggle")
+            raise typer.Exit(0) from None
         streams.write_messages(
             "interrupted: a session that runs on Kaggle goes on",
             f"go on:   shoestring kaggle start --run {run}",

@@ -1,10 +1,13 @@
 """The state machine: one session after the other, whatever is lost, refused or killed."""
 
 import itertools
+import json
+import shutil
 import time
 
 import pytest
 
+from shoestring.errors import RunError
 from shoestring.remote.kaggle import chain as chain_module
 from shoestring.remote.kaggle.chain import run_chain
 from shoestring.remote.kaggle.chain_file import read_chain
@@ -158,3 +161,27 @@ def test_a_stop_file_ends_the_process_and_not_the_session(run):
     started = time.monotonic()
     assert finish(run, kaggle, on_event=stop).status == "stopped"
     assert kaggle.running == 1 and time.monotonic() - started < 5
+
+
+@pytest.mark.parametrize("when", ["over", "late"])
+def test_a_copy_of_the_directory_deletes_no_session_of_the_other_machine(run, tmp_path, monkeypatch, when):
+    kaggle = MemoryKaggle([10, 10, "endless", 10])
+    monkeypatch.setattr(chain_module, "_LEAST_LIMIT", 0.0)
+    limit = 1e-3 if when == "late" else 100.0
+
+    def copy_then_stop(text):
+        if text.startswith("session 1 is pushed") and not (tmp_path / "copy").exists():
+            shutil.copytree(run, tmp_path / "copy", ignore=shutil.ignore_patterns("lock"))
+        if text.startswith("session 3 is pushed"):
+            raise Kill
+
+    with pytest.raises(Kill):
+        finish(run, kaggle, make_state(limit), on_event=copy_then_stop)
+    chain_file = tmp_path / "copy" / "kaggle" / "chain.json"
+    if when == "late":
+        chain = json.loads(chain_file.read_text())
+        chain["sessions"][0]["started_at"] = 1.0
+        chain_file.write_text(json.dumps(chain))
+    with pytest.raises(RunError, match="a copy of this directory goes on elsewhere"):
+        finish(tmp_path / "copy", kaggle)
+    assert kaggle.deleted == [] and len(kaggle.pushes) == 3

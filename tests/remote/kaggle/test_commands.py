@@ -66,6 +66,17 @@ def test_stop_does_not_delete_without_an_answer(tmp_path, run_command):
     assert status == 2 and "the only thing that ends its session" in err and "add --yes" in err
 
 
+def test_stop_leaves_a_chain_that_has_ended_as_it_is(run, run_command):
+    status, out, err = run_command("kaggle", "stop", "--run", run)
+    assert status == 0 and out.startswith("finished: a reason") and not err
+
+
+def test_other_options_of_a_chain_are_named(run, run_command):
+    options = ["--on", "kaggle-t4", "--no-internet", "--user", "you"]
+    status, _, err = run_command("kaggle", "start", "--run", run, *options)
+    assert status == 2 and all(text in err for text in ("--on kaggle-t4", "--no-internet", "--user you"))
+
+
 def test_a_missing_client_is_one_error(tmp_path, run_command, monkeypatch):
     monkeypatch.setattr("shoestring.recipe.extras.find_spec", lambda name: None)
     status, _, err = run_command("kaggle", "start", "temporal", "--run", tmp_path / "run")
@@ -78,5 +89,9 @@ def test_ctrl_c_says_how_to_go_on(tmp_path, run_command, monkeypatch):
 
     monkeypatch.setattr(api_kaggle, "start", interrupt)
     monkeypatch.setattr("shoestring.cli_kaggle.option_values", lambda *_: {})
+    status, out, err = run_command("kaggle", "start", "temporal", "--run", tmp_path)
+    assert (status, out) == (0, "") and "nothing has been sent" in err
+    (tmp_path / "kaggle").mkdir()
+    make_state().write(tmp_path / "kaggle")
     status, out, err = run_command("kaggle", "start", "temporal", "--run", tmp_path)
     assert (status, out) == (0, "") and "goes on" in err and f"shoestring kaggle stop --run {tmp_path}" in err

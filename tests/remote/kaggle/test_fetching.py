@@ -1,5 +1,6 @@
 """Outputs: what comes is verified, what came damaged comes again, and the directory has a whole run or none."""
 
+import dataclasses
 import hashlib
 from pathlib import Path
 
@@ -8,6 +9,7 @@ import pytest
 from shoestring.errors import CheckpointError, UsageError
 from shoestring.remote.kaggle import fetching
 from shoestring.remote.kaggle.kernel.session_file import OutputFile, SessionFile
+from shoestring.session.stored import StoredState
 from tests.remote.kaggle.memory_kaggle import MemoryKaggle
 
 CONTENTS = {"run/plan.json": b"{}", "run/light/model": b"weights", "run/other/x": b"no part of a run", "note": b"n"}
@@ -80,6 +82,16 @@ def test_a_directory_with_another_run_is_refused(tmp_path):
     (tmp_path / "plan.json").write_text("{}")
     with pytest.raises(UsageError, match="is not empty"):
         fetching.require_usable(tmp_path)
+
+
+def test_a_run_that_was_trained_further_here_is_not_replaced(tmp_path):
+    StoredState(status="paused", update=11).write(tmp_path / "state.json")
+    session = dataclasses.replace(session_of(), update=10)
+    with pytest.raises(UsageError, match="at update 11, but what Kaggle has is at update 10"):
+        fetching.fetch_run(Outputs(), "me/k", session, tmp_path)
+    assert not (tmp_path / "plan.json").exists()
+    fetching.fetch_run(Outputs(), "me/k", dataclasses.replace(session, update=11), tmp_path)
+    assert (tmp_path / "plan.json").exists()
 
 
 def test_a_session_file_of_another_session_is_none(tmp_path):

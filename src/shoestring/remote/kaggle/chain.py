@@ -146,8 +146,14 @@ class _Chain:
             return
         last_two = [item for item in self._state.sessions if item.is_counted][-2:]
         if len(last_two) == 2 and not any(item.has_progress for item in last_two):
-            reasons = "; ".join(f"session {item.number}: {item.reason}" for item in last_two)
-            self._set("failed", "\n".join([f"two sessions in a row made no progress: {reasons}", *self._log_tail()]))
+            before, last = last_two
+            first_line = before.reason.partition("\n")[0]
+            lines = [
+                "two sessions in a row made no progress",
+                f"session {before.number}: {first_line}",
+                f"session {last.number}: {last.reason}",
+            ]
+            self._set("failed", "\n".join([*lines, *self._log_tail()]))
             return
         if self._job.package:
             upload_package(self._client, self._state, self._job, self._folder, self._every, self._event)
@@ -203,6 +209,7 @@ class _Chain:
         limit = self._within_quota(self._next_limit()) if self._is_quiet() else None
         if limit is None:
             return
+        self._refuse_other_machine(session.slug)
         session.limit_seconds = limit  # the quota may have shrunk while it waited
         output = self._state.newest_output
         session.pushed_at = time.time()
@@ -270,9 +277,21 @@ class _Chain:
                 return False
             self._sleep(1)
         target = self._state.sessions[-1]
+        self._refuse_other_machine(target.slug)
         if self._state.newest_output is None or target.slug != self._state.newest_output.slug:
             self._client.delete_kernel(self._state.kernel(target))  # whatever still runs there ends
         return True
+
+    def _refuse_other_machine(self, slug: str) -> None:
+        """Raise RunError if the kernel has a session that this chain has not pushed: a copy of the directory goes on
+        elsewhere, and each would delete the sessions of the other."""
+        kernel = f"{self._state.user}/{slug}"
+        source = self._client.source(kernel)
+        if source and not any(item.nonce in source["source"] for item in self._state.sessions):
+            raise RunError(
+                f"{kernel} has a session that {self._run} knows nothing of: a copy of this directory goes on elsewhere",
+                hint="go on there; or delete the kernel on www.kaggle.com, then give the same command again",
+            )
 
     def _started(self, session: SessionRecord, version: int | None) -> None:
         session.status, session.version = "running", version
@@ -302,6 +321,7 @@ class _Chain:
                 self._lost(session, f"it ended ({status}{message}) and left no output", status)
                 return
         elif is_late:
+            self._refuse_other_machine(session.slug)
             self._client.delete_kernel(kernel)
             self._lost(session, "it ran on after its limit and was deleted, and its output with it", status)
             return

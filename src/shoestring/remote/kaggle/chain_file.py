@@ -7,7 +7,8 @@ Times are seconds since 1970 by the clock of this machine.
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping
+import re
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal, get_args
@@ -35,6 +36,9 @@ _SECONDS = Kind(name="a number of seconds", types=(int, float), low=0, high=1e11
 _OPTIONAL_SECONDS = Kind(name="a number of seconds or null", types=(int, float, type(None)), low=0, high=1e11)
 _BOOL = Kind(name="true or false", types=(bool,))
 _LIST = Kind(name="a list", types=(list,))
+_USER = re.compile(r"[A-Za-z0-9_-]{1,60}")
+_BASE = re.compile(r"[a-z0-9][a-z0-9-]{0,40}-[0-9a-f]{4,8}")
+_NONCE = re.compile(r"[0-9a-f]{32}")
 
 
 @dataclass(kw_only=True)
@@ -187,7 +191,30 @@ def read_chain(folder: Path) -> ChainState | None:
     if problems:
         raise _damaged(file, problems[:10])
     sessions = [SessionRecord(**entry) for entry in value.pop("sessions")]
-    return ChainState(**{name: item for name, item in value.items() if name != "format"}, sessions=sessions)
+    state = ChainState(**{name: item for name, item in value.items() if name != "format"}, sessions=sessions)
+    if problems := list(_name_problems(state)):
+        raise _damaged(file, problems[:10])
+    return state
+
+
+def _name_problems(state: ChainState) -> Iterator[str]:
+    """Yield a problem for each name on Kaggle that no chain has: a chain deletes kernels, and the file may come from
+    someone else, who must not be able to name a kernel of the user's."""
+    for name, text, pattern in (("user", state.user, _USER), ("base", state.base, _BASE)):
+        if not pattern.fullmatch(text):
+            yield f"{name}: {text[:60]!r} is no name that a chain has"
+    slugs = (f"{state.base}-a", f"{state.base}-b")
+    kernels = {f"{state.user}/{slug}" for slug in slugs}
+    for index, session in enumerate(state.sessions, 1):
+        if session.number != index:
+            yield f"sessions: number {session.number} at place {index}"
+        if session.slug not in slugs:
+            yield f"sessions: slug: {session.slug[:60]!r} is none of {', '.join(slugs)}"
+        if session.previous and session.previous["kernel"] not in kernels:
+            yield f"sessions: previous: {session.previous['kernel'][:60]!r} is no kernel of this chain"
+        nonces = [session.nonce, *([session.previous["nonce"]] if session.previous else [])]
+        if not all(_NONCE.fullmatch(nonce) for nonce in nonces):
+            yield "sessions: nonce: not 32 hexadecimal digits"
 
 
 def _session_problems(entry: Mapping[str, Any]) -> list[str]:

@@ -46,8 +46,8 @@ _CREDENTIALS = ("KAGGLE_API_TOKEN", "KAGGLE_KEY")
 class KaggleError(RunError):
     """Kaggle, the client or the network refused a call."""
 
-    def __init__(self, message: str, kind: Kind) -> None:
-        super().__init__(message, hint=_HINTS[kind])
+    def __init__(self, message: str, kind: Kind, *, hint: str | None = None) -> None:
+        super().__init__(message, hint=hint or _HINTS[kind])
         self.kind: Kind = kind
 
 
@@ -278,7 +278,10 @@ class Client:
         if "SystemExit" in facts["type"]:
             text = "nobody is signed in to Kaggle on this machine, or the token has expired"
         elif {"ModuleNotFoundError", "ImportError"}.intersection(facts["type"]):
-            text = f"Kaggle's client cannot be loaded: {text}"
+            hint = "pip install --upgrade 'shoestring[kaggle]', then give the same command again"
+            return KaggleError(f"Kaggle's client cannot be loaded: {text}", kind, hint=hint)
+        elif {"ConnectionError", "ProxyError"}.intersection(facts["type"]):
+            text = f"Kaggle cannot be reached: {text}"
         return KaggleError(f"Kaggle's client ({call.replace('_', ' ')}): {text}", kind)
 
     def _started(self) -> subprocess.Popen[str]:

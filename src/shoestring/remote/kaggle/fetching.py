@@ -14,6 +14,7 @@ from shoestring.checkpoint.files import remove, sha256, sync
 from shoestring.errors import CheckpointError, UsageError
 from shoestring.remote.kaggle.client import Client, KaggleError
 from shoestring.remote.kaggle.kernel.session_file import NAME, OutputFile, SessionFile, read_session_file
+from shoestring.session.directory import RunDirectory
 from shoestring.session.lock import locked
 from shoestring.system_errors import explaining
 
@@ -89,7 +90,8 @@ def fetch_run(
     """Put the run of a session's output into the directory `run`; a kill leaves what the next call completes.
 
     A checkpoint that Kaggle itself has damaged is left out, with a note, if another one, or the weights of a finished
-    run, are there. Raises CheckpointError if anything else cannot be downloaded as it was left.
+    run, are there. Raises CheckpointError if anything else cannot be downloaded as it was left, and UsageError if the
+    run was trained further on this machine.
     """
     files = {name: entry for name, entry in session.files.items() if _is_of_run(name)}
     incoming = run / "kaggle" / _INCOMING
@@ -109,6 +111,7 @@ def fetch_run(
             marker.touch()
             sync(incoming)
         with locked(run):
+            require_not_further(run, session.update)
             _exchange(incoming / RUN, run)
         shutil.rmtree(incoming, ignore_errors=True)
 
@@ -186,6 +189,18 @@ def require_usable(run: Path) -> None:
         raise UsageError(
             f"{run} is not empty: {', '.join(sorted(names - allowed)[:5])}",
             hint="choose a new directory: --run runs/NAME",
+        )
+
+
+def require_not_further(run: Path, update: int) -> None:
+    """Raise UsageError if the run was trained on this machine beyond `update`: what Kaggle has would replace it."""
+    state = None
+    with suppress(UsageError):  # a damaged one may be replaced
+        state = RunDirectory(run).state()
+    if state is not None and state.update > update:
+        raise UsageError(
+            f"{run} is at update {state.update:,}, but what Kaggle has is at update {update:,} and would replace it",
+            hint=f"go on here: shoestring train RECIPE --run {run}; or move state.json and checkpoints/ out of {run}",
         )
 
 

@@ -11,6 +11,7 @@ from shoestring.errors import UsageError
 from shoestring.remote.kaggle.chain import STOP_FILE, fetch_output, locked_chain
 from shoestring.remote.kaggle.chain_file import FINAL, FOLDER, ChainState, read_chain
 from shoestring.remote.kaggle.client import Client, KaggleError
+from shoestring.remote.kaggle.fetching import require_not_further
 
 _STOP_SECONDS = 30.0
 """How long `stop` waits for the process that goes on with the chain to see the stop file, besides its interval."""
@@ -91,6 +92,7 @@ def fetch(run: Path, environment: Mapping[str, str] | None = None) -> ChainState
     output = state.newest_output
     if output is None:
         raise UsageError(f"no session of {run} has left a checkpoint yet", hint=f"shoestring kaggle status --run {run}")
+    require_not_further(run, output.update or 0)
     with locked_chain(run), Client(environment=environment) as client:
         fetch_output(run, client, state, output)
     return state
@@ -99,6 +101,8 @@ def fetch(run: Path, environment: Mapping[str, str] | None = None) -> ChainState
 def loss(state: ChainState) -> str:
     """Return what is lost when the running session of a chain is deleted."""
     output = state.newest_output
+    if not _running(state):
+        return "no session runs, so nothing is lost"
     if output is None:
         return "everything that the running session has done is lost; no session has left a checkpoint yet"
     return (
@@ -115,10 +119,12 @@ def stop(
     """Delete the kernels of a chain that may run, after `confirm` has been asked with their names.
 
     Returns the state and the names of the deleted kernels. Raises UsageError if a process that goes on with the chain
-    does not end.
+    does not end. A chain that has ended is left as it is, and nobody is asked.
     """
     state = require_chain(run)
     kernels = _running(state)
+    if state.status in FINAL and not kernels:
+        return state, []
     if not confirm(kernels, state):
         return state, []
     folder = run / FOLDER

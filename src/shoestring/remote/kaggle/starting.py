@@ -17,7 +17,7 @@ from shoestring.recipe.options import LoadedRecipe
 from shoestring.remote.kaggle.chain import locked_chain, run_chain
 from shoestring.remote.kaggle.chain_file import FOLDER, ChainState, read_chain
 from shoestring.remote.kaggle.client import Client
-from shoestring.remote.kaggle.fetching import require_usable
+from shoestring.remote.kaggle.fetching import require_not_further, require_usable
 from shoestring.remote.kaggle.job import Job
 from shoestring.remote.kaggle.package import TARGETS, dry_run, extra_of, make_job, new_chain, option_text, parse_data
 from shoestring.remote.kaggle.preflight import check_datasets, check_recipe, require_no_problems
@@ -30,6 +30,9 @@ _QUICK_SECONDS = 10.0
 _LEAST_TIMEOUT_SECONDS = 10.0
 """For an answer: the client's process also has to start."""
 
+_DEFAULT_ON = "kaggle-t4x2"
+"""Which is therefore not known to have been chosen."""
+
 
 @dataclass(frozen=True, kw_only=True)
 class StartRequest:
@@ -38,7 +41,7 @@ class StartRequest:
     run: Path
     recipe: str | None
     values: Mapping[str, Any]
-    on: str = "kaggle-t4x2"
+    on: str = _DEFAULT_ON
     data: tuple[str, ...] = ()
     limit_seconds: float | None = None
     every_seconds: float = 60.0
@@ -82,6 +85,9 @@ def start(
             state, job = _begin(request, client, on_plan, on_event)
         else:
             job = _resume(request, state)
+            if state.status != "finished":
+                output = state.newest_output
+                require_not_further(request.run, output.update or 0 if output else 0)
             client.account()
             if state.status in ("failed", "stopped"):
                 state = _count_anew(request.run)
@@ -130,7 +136,10 @@ def _fitting_plan(request: StartRequest, on_event: Callable[[str], object]) -> P
     plan = make_plan(loaded, target, settings)
     broken = [limit.name for limit in plan.limits if not limit.holds]
     if broken == ["session"] and request.limit_seconds is not None:
-        on_event(f"--limit is shorter than planned for: {'; '.join(plan.changes)}; the plan is for the longest session")
+        on_event(
+            f"--limit {seconds_text(request.limit_seconds)} may be too short ({'; '.join(plan.changes)}); "
+            "the plan below is for the longest session that Kaggle allows"
+        )
         plan = make_plan(loaded, find_target(request.on), settings)
     if not plan.fits:
         raise UsageError(
@@ -156,6 +165,12 @@ def _resume(request: StartRequest, state: ChainState) -> Job:
         problems.append(f"--limit: the chain was started with {seconds_text(state.limit_seconds)}")
     if request.data and list(request.data) != state.data:
         problems.append(f"--data: the chain was started with {', '.join(state.data) or 'none'}")
+    if request.on not in (state.on, _DEFAULT_ON):
+        problems.append(f"--on {request.on}: the chain was started with {state.on}")
+    if state.internet and not request.internet:
+        problems.append("--no-internet: the chain was started with internet")
+    if request.user not in (None, state.user):
+        problems.append(f"--user {request.user}: the chain belongs to {state.user}")
     if problems:
         raise UsageError(
             f"{request.run} has a chain of another run",

@@ -29,7 +29,7 @@ def screen(chain: Mapping[str, Any], run: Path) -> RenderableType:
             one_line(session["outcome"] or session["status"]),
             f"update {session['update']}" if session["update"] is not None else "",
             seconds_text(duration) if session["ended_at"] and session["started_at"] and duration > 0 else "",
-            one_line(session["reason"])[:200],
+            one_line(session["reason"].partition("\n")[0])[:200],
         )
     if chain["sessions"]:
         lines.append(rows)
