@@ -3,8 +3,9 @@
     python benchmarks/notebook/run.py --out /tmp/notebooks
 
 Each is executed by nbclient in a virtual environment of its own without Shoestring, which sees the packages of this one
-as those of Kaggle's image. The second execution continues the run of the first. The third training cell is interrupted
-after a few seconds, and a fourth execution goes on. The executed notebooks, and pages of their outputs, are in --out.
+as those of Kaggle's image. The training cell of the first execution is interrupted once it trains, the second execution
+continues the run to its end, and the third one finds it finished. The executed notebooks, and pages of their outputs,
+are in --out.
 """
 
 import argparse
@@ -46,20 +47,26 @@ def clean_environment() -> dict[str, str]:
     return {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
 
 
-def execute(notebook: Path, python: Path, environment: dict[str, str], *, interrupt_after: float | None = None) -> dict:
-    """Execute a notebook and return it. The training cell is interrupted so many seconds after its display appears."""
+def execute(notebook: Path, python: Path, environment: dict[str, str], *, interrupt_run: Path | None = None) -> dict:
+    """Execute a notebook and return it. The training cell is interrupted once the run in `interrupt_run` trains."""
     content = nbformat.read(notebook, 4)
     client = NotebookClient(
         content, timeout=600, km=_manager(python), resources={"metadata": {"path": notebook.parent}}
     )
     with client.setup_kernel(env=environment):
         for index, cell in enumerate(content.cells):
-            if cell.cell_type == "code" and "shoestring.train(" in cell.source and interrupt_after is not None:
-                timer = threading.Timer(interrupt_after, lambda: os.kill(client.km.provisioner.pid, signal.SIGINT))
-                timer.start()
+            if cell.cell_type == "code" and "shoestring.train(" in cell.source and interrupt_run:
+                arguments = (interrupt_run / "state.json", client.km.provisioner.pid)
+                threading.Thread(target=interrupt_when_it_trains, args=arguments, daemon=True).start()
             client.execute_cell(cell, index)
     nbformat.validate(content)
     return content
+
+
+def interrupt_when_it_trains(state_file: Path, kernel: int) -> None:
+    while not state_file.exists() or json.loads(state_file.read_text())["update"] < 5:
+        time.sleep(0.1)
+    os.kill(kernel, signal.SIGINT)
 
 
 def _manager(python: Path) -> KernelManager:
@@ -121,18 +128,21 @@ def try_platform(target: str, folder: Path, python: Path) -> dict:
     environment |= {"SHOESTRING_KAGGLE_ROOT": str(notebook_folder / "kaggle")}
     environment |= {"SHOESTRING_CONTENT_ROOT": str(notebook_folder / "content"), "OMP_NUM_THREADS": "1"}
     facts: dict = {"target": target, "bytes": (notebook_folder / "notebook.ipynb").stat().st_size}
-    for number, interrupt_after in enumerate((8.0, None, None), 1):
+    folders = ("content", "drive", "MyDrive", "shoestring") if "colab" in target else ("kaggle", "working", "runs")
+    run = notebook_folder.joinpath(*folders, "temporal")
+    for number, is_interrupted in enumerate((True, False, False), 1):
         started = time.monotonic()
-        content = execute(notebook_folder / "notebook.ipynb", python, environment, interrupt_after=interrupt_after)
+        content = execute(
+            notebook_folder / "notebook.ipynb", python, environment, interrupt_run=run if is_interrupted else None
+        )
         nbformat.write(content, notebook_folder / f"executed-{number}.ipynb")
         (notebook_folder / f"executed-{number}.html").write_text(page(content))
-        run = next(notebook_folder.glob("**/runs/temporal" if "kaggle" in target else "**/shoestring/temporal"))
         state = json.loads((run / "state.json").read_text())
         errors = [
             output for cell in content.cells for output in cell.get("outputs", ()) if output.output_type == "error"
         ]
         facts[f"execution {number}"] = {
-            "interrupted": interrupt_after is not None,
+            "interrupted": is_interrupted,
             "seconds": round(time.monotonic() - started, 1),
             "status": state["status"],
             "update": state["update"],
