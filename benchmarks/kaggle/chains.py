@@ -39,8 +39,8 @@ from tests.loopback_kaggle import Faults, Loopback  # noqa: E402
 
 LAPTOP = Path(__file__).with_name("laptop.py")
 GIVE_UP_SECONDS, GIVE_UP_TRAINING_SECONDS = 240.0, 1200.0
-TRAINING_OPTIONS = ("size=tiny", "epochs=200", "patience=200", "save_every_updates=20")
-SHARE_OF_TRAINING = 0.5
+TRAINING_OPTIONS = ("size=tiny", "epochs=400", "patience=400", "save_every_updates=20")
+SHARE_OF_TRAINING = 0.25
 """The part of the real training for which a session has time."""
 _ANSWERS = ("error_before", "error_after", "throttled", "token_expired")
 _HANGS = ("hang", "hang_after")
@@ -219,6 +219,7 @@ def summary(rows: list[dict]) -> dict:
         injected.update(row["injected"])
     return {
         "chains": len(rows),
+        "finished_in_one_session": sum(row["outcome"] == "finished" and row["sessions"] == 1 for row in rows),
         "outcomes": dict(Counter(row["outcome"] for row in rows)),
         **{name: sum(row[name] for row in rows) for name in names},
         "token_found": sum(bool(row["token_in"]) for row in rows),
@@ -256,6 +257,8 @@ def main() -> None:
         for count, row in enumerate(threads.map(one, pending), 1):
             rows.append(row)
             facts = {"machine": platform.platform(), "date": time.strftime("%Y-%m-%d"), **summary(rows)}
+            if training:
+                facts |= {"options": TRAINING_OPTIONS, "limit_seconds": training.limit_seconds}
             arguments.json.write_text(
                 json.dumps({**facts, "rows": sorted(rows, key=lambda row: row["seed"])}, indent=1)
             )
