@@ -42,6 +42,20 @@ def test_files_of_a_recipe_of_ones_own_are_written_by_a_cell(tmp_path):
     assert content.metadata["accelerator"] == "GPU"
 
 
+def test_files_in_folders_and_a_class_have_usable_paths(tmp_path, monkeypatch):
+    recipe = tmp_path / "mine.py"
+    recipe.write_text("import tools.numbers\n" + MINE)
+    (tmp_path / "tools").mkdir()
+    (tmp_path / "tools" / "numbers.py").write_text("ONE = 1\n")
+    shoestring.notebook(f"{recipe}:Mine", out=tmp_path / "out")
+    sources = [cell.source for cell in nbformat.read(tmp_path / "out" / "notebook.ipynb", 4).cells]
+    position = sources.index("%%writefile tools/numbers.py\nONE = 1\n")
+    monkeypatch.chdir(tmp_path / "out")
+    exec(next(source for source in sources[:position] if "mkdir" in source))
+    assert (tmp_path / "out" / "tools").is_dir()
+    assert any("session.run_directory('mine.py-Mine', 'kaggle')" in source for source in sources)
+
+
 def test_existing_files_and_other_targets_are_refused(tmp_path):
     with pytest.raises(UsageError, match="notebooks are written for Kaggle and Colab"):
         shoestring.notebook("temporal", "a100-80", out=tmp_path)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pprint
+import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, Literal
@@ -51,6 +52,7 @@ def make_cells(
     extra: str,
 ) -> Iterator[Cell]:
     """Yield the cells. `recipe` is a built-in name or the path of one of `files`, which the notebook writes."""
+    folder = re.sub(r"[^\w.-]+", "-", name)  # of a class in a file, the name has a colon
     yield _text(
         f"# Train `{name}` on {'Kaggle' if platform == 'kaggle' else 'Colab'}\n\n"
         f"Choose **Run all**. The notebook checks the machine, predicts memory and time, trains, and reports. It is "
@@ -58,6 +60,11 @@ def make_cells(
         f"{_STORAGE_TEXTS[platform]}"
     )
     yield Cell(kind="code", source=install_cell(extra), is_folded=True)
+    folders = sorted({path.rpartition("/")[0] for path in files if "/" in path})
+    if folders:  # %%writefile makes none
+        yield _code(
+            f"from pathlib import Path\n\nfor name in {folders!r}:\n    Path(name).mkdir(parents=True, exist_ok=True)"
+        )
     for path, content in files.items():
         yield Cell(kind="code", source=f"%%writefile {path}\n{content}")
     yield _text("## What is trained, and where\n\nChange `OPTIONS` before the first run: a run keeps its options.")
@@ -70,12 +77,12 @@ from shoestring.remote.notebook import session
 RECIPE = {recipe!r}
 TARGET = {target!r}
 OPTIONS = {options}
-RUN = session.run_directory({name!r}, {platform!r})
+RUN = session.run_directory({folder!r}, {platform!r})
 session.continue_attached_run(RUN)"""
     )
     yield _text("## Check the machine\n\nThe GPU, the disk, the data, and a few updates.")
     yield _code("shoestring.check(RECIPE, on=TARGET, run=RUN, **OPTIONS)")
-    yield _text("## Plan\n\nMemory, time and sessions, predicted before any quota is spent.")
+    yield _text("## Plan\n\nMemory, time and sessions, predicted before training.")
     yield _code("shoestring.plan(RECIPE, on=TARGET, **OPTIONS)")
     yield _text(
         "## Train\n\nThe display follows the run. **Interrupt this cell to pause**: the run is saved, and the cell "
@@ -87,7 +94,7 @@ session.continue_attached_run(RUN)"""
     yield _text("## Use the model\n\nThe metrics of its best weights, and predictions for new inputs.")
     yield _code("shoestring.evaluate(RUN)")
     yield _code(_USE.get(name, _predict_when_there_is_data()))
-    yield _text("## What to do next\n\n" + _NEXT[platform].format(recipe=recipe, name=name))
+    yield _text("## What to do next\n\n" + _NEXT[platform].format(recipe=recipe, name=folder))
 
 
 def _predict_when_there_is_data() -> str:
