@@ -36,7 +36,6 @@ def test_a_chain_that_was_written_is_read(tmp_path):
         ("user", "me/you"),
         ("user", ""),
         ("nonce", ""),
-        ("number", 2**50),
         ("previous", {"kernel": "you/other-abcdef-a", "nonce": NONCE}),
         ("previous", {"kernel": "me/run-abcdef-b", "nonce": 3}),
         ("sessions", [3]),

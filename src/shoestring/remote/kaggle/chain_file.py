@@ -205,9 +205,7 @@ def _name_problems(state: ChainState) -> Iterator[str]:
             yield f"{name}: {text[:60]!r} is no name that a chain has"
     slugs = (f"{state.base}-a", f"{state.base}-b")
     kernels = {f"{state.user}/{slug}" for slug in slugs}
-    for index, session in enumerate(state.sessions, 1):
-        if session.number != index:
-            yield f"sessions: number {session.number} at place {index}"
+    for session in state.sessions:
         if session.slug not in slugs:
             yield f"sessions: slug: {session.slug[:60]!r} is none of {', '.join(slugs)}"
         if session.previous and session.previous["kernel"] not in kernels:
