@@ -35,7 +35,11 @@ def test_valid_file_is_read():
         ({"status": "done"}, "status"),
         ({"update": -1}, "update"),
         ({"damaged": [1]}, "damaged"),
-        *(({"files": {path: {"bytes": 1, "sha256": "a" * 64}}}, "files") for path in ("../a", "/a", "", "a\\b")),
+        *(
+            ({"files": {path: {"bytes": 1, "sha256": "a" * 64}}}, "files")
+            for path in ("../a", "/a", "", "a\\b", "a\n", "a//b", "a/.")
+        ),
+        ({"files": {f"run/{number}": {"bytes": 1, "sha256": "a" * 64} for number in range(401)}}, "at most 400"),
         ({"files": {"a": {"bytes": 1}}}, "SHA-256"),
         ({"files": {"a": 1}}, "size"),
     ],

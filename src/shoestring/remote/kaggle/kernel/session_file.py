@@ -122,6 +122,8 @@ def parse_session_file(content: str | bytes) -> SessionFile:
         if len(value.get(name) or "") > _MAX_TEXT
     ]
     files = value.get("files", {})
+    if len(files) > MAX_FILES:
+        problems.append(f"files: {len(files):,}, but a session leaves at most {MAX_FILES}")
     problems += [f"files: {path[:80]!r}: {problem}" for path in files if (problem := _file_problem(path, files[path]))]
     if problems:
         raise ValueError("; ".join(problems[:10]))
@@ -147,6 +149,8 @@ def parse_session_file(content: str | bytes) -> SessionFile:
 def _file_problem(path: str, entry: object) -> str | None:
     """Return why an entry of the list of files cannot be used: its path might lead out of the folder."""
     parts = PurePosixPath(path).parts
+    if not path.isprintable() or PurePosixPath(path).as_posix() != path:
+        return "it is not a plain relative path"
     if not parts or len(path) > 1000 or path.startswith("/") or ".." in parts or "\\" in path or "\0" in path:
         return "not a path below the output"
     if not isinstance(entry, dict) or not is_count(entry.get("bytes")):
