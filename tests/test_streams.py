@@ -10,7 +10,7 @@ import sys
 import pytest
 
 from shoestring import streams
-from shoestring.report.text import _plain
+from shoestring.report.text import plain
 from shoestring.streams import ReportStream, message_text, one_line, printable, write_messages
 
 RECIPE = """
@@ -55,8 +55,8 @@ def test_text_does_not_control_the_terminal(text, printed, capsys):
     assert printable(text) == printed
     write_messages(text)
     assert capsys.readouterr().err == printed.replace("\n", "\n  ") + "\n"
-    assert printable(_plain(text)) == _plain(text)
-    assert ("[red][/] :smile:" in _plain(text)) == ("[red]" in text)  # neither markup nor emoji of rich
+    assert printable(plain(text)) == plain(text)
+    assert ("[red][/] :smile:" in plain(text)) == ("[red]" in text)  # neither markup nor emoji of rich
 
 
 def test_line_of_a_value_is_not_a_message_of_its_own():
