@@ -46,7 +46,7 @@ def test_an_outcome_says_how_to_go_on():
 def test_a_check_shows_findings_with_hints():
     findings = (
         Finding(name="GPU", status="fail", message="there is <no> GPU", hint="choose another accelerator"),
-        Finding("disk", "pass", "20 GB"),
+        Finding(name="disk", status="pass", message="20 GB"),
     )
     result = CheckResult(target="kaggle-t4", recipe="temporal", findings=findings)
     markup = result._repr_html_()
