@@ -9,13 +9,23 @@ from functools import singledispatch
 from importlib import import_module
 from typing import Any
 
-RENDERERS = tuple(f"shoestring.report.{name}" for name in ("notebook", "text", "notebook_run", "text_run"))
+_NOTEBOOK = ("plan", "estimate", "comparison", "check", "outcome", "view")
+RENDERERS = (
+    *(f"shoestring.report.notebook.{name}" for name in _NOTEBOOK),
+    "shoestring.report.text",
+    "shoestring.report.text_run",
+)
 
 
 class Displayed:
     """An answer that a notebook shows as HTML, and as readable text where there is no HTML."""
 
+    def __init_subclass__(cls) -> None:
+        # IPython prefers the `__repr__` of a class, such as a dataclass's, to a `_repr_pretty_` that is inherited.
+        cls._repr_pretty_ = Displayed._repr_pretty_  # type: ignore[method-assign]
+
     def _repr_html_(self) -> str:
+        """Return the HTML that a notebook displays."""
         return html(self)
 
     def _repr_pretty_(self, printer: Any, cycle: bool) -> None:  # noqa: ARG002  (the protocol of IPython)

@@ -187,8 +187,8 @@ def test_notebook_html_has_no_scripts(temporal):
     html = temporal._repr_html_()
     assert "fits" in html and "CUDA context" in html and "runs/temporal" in html
     assert "<script" not in html and "http" not in html.replace("https://", "")
-    tables = html.count("<table"), html.count("</table>")
-    assert tables[0] == tables[1] > 1
+    folded = html.count("<details"), html.count("</details>")
+    assert folded[0] == folded[1] > 1
 
 
 def test_notebook_html_escapes_the_name_of_a_recipe():

@@ -21,5 +21,6 @@ def test_a_cell_shows_the_run_and_an_interrupt_pauses_it(tmp_path):
     trained, refused = json.loads(process.stdout.splitlines()[-1])
     assert StoredState.read(run / "state.json").status == "paused"
     assert [output["output_type"] for output in trained] == ["display_data", "execute_result"]  # and no error
-    assert "paused" in trained[-1]["data"]["text/plain"]
+    assert trained[-1]["data"]["text/plain"].startswith("paused at update ")
+    assert "continue with: shoestring train" in trained[0]["data"]["text/plain"]
     assert refused[-1]["ename"] == "UsageError" and "epochs" in refused[-1]["evalue"]

@@ -16,7 +16,7 @@ from shoestring.trace import Tracer
 
 
 @dataclass(frozen=True, kw_only=True)
-class Comparison:
+class Comparison(display.Displayed):
     """One plan for each target, in the requested order."""
 
     plans: tuple[Plan, ...]
@@ -36,10 +36,6 @@ class Comparison:
     def __str__(self) -> str:
         """Return the table that `shoestring plan` prints for several targets."""
         return display.text(self)
-
-    def _repr_html_(self) -> str:
-        """Return the HTML that a notebook displays."""
-        return display.html(self)
 
 
 def compare(

@@ -23,7 +23,7 @@ from shoestring.units import bytes_text
 
 
 @dataclass(frozen=True, kw_only=True)
-class Estimate:
+class Estimate(display.Displayed):
     """A memory breakdown with the recipe, target and settings that it belongs to."""
 
     recipe: str
@@ -56,10 +56,6 @@ class Estimate:
     def __str__(self) -> str:
         """Return the parts as `shoestring estimate` prints them."""
         return display.text(self)
-
-    def _repr_html_(self) -> str:
-        """Return the HTML that a notebook displays."""
-        return display.html(self)
 
 
 def make_estimate(loaded: LoadedRecipe, target: Target, requested: Settings) -> Estimate:

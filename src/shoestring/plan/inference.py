@@ -23,7 +23,7 @@ _USEFUL_GAIN = 1.05
 
 
 @dataclass(frozen=True, kw_only=True)
-class InferencePlan:
+class InferencePlan(display.Displayed):
     """The settings of predictions, with their memory and their speed."""
 
     recipe: str
@@ -57,10 +57,6 @@ class InferencePlan:
     def __str__(self) -> str:
         """Return the plan as `shoestring plan --for predict` prints it."""
         return display.text(self)
-
-    def _repr_html_(self) -> str:
-        """Return the HTML that a notebook displays."""
-        return display.html(self)
 
 
 def plan_inference(loaded: LoadedRecipe, target: Target, requested: Settings) -> InferencePlan:

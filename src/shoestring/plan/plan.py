@@ -37,7 +37,7 @@ Verdict = Literal["fits", "fits with changes", "does not fit"]
 
 
 @dataclass(frozen=True, kw_only=True)
-class Plan:
+class Plan(display.Displayed):
     """Whether a recipe can be trained on a target, with which settings, for how long, and the reasons."""
 
     verdict: Verdict
@@ -128,10 +128,6 @@ class Plan:
     def __str__(self) -> str:
         """Return the summary that `shoestring plan` prints."""
         return display.text(self)
-
-    def _repr_html_(self) -> str:
-        """Return the HTML that a notebook displays."""
-        return display.html(self)
 
     if not TYPE_CHECKING:
         __getattr__ = instance_attributes_of("Plan")

@@ -6,10 +6,12 @@ from rich.text import Text
 from shoestring import display
 from shoestring.check.preflight import CheckResult
 from shoestring.report.metrics import summary
-from shoestring.report.terminal import checked, evaluated, predictions, watched
+from shoestring.report.terminal import checked, evaluated, exported, predictions, watched
 from shoestring.report.text import plain
 from shoestring.report.watch.view import View
 from shoestring.runs.evaluate import Evaluation
+from shoestring.runs.export import Export
+from shoestring.runs.loaded import LoadedModel
 from shoestring.runs.predict import Predictions
 from shoestring.session.outcome import Outcome
 
@@ -39,3 +41,13 @@ def _evaluation(answer: Evaluation) -> str:
 @display.text.register
 def _predictions(answer: Predictions) -> str:
     return "\n".join(predictions.messages(answer))
+
+
+@display.text.register
+def _export(answer: Export) -> str:
+    return plain(exported.screen(answer))
+
+
+@display.text.register
+def _loaded(answer: LoadedModel) -> str:
+    return plain(Text("\n".join([repr(answer), *answer.notes])))

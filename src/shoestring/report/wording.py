@@ -1,8 +1,14 @@
 """Texts shared by the terminal and the notebook."""
 
+from collections.abc import Mapping
+from typing import Any
+
 from shoestring.estimate.memory import Breakdown
+from shoestring.hardware.catalog import Target
 from shoestring.plan.limits import Limit
-from shoestring.units import bytes_text
+from shoestring.settings import Settings
+from shoestring.trace.record import Facts
+from shoestring.units import bytes_text, count_text
 
 
 def memory_text(memory: Breakdown) -> str:
@@ -18,3 +24,20 @@ def memory_text(memory: Breakdown) -> str:
 def limit_text(limit: Limit) -> str:
     """Describe what the run needs and what is available."""
     return f"{limit.text(limit.needs)} of {limit.text(limit.has)}"
+
+
+def notable_settings(settings: Mapping[str, Any]) -> list[tuple[str, Any]]:
+    """Return microbatch and precision, and what else decides memory where it is not the default."""
+    plain = Settings(checkpointing="no", memory_format="contiguous", gpus=1, sharding="ddp").json()
+    plain["logical_shards"] = settings.get("gpus") or 1
+    shared = ("gpus", "sharding", "logical_shards")
+    names = (*shared, "checkpointing", "optimizer_kernel", "memory_format", "offload", "allocator", "cudnn_benchmark")
+    changed = [(name, settings[name]) for name in names if settings.get(name) not in (None, plain[name])]
+    return [("micro_batch", settings["micro_batch"]), ("precision", settings["precision"]), *changed]
+
+
+def device_text(target: Target, facts: Facts) -> str:
+    """Describe the device of a target and the size of the model."""
+    device = target.device
+    parameters = f"{count_text(facts.parameters_total)} parameters"
+    return f"{device.title}, {bytes_text(device.memory_bytes)} \N{MIDDLE DOT} {parameters}"

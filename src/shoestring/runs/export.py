@@ -12,6 +12,7 @@ from shoestring import config
 from shoestring.checkpoint.files import directory_bytes, json_text, write_file, write_text
 from shoestring.checkpoint.folder import write_folder
 from shoestring.data.seeded import seeded_data
+from shoestring.display import Displayed
 from shoestring.errors import RunError, ShoestringError, UsageError
 from shoestring.failures import exits_as_errors
 from shoestring.reading import read_blocks
@@ -43,7 +44,7 @@ print(len(weights), "tensors,", sum(weight.numel() for weight in weights.values(
 
 
 @dataclass(frozen=True, kw_only=True)
-class Export:
+class Export(Displayed):
     """A folder that was exported."""
 
     format: str

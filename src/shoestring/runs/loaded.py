@@ -6,6 +6,7 @@ from contextlib import ExitStack
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from shoestring.display import Displayed
 from shoestring.errors import UsageError
 from shoestring.runs.predict import batch_size, make_inputs, require_predict
 from shoestring.runs.predictions import without_files
@@ -16,7 +17,7 @@ if TYPE_CHECKING:
     from torch import nn
 
 
-class LoadedModel:
+class LoadedModel(Displayed):
     """A trained model and its recipe."""
 
     def __init__(
@@ -32,8 +33,18 @@ class LoadedModel:
         """Differences from the run, and whether the weights are verified."""
         self._saved, self._batch = saved, batch
 
+    @property
+    def name(self) -> str:
+        """The name of the recipe."""
+        return self._saved.loaded.name
+
+    @property
+    def weights(self) -> str:
+        """The directory or file of the weights."""
+        return str(self._saved.weights.path)
+
     def __repr__(self) -> str:
-        return f"<LoadedModel of {self._saved.loaded.name}: the weights in {self._saved.weights.path}>"
+        return f"<LoadedModel of {self.name}: the weights in {self.weights}>"
 
     def predict(self, inputs: Sequence[Any] | str | Path) -> list[Row]:
         """Return the rows of all inputs, as `shoestring predict` writes them.

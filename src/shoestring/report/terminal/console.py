@@ -13,7 +13,8 @@ class SafeConsole(Console):
     """A console for which names and messages are text: they contain neither markup nor terminal sequences."""
 
     def __init__(self, **arguments: Any) -> None:
-        super().__init__(markup=False, emoji=False, highlight=False, **arguments)
+        # In a notebook, rich would display what a caller captures.
+        super().__init__(markup=False, emoji=False, highlight=False, force_jupyter=False, **arguments)
 
     def render(self, renderable: RenderableType, options: ConsoleOptions | None = None) -> Iterable[Segment]:
         for segment in super().render(renderable, options):

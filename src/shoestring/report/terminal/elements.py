@@ -9,7 +9,7 @@ from rich.text import Text
 
 from shoestring.estimate.memory import MemoryPart
 from shoestring.hardware.catalog import Target
-from shoestring.settings import Settings
+from shoestring.report.wording import notable_settings
 from shoestring.streams import message_text, one_line
 from shoestring.trace.record import Facts
 from shoestring.units import bytes_text, count_text
@@ -36,12 +36,8 @@ def verdict(text: str) -> Text:
 
 def settings_text(settings: Mapping[str, Any]) -> str:
     """Microbatch and precision, and what else decides memory where it is not the default."""
-    plain = Settings(checkpointing="no", memory_format="contiguous", gpus=1, sharding="ddp").json()
-    plain["logical_shards"] = settings.get("gpus") or 1
-    shared = ("gpus", "sharding", "logical_shards")
-    names = (*shared, "checkpointing", "optimizer_kernel", "memory_format", "offload", "allocator", "cudnn_benchmark")
-    more_settings = [f"{name} {settings[name]}" for name in names if settings.get(name) not in (None, plain[name])]
-    return " · ".join([f"micro_batch {settings['micro_batch']}", str(settings["precision"]), *more_settings])
+    pairs = notable_settings(settings)
+    return " · ".join(str(value) if name == "precision" else f"{name} {value}" for name, value in pairs)
 
 
 def add_notes(table: Table, notes: Sequence[str]) -> None:

@@ -48,7 +48,7 @@ def screen(plan: Plan) -> RenderableType:
         ("reasons", plan.reasons),
         ("notes", plan.facts.notes),
         ("advice", plan.advice),
-        ("alternatives", tuple(_alternative_text(other, plan.settings) for other in plan.alternatives)),
+        ("alternatives", tuple(alternative_text(other, plan.settings) for other in plan.alternatives)),
     ):
         if lines:
             rows.add_row(name, Text(_lines(lines)))
@@ -65,7 +65,7 @@ def screen(plan: Plan) -> RenderableType:
 def _rows(plan: Plan, parts: Sequence[MemoryPart]) -> Table:
     """Return the rows that the summary and the whole plan have in common, with bars for `parts` of the memory."""
     rows = grid()
-    rows.add_row("settings", f"{settings_text(plan.settings.json())}; {_accumulation(plan)}")
+    rows.add_row("settings", f"{settings_text(plan.settings.json())}; {accumulation(plan)}")
     rows.add_row("memory", memory_text(plan.memory))
     rows.add_row("", memory_bars(parts))
     rows.add_row("time", _time_text(plan))
@@ -136,7 +136,8 @@ def _largest_parts(plan: Plan) -> list[MemoryPart]:
     return [*largest, MemoryPart(name=f"{len(smaller)} others", bytes=sum(part.bytes for part in smaller), source="")]
 
 
-def _accumulation(plan: Plan) -> str:
+def accumulation(plan: Plan) -> str:
+    """Return how many microbatches make an update."""
     size, gpus = plan.options["effective_batch"], gpus_of(plan.settings)
     if plan.settings.packing == "yes":
         rows = plural(plan.settings.micro_batch or 1, "packed row")
@@ -197,7 +198,8 @@ def _limits(plan: Plan) -> RenderableType:
     return table
 
 
-def _alternative_text(alternative: Mapping[str, Any], chosen: Settings) -> str:
+def alternative_text(alternative: Mapping[str, Any], chosen: Settings) -> str:
+    """Return other settings with their memory and their time."""
     plain = chosen.optimizer_kernel and not alternative["settings"]["optimizer_kernel"]
     without = f" · without optimizer_kernel {chosen.optimizer_kernel}" if plain else ""
     fits = "" if alternative["fits"] else ", does not fit"
@@ -209,11 +211,12 @@ def _alternative_text(alternative: Mapping[str, Any], chosen: Settings) -> str:
 def _proposals(plan: Plan) -> RenderableType:
     table = grid()
     for proposal in plan.proposals:
-        table.add_row(one_line(proposal.command or "–"), Text("; ".join(_proposal_texts(proposal))))
+        table.add_row(one_line(proposal.command or "–"), Text("; ".join(proposal_texts(proposal))))
     return table
 
 
-def _proposal_texts(proposal: Proposal) -> Iterator[str]:
+def proposal_texts(proposal: Proposal) -> Iterator[str]:
+    """Yield what a proposal changes, its memory, its time, and what it means for the training result."""
     yield proposal.name
     if proposal.peak_bytes is not None:
         yield bytes_text(proposal.peak_bytes) + ("" if proposal.fits else ", does not fit")

@@ -1,6 +1,6 @@
 """A run that is being watched: position, loss, speed, memory, metrics and what happened last, in 80 columns."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from datetime import UTC, datetime
 
 from rich.console import Console, ConsoleOptions, Group, RenderableType, RenderResult
@@ -9,10 +9,11 @@ from rich.text import Text
 
 from shoestring.report.metrics import is_qualifier, with_error
 from shoestring.report.terminal.chart import chart, sparkline
-from shoestring.report.values import UNKNOWN, count, duration, size, timestamp, words
+from shoestring.report.values import count, size, words
+from shoestring.report.watch import sentences
+from shoestring.report.watch.sentences import number_text
 from shoestring.report.watch.view import View
 from shoestring.streams import one_line
-from shoestring.units import plural
 
 _STYLES = {
     "running": "bold yellow",
@@ -26,8 +27,6 @@ _HEIGHT, _LABELS, _WIDEST = 7, 10, 100
 _HISTORY = 5
 _MAX_METRICS = 5
 _MAX_REWARDS = 3
-_SILENCE = 30.0
-"""Seconds without an event after which the screen counts them."""
 
 
 class Screen:
@@ -48,9 +47,9 @@ def _lines(view: View, width: int) -> Iterator[RenderableType]:
     device = f" · session {count(view.session)} on {one_line(view.device)}" if view.session else ""
     title.append(f"{device} · {one_line(view.run)}")
     yield title
-    if sentence := _explanation(view):
+    if sentence := sentences.explanation(view):
         yield Text(one_line(sentence))
-    if view.next and view.status in ("killed", "silent", "paused", "failed"):
+    if sentences.can_continue(view):
         yield Text(f"continue with: {one_line(view.next)}")
     yield _position(view, width)
     yield from _loss(view, width)
@@ -66,18 +65,6 @@ def _lines(view: View, width: int) -> Iterator[RenderableType]:
         yield line.append(one_line(event["text"]))
     for problem in view.problems:
         yield Text(one_line(problem), style="yellow")
-
-
-def _explanation(view: View) -> str:
-    """Say what a status means, or why the last session ended."""
-    silence = f"no event for {duration(view.seconds_since_event)}"
-    return {
-        "starting": "the run is being planned, or its first session is starting",
-        "killed": "the process of the session has ended without notice",
-        "silent": f"{silence}: the session was killed, this is an old copy, or it is busy with something long",
-        "running": silence if view.seconds_since_event > _SILENCE else "",
-        "unknown": "state.json contains no status",
-    }.get(view.status, view.reason)
 
 
 def _position(view: View, width: int) -> Text:
@@ -103,12 +90,12 @@ def _loss(view: View, width: int) -> Iterator[RenderableType]:
         if old.part == "validation" and "loss" in old.metrics
     }
     legend = Text(no_wrap=True, overflow="ellipsis")
-    legend.append(f"{'loss':{_LABELS}} ", "dim").append("▅ training", "cyan").append(f" {_number(view.loss)}")
+    legend.append(f"{'loss':{_LABELS}} ", "dim").append("▅ training", "cyan").append(f" {number_text(view.loss)}")
     if validation:
         last = view.metrics.get("validation", {}).get("loss")
-        legend.append("   ● validation", "red").append(f" {_number(last)}")
+        legend.append("   ● validation", "red").append(f" {number_text(last)}")
         best = view.best_metrics.get("loss")
-        legend.append(f"   best {_number(best)} at update {count(view.best_update)}" if best is not None else "")
+        legend.append(f"   best {number_text(best)} at update {count(view.best_update)}" if best is not None else "")
     yield legend
     yield Group(
         *chart(values, validation, height=_HEIGHT, labels=_LABELS, style="cyan", dot_style="red"),
@@ -119,44 +106,15 @@ def _loss(view: View, width: int) -> Iterator[RenderableType]:
 def _facts(view: View, width: int) -> Iterator[tuple[str, str]]:
     for name in list(view.rewards)[:_MAX_REWARDS]:
         curve = view.reward_curves[name].columns(max(1, width - _LABELS - 16 - len(name)))
-        yield "reward", f"{words(name)} {_number(view.rewards[name])}  {sparkline(curve)}"
-    if view.samples_per_second is not None:
-        planned = view.planned_update_seconds
-        yield (
-            "speed",
-            f"{_number(view.samples_per_second)} samples/s · {duration(view.update_seconds)} an update"
-            + (f" (planned {duration(planned)})" if planned is not None else ""),
-        )
-    killed = f", {count(view.killed_sessions)} of them killed" if view.killed_sessions else ""
-    yield "time", f"{duration(view.seconds)} in {plural(view.session, 'session')}{killed}"
+        yield "reward", f"{words(name)} {number_text(view.rewards[name])}  {sparkline(curve)}"
+    if speed := sentences.speed(view):
+        yield "speed", speed
+    yield "time", sentences.time(view)
     if view.seconds_left:
-        yield "left", f"about {duration(view.seconds_left)}{_end(view)}"
+        yield "left", sentences.time_left(view)
     if view.peak_memory_bytes is not None:
-        yield "memory", f"peak {size(view.peak_memory_bytes)}{_planned_memory(view.planned_memory)}"
+        yield "memory", f"peak {size(view.peak_memory_bytes)}{sentences.planned_memory(view.planned_memory)}"
     for part, metrics in view.metrics.items():
         names = [name for name in metrics if not is_qualifier(name)][:_MAX_METRICS]
         if names:
             yield part[:10], " · ".join(f"{words(name)} {with_error(metrics, name)}" for name in names)
-
-
-def _planned_memory(planned: Mapping[str, int]) -> str:
-    texts = {name: size(value) for name, value in planned.items()}
-    if "peak_bytes" not in texts:
-        return ""
-    bounds = f" ({texts['low_bytes']} to {texts['high_bytes']})" if {"low_bytes", "high_bytes"} <= texts.keys() else ""
-    capacity = f" of {texts['capacity_bytes']}" if "capacity_bytes" in texts else ""
-    return f" · planned {texts['peak_bytes']}{bounds}{capacity}"
-
-
-def _end(view: View) -> str:
-    """Say when a run that trains will end; without the date if it is that of the last event."""
-    if view.status != "running" or view.last_event_time is None or view.seconds_left is None:
-        return ""
-    date = timestamp(view.last_event_time)[: len("2000-01-01 ")]
-    return f", until {timestamp(view.last_event_time + view.seconds_left).removeprefix(date)}"
-
-
-def _number(value: float | None) -> str:
-    if value is None:
-        return UNKNOWN
-    return f"{value:,.0f}" if abs(value) >= 1000 else f"{value:.4g}"
