@@ -1,4 +1,4 @@
-"""Copies in a repository of the Hugging Face hub: of a model, or with `datasets/` of a data set. A copy is a commit.
+"""Copies in a repository of the Hugging Face hub: of a model, or with `datasets/` of a dataset. A copy is a commit.
 
 Objects are uploaded when they are written, and become part of the repository with the commit that lists them.
 """

@@ -84,7 +84,7 @@ def redacted(text: str, environment: Mapping[str, str] = os.environ) -> str:
 def _require_packages(scheme: str, option: str) -> None:
     if scheme == "kaggle":
         raise UsageError(
-            f"{option} kaggle://: Kaggle's data sets take no copies in this version: each version would send all files "
+            f"{option} kaggle://: Kaggle's datasets take no copies in this version: each version would send all files "
             "again, and is processed for minutes",
             hint="a folder, s3://, hf:// or another scheme of fsspec; the output of a Kaggle session is kept by Kaggle",
         )

@@ -8,6 +8,7 @@ A new session is only pushed when the one before is over, to the slug that does 
 from __future__ import annotations
 
 import dataclasses
+import math
 import secrets
 import tempfile
 import time
@@ -218,7 +219,7 @@ class _Chain:
             with tempfile.TemporaryDirectory(prefix="shoestring-kaggle-") as folder:
                 write_kernel(Path(folder), self._state, session, self._job)
                 answer = self._client.push(
-                    Path(folder), seconds=int(session.limit_seconds + 0.999), accelerator=self._job.accelerator
+                    Path(folder), seconds=math.ceil(session.limit_seconds), accelerator=self._job.accelerator
                 )
         except KaggleError as error:
             self._after_refused_push(session, error)

@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import base64
 import hashlib
 import json
 import re
 import secrets
-import zlib
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -18,7 +16,7 @@ from shoestring.recipe.finding import BUILT_IN, HUGGING_FACE
 from shoestring.recipe.options import LoadedRecipe
 from shoestring.remote.kaggle.chain_file import ChainState, SessionRecord
 from shoestring.remote.kaggle.job import Job, kernel_metadata, session_config
-from shoestring.remote.kaggle.kernel.script import make_script
+from shoestring.remote.kaggle.kernel.script import embedded, make_script
 from shoestring.remote.kaggle.upload import dataset_metadata
 from shoestring.remote.kaggle.wheels import cached_wheels
 from shoestring.remote.wheel import build_wheel, wheel_name
@@ -111,8 +109,7 @@ def make_job(loaded: LoadedRecipe, state: ChainState, *, wait: bool = True) -> J
     data = training_data(sources)
     config: dict[str, Any] = {
         "recipe": reference,
-        "files": {name: base64.b64encode(zlib.compress(content, 9)).decode() for name, content in files.items()},
-        "digests": {name: hashlib.sha256(content).hexdigest() for name, content in files.items()},
+        **embedded(files),
         "set": state.set,
         "data": {"dataset": data.dataset, "path": data.path or ""} if data else None,
         "on": state.on,

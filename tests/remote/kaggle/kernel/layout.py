@@ -7,22 +7,23 @@ import subprocess
 import sys
 from pathlib import Path
 
-from shoestring.remote.kaggle.kernel.script import KernelConfig, make_script
+from shoestring.remote.kaggle.kernel.script import embedded, make_script
 from shoestring.remote.kaggle.kernel.session_file import NAME, SessionFile, read_session_file
 from shoestring.remote.wheel import build_wheel, wheel_name
 
 PACKAGE = "me/package"
 
 
-def make_config(number, **values):
-    values = {"recipe": "temporal", "on": "local", "limit_seconds": 100, **values}
-    return KernelConfig(
-        **{"nonce": f"{number:032x}", "session": number, "package": PACKAGE, "internet": False} | values
-    )
+def make_config(number, files=(), **values):
+    """Return the configuration of a session."""
+    common = {"format": 1, "nonce": f"{number:032x}", "session": number, "package": PACKAGE, "package_digest": ""}
+    common |= {"recipe": "temporal", "set": {}, "data": None, "on": "local", "previous": None, "internet": False}
+    common |= {"limit_seconds": 100, "hand_over_seconds": 5, "output_bytes": 20_000_000_000, "arguments": []}
+    return {**common, **embedded(dict(files)), **values}
 
 
 def write_package(folder):
-    """Write the data set with Shoestring's wheel."""
+    """Write the dataset with Shoestring's wheel."""
     folder.mkdir(parents=True)
     content = build_wheel()
     (folder / wheel_name()).write_bytes(content)

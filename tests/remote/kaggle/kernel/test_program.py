@@ -29,7 +29,7 @@ def first(tmp_path_factory):
     """The root and the file of a session that was asked to end after its first updates."""
     root = tmp_path_factory.mktemp("first")
     write_package(root / "input" / "datasets" / "me" / "package")
-    process = start(root, make_config(1, options=OPTIONS))
+    process = start(root, make_config(1, set=OPTIONS))
     events = root / "working" / "run" / "events.jsonl"
     while not (events.exists() and '"progress"' in events.read_text()):
         assert process.poll() is None, process.stdout.read()
@@ -52,7 +52,7 @@ def program(first, tmp_path, monkeypatch):
 
 
 def make_session(program, **values):
-    return program.Session({**make_config(2, options=OPTIONS).as_json(), "previous": PREVIOUS, **values})
+    return program.Session({**make_config(2, set=OPTIONS), "previous": PREVIOUS, **values})
 
 
 def change(path: Path, **values):
@@ -82,7 +82,7 @@ def test_session_that_is_asked_to_end_leaves_what_continues(first):
 def test_two_sessions_give_the_bits_of_one_unbroken_run(first, tmp_path):
     write_package(tmp_path / "input" / "package")
     shutil.copytree(first[0] / "working", tmp_path / "input" / "run-a")
-    config = {**make_config(2, options=OPTIONS).as_json(), "previous": PREVIOUS}
+    config = {**make_config(2, set=OPTIONS), "previous": PREVIOUS}
     process = start(tmp_path, config)
     shoestring.train("temporal", run=tmp_path / "unbroken", **OPTIONS)
     left = finish(process, tmp_path)
@@ -195,7 +195,7 @@ def test_hostile_output_brings_nothing_along(program, first, tmp_path):
 
 
 def test_recipe_that_differs_from_its_digest_is_not_run(program):
-    config = make_config(1, recipe="recipe/mine.py", files={"recipe/mine.py": b"pass"}).as_json()
+    config = make_config(1, recipe="recipe/mine.py", files={"recipe/mine.py": b"pass"})
     session = program.Session(config)
     assert Path(session.unpack_recipe()).read_bytes() == b"pass"
     config["digests"]["recipe/mine.py"] = "0" * 64

@@ -1,6 +1,6 @@
 """One session of a training run, sent by `shoestring kaggle start`.
 
-It installs Shoestring from the attached data set, copies the run that the session before left, trains until shortly
+It installs Shoestring from the attached dataset, copies the run that the session before left, trains until shortly
 before the session's limit, and leaves what the next session (or your laptop) needs to go on, in /kaggle/working:
 
     shoestring-session.json   what has become of this session: finished, paused or failed, and why
@@ -223,8 +223,8 @@ class Session:
             except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
                 problems.append(f"{folder}: {error}")
         raise SessionError(
-            f"the wheels cannot be used: {'; '.join(problems) or 'their data set is not mounted'}",
-            f"see whether the data set {self.config['package']} exists and is processed, then start again",
+            f"the wheels cannot be used: {'; '.join(problems) or 'their dataset is not mounted'}",
+            f"see whether the dataset {self.config['package']} exists and is processed, then start again",
         )
 
     def install(self, package: Path) -> None:
@@ -253,7 +253,7 @@ class Session:
             except SessionError:
                 if not self.config["internet"]:
                     raise SessionError(
-                        f"Kaggle's image and the data set {self.config['package']} lack {', '.join(missing)}",
+                        f"Kaggle's image and the dataset {self.config['package']} lack {', '.join(missing)}",
                         "allow the internet for the session, or add the wheels",
                     ) from None
                 self.pip(offline[1:])
@@ -310,7 +310,7 @@ class Session:
                 if (place / path).exists():
                     return str(place / path)
         raise SessionError(
-            f"the data set {dataset} has no {path}" if folders else f"the data set {dataset} is not mounted",
+            f"the dataset {dataset} has no {path}" if folders else f"the dataset {dataset} is not mounted",
             "name the data by --data owner/slug:path/below/it",
         )
 
