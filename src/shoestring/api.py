@@ -198,28 +198,16 @@ def train(
     "tensorboard", which are written below `run/logs` while it trains, and in later sessions as well. Each checkpoint
     is copied to the folder or URL `backup` in the background, and a run that is not in `run` begins from `from_url`.
 
-    In the kernel of a notebook, a recipe that is named is trained by a child process, and the cell shows the run. To
-    interrupt the cell pauses it.
+    In the kernel of a notebook, a recipe that is named is trained by a child process, and the cell shows the run.
+    Interrupting the cell pauses it.
 
     Raises UsageError for invalid usage, RunError if the run cannot continue.
     """
     from shoestring.report import live
-
-    _require_limits(limit_seconds=limit_seconds, disk_bytes=disk_bytes)
-    if isinstance(recipe, str) and live.is_notebook():
-        return live.train_in_child(
-            recipe,
-            {**(plan.options if plan else {}), **values},
-            run=_path(run),
-            on=on,
-            limit_seconds=limit_seconds,
-            disk_bytes=disk_bytes,
-            allow_inexact=allow_inexact,
-            log=tuple(log),
-        )
     from shoestring.runs.launch import launch
     from shoestring.runs.training import LaunchRequest
 
+    _require_limits(limit_seconds=limit_seconds, disk_bytes=disk_bytes)
     request = LaunchRequest(
         run=_path(run),
         on=on,
@@ -231,6 +219,8 @@ def train(
         backup=str(backup),
         from_url=str(from_url),
     )
+    if isinstance(recipe, str) and live.is_notebook():
+        return live.train_in_child(recipe, values, request, plan)
     return launch(recipe, values, request, plan)
 
 

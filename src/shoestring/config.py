@@ -117,6 +117,13 @@ def as_json(values: Mapping[str, Any]) -> dict[str, Any]:
     return {name: str(value) if isinstance(value, Path) else value for name, value in values.items()}
 
 
+def option_text(value: object) -> str:
+    """Return a value as the command line has it, from which `read` makes the value again."""
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    return "none" if value is None else str(value)
+
+
 def too_small(values: Mapping[str, Any], floors: Mapping[str, float]) -> list[str]:
     """Return a problem for each of `values` that is below its floor. None is not checked."""
     return [

@@ -13,12 +13,15 @@ import signal
 import subprocess
 import sys
 import tempfile
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
+from shoestring.config import option_text
 from shoestring.errors import RunError, ShoestringError, UsageError
+from shoestring.plan.plan import Plan
+from shoestring.runs.training import LaunchRequest, local_target
 from shoestring.session.directory import RunDirectory
 from shoestring.session.outcome import Outcome
 from shoestring.session.stored import StoredState
@@ -34,29 +37,12 @@ def is_notebook() -> bool:
     return shell is not None and shell.has_trait("kernel")
 
 
-def train_in_child(
-    recipe: str,
-    values: Mapping[str, object],
-    *,
-    run: Path,
-    on: str,
-    limit_seconds: float | None,
-    disk_bytes: int | None,
-    allow_inexact: bool,
-    log: Sequence[str],
-) -> Outcome:
-    """Train in a child process, show the run meanwhile, and return the outcome. The arguments are those of `train`.
+def train_in_child(recipe: str, values: Mapping[str, object], request: LaunchRequest, plan: Plan | None) -> Outcome:
+    """Train in a child process, show the run meanwhile, and return the outcome. The arguments are those of `launch`.
 
     Raises UsageError or RunError with the child's message.
     """
-    command = [sys.executable, "-m", "shoestring", "train", recipe, "--run", str(run), "--on", on]
-    for name, value in values.items():
-        command += ["--set", f"{name}={value}"]
-    command += ["--limit", f"{limit_seconds:.0f}s"] if limit_seconds is not None else []
-    command += ["--disk", str(disk_bytes)] if disk_bytes is not None else []
-    command += ["--allow-inexact"] if allow_inexact else []
-    for name in log:
-        command += ["--log", name]
+    command = [sys.executable, "-m", "shoestring", *arguments(recipe, values, request, plan)]
     with tempfile.TemporaryFile() as messages:
         child = subprocess.Popen(
             command,
@@ -66,12 +52,35 @@ def train_in_child(
             start_new_session=True,  # an interrupt of the kernel reaches the child once, from here
             env={**os.environ, "COLUMNS": "100"},
         )
-        _follow(child, run)
+        _follow(child, request.run)
         messages.seek(0)
         lines = messages.read().decode(errors="replace").replace("\r", "\n").splitlines()
     if child.returncode:
         raise _error(child.returncode, lines)
-    return (RunDirectory(run).state() or StoredState()).outcome()
+    return (RunDirectory(request.run).state() or StoredState()).outcome()
+
+
+def arguments(recipe: str, values: Mapping[str, object], request: LaunchRequest, plan: Plan | None) -> list[str]:
+    """Return the command that trains as `launch` does with the same arguments.
+
+    The settings of a plan for another device are left out: `launch` plans again then, with the plan's options.
+    """
+    if plan:
+        is_of_this_device = plan.target.device.name == local_target(request.on).device.name
+        settings = {name: value for name, value in plan.settings.json().items() if value is not None}
+        values = {**plan.options, **(settings if is_of_this_device else {}), **values}
+    command = ["train", recipe, "--run", str(request.run), "--on", request.on]
+    for name, value in values.items():
+        command += ["--set", f"{name}={option_text(value)}"]
+    for option, text in (
+        ("--limit", None if request.limit_seconds is None else f"{request.limit_seconds:.0f}s"),
+        ("--disk", None if request.disk_bytes is None else str(request.disk_bytes)),
+        ("--backup", request.backup),
+        ("--from", request.from_url),
+        *(("--log", name) for name in request.log),
+    ):
+        command += [option, text] if text else []
+    return [*command, *(["--allow-inexact"] if request.allow_inexact else [])]
 
 
 def _follow(child: subprocess.Popen[bytes], run: Path) -> None:

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from shoestring.config import option_text
 from shoestring.errors import UsageError
 from shoestring.recipe.finding import BUILT_IN, HUGGING_FACE
 from shoestring.recipe.options import LoadedRecipe
@@ -194,10 +195,3 @@ def dry_run(state: ChainState, job: Job) -> dict[str, Any]:
         ],
         "total_bytes": sum(map(len, files.values())),
     }
-
-
-def option_text(value: object) -> str:
-    """Return the value of an option as the command line has it."""
-    if isinstance(value, bool):
-        return "true" if value else "false"
-    return "none" if value is None else str(value)

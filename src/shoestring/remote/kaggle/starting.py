@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from shoestring.config import option_text
 from shoestring.errors import UsageError
 from shoestring.hardware.targets import find as find_target
 from shoestring.hardware.targets import with_limits
@@ -19,7 +20,7 @@ from shoestring.remote.kaggle.chain_file import FOLDER, ChainState, read_chain
 from shoestring.remote.kaggle.client import Client
 from shoestring.remote.kaggle.fetching import require_not_further, require_usable
 from shoestring.remote.kaggle.job import Job
-from shoestring.remote.kaggle.package import TARGETS, dry_run, extra_of, make_job, new_chain, option_text, parse_data
+from shoestring.remote.kaggle.package import TARGETS, dry_run, extra_of, make_job, new_chain, parse_data
 from shoestring.remote.kaggle.preflight import check_datasets, check_recipe, require_no_problems
 from shoestring.remote.kaggle.wheels import download_wheels
 from shoestring.session import trust
