@@ -149,3 +149,16 @@ def test_record_that_is_no_file_is_an_error(tmp_path):
     os.mkfifo(tmp_path / "events.jsonl")
     with pytest.raises(UsageError, match=r"events\.jsonl cannot be read: it is a pipe"):
         list(events.read(tmp_path / "events.jsonl"))
+
+
+def test_an_event_beside_a_session_is_in_the_file_that_the_session_writes(tmp_path):
+    """A hard link (cp -al) that is made while it trains does not divide the record."""
+    path = tmp_path / "events.jsonl"
+    with events.Events(path) as session:
+        session.emit("session")
+        (tmp_path / "link").hardlink_to(path)
+        events.append(path, "backup", is_shared=True, update=1)
+        session.emit("stop")
+    assert [event["event"] for event in events.read(path)] == ["session", "backup", "stop"]
+    events.append(path, "restart", update=1)  # nobody writes now: the copy stays as it is
+    assert len(list(events.read(tmp_path / "link"))) == 3 and len(list(events.read(path))) == 4

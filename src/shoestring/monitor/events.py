@@ -88,14 +88,21 @@ class Events:
     """
 
     def __init__(
-        self, path: Path, report: Callable[[str], object] | None = None, *, session: int | None = None
+        self,
+        path: Path,
+        report: Callable[[str], object] | None = None,
+        *,
+        session: int | None = None,
+        is_shared: bool = False,
     ) -> None:
         """`report` receives a message when events begin to be lost because the disk fails; a full disk is reported
-        elsewhere. `session` is the number of a session that has recorded its start; by default a new one begins.
+        elsewhere. `session` is the number of a session that has recorded its start; by default a new one begins. If the
+        file `is_shared`, a session has it open now.
         """
         self.session = session or 1 + max((event["session"] for event in read(path)), default=0)
-        if path.exists() and path.stat().st_nlink > 1:
-            # The other name is perhaps in a copy of the run (cp -al), which must not change.
+        if not is_shared and path.exists() and path.stat().st_nlink > 1:
+            # The other name is perhaps in a copy of the run (cp -al), which must not change. A session that has the
+            # file open would go on with the one of the copy.
             replace(path, lambda copy: shutil.copyfile(path, copy))
         self._file = os.open(path, os.O_RDWR | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o644)
         size = os.fstat(self._file).st_size
@@ -173,11 +180,14 @@ def append_end(path: Path, state: Mapping[str, Any], **fields: Any) -> None:
                 record.emit("stop", **fields, state_sha256=state_digest(state))
 
 
-def append(path: Path, event: str, **fields: Any) -> None:
-    """Record an event of the last session, from a process beside it. Disk errors are ignored."""
+def append(path: Path, event: str, *, is_shared: bool = False, **fields: Any) -> None:
+    """Record an event of the last session, from a process beside it; the file `is_shared` if the session runs.
+
+    Disk errors are ignored.
+    """
     with suppress(OSError, UsageError):
         last = _last(path) if path.exists() else None
-        with Events(path, session=last["session"] if last else None) as record:
+        with Events(path, session=last["session"] if last else None, is_shared=is_shared) as record:
             record.emit(event, **fields)
 
 

@@ -62,10 +62,9 @@ def launch(
                 announce(trains=not isinstance(prepared, Outcome))
                 if isinstance(prepared, Outcome):
                     if prepared.status == "finished" and request.backup:
-                        with _copying(
-                            directory, request, stop
-                        ):  # an earlier session may have been killed before it did
-                            return prepared
+                        # An earlier session may have been killed before its last checkpoint was copied.
+                        with _copying(directory, request, stop):
+                            pass
                     return prepared
                 loaded, settings = prepared
                 count = process_count(settings, values, target)

@@ -111,7 +111,7 @@ class Background:
 
     def _record(self, event: str, **values: object) -> None:
         if self._run.events_file.exists():  # the session opens its record with a number of its own
-            append(self._run.events_file, event, **values)
+            append(self._run.events_file, event, is_shared=True, **values)
 
     def _wait_seconds(self) -> float:
         return float(min(_LONGEST_WAIT_SECONDS, _FIRST_WAIT_SECONDS * 2 ** min(self._waits - 1, 10)))

@@ -14,6 +14,7 @@ import textwrap
 import zipfile
 
 from shoestring.remote.wheel import build_wheel, wheel_name
+from shoestring.version import __version__
 
 _PROGRAM = '''\
 #@title Install Shoestring (run this cell first) {{ display-mode: "form" }}
@@ -64,9 +65,8 @@ def install_cell(extra: str) -> str:
     """Return the source of the cell that installs Shoestring with the optional requirements named `extra`."""
     content = _compressed_wheel()
     text = base64.b85encode(content).decode()
-    version = wheel_name().split("-")[1]
     return _PROGRAM.format(
-        version=version,
+        version=__version__,
         digest=hashlib.sha256(content).hexdigest(),
         extra=extra,
         text="\n".join(textwrap.wrap(text, 20_000)),
