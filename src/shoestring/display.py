@@ -10,11 +10,7 @@ from importlib import import_module
 from typing import Any
 
 _NOTEBOOK = ("plan", "estimate", "comparison", "check", "outcome", "view")
-RENDERERS = (
-    *(f"shoestring.report.notebook.{name}" for name in _NOTEBOOK),
-    "shoestring.report.text",
-    "shoestring.report.text_run",
-)
+RENDERERS = ("shoestring.report.text", *(f"shoestring.report.notebook.{name}" for name in _NOTEBOOK))
 
 
 class Displayed:

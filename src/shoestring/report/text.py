@@ -2,15 +2,34 @@
 
 from io import StringIO
 
-from rich.console import RenderableType
+from rich.console import Group, RenderableType
+from rich.text import Text
 
 from shoestring import display
+from shoestring.check.preflight import CheckResult
 from shoestring.plan.comparison import Comparison
 from shoestring.plan.estimate import Estimate
 from shoestring.plan.inference import InferencePlan
 from shoestring.plan.plan import Plan
-from shoestring.report.terminal import comparison, estimate, inference, plan
+from shoestring.report.metrics import summary
+from shoestring.report.terminal import (
+    checked,
+    comparison,
+    estimate,
+    evaluated,
+    exported,
+    inference,
+    plan,
+    predictions,
+    watched,
+)
 from shoestring.report.terminal.console import SafeConsole
+from shoestring.report.watch.view import View
+from shoestring.runs.evaluate import Evaluation
+from shoestring.runs.export import Export
+from shoestring.runs.loaded import LoadedModel
+from shoestring.runs.predict import Predictions
+from shoestring.session.outcome import Outcome
 
 WIDTH = 100
 """Columns. A plan's summary has at most 25 lines of this width."""
@@ -34,6 +53,43 @@ def _inference(answer: InferencePlan) -> str:
 @display.text.register
 def _comparison(answer: Comparison) -> str:
     return plain(comparison.screen(answer))
+
+
+@display.text.register
+def _check(answer: CheckResult) -> str:
+    return plain(checked.screen(answer))
+
+
+@display.text.register
+def _view(answer: View) -> str:
+    return plain(watched.Screen(answer))
+
+
+@display.text.register
+def _outcome(answer: Outcome) -> str:
+    lines = [f"{answer.status} at update {answer.update} of {answer.total_updates}: {answer.reason}"]
+    lines += [f"{part}: {summary(metrics)}" for part, metrics in answer.metrics.items()]
+    return plain(Group(*map(Text, lines)))
+
+
+@display.text.register
+def _evaluation(answer: Evaluation) -> str:
+    return plain(evaluated.screen(answer))
+
+
+@display.text.register
+def _predictions(answer: Predictions) -> str:
+    return "\n".join(predictions.messages(answer))
+
+
+@display.text.register
+def _export(answer: Export) -> str:
+    return plain(exported.screen(answer))
+
+
+@display.text.register
+def _loaded(answer: LoadedModel) -> str:
+    return plain(Text("\n".join([repr(answer), *answer.notes])))
 
 
 def plain(content: RenderableType) -> str:

@@ -15,7 +15,7 @@ from pathlib import Path
 
 from shoestring.errors import RunError, ShoestringError
 from shoestring.remote.backup.background import Background
-from shoestring.remote.backup.conversation import Life, say, say_error
+from shoestring.remote.backup.conversation import Life, send, send_error
 from shoestring.remote.backup.restoring import restore
 from shoestring.remote.backup.urls import parse_url, redacted
 from shoestring.session.directory import RunDirectory
@@ -30,15 +30,15 @@ def main(verb: str, path: str, url: str, run_id: str = "") -> None:
     life = Life()
     try:
         if verb == "restore":
-            say(restored=restore(Path(path), parse_url(url, "--from")))
+            send(restored=restore(Path(path), parse_url(url, "--from")))
         else:
             with suppress(OSError):
                 os.nice(_NICENESS)
             Background(RunDirectory(Path(path)), parse_url(url), run_id, life).run()
     except ShoestringError as error:
-        say_error(error)
+        send_error(error)
     except BaseException as error:  # noqa: BLE001 - of a library: the other process reports it
-        say_error(RunError(redacted(f"{url}: {type(error).__name__}: {error}")))
+        send_error(RunError(redacted(f"{url}: {type(error).__name__}: {error}")))
     sys.stdout.flush()
     os._exit(0)  # threads of libraries may hang
 

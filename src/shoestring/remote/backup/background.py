@@ -7,7 +7,7 @@ import time
 
 from shoestring.errors import ShoestringError, UsageError
 from shoestring.monitor.events import append
-from shoestring.remote.backup.conversation import Life, say
+from shoestring.remote.backup.conversation import Life, send
 from shoestring.remote.backup.copying import Copier
 from shoestring.remote.backup.opened import UnsettledError, newest_checkpoint
 from shoestring.remote.backup.stores import open_store
@@ -45,7 +45,7 @@ class Background:
             raise
         except Exception as error:  # noqa: BLE001 - the place cannot be reached yet
             self._failed(error)
-        say(ready=True)
+        send(ready=True)
         next_at = 0.0
         while not self._life.end.wait(_POLL_SECONDS):
             newest = newest_checkpoint(self._run)
@@ -85,7 +85,7 @@ class Background:
         if copied:
             values = {"bytes": copied.bytes, "sent_bytes": copied.sent_bytes, "seconds": copied.seconds}
             self._record("backup", update=copied.update, url=self._location.url, **values)
-            say(copied=copied.update, seconds=copied.seconds)
+            send(copied=copied.update, seconds=copied.seconds)
         return True
 
     def _failed(self, error: Exception) -> None:

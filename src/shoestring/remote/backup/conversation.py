@@ -15,16 +15,16 @@ _ERRORS = {kind.__name__: kind for kind in (UsageError, CheckpointError, RunErro
 _MOST_CHARACTERS = 4000
 
 
-def say(**values: Any) -> None:
+def send(**values: Any) -> None:
     """Write one line of JSON to the standard output."""
     print(json.dumps(values), flush=True)  # noqa: T201 - it is a pipe to the session
 
 
-def say_error(error: ShoestringError) -> None:
+def send_error(error: ShoestringError) -> None:
     """Tell the session an error, for the person."""
     problems = [problem[:_MOST_CHARACTERS] for problem in error.problems]
     kind = type(error).__name__
-    say(
+    send(
         error={
             "kind": kind,
             "message": error.message[:_MOST_CHARACTERS],

@@ -217,7 +217,7 @@ def test_session_file_is_written_although_the_disk_is_full(program, tmp_path):
         disk.fill()
         with pytest.raises(program.SessionError, match="cannot hold"):
             session.probe_disk()
-        session.say(status="failed", reason="the disk is full")
+        session.record(status="failed", reason="the disk is full")
         session.leave()
         left = read_session_file(program.WORKING / NAME)
         assert left.status == "failed" and "disk failed" in left.notes[0]

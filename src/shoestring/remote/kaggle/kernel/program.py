@@ -71,21 +71,21 @@ def main(config: dict[str, Any]) -> None:
         WORKING.mkdir(parents=True, exist_ok=True)
         session.write()
         TEMP.mkdir(parents=True, exist_ok=True)
-        session.do()
+        session.run()
     except SessionError as error:
-        session.say(status="failed", reason=str(error), hint=error.hint)
+        session.record(status="failed", reason=str(error), hint=error.hint)
     except Stopped:
-        session.say(status="paused", reason="Kaggle ended the session before training began")
+        session.record(status="paused", reason="Kaggle ended the session before training began")
     except BaseException as error:
         session.log(traceback.format_exc())
-        session.say(status="failed", reason=f"the script of the session failed: {type(error).__name__}: {error}")
+        session.record(status="failed", reason=f"the script of the session failed: {type(error).__name__}: {error}")
     session.is_leaving = True
     try:
         session.leave()
     except BaseException:  # the output that is there counts, and so does exit status 0
         session.log(traceback.format_exc())
         with contextlib.suppress(BaseException):
-            session.say(notes=[*session.state["notes"], "the output could not be pruned, see shoestring.log"])
+            session.record(notes=[*session.state["notes"], "the output could not be pruned, see shoestring.log"])
             session.write()
 
 
@@ -115,7 +115,7 @@ class Session:
             "files": {},
         }
 
-    def do(self) -> None:
+    def run(self) -> None:
         self.state["facts"] = facts(internet=self.config["internet"] and has_internet())
         self.state["facts"]["disk_free_bytes"] = self.probe_disk()
         package = self.find_package()
@@ -126,9 +126,9 @@ class Session:
             self.copy_previous()
         self.train(recipe)
 
-    # --- what is said, and where ---
+    # --- the session's file and its log ---
 
-    def say(self, **values: Any) -> None:
+    def record(self, **values: Any) -> None:
         self.state.update(values)
         for name in ("status", "reason", "hint"):
             if values.get(name):
@@ -160,9 +160,9 @@ class Session:
 
     def log(self, text: str) -> None:
         print(text, end="", flush=True)
-        self.keep(text.encode(errors="replace"))
+        self.append_to_log(text.encode(errors="replace"))
 
-    def keep(self, output: bytes) -> None:
+    def append_to_log(self, output: bytes) -> None:
         """Append to shoestring.log, and drop its beginning when it grows. A full disk does not end the training."""
         path = WORKING / LOG_FILE
         try:
@@ -336,7 +336,7 @@ class Session:
         listed = {} if left.get("status") == "running" else left.get("files") or {}
         damaged = list(self.copy_files(folder / "run", listed))
         answer = self.leaving("check", "--damaged", json.dumps(damaged))
-        self.say(damaged=[*damaged, *(text for text in answer["damaged"] if text not in damaged)])
+        self.record(damaged=[*damaged, *(text for text in answer["damaged"] if text not in damaged)])
         for text in self.state["damaged"]:
             self.log(f"damaged on the way, and not used: {text}\n")
         if answer["update"] is None:
@@ -344,7 +344,7 @@ class Session:
                 f"the output of {kernel} has no checkpoint that can be used: {answer['reason']}",
                 "nothing was trained; continue from an earlier output",
             )
-        self.say(first_update=answer["update"], update=answer["update"], checkpoint=answer["checkpoint"])
+        self.record(first_update=answer["update"], update=answer["update"], checkpoint=answer["checkpoint"])
         self.write()
 
     def copy_files(self, source: Path, listed: dict[str, Any]) -> Iterator[str]:
@@ -403,19 +403,19 @@ class Session:
         status, code = state.get("status"), trainer.returncode
         printed = (WORKING / LOG_FILE).read_text(errors="replace") if (WORKING / LOG_FILE).is_file() else ""
         if was_killed:
-            self.say(status="paused", reason="the trainer did not end in time and was killed")
+            self.record(status="paused", reason="the trainer did not end in time and was killed")
         elif code == 0 and status in ("finished", "paused"):
-            self.say(status=status, reason=str(state.get("reason", "")))
+            self.record(status=status, reason=str(state.get("reason", "")))
         else:
             end = f"signal {-code}" if code < 0 else f"exit status {code}"
             reason = error_in(printed) or (status == "failed" and state.get("reason")) or last_line(printed)
-            self.say(status="failed", reason=f"training ended with {end}: {reason}")
+            self.record(status="failed", reason=f"training ended with {end}: {reason}")
 
     def forward(self, stream: Any) -> None:
         """Print what the trainer prints, as it comes, and keep its end."""
         with stream:
             while output := stream.read1(65536):
-                self.keep(output)
+                self.append_to_log(output)
                 with contextlib.suppress(OSError):
                     print(output.decode(errors="replace"), end="", flush=True)
 
@@ -449,13 +449,13 @@ class Session:
         if (RUN / "plan.json").is_file() and (SITE / "shoestring").is_dir():
             try:
                 answer = self.leaving("prune", "--output-bytes", str(self.config["output_bytes"]))
-                self.say(notes=[*self.state["notes"], *answer["notes"]])
-                self.say(damaged=[*self.state["damaged"], *answer["damaged"]])
+                self.record(notes=[*self.state["notes"], *answer["notes"]])
+                self.record(damaged=[*self.state["damaged"], *answer["damaged"]])
                 if answer["update"] is not None:
-                    self.say(update=answer["update"], checkpoint=answer["checkpoint"])
-                self.say(total_updates=answer["total_updates"])
+                    self.record(update=answer["update"], checkpoint=answer["checkpoint"])
+                self.record(total_updates=answer["total_updates"])
             except (SessionError, OSError, subprocess.SubprocessError) as error:
-                self.say(notes=[*self.state["notes"], f"the output was not pruned: {error}"])
+                self.record(notes=[*self.state["notes"], f"the output was not pruned: {error}"])
             if self.state["status"] == "finished":
                 self.report()
         (RUN / "lock").unlink(missing_ok=True)
@@ -507,7 +507,7 @@ class Session:
                 return
             if (RUN / folder).is_dir():
                 shutil.rmtree(RUN / folder, ignore_errors=True)
-                self.say(notes=[*self.state["notes"], f"{folder}/ was left out: more than {MAX_FILES} files"])
+                self.record(notes=[*self.state["notes"], f"{folder}/ was left out: more than {MAX_FILES} files"])
 
 
 # --- inputs: where they are mounted differs, so they are looked for ---
