@@ -111,7 +111,7 @@ def find_token(loopback: Loopback, folder: Path) -> list[str]:
 def run_chain_with_faults(seed: int, folder: Path, *, training: "Reference | None" = None) -> dict:
     """Run one chain and return what became of it."""
     given = conditions(seed)
-    plan = {"seed": seed, "updates": 100, "update_seconds": 0.03, "start_seconds": 0.1, "limit_seconds": 2.0}
+    plan = {"seed": seed, "updates": 100, "update_seconds": 0.03, "start_seconds": 0.1, "limit_seconds": 2.5}
     plan |= {"every_seconds": 0.1, "timeout_seconds": 4.0}
     limit = training.limit_seconds if training else plan["limit_seconds"]
     kills = [seconds * (limit / plan["limit_seconds"] if training else 1) for seconds in given["kills"]]
@@ -127,6 +127,7 @@ def run_chain_with_faults(seed: int, folder: Path, *, training: "Reference | Non
         mounts=given["mounts"],
         clock_offset_seconds=given["clock_offset_seconds"],
         hang_seconds=600.0,
+        quota_tolerance_seconds=1.3,  # a limit is in whole seconds, and is rounded up
     )
     run = folder / "run"
     started = time.monotonic()
@@ -143,7 +144,11 @@ def run_chain_with_faults(seed: int, folder: Path, *, training: "Reference | Non
         give_up = GIVE_UP_TRAINING_SECONDS if training else GIVE_UP_SECONDS
         status, output = run_laptop(command, loopback, folder, kills, give_up)
         counts = loopback.counts()
-        running = [session.kernel for session in loopback.kernels.running() if "/other-" not in session.kernel]
+        running = [
+            session.kernel
+            for session in loopback.kernels.running()
+            if "/other-" not in session.kernel and session.end_reason != "deleted"  # it is being killed
+        ]
         tokens = find_token(loopback, folder)
     if status == 0:
         outcome = "finished" if has_right_bits(run, plan, training) else "wrong bits"

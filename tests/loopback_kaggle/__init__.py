@@ -43,6 +43,8 @@ class Settings:
     processing_seconds: float
     lag_seconds: float
     hang_seconds: float
+    quota_tolerance_seconds: float
+    """What a session may take beyond the quota without being counted: on a busy machine it is killed late."""
     clock_offset_seconds: float
 
 
@@ -69,6 +71,7 @@ class Loopback:
         processing_seconds: float = 0.2,
         lag_seconds: float = 0.5,
         hang_seconds: float = 30.0,
+        quota_tolerance_seconds: float = 0.3,
         clock_offset_seconds: float = 0.0,
     ) -> None:
         self.folder = folder
@@ -87,6 +90,7 @@ class Loopback:
             processing_seconds=processing_seconds,
             lag_seconds=lag_seconds,
             hang_seconds=hang_seconds,
+            quota_tolerance_seconds=quota_tolerance_seconds,
             clock_offset_seconds=clock_offset_seconds,
         )
         self.dice = Dice(faults or Faults(), seed)

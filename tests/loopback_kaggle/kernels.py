@@ -12,8 +12,6 @@ from tests.loopback_kaggle.machine import Machine
 
 _NONCE = re.compile(r"nonce\W+([0-9a-f]{32})")
 MAX_SOURCE_BYTES = 1 << 20
-_KILL_SECONDS = 0.3
-"""How late a session may be killed on a busy machine: what it takes beyond the quota then does not count."""
 
 
 @dataclass(kw_only=True)
@@ -239,7 +237,7 @@ class Kernels:
             is_cancelled = machine.end_reason in ("limit", "deleted", "loopback closed")
             session.status = "CANCEL_ACKNOWLEDGED" if is_cancelled else "ERROR" if code else "COMPLETE"
             session.ended = time.monotonic()
-            if self.quota.used(self.sessions) > self.quota.total_seconds + _KILL_SECONDS:
+            if self.quota.used(self.sessions) > self.quota.total_seconds + self._settings.quota_tolerance_seconds:
                 self.quota_exceeded += 1
 
     def _damage(self, output: Path) -> None:

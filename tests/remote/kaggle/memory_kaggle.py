@@ -95,7 +95,9 @@ class MemoryKaggle:
         files = {"run/plan.json": b"{}", "run/checkpoints/update-00000001/manifest.json": b"manifest"}
         files["run/state.json"] = str(entry["update"]).encode()
         files["shoestring.log"] = b"one\nthe last line\n"
-        status = "finished" if entry["update"] >= TOTAL else "failed" if entry["behaviour"] == "failure" else "paused"
+        status = (
+            "finished" if entry["update"] >= TOTAL else "failed" if "failure" in str(entry["behaviour"]) else "paused"
+        )
         if entry["behaviour"] == "killed":
             status, entry["update"] = "running", entry["first"] + 5
             files[f"run/checkpoints/update-{entry['update']:08d}/manifest.json"] = b"manifest"
@@ -103,6 +105,7 @@ class MemoryKaggle:
             "format": 1, "nonce": entry["nonce"], "session": entry["session"], "status": status, "reason": "a reason",
             "update": entry["update"], "first_update": entry["first"], "total_updates": TOTAL,
             "checkpoint": "update-00000001" if entry["update"] else None,
+            "exit_status": {"failure": 1, "failure of usage": 2}.get(entry["behaviour"]),
             "files": {
                 name: {"bytes": len(content), "sha256": hashlib.sha256(content).hexdigest()}
                 for name, content in files.items()

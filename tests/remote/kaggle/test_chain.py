@@ -75,6 +75,12 @@ def test_two_sessions_without_progress_end_the_chain_with_the_log(run):
     assert "two sessions in a row made no progress" in state.reason and "log: the last line" in state.reason
 
 
+def test_a_command_that_training_refuses_ends_the_chain_at_once(run):
+    kaggle = MemoryKaggle(["failure of usage", 10])
+    state = finish(run, kaggle)
+    assert (state.status, state.reason, len(kaggle.pushes)) == ("failed", "a reason", 1)
+
+
 def test_a_lost_session_makes_the_next_one_shorter_and_leaves_the_newest_output_alone(run, monkeypatch):
     clock = itertools.count(1000.0, 1.0)
     monkeypatch.setattr(chain_module.time, "time", lambda: next(clock))

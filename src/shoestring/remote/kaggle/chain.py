@@ -369,6 +369,8 @@ class _Chain:
             self._event(f"session {session.number}: damaged on the way: {name}")
         reason = result.reason + (f"; {result.hint}" if result.hint else "")
         self._end(session, "ended", reason)
+        if result.exit_status == UsageError.status and not session.has_progress:
+            self._set("failed", reason)  # another session would refuse the same command
         position = f"update {result.update}" + (f" of {result.total_updates}" if result.total_updates else "")
         self._event(f"session {session.number} is {result.status} at {position}: {result.reason}")
 

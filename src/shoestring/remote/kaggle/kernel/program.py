@@ -109,7 +109,7 @@ class Session:
             "checkpoint": None,
             "damaged": [],
             "notes": [],
-            "restarted": False,
+            "exit_status": None,
             "seconds": 0.0,
             "facts": {},
             "files": {},
@@ -409,7 +409,8 @@ class Session:
         else:
             end = f"signal {-code}" if code < 0 else f"exit status {code}"
             reason = error_in(printed) or (status == "failed" and state.get("reason")) or last_line(printed)
-            self.record(status="failed", reason=f"training ended with {end}: {reason}")
+            exit_status = code if code >= 0 else None
+            self.record(status="failed", reason=f"training ended with {end}: {reason}", exit_status=exit_status)
 
     def forward(self, stream: Any) -> None:
         """Print what the trainer prints, as it comes, and keep its end."""

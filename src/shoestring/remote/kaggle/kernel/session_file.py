@@ -20,7 +20,6 @@ Status = Literal["running", "finished", "paused", "failed"]
 _DIGEST = re.compile(r"[0-9a-f]{64}")
 _NONCE = re.compile(r"[0-9a-f]{32}")
 _MAX_TEXT = 20_000
-_BOOL = Kind(name="true or false", types=(bool,))
 _LIST = Kind(name="a list", types=(list,))
 _SECONDS = Kind(name="a number of seconds", types=(int, float), low=0, high=1e9)
 _OPTIONAL_TEXT = Kind(name="text or null", types=(str, type(None)))
@@ -38,7 +37,7 @@ _KINDS = {
     "checkpoint": _OPTIONAL_TEXT,
     "damaged": _LIST,
     "notes": _LIST,
-    "restarted": _BOOL,
+    "exit_status": _OPTIONAL_COUNT,
     "seconds": _SECONDS,
     "facts": OBJECT,
     "files": OBJECT,
@@ -73,16 +72,12 @@ class SessionFile:
     damaged: tuple[str, ...] = ()
     notes: tuple[str, ...] = ()
     """What was left out of the output, and why."""
-    restarted: bool = False
+    exit_status: int | None = None
+    """Of a training that failed by itself; None if it did not, or a signal ended it."""
     seconds: float = 0.0
     facts: Mapping[str, Any]
     files: Mapping[str, OutputFile]
     """All files of the output but this one, by their path."""
-
-    @property
-    def has_progress(self) -> bool:
-        """Whether the session left a newer checkpoint than it began with, or finished the run."""
-        return self.update > self.first_update or self.status == "finished"
 
 
 def read_session_file(path: Path) -> SessionFile:
@@ -139,7 +134,7 @@ def parse_session_file(content: str | bytes) -> SessionFile:
         checkpoint=value.get("checkpoint"),
         damaged=tuple(value.get("damaged", ())),
         notes=tuple(value.get("notes", ())),
-        restarted=value.get("restarted", False),
+        exit_status=value.get("exit_status"),
         seconds=float(value.get("seconds", 0)),
         facts=value.get("facts", {}),
         files={path: OutputFile(bytes=entry["bytes"], sha256=entry["sha256"]) for path, entry in files.items()},
