@@ -72,7 +72,8 @@ def main(config):
         save(update, value)
         # On a busy machine a process may wait for its turn longer than so short a session keeps for its output.
         end = STARTED + config["limit_seconds"] - config["hand_over_seconds"] - 0.5
-        while update < config["updates"] and time.monotonic() < end - 2 * config["update_seconds"]:
+        last = min(config["updates"], update + config.get("session_updates", config["updates"]))
+        while update < last and time.monotonic() < end - 2 * config["update_seconds"]:
             time.sleep(config["update_seconds"])
             value = advance(value, update + 1)
             update += 1

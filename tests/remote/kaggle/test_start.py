@@ -18,7 +18,7 @@ EVERY = 0.05
 
 
 def make_job(updates):
-    config = {"seed": 1, "updates": updates, "update_seconds": 0.02, "start_seconds": 0.05}
+    config = {"seed": 1, "updates": updates, "session_updates": 100, "update_seconds": 0.02, "start_seconds": 0.05}
     return Job(
         script=lambda values: f"import json\nCONFIG = json.loads({json.dumps(dict(values))!r})\n{PAYLOAD}",
         config=config,
@@ -33,7 +33,7 @@ def loopback(tmp_path):
         yield loopback
 
 
-def go_on(run, loopback, updates, on_event=lambda _: None, limit_seconds=1.5):
+def go_on(run, loopback, updates, on_event=lambda _: None, limit_seconds=8):
     with Client(environment=loopback.environment, timeout_seconds=10, patience_seconds=5, pause_seconds=0.02) as client:
         return run_chain(run, client, make_job(updates), EVERY, on_event, state=make_state(limit_seconds=limit_seconds))
 
@@ -51,10 +51,10 @@ def test_chain_with_a_kill_and_a_push_that_landed_unseen_ends_in_the_same_bits(l
             loopback.kill_sessions()
 
     run = tmp_path / "run"
-    state = go_on(run, loopback, 80, on_event)
+    state = go_on(run, loopback, 180, on_event)
     assert state.status == "finished", state.reason
     value = payload.digest_of("start", 1)
-    for update in range(80):
+    for update in range(180):
         value = payload.advance(value, update + 1)
     assert json.loads((run / "state.json").read_text())["value"] == value
     counts = loopback.counts()

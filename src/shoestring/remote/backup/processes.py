@@ -1,5 +1,7 @@
 """The process of a session's backup: started before training, told the end of the session, waited for."""
 
+from __future__ import annotations
+
 import subprocess
 import sys
 import threading
