@@ -1,10 +1,13 @@
-"""A process ends with its parent, by a signal of the system or by polling."""
+"""A process ends with its parent, by a signal of the system or by polling; whether a process runs."""
 
 import subprocess
 import sys
+import time
 
 import psutil
 import pytest
+
+from shoestring.processes import is_running
 
 CODE = """
 import os, sys, time
@@ -51,3 +54,13 @@ def test_process_runs_while_its_parent_runs(method):
         with pytest.raises(psutil.TimeoutExpired):
             child.wait(timeout=1.5)
         parent.kill()
+
+
+def test_process_that_has_ended_is_not_running_before_its_parent_notices():
+    with subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE) as process:
+        assert is_running(process.pid)
+        process.kill()
+        while psutil.Process(process.pid).status() != psutil.STATUS_ZOMBIE:
+            time.sleep(0.01)
+        assert not is_running(process.pid)
+    assert not is_running(process.pid)

@@ -34,7 +34,7 @@ EVERY = "0.5s"
 ON = "kaggle-t4x2"
 SETUP_SECONDS = 10.0
 """What a session needs beside the start of training: the wheel is installed, and the output is left."""
-SHARE_OF_TRAINING = 0.45
+SHARE_OF_TRAINING = 0.3
 """The part of the training for which a session has time, so that the rest of the first one takes at least two."""
 PAGE_HEAD = f"""\
 # Two runs on Kaggle, interrupted by the limits of their sessions

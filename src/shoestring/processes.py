@@ -32,6 +32,18 @@ def started_at() -> float:
     return time.monotonic() - max(0.0, time.time() - float(psutil.Process().create_time()))
 
 
+def is_running(pid: int) -> bool:
+    """Return whether there is such a process. One that has ended and that its parent has not noticed yet is none."""
+    import psutil
+
+    try:
+        return bool(psutil.Process(pid).status() != psutil.STATUS_ZOMBIE)
+    except psutil.NoSuchProcess:
+        return False
+    except psutil.AccessDenied:
+        return True
+
+
 def kill_with_descendants(pid: int) -> None:
     """Send SIGKILL to a process and to all processes that it has started, directly or indirectly.
 

@@ -67,7 +67,7 @@ class Datasets:
         self.blobs[token] = Blob(name=Path(body["name"]).name, bytes=int(body.get("contentLength") or 0), path=path)
         return token
 
-    def save(self, reference: str, files: list[dict[str, Any]], *, is_new: bool) -> None:
+    def save(self, reference: str, files: list[dict[str, Any]], *, is_new: bool, delete_old: bool = False) -> None:
         """Make a version of the uploaded files. Raises KeyError, BusyError, and ValueError for one that exists."""
         with self.lock:
             if is_new and reference in self.datasets:
@@ -80,7 +80,7 @@ class Datasets:
                 blob = self.blobs[file["token"]]
                 if blob.path.stat().st_size == blob.bytes:  # an upload that broke off is left out without a word
                     shutil.copyfile(blob.path, folder / blob.name)
-            dataset.versions.append(folder)
+            dataset.versions = [*([] if delete_old else dataset.versions), folder]
             dataset.processed = time.monotonic() + self._processing_seconds
             self.datasets[reference] = dataset
 

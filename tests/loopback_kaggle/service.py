@@ -128,7 +128,9 @@ class Service:
         if reference.partition("/")[0] != self._settings.user:
             raise ApiError(403, "Permission 'datasets.update' was denied")
         try:
-            self._datasets.save(reference, body.get("files") or [], is_new=is_new)
+            self._datasets.save(
+                reference, body.get("files") or [], is_new=is_new, delete_old=body.get("deleteOldVersions", False)
+            )
         except (KeyError, BusyError):
             raise ApiError(403, "Forbidden") from None
         except ValueError as error:

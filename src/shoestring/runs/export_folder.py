@@ -14,8 +14,6 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
-import psutil
-
 from shoestring.checkpoint.files import (
     directory_bytes,
     json_text,
@@ -27,6 +25,7 @@ from shoestring.checkpoint.files import (
     write_text,
 )
 from shoestring.errors import RunError, UsageError
+from shoestring.processes import is_running
 from shoestring.reading import read_json
 from shoestring.system_errors import explaining
 from shoestring.units import bytes_text
@@ -124,7 +123,7 @@ def _remove_leftovers(folder: Path) -> None:
         match = _HIDDEN.fullmatch(path.name)
         if not match or not (in_run or match["name"] == folder.name) or path.is_symlink() or not path.is_dir():
             continue
-        if int(match["pid"]) != os.getpid() and psutil.pid_exists(int(match["pid"])):
+        if int(match["pid"]) != os.getpid() and is_running(int(match["pid"])):
             continue
         final = path.with_name(match["name"])
         if match["state"] == "replaced" and not os.path.lexists(final):

@@ -14,6 +14,7 @@ from pathlib import Path
 from shoestring.checkpoint.files import remove_file
 from shoestring.checkpoint.manifest import FILE, MANIFEST, STAGED_FILE
 from shoestring.errors import UsageError
+from shoestring.processes import is_running
 
 TRAINER_FOLDER = ".trainer"
 """The folder for temporary files of a library's trainer."""
@@ -67,7 +68,7 @@ def remove_leftovers(run: Path) -> None:
         for path in _entries(folder):
             report = _REPORT_LEFTOVER.fullmatch(path.name)
             # A report is written without the lock, so its writer may be alive.
-            if _LEFTOVER.fullmatch(path.name) or (report and not _is_running(int(report["pid"]))):
+            if _LEFTOVER.fullmatch(path.name) or (report and not is_running(int(report["pid"]))):
                 remove_file(path)
     shutil.rmtree(run / TRAINER_FOLDER, ignore_errors=True)  # does not follow links
 
@@ -86,9 +87,3 @@ def _entries(folder: Path) -> list[Path]:
         return sorted(folder.iterdir())
     except OSError:
         return []
-
-
-def _is_running(pid: int) -> bool:
-    import psutil
-
-    return bool(psutil.pid_exists(pid))

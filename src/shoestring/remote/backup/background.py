@@ -10,7 +10,7 @@ from shoestring.monitor.events import append
 from shoestring.remote.backup.conversation import Life, send
 from shoestring.remote.backup.copying import Copier
 from shoestring.remote.backup.opened import UnsettledError, newest_checkpoint
-from shoestring.remote.backup.stores import open_store
+from shoestring.remote.backup.stores import Store, open_store
 from shoestring.remote.backup.urls import Location, redacted
 from shoestring.session.directory import RunDirectory
 from shoestring.streams import write_messages
@@ -33,6 +33,7 @@ class Background:
         self._failure = ""
         """Why the last attempt failed; empty if it did not."""
         self._waits = 0
+        self._store: Store | None = None
         self._copier: Copier | None = None
 
     def run(self) -> None:
@@ -55,11 +56,13 @@ class Background:
             if self._failure.startswith("another machine"):
                 break
             time.sleep(min(self._wait_seconds(), 5.0))
+        self._close()
 
     def _require_own(self) -> None:
         self._is_busy, self._moved_at = True, time.monotonic()
         try:
-            self._copier = Copier(self._run, open_store(self._location), self._run_id, on_block=self._note_progress)
+            self._store = open_store(self._location, self._expect_silence)
+            self._copier = Copier(self._run, self._store, self._run_id, on_block=self._note_progress)
             self._copier.require_own()
         finally:
             self._is_busy = False
@@ -109,6 +112,10 @@ class Background:
             f"session has copied {newest}"
         )
 
+    def _close(self) -> None:
+        if self._store:
+            self._store.close()
+
     def _record(self, event: str, **values: object) -> None:
         if self._run.events_file.exists():  # the session opens its record with a number of its own
             append(self._run.events_file, event, is_shared=True, **values)
@@ -119,6 +126,9 @@ class Background:
     def _note_progress(self, _size: int) -> None:
         self._moved_at = time.monotonic()
 
+    def _expect_silence(self, seconds: float) -> None:
+        self._moved_at = time.monotonic() + seconds
+
     def _watch(self) -> None:
         """Start this process again if a request hangs: sockets of some libraries have no timeout."""
         while True:
@@ -126,6 +136,7 @@ class Background:
             if self._is_busy and not self._life.end.is_set() and time.monotonic() - self._moved_at > _SILENT_SECONDS:
                 self._failed(TimeoutError(f"no answer for {_SILENT_SECONDS:.0f} s"))
                 arguments = ["copy", str(self._run.path), self._location.url, self._run_id]
+                self._close()
                 os.execv(sys.executable, [sys.executable, "-P", "-m", "shoestring.remote.backup", *arguments])
 
 

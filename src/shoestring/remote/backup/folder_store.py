@@ -8,6 +8,7 @@ from contextlib import suppress
 from pathlib import Path
 
 from shoestring.checkpoint.files import remove_file, replace, sync, write_file
+from shoestring.processes import is_running
 from shoestring.reading import read_blocks
 
 
@@ -49,17 +50,14 @@ class FolderStore:
         """Remove what killed processes of this machine have left: their names end with the process id."""
         for path in folder.glob(".*"):
             pid = path.name.rpartition(".")[2]
-            if pid.isdecimal() and not _is_running(int(pid)):
+            if pid.isdecimal() and not is_running(int(pid)):
                 remove_file(path)
+
+    def close(self) -> None:
+        """Nothing is held."""
 
     def _path(self, name: str) -> Path:
         path = self._root / name
         if path.parent.is_symlink():
             raise OSError(errno.ELOOP, "it is a symbolic link, which is not followed", str(path.parent))
         return path
-
-
-def _is_running(pid: int) -> bool:
-    import psutil
-
-    return bool(psutil.pid_exists(pid))

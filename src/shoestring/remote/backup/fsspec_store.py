@@ -65,3 +65,6 @@ class FsspecStore:
     def remove(self, name: str) -> None:
         with suppress(Exception):
             self._filesystem.rm_file(f"{self._root}/{name}")
+
+    def close(self) -> None:
+        """Nothing is held."""

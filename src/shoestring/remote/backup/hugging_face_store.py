@@ -103,5 +103,8 @@ class HuggingFaceStore:
         """Remove a file with the next commit; the hub keeps the history of a repository until it is squashed."""
         self._removed.append(self._path(name))
 
+    def close(self) -> None:
+        """Nothing is held."""
+
     def _path(self, name: str) -> str:
         return f"{self._root}/{name}" if self._root else name

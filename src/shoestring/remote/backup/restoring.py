@@ -5,12 +5,13 @@ import os
 import re
 import shutil
 from collections.abc import Iterator
-from contextlib import suppress
+from contextlib import ExitStack, closing, suppress
 from pathlib import Path
 
 from shoestring.checkpoint.files import remove, sync, write_file
 from shoestring.checkpoint.manifest import FileEntry
 from shoestring.errors import RunError, UsageError
+from shoestring.processes import is_running
 from shoestring.remote.backup.commits import (
     COMMITS,
     MAX_COMMIT_BYTES,
@@ -40,14 +41,19 @@ def restore(run: Path, location: Location) -> str:
     Raises UsageError if there are no copies, or if `run` has another run or one that is not as far. Raises RunError if
     no copy is intact or there is no space.
     """
-    store = open_store(location)
-    try:
-        names = names_of(store.sizes(COMMITS))
-    except Exception as error:
-        raise RunError(
-            f"--from {location.url} cannot be read: {redacted(str(error) or type(error).__name__)}",
-            hint="check the URL, the network and the credentials in the environment, then train again",
-        ) from error
+    with ExitStack() as stack:
+        try:
+            store = stack.enter_context(closing(open_store(location)))
+            names = names_of(store.sizes(COMMITS))
+        except Exception as error:
+            raise RunError(
+                f"--from {location.url} cannot be read: {redacted(str(error) or type(error).__name__)}",
+                hint="check the URL, the network and the credentials in the environment, then train again",
+            ) from error
+        return _restore(run, store, names, location)
+
+
+def _restore(run: Path, store: Store, names: list[CommitName], location: Location) -> str:
     directory = RunDirectory(run)
     directory.refuse_links()
     if directory.plan_file.exists():
@@ -196,11 +202,9 @@ def _replace_empty(run: Path, folder: Path) -> None:
 
 
 def _remove_unfinished(run: Path) -> None:
-    import psutil
-
     pattern = re.compile(rf"\.{re.escape(run.name)}\.restoring-(?P<pid>[0-9]+)")
     for path in run.parent.iterdir():
-        if (match := pattern.fullmatch(path.name)) and not psutil.pid_exists(int(match["pid"])):
+        if (match := pattern.fullmatch(path.name)) and not is_running(int(match["pid"])):
             remove(path)
 
 

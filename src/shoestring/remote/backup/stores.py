@@ -1,6 +1,6 @@
 """What a place for copies can do, and the place that belongs to a URL."""
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Protocol
 
@@ -22,9 +22,15 @@ class Store(Protocol):
     def remove(self, name: str) -> None:
         """Remove a file, as far as possible."""
 
+    def close(self) -> None:
+        """Release what belongs to this process: connections and temporary files."""
 
-def open_store(location: Location) -> Store:
-    """Return the store at a location. Raises what its library raises."""
+
+def open_store(location: Location, expect_silence: Callable[[float], object] = lambda _: None) -> Store:
+    """Return the store at a location. Raises what its library raises.
+
+    `expect_silence` receives for how many seconds a request may move no block, if that is longer than usual.
+    """
     if location.scheme == "file":
         from shoestring.remote.backup.folder_store import FolderStore
 
@@ -33,6 +39,10 @@ def open_store(location: Location) -> Store:
         from shoestring.remote.backup.hugging_face_store import HuggingFaceStore
 
         return HuggingFaceStore(location.path)
+    if location.scheme == "kaggle":
+        from shoestring.remote.backup.kaggle_store import KaggleStore
+
+        return KaggleStore(location.path, expect_silence=expect_silence)
     from shoestring.remote.backup.fsspec_store import FsspecStore
 
     return FsspecStore(location)

@@ -22,10 +22,13 @@ _MODULES = {
     "s3": ("fsspec", "s3fs"),
     "s3a": ("fsspec", "s3fs"),
     "hf": ("huggingface_hub",),
+    "kaggle": ("kaggle", "six"),
 }
 _NAMES = r"[A-Za-z0-9][A-Za-z0-9._-]{0,95}"
 _FORMS = {
     "hf": (re.compile(rf"(?:datasets/|models/)?{_NAMES}/{_NAMES}(?:/.+)?"), "hf://datasets/USER/REPO/FOLDER"),
+    # Two characters of the 50 that Kaggle allows are for the names of the two datasets.
+    "kaggle": (re.compile(rf"(?:{_NAMES}/)?[a-z0-9][a-z0-9-]{{3,47}}"), "kaggle://NAME with 4 to 48 of a-z, 0-9 and -"),
 }
 
 
@@ -82,14 +85,8 @@ def redacted(text: str, environment: Mapping[str, str] = os.environ) -> str:
 
 
 def _require_packages(scheme: str, option: str) -> None:
-    if scheme == "kaggle":
-        raise UsageError(
-            f"{option} kaggle://: Kaggle's datasets take no copies in this version: each version would send all files "
-            "again, and is processed for minutes",
-            hint="a folder, s3://, hf:// or another scheme of fsspec; the output of a Kaggle session is kept by Kaggle",
-        )
     if scheme in _MODULES:
-        extras.require("backup", *_MODULES[scheme])
+        extras.require("kaggle" if scheme == "kaggle" else "backup", *_MODULES[scheme])
         return
     extras.require("backup", "fsspec")
     from fsspec.registry import get_filesystem_class, known_implementations
@@ -100,5 +97,5 @@ def _require_packages(scheme: str, option: str) -> None:
         known = known_implementations.get(scheme, {}).get("err", "")
         raise UsageError(
             f"{option} {scheme}://: {error}",
-            hint=known or "a folder, s3://, hf://, or another scheme of fsspec",
+            hint=known or "a folder, s3://, hf://, kaggle://, or another scheme of fsspec",
         ) from error

@@ -181,14 +181,25 @@ class Client:
         value = self._unless_missing("dataset_files", {"dataset": dataset})
         return None if value is None else list(value)
 
+    def download_dataset_file(self, dataset: str, name: str, path: Path, *, max_bytes: int) -> None:
+        """Download a file of a dataset's newest version. Raises FileNotFoundError if there is no such file.
+
+        One with more than `max_bytes` is a ValueError.
+        """
+        arguments = {"dataset": dataset, "name": name, "path": str(path), "max_bytes": max_bytes}
+        if self._unless_missing("download_dataset_file", arguments, default=True) is None:
+            raise FileNotFoundError(f"{dataset}/{name}")
+        if path.stat().st_size > max_bytes:
+            raise ValueError(f"it has more than {max_bytes} bytes")
+
     def create_dataset(self, folder: Path) -> None:
         """Upload the files of `folder` as a new private dataset. Is not repeated."""
-        self._require_uploaded(self._call("create_dataset", {"folder": str(folder)}, seconds=_upload_seconds(folder)))
+        self._require_uploaded(self._call("create_dataset", {"folder": str(folder)}, seconds=upload_seconds(folder)))
 
-    def create_version(self, folder: Path, notes: str) -> None:
+    def create_version(self, folder: Path, notes: str, *, delete_old_versions: bool = False) -> None:
         """Upload the files of `folder` as the next version of a dataset. Is not repeated."""
-        arguments = {"folder": str(folder), "notes": notes}
-        self._require_uploaded(self._call("create_version", arguments, seconds=_upload_seconds(folder)))
+        arguments = {"folder": str(folder), "notes": notes, "delete_old_versions": delete_old_versions}
+        self._require_uploaded(self._call("create_version", arguments, seconds=upload_seconds(folder)))
 
     @staticmethod
     def _require_uploaded(answer: Any) -> None:
@@ -302,7 +313,7 @@ class Client:
         return process
 
 
-def _upload_seconds(folder: Path) -> float:
+def upload_seconds(folder: Path) -> float:
     """Return how long the upload of a folder may take on a slow line; nothing is heard of it meanwhile."""
     return sum(path.stat().st_size for path in folder.iterdir()) / _SLOW_BYTES_PER_SECOND
 

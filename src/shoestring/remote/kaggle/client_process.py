@@ -137,12 +137,29 @@ class Calls:
             if not token:
                 return files
 
+    def download_dataset_file(self, dataset: str, name: str, path: str, max_bytes: int) -> Iterator[dict[str, Any]]:
+        """Download a file to a path, up to the block that exceeds `max_bytes`. Yields the progress."""
+        from kagglesdk.datasets.types.dataset_api_service import ApiDownloadDatasetRequest
+
+        request = ApiDownloadDatasetRequest()
+        request.owner_slug, request.dataset_slug = dataset.split("/")
+        request.file_name = name
+        count = 0
+        with self._api.build_kaggle_client() as kaggle, Path(path).open("wb") as target:
+            answer = kaggle.datasets.dataset_api_client.download_dataset(request)
+            for block in answer.iter_content(_BLOCK_BYTES):
+                target.write(block)
+                count += len(block)
+                yield {"bytes": count}
+                if count > max_bytes:
+                    return
+
     def create_dataset(self, folder: str) -> dict[str, Any]:
         answer = self._api.dataset_create_new(folder, quiet=True)
         return {"status": answer.status, "error": answer.error or ""}
 
-    def create_version(self, folder: str, notes: str) -> dict[str, Any]:
-        answer = self._api.dataset_create_version(folder, notes, quiet=True)
+    def create_version(self, folder: str, notes: str, delete_old_versions: bool) -> dict[str, Any]:
+        answer = self._api.dataset_create_version(folder, notes, quiet=True, delete_old_versions=delete_old_versions)
         return {"status": answer.status, "error": answer.error or ""}
 
     def _output_files(self, kernel: str) -> Iterator[Any]:

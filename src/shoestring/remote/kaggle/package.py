@@ -159,7 +159,7 @@ def dry_run(state: ChainState, job: Job) -> dict[str, Any]:
         number=1, nonce=_NONCE_OF_DRY_RUN, slug=f"{state.base}-a", limit_seconds=state.limit_seconds
     )
     script = job.script(session_config(state, session, job)).encode()
-    metadata, dataset = kernel_metadata(state, session, job), dataset_metadata(state)
+    metadata, dataset = kernel_metadata(state, session, job), dataset_metadata(state.package)
     files = {**job.package, "script.py": script}
     create = {
         "title": dataset["title"],

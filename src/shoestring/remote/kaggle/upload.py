@@ -19,9 +19,9 @@ _ATTEMPTS, _LATE = 40, 8
 _EXISTS = "already in use"
 
 
-def dataset_metadata(state: ChainState) -> dict[str, Any]:
-    """Return the content of `dataset-metadata.json`."""
-    return {"id": state.package, "title": f"{state.base}-wheels", "licenses": [{"name": "other"}]}
+def dataset_metadata(dataset: str) -> dict[str, Any]:
+    """Return the content of `dataset-metadata.json` of a private dataset, `USER/NAME`."""
+    return {"id": dataset, "title": dataset.partition("/")[2], "licenses": [{"name": "other"}]}
 
 
 def upload_package(
@@ -46,7 +46,7 @@ def upload_package(
     for _ in range(_ATTEMPTS):
         try:
             status = client.dataset_status(state.package)
-            problem = _difference(client, state.package, sizes) if status == "ready" else f"its status is {status}"
+            problem = difference(client, state.package, sizes) if status == "ready" else f"its status is {status}"
             if not problem and state.package_digest == job.package_digest:
                 state.package_status = "ready"
                 state.write(folder)
@@ -76,15 +76,15 @@ def _upload(client: Client, state: ChainState, files: Mapping[str, bytes], *, is
         folder = Path(name)
         for file, content in files.items():
             (folder / file).write_bytes(content)
-        (folder / "dataset-metadata.json").write_text(json.dumps(dataset_metadata(state)), encoding="utf-8")
+        (folder / "dataset-metadata.json").write_text(json.dumps(dataset_metadata(state.package)), encoding="utf-8")
         if is_new:
             client.create_dataset(folder)
         else:
             client.create_version(folder, "Shoestring")
 
 
-def _difference(client: Client, dataset: str, sizes: Mapping[str, int]) -> str:
-    """Return what of the package is not there. Kaggle may show an archive as a folder of its content."""
+def difference(client: Client, dataset: str, sizes: Mapping[str, int]) -> str:
+    """Return which files of a dataset are not there. Kaggle may show an archive as a folder of its content."""
     listed = {str(file["name"]): file["bytes"] for file in client.dataset_files(dataset) or []}
     missing = [
         name

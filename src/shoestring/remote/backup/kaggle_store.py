@@ -1,0 +1,205 @@
+"""Copies in two private datasets of Kaggle, NAME-a and NAME-b, in turn: each version of one is a complete copy.
+
+A version has all its files: Kaggle has no incremental upload. It cannot be read while Kaggle processes it, which takes
+minutes, and an upload can lose a file without an error. So the version that replaces an older one is never in the
+dataset that has the newest complete copy.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import shutil
+import tempfile
+import time
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import suppress
+from pathlib import Path
+
+from shoestring.errors import RunError
+from shoestring.processes import is_running
+from shoestring.remote.backup.commits import COMMITS, MAX_COMMIT_BYTES, OBJECTS, CommitName, names_of, parse_commit
+from shoestring.remote.kaggle.client import Client, upload_seconds
+from shoestring.remote.kaggle.upload import dataset_metadata, difference
+
+_BLOCK_BYTES = 4 << 20
+_OBJECT = re.compile(r"[0-9a-f]{64}")
+_PROCESSING_SECONDS = 1800.0
+"""How long Kaggle may take to process a version before it is uploaded again."""
+_LONGEST_PAUSE_SECONDS = 15.0
+_INCOMPLETE_POLLS = 3
+"""How often a version that is ready is looked at before files that are missing count as lost."""
+_TEMPORARY = "shoestring-backup-"
+
+
+class KaggleStore:
+    """A place for the copies of one run. What is sent waits in a temporary folder until the commit that lists it."""
+
+    def __init__(
+        self,
+        path: str,
+        *,
+        client: Client | None = None,
+        expect_silence: Callable[[float], object] = lambda _: None,
+        pause_seconds: float = 1.0,
+    ) -> None:
+        """`path` is `NAME` or `USER/NAME`. `expect_silence` is told for how many seconds nothing may be heard of an
+        upload. Raises KaggleError if nobody is signed in.
+        """
+        self._client = client or Client()
+        self._expect_silence, self._pause_seconds = expect_silence, pause_seconds
+        user, _, name = path.rpartition("/")
+        try:
+            user = user or self._client.account()
+        except BaseException:
+            self._client.close()
+            raise
+        self._datasets = (f"{user}/{name}-a", f"{user}/{name}-b")
+        self._listed: dict[str, dict[str, int]] = {}
+        """The files of each dataset by their names, as they were listed last."""
+        self._read_from = self._datasets[0]
+        """The dataset of the commit that was read last: its objects are there too."""
+        _remove_abandoned()
+        self._folder = Path(tempfile.mkdtemp(prefix=f"{_TEMPORARY}{os.getpid()}-"))
+
+    def sizes(self, folder: str) -> dict[str, int]:
+        """Return the commits that Kaggle has, or the objects that the next version would have."""
+        if folder == OBJECTS:
+            return {path.name: path.stat().st_size for path in self._folder.iterdir() if _OBJECT.fullmatch(path.name)}
+        self._list()
+        return {name: size for files in self._listed.values() for name, size in files.items() if names_of([name])}
+
+    def blocks(self, name: str, max_bytes: int) -> Iterator[bytes]:
+        folder, _, file = name.partition("/")
+        path = self._folder / file
+        if folder == OBJECTS and path.exists():
+            yield from _blocks(path)
+            return
+        dataset = self._dataset_of(file)
+        if folder == COMMITS:
+            self._read_from = dataset
+        if self._listed[dataset][file] > max_bytes:
+            raise ValueError(f"it has more than {max_bytes} bytes")
+        path = self._folder / f"{file}.download"
+        try:
+            self._client.download_dataset_file(dataset, file, path, max_bytes=max_bytes)
+            yield from _blocks(path)
+        finally:
+            path.unlink(missing_ok=True)
+
+    def write(self, name: str, blocks: Iterable[bytes]) -> None:
+        """Keep an object for the next version; with the commit, upload the version and wait until Kaggle has it."""
+        folder, _, file = name.partition("/")
+        path = self._folder / file
+        unfinished = self._folder / f"{file}.unfinished"
+        try:
+            with unfinished.open("wb") as target:
+                for block in blocks:
+                    target.write(block)
+            unfinished.replace(path)
+        finally:
+            unfinished.unlink(missing_ok=True)
+        if folder == COMMITS:
+            try:
+                self._upload(path)
+            finally:
+                path.unlink()
+
+    def remove(self, name: str) -> None:
+        """Leave an object out of the next version. The next version replaces commits."""
+        (self._folder / name.partition("/")[2]).unlink(missing_ok=True)
+
+    def close(self) -> None:
+        """End the client and remove the temporary folder."""
+        self._client.close()
+        shutil.rmtree(self._folder, ignore_errors=True)
+
+    def _upload(self, commit_file: Path) -> None:
+        """Upload a commit with its objects as the next version. Raises RunError if Kaggle does not have all of it."""
+        name = names_of([commit_file.name])[0]
+        commit = parse_commit(commit_file.read_bytes(), name)
+        digests = {entry.sha256 for entry in commit.files.values()}
+        for path in self._folder.iterdir():
+            if _OBJECT.fullmatch(path.name) and path.name not in digests:
+                path.unlink()  # only the newest copy takes disk space here
+        names = {commit_file.name, *digests}
+        sizes = {file: (self._folder / file).stat().st_size for file in names}
+        dataset = self._next_dataset()
+        status = self._client.dataset_status(dataset)
+        with tempfile.TemporaryDirectory(dir=self._folder) as folder:
+            for file in names:
+                os.link(self._folder / file, Path(folder) / file)
+            (Path(folder) / "dataset-metadata.json").write_text(json.dumps(dataset_metadata(dataset)), encoding="utf-8")
+            self._expect_silence(upload_seconds(Path(folder)))
+            if status is None:
+                self._client.create_dataset(Path(folder))
+            else:
+                self._client.create_version(Path(folder), "Shoestring", delete_old_versions=True)
+        self._wait_for(dataset, sizes)
+
+    def _wait_for(self, dataset: str, sizes: dict[str, int]) -> None:
+        end, pause = time.monotonic() + _PROCESSING_SECONDS, self._pause_seconds
+        polls, problem = 0, ""
+        while polls < _INCOMPLETE_POLLS and time.monotonic() < end:
+            self._expect_silence(self._client.patience_seconds)
+            status = self._client.dataset_status(dataset)
+            problem = difference(self._client, dataset, sizes) if status == "ready" else f"its status is {status}"
+            if not problem:
+                self._list()
+                return
+            polls += status == "ready"
+            time.sleep(pause)
+            pause = min(1.5 * pause, _LONGEST_PAUSE_SECONDS)
+        raise RunError(f"{dataset} is not complete on Kaggle: {problem}", hint="the copy is made again")
+
+    def _next_dataset(self) -> str:
+        """Return the dataset whose newest complete copy is older, or that has none."""
+        self._list()
+        return min(self._datasets, key=self._newest_complete)
+
+    def _newest_complete(self, dataset: str) -> int:
+        """Return the number of a dataset's newest commit whose files are all there; -1 if there is none."""
+        files = self._listed[dataset]
+        for name in names_of(files):
+            if self._is_complete(name, files):
+                return name.number
+        return -1
+
+    def _is_complete(self, name: CommitName, files: dict[str, int]) -> bool:
+        try:
+            commit = parse_commit(b"".join(self.blocks(name.path, MAX_COMMIT_BYTES)), name)
+        except (ValueError, FileNotFoundError):
+            return False
+        return all(files.get(entry.sha256) == entry.bytes for entry in commit.files.values())
+
+    def _list(self) -> None:
+        self._listed = {
+            dataset: {str(file["name"]): int(file["bytes"]) for file in self._client.dataset_files(dataset) or []}
+            for dataset in self._datasets
+        }
+
+    def _dataset_of(self, file: str) -> str:
+        """Return the dataset that has a file. Raises FileNotFoundError if none has it."""
+        if not self._listed:
+            self._list()
+        for dataset in (self._read_from, *self._datasets):
+            if file in self._listed[dataset]:
+                return dataset
+        raise FileNotFoundError(file)
+
+
+def _blocks(path: Path) -> Iterator[bytes]:
+    with path.open("rb") as file:
+        while block := file.read(_BLOCK_BYTES):
+            yield block
+
+
+def _remove_abandoned() -> None:
+    """Remove the temporary folders of processes that were killed."""
+    for path in Path(tempfile.gettempdir()).glob(f"{_TEMPORARY}*"):
+        process = path.name.removeprefix(_TEMPORARY).partition("-")[0]
+        if process.isdecimal() and not is_running(int(process)):
+            with suppress(OSError):
+                if path.stat().st_uid == os.getuid():
+                    shutil.rmtree(path, ignore_errors=True)
