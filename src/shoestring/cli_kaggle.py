@@ -2,6 +2,7 @@
 
 import time
 from collections.abc import Callable
+from pathlib import Path
 from typing import Annotated, Any, TypeVar
 
 import typer
@@ -122,8 +123,19 @@ def start(
         raise typer.Exit(1)
 
 
+ChainDir = Annotated[
+    Path,
+    typer.Option(
+        "--run",
+        metavar="DIR",
+        help="The directory of the run, as given to shoestring kaggle start.",
+        autocompletion=completion.run_directory,
+    ),
+]
+
+
 @_command("status --run runs/temporal", "status --run runs/temporal --json")
-def status(run: RunDir, as_json: Json = False) -> None:
+def status(run: ChainDir, as_json: Json = False) -> None:
     """Show how far the run on Kaggle is. Nothing is changed."""
     from shoestring.report.terminal.kaggle import screen
 
@@ -132,14 +144,14 @@ def status(run: RunDir, as_json: Json = False) -> None:
 
 
 @_command("watch --run runs/temporal", "watch --run runs/temporal --every 20s")
-def watch(run: RunDir, every: Every = _EVERY) -> None:
+def watch(run: ChainDir, every: Every = _EVERY) -> None:
     """Print what happens and the log of the session as it comes, until the run has ended. Nothing is changed."""
     for line in api_kaggle.watch(run, every_seconds=parse("--every", every, parse_seconds) or 0.0):
         print(streams.printable(line), file=streams.answer_stream(), flush=True)
 
 
 @_command("fetch --run runs/temporal", "fetch --run runs/temporal --json")
-def fetch(run: RunDir, as_json: Json = False) -> None:
+def fetch(run: ChainDir, as_json: Json = False) -> None:
     """Download the newest checkpoint, weights and events to DIR, where `shoestring train` can go on with the run."""
     from shoestring.report.terminal.kaggle import screen
 
@@ -149,7 +161,7 @@ def fetch(run: RunDir, as_json: Json = False) -> None:
 
 @_command("stop --run runs/temporal", "stop --run runs/temporal --yes")
 def stop(
-    run: RunDir,
+    run: ChainDir,
     yes: Annotated[bool, typer.Option("--yes", help="Do not ask.")] = False,
     every: Every = _EVERY,
     as_json: Json = False,

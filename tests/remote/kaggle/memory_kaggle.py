@@ -42,7 +42,7 @@ class MemoryKaggle:
     def quota(self):
         self._call("before")
         total = self.quotas.pop(0) if len(self.quotas) > 1 else self.quotas[0]
-        return {"used": 0.0, "reserved": 0.0, "total": total, "refresh": "2026-12-01T00:00:00"}
+        return {"used": 0.0, "reserved": 0.0, "total": total, "refresh": "2026-12-01 00:00 UTC"}
 
     def push(self, folder, *, seconds, accelerator=None):
         self._call("before")

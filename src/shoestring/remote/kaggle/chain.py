@@ -26,6 +26,7 @@ from shoestring.remote.kaggle.chain_file import FINAL, FOLDER, ChainState, Sessi
 from shoestring.remote.kaggle.client import Client, KaggleError
 from shoestring.remote.kaggle.job import Job, write_kernel
 from shoestring.remote.kaggle.kernel.session_file import SessionFile, read_session_file
+from shoestring.remote.kaggle.quota import left_text, quota_error, session_seconds
 from shoestring.remote.kaggle.upload import upload_package
 from shoestring.session import own_files
 from shoestring.session.lock import locked
@@ -49,8 +50,6 @@ _AFTER_LOSS = 0.7
 _LEAST_LIMIT = 0.25
 """The part of the chain's limit that every session is given."""
 _RUNS = ("queued", "running", "new_script", "cancel_requested")
-_LEAST_SHARE, _MOST_LEAST_SECONDS = 0.1, 1800.0
-"""A session shorter than this part of the limit, or than half an hour, is not worth its start."""
 _LOG_LINES = 15
 _LOG_BYTES = 4 << 20
 
@@ -182,19 +181,14 @@ class _Chain:
     def _within_quota(self, limit: float) -> float | None:
         """Return the limit of a session within the week's quota; None after waiting because too little is left."""
         quota = self._client.quota()
-        left = quota["total"] - quota["used"] - quota["reserved"]
-        if quota["reserved"] > 0:  # another session of the account uses the quota meanwhile
-            left /= 2
-        if quota["total"] <= 0 or left >= limit:  # an account without a total is not limited
-            return limit
-        if left >= min(_LEAST_SHARE * limit, _MOST_LEAST_SECONDS):
-            return float(int(left) or left)
-        self._wait_for_quota(f"{seconds_text(max(0, left))} of the week's GPU quota are left", quota["refresh"])
-        return None
+        seconds = session_seconds(quota, limit)
+        if seconds is None:
+            self._wait_for_quota(left_text(quota), quota["refresh"])
+        return seconds
 
     def _wait_for_quota(self, reason: str, refresh: str | None) -> None:
         if not self._job.wait:
-            raise KaggleError(f"{reason}; it is refreshed {refresh or 'within a week'}", "quota")
+            raise quota_error(reason, refresh)
         self._wait(reason, refresh)
 
     def _wait(self, reason: str, until: str | None) -> None:

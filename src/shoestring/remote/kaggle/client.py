@@ -120,7 +120,9 @@ class Client:
         return user
 
     def quota(self) -> dict[str, Any]:
-        """Return the week's GPU quota in seconds, `used`, `reserved` and `total`, and the time of its `refresh`."""
+        """Return the week's GPU quota in seconds, `used`, `reserved` and `total`, and the time of its `refresh`, for a
+        person.
+        """
         return dict(self._repeat("quota"))
 
     def push(self, folder: Path, *, seconds: int, accelerator: str | None = None) -> dict[str, Any]:

@@ -6,6 +6,7 @@ output: any number of `{"item": ...}`, then `{"value": ...}` or `{"error": {"typ
 client itself prints is dropped, and no line contains a credential.
 """
 
+import datetime
 import json
 import os
 import re
@@ -64,7 +65,7 @@ class Calls:
                 ("total", "total_time_allowed"),
             )
         }
-        return {**seconds, "refresh": refresh.isoformat() if refresh else None}
+        return {**seconds, "refresh": _time_text(refresh) if refresh else None}
 
     def push(self, folder: str, seconds: int, accelerator: str | None) -> dict[str, Any]:
         answer = self._api.kernels_push(folder, timeout=str(seconds), acc=accelerator)
@@ -175,6 +176,11 @@ class Calls:
                 if not answer.next_page_token:
                     return
                 request.page_token = answer.next_page_token
+
+
+def _time_text(time: datetime.datetime) -> str:
+    """Return a time of the server, which is in UTC, for a person."""
+    return time.astimezone(datetime.UTC).strftime("%Y-%m-%d %H:%M UTC") if time.tzinfo else f"{time:%Y-%m-%d %H:%M} UTC"
 
 
 def _describe(error: BaseException) -> dict[str, Any]:

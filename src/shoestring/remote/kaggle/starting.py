@@ -22,6 +22,7 @@ from shoestring.remote.kaggle.fetching import require_not_further, require_usabl
 from shoestring.remote.kaggle.job import Job
 from shoestring.remote.kaggle.package import TARGETS, dry_run, extra_of, make_job, new_chain, parse_data
 from shoestring.remote.kaggle.preflight import check_datasets, check_recipe, require_no_problems
+from shoestring.remote.kaggle.quota import left_text, quota_error, session_seconds
 from shoestring.remote.kaggle.wheels import download_wheels
 from shoestring.session import trust
 from shoestring.units import seconds_text
@@ -118,8 +119,11 @@ def _begin(
     problems = check_recipe(loaded, request.on, request.values, data)
     require_no_problems([problem for problem in problems if problem.startswith("--on ")])
     user = client.account()
-    client.quota()  # a key that was revoked is noticed by a call that needs it
+    quota = client.quota()  # a key that was revoked is noticed by a call that needs it
     require_no_problems(problems + check_datasets(client, data))
+    limit = request.limit_seconds or longest_session_seconds(request.on)
+    if not request.wait and session_seconds(quota, limit) is None:
+        raise quota_error(left_text(quota), quota["refresh"])
     on_plan(_fitting_plan(request, on_event))
     download_wheels(extra_of(loaded), on_event)
     state = _new_state(request, request.user or user)
