@@ -2,15 +2,18 @@
 
 import inspect
 import json
+import re
 
 import pytest
 
 from shoestring import api_kaggle, cli_kaggle
+from tests.loopback_kaggle import Loopback
 from tests.remote.kaggle.memory_kaggle import MemoryKaggle, make_state
 from tests.remote.kaggle.test_chain import finish
 from tests.test_api import ARGUMENTS
 
 OF_THE_COMMAND_ALONE = {"as_json", "config_file", "dry_run", "yes"}
+NOWHERE = "http://127.0.0.1:9"
 COMMANDS = cli_kaggle.app.registered_commands
 
 
@@ -81,6 +84,42 @@ def test_a_missing_client_is_one_error(tmp_path, run_command, monkeypatch):
     monkeypatch.setattr("shoestring.recipe.extras.find_spec", lambda name: None)
     status, _, err = run_command("kaggle", "start", "temporal", "--run", tmp_path / "run")
     assert status == 2 and "shoestring[kaggle]" in err
+
+
+@pytest.fixture(scope="module")
+def kaggle_without_quota(tmp_path_factory):
+    with Loopback(tmp_path_factory.mktemp("kaggle"), quota_seconds=60) as loopback:
+        loopback.add_dataset("me/prices", {"a.csv": b"1"})
+        yield loopback
+
+
+@pytest.mark.parametrize(
+    ("options", "environment", "status", "message"),
+    [
+        (
+            ["--no-wait"],
+            {},
+            1,
+            r"error: 1 min 00 s of the week's GPU quota are left; it is refreshed on 20\S+ \S+ UTC\n",
+        ),
+        (["--data", "me/nothing"], {}, 2, "--data me/nothing: there is no such dataset that your account may read"),
+        (["--data", "me/prices:b.csv"], {}, 2, "has no such file or folder; it has a.csv"),
+        ([], {"KAGGLE_API_TOKEN": "KGAT_secret_of_another"}, 1, "nobody is signed in to Kaggle on this machine"),
+        (["--every", "1s"], {"HTTP_PROXY": NOWHERE, "http_proxy": NOWHERE}, 1, "Kaggle cannot be reached"),
+    ],
+    ids=["quota", "dataset", "path", "account", "network"],
+)
+def test_what_prevents_a_start_is_one_error_before_anything_is_sent(
+    options, environment, status, message, kaggle_without_quota, tmp_path, run_command, monkeypatch
+):
+    for name, value in {**kaggle_without_quota.environment, **environment}.items():
+        monkeypatch.setenv(name, value)
+    monkeypatch.setattr("shoestring.remote.kaggle.starting._QUICK_SECONDS", 0.5)
+    actual, out, err = run_command("kaggle", "start", "temporal", "--run", tmp_path / "run", *options)
+    assert (actual, out) == (status, "") and re.search(message, err) and err.count("error: ") == 1 and "hint: " in err
+    assert "KGAT_secret_of_another" not in err and kaggle_without_quota.settings.token not in err
+    assert list(kaggle_without_quota.datasets.datasets) == ["me/prices"]
+    assert not (tmp_path / "run" / "kaggle" / "chain.json").exists()
 
 
 def test_ctrl_c_says_how_to_go_on(tmp_path, run_command, monkeypatch):
