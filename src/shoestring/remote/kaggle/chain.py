@@ -361,12 +361,16 @@ class _Chain:
             fetching.fetch_small_files(self._client, kernel, result, self._folder)
         for name in result.damaged:
             self._event(f"session {session.number}: damaged on the way: {name}")
-        reason = result.reason + (f"; {result.hint}" if result.hint else "")
+        reason = result.reason or f"it ended at update {result.update}"
+        reason += f"; {result.hint}" if result.hint else ""
         self._end(session, "ended", reason)
         if result.exit_status == UsageError.status and not session.has_progress:
             self._set("failed", reason)  # another session would refuse the same command
         position = f"update {result.update}" + (f" of {result.total_updates}" if result.total_updates else "")
-        self._event(f"session {session.number} is {result.status} at {position}: {result.reason}")
+        self._event(
+            f"session {session.number} is {result.status} at {position}"
+            + (f": {result.reason}" if result.reason else "")
+        )
 
     def _lost(self, session: SessionRecord, reason: str, status: str) -> None:
         session.is_cut_short = status not in ("complete", "running")
