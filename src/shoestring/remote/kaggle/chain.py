@@ -367,10 +367,8 @@ class _Chain:
         if result.exit_status == UsageError.status and not session.has_progress:
             self._set("failed", reason)  # another session would refuse the same command
         position = f"update {result.update}" + (f" of {result.total_updates}" if result.total_updates else "")
-        self._event(
-            f"session {session.number} is {result.status} at {position}"
-            + (f": {result.reason}" if result.reason else "")
-        )
+        explanation = f": {result.reason}" if result.reason else ""
+        self._event(f"session {session.number} is {result.status} at {position}{explanation}")
 
     def _lost(self, session: SessionRecord, reason: str, status: str) -> None:
         session.is_cut_short = status not in ("complete", "running")
