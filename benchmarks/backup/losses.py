@@ -2,9 +2,10 @@
 
     python -m benchmarks.backup.losses --times 50 --json benchmarks/results/backup-losses.json
 
-A run of `temporal size=tiny` trains with `--backup` to a folder or to an S3 server on this machine (moto, reached by
-the real s3fs). All its processes are killed by SIGKILL at a random time and its directory is deleted; it goes on with
-`--from`. Progress and the time left are on standard error.
+A run of `temporal size=tiny` trains with `--backup` to a folder, to an S3 server on this machine (moto, reached by the
+real s3fs), or to a stand-in for the Hugging Face hub (reached by the hub's own client). All its processes are killed by
+SIGKILL at a random time and its directory is deleted; it goes on with `--from`. Progress and the time left are on
+standard error.
 """
 
 import argparse
@@ -31,6 +32,7 @@ from shoestring.session.directory import RunDirectory
 
 INTERVAL = 4
 """Updates between two checkpoints."""
+PLACES = ("folder", "s3", "hf")
 _SERVER = """
 import sys
 from moto.server import ThreadedMotoServer
@@ -45,26 +47,38 @@ _SESSION_SECONDS = 120.0
 
 
 @contextmanager
-def object_store() -> Iterator[None]:
-    """Run an S3 server with the bucket `runs`, which the environment of this process and its children points to."""
-    process = subprocess.Popen(
-        [sys.executable, "-c", _SERVER], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
-    )
+def _server(*arguments: str) -> Iterator[str]:
+    """Run a server in Python that ends with its input, and yield the line that it prints."""
+    process = subprocess.Popen([sys.executable, *arguments], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
     try:
         assert process.stdout
-        port = int(process.stdout.readline())
-        names = {"AWS_ENDPOINT_URL": f"http://127.0.0.1:{port}", "AWS_DEFAULT_REGION": "us-east-1"}
-        os.environ |= names | {"AWS_ACCESS_KEY_ID": "testing", "AWS_SECRET_ACCESS_KEY": "secret-for-tests"}
-        import s3fs
-
-        s3fs.S3FileSystem(skip_instance_cache=True).mkdir("runs")
-        yield
+        yield process.stdout.readline().strip()
     finally:
         process.kill()
         process.wait()
         assert process.stdin and process.stdout
         process.stdin.close()
         process.stdout.close()
+
+
+@contextmanager
+def object_store() -> Iterator[None]:
+    """Run an S3 server with the bucket `runs`, which the environment of this process and its children points to."""
+    with _server("-c", _SERVER) as port:
+        names = {"AWS_ENDPOINT_URL": f"http://127.0.0.1:{port}", "AWS_DEFAULT_REGION": "us-east-1"}
+        os.environ |= names | {"AWS_ACCESS_KEY_ID": "testing", "AWS_SECRET_ACCESS_KEY": "secret-for-tests"}
+        import s3fs
+
+        s3fs.S3FileSystem(skip_instance_cache=True).mkdir("runs")
+        yield
+
+
+@contextmanager
+def hub() -> Iterator[None]:
+    """Run a stand-in for the Hugging Face hub, which the environment points to. Its client must not be loaded yet."""
+    with _server("-m", "tests.remote.backup.loopback_hub") as url:
+        os.environ |= {"HF_ENDPOINT": url, "HF_TOKEN": "hf_token_of_the_tests"}
+        yield
 
 
 def train(
@@ -162,7 +176,7 @@ def chain(
 
 
 def measure(times: int, seed: int, folder: Path, write: Callable[[dict[str, Any]], object]) -> dict[str, Any]:
-    """Lose so many machines, with copies in a folder and in an object store in turn; `write` sums after each run."""
+    """Lose so many machines, with copies in each of the places in turn; `write` gets the sums after each run."""
     unbroken, plan = folder / "unbroken", folder / "plan"
     finish(train(unbroken))
     expected = bits(unbroken)
@@ -170,14 +184,16 @@ def measure(times: int, seed: int, folder: Path, write: Callable[[dict[str, Any]
     shutil.copy(unbroken / "plan.json", plan)
     rows: list[dict[str, Any]] = []
     runs = equal = 0
+    most = -(-times // len(PLACES))  # of one run, so that also few losses are in all places
     started = time.monotonic()
-    with object_store():
+    urls = {"folder": f"{folder}/copies", "s3": "s3://runs", "hf": "hf://datasets/me/runs"}
+    with object_store(), hub():
         while len(rows) < times:
-            kind = ("folder", "s3")[runs % 2]
-            url = str(folder / "copies" / str(runs)) if kind == "folder" else f"s3://runs/{runs}"
+            kind = PLACES[runs % len(PLACES)]
+            url = f"{urls[kind]}/{runs}"
             run = folder / f"run-{runs}"
             random_numbers = random.Random(f"{seed}/{runs}")
-            new = chain(url, plan, run, random_numbers, times - len(rows))
+            new = chain(url, plan, run, random_numbers, min(most, times - len(rows)))
             rows += [{"place": kind, **row} for row in new]
             runs += 1
             equal += bits(run) == expected
@@ -193,7 +209,7 @@ def summary(rows: list[dict[str, Any]], runs: int, equal: int) -> dict[str, Any]
     """Return the sums of the rows of all losses."""
     return {
         "losses": len(rows),
-        "losses_by_place": {kind: sum(row["place"] == kind for row in rows) for kind in ("folder", "s3")},
+        "losses_by_place": {kind: sum(row["place"] == kind for row in rows) for kind in PLACES},
         "runs": runs,
         "runs_equal_to_unbroken": equal,
         "half_copies": sum(row["half"] for row in rows),
