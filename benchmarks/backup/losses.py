@@ -2,9 +2,10 @@
 
     python -m benchmarks.backup.losses --times 50 --json benchmarks/results/backup-losses.json
 
-A run of `temporal size=tiny` trains with `--backup` to a folder or to an S3 server on this machine (moto, reached by
-the real s3fs). All its processes are killed by SIGKILL at a random time and its directory is deleted; it goes on with
-`--from`. Progress and the time left are on standard error.
+A run of `temporal size=tiny` trains with `--backup` to a folder, to an S3 server on this machine (moto, reached by the
+real s3fs), to a stand-in for the Hugging Face hub or to a loopback Kaggle (each reached by its own client). Its
+processes are killed by SIGKILL at a random time and its directory is deleted; it goes on with `--from`. Progress and
+the time left are on standard error.
 """
 
 import argparse
@@ -19,9 +20,12 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import Any
+from unittest.mock import patch
+
+from tests.loopback_kaggle import Loopback
 
 from shoestring.remote.backup.commits import COMMITS, MAX_COMMIT_BYTES, OBJECTS, names_of, parse_commit
 from shoestring.remote.backup.opened import newest_checkpoint
@@ -31,6 +35,7 @@ from shoestring.session.directory import RunDirectory
 
 INTERVAL = 4
 """Updates between two checkpoints."""
+PLACES = ("folder", "s3", "hf", "kaggle")
 _SERVER = """
 import sys
 from moto.server import ThreadedMotoServer
@@ -45,26 +50,38 @@ _SESSION_SECONDS = 120.0
 
 
 @contextmanager
-def object_store() -> Iterator[None]:
-    """Run an S3 server with the bucket `runs`, which the environment of this process and its children points to."""
-    process = subprocess.Popen(
-        [sys.executable, "-c", _SERVER], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
-    )
+def _server(*arguments: str) -> Iterator[str]:
+    """Run a server in Python that ends with its input, and yield the line that it prints."""
+    process = subprocess.Popen([sys.executable, *arguments], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
     try:
         assert process.stdout
-        port = int(process.stdout.readline())
-        names = {"AWS_ENDPOINT_URL": f"http://127.0.0.1:{port}", "AWS_DEFAULT_REGION": "us-east-1"}
-        os.environ |= names | {"AWS_ACCESS_KEY_ID": "testing", "AWS_SECRET_ACCESS_KEY": "secret-for-tests"}
-        import s3fs
-
-        s3fs.S3FileSystem(skip_instance_cache=True).mkdir("runs")
-        yield
+        yield process.stdout.readline().strip()
     finally:
         process.kill()
         process.wait()
         assert process.stdin and process.stdout
         process.stdin.close()
         process.stdout.close()
+
+
+@contextmanager
+def object_store() -> Iterator[None]:
+    """Run an S3 server with the bucket `runs`, which the environment of this process and its children points to."""
+    with _server("-c", _SERVER) as port:
+        names = {"AWS_ENDPOINT_URL": f"http://127.0.0.1:{port}", "AWS_DEFAULT_REGION": "us-east-1"}
+        os.environ |= names | {"AWS_ACCESS_KEY_ID": "testing", "AWS_SECRET_ACCESS_KEY": "secret-for-tests"}
+        import s3fs
+
+        s3fs.S3FileSystem(skip_instance_cache=True).mkdir("runs")
+        yield
+
+
+@contextmanager
+def hub() -> Iterator[None]:
+    """Run a stand-in for the Hugging Face hub, which the environment points to. Its client must not be loaded yet."""
+    with _server("-m", "tests.remote.backup.loopback_hub") as url:
+        os.environ |= {"HF_ENDPOINT": url, "HF_TOKEN": "hf_token_of_the_tests"}
+        yield
 
 
 def train(
@@ -141,7 +158,6 @@ def chain(
 ) -> list[dict[str, Any]]:
     """Train a run to its end, and lose at most so many machines on the way. Returns a row for each loss."""
     rows: list[dict[str, Any]] = []
-    store = open_store(parse_url(url))
     shutil.copytree(plan, run)
     options = ["--backup", url]
     while True:
@@ -152,7 +168,8 @@ def chain(
         newest = lose(process, run, random_numbers.randrange(INTERVAL, 8 * INTERVAL))
         if newest is None:  # the run has finished before
             return rows
-        update, unlisted = intact(store)
+        with closing(open_store(parse_url(url))) as store:
+            update, unlisted = intact(store)
         rows.append({"newest": newest, "copied": update, "lost_updates": newest - (update or 0), "half": unlisted > 0})
         if update is None:  # nothing was copied yet: the run starts again
             shutil.copytree(plan, run)
@@ -162,7 +179,7 @@ def chain(
 
 
 def measure(times: int, seed: int, folder: Path, write: Callable[[dict[str, Any]], object]) -> dict[str, Any]:
-    """Lose so many machines, with copies in a folder and in an object store in turn; `write` sums after each run."""
+    """Lose so many machines, with copies in each of the places in turn; `write` gets the sums after each run."""
     unbroken, plan = folder / "unbroken", folder / "plan"
     finish(train(unbroken))
     expected = bits(unbroken)
@@ -170,14 +187,22 @@ def measure(times: int, seed: int, folder: Path, write: Callable[[dict[str, Any]
     shutil.copy(unbroken / "plan.json", plan)
     rows: list[dict[str, Any]] = []
     runs = equal = 0
+    most = -(-times // len(PLACES))  # of one run, so that also few losses are in all places
     started = time.monotonic()
-    with object_store():
+    urls = {
+        "folder": f"{folder}/copies/",
+        "s3": "s3://runs/",
+        "hf": "hf://datasets/me/runs/",
+        "kaggle": "kaggle://copies-",
+    }
+    with object_store(), hub(), Loopback(folder / "kaggle", processing_seconds=0.5) as kaggle:
         while len(rows) < times:
-            kind = ("folder", "s3")[runs % 2]
-            url = str(folder / "copies" / str(runs)) if kind == "folder" else f"s3://runs/{runs}"
+            kind = PLACES[runs % len(PLACES)]
+            url = f"{urls[kind]}{runs}"
             run = folder / f"run-{runs}"
             random_numbers = random.Random(f"{seed}/{runs}")
-            new = chain(url, plan, run, random_numbers, times - len(rows))
+            with patch.dict(os.environ, kaggle.environment if kind == "kaggle" else {}):
+                new = chain(url, plan, run, random_numbers, min(most, times - len(rows)))
             rows += [{"place": kind, **row} for row in new]
             runs += 1
             equal += bits(run) == expected
@@ -193,7 +218,7 @@ def summary(rows: list[dict[str, Any]], runs: int, equal: int) -> dict[str, Any]
     """Return the sums of the rows of all losses."""
     return {
         "losses": len(rows),
-        "losses_by_place": {kind: sum(row["place"] == kind for row in rows) for kind in ("folder", "s3")},
+        "losses_by_place": {kind: sum(row["place"] == kind for row in rows) for kind in PLACES},
         "runs": runs,
         "runs_equal_to_unbroken": equal,
         "half_copies": sum(row["half"] for row in rows),

@@ -30,7 +30,17 @@ def test_secrets_are_refused_and_not_shown(text):
 
 
 @pytest.mark.parametrize(
-    "text", ["", "s3://", "s3://bucket/../x", "hf://repo", "kaggle://user/Some_slug", "nothing://x/y"]
+    "text",
+    [
+        "",
+        "s3://",
+        "s3://bucket/../x",
+        "hf://repo",
+        "hf://datasets/repo",
+        "hf://spaces/me/x",
+        "kaggle://user/Some_slug",
+        "nothing://x/y",
+    ],
 )
 def test_incomplete_urls(text):
     with pytest.raises(UsageError, match="--backup"):

@@ -26,10 +26,15 @@ class Store(Protocol):
         """Release what belongs to this process: connections and temporary files."""
 
 
-def open_store(location: Location, expect_silence: Callable[[float], object] = lambda _: None) -> Store:
+def open_store(
+    location: Location,
+    on_block: Callable[[int], object] = lambda _: None,
+    expect_silence: Callable[[float], object] = lambda _: None,
+) -> Store:
     """Return the store at a location. Raises what its library raises.
 
-    `expect_silence` receives for how many seconds a request may move no block, if that is longer than usual.
+    `on_block` receives the size of each block that is sent after `Store.write` has received it all. `expect_silence`
+    receives for how many seconds a request may move no block, if that is longer than usual.
     """
     if location.scheme == "file":
         from shoestring.remote.backup.folder_store import FolderStore
@@ -38,7 +43,7 @@ def open_store(location: Location, expect_silence: Callable[[float], object] = l
     if location.scheme == "hf":
         from shoestring.remote.backup.hugging_face_store import HuggingFaceStore
 
-        return HuggingFaceStore(location.path)
+        return HuggingFaceStore(location.path, on_block=on_block)
     if location.scheme == "kaggle":
         from shoestring.remote.backup.kaggle_store import KaggleStore
 

@@ -26,7 +26,10 @@ _MODULES = {
 }
 _NAMES = r"[A-Za-z0-9][A-Za-z0-9._-]{0,95}"
 _FORMS = {
-    "hf": (re.compile(rf"(?:datasets/|models/)?{_NAMES}/{_NAMES}(?:/.+)?"), "hf://datasets/USER/REPO/FOLDER"),
+    "hf": (
+        re.compile(rf"(?:(?:datasets|models)/|(?!(?:datasets|models|spaces)/)){_NAMES}/{_NAMES}(?:/.+)?"),
+        "hf://datasets/USER/REPO/FOLDER",
+    ),
     # Two characters of the 50 that Kaggle allows are for the names of the two datasets.
     "kaggle": (re.compile(rf"(?:{_NAMES}/)?[a-z0-9][a-z0-9-]{{3,47}}"), "kaggle://NAME with 4 to 48 of a-z, 0-9 and -"),
 }
