@@ -3,10 +3,13 @@
 import json
 import os
 import signal
+import time
 
 import pytest
 
+from shoestring.remote.kaggle import client_process
 from shoestring.remote.kaggle.client import Client, KaggleError, kind_of
+from shoestring.remote.kaggle.upload import dataset_metadata
 from tests.remote.kaggle.answers import TOKEN, Answers
 
 KERNEL = "me/run-abcdef-a"
@@ -164,3 +167,24 @@ def test_kinds_of_errors():
     assert kind_of("Gone", (), 503) == kind_of("", ("ConnectionError",)) == "temporary"
     assert kind_of("Maximum batch GPU session count of 2 reached", (), 400) == "places"
     assert kind_of("anything", (), 400) == "rejected"
+
+
+def test_an_upload_that_hangs_is_ended_and_a_slow_one_is_not(server, tmp_path, monkeypatch):
+    (tmp_path / "large").write_bytes(bytes(4 << 20))
+    (tmp_path / "dataset-metadata.json").write_text(json.dumps(dataset_metadata("me/copies")))
+    server.answers["StartBlobUpload"] = (200, "hang")
+    with Client(environment=server.environment, timeout_seconds=2.5) as client:
+        client.account()
+        with pytest.raises(KaggleError, match="has not answered for 2 s"):
+            client.create_dataset(tmp_path)
+
+    def upload():
+        with (tmp_path / "large").open("rb", buffering=0) as file:
+            while file.read(1 << 20):
+                time.sleep(0.1)
+        return "uploaded"
+
+    monkeypatch.setattr(client_process, "_PROGRESS_SECONDS", 0.2)
+    items = []
+    assert client_process._write_items(client_process._with_progress(upload, tmp_path), items.append) == "uploaded"
+    assert items and items[0]["item"]["bytes"] > 0

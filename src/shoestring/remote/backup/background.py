@@ -61,7 +61,7 @@ class Background:
     def _require_own(self) -> None:
         self._is_busy, self._moved_at = True, time.monotonic()
         try:
-            self._store = open_store(self._location, self._note_progress, self._expect_silence)
+            self._store = open_store(self._location, self._note_progress)
             self._copier = Copier(self._run, self._store, self._run_id, on_block=self._note_progress)
             self._copier.require_own()
         finally:
@@ -125,9 +125,6 @@ class Background:
 
     def _note_progress(self, _size: int) -> None:
         self._moved_at = time.monotonic()
-
-    def _expect_silence(self, seconds: float) -> None:
-        self._moved_at = time.monotonic() + seconds
 
     def _watch(self) -> None:
         """Start this process again if a request hangs: sockets of some libraries have no timeout."""

@@ -20,7 +20,7 @@ from pathlib import Path
 from shoestring.errors import RunError
 from shoestring.processes import is_running
 from shoestring.remote.backup.commits import COMMITS, MAX_COMMIT_BYTES, OBJECTS, CommitName, names_of, parse_commit
-from shoestring.remote.kaggle.client import Client, upload_seconds
+from shoestring.remote.kaggle.client import Client
 from shoestring.remote.kaggle.upload import dataset_metadata, difference
 
 _BLOCK_BYTES = 4 << 20
@@ -41,14 +41,14 @@ class KaggleStore:
         path: str,
         *,
         client: Client | None = None,
-        expect_silence: Callable[[float], object] = lambda _: None,
+        on_block: Callable[[int], object] = lambda _: None,
         pause_seconds: float = 1.0,
     ) -> None:
-        """`path` is `NAME` or `USER/NAME`. `expect_silence` is told for how many seconds nothing may be heard of an
-        upload. Raises KaggleError if nobody is signed in.
+        """`path` is `NAME` or `USER/NAME`. `on_block` is called with 0 as a sign of progress: a file moves, or Kaggle
+        still processes a version. Raises KaggleError if nobody is signed in.
         """
-        self._client = client or Client()
-        self._expect_silence, self._pause_seconds = expect_silence, pause_seconds
+        self._client = client or Client(on_progress=on_block)
+        self._on_block, self._pause_seconds = on_block, pause_seconds
         user, _, name = path.rpartition("/")
         try:
             user = user or self._client.account()
@@ -131,7 +131,6 @@ class KaggleStore:
             for file in names:
                 os.link(self._folder / file, Path(folder) / file)
             (Path(folder) / "dataset-metadata.json").write_text(json.dumps(dataset_metadata(dataset)), encoding="utf-8")
-            self._expect_silence(upload_seconds(Path(folder)))
             if status is None:
                 self._client.create_dataset(Path(folder))
             else:
@@ -142,7 +141,7 @@ class KaggleStore:
         end, pause = time.monotonic() + _PROCESSING_SECONDS, self._pause_seconds
         polls, problem = 0, ""
         while polls < _INCOMPLETE_POLLS and time.monotonic() < end:
-            self._expect_silence(self._client.patience_seconds)
+            self._on_block(0)
             status = self._client.dataset_status(dataset)
             problem = difference(self._client, dataset, sizes) if status == "ready" else f"its status is {status}"
             if not problem:

@@ -26,15 +26,10 @@ class Store(Protocol):
         """Release what belongs to this process: connections and temporary files."""
 
 
-def open_store(
-    location: Location,
-    on_block: Callable[[int], object] = lambda _: None,
-    expect_silence: Callable[[float], object] = lambda _: None,
-) -> Store:
+def open_store(location: Location, on_block: Callable[[int], object] = lambda _: None) -> Store:
     """Return the store at a location. Raises what its library raises.
 
-    `on_block` receives the size of each block that is sent after `Store.write` has received it all. `expect_silence`
-    receives for how many seconds a request may move no block, if that is longer than usual.
+    `on_block` is called, as a sign of progress, for what moves after `Store.write` has received all blocks.
     """
     if location.scheme == "file":
         from shoestring.remote.backup.folder_store import FolderStore
@@ -47,7 +42,7 @@ def open_store(
     if location.scheme == "kaggle":
         from shoestring.remote.backup.kaggle_store import KaggleStore
 
-        return KaggleStore(location.path, expect_silence=expect_silence)
+        return KaggleStore(location.path, on_block=on_block)
     from shoestring.remote.backup.fsspec_store import FsspecStore
 
     return FsspecStore(location)

@@ -14,7 +14,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Generator, Iterator, Mapping
+from collections.abc import Callable, Generator, Iterator, Mapping
 from pathlib import Path
 from typing import Any, Literal
 
@@ -38,7 +38,6 @@ _HINTS: dict[Kind, str] = {
 _TEMPORARY_STATUS = (408, 425, 429)
 _TEMPORARY_TYPES = {"ConnectionError", "Timeout", "JSONDecodeError", "ChunkedEncodingError", "ContentDecodingError"}
 _TEMPORARY_TEXTS = ("Expecting value: line 1 column 1", "Connection aborted", "Max retries exceeded", "timed out")
-_SLOW_BYTES_PER_SECOND = 50_000
 _PLACES_TEXT, _QUOTA_TEXT = "session count of", "GPU quota"
 _CREDENTIALS = ("KAGGLE_API_TOKEN", "KAGGLE_KEY")
 
@@ -78,16 +77,18 @@ class Client:
         timeout_seconds: float = 120.0,
         patience_seconds: float = 300.0,
         pause_seconds: float = 2.0,
+        on_progress: Callable[[int], object] = lambda _: None,
         check: bool = True,
     ) -> None:
         """`environment` is added to that of the process. A call that sends nothing for `timeout_seconds` is ended.
         Temporary failures of calls that change nothing are repeated for `patience_seconds`, after pauses that grow from
-        `pause_seconds`.
+        `pause_seconds`. `on_progress` is called with 0 while a file moves.
 
         Raises UsageError if the official client is not installed.
         """
         if check:
             require("kaggle", "kaggle", "six")
+        self._on_progress = on_progress
         self._environment = {**os.environ, **(environment or {})}
         self._timeout_seconds = timeout_seconds
         self.patience_seconds = patience_seconds
@@ -196,12 +197,12 @@ class Client:
 
     def create_dataset(self, folder: Path) -> None:
         """Upload the files of `folder` as a new private dataset. Is not repeated."""
-        self._require_uploaded(self._call("create_dataset", {"folder": str(folder)}, seconds=upload_seconds(folder)))
+        self._require_uploaded(self._call("create_dataset", {"folder": str(folder)}))
 
     def create_version(self, folder: Path, notes: str, *, delete_old_versions: bool = False) -> None:
         """Upload the files of `folder` as the next version of a dataset. Is not repeated."""
         arguments = {"folder": str(folder), "notes": notes, "delete_old_versions": delete_old_versions}
-        self._require_uploaded(self._call("create_version", arguments, seconds=upload_seconds(folder)))
+        self._require_uploaded(self._call("create_version", arguments))
 
     @staticmethod
     def _require_uploaded(answer: Any) -> None:
@@ -233,28 +234,28 @@ class Client:
             time.sleep(pause)
             pause = min(1.7 * pause, 60.0)
 
-    def _call(self, call: str, arguments: dict[str, Any], seconds: float = 0.0) -> Any:
+    def _call(self, call: str, arguments: dict[str, Any]) -> Any:
         """Return the answer of a call. One that was refused because the token has expired is made after a new sign-in:
-        it has changed nothing. It has `seconds` more than others.
+        it has changed nothing.
         """
         try:
-            return self._drain(self._stream(call, arguments, seconds))
+            return self._drain(self._stream(call, arguments))
         except KaggleError as error:
             if error.kind != "account":
                 raise
         self.close()
-        return self._drain(self._stream(call, arguments, seconds))
+        return self._drain(self._stream(call, arguments))
 
-    @staticmethod
-    def _drain(stream: Iterator[Any]) -> Any:
+    def _drain(self, stream: Iterator[Any]) -> Any:
         while True:
             try:
                 next(stream)
+                self._on_progress(0)
             except StopIteration as end:
                 return end.value
 
     def _stream(
-        self, call: str, arguments: dict[str, Any], more_seconds: float = 0.0, timeout_seconds: float | None = None
+        self, call: str, arguments: dict[str, Any], timeout_seconds: float | None = None
     ) -> Generator[Any, None, Any]:
         """Yield the items of a call, and return its value. Raises KaggleError."""
         process = self._started()
@@ -264,7 +265,7 @@ class Client:
             process.stdin.write(json.dumps({"call": call, "arguments": arguments}) + "\n")
             process.stdin.flush()
             while True:
-                line = self._lines.get(timeout=timeout_seconds or self._timeout_seconds + more_seconds)
+                line = self._lines.get(timeout=timeout_seconds or self._timeout_seconds)
                 if line is None:
                     raise KaggleError("the process of Kaggle's client ended without an answer", "temporary")
                 answer = json.loads(line)
@@ -313,11 +314,6 @@ class Client:
         self._process, self._lines = process, queue.SimpleQueue()
         threading.Thread(target=_forward, args=(process, self._lines), daemon=True).start()
         return process
-
-
-def upload_seconds(folder: Path) -> float:
-    """Return how long the upload of a folder may take on a slow line; nothing is heard of it meanwhile."""
-    return sum(path.stat().st_size for path in folder.iterdir()) / _SLOW_BYTES_PER_SECOND
 
 
 def _forward(process: subprocess.Popen[str], lines: queue.SimpleQueue[str | None]) -> None:

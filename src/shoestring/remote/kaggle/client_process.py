@@ -11,7 +11,9 @@ import json
 import os
 import re
 import sys
-from collections.abc import Callable, Iterator, Mapping
+import time
+from collections.abc import Callable, Generator, Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor, wait
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -21,6 +23,10 @@ from shoestring.processes import exit_with_parent
 _READ_SECONDS = 60.0
 """The longest time between two blocks of a download."""
 _BLOCK_BYTES = 1 << 20
+_SLOW_BYTES_PER_SECOND = 50_000
+_PROGRESS_SECONDS = 1.0
+_LEAST_READ_BYTES = 4096
+"""Between two looks: to ask the system how much was read takes less."""
 _PAGE = 200
 """The most files that Kaggle lists on a page."""
 _CREDENTIALS = ("KAGGLE_API_TOKEN", "KAGGLE_KEY")
@@ -155,12 +161,17 @@ class Calls:
                 if count > max_bytes:
                     return
 
-    def create_dataset(self, folder: str) -> dict[str, Any]:
-        answer = self._api.dataset_create_new(folder, quiet=True)
+    def create_dataset(self, folder: str) -> Generator[dict[str, Any], None, dict[str, Any]]:
+        answer = yield from _with_progress(lambda: self._api.dataset_create_new(folder, quiet=True), Path(folder))
         return {"status": answer.status, "error": answer.error or ""}
 
-    def create_version(self, folder: str, notes: str, delete_old_versions: bool) -> dict[str, Any]:
-        answer = self._api.dataset_create_version(folder, notes, quiet=True, delete_old_versions=delete_old_versions)
+    def create_version(
+        self, folder: str, notes: str, delete_old_versions: bool
+    ) -> Generator[dict[str, Any], None, dict[str, Any]]:
+        def upload() -> Any:
+            return self._api.dataset_create_version(folder, notes, quiet=True, delete_old_versions=delete_old_versions)
+
+        answer = yield from _with_progress(upload, Path(folder))
         return {"status": answer.status, "error": answer.error or ""}
 
     def _output_files(self, kernel: str) -> Iterator[Any]:
@@ -176,6 +187,39 @@ class Calls:
                 if not answer.next_page_token:
                     return
                 request.page_token = answer.next_page_token
+
+
+def _with_progress(upload: Callable[[], Any], folder: Path) -> Generator[dict[str, Any], None, Any]:
+    """Upload the files of `folder` in a thread, and yield that it moves, so that a slow upload is no hang.
+
+    The client says nothing meanwhile, but it reads the files while it sends them. Where the system does not count what
+    a process reads, a slow line is assumed.
+    """
+    import psutil
+
+    process = psutil.Process()
+    slow_until = time.monotonic() + sum(path.stat().st_size for path in folder.iterdir()) / _SLOW_BYTES_PER_SECOND
+    count = 0
+    with ThreadPoolExecutor(1) as pool:
+        future = pool.submit(upload)
+        while not wait([future], timeout=_PROGRESS_SECONDS).done:
+            if hasattr(process, "io_counters"):
+                before, count = count, process.io_counters().read_chars
+                is_moving = count - before > _LEAST_READ_BYTES
+            else:
+                is_moving = time.monotonic() < slow_until
+            if is_moving:
+                yield {"bytes": count}
+        return future.result()
+
+
+def _write_items(items: Iterator[Any], write: Callable[[dict[str, Any]], None]) -> Any:
+    """Write what a call yields, and return its value."""
+    while True:
+        try:
+            write({"item": next(items)})
+        except StopIteration as end:
+            return end.value
 
 
 def _time_text(time: datetime.datetime) -> str:
@@ -200,9 +244,7 @@ def _answer(calls: Calls | None, request: dict[str, Any], write: Callable[[dict[
         calls = calls or Calls()
         result = getattr(calls, request["call"])(**request["arguments"])
         if isinstance(result, Iterator):
-            for item in result:
-                write({"item": item})
-            result = None
+            result = _write_items(result, write)
         write({"value": result})
     except (Exception, SystemExit) as error:  # noqa: BLE001  (whatever the client raises is an answer)
         write({"error": _describe(error)})
