@@ -109,3 +109,13 @@ def test_unfinished_files_of_killed_processes_are_removed(tmp_path):
     (objects / ".abc.999999999").write_bytes(b"half")
     copier(run, tmp_path / "copies").copy()
     assert not [path for path in objects.iterdir() if path.name.startswith(".")]
+
+
+def test_half_a_commit_of_another_machine_does_not_count_as_a_copy(tmp_path):
+    run = save(tmp_path / "run", 1)
+    copier(run, tmp_path / "copies").copy()
+    half = tmp_path / "copies" / "commits" / "00000002-update-00000002-abcdef12.json"
+    half.write_bytes(b"{")
+    save(run.path, 3)
+    copier(run, tmp_path / "copies").copy()
+    assert [name.update for name in commits(tmp_path / "copies")] == [3, 1] and not half.exists()

@@ -4,6 +4,7 @@ import json
 import os
 import signal
 import time
+from pathlib import Path
 
 import pytest
 
@@ -146,6 +147,14 @@ def test_a_hang_ends_the_process_and_the_next_call_starts_another(server):
         os.kill(client._process.pid, signal.SIGKILL)
         client._process.wait()
         assert client.account() == "me"
+
+
+def test_an_error_of_this_disk_is_no_error_of_kaggle(client, server):
+    server.answers["ListKernelSessionOutput"] = {"files": [{"fileName": "a", "url": "http://localhost/files/a"}]}
+    server.answers["a"] = (200, b"content")
+    with pytest.raises(OSError, match="No space left") as error:
+        client.download(KERNEL, {"a": Path("/dev/full")})
+    assert not isinstance(error.value, KaggleError)
 
 
 def test_nobody_signed_in_and_no_network(tmp_path, server):

@@ -1,12 +1,14 @@
 """Outputs: what comes is verified, what came damaged comes again, and the directory has a whole run or none."""
 
 import dataclasses
+import errno
 import hashlib
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
-from shoestring.errors import CheckpointError, UsageError
+from shoestring.errors import CheckpointError, RunError, UsageError
 from shoestring.remote.kaggle import fetching
 from shoestring.remote.kaggle.kernel.session_file import OutputFile, SessionFile
 from shoestring.session.stored import StoredState
@@ -54,6 +56,24 @@ def test_a_file_that_stays_damaged_is_one_error_and_leaves_no_run(tmp_path):
         fetching.fetch_run(Outputs(*["error page"] * 40), "me/k", session_of(), tmp_path)
     assert any("run/light/model" in problem for problem in error.value.problems)
     assert not (tmp_path / "plan.json").exists()
+
+
+def test_a_full_disk_is_one_error_before_and_while_files_come(tmp_path, monkeypatch):
+    class FullDisk(Outputs):
+        def download(self, kernel, files):
+            super().download(kernel, files)
+            raise OSError(errno.ENOSPC, "No space left on device")
+
+    client = FullDisk()
+    with pytest.raises(RunError, match="No space left on device") as error:
+        fetching.fetch_run(client, "me/k", session_of(), tmp_path)
+    assert "free disk space there" in error.value.hint and client.downloads == 2
+    monkeypatch.setattr("shutil.disk_usage", lambda path: SimpleNamespace(free=8))
+    with pytest.raises(RunError, match="9 B are still to be downloaded, but 8 B are free"):
+        fetching.fetch_run(Outputs(), "me/k", session_of(), tmp_path)
+    monkeypatch.undo()
+    fetching.fetch_run(Outputs(), "me/k", session_of(), tmp_path)
+    assert (tmp_path / "light" / "model").read_bytes() == b"weights"
 
 
 def test_fetching_goes_on_after_a_kill(tmp_path, monkeypatch):

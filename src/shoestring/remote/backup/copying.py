@@ -157,17 +157,17 @@ class Copier:
         """Remove all commits but the newest one of each of the newest checkpoints, then the objects that none needs."""
         names = names_of(self._store.sizes(COMMITS))
         newest_by_update: dict[int, CommitName] = {}
-        for name in names:
-            if len(newest_by_update) < CHECKPOINTS:
-                newest_by_update.setdefault(name.update, name)
         needed: set[str] = set()
-        for name in newest_by_update.values():
+        for name in names:
+            if len(newest_by_update) == CHECKPOINTS or name.update in newest_by_update:
+                continue
             try:
                 commit = parse_commit(self._read(name.path), name)
             except ValueError:
                 if name.writer != self._writer:
                     continue  # half a copy of a machine that was lost
                 raise
+            newest_by_update[name.update] = name
             needed |= {entry.sha256 for entry in commit.files.values()}
         for name in names:
             if name not in newest_by_update.values():

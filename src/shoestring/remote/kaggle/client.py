@@ -7,6 +7,7 @@ the failure is temporary; a push never is, because one that answered with an err
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import queue
@@ -38,6 +39,8 @@ _HINTS: dict[Kind, str] = {
 _TEMPORARY_STATUS = (408, 425, 429)
 _TEMPORARY_TYPES = {"ConnectionError", "Timeout", "JSONDecodeError", "ChunkedEncodingError", "ContentDecodingError"}
 _TEMPORARY_TEXTS = ("Expecting value: line 1 column 1", "Connection aborted", "Max retries exceeded", "timed out")
+_DISK_ERRORS = (errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EIO, errno.EFBIG)
+"""Of this machine: to ask Kaggle again does not help."""
 _PLACES_TEXT, _QUOTA_TEXT = "session count of", "GPU quota"
 _CREDENTIALS = ("KAGGLE_API_TOKEN", "KAGGLE_KEY")
 
@@ -261,9 +264,7 @@ class Client:
         process = self._started()
         is_complete = False
         try:
-            assert process.stdin
-            process.stdin.write(json.dumps({"call": call, "arguments": arguments}) + "\n")
-            process.stdin.flush()
+            self._send(process, {"call": call, "arguments": arguments})
             while True:
                 line = self._lines.get(timeout=timeout_seconds or self._timeout_seconds)
                 if line is None:
@@ -280,13 +281,22 @@ class Client:
             raise KaggleError(
                 f"Kaggle has not answered for {self._timeout_seconds:.0f} s ({call})", "temporary"
             ) from None
-        except OSError as error:
-            raise KaggleError(f"the process of Kaggle's client ended: {error}", "temporary") from error
         finally:
             if not is_complete:  # the rest of the answer must not be taken for that of the next call
                 self.close()
 
-    def _error(self, call: str, facts: Mapping[str, Any]) -> KaggleError:
+    @staticmethod
+    def _send(process: subprocess.Popen[str], request: Mapping[str, Any]) -> None:
+        try:
+            assert process.stdin
+            process.stdin.write(json.dumps(request) + "\n")
+            process.stdin.flush()
+        except OSError as error:
+            raise KaggleError(f"the process of Kaggle's client ended: {error}", "temporary") from error
+
+    def _error(self, call: str, facts: Mapping[str, Any]) -> KaggleError | OSError:
+        if facts["errno"] in _DISK_ERRORS:
+            return OSError(facts["errno"], os.strerror(facts["errno"]))
         text = redact(str(facts["message"]), {self._environment.get(name, "") for name in _CREDENTIALS})
         kind = kind_of(text, tuple(facts["type"]), facts["status"])
         if "SystemExit" in facts["type"]:

@@ -236,7 +236,12 @@ def _describe(error: BaseException) -> dict[str, Any]:
         words = response.json().get("message") if response is not None else ""
         if words and words not in message:
             message = f"{message}: {words}"
-    return {"type": [kind.__name__ for kind in type(error).__mro__], "message": message[:2000], "status": status}
+    return {
+        "type": [kind.__name__ for kind in type(error).__mro__],
+        "message": message[:2000],
+        "status": status,
+        "errno": getattr(error, "errno", None),
+    }
 
 
 def _answer(calls: Calls | None, request: dict[str, Any], write: Callable[[dict[str, Any]], None]) -> Calls | None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import re
 import shutil
 import time
@@ -17,6 +18,7 @@ from shoestring.remote.kaggle.kernel.session_file import NAME, OutputFile, Sessi
 from shoestring.session.directory import RunDirectory
 from shoestring.session.lock import locked
 from shoestring.system_errors import explaining
+from shoestring.units import bytes_text
 
 RUN = "run"
 LOG = "shoestring.log"
@@ -99,6 +101,7 @@ def fetch_run(
     with explaining(f"the run cannot be stored in {run}", ", then give the same command again"):
         if not marker.exists():
             _remove_others(incoming, session.nonce)
+            _require_space(incoming, files)
             try:
                 download_verified(client, kernel, files, incoming)
             except CheckpointError:
@@ -114,6 +117,15 @@ def fetch_run(
             require_not_further(run, session.update)
             _exchange(incoming / RUN, run)
         shutil.rmtree(incoming, ignore_errors=True)
+
+
+def _require_space(incoming: Path, files: Mapping[str, OutputFile]) -> None:
+    """Raise OSError if the files that have not come yet do not fit on the disk."""
+    size = sum(entry.bytes for name, entry in files.items() if not (incoming / name).exists())
+    free = shutil.disk_usage(incoming).free
+    if size > free:
+        text = f"{bytes_text(size)} are still to be downloaded, but {bytes_text(free)} are free"
+        raise OSError(errno.ENOSPC, text)
 
 
 def _damaged_checkpoints(incoming: Path, files: Mapping[str, OutputFile]) -> set[str]:
