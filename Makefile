@@ -4,7 +4,7 @@ VENV ?= .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 
-.PHONY: demo demo-kaggle test lint types contract unit soak clean
+.PHONY: demo demo-kaggle test lint types contract unit soak site clean
 
 $(STAMP): pyproject.toml constraints.txt
 	$(PYTHON) -m venv $(VENV)
@@ -42,5 +42,9 @@ unit: $(STAMP)
 soak: $(STAMP)
 	SHOESTRING_SOAK=1 $(BIN)/python -m pytest tests/invariants tests/crash
 
+# The documentation, into build/site; it needs no server and no network.
+site: $(STAMP)
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --quiet
+
 clean:
-	rm -rf $(VENV) runs
+	rm -rf $(VENV) runs build

@@ -1,0 +1,1 @@
+"""What builds the documentation: the reference pages that are made from the code, and the hooks of mkdocs."""
