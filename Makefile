@@ -4,7 +4,7 @@ VENV ?= .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 
-.PHONY: demo demo-kaggle test lint types contract unit soak site clean
+.PHONY: demo demo-kaggle test lint types contract unit soak site benchmarks clean
 
 $(STAMP): pyproject.toml constraints.txt
 	$(PYTHON) -m venv $(VENV)
@@ -45,6 +45,11 @@ soak: $(STAMP)
 # The documentation, into build/site; it needs no server and no network.
 site: $(STAMP)
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --quiet
+
+# Rerun what the documentation quotes and rewrite its tables: make benchmarks [ONLY="NAME ..."] [DATA=FOLDER].
+benchmarks: $(STAMP)
+	$(BIN)/python -m benchmarks run $(ONLY) $(if $(DATA),--data $(DATA))
+	$(BIN)/python -m benchmarks tables
 
 clean:
 	rm -rf $(VENV) runs build

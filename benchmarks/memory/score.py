@@ -94,7 +94,7 @@ class Score:
             return {"id": self.row["id"], "skipped": self.skipped}
         comparison = Comparison(measured=self.measured, estimate=self.estimate)
         others = {name: other.json() for name, other in self.others.items()}
-        return {"id": self.row["id"], **comparison.json(), **others}
+        return {"id": self.row["id"], "group": self.group, "fitted": self.fitted, **comparison.json(), **others}
 
 
 Scorer = Callable[[Row, Rows, Case, Trace], Score]

@@ -1,0 +1,232 @@
+"""The benchmarks whose results are committed: the question that each answers, its command, and what it needs."""
+
+from dataclasses import dataclass
+from pathlib import Path
+
+ROOT = Path(__file__).parents[1]
+RESULTS = ROOT / "benchmarks" / "results"
+DATA = "DATA"
+"""Stands in a command for the folder of measurements that others have published; `make benchmarks DATA=FOLDER`."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Benchmark:
+    """A command that writes a file of `benchmarks/results`."""
+
+    name: str
+    """The file's name without its ending."""
+    question: str
+    command: str
+    """The arguments of Python. `OUT` stands for the file."""
+    needs: str = ""
+    """What a fresh clone does not have, for a person; empty if nothing."""
+
+    @property
+    def result(self) -> Path:
+        return RESULTS / f"{self.name}.json"
+
+    @property
+    def can_run(self) -> bool:
+        """Whether `make benchmarks` can run it with a folder of data at most."""
+        return not self.needs or self.needs == _MEASUREMENTS
+
+
+_MEASUREMENTS = "the published measurements (DATA)"
+_MODEL = "the weights of a language model (SmolLM2-135M)"
+
+
+def _benchmark(name: str, question: str, command: str, needs: str = "") -> Benchmark:
+    return Benchmark(name=name, question=question, command=command, needs=needs)
+
+
+BENCHMARKS = (
+    _benchmark(
+        "memory_lora",
+        "How exact is the predicted memory of LoRA and QLoRA steps on T4s?",
+        "benchmarks/memory/score.py lora DATA/t4/lora_steps.csv --json OUT",
+        _MEASUREMENTS,
+    ),
+    _benchmark(
+        "memory_train",
+        "How exact is the predicted memory of full training steps on T4s?",
+        "benchmarks/memory/score.py train DATA/t4/train_steps.csv --json OUT",
+        _MEASUREMENTS,
+    ),
+    _benchmark(
+        "memory_xmem",
+        "How exact is the predicted memory of CNNs and transformers, beside xMem?",
+        "benchmarks/memory/score.py xmem DATA/xmem/records.csv --json OUT",
+        "the published measurements (DATA) and an importable torchvision (SHOESTRING_TORCHVISION)",
+    ),
+    _benchmark(
+        "memory_fitcheck",
+        "How exact is the predicted memory of LoRA steps, beside FitCheck?",
+        "benchmarks/memory/fitcheck.py DATA/t4/lora_steps.csv --fitcheck FITCHECK --json OUT",
+        "the published measurements (DATA) and the program fitcheck 0.3.1",
+    ),
+    _benchmark(
+        "memory_loading",
+        "How much memory does a 4-bit model take while it is loaded?",
+        "benchmarks/memory/loading.py DATA/architectures/llama-3.1-8b.json DATA/architectures/qwen3-8b.json --json OUT",
+        _MEASUREMENTS,
+    ),
+    _benchmark(
+        "time_lora",
+        "How exact is the predicted time of LoRA and QLoRA steps on T4s?",
+        "benchmarks/time/score.py lora DATA/t4/lora_steps.csv --json OUT",
+        _MEASUREMENTS,
+    ),
+    _benchmark(
+        "time_train",
+        "How exact is the predicted time of full training steps on T4s and P100s?",
+        "benchmarks/time/score.py train DATA/t4/train_steps.csv --json OUT",
+        _MEASUREMENTS,
+    ),
+    _benchmark(
+        "time_measured",
+        "How exact is the predicted time on this CPU, with its measured rates?",
+        "benchmarks/time/measured.py --json OUT",
+    ),
+    _benchmark(
+        "estimate_speed",
+        "How long do estimate and plan take?",
+        "benchmarks/speed/estimate.py --json OUT",
+    ),
+    _benchmark("start", "How long is it until the first update?", "benchmarks/speed/start.py --json OUT"),
+    _benchmark(
+        "engine",
+        "What does the engine cost, beside a plain loop, Trainer and Lightning?",
+        "-m benchmarks.engine.compare --json OUT",
+    ),
+    _benchmark(
+        "parallel",
+        "What do two processes cost, beside DistributedDataParallel, Accelerate and Lightning?",
+        "-m benchmarks.engine.parallel --json OUT",
+    ),
+    _benchmark("ranks", "Do 1, 2 and 4 processes end in the same bits?", "-m benchmarks.engine.ranks --json OUT", 10),
+    _benchmark(
+        "rank_kills",
+        "Do runs of several processes survive kills to the bit?",
+        "-m benchmarks.sessions.rank_kills --json OUT",
+    ),
+    _benchmark(
+        "rank_memory",
+        "Do two processes survive out-of-memory in one of them?",
+        "-m benchmarks.sessions.rank_memory --json OUT",
+    ),
+    _benchmark(
+        "session_limits",
+        "Does a session end before its limit on a busy machine?",
+        "-m benchmarks.sessions.limits --json OUT",
+    ),
+    _benchmark(
+        "log_kills",
+        "Does a log have each update once after kills?",
+        "-m benchmarks.evidence.log_kills --json OUT",
+    ),
+    _benchmark(
+        "backup-losses",
+        "Does a run continue to the bit after its machine is lost with its disk?",
+        "-m benchmarks.backup.losses --times 50 --json OUT",
+    ),
+    _benchmark(
+        "kaggle-chains",
+        "What becomes of 300 runs on a loopback Kaggle with faults?",
+        "benchmarks/kaggle/chains.py --chains 300 --json OUT",
+    ),
+    _benchmark(
+        "kaggle-training",
+        "Do 20 trainings on a loopback Kaggle with faults end in the same bits?",
+        "benchmarks/kaggle/chains.py --training 20 --json OUT",
+    ),
+    _benchmark(
+        "recipes_cpu",
+        "How fast are the recipes, beside the guides' code?",
+        "-m benchmarks.recipes.compare --json OUT",
+    ),
+    _benchmark(
+        "recipes_use",
+        "Does an exported model predict the same without Shoestring?",
+        "-m benchmarks.recipes.use --json OUT",
+    ),
+    _benchmark(
+        "finetune_plans",
+        "Which language models fit a T4, and how long do they take?",
+        "-m benchmarks.finetune.plans DATA --json OUT",
+        _MEASUREMENTS,
+    ),
+    _benchmark(
+        "finetune_packing",
+        "Do packed rows give the loss and the gradients of single samples?",
+        "-m benchmarks.finetune.packing DATA --json OUT",
+        _MEASUREMENTS,
+    ),
+    _benchmark(
+        "finetune_sft",
+        "How fast is fine-tuning, beside TRL's SFTTrainer?",
+        "-m benchmarks.finetune.compare MODEL ROWS.jsonl --json OUT",
+        _MODEL,
+    ),
+    _benchmark(
+        "finetune_dpo",
+        "How fast is preference training, beside TRL's DPOTrainer?",
+        "-m benchmarks.finetune.compare MODEL ROWS.jsonl --method dpo --json OUT",
+        _MODEL,
+    ),
+    _benchmark(
+        "finetune_behaviour",
+        "Does fine-tuning teach an answer format?",
+        "-m benchmarks.finetune.behaviour MODEL --json OUT",
+        _MODEL,
+    ),
+    _benchmark(
+        "finetune_kills",
+        "Does fine-tuning survive kills to the bit?",
+        "-m benchmarks.finetune.kills MODEL --json OUT",
+        _MODEL,
+    ),
+    _benchmark(
+        "chart_rewards",
+        "Are the rewards of the recipe chart those of its guide?",
+        "-m benchmarks.chart.rewards REPOSITORY --json OUT",
+        "the guide's repository",
+    ),
+    _benchmark(
+        "foreign_code",
+        "Does code of other people train as the original does?",
+        "-m benchmarks.foreign_code.run CODE --json OUT",
+        "the repositories of that code",
+    ),
+    _benchmark(
+        "legal_law_ai",
+        "How good is the small legal model on real judgments?",
+        "-m benchmarks.legal.law_ai DATA/law-ai --json OUT",
+        _MEASUREMENTS,
+    ),
+    _benchmark(
+        "temporal_compiled",
+        "What does compile change for the temporal networks?",
+        "-m benchmarks.temporal.compiled --json OUT",
+    ),
+    _benchmark(
+        "temporal_walk_forward",
+        "How good is the temporal model, walking forward through time?",
+        "-m benchmarks.temporal.walk_forward --json OUT",
+    ),
+    _benchmark(
+        "halves",
+        "What does comparing a loss with that of its halves cost?",
+        "benchmarks/engine/halves.py --json OUT",
+    ),
+    _benchmark(
+        "architectures",
+        "What is answered for 38 published configurations?",
+        "benchmarks/architectures/answers.py DATA/architectures --json OUT",
+        _MEASUREMENTS,
+    ),
+    _benchmark(
+        "plan_speed",
+        "How long does plan take?",
+        "benchmarks/speed/estimate.py --verb plan --json OUT",
+    ),
+)

@@ -1,0 +1,1 @@
+"""The documentation: its site, its reference, its snippets."""
