@@ -185,8 +185,8 @@ def train(
     allow_inexact: bool = False,
     started: float | None = None,
     log: Sequence[str] = (),
-    backup: str | Path = "",
-    from_url: str | Path = "",
+    backup: str | Path | None = None,
+    from_url: str | Path | None = None,
     **values: object,
 ) -> Outcome:
     """Train until the run in the directory `run` is finished or this session is over; call it again to continue.
@@ -216,8 +216,8 @@ def train(
         started=time.monotonic() if started is None else started,
         allow_inexact=allow_inexact,
         log=tuple(log),
-        backup=str(backup),
-        from_url=str(from_url),
+        backup=None if backup is None else str(backup),
+        from_url=None if from_url is None else str(from_url),
     )
     if isinstance(recipe, str) and live.is_notebook():
         return live.train_in_child(recipe, values, request, plan)

@@ -263,15 +263,16 @@ def train(
         ),
     ] = None,
     backup: Annotated[
-        str,
+        str | None,
         typer.Option(
             metavar="URL",
-            help="Copy each checkpoint there in the background: a folder, s3://, hf:// or a URL of fsspec.",
+            help="Copy each checkpoint there in the background: a folder, s3://, hf://, kaggle:// or a URL of fsspec.",
         ),
-    ] = "",
+    ] = None,
     from_url: Annotated[
-        str, typer.Option("--from", metavar="URL", help="If DIR has no run, begin from the newest copy of a --backup.")
-    ] = "",
+        str | None,
+        typer.Option("--from", metavar="URL", help="If DIR has no run, begin from the newest copy of a --backup."),
+    ] = None,
     as_json: Json = False,
 ) -> None:
     """Train until the run is finished or the session is over; repeat the command to continue.

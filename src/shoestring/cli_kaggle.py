@@ -188,6 +188,7 @@ def _confirm(kernels: list[str], loss: str) -> bool:
         raise UsageError("nobody can be asked", hint="add --yes")
     if typer.confirm("stop?", err=True):
         return True
+    streams.write_messages("nothing was stopped")
     raise typer.Exit(0)
 
 

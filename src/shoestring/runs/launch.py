@@ -61,7 +61,7 @@ def launch(
                 prepared = _prepare(directory, recipe, values, plan, target, request, stop)
                 announce(trains=not isinstance(prepared, Outcome))
                 if isinstance(prepared, Outcome):
-                    if prepared.status == "finished" and request.backup:
+                    if prepared.status == "finished" and request.backup is not None:
                         # An earlier session may have been killed before its last checkpoint was copied.
                         with _copying(directory, request, stop):
                             pass
@@ -123,7 +123,7 @@ def _prepare(
 def _require_backup(request: LaunchRequest) -> None:
     """Raise UsageError for a place of copies that cannot be one."""
     for option, url in (("--backup", request.backup), ("--from", request.from_url)):
-        if url and (location := parse_url(url, option)).scheme == "file":
+        if url is not None and (location := parse_url(url, option)).scheme == "file":
             folder, run = Path(location.path).resolve(), request.run.resolve()
             if folder == run or run in folder.parents or folder in run.parents:
                 raise UsageError(
@@ -134,14 +134,14 @@ def _require_backup(request: LaunchRequest) -> None:
 
 def _restore(directory: RunDirectory, request: LaunchRequest, stop: Stop) -> None:
     """Restore the run from its copies, if they are named and the directory has no run. Raises SessionOver."""
-    if request.from_url:
+    if request.from_url is not None:
         restoring(directory, request.from_url, stop.check)
 
 
 def _copying(directory: RunDirectory, request: LaunchRequest, stop: Stop) -> AbstractContextManager[None]:
     limit_seconds = stop.deadline.limit_seconds
     reserved_seconds = 0.0 if limit_seconds is None else seconds_to_end(limit_seconds)
-    return copying(directory, request.backup, stop.deadline, reserved_seconds)
+    return copying(directory, request.backup, stop, reserved_seconds)
 
 
 def _pause_without_plan(reason: str, recipe: str | object, request: LaunchRequest) -> Outcome:

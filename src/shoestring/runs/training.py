@@ -41,9 +41,9 @@ class LaunchRequest:
     """Continue with other versions, hardware or settings."""
     log: Sequence[str] = ()
     """The names of the sinks to write the run's numbers to (`monitor/sinks/names.py`)."""
-    backup: str = ""
+    backup: str | None = None
     """The URL to copy each checkpoint to (`remote/backup`)."""
-    from_url: str = ""
+    from_url: str | None = None
     """The URL of the copies to begin from, if the directory has no run."""
 
 

@@ -99,7 +99,26 @@ def test_a_version_that_lost_a_file_is_not_a_copy_and_is_replaced(loopback, stor
     assert commits_of(loopback, "copies-a") == [1] and commits_of(loopback, "copies-b") == [3]
 
 
+def test_a_dataset_that_cannot_be_listed_now_is_not_replaced(loopback, store, tmp_path, monkeypatch):
+    run = save(tmp_path / "run", 1)
+    copier(run, store).copy()
+    save(run.path, 2)
+    copier(run, store).copy()
+    files = store._client.dataset_files
+    monkeypatch.setattr(store._client, "dataset_files", lambda name: None if name.endswith("-b") else files(name))
+    save(run.path, 3)
+    with pytest.raises(KaggleError, match="copies-b cannot be listed now"):
+        copier(run, store).copy()
+    monkeypatch.setattr(store._client, "dataset_files", lambda name: [])
+    assert store._next_dataset() == "me/copies-a"  # the last copy of this process is in the other one
+    monkeypatch.undo()
+    assert commits_of(loopback, "copies-a") == [1] and commits_of(loopback, "copies-b") == [2]
+
+
 def test_nobody_is_signed_in(loopback, monkeypatch, tmp_path):
     monkeypatch.setenv("KAGGLE_API_TOKEN", "KGAT_wrong")
+    monkeypatch.setenv("TMPDIR", str(tmp_path))
+    monkeypatch.setattr("tempfile.tempdir", None)
     with pytest.raises(KaggleError, match="nobody is signed in"):
         KaggleStore("copies")
+    assert not list(tmp_path.glob("shoestring-*"))

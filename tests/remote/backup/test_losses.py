@@ -2,6 +2,7 @@
 
 import random
 import shutil
+import signal
 import subprocess
 import sys
 import time
@@ -10,6 +11,7 @@ import pytest
 from benchmarks.backup import losses
 
 from shoestring.monitor import events
+from tests.remote.backup.example_runs import RUN_ID, copier, save
 
 RECIPE = """
 import time
@@ -41,9 +43,15 @@ def unbroken(tmp_path_factory):
     folder = tmp_path_factory.mktemp("losses")
     (folder / "mine.py").write_text(RECIPE)
     (folder / "file").write_text("no folder")
-    options = ["--backup", str(folder / "file"), "--limit", "40s"]
+    options = ["--backup", str(folder / "file")]
     process = losses.train(folder / "unbroken", *options, recipe=str(folder / "mine.py"), arguments=ARGUMENTS)
-    (folder / "messages").write_text(losses.finish(process))
+    lines = []
+    for line in process.stderr:
+        lines.append(line.decode())
+        if "is waited for" in lines[-1]:
+            process.send_signal(signal.SIGINT)  # the last copy is given up
+            break
+    (folder / "messages").write_text("".join(lines) + losses.finish(process))
     (folder / "plan").mkdir()
     shutil.copy(folder / "unbroken" / "plan.json", folder / "plan")
     return folder
@@ -72,7 +80,7 @@ def test_a_place_that_fails_does_not_end_training(unbroken):
     ]
     assert failures and "Not a directory" in failures[0]["why"]
     messages = (unbroken / "messages").read_text()
-    assert "was not copied to" in messages and "this session has copied nothing" in messages
+    assert "it is tried again" in messages and "the last copy to" in messages and "was given up" in messages
 
 
 def test_a_killed_session_leaves_no_process(unbroken, tmp_path):
@@ -87,3 +95,23 @@ def test_a_killed_session_leaves_no_process(unbroken, tmp_path):
         process.stdin.close()
         assert process.wait(5) == 1
         assert time.monotonic() - started < 2
+
+
+def test_a_machine_that_another_one_has_replaced_stops_copying(tmp_path):
+    run, copies = save(tmp_path / "run", 1), tmp_path / "copies"
+    command = [sys.executable, "-P", "-m", "shoestring.remote.backup", "copy", str(run.path), str(copies), RUN_ID]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as process:
+        assert b"ready" in process.stdout.readline() and b'"copied": 1' in process.stdout.readline()
+        for update in (2, 3, 4):
+            copier(save(tmp_path / "other", update), copies).copy()
+            save(run.path, update)
+            time.sleep(0.8)
+        process.stdin.write(b"end 5\n")
+        process.stdin.close()
+        assert process.wait(5) == 0
+        messages = process.stderr.read().decode()
+    assert messages.count("another machine copies this run") == 2  # when it is noticed, and at the end
+    assert "copies nothing more" in messages and "hint: stop one of the two" in messages
+    failures = [event for event in events.read(run.events_file) if event["event"] == "backup_failed"]
+    copies_made = [event["update"] for event in events.read(run.events_file) if event["event"] == "backup"]
+    assert len(failures) == 2 and copies_made == [1]

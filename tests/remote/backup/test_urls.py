@@ -33,6 +33,8 @@ def test_secrets_are_refused_and_not_shown(text):
     "text",
     [
         "",
+        "s3:/bucket/x",
+        "s3:x",
         "s3://",
         "s3://bucket/../x",
         "hf://repo",

@@ -12,6 +12,7 @@ from shoestring.remote.backup.copying import Copier
 from shoestring.remote.backup.opened import UnsettledError, newest_checkpoint
 from shoestring.remote.backup.stores import Store, open_store
 from shoestring.remote.backup.urls import Location, redacted
+from shoestring.remote.kaggle.client import KaggleError
 from shoestring.session.directory import RunDirectory
 from shoestring.streams import write_messages
 from shoestring.system_errors import reason
@@ -32,7 +33,11 @@ class Background:
         self._copied: int | None = None
         self._failure = ""
         """Why the last attempt failed; empty if it did not."""
+        self._is_refused = False
+        """Whether no later attempt can succeed: the place belongs to another run or machine, or refuses the account."""
         self._waits = 0
+        self._unrecorded: dict[str, object] = {}
+        """The failure that the record could not take yet: the session opens it after this process has started."""
         self._store: Store | None = None
         self._copier: Copier | None = None
 
@@ -40,6 +45,12 @@ class Background:
         """Copy until the session has ended. Raises UsageError if the place belongs to another run."""
         self._life.on_limit = self._give_up
         threading.Thread(target=self._watch, name="watch", daemon=True).start()
+        try:
+            self._run_to_end()
+        finally:
+            self._close()
+
+    def _run_to_end(self) -> None:
         try:
             self._require_own()
         except UsageError:
@@ -49,14 +60,15 @@ class Background:
         send(ready=True)
         next_at = 0.0
         while not self._life.end.wait(_POLL_SECONDS):
+            self._record_failure()
             newest = newest_checkpoint(self._run)
-            if newest is not None and newest != self._copied and time.monotonic() >= next_at:
+            is_due = newest is not None and newest != self._copied and time.monotonic() >= next_at
+            if is_due and not self._is_refused:
                 next_at = time.monotonic() + (0.0 if self._copy() else self._wait_seconds())
-        while not self._copy():
-            if self._failure.startswith("another machine"):
-                break
+        while not self._is_refused and not self._copy():
             time.sleep(min(self._wait_seconds(), 5.0))
-        self._close()
+        if self._is_refused:
+            self._give_up()
 
     def _require_own(self) -> None:
         self._is_busy, self._moved_at = True, time.monotonic()
@@ -94,12 +106,24 @@ class Background:
     def _failed(self, error: Exception) -> None:
         self._waits += 1
         text = _describe(error)
+        self._is_refused = isinstance(error, UsageError) or _is_refusal(error)
         # The run goes on changing while it trains: only what has failed several times is worth an event.
         if text == self._failure or (isinstance(error, UnsettledError) and self._waits < 3):
             return
         self._failure = text
-        self._record("backup_failed", update=newest_checkpoint(self._run) or 0, url=self._location.url, why=text)
-        write_messages(f"note: not copied to {self._location.url}: {text}; training continues, and it is tried again")
+        update = newest_checkpoint(self._run) or 0
+        self._unrecorded = {"update": update, "url": self._location.url, "why": text}
+        self._record_failure()
+        consequence = "this session copies nothing more" if self._is_refused else "it is tried again"
+        write_messages(
+            f"note: not copied to {self._location.url}: {text}; training continues, and {consequence}",
+            *([f"hint: {error.hint}"] if isinstance(error, ShoestringError) and error.hint else []),
+        )
+
+    def _record_failure(self) -> None:
+        if self._unrecorded and self._run.events_file.exists():
+            self._record("backup_failed", **self._unrecorded)
+            self._unrecorded = {}
 
     def _give_up(self) -> None:
         """Say that the last checkpoint is not copied: the time of the session is used up."""
@@ -135,6 +159,12 @@ class Background:
                 arguments = ["copy", str(self._run.path), self._location.url, self._run_id]
                 self._close()
                 os.execv(sys.executable, [sys.executable, "-P", "-m", "shoestring.remote.backup", *arguments])
+
+
+def _is_refusal(error: Exception) -> bool:
+    """Return whether the account may not write there. A folder that may not be written has an error number."""
+    is_of_account = isinstance(error, KaggleError) and error.kind == "account"
+    return is_of_account or (isinstance(error, PermissionError) and error.errno is None)
 
 
 def _describe(error: Exception) -> str:

@@ -89,7 +89,7 @@ class HuggingFaceStore:
         self._removed.add(name)
 
     def close(self) -> None:
-        """Nothing is held."""
+        self._forget()
 
     def _path(self, name: str) -> str:
         return f"{self._root}/{name}" if self._root else name
@@ -243,4 +243,5 @@ def _status(error: BaseException) -> int | None:
 
 def _is_transient(error: Exception) -> bool:
     status = _status(error)
-    return status is None or status == 429 or status >= 500
+    is_of_network = status is None and not isinstance(error, MemoryError | TypeError | ValueError | AttributeError)
+    return is_of_network or status == 429 or (status is not None and status >= 500)

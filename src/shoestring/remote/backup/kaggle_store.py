@@ -8,29 +8,25 @@ dataset that has the newest complete copy.
 from __future__ import annotations
 
 import json
-import os
 import re
 import shutil
-import tempfile
 import time
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import suppress
 from pathlib import Path
 
 from shoestring.errors import RunError
-from shoestring.processes import is_running
 from shoestring.remote.backup.commits import COMMITS, MAX_COMMIT_BYTES, OBJECTS, CommitName, names_of, parse_commit
-from shoestring.remote.kaggle.client import Client
+from shoestring.remote.kaggle.client import Client, KaggleError
 from shoestring.remote.kaggle.upload import dataset_metadata, difference
+from shoestring.remote.temporary import temporary_folder
 
 _BLOCK_BYTES = 4 << 20
 _OBJECT = re.compile(r"[0-9a-f]{64}")
 _PROCESSING_SECONDS = 1800.0
 """How long Kaggle may take to process a version before it is uploaded again."""
 _LONGEST_PAUSE_SECONDS = 15.0
-_INCOMPLETE_POLLS = 3
+_INCOMPLETE_POLLS = 10
 """How often a version that is ready is looked at before files that are missing count as lost."""
-_TEMPORARY = "shoestring-backup-"
 
 
 class KaggleStore:
@@ -47,21 +43,24 @@ class KaggleStore:
         """`path` is `NAME` or `USER/NAME`. `on_block` is called with 0 as a sign of progress: a file moves, or Kaggle
         still processes a version. Raises KaggleError if nobody is signed in.
         """
+        self._folder = temporary_folder("backup")
         self._client = client or Client(on_progress=on_block)
         self._on_block, self._pause_seconds = on_block, pause_seconds
         user, _, name = path.rpartition("/")
         try:
             user = user or self._client.account()
         except BaseException:
-            self._client.close()
+            self.close()
             raise
         self._datasets = (f"{user}/{name}-a", f"{user}/{name}-b")
         self._listed: dict[str, dict[str, int]] = {}
         """The files of each dataset by their names, as they were listed last."""
         self._read_from = self._datasets[0]
         """The dataset of the commit that was read last: its objects are there too."""
-        _remove_abandoned()
-        self._folder = Path(tempfile.mkdtemp(prefix=f"{_TEMPORARY}{os.getpid()}-"))
+        self._written_to: str | None = None
+        """The dataset of this process's last copy, which is not replaced if neither seems to be complete."""
+        self._commits: dict[str, bytes] = {}
+        """The content of commits that were read: a commit does not change."""
 
     def sizes(self, folder: str) -> dict[str, int]:
         """Return the commits that Kaggle has, or the objects that the next version would have."""
@@ -79,14 +78,9 @@ class KaggleStore:
         dataset = self._dataset_of(file)
         if folder == COMMITS:
             self._read_from = dataset
-        if self._listed[dataset][file] > max_bytes:
-            raise ValueError(f"it has more than {max_bytes} bytes")
-        path = self._folder / f"{file}.download"
-        try:
-            self._client.download_dataset_file(dataset, file, path, max_bytes=max_bytes)
-            yield from _blocks(path)
-        finally:
-            path.unlink(missing_ok=True)
+            yield self._commit_text(dataset, file)
+            return
+        yield from self._downloaded(dataset, file, max_bytes)
 
     def write(self, name: str, blocks: Iterable[bytes]) -> None:
         """Keep an object for the next version; with the commit, upload the version and wait until Kaggle has it."""
@@ -123,19 +117,19 @@ class KaggleStore:
         for path in self._folder.iterdir():
             if _OBJECT.fullmatch(path.name) and path.name not in digests:
                 path.unlink()  # only the newest copy takes disk space here
-        names = {commit_file.name, *digests}
-        sizes = {file: (self._folder / file).stat().st_size for file in names}
+        sizes = {file: (self._folder / file).stat().st_size for file in (commit_file.name, *digests)}
         dataset = self._next_dataset()
-        status = self._client.dataset_status(dataset)
-        with tempfile.TemporaryDirectory(dir=self._folder) as folder:
-            for file in names:
-                os.link(self._folder / file, Path(folder) / file)
-            (Path(folder) / "dataset-metadata.json").write_text(json.dumps(dataset_metadata(dataset)), encoding="utf-8")
-            if status is None:
-                self._client.create_dataset(Path(folder))
+        metadata_file = self._folder / "dataset-metadata.json"
+        metadata_file.write_text(json.dumps(dataset_metadata(dataset)), encoding="utf-8")
+        try:
+            if self._client.dataset_status(dataset) is None:
+                self._client.create_dataset(self._folder)
             else:
-                self._client.create_version(Path(folder), "Shoestring", delete_old_versions=True)
+                self._client.create_version(self._folder, "Shoestring", delete_old_versions=True)
+        finally:
+            metadata_file.unlink()
         self._wait_for(dataset, sizes)
+        self._written_to = dataset
 
     def _wait_for(self, dataset: str, sizes: dict[str, int]) -> None:
         end, pause = time.monotonic() + _PROCESSING_SECONDS, self._pause_seconds
@@ -155,28 +149,48 @@ class KaggleStore:
     def _next_dataset(self) -> str:
         """Return the dataset whose newest complete copy is older, or that has none."""
         self._list()
-        return min(self._datasets, key=self._newest_complete)
+        numbers = {dataset: self._newest_complete(dataset) for dataset in self._datasets}
+        return min(self._datasets, key=lambda dataset: (numbers[dataset], dataset == self._written_to))
 
     def _newest_complete(self, dataset: str) -> int:
         """Return the number of a dataset's newest commit whose files are all there; -1 if there is none."""
-        files = self._listed[dataset]
-        for name in names_of(files):
-            if self._is_complete(name, files):
+        for name in names_of(self._listed[dataset]):
+            if self._is_complete(name, dataset):
                 return name.number
         return -1
 
-    def _is_complete(self, name: CommitName, files: dict[str, int]) -> bool:
+    def _is_complete(self, name: CommitName, dataset: str) -> bool:
         try:
-            commit = parse_commit(b"".join(self.blocks(name.path, MAX_COMMIT_BYTES)), name)
+            commit = parse_commit(self._commit_text(dataset, str(name)), name)
         except (ValueError, FileNotFoundError):
             return False
+        files = self._listed[dataset]
         return all(files.get(entry.sha256) == entry.bytes for entry in commit.files.values())
 
+    def _commit_text(self, dataset: str, file: str) -> bytes:
+        if file not in self._commits:
+            self._commits[file] = b"".join(self._downloaded(dataset, file, MAX_COMMIT_BYTES))
+        return self._commits[file]
+
+    def _downloaded(self, dataset: str, file: str, max_bytes: int) -> Iterator[bytes]:
+        if self._listed[dataset][file] > max_bytes:
+            raise ValueError(f"it has more than {max_bytes} bytes")
+        path = self._folder / f"{file}.download"
+        try:
+            self._client.download_dataset_file(dataset, file, path, max_bytes=max_bytes)
+            yield from _blocks(path)
+        finally:
+            path.unlink(missing_ok=True)
+
     def _list(self) -> None:
-        self._listed = {
-            dataset: {str(file["name"]): int(file["bytes"]) for file in self._client.dataset_files(dataset) or []}
-            for dataset in self._datasets
-        }
+        """List the files of both datasets. Raises KaggleError if one is there and cannot be listed now."""
+        listed = {}
+        for dataset in self._datasets:
+            files = self._client.dataset_files(dataset)
+            if files is None and self._client.dataset_status(dataset) is not None:
+                raise KaggleError(f"the files of {dataset} cannot be listed now", "temporary")
+            listed[dataset] = {str(file["name"]): int(file["bytes"] or 0) for file in files or []}
+        self._listed = listed
 
     def _dataset_of(self, file: str) -> str:
         """Return the dataset that has a file. Raises FileNotFoundError if none has it."""
@@ -192,13 +206,3 @@ def _blocks(path: Path) -> Iterator[bytes]:
     with path.open("rb") as file:
         while block := file.read(_BLOCK_BYTES):
             yield block
-
-
-def _remove_abandoned() -> None:
-    """Remove the temporary folders of processes that were killed."""
-    for path in Path(tempfile.gettempdir()).glob(f"{_TEMPORARY}*"):
-        process = path.name.removeprefix(_TEMPORARY).partition("-")[0]
-        if process.isdecimal() and not is_running(int(process)):
-            with suppress(OSError):
-                if path.stat().st_uid == os.getuid():
-                    shutil.rmtree(path, ignore_errors=True)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import subprocess
 import sys
 import threading
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from typing import IO, Any
@@ -15,8 +16,10 @@ from shoestring.remote.backup.identity import earlier_url, ensure_identity
 from shoestring.remote.backup.urls import parse_url
 from shoestring.session.deadline import Deadline
 from shoestring.session.directory import RunDirectory
+from shoestring.session.stop import Stop
 from shoestring.streams import write_messages
 from shoestring.system_errors import explaining, reason
+from shoestring.units import seconds_text
 
 _COMMAND = (sys.executable, "-P", "-m", "shoestring.remote.backup")
 _CONNECT_SECONDS = 10.0
@@ -25,18 +28,19 @@ _UNLIMITED_SECONDS = 600.0
 """How long the last copy is waited for in a session without a limit."""
 _LEAST_SECONDS = 0.2
 _EXIT_SECONDS = 2.0
+_POLL_SECONDS = 0.05
 
 
 @contextmanager
-def copying(run: RunDirectory, url: str, deadline: Deadline, seconds_to_end: float) -> Iterator[None]:
-    """Copy the run's checkpoints to `url`, if it is not empty, until the body ends; then wait for the last copy.
+def copying(run: RunDirectory, url: str | None, stop: Stop, seconds_to_end: float) -> Iterator[None]:
+    """Copy the run's checkpoints to `url`, if there is one, until the body ends; then wait for the last copy.
 
-    It is waited for until `seconds_to_end` before the session's limit. How long a copy takes is reserved of the
-    deadline. The caller holds the run's lock.
+    It is waited for until `seconds_to_end` before the session's limit, or until a signal asks to stop. How long a copy
+    takes is reserved of the deadline. The caller holds the run's lock.
 
     Raises UsageError if `url` is not valid or has copies of another run.
     """
-    if not url:
+    if url is None:
         if earlier := earlier_url(run):
             write_messages(f"note: earlier sessions have copied this run; to go on: --backup {earlier}")
         yield
@@ -52,13 +56,13 @@ def copying(run: RunDirectory, url: str, deadline: Deadline, seconds_to_end: flo
         yield
         return
     try:
-        listener = _Listener(process.stdout, deadline)
+        listener = _Listener(process.stdout, stop.deadline)
         listener.require_ready()
         yield
     finally:
-        remaining = deadline.remaining()
+        remaining = stop.deadline.remaining()
         seconds = _UNLIMITED_SECONDS if remaining is None else remaining - seconds_to_end - _EXIT_SECONDS
-        _end(process, max(_LEAST_SECONDS, seconds))
+        _end(process, max(_LEAST_SECONDS, seconds), location.url, stop)
 
 
 def restoring(run: RunDirectory, url: str, should_stop: Callable[[], object]) -> None:
@@ -133,16 +137,27 @@ class _Listener:
         self._is_ready.set()
 
 
-def _end(process: subprocess.Popen[bytes], seconds: float) -> None:
+def _end(process: subprocess.Popen[bytes], seconds: float, url: str, stop: Stop) -> None:
+    """Wait for the last copy, for so many seconds at most, or until a signal comes."""
     assert process.stdin
     with suppress(OSError):
         process.stdin.write(f"end {seconds:.3f}\n".encode())
         process.stdin.flush()
-    try:
-        process.wait(seconds + _EXIT_SECONDS / 2)
-    except subprocess.TimeoutExpired:
+    was_stopped = stop.signals.received is not None
+    started, is_announced = time.monotonic(), False
+    while process.poll() is None and time.monotonic() - started < seconds + _EXIT_SECONDS / 2:
+        if stop.signals.received and not was_stopped:
+            break
+        if not is_announced and time.monotonic() - started > _EXIT_SECONDS:
+            is_announced = True
+            write_messages(
+                f"note: the run is saved; its last copy to {url} is waited for, at most {seconds_text(seconds)}; "
+                "Ctrl-C gives it up"
+            )
+        time.sleep(_POLL_SECONDS)
+    if process.poll() is None:
         process.kill()
         process.wait()
-        write_messages("note: the last copy of the run did not end in time and was given up")
+        write_messages(f"note: the last copy to {url} did not end in time and was given up")
     with suppress(OSError):
         process.stdin.close()

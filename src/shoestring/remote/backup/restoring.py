@@ -10,7 +10,7 @@ from pathlib import Path
 
 from shoestring.checkpoint.files import remove, sync, write_file
 from shoestring.checkpoint.manifest import FileEntry
-from shoestring.errors import RunError, UsageError
+from shoestring.errors import RunError, ShoestringError, UsageError
 from shoestring.processes import is_running
 from shoestring.remote.backup.commits import (
     COMMITS,
@@ -45,6 +45,10 @@ def restore(run: Path, location: Location) -> str:
         try:
             store = stack.enter_context(closing(open_store(location)))
             names = names_of(store.sizes(COMMITS))
+        except ShoestringError as error:
+            raise RunError(
+                f"--from {location.url} cannot be read: {redacted(error.message)}", hint=error.hint
+            ) from error
         except Exception as error:
             raise RunError(
                 f"--from {location.url} cannot be read: {redacted(str(error) or type(error).__name__)}",

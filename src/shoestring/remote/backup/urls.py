@@ -15,6 +15,7 @@ from shoestring.errors import UsageError
 from shoestring.recipe import extras
 
 _URL = re.compile(r"(?P<scheme>[A-Za-z][A-Za-z0-9+.-]*)://(?P<place>.*)", re.DOTALL)
+_ALMOST_URL = re.compile(r"(?P<scheme>[A-Za-z][A-Za-z0-9+.-]+):/?(?!/)")
 _SECRET_IN_URL = re.compile(r"(?<=://)[^\s/@]*@|(?<=[^\s?])\?[^\s\"']*")
 _SECRET_VARIABLE = re.compile(r"TOKEN|SECRET|PASSWORD|_KEY", re.IGNORECASE)
 _SHORTEST_SECRET = 8
@@ -28,10 +29,13 @@ _NAMES = r"[A-Za-z0-9][A-Za-z0-9._-]{0,95}"
 _FORMS = {
     "hf": (
         re.compile(rf"(?:(?:datasets|models)/|(?!(?:datasets|models|spaces)/)){_NAMES}/{_NAMES}(?:/.+)?"),
-        "hf://datasets/USER/REPO/FOLDER",
+        "hf://datasets/USER/REPO/FOLDER or hf://USER/REPO/FOLDER",
     ),
     # Two characters of the 50 that Kaggle allows are for the names of the two datasets.
-    "kaggle": (re.compile(rf"(?:{_NAMES}/)?[a-z0-9][a-z0-9-]{{3,47}}"), "kaggle://NAME with 4 to 48 of a-z, 0-9 and -"),
+    "kaggle": (
+        re.compile(rf"(?:{_NAMES}/)?[a-z0-9][a-z0-9-]{{3,47}}"),
+        "kaggle://NAME or kaggle://USER/NAME, where NAME has 4 to 48 of a-z, 0-9 and -",
+    ),
 }
 
 
@@ -64,6 +68,11 @@ def parse_url(text: str, option: str = "--backup") -> Location:
         )
     if scheme == "file":
         path = unquote(place) if match else place
+        if not match and (almost := _ALMOST_URL.match(text)):
+            raise UsageError(
+                f"{option} {text}: this is no URL, because two slashes have to follow the colon",
+                hint=f"{almost['scheme']}://{text[almost.end() :]}; for a folder of this name, write ./{text}",
+            )
         if not path.strip() or (match and not path.startswith("/")):
             raise UsageError(f"{option} {text!r} names no folder", hint=f"{option} /path/of/a/folder")
         return Location(scheme="file", path=os.path.abspath(Path(path).expanduser()))  # noqa: PTH100 - links remain
@@ -71,7 +80,8 @@ def parse_url(text: str, option: str = "--backup") -> Location:
     form = _FORMS.get(scheme)
     if not place or ".." in place.split("/") or (form and not form[0].fullmatch(place)):
         raise UsageError(
-            f"{option} {text}: the URL is not complete", hint=form[1] if form else f"{scheme}://NAME/FOLDER"
+            f"{option} {text}: a URL of {scheme}:// has another form",
+            hint=form[1] if form else f"{scheme}://NAME/FOLDER",
         )
     _require_packages(scheme, option)
     return Location(scheme=scheme, path=place)

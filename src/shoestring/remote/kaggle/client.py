@@ -38,6 +38,7 @@ _HINTS: dict[Kind, str] = {
 }
 _TEMPORARY_STATUS = (408, 425, 429)
 _TEMPORARY_TYPES = {"ConnectionError", "Timeout", "JSONDecodeError", "ChunkedEncodingError", "ContentDecodingError"}
+_UNREADABLE_TYPES = {"TypeError", "AttributeError", "KeyError"}
 _TEMPORARY_TEXTS = ("Expecting value: line 1 column 1", "Connection aborted", "Max retries exceeded", "timed out")
 _DISK_ERRORS = (errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EIO, errno.EFBIG)
 """Of this machine: to ask Kaggle again does not help."""
@@ -304,6 +305,11 @@ class Client:
         elif {"ModuleNotFoundError", "ImportError"}.intersection(facts["type"]):
             hint = "pip install --upgrade 'shoestring[kaggle]', then give the same command again"
             return KaggleError(f"Kaggle's client cannot be loaded: {text}", kind, hint=hint)
+        elif _UNREADABLE_TYPES.intersection(facts["type"]):
+            text = f"Kaggle's answer cannot be read ({call.replace('_', ' ')}): {text}"
+            return KaggleError(
+                text, kind, hint="pip install --upgrade kaggle; or wait, and give the same command again"
+            )
         elif {"ConnectionError", "ProxyError"}.intersection(facts["type"]):
             text = f"Kaggle cannot be reached: {text}"
         return KaggleError(f"Kaggle's client ({call.replace('_', ' ')}): {text}", kind)

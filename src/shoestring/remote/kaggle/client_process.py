@@ -36,10 +36,14 @@ _QUERY = re.compile(r"(https?://[^\s?'\"]+)\?[^\s'\"]+")
 
 def redact(text: str, credentials: set[str]) -> str:
     """Return `text` without credentials and without the queries of addresses."""
+    return _QUERY.sub(r"\1?[...]", _without_credentials(text, credentials))
+
+
+def _without_credentials(text: str, credentials: set[str]) -> str:
     for credential in sorted(credentials, key=len, reverse=True):
         if len(credential) >= 4:
-            text = text.replace(credential, "[credential]")
-    return _QUERY.sub(r"\1?[...]", text)
+            text = text.replace(credential, "[credential]").replace(json.dumps(credential)[1:-1], "[credential]")
+    return text
 
 
 class Calls:
@@ -268,7 +272,8 @@ def main(parent: int) -> None:
 
     def write(line: dict[str, Any]) -> None:
         known = credentials | (calls.credentials() if calls else set())
-        text = redact(json.dumps(line), known) if "value" not in line else json.dumps(line)
+        # What Kaggle returned, such as a log, keeps its addresses.
+        text = _without_credentials(json.dumps(line), known) if "value" in line else redact(json.dumps(line), known)
         output.write(text + "\n")
         output.flush()
 

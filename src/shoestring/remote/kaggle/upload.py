@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-import tempfile
+import shutil
 import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -13,6 +13,7 @@ from shoestring.errors import RunError
 from shoestring.remote.kaggle.chain_file import ChainState
 from shoestring.remote.kaggle.client import Client, KaggleError
 from shoestring.remote.kaggle.job import Job
+from shoestring.remote.temporary import temporary_folder
 
 _ATTEMPTS, _LATE = 40, 8
 """Numbers of polls: until it is given up, and until an upload that is not shown is made again."""
@@ -72,8 +73,8 @@ def upload_package(
 
 
 def _upload(client: Client, state: ChainState, files: Mapping[str, bytes], *, is_new: bool) -> None:
-    with tempfile.TemporaryDirectory(prefix="shoestring-kaggle-") as name:
-        folder = Path(name)
+    folder = temporary_folder("kaggle")
+    try:
         for file, content in files.items():
             (folder / file).write_bytes(content)
         (folder / "dataset-metadata.json").write_text(json.dumps(dataset_metadata(state.package)), encoding="utf-8")
@@ -81,6 +82,8 @@ def _upload(client: Client, state: ChainState, files: Mapping[str, bytes], *, is
             client.create_dataset(folder)
         else:
             client.create_version(folder, "Shoestring")
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
 
 
 def difference(client: Client, dataset: str, sizes: Mapping[str, int]) -> str:
