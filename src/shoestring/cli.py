@@ -107,7 +107,7 @@ def plan(
         typer.Option(
             "--on",
             metavar="TARGET",
-            help="The machine to run on; repeat it to compare several. `shoestring targets` lists them.",
+            help="The machine, by default local; repeat it to compare several. `shoestring targets` lists them.",
             autocompletion=completion.target,
         ),
     ] = None,
