@@ -21,10 +21,10 @@ PAGES: Mapping[str, Callable[[], str]] = {
 """The function that returns the text of each page, by the name of its file."""
 
 
-def differing(folder: Path = REFERENCE) -> dict[str, str]:
-    """Return the text of each page that is missing in the folder or has another text there."""
+def differing() -> dict[str, str]:
+    """Return the text of each page that is missing or has another text."""
     texts = {name: page() for name, page in PAGES.items()}
-    return {name: text for name, text in texts.items() if not _has_text(folder / name, text)}
+    return {name: text for name, text in texts.items() if not _has_text(REFERENCE / name, text)}
 
 
 def main(arguments: list[str]) -> int:
