@@ -37,7 +37,7 @@ its lines in your files.
 
 Work of more than 15 seconds before an answer writes a line of progress to standard error.
 
-## Arguments and options of several commands
+## Arguments and options in detail
 | argument or option | meaning |
 |---|---|
 | `RECIPE` | the name of a [built-in recipe](recipes.md), `path/to/file.py`, `path/to/file.py:Class`, or \
@@ -55,6 +55,13 @@ leaves out |
 saves and ends before it, planning included; Ctrl-C, SIGTERM and SIGHUP end a session in the same way |
 | `--disk SIZE` | the disk space for the run's directory instead of the platform's, in KB, MB, GB, TB or KiB, MiB, \
 GiB, TiB |
+| `--recipe RECIPE` | of commands for a run: the recipe, if its file has moved since the run or is not \
+[trusted](run_directory.md#runs-from-someone-else), or if the weights belong to no run |
+| `--log NAME` | `tensorboard` needs the extra `shoestring[tensorboard]`. Later sessions of the run write the log \
+without being asked |
+| `--backup URL` | the [copies](../backup.md) are made in the background. Give the option in each session |
+| `--from URL` | the copy must verify. A run that is in the directory already is used if it is at least as far, and is \
+never overwritten |
 """
 
 

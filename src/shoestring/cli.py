@@ -368,7 +368,7 @@ def export(
         typer.Option(
             "--to",
             metavar="FORMAT",
-            help="safetensors, or one of the recipe's formats: onnx, huggingface, adapter, merged.",
+            help="safetensors, or one of the recipe's formats: onnx, huggingface, adapter, merged, gguf.",
         ),
     ],
     out: Annotated[
