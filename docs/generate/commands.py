@@ -143,7 +143,7 @@ def _is_switch(parameter: Any) -> bool:
 def _names(option: Any) -> str:
     names = ", ".join((*option.opts, *option.secondary_opts))
     if isinstance(option.default, Enum):
-        return f"{names} {'|'.join(choice.value for choice in type(option.default))}"
+        return f"{names} {{{','.join(choice.value for choice in type(option.default))}}}"
     return f"{names} {_metavar(option)}".rstrip()
 
 
