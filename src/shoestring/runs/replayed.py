@@ -42,7 +42,7 @@ class Replay:
     learning_rate: float | None
     """That of the optimizer's first group of parameters; None if a library's trainer does not say it."""
     clip_norm: float | None
-    """The norm to which the gradient is clipped; None if it is not."""
+    """The norm to which the gradient is clipped; None if it is not, or if a library's trainer makes the update."""
     samples: tuple[int, ...]
     """The update's samples, as indices into the training part."""
     sample_descriptions: tuple[Any, ...]

@@ -119,7 +119,7 @@ class ChainState:
     reason: str = ""
     """Why it has this status."""
     package_digest: str = ""
-    """The SHA-256 of the dataset with the wheels; empty before it is made."""
+    """The SHA-256 of the names and contents of the wheels in the dataset; empty before they are built."""
     package_status: PackageStatus = "new"
     """Whether this dataset is there."""
     sessions: list[SessionRecord] = field(default_factory=list)
