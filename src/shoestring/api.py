@@ -34,7 +34,8 @@ if TYPE_CHECKING:
 def recipes(recipe: str | None = None) -> list[dict[str, Any]]:
     """Return the built-in recipes, or only `recipe`: name, summary, and options with defaults, choices and help.
 
-    `recipe` is a built-in name or a path to a file, which is executed.
+    `recipe` is a built-in name or a path to a file, which is executed. The keys of each dict are those of the JSON of
+    `shoestring recipes`.
 
     Raises UsageError for an unknown recipe.
     """
@@ -44,7 +45,10 @@ def recipes(recipe: str | None = None) -> list[dict[str, Any]]:
 
 
 def targets() -> list[Target]:
-    """Return the known targets: platforms, single GPUs, and this machine as `local`, which is probed."""
+    """Return the known targets: platforms, single GPUs, and this machine as `local`, which is detected.
+
+    The fields of a target have bytes, FLOP/s, bytes/s and hours, each with its source.
+    """
     from shoestring.hardware.targets import find, known
 
     return [*known().values(), find("local")]
@@ -388,10 +392,10 @@ def export(
 ) -> Export:
     """Write the model of a run or of a checkpoint to a folder that other libraries load, with a model card.
 
-    `directory` is as in `evaluate`. Every recipe can be exported `to` safetensors, and to the formats that it defines:
-    onnx, huggingface, adapter, merged. The folder is `export/FORMAT` in the run's directory, or `out`; with `overwrite`
-    it replaces an older export. Outputs are compared with the model's on the recipe's data; `values`, such as `data`,
-    replace the run's own options.
+    `directory` is as in `evaluate`. Every recipe can be exported `to` safetensors, and to the formats that it
+    defines: onnx, huggingface, adapter, merged, gguf. The folder is `export/FORMAT` in the run's directory, or
+    `out`; with `overwrite` it replaces an older export. Outputs are compared with the model's on the recipe's data;
+    `values`, such as `data`, replace the run's own options.
 
     Raises UsageError for invalid usage, RunError if the outputs differ from the model's or the disk has no space, and
     CheckpointError for weights that are damaged or belong to another model.

@@ -105,6 +105,9 @@ def stop(
     `confirm` is called with their names and with what is lost. Returns the chain with the `deleted` kernels.
 
     Raises UsageError if the directory has no chain.
+
+    Keys:
+        deleted (list of texts): the full names of the kernels that were deleted
     """
     from shoestring.remote.kaggle import following
 

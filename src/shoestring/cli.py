@@ -107,7 +107,7 @@ def plan(
         typer.Option(
             "--on",
             metavar="TARGET",
-            help="The machine to run on; repeat it to compare several. `shoestring targets` lists them.",
+            help="The machine, by default local; repeat it to compare several. `shoestring targets` lists them.",
             autocompletion=completion.target,
         ),
     ] = None,
@@ -369,7 +369,7 @@ def export(
         typer.Option(
             "--to",
             metavar="FORMAT",
-            help="safetensors, or one of the recipe's formats: onnx, huggingface, adapter, merged.",
+            help="safetensors, or one of the recipe's formats: onnx, huggingface, adapter, merged, gguf.",
         ),
     ],
     out: Annotated[

@@ -21,6 +21,7 @@ class Settings:
         int | None, "samples per forward and backward pass on a GPU; the effective batch does not change"
     ] = None
     precision: Annotated[Precision | None, "fp32, or automatic mixed precision in fp16 or bf16"] = None
+    """In fp16 the loss is scaled, and an update whose gradients overflow is repeated with a smaller scale."""
     checkpointing: Annotated[
         str | None, "activation checkpointing: no, full (every block is recomputed in backward), or a number of blocks"
     ] = None
@@ -33,22 +34,32 @@ class Settings:
         "the order in memory of images and of the weights of 2-d convolutions: contiguous (channels first) or "
         "channels_last, which tensor cores compute with",
     ] = None
+    """By default a plan for a GPU with tensor cores in 16 bits has the one that is predicted to be faster. Library
+    trainers move their batches themselves and have no such setting."""
     offload: Annotated[
         Literal["no", "optimizer", "parameters"], "what is stored in host memory: optimizer states, or also parameters"
     ] = "no"
+    """With `optimizer` the optimizer states are in host memory and the CPU updates them; with `parameters` the
+    parameters are there too."""
     gpus: Annotated[
         int | None,
         "processes that train together, each on a GPU of its own: 1, 2, 4, ...; without a GPU they use the CPU",
     ] = None
+    """A plan for several GPUs uses all of them or one, whichever is predicted to be faster, and says why. Without a GPU
+    the processes share the CPU, the default is 1, and the predicted time is that of one process."""
     logical_shards: Annotated[
         int | None,
         "parts of an update that are summed one by one and added in a fixed order, so that every number of gpus that "
         "divides it gives the same bits: 1, 2, 4, ...; by default that of gpus",
     ] = None
+    """Each level of the tree of sums within a GPU takes memory for one more gradient."""
     sharding: Annotated[
         Literal["ddp", "zero1", "zero2", "zero3"] | None,
         "what is sharded over several GPUs: nothing, optimizer states, also gradients, also parameters",
     ] = None
+    """`ddp` shards nothing, `zero1` optimizer states, `zero2` also gradients, `zero3` also parameters. The default is
+    `ddp`, or another one that can be trained with if its memory allows faster settings. Library trainers use `ddp`
+    only."""
     packing: Annotated[
         Literal["auto", "yes", "no"],
         "pack short samples into rows of the largest length, which a microbatch then counts; auto: what the plan "
@@ -58,6 +69,7 @@ class Settings:
         Literal["segments", "expandable"],
         "torch's CUDA allocator with its default segments or with expandable_segments",
     ] = "segments"
+    """Expandable segments fragment less."""
     compile: Annotated[
         Literal["no", "yes", "graphs"],
         "yes: compile the model's blocks with torch.compile; graphs: run each microbatch as a CUDA graph",
@@ -67,6 +79,9 @@ class Settings:
         "modules that compute in fp32 in spite of precision=fp16: names separated by commas, with * for any number; by "
         "default those that overflow for the first samples",
     ] = None
+    """For example `model.layers.*.mlp.down_proj`. Before a run in fp16 begins, the loss of its first two samples is
+    computed. If it overflows, the modules to compute in fp32 are determined, added to this setting and stored in the
+    run's plan, or the run is refused."""
     cudnn_benchmark: Annotated[bool, "let cuDNN benchmark its convolution algorithms and use the fastest"] = False
     workers: Annotated[
         int | None,
@@ -85,6 +100,8 @@ class Settings:
         int | None,
         "also save at the end of every N-th epoch, and keep these checkpoints; on a full disk the oldest are deleted",
     ] = None
+    """These checkpoints are saved after the epoch's evaluation and kept besides the newest ones, to evaluate, export or
+    continue from. A plan counts their disk space."""
     keep_checkpoints: Annotated[int, "number of verified full checkpoints to keep, at least 2"] = 2
     keep_light: Annotated[
         int,

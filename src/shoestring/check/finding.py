@@ -13,9 +13,13 @@ class Finding:
     """The result of one check. A warning or a failure always has a hint; a passed check may have one."""
 
     name: str
+    """The subject of the check, such as "disk"."""
     status: Status
+    """Whether a run can begin (`pass`), may have a problem (`warn`), or cannot begin (`fail`)."""
     message: str
+    """What was found, as a sentence."""
     hint: str = ""
+    """What to do; empty if there is nothing to do."""
 
     def __post_init__(self) -> None:
         assert self.hint or self.status == "pass", f"the finding {self.name!r} with status {self.status} has no hint"

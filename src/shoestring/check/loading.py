@@ -18,10 +18,11 @@ class Loading:
     samples: int
     """The number of samples that were loaded for the measurement, in one process."""
     sample_seconds: float
+    """The seconds to load one sample, in one process."""
     computing_seconds: float
-    """Of an update whose data is there."""
+    """The seconds of an update whose data is there."""
     loading_seconds: float
-    """Of the data of an update, in one process."""
+    """The seconds to load the data of an update, in one process."""
     workers: int
     """The worker processes that training starts if this remains so; 0: training loads by itself."""
     updates: tuple[int | None, int | None]
@@ -40,6 +41,12 @@ class Loading:
         return 1 - self.computing_seconds / self.update_seconds if self.update_seconds else 0.0
 
     def json(self) -> dict[str, Any]:
+        """Return the loading as JSON.
+
+        Keys:
+            epoch_seconds (number or null): the seconds of an epoch with loading
+            total_seconds (number or null): the seconds of the run with loading
+        """
         per_epoch, total = (self.update_seconds * count if count else None for count in self.updates)
         return {
             "samples": self.samples,

@@ -54,9 +54,11 @@ class CheckResult(Displayed):
     """The result of checking this machine."""
 
     target: str
+    """The target of `--on`."""
     recipe: str
-    """Empty for a check without a recipe."""
+    """The name of the recipe; empty for a check without one."""
     findings: tuple[Finding, ...]
+    """The result of each check, in the order in which they are printed."""
     tried: dict[str, Any] | None = None
     """The measured and predicted values of a trial of a few updates; None if there was no complete trial."""
     preview: str = ""
@@ -69,6 +71,11 @@ class CheckResult(Displayed):
         return "fail" if "fail" in statuses else "warn" if "warn" in statuses else "pass"
 
     def json(self) -> dict[str, Any]:
+        """Return the result as JSON.
+
+        Keys:
+            tried.loading (object): the time of the plan with that of loading the data; missing if it was not measured
+        """
         return {
             "status": self.status,
             **dataclasses.asdict(self),

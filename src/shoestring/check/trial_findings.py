@@ -151,7 +151,26 @@ def check_trial(trial: Trial) -> list[Finding]:
 
 
 def summarize_trial(trial: Trial) -> dict[str, Any] | None:
-    """Return the measured and predicted values of a trial as JSON; None if the trial did not finish."""
+    """Return the measured and predicted values of a trial as JSON; None if the trial did not finish.
+
+    Keys:
+        device (text): the name of the device
+        settings (object): the settings of the trial, as in [Settings](settings.md)
+        effective_batch (integer): the samples of an update
+        memory (object): the memory of the trial
+        memory.what (text): what was measured: the growth of the process on a CPU, torch's reserved memory on a GPU
+        memory.measured_bytes (integer): the measured peak
+        memory.predicted_bytes (integer): the prediction of the same
+        memory.low_bytes (integer): its lower bound
+        memory.high_bytes (integer): its upper bound
+        memory.ratio (number or null): the measured peak divided by the predicted one
+        time (object): the time of an update
+        time.measured_seconds (number): the measured seconds of an update, without the first
+        time.predicted_seconds (number or null): the prediction of the same
+        time.low_seconds (number or null): its lower bound
+        time.high_seconds (number or null): its upper bound
+        time.ratio (number or null): the measured seconds divided by the predicted ones
+    """
     last_stages = trial.stages_named("done")
     if not last_stages:
         return None

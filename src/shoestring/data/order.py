@@ -24,8 +24,11 @@ class DataOrder:
     """Every sample once per epoch, shuffled each epoch, and split into `updates_per_epoch` updates."""
 
     samples: int
+    """The number of training samples."""
     effective_batch: int
+    """The number of samples of an update; the last one of an epoch has also those that are left over."""
     seed: int
+    """Determines the order of each epoch."""
     shards: tuple[int, ...] = ()
     """The number of samples of each shard, for data that is only cheap to read shard by shard (`shards.py`)."""
     mix: int = 1
@@ -33,12 +36,13 @@ class DataOrder:
 
     @classmethod
     def of(cls, dataset: Any, *, effective_batch: int, seed: int) -> Self:
-        """Return the order for a dataset, with its `shards` and `mix` if it has them."""
+        """Return the order for a dataset that has a length, with its `shards` and `mix` if it has them."""
         shards, mix = getattr(dataset, "shards", ()), getattr(dataset, "mix", 1)
         return cls(samples=len(dataset), effective_batch=effective_batch, seed=seed, shards=tuple(shards), mix=mix)
 
     @property
     def updates_per_epoch(self) -> int:
+        """The number of updates of an epoch."""
         return updates_per_epoch(self.samples, self.effective_batch)
 
     @property

@@ -15,7 +15,10 @@ from shoestring.data import generators
 
 
 def derive(seed: int, *place: str | int) -> int:
-    """Return a 63-bit seed for one position in a run: ``derive(0, "update", 41)``."""
+    """Return a seed from 0 to 2**63 - 1 for one position in a run: ``derive(0, "update", 41)``.
+
+    The same arguments give the same seed on every machine.
+    """
     text = "/".join(map(str, (seed, *place)))
     return int.from_bytes(hashlib.sha256(text.encode()).digest()[:8], "big") >> 1
 

@@ -23,11 +23,15 @@ class MixedPrecision:
 
     name: Precision
     autocast: Callable[[], AbstractContextManager[object]]
+    """Returns the context of one forward and its loss."""
     scaler: torch.amp.GradScaler | None
+    """None but in fp16. Its state belongs into a checkpoint."""
 
 
 def mixed_precision(name: Precision, device: torch.device) -> MixedPrecision:
-    """Return the precision called `name` on `device`.
+    """Return the precision called `name`, "fp32", "fp16" or "bf16", on `device`, for `update` and `Recovering`.
+
+    Autocast computes in 16 bits what tolerates it; the weights keep their type. In fp16 the loss is scaled.
 
     Raises UsageError for bf16 on a GPU that only emulates it, as Turing does.
     """

@@ -70,7 +70,10 @@ def update(
     run: Runner | None = None,
     on_gradients: Callable[[], None] | None = None,
 ) -> UpdateResult:
-    """Run one update over `microbatches`, pairs of (batch on the device, its number of samples).
+    """Run one update over `microbatches`, pairs of (batch on the device, its number of samples), and return its result.
+
+    The gradients of the microbatches are summed, and the optimizer makes one step, which may be skipped in fp16: the
+    result's `stepped` is False then. `clip_norm` is the largest norm of the whole gradient; None: no clipping.
 
     `samples` is the size of the effective batch. `loss(model, batch)` returns a mean over the batch's samples, or
     (sum, weight). Gradients must be clear on entry and are clear on return. `run` runs the work of each microbatch, by

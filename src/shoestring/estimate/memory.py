@@ -62,8 +62,11 @@ class MemoryPart:
     """One named part of a breakdown, in bytes, and the source of the number."""
 
     name: str
+    """The name of the part."""
     bytes: int
+    """Its bytes at the time of the peak."""
     source: str
+    """How they were determined."""
 
 
 @dataclass(frozen=True)
@@ -71,8 +74,11 @@ class Range:
     """The expected bytes with a lower and an upper bound."""
 
     low: int
+    """The lower bound in bytes."""
     value: int
+    """The expected bytes."""
     high: int
+    """The upper bound in bytes."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -80,9 +86,13 @@ class Breakdown:
     """Peak memory in bytes; the parts are those at the time of the peak."""
 
     parts: tuple[MemoryPart, ...]
+    """The parts of the memory at the time of the peak."""
     low_bytes: int
+    """The lower bound of the peak."""
     high_bytes: int
+    """The upper bound of the peak."""
     capacity_bytes: int
+    """The device's memory."""
     allocated: Range
     """Bytes of tensors and workspaces: torch's `max_memory_allocated`."""
     reserved: Range
@@ -92,6 +102,7 @@ class Breakdown:
 
     @property
     def peak_bytes(self) -> int:
+        """The expected peak, which is the sum of the parts."""
         return sum(part.bytes for part in self.parts)
 
     @property

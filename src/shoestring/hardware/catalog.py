@@ -22,12 +22,15 @@ class Device:
     """A compute device: one GPU, or the CPU of this machine."""
 
     name: str
+    """Its name in the catalogue, such as `t4`."""
     title: str
+    """Its name for people."""
     kind: Literal["cuda", "cpu"] = "cuda"
+    """Whether it is a GPU or a CPU."""
     memory_bytes: int
     """The total that PyTorch reports; on a CPU the RAM."""
     compute_capability: tuple[int, int] | None
-    """CUDA's (major, minor); None on a CPU."""
+    """CUDA's (major, minor) version of the device's features; None on a CPU."""
     fp32_flops: float | None
     """The peak rate of dense fp32 matrix products in FLOP/s (a multiply-add is 2). None: no rate is known."""
     tf32_flops: float | None
@@ -41,6 +44,7 @@ class Device:
     context_bytes: tuple[int, int, int]
     """The memory of the CUDA context, outside PyTorch's allocator: low, typical, high. It grows as kernels load."""
     notes: tuple[str, ...] = ()
+    """What a user of the device should know."""
     nvml_names: tuple[str, ...] = field(default=(), repr=False)
     """The names that the driver reports for the device, without a leading "NVIDIA "."""
     sources: Mapping[str, str] = field(default_factory=dict, repr=False, hash=False)
@@ -67,6 +71,24 @@ class Device:
             return ("a GPU: it trains in fp32 only",)
         return tuple(feature for capability, feature in _FEATURES if self.compute_capability < capability)
 
+    def json(self) -> dict[str, Any]:
+        """Return all fields as JSON; of measured rates only where they come from.
+
+        Keys:
+            measured (object or null): where rates come from that were measured on such a device
+            measured.file (text): the path of the file of `check --measure`
+            measured.date (text): when they were measured, in ISO 8601
+            measured.warnings (list of texts): why the timings may be wrong
+        """
+        measured = self.measured
+        return {
+            **dataclasses.asdict(dataclasses.replace(self, measured=None)),
+            "measured": measured and {"file": measured.file, "date": measured.date, "warnings": measured.warnings},
+            "precisions": self.precisions,
+            "flash_attention": self.flash_attention,
+            "lacks": self.lacks,
+        }
+
 
 _FEATURES = (
     ((7, 0), "tensor cores: fp16 saves memory, not time"),
@@ -82,10 +104,13 @@ class Platform:
     """A platform that offers devices, with its limits."""
 
     name: str
+    """Its name in the catalogue, such as `kaggle`."""
     title: str
+    """Its name for people."""
     session_hours: float | None = None
     """The longest possible session."""
     weekly_gpu_hours: float | None = None
+    """The GPU hours that an account has in a week."""
     disk_bytes: int | None = None
     """The disk space that persists after the session."""
     ram_bytes: int | None = None
@@ -95,6 +120,7 @@ class Platform:
     sign: str | None = None
     """The environment variable by which a process detects the platform."""
     notes: tuple[str, ...] = ()
+    """What a user of the platform should know."""
     sources: Mapping[str, str] = field(default_factory=dict, repr=False, hash=False)
     """The source of each number, by field."""
 
@@ -104,11 +130,13 @@ class Target:
     """The place of a run: a number of devices, and their platform if any."""
 
     name: str
+    """The value of `--on`."""
     device: Device
+    """The device; all GPUs of a target are equal."""
     gpus: int
     """The number of GPUs; 0 for a CPU."""
     platform: Platform | None = None
-    """None: no limits except those of the device."""
+    """The platform; None: no limits except those of the device."""
 
     @property
     def processes(self) -> int:
@@ -117,15 +145,12 @@ class Target:
 
     def json(self) -> dict[str, Any]:
         """Return all fields as JSON; bytes and seconds are plain numbers."""
-        measured = self.device.measured
-        fields = dataclasses.asdict(dataclasses.replace(self, device=dataclasses.replace(self.device, measured=None)))
-        fields["device"] |= {
-            "measured": measured and {"file": measured.file, "date": measured.date, "warnings": measured.warnings},
-            "precisions": self.device.precisions,
-            "flash_attention": self.device.flash_attention,
-            "lacks": self.device.lacks,
+        return {
+            "name": self.name,
+            "device": self.device.json(),
+            "gpus": self.gpus,
+            "platform": dataclasses.asdict(self.platform) if self.platform else None,
         }
-        return fields
 
 
 _CAPABILITIES = "https://developer.nvidia.com/cuda-gpus"

@@ -75,11 +75,13 @@ class MeasuredDevice:
     name: str
     """Its name in the catalogue, or `cpu`."""
     title: str
+    """Its name for people, such as "NVIDIA T4"."""
     kind: str
     """`cuda` or `cpu`."""
     memory_bytes: int
+    """The device's memory; the RAM for a CPU."""
     compute_capability: tuple[int, int] | None = None
-    """CUDA's (major, minor); None for a CPU."""
+    """CUDA's (major, minor) version of the device's features; None for a CPU."""
     gpus: int
     """The number of GPUs of this model; 0 for a CPU."""
     cores: int
@@ -93,10 +95,11 @@ class MeasuredRates:
     """The content of a file."""
 
     file: str = ""
-    """Its path as the user gave it."""
+    """The path of the file, as the user gave it."""
     date: str
     """When it was measured, in ISO 8601."""
     device: MeasuredDevice
+    """The device that was measured."""
     versions: Mapping[str, str] = field(hash=False)
     """By name: python, torch, cuda, cudnn, driver, shoestring."""
     warnings: tuple[str, ...] = ()
@@ -128,7 +131,12 @@ class MeasuredRates:
         return {**texts, **copies, **hosts}
 
     def json(self) -> dict[str, Any]:
-        """Return the device, the versions and the summary: what `shoestring check --measure --json` prints."""
+        """Return the device, the versions and the summary: what `shoestring check --measure --json` prints.
+
+        Keys:
+            operators (integer): the number of operators and sizes that were measured
+            summary (object of texts by name): the highest rates and the host's times, for people
+        """
         return {
             "file": self.file, "date": self.date, "device": asdict(self.device), "versions": dict(self.versions),
             "warnings": list(self.warnings), "operators": len(self.operators), "summary": self.summary(),

@@ -15,7 +15,9 @@ class Price:
     """US dollars for one GPU for one hour, on demand, without tax."""
 
     usd_per_hour: float
+    """US dollars."""
     source: str
+    """The page with the price, or that the user set it."""
     date: str
     """The date of the source, ISO 8601; empty for a price set by the user."""
 

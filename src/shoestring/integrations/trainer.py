@@ -135,6 +135,12 @@ def surviving(
 ) -> Iterator[ResumableTrainer]:
     """Return the context of a session of at most `limit_seconds` in the directory `run`, locked for this process.
 
+    Its value is called with the class of a trainer of transformers or TRL and returns a class that resumes: the first
+    `train()` of a trainer of this class continues the run in `run`, or begins it. A checkpoint is saved at least every
+    `save_every_seconds` (by default 600, or less if saving is cheap), the newest `keep_checkpoints` (at least 2) are
+    kept, and the run's directory takes at most `disk_bytes`. A run continues with the same hardware, versions and
+    arguments bit for bit, and with others only if `allow_inexact`. None means no limit.
+
     If the session stops before the end of training, `train()` raises SystemExit(0) after the state is saved, so that
     the rest of the script does not take the model for a trained one. With `exit_when_paused=False` it returns; `ended`
     is then the reason.

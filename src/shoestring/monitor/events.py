@@ -1,43 +1,6 @@
 """A run's event record: an append-only file with one JSON line per event.
 
-Every event has `time` (unix seconds), `session` (from 1) and `event`, its kind, which determines the other fields:
-
-    session     update, limit_seconds, startup_seconds (since its process started), target, device, micro_batch,
-                precision, versions {name: version}, machine {result of hardware.probe}, pid, and the fields of memory
-    memory      before the first update of a session: update, micro_batch, host_bytes and host_limit_bytes (memory in
-                use and the limit of the control group, else of the machine), oom_kills (the kernel's count of processes
-                that it ended in the control group; null if unreadable) and memory_group, which identifies that group
-    progress    update, epoch, updates, samples, seconds, loss, learning_rate, gradient_norm, memory_bytes,
-                host_bytes, host_limit_bytes, skipped (optimizer steps skipped on fp16 overflow), waiting_seconds (the
-                part of `seconds` spent waiting for data), workers (data-loading processes); on a GPU gpu_utilisation
-                (0 to 1), gpu_watts, gpu_allocated_bytes; of a library's trainer metrics {name: number}, all that it has
-                logged, such as rewards (loss is null if only the trainer knows it); of several GPUs
-                ranks [{memory_bytes, exchange_seconds, waiting_seconds (for slower GPUs), input_seconds (waiting for
-                data)}]
-    evaluation  update, epoch, part (validation or test), metrics {name: number or JSON}, seconds, best, evidence (of
-                `recipe/evidence.py`, if the recipe returns any; with the names of the samples, and with images
-                [{caption, file}] in the folder evidence/PART-UPDATE)
-    answers     update, epoch, rows [{prompt, answer, reference (null if unknown), stopped (whether the answer ended by
-                itself; null if unknown)}] of held-out prompts, seconds, skipped (why there are no rows, or empty)
-    save        update, bytes, seconds, stall_seconds (the part that blocked training), kind (full, light or best)
-    unsaved     update, what (checkpoint, light or best), why: writing failed and training continues
-    damaged     path, file, why
-    note        message
-    oom         update, during (update, optimizer step or evaluation), failure (error message, or how the kernel ended
-                the session before), micro_batch,
-                done (the reduction made), back_to (the update of the restored checkpoint, if any), restart (the sizes
-                with which all processes start again, if they have to)
-    restart     update (of the newest checkpoint), reason, number (0 after out-of-memory): all processes of the session
-                start again
-    backup      update (of the checkpoint that was copied), url, bytes, sent_bytes (of files that were not there yet),
-                seconds
-    backup_failed  update (of the checkpoint that was not copied), url, why
-    (any)       lost: the number of preceding events lost because they could not be written
-    (any)       crc32: the checksum of the line without this field
-    stop        update, status (paused, finished or failed), reason, updates, seconds, saving_seconds,
-                evaluating_seconds, state_sha256 (the digest of state.json)
-
-`update` is the number of updates completed so far; `updates` and `samples` count this line alone.
+`event_kinds.py` lists the kinds of events with their fields.
 """
 
 import json

@@ -20,13 +20,18 @@ class Comparison(display.Displayed):
     """One plan for each target, in the requested order."""
 
     plans: tuple[Plan, ...]
+    """The complete plans, in the same order."""
 
     def rows(self) -> list[dict[str, Any]]:
         """Return the compared values of each plan; None for unknown ones."""
         return [_row(plan) for plan in self.plans]
 
     def json(self) -> dict[str, Any]:
-        """Return the rows and the complete plans."""
+        """Return the rows and the complete plans.
+
+        Keys:
+            comparison (list of objects): a row for each target, in the order of `--on`
+        """
         return {"comparison": self.rows(), "plans": [plan.json() for plan in self.plans]}
 
     def __repr__(self) -> str:
@@ -69,6 +74,16 @@ def compare(
 
 
 def _row(plan: Plan) -> dict[str, Any]:
+    """Return the compared values of a plan.
+
+    Keys:
+        update_seconds (number or null): the predicted seconds of an update
+        total_seconds (number or null): the predicted seconds of all updates
+        sessions (integer or null): the number of sessions
+        weeks (integer or null): the number of weeks of the platform's quota
+        usd_per_hour (number or null): the price of one GPU for an hour in US dollars
+        price_date (text or null): the date of that price
+    """
     predicted = plan.time.predicted
     return {
         "target": plan.target.name,

@@ -25,8 +25,11 @@ class Duration:
     """Predicted seconds; all are None on a device without known rates, all but the first for a recipe without data."""
 
     update_seconds: float | None
+    """The predicted seconds of an update, without saving and evaluating."""
     epoch_seconds: float | None
+    """The same of the updates of an epoch."""
     total_seconds: float | None
+    """The same of all updates of the run."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -41,10 +44,24 @@ class PlannedTime:
     evaluation_seconds: float | None
     """The seconds of one pass over the validation data; None if unknown, 0 if there are none."""
     source: str
+    """How the time of an update was determined."""
     calibration: float = 1.0
     """The factor by which a run's measurement changed the prediction."""
 
     def json(self) -> dict[str, Any]:
+        """Return the times as JSON.
+
+        Keys:
+            low_update_seconds (number or null): the lower bound of `update_seconds`
+            low_epoch_seconds (number or null): the lower bound of `epoch_seconds`
+            low_total_seconds (number or null): the lower bound of `total_seconds`
+            high_update_seconds (number or null): the upper bound of `update_seconds`
+            high_epoch_seconds (number or null): the upper bound of `epoch_seconds`
+            high_total_seconds (number or null): the upper bound of `total_seconds`
+            parts (list of objects): the predicted seconds of an update, by phase
+            parts.name (text): the phase
+            parts.seconds (number): its seconds
+        """
         low = {f"low_{name}": value for name, value in dataclasses.asdict(self.low).items()}
         high = {f"high_{name}": value for name, value in dataclasses.asdict(self.high).items()}
         return {
@@ -65,16 +82,26 @@ class Usage:
     parts: Mapping[str, int]
     """The parts sum to `peak_bytes`."""
     limit_bytes: int | None
+    """What the target has; None without a limit."""
 
     @property
     def peak_bytes(self) -> int:
+        """The peak usage."""
         return sum(self.parts.values())
 
     @property
     def fits(self) -> bool:
+        """Whether the peak is within the limit."""
         return self.limit_bytes is None or self.peak_bytes <= self.limit_bytes
 
     def json(self) -> dict[str, Any]:
+        """Return the usage as JSON.
+
+        Keys:
+            parts (list of objects): the parts of the peak
+            parts.name (text): what uses the bytes
+            parts.bytes (integer): how many it uses
+        """
         return {
             "peak_bytes": self.peak_bytes,
             "limit_bytes": self.limit_bytes,
@@ -91,7 +118,9 @@ class PlannedDisk(Usage):
     """
 
     full_checkpoint_bytes: int
+    """The bytes of a full checkpoint."""
     light_checkpoint_bytes: int
+    """The bytes of a folder with weights alone."""
     export_bytes: Mapping[str, int] = field(default_factory=dict)
     """The bytes of an export after training, by its format, in addition to the run; empty if they are not known."""
     epochs: int = 1

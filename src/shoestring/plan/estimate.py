@@ -28,7 +28,9 @@ class Estimate(display.Displayed):
 
     recipe: str
     target: Target
+    """The target of `--on`."""
     settings: Settings
+    """The settings that were given, and those that follow."""
     facts: Facts
     memory: Breakdown
     phases: Mapping[str, int]
@@ -40,7 +42,11 @@ class Estimate(display.Displayed):
         return self.memory.peak_bytes
 
     def json(self) -> dict[str, Any]:
-        """Return the estimate as JSON; bytes are integers."""
+        """Return the estimate as JSON; bytes are integers.
+
+        Keys:
+            parameters (object): the numbers of the model's parameters
+        """
         return {
             "target": self.target.name,
             "settings": self.settings.json(),

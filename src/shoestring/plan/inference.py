@@ -28,12 +28,15 @@ class InferencePlan(display.Displayed):
 
     recipe: str
     target: Target
+    """Where the predictions are planned for."""
     settings: Settings
     """With the microbatch, the number of inputs at once, and the precision."""
     facts: Facts
     memory: Breakdown
+    """The memory of the predictions."""
     inputs_per_second: float | None
-    """None on a device without known rates, and for a recipe that generates: its steps are not all simulated."""
+    """The speed; None on a device without known rates, and for a recipe that generates: its steps are not all
+    simulated."""
 
     @property
     def fits(self) -> bool:
@@ -41,6 +44,7 @@ class InferencePlan(display.Displayed):
 
     @property
     def verdict(self) -> str:
+        """Whether the memory suffices: "fits" or "does not fit"."""
         return "fits" if self.fits else "does not fit"
 
     def json(self) -> dict[str, Any]:

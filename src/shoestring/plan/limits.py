@@ -16,15 +16,21 @@ class Limit:
     """A limit in bytes or seconds: the amount that the run needs and the amount that is available."""
 
     name: str
+    """Its name for people."""
     kind: Literal["memory", "disk", "host memory", "session"]
+    """What is limited."""
     unit: Literal["bytes", "seconds"]
+    """The unit of `needs` and `has`."""
     needs: float
+    """What the run needs."""
     has: float
+    """What there is."""
     enough: str
     """A description of the smallest sufficient change of this limit alone."""
 
     @property
     def holds(self) -> bool:
+        """Whether the run needs at most what there is."""
         return self.needs <= self.has
 
     @property

@@ -24,10 +24,13 @@ class Phase:
     """A command to run, how long it takes, and its purpose."""
 
     name: str
+    """Its name, such as "smoke test"."""
     command: str
+    """The command to type."""
     seconds: float | None
     """The duration including starting and stopping; None if the time is unknown."""
     tells: str
+    """What the phase shows."""
 
     def json(self) -> dict[str, Any]:
         return asdict(self)

@@ -41,18 +41,31 @@ class Plan(display.Displayed):
     """Whether a recipe can be trained on a target, with which settings, for how long, and the reasons."""
 
     verdict: Verdict
+    """Whether the run fits, fits with changes of options or settings, or does not fit."""
     target: Target
+    """Where the run is planned for."""
     recipe: str
+    """The name of the recipe."""
     options: Mapping[str, Any]
+    """The values of the recipe's options."""
     settings: Settings
+    """The chosen settings."""
     facts: Facts
+    """What is known of the model and the data."""
     memory: Breakdown
+    """The memory with these settings."""
     time: PlannedTime
+    """The time of training."""
     sessions: tuple[PlannedSession, ...]
+    """The sessions of the run; empty if the time is unknown or no session is long enough."""
     weeks: tuple[PlannedWeek, ...]
+    """The weeks of the platform's quota; empty without one."""
     disk: PlannedDisk
+    """The disk space of the run's directory."""
     host: PlannedHost
+    """The host memory."""
     limits: tuple[Limit, ...]
+    """What the target limits."""
     binding: Limit
     """The limit that is exceeded by the largest factor, or, when all limits hold, the one closest to being exceeded."""
     changes: tuple[str, ...]
@@ -60,12 +73,17 @@ class Plan(display.Displayed):
     fallbacks: tuple[str, ...]
     """The steps that the engine takes on out-of-memory, in order."""
     reasons: tuple[str, ...]
+    """Why these settings were chosen, as sentences."""
     advice: tuple[str, ...]
+    """What could make the run faster or safer, as sentences."""
     proposals: tuple[Proposal, ...]
+    """Changes of options or of requested settings, with their costs."""
     phases: tuple[Phase, ...]
+    """The commands to run one after another, for a long run from a small test to the whole run."""
     price: Price | None
     """The price of one of the target's GPUs; None if it is unknown."""
     alternatives: tuple[Mapping[str, Any], ...]
+    """Other settings, with their costs."""
     next_command: str
     """The command line to continue with: to train if the plan fits, to plan with the smallest changes that make it fit;
     empty if there is none, or if the recipe is an object without a file."""
@@ -88,7 +106,15 @@ class Plan(display.Displayed):
         return self.price.usd_per_hour * self.target.gpus * self.hours
 
     def json(self) -> dict[str, Any]:
-        """Return the plan as JSON: bytes are integers, seconds are numbers."""
+        """Return the plan as JSON: bytes are integers, seconds are numbers.
+
+        Keys:
+            device (text): the name of the target's device
+            binding (text): the name of the limit that is exceeded most, or is closest to being exceeded if all hold
+            memory (object): the memory of the chosen settings, with the keys of an estimate
+            memory.parameters (object): the numbers of the model's parameters
+            cost (object): what the run costs on this target
+        """
         return {
             "verdict": self.verdict,
             "recipe": self.recipe,
@@ -315,6 +341,12 @@ def _alternatives(candidates: Sequence[Candidate]) -> list[Candidate]:
 
 
 def _alternative_json(candidate: Candidate) -> dict[str, Any]:
+    """Return the settings and the costs of a candidate as JSON.
+
+    Keys:
+        settings (object): the settings, as in [Settings](settings.md)
+        update_seconds (number or null): the predicted seconds of an update
+    """
     return {
         "settings": candidate.settings.json(),
         "fits": candidate.memory.fits,

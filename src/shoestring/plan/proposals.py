@@ -68,16 +68,23 @@ class Proposal:
     """A change, its description and its cost; costs are None if they were not traced or cannot be predicted."""
 
     name: str
+    """What is changed."""
     values: Mapping[str, Any]
-    """Values for `--set`; empty for a change of the target."""
+    """The values for `--set`; empty for a change of the target."""
     changes_learning: bool
+    """Whether the training result changes beyond rounding."""
     trains: bool = True
     """Whether the engine can run it."""
     fits: bool | None = None
+    """Whether the run fits with the change."""
     peak_bytes: int | None = None
+    """The peak of memory with it."""
     high_bytes: int | None = None
+    """The upper bound of that peak."""
     update_seconds: float | None = None
+    """The seconds of an update with it."""
     note: str = ""
+    """What else the user should know of it."""
     limit: Literal["memory", "disk"] = "memory"
     """The limit that `fits` refers to."""
     settings: Mapping[str, Any] = field(default_factory=dict)

@@ -21,8 +21,11 @@ class PlannedSession:
     """A session of the run."""
 
     hours: float
+    """The duration, with starting, evaluating, saving and stopping."""
     updates: int
+    """The number of updates that the session makes."""
     epochs: float
+    """The same in epochs, which need not be a whole number."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -30,8 +33,11 @@ class PlannedWeek:
     """The run's use of a platform's quota in one week; the first week is number 1."""
 
     week: int
+    """The number of the week, from 1."""
     sessions: int
+    """The number of sessions in the week."""
     hours: float
+    """The hours that they take."""
 
 
 def shortest_session_seconds(update_seconds: float, save_bytes: int = 0) -> float:

@@ -60,6 +60,7 @@ class OnnxGraph:
     inputs: Mapping[str, Axes]
     """The names of the inputs with the dimensions that may have any size."""
     outputs: Mapping[str, Axes]
+    """The names of the outputs, in the same way."""
     read: Callable[[Any], Sequence[Tensor]]
     """Returns the inputs of a batch."""
     compute: Callable[[Any], Sequence[Tensor]]

@@ -182,7 +182,18 @@ def built_in() -> list[dict[str, Any]]:
 
 
 def describe(loaded: LoadedRecipe) -> dict[str, Any]:
-    """Return a recipe's name, summary, and options with defaults, choices and help, as JSON."""
+    """Return a recipe's name, summary, and options with defaults, choices and help, as JSON.
+
+    Keys:
+        name (text): the name of the recipe, or of its file
+        summary (text): the first line of the recipe's docstring
+        options (list of objects): the recipe's options, its own first
+        options.name (text): the key of `--set`
+        options.default (JSON): the value without `--set`; null for none
+        options.expected (text): what the option accepts
+        options.help (text): the meaning of the option
+        options.own (true or false): whether it is the recipe's own option, or one that every recipe has
+    """
     defaults = config.as_json(loaded.options)
     return {
         "name": loaded.name,

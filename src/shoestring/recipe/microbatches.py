@@ -49,7 +49,8 @@ def pack(indices: Sequence[int], length: Callable[[int], float], capacity: float
 def split(indices: Sequence[_T], micro_batch: int) -> list[Sequence[_T]]:
     """Split an update's samples, or its packed rows, into microbatches of at most `micro_batch`, as equal as possible.
 
-    64 samples with `micro_batch` 7 become ten microbatches of 7 or 6, not nine of 7 and one of 1.
+    The order of the samples does not change, and no samples give no microbatches. 64 samples with `micro_batch` 7
+    become ten microbatches of 7 or 6, not nine of 7 and one of 1.
     """
     if not indices:
         return []

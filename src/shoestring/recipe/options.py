@@ -27,14 +27,19 @@ class Common:
     effective_batch: Annotated[int, "samples in one update"] = 32
     seed: Annotated[int, "decides initialisation, sample order, dropout and augmentation"] = 0
     subset: Annotated[float | None, "part of the training data, as a share (at most 1) or a count; none: all"] = None
+    """The samples are stratified by label if the recipe has labels, and are the same ones in every session."""
     max_updates: Annotated[int | None, "the run ends after this many updates if its epochs have more; none: no end"] = (
         None
     )
+    """Schedules, plans and library trainers see this total. The last epoch, which may be cut, is evaluated as others
+    are."""
     ema: Annotated[
         float | None,
         "decay of an exponential moving average of the weights, such as 0.999, which is evaluated and saved for use; "
         "none: no average",
     ] = None
+    """The average is evaluated, saved in `best/` and `light/`, and used by `evaluate`, `predict` and `export` of any of
+    the run's weights."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -44,6 +49,8 @@ class Adaptation:
     """
 
     lora_r: Annotated[int | None, "rank of LoRA adapters; none trains every weight"] = None
+    """The adapters are those of peft. The weights to use, in `best/` and `light/`, are then a folder with a peft
+    adapter."""
     lora_alpha: Annotated[int | None, "LoRA's scale times its rank; by default twice the rank"] = None
     lora_targets: Annotated[
         str,
@@ -56,6 +63,7 @@ class Adaptation:
     )
     lora_dora: Annotated[bool, "adapters that also learn the norm of each output of a layer (DoRA)"] = False
     quantization: Annotated[Literal["none", "nf4"], "frozen weights in 4 bits, packed by bitsandbytes"] = "none"
+    """4-bit weights are not trained, so `lora_r` has to be set."""
     double_quantization: Annotated[bool, "scales of 4-bit weights in 8 bits"] = False
     weights: Annotated[
         Literal["auto", "fp32", "fp16", "bf16"],
@@ -66,6 +74,7 @@ class Adaptation:
         Literal["own", "8bit", "paged", "paged_8bit"],
         "the optimizer's own states, or those of bitsandbytes' AdamW: in 8 bits, paged to host memory, or both",
     ] = "own"
+    """The states of bitsandbytes need the extra `shoestring[bitsandbytes]`."""
 
     def __post_init__(self) -> None:
         problems = config.too_small(vars(self), {"lora_r": 1, "lora_alpha": 1})

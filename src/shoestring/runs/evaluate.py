@@ -33,17 +33,22 @@ class Evaluation(Displayed):
     """The metrics of saved weights."""
 
     recipe: str
+    """The name of the recipe."""
     weights: str
     """The directory or file of the weights."""
     update: int | None
     """The update after which the weights were saved; None if it is not stored with them."""
     device: str
+    """The name of the device that evaluated."""
     precision: str
+    """The precision that it evaluated in: fp32, fp16 or bf16."""
     seconds: float
+    """The duration, with loading the data and the model."""
     metrics: dict[str, dict[str, Any]]
-    """By part of the data: validation and test if the recipe has them, otherwise the training data; or `all`."""
+    """The metrics by part of the data: validation and test if the recipe has them, otherwise the training data; or
+    `all`."""
     evidence: dict[str, dict[str, Any]] = field(default_factory=dict)
-    """By part of the data, if the recipe returns any (`recipe/evidence.py`)."""
+    """What the recipe shows besides its metrics, by part of the data (`recipe/evidence.py`)."""
     notes: tuple[str, ...] = ()
     """Differences from the run, and the recipe's notes on its data and its model."""
     out: str | None = None

@@ -48,15 +48,21 @@ class Export(Displayed):
     """A folder that was exported."""
 
     format: str
+    """The format of `--to`."""
     path: str
+    """The folder that was written."""
     bytes: int
+    """The bytes of its files."""
     files: list[str]
+    """The names of its files."""
     max_difference: float
     """The largest absolute difference of an output from the model's; 0 for a copy of the weights."""
     recipe: str
+    """The name of the recipe."""
     update: int | None
     """The update after which the weights were saved; None if it is not stored with them."""
     notes: tuple[str, ...] = ()
+    """What the user should know, such as differences from the run."""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -36,10 +36,13 @@ class Predictions(Displayed):
     """The outcome of predictions for a stream of inputs."""
 
     status: Literal["finished", "paused"]
+    """Whether all inputs have a row, or the same command continues."""
     reason: str
     """Why it is paused; empty if it is finished."""
     recipe: str
+    """The name of the recipe."""
     weights: str
+    """The directory or file of the weights."""
     rows: int
     """The number of rows that are written, with those of earlier commands."""
     errors: int
@@ -47,9 +50,13 @@ class Predictions(Displayed):
     out: str | None
     """The file or the folder of the rows; None for standard output."""
     device: str
+    """The name of the device that predicted."""
     precision: str
+    """The precision that it predicted in: fp32, fp16 or bf16."""
     seconds: float
+    """The duration of this command."""
     notes: tuple[str, ...] = ()
+    """Differences from the run, and the recipe's notes on its data and its model."""
 
 
 def predict(

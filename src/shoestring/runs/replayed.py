@@ -24,24 +24,31 @@ class Replay:
     """An update that was made again. In JSON, numbers that are not finite are texts, such as "nan"."""
 
     recipe: str
+    """The name of the recipe."""
     update: int
     """The number of the update, from 1."""
     epoch: int
+    """The epoch of the update, from 1."""
     from_checkpoint: int
     """The update of the checkpoint from which the replay began; 0 also for the state that the seed determines."""
     repeated_updates: int
     """The number of updates made between that state and this update."""
     device: str
+    """The name of the device that replayed."""
     precision: str
+    """The precision of the run: fp32, fp16 or bf16."""
     micro_batch: int
+    """The samples of a microbatch in the last attempt."""
     learning_rate: float | None
+    """That of the optimizer's first group of parameters; None if a library's trainer does not say it."""
     clip_norm: float | None
+    """The norm to which the gradient is clipped; None if it is not, or if a library's trainer makes the update."""
     samples: tuple[int, ...]
     """The update's samples, as indices into the training part."""
     sample_descriptions: tuple[Any, ...]
     """The same samples as the recipe describes them, as JSON."""
     loss: float | None
-    """None if the update failed before it was known."""
+    """The loss of the update; None if it failed before the loss was known."""
     microbatches: tuple[dict[str, Any], ...]
     """`samples`, `loss` and `weight` of each microbatch."""
     gradient_norm: float | None
@@ -63,11 +70,39 @@ class Replay:
     error: str
     """Why the update failed; empty if it did not."""
     seconds: float
+    """The duration of the replay."""
     notes: tuple[str, ...] = ()
     """Differences from the run, and what else the user should know."""
 
     def json(self) -> dict[str, Any]:
-        """Return the answer as JSON."""
+        """Return the answer as JSON.
+
+        Keys:
+            samples (list of integers): the samples, in the order of the update, as indices into the training part
+            weights_sha256 (text or null): the SHA-256 of `model.safetensors` in a checkpoint of this update, as in its
+                `manifest.json`; null if the update failed
+            microbatches (list of objects): the microbatches of the last attempt
+            microbatches.samples (list of integers or null): its samples; of a library's trainer those that it fetched
+            microbatches.loss (number or null): its mean loss
+            microbatches.weight (number or null): the weight of that mean in the loss of the update
+            largest_activations (list of objects): the 20 modules with the largest outputs
+            largest_activations.module (text): the name of the module
+            largest_activations.type (text): its class
+            largest_activations.value (number): the largest absolute value of its outputs
+            largest_activations.microbatch (integer): its microbatch, from 0
+            not_finite (list of objects): what has values that are not finite, in the order in which it appeared
+            not_finite.kind (text): `input`, `output`, `loss`, `gradient` or `weight`
+            not_finite.name (text): the module, the parameter, or the path of the input in the batch
+            not_finite.count (integer): the number of such values
+            not_finite.total (integer): the number of all values
+            not_finite.microbatch (integer or null): its microbatch, from 0; null for gradients and weights
+            not_finite.samples (list of integers): the samples with such values, if they can be told apart
+            not_finite.attempt (integer): the number of the attempt, from 1
+            attempts (list of objects): all attempts of the update; what is above is of the last one
+            attempts.micro_batch (integer): the samples of a microbatch
+            attempts.loss_scale (number or null): the scale of the loss in fp16
+            attempts.outcome (text): `made`, `overflow` or `out of memory`
+        """
         values: dict[str, Any] = finite(dataclasses.asdict(self))
         return values
 

@@ -11,8 +11,13 @@ class Outcome(Displayed):
     """The result of a session."""
 
     status: Literal["finished", "paused"]
+    """Whether the run is finished, or can be continued by the same command."""
     reason: str
+    """Why the session has ended."""
     update: int
+    """The number of updates that the run has made."""
     total_updates: int
+    """The number of updates of the whole run."""
     metrics: dict[str, Any]
-    """By part of the data: the best validation metrics so far, and the test metrics once the run is finished."""
+    """The metrics by part of the data: the best validation metrics so far, and the test metrics once the run is
+    finished."""

@@ -87,7 +87,9 @@ def session(limit_seconds: float | None = None, *, started: float | None = None)
                     step()
             save()
 
-    SIGTERM and SIGINT are reasons to stop as well.
+    Without `limit_seconds` there is no limit. SIGTERM, SIGINT and SIGHUP are reasons to stop as well. The value is a
+    `Stop`: its `reason()` is a text as soon as it is time to stop, early enough for the work that `deadline.measure`
+    has timed; before that it is None.
     """
     with StopSignals() as signals:
         yield Stop(deadline=Deadline(limit_seconds, started=started), signals=signals)

@@ -41,7 +41,9 @@ class Facts:
     """Properties of a recipe that do not depend on the settings."""
 
     parameters_total: int
+    """The number of parameters."""
     parameters_trainable: int
+    """The number of parameters that are trained."""
     weight_bytes: int
     """Bytes of the tensors in the `state_dict`; tied tensors count once."""
     frozen_bytes: int = 0

@@ -46,24 +46,31 @@ class SessionRecord:
     """One session of a chain."""
 
     number: int
-    """From 1."""
+    """The number of the session, from 1."""
     nonce: str
     """32 hexadecimal digits, which stand in the source of its kernel: so a push is recognized."""
     slug: str
     """The kernel's name in the account, without the account."""
     limit_seconds: float
+    """The length of the session."""
     status: SessionStatus = "pushing"
+    """Whether its kernel is being pushed, runs, has ended, was lost without an output, or was refused by Kaggle."""
     previous: dict[str, str] | None = None
     """`kernel` and `nonce` of the session that it continues from."""
     version: int | None = None
+    """The version of the kernel on Kaggle; None before it is known."""
     pushed_at: float | None = None
     """When the push was tried; None before that."""
     started_at: float | None = None
     """When it was first seen running."""
     ended_at: float | None = None
+    """When it was first seen not running; None before that."""
     update: int | None = None
+    """The updates that the run had made at its end; None if it left no run."""
     total_updates: int | None = None
+    """The updates of the whole run; None if they are not known."""
     checkpoint: str | None = None
+    """The newest checkpoint in its output; None if it left none."""
     has_progress: bool = False
     """Whether it came further than every session before it."""
     is_cut_short: bool = False
@@ -73,6 +80,7 @@ class SessionRecord:
     outcome: str | None = None
     """`finished`, `paused`, `failed` or `killed`; None if it is unknown."""
     reason: str = ""
+    """Why it has ended."""
 
     @property
     def is_over(self) -> bool:
@@ -91,21 +99,31 @@ class ChainState:
     """A chain of sessions that trains one run."""
 
     user: str
+    """The account that owns the kernels and the dataset."""
     base: str
     """The beginning of the names on Kaggle."""
     recipe: str
+    """The recipe, as `start` was given it."""
     on: str
+    """The target of `--on`."""
     limit_seconds: float
     """The longest session."""
     internet: bool = True
+    """Whether sessions have internet."""
     set: dict[str, str] = field(default_factory=dict)
+    """The values of `--set`, by key."""
     data: list[str] = field(default_factory=list)
     """The values of `--data`: `owner/slug` or `owner/slug:PATH`."""
     status: ChainStatus = "preparing"
+    """What the chain does, or how it has ended: `finished`, `failed` or `stopped`."""
     reason: str = ""
+    """Why it has this status."""
     package_digest: str = ""
+    """The SHA-256 of the names and contents of the wheels in the dataset; empty before they are built."""
     package_status: PackageStatus = "new"
+    """Whether this dataset is there."""
     sessions: list[SessionRecord] = field(default_factory=list)
+    """The sessions so far, in their order."""
     waiting_until: str | None = None
     """When something is expected, as Kaggle says it; None if that is unknown."""
 

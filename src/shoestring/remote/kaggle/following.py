@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import time
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
@@ -26,13 +27,19 @@ def require_chain(run: Path) -> ChainState:
 
 
 def describe(state: ChainState, *, answer: Mapping[str, str] | None = None, note: str = "") -> dict[str, Any]:
-    """Return a chain as JSON; `answer` is what Kaggle says about its newest session."""
+    """Return a chain as JSON; `answer` is what Kaggle says about its newest session.
+
+    Keys:
+        kernels (list of texts): the full names of the kernels on Kaggle
+        update (integer): the updates of the newest output that the chain continues from; 0 if there is none
+        total_updates (integer or null): the updates of the whole run
+        kaggle (object or null): what Kaggle says about a session that runs
+        note (text): why Kaggle could not be asked, if it could not
+    """
     output = state.newest_output
-    facts = state.json()
-    facts.pop("format")
     updates = [session for session in state.sessions if session.update is not None]
     return {
-        **facts,
+        **dataclasses.asdict(state),
         "package": state.package,
         "kernels": sorted({state.kernel(session) for session in state.sessions}),
         "update": output.update if output else 0,

@@ -154,6 +154,17 @@ def dry_run(state: ChainState, job: Job) -> dict[str, Any]:
     """Return what the first session sends: the bodies of the requests, and the files. Nothing is contacted.
 
     The script, whose nonce is drawn when it is sent, stands in its request by its length and digest.
+
+    Keys:
+        requests (list of objects): the requests to Kaggle, in their order
+        requests.service (text): the service of Kaggle's API
+        requests.method (text): its method
+        requests.body (object): the body of the request
+        files (list of objects): the files that are uploaded, and the script
+        files.path (text): the name
+        files.bytes (integer): the size
+        files.sha256 (text): the SHA-256 of the content
+        total_bytes (integer): the sum of the sizes
     """
     session = SessionRecord(
         number=1, nonce=_NONCE_OF_DRY_RUN, slug=f"{state.base}-a", limit_seconds=state.limit_seconds

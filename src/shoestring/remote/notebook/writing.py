@@ -27,10 +27,13 @@ class WrittenNotebook:
     """The files that were written."""
 
     notebook: str
+    """The path of `notebook.ipynb`."""
     metadata: str
+    """The path of `kernel-metadata.json`."""
     platform: Platform
+    """The platform that it is written for."""
     bytes: int
-    """Of the notebook."""
+    """The bytes of the notebook."""
     user: str
     """The account in the metadata."""
 

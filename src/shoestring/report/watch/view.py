@@ -16,7 +16,9 @@ class View(Displayed):
     """A run at one moment. Bytes are integers, durations are seconds, times are unix seconds; None is unknown."""
 
     run: str
+    """The path of the directory."""
     recipe: str
+    """The name of the recipe."""
     status: str
     """`starting`, `running`, `silent`, `killed`, `paused`, `failed`, `finished` or `unknown`: `watch/status.py`."""
     reason: str
@@ -24,34 +26,47 @@ class View(Displayed):
     next: str
     """The command that continues the run."""
     device: str
+    """The device of the last session; empty if none has begun."""
     session: int
     """The number of the last session, which is also the number of sessions."""
     killed_sessions: int
+    """The number of sessions that were killed."""
     update: int
+    """The number of updates so far."""
     total_updates: int
+    """The number of updates of the whole run; 0 if it is unknown."""
     epoch: int | None
+    """The epoch of the last recorded update, from 1."""
     loss: float | None
     """The mean loss of the last updates that were recorded."""
     learning_rate: float | None
+    """The learning rate of the last recorded update."""
     rewards: dict[str, float]
+    """The last rewards that a library's trainer has logged, by name."""
     samples_per_second: float | None
-    """Training alone, over about the last minute of the last session."""
+    """The speed of training alone, over about the last minute of the last session."""
     update_seconds: float | None
+    """The measured seconds of an update, over about the last minute."""
     planned_update_seconds: float | None
+    """The seconds of an update that the plan predicts."""
     seconds: float
-    """The sum over all sessions."""
+    """The duration of all sessions."""
     seconds_left: float | None
-    """Predicted for the rest of the run, from the measured speed, else from the plan."""
+    """The time that is left, predicted for the rest of the run, from the measured speed, else from the plan."""
     memory_bytes: int | None
+    """The memory of the last recorded update: reserved by torch on a GPU, else that of the process."""
     peak_memory_bytes: int | None
+    """The largest of these."""
     planned_memory: dict[str, int]
     """`peak_bytes`, `low_bytes`, `high_bytes` and `capacity_bytes` of the plan."""
     metrics: dict[str, dict[str, float]]
-    """By part of the data, of its last evaluation."""
+    """The metrics of the last evaluation, by part of the data."""
     best_metrics: dict[str, float]
-    """Of the best epoch on validation data."""
+    """The metrics of the best epoch on validation data."""
     best_update: int | None
+    """The update of the best epoch on validation data."""
     last_event_time: float | None
+    """The time of the last event."""
     events: list[dict[str, Any]]
     """`time` and `text` of the last events, other than progress."""
     problems: list[str]
@@ -63,5 +78,12 @@ class View(Displayed):
     evaluations: list[Evaluation] = field(repr=False)
 
     def json(self) -> dict[str, Any]:
-        """Return the view as JSON. It changes only when the run does."""
+        """Return the view as JSON. It changes only when the run does.
+
+        Keys:
+            status (text): `starting`, `running`, `silent`, `killed`, `paused`, `failed`, `finished` or `unknown`
+            events (list of objects): the last events, other than progress
+            events.time (number): when it was recorded
+            events.text (text): what happened
+        """
         return {entry.name: getattr(self, entry.name) for entry in fields(self) if entry.name not in _DRAWN}
