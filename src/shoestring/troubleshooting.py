@@ -29,7 +29,6 @@ HEADINGS = {
         r"| cannot be read as a recipe: |^the recipe's code |^\w+(Error|Exception): "
     ),
     "the command would execute a file": r" would execute the file ",
-    "standard output could not be written": r"^standard output could not be written",
     # Planning
     "does not fit on kaggle-t4": r" does not fit (?!the )|^the upper estimate of .* is more than the ",
     "the update depends on a tensor's values": r" depends on a tensor's values",
@@ -177,7 +176,7 @@ HEADINGS = {
     "the URL of the copies cannot be used": r": the URL (has a user|is not complete)| names no folder$",
     # The system
     "a file cannot be read": r" cannot be read(: |$)| contains no JSON | cannot be copied: ",
-    "the system refused an operation": r"^the system refused an operation| could not be (written|stored|restored)"
+    "the system refused an operation": r"^the system refused an operation|^(?!standard output).* could not be (written|stored|restored)"
     r"| cannot be (used as a run directory|written|listed|stored)",
 }
 """The headings of the page, each with an expression that is searched in the message. The first that is found counts."""

@@ -117,6 +117,11 @@ def test_last_line_of_an_error_names_the_section(run_command, tmp_path, monkeypa
     assert err.splitlines()[-1] == f"see {PAGE}#{anchor(heading)}"
 
 
+def test_message_about_standard_output_has_no_section():
+    """It is printed when little else can be, and says all."""
+    assert explanation("standard output could not be written: No space left on device") is None
+
+
 def test_error_without_a_section_ends_with_its_hint(run_command):
     status, _, err = run_command("check", "--overwrite")
     assert status == 2
