@@ -176,8 +176,10 @@ HEADINGS = {
     "the URL of the copies cannot be used": r": the URL (has a user|is not complete)| names no folder$",
     # The system
     "a file cannot be read": r" cannot be read(: |$)| contains no JSON | cannot be copied: ",
-    "the system refused an operation": r"^the system refused an operation|^(?!standard output).* could not be (written|stored|restored)"
-    r"| cannot be (used as a run directory|written|listed|stored)",
+    "the system refused an operation": (
+        r"^the system refused an operation|^(?!standard output).* could not be (written|stored|restored)"
+        r"| cannot be (used as a run directory|written|listed|stored)"
+    ),
 }
 """The headings of the page, each with an expression that is searched in the message. The first that is found counts."""
 
