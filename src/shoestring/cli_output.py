@@ -15,6 +15,7 @@ from typer.core import TyperCommand
 from shoestring import failures, streams
 from shoestring.errors import RunError, ShoestringError, UsageError
 from shoestring.system_errors import explain
+from shoestring.troubleshooting import explanation
 
 
 class Command(TyperCommand):
@@ -63,6 +64,8 @@ def print_error(error: Exception, cause: BaseException | None = None) -> int:
     if os.environ.get(failures.TRACEBACK_VARIABLE):
         streams.write_messages(*"".join(traceback.format_exception(cause or error)).splitlines())
     message, *lines = error.lines() if isinstance(error, ShoestringError) else [str(error)]
+    page = explanation(message)
+    lines += [f"see {page}"] if page else []
     streams.write_messages(f"error: {message}", *lines, *getattr(cause or error, "__notes__", ()))
     return error.status if isinstance(error, ShoestringError) else 1
 
