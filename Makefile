@@ -4,7 +4,7 @@ VENV ?= .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 
-.PHONY: demo demo-kaggle test lint types contract unit soak site clean
+.PHONY: demo demo-kaggle test lint types contract unit soak site docs-test clean
 
 $(STAMP): pyproject.toml constraints.txt
 	$(PYTHON) -m venv $(VENV)
@@ -45,6 +45,10 @@ soak: $(STAMP)
 # The documentation, into build/site; it needs no server and no network.
 site: $(STAMP)
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --quiet
+
+# Every command and script of the documentation; `make test` executes the quick ones.
+docs-test: $(STAMP)
+	SHOESTRING_DOCS=1 $(BIN)/python -m pytest tests/docs
 
 clean:
 	rm -rf $(VENV) runs build

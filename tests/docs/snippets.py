@@ -8,8 +8,8 @@ The blocks of a page run one after another in one working directory, which is em
 
 The output is that of a terminal of 100 columns without colours. It is compared word by word, so that line breaks do not
 count, and without bars, numbers and units of sizes and durations. A line `...` stands for any number of lines, `…` at
-the end of a word for the rest of the text. Where the output has a line `^C`, the command is interrupted once it has
-printed what is above that line.
+the end of a word for the rest of the text. Where the output has a line `^C` or `Killed`, the command gets SIGINT or
+SIGKILL once it has printed a line that begins with the first two words above that line.
 
 HTML comments on the lines above a block change its execution:
 
@@ -128,7 +128,7 @@ def pattern_of(shown: str) -> re.Pattern[str]:
 
 
 def normalized(output: str) -> str:
-    """Return the words of an output, each with a space behind it, with `#` for numbers with their units, without bars."""
+    """Return the words of an output, each with a space behind it, without bars, with `#` for numbers and units."""
     words = _NUMBER.sub("#", _BAR.sub("", output)).split()
     return "".join(f"{word} " for word in words).replace("# #", "#").replace("# #", "#")
 
@@ -203,7 +203,8 @@ def _run(command: str, folder: Path, *, shown: str = "", code: str = "", status:
     Raises:
         SnippetError: It exits with another status, or runs for too long.
     """
-    before_interrupt = pattern_of(shown.partition("^C")[0] + "\n...") if "^C" in shown.splitlines() else None
+    signalled = re.search(r"^(?P<above>\S+(?: \S+)?).*\n(?P<word>\^C|Killed)$", shown, re.MULTILINE)
+    status = -signal.SIGKILL if signalled and signalled["word"] == "Killed" else status
     deadline = time.monotonic() + COMMAND_SECONDS
     (folder.parent / "output").unlink(missing_ok=True)
     with (folder.parent / "output").open("a") as output:
@@ -219,11 +220,14 @@ def _run(command: str, folder: Path, *, shown: str = "", code: str = "", status:
         try:
             while process.poll() is None and time.monotonic() < deadline:
                 time.sleep(0.05)
-                if before_interrupt and before_interrupt.fullmatch(normalized(_text(output.name))):
-                    os.killpg(process.pid, signal.SIGINT)
+                if signalled and f"\n{signalled['above']}" in f"\n{_text(output.name)}":
+                    if signalled["word"] == "^C":
+                        os.killpg(process.pid, signal.SIGINT)  # as a terminal does
+                    else:
+                        process.kill()
                     with Path(output.name).open("a") as file:
-                        file.write("^C\n")
-                    before_interrupt = None
+                        file.write(f"{signalled['word']}\n")
+                    signalled = None
         finally:
             if process.poll() is None:
                 os.killpg(process.pid, signal.SIGKILL)

@@ -169,6 +169,10 @@ def test_a_command_is_interrupted_after_its_output(tmp_path, monkeypatch):
     assert run_page(tmp_path, monkeypatch, INTERRUPTED) == 2
 
 
+def test_a_command_is_killed_after_its_output(tmp_path, monkeypatch):
+    assert run_page(tmp_path, monkeypatch, INTERRUPTED.replace("^C\nsaved", "Killed")) == 2
+
+
 @pytest.mark.parametrize(
     ("text", "problem"),
     [
