@@ -42,6 +42,7 @@ REASONS = (
     "installs packages",
     "needs a GPU",
     "needs several machines",
+    "needs a terminal",
     "needs the network",
     "needs an account at Kaggle",
     "needs an account at Hugging Face",
