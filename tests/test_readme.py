@@ -13,6 +13,7 @@ import pytest
 from shoestring import config
 from shoestring.recipe.options import Adaptation, Common
 from shoestring.settings import Settings
+from tests.docs.snippets import page_blocks
 
 ROOT = Path(__file__).parents[1]
 PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").glob("*.md"))]
@@ -36,8 +37,8 @@ def elsewhere(tmp_path):
 
 
 def commands() -> list[tuple[str, ...]]:
-    text = README + (ROOT / "docs" / "recipes.md").read_text()
-    lines = [line for block in blocks("sh", text) for line in block.splitlines()]
+    others = [block.code for block in page_blocks("recipes") if block.reason.endswith("tests/test_readme.py")]
+    lines = [line for block in [*blocks("sh"), *others] for line in block.splitlines()]
     return [tuple(shlex.split(line, comments=True)[1:]) for line in lines if line.startswith("shoestring ")]
 
 

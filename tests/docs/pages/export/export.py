@@ -6,4 +6,5 @@ from torch import nn
 
 
 graph = onnx(None, nn.Flatten())
-assert graph.compute([torch.zeros(2, 3, 4)]).shape == (2, 12)
+(output,) = graph.compute([torch.zeros(2, 3, 4)])
+assert output.shape == (2, 12)
