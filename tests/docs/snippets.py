@@ -48,7 +48,7 @@ REASONS = (
     "needs an account at Hugging Face",
     "needs files that are not public",
 )
-COMMAND_SECONDS = 600
+COMMAND_SECONDS = 1800
 
 _FENCE = re.compile(
     r"(?P<comments>(?:^ *<!--[^\n]*-->\n)*)^(?P<indent> *)```(?P<language>[\w-]*) *(?P<attributes>[^\n]*)\n"
@@ -226,6 +226,8 @@ def _run(command: str, folder: Path, *, shown: str = "", code: str = "", status:
                         os.killpg(process.pid, signal.SIGINT)  # as a terminal does
                     else:
                         process.kill()
+                        process.wait()
+                        time.sleep(0.5)  # its children end with it, and may be printing a line
                     with Path(output.name).open("a") as file:
                         file.write(f"{signalled['word']}\n")
                     signalled = None
