@@ -4,7 +4,7 @@ VENV ?= .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 
-.PHONY: demo demo-kaggle test lint types contract unit soak site benchmarks clean
+.PHONY: demo demo-kaggle test lint types contract unit soak site docs-test benchmarks clean
 
 $(STAMP): pyproject.toml constraints.txt
 	$(PYTHON) -m venv $(VENV)
@@ -50,6 +50,10 @@ site: $(STAMP)
 benchmarks: $(STAMP)
 	$(BIN)/python -m benchmarks run $(ONLY) $(if $(DATA),--data $(DATA))
 	$(BIN)/python -m benchmarks tables
+
+# Every command and script of the documentation; `make test` executes the quick ones.
+docs-test: $(STAMP)
+	SHOESTRING_DOCS=1 $(BIN)/python -m pytest tests/docs
 
 clean:
 	rm -rf $(VENV) runs build

@@ -10,6 +10,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.docs.snippets import page_blocks
+
 ROOT = Path(__file__).parents[1]
 PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").rglob("*.md"))]
 README = (ROOT / "README.md").read_text()
@@ -32,8 +34,8 @@ def elsewhere(tmp_path):
 
 
 def commands() -> list[tuple[str, ...]]:
-    text = README + (ROOT / "docs" / "recipes.md").read_text()
-    lines = [line for block in blocks("sh", text) for line in block.splitlines()]
+    others = [block.code for block in page_blocks("recipes") if block.reason.endswith("tests/test_readme.py")]
+    lines = [line for block in [*blocks("sh"), *others] for line in block.splitlines()]
     return [tuple(shlex.split(line, comments=True)[1:]) for line in lines if line.startswith("shoestring ")]
 
 

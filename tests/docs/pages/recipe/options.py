@@ -1,0 +1,4 @@
+# block
+
+
+assert Images(Options(size="large")).options.size == "large"

@@ -1,0 +1,4 @@
+import shoestring
+
+# block
+assert len(rows) == 1
