@@ -131,7 +131,8 @@ def pattern_of(shown: str) -> re.Pattern[str]:
 
 def normalized(output: str) -> str:
     """Return the words of an output, each with a space behind it, without bars, with `#` for numbers and units."""
-    words = _NUMBER.sub("#", _HEXADECIMAL.sub("0", _BAR.sub("", output))).split()
+    text = " ".join(_BAR.sub("", output).split())  # also between a number and its unit
+    words = _NUMBER.sub("#", _HEXADECIMAL.sub("0", text)).split()
     return "".join(f"{word} " for word in words).replace("# #", "#").replace("# #", "#")
 
 

@@ -84,6 +84,8 @@ def test_a_comment_below_the_title_holds_for_all_blocks():
         ("", ""),
         ("memory  185 MiB at the peak ██▎", "memory  1.2 GiB at the peak ██████"),
         ("it takes about 2 min 00 s in\n1 session", "it takes about 37.5 s in 1\nsession"),
+        ("it took 2.4 s)", "it took 2.4\ns)"),
+        ("wheels-0bc92d", "wheels-737525"),
         ("first\n...\nlast", "first\nsecond\nlast"),
         ("...\nlast", "first\nlast"),
         ("first\n...", "first"),
