@@ -14,13 +14,14 @@ import time
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 
+from shoestring.checkpoint.files import write_file
 from shoestring.errors import RunError
+from shoestring.reading import read_blocks, read_bytes
 from shoestring.remote.backup.commits import COMMITS, MAX_COMMIT_BYTES, OBJECTS, CommitName, names_of, parse_commit
 from shoestring.remote.kaggle.client import Client, KaggleError
 from shoestring.remote.kaggle.upload import dataset_metadata, difference
 from shoestring.remote.temporary import temporary_folder
 
-_BLOCK_BYTES = 4 << 20
 _OBJECT = re.compile(r"[0-9a-f]{64}")
 _PROCESSING_SECONDS = 1800.0
 """How long Kaggle may take to process a version before it is uploaded again."""
@@ -73,7 +74,7 @@ class KaggleStore:
         folder, _, file = name.partition("/")
         path = self._folder / file
         if folder == OBJECTS and path.exists():
-            yield from _blocks(path)
+            yield from read_blocks(path, follow=False)
             return
         dataset = self._dataset_of(file)
         if folder == COMMITS:
@@ -88,9 +89,7 @@ class KaggleStore:
         path = self._folder / file
         unfinished = self._folder / f"{file}.unfinished"
         try:
-            with unfinished.open("wb") as target:
-                for block in blocks:
-                    target.write(block)
+            write_file(unfinished, blocks)
             unfinished.replace(path)
         finally:
             unfinished.unlink(missing_ok=True)
@@ -112,7 +111,7 @@ class KaggleStore:
     def _upload(self, commit_file: Path) -> None:
         """Upload a commit with its objects as the next version. Raises RunError if Kaggle does not have all of it."""
         name = names_of([commit_file.name])[0]
-        commit = parse_commit(commit_file.read_bytes(), name)
+        commit = parse_commit(read_bytes(commit_file, follow=False, max_bytes=MAX_COMMIT_BYTES), name)
         digests = {entry.sha256 for entry in commit.files.values()}
         for path in self._folder.iterdir():
             if _OBJECT.fullmatch(path.name) and path.name not in digests:
@@ -178,7 +177,7 @@ class KaggleStore:
         path = self._folder / f"{file}.download"
         try:
             self._client.download_dataset_file(dataset, file, path, max_bytes=max_bytes)
-            yield from _blocks(path)
+            yield from read_blocks(path, follow=False)
         finally:
             path.unlink(missing_ok=True)
 
@@ -200,9 +199,3 @@ class KaggleStore:
             if file in self._listed[dataset]:
                 return dataset
         raise FileNotFoundError(file)
-
-
-def _blocks(path: Path) -> Iterator[bytes]:
-    with path.open("rb") as file:
-        while block := file.read(_BLOCK_BYTES):
-            yield block
