@@ -231,7 +231,7 @@ def test_a_token_that_may_only_read(hub, run):
 
 
 def backup_process(run, until, **environment):
-    """Copy a run in the process that a session starts, until it has said `until`. Returns all that it has written."""
+    """Copy a run in the process that a session starts, until it prints `until`. Returns all that it has written."""
     command = [sys.executable, "-P", "-m", "shoestring.remote.backup", "copy", str(run.path), URL, RUN_ID]
     pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
     with subprocess.Popen(command, **pipes, env=os.environ | environment) as process:
@@ -246,16 +246,16 @@ def failures(run):
 
 
 def test_a_wrong_token_is_one_event(hub, run):
-    said = backup_process(run, "ready", HF_TOKEN="hf_wrong_token_of_a_person")
+    messages = backup_process(run, "ready", HF_TOKEN="hf_wrong_token_of_a_person")
     assert len(failures(run)) == 1 and "the hub does not accept the token" in failures(run)[0]
-    assert "hf_wrong" not in said + run.events_file.read_text()
+    assert "hf_wrong" not in messages + run.events_file.read_text()
 
 
 def test_a_request_that_hangs_is_given_up_and_no_secret_is_written(hub, run):
     hub.faults += [("batch", "hang"), ("storage", "503")]  # the client tries again after the second one
-    said = backup_process(run, "copied", SHOESTRING_BACKUP_SILENCE="1.6")
+    messages = backup_process(run, "copied", SHOESTRING_BACKUP_SILENCE="1.6")
     assert len(failures(run)) == 1 and "no answer for 2 s" in failures(run)[0]
-    written = [said.encode(), *content(run.path).values(), *hub.contents.values(), *map(str.encode, hub.commits)]
+    written = [messages.encode(), *content(run.path).values(), *hub.contents.values(), *map(str.encode, hub.commits)]
     written += hub.repositories[REPOSITORY].values()
     assert not [data for data in written if TOKEN.encode() in data or SIGNATURE.encode() in data]
     assert restored(run)[0].startswith("restored update 1 ")

@@ -167,9 +167,12 @@ class KaggleStore:
         return all(files.get(entry.sha256) == entry.bytes for entry in commit.files.values())
 
     def _commit_text(self, dataset: str, file: str) -> bytes:
-        if file not in self._commits:
-            self._commits[file] = b"".join(self._downloaded(dataset, file, MAX_COMMIT_BYTES))
-        return self._commits[file]
+        if file in self._commits:
+            return self._commits[file]
+        text = b"".join(self._downloaded(dataset, file, MAX_COMMIT_BYTES))
+        if len(text) == self._listed[dataset][file]:  # an answer that was cut is asked for again
+            self._commits[file] = text
+        return text
 
     def _downloaded(self, dataset: str, file: str, max_bytes: int) -> Iterator[bytes]:
         if self._listed[dataset][file] > max_bytes:
