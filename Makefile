@@ -19,7 +19,7 @@ demo: $(STAMP)
 	$(BIN)/shoestring train temporal --run runs/demo
 	$(BIN)/shoestring report runs/demo
 
-# Two runs on a Kaggle of this machine, interrupted by the limits of sessions; five to ten minutes (docs/kaggle_demo.md).
+# Two runs on a Kaggle of this machine, interrupted by the limits of sessions; five to ten minutes (docs/guides/kaggle_demo.md).
 demo-kaggle: $(STAMP)
 	$(BIN)/python benchmarks/kaggle/demo.py
 

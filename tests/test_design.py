@@ -11,6 +11,7 @@ from shoestring import cli
 
 ROOT = Path(__file__).parents[1]
 DESIGN = (ROOT / "docs" / "design.md").read_text()
+EXPLANATION = sorted((ROOT / "docs" / "explanation").glob("*.md"))
 RECIPE = """
 import json, sys
 import torch
@@ -52,7 +53,10 @@ def test_call_stack_of_an_update(tmp_path, monkeypatch):
     assert calls == described
 
 
-@pytest.mark.parametrize("page", ["design", "claims", "data", "engine", "own_loop", "accuracy", "time", "workloads"])
+PAGES = ["design", "claims", "guides/data", "guides/own_loop", *(f"explanation/{page.stem}" for page in EXPLANATION)]
+
+
+@pytest.mark.parametrize("page", PAGES)
 def test_modules_named_in_documents_exist(page):
     text = (ROOT / "docs" / f"{page}.md").read_text()
     for path in re.findall(r"`((?:[a-z_]+/)+[a-z_]+\.py)`", text):

@@ -1,7 +1,7 @@
 """Two runs on a loopback Kaggle, interrupted by the limits of sessions, against the same runs without interruption.
 
     make demo-kaggle                                              # prints the transcript
-    python benchmarks/kaggle/demo.py --write docs/kaggle_demo.md  # also writes the page of the docs
+    python benchmarks/kaggle/demo.py --write docs/guides/kaggle_demo.md  # also writes the page of the docs
 
 Each run is trained once by `shoestring train`, then by `shoestring kaggle start` through the unpatched client: its
 first session is killed by the platform, without a warning and earlier than promised, and the next ones end by
@@ -188,7 +188,7 @@ def page(lines: list[str]) -> str:
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--only", choices=[example.recipe for example in EXAMPLES], help="one of the two runs")
-    parser.add_argument("--write", type=Path, help="write the transcript as a page, such as docs/kaggle_demo.md")
+    parser.add_argument("--write", type=Path, help="write the transcript as a page, such as docs/guides/kaggle_demo.md")
     parser.add_argument("--keep", type=Path, help="a folder for all files of the demo")
     arguments = parser.parse_args()
     problems: list[str] = []

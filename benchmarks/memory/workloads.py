@@ -3,7 +3,7 @@ and its commands.
 
     python benchmarks/memory/workloads.py [RECIPE ...]
 
-Every row is a result of `shoestring estimate ... --json`. docs/workloads.md explains the differences. It needs no GPU
+Every row is a result of `shoestring estimate ... --json`. docs/explanation/workloads.md explains the differences. It needs no GPU
 and takes a few minutes.
 """
 

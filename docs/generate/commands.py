@@ -41,15 +41,15 @@ Work of more than 15 seconds before an answer writes a line of progress to stand
 | argument or option | meaning |
 |---|---|
 | `RECIPE` | the name of a [built-in recipe](recipes.md), `path/to/file.py`, `path/to/file.py:Class`, or \
-[`hf:path/to/config.json`](../reference.md#hugging-face-configurations). A recipe file is executed: give only \
+[`hf:path/to/config.json`](index.md#hugging-face-configurations). A recipe file is executed: give only \
 files that you would run with Python |
 | `--on TARGET` | the machine and its limits, by its name in [Targets](targets.md). `local` is this machine, and `cpu` \
 leaves out its GPU. A path that ends with `.json` is the device of a file of \
-[`check --measure`](../reference.md#rates-of-your-own-gpu) |
+[`check --measure`](index.md#rates-of-your-own-gpu) |
 | `--set KEY=VALUE` | an [option of the recipe](recipes.md), which changes the training result, or a \
 [setting](settings.md), which does not. An unknown key is an error with the most similar one. Dots are underscores: \
 `lora.r` is `lora_r` |
-| `--config FILE` | a [configuration file](../reference.md#configuration-file) with values for what the command line \
+| `--config FILE` | a [configuration file](index.md#configuration-file) with values for what the command line \
 leaves out |
 | `--limit DURATION` | the length of a session instead of the platform's, such as `90s`, `20m` or `1.5h`. `train` \
 saves and ends before it, planning included; Ctrl-C, SIGTERM and SIGHUP end a session in the same way |
@@ -59,7 +59,7 @@ GiB, TiB |
 [trusted](run_directory.md#runs-from-someone-else), or if the weights belong to no run |
 | `--log NAME` | `tensorboard` needs the extra `shoestring[tensorboard]`. Later sessions of the run write the log \
 without being asked |
-| `--backup URL` | the [copies](../backup.md) are made in the background. Give the option in each session |
+| `--backup URL` | the [copies](../guides/backup.md) are made in the background. Give the option in each session |
 | `--from URL` | the copy must verify. A run that is in the directory already is used if it is at least as far, and is \
 never overwritten |
 """

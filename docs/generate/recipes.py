@@ -14,13 +14,13 @@ from shoestring.recipe.options import Adaptation, Common, LoadedRecipe, option_f
 _INTRODUCTION = """
 `shoestring recipes` lists the recipes, and `shoestring recipes NAME` the options of one. An option changes the training
 result, so the plan never chooses it; it may propose one. [Settings](settings.md) do not change it. Options are set by
-`--set KEY=VALUE`, by the table `[set]` of a [configuration file](../reference.md#configuration-file), and by a keyword
+`--set KEY=VALUE`, by the table `[set]` of a [configuration file](index.md#configuration-file), and by a keyword
 argument in Python. A run stores its options: continuing it needs no `--set`, and other values are refused.
 
-[The recipes in detail](../recipes.md) describes their data, models and results.
+[The recipes in detail](../explanation/recipes.md) describes their data, models and results.
 """
 _EVERY = """## Options of every recipe
-Every recipe has these options, also [one of your own](../recipe.md). A recipe may have another default, which its
+Every recipe has these options, also [one of your own](../guides/recipe.md). A recipe may have another default, which its
 section names, or an option of its own in place of one of these.
 """
 _ADAPTATION = """## Options that adapt the model

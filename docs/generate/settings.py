@@ -12,7 +12,7 @@ chooses what is not set: `none` as a default leaves the choice to the plan. [Opt
 result, and the plan never chooses them.
 
 A setting is set by `--set KEY=VALUE` on the command line, by the table `[set]` of a
-[configuration file](../reference.md#configuration-file), and by a keyword argument in Python:
+[configuration file](index.md#configuration-file), and by a keyword argument in Python:
 
 ```sh
 shoestring plan temporal --on kaggle-t4 --set micro_batch=64 --set precision=fp16

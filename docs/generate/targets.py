@@ -17,7 +17,7 @@ takes the name of one of the tables, and `on="TARGET"` in Python. `shoestring ta
 _DEVICES = """## Devices
 Memory is the total that PyTorch reports, which is less than the nominal size. Rates are the peak rates of data sheets
 for dense matrix products; a multiply-add counts as two operations. Predictions of time take sustained rates, which
-are lower ([time](../time.md)). GeForce GPUs accumulate fp16 products in fp32 at half their fp16 rate, and that half is
+are lower ([time](../explanation/time.md)). GeForce GPUs accumulate fp16 products in fp32 at half their fp16 rate, and that half is
 listed. "–" in a column of rates means that the device has no units for this format.
 """
 _FACTS = {
@@ -76,7 +76,7 @@ def _target_table(targets: Iterable[Target]) -> str:
     rows.append(
         (
             code("FILE.json"),
-            "the device of a [file of measured rates](../reference.md#rates-of-your-own-gpu)",
+            "the device of a [file of measured rates](index.md#rates-of-your-own-gpu)",
             "no limits",
         )
     )

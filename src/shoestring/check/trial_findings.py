@@ -213,7 +213,7 @@ def _check_updates(trial: Trial) -> Finding:
 
 
 def _check_halves(trial: Trial) -> list[Finding]:
-    hint = "whole_batch = True plans updates that are never split; see docs/recipe.md"
+    hint = "whole_batch = True plans updates that are never split; see docs/guides/recipe.md"
     return [warned("microbatches", stage["difference"], hint) for stage in trial.stages_named("halves")]
 
 

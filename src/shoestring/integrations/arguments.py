@@ -1,6 +1,6 @@
 """The arguments of a library's trainer that a resumable one refuses, and those that have another effect.
 
-All other arguments work as in the library; docs/trainers.md has the list for users.
+All other arguments work as in the library; docs/guides/trainers.md has the list for users.
 """
 
 from __future__ import annotations
@@ -101,7 +101,7 @@ def refuse_arguments(trainer: Any, of_train: Mapping[str, Any], *, in_recipe: bo
         raise UsageError(
             f"a resumable {type(trainer).__name__} cannot train with these arguments",
             problems=refused,
-            hint="docs/trainers.md lists what works",
+            hint="docs/guides/trainers.md lists what works",
         )
 
 

@@ -14,7 +14,7 @@ of an epoch is a function of (seed, epoch).
 Loss, microbatches, logging and evaluation are the library's. At a pause `train()` ends the script, unless
 `exit_when_paused` is False. Random numbers that a dataset draws while its samples are fetched are not restored. Under
 torchrun or `accelerate launch` the processes train together, each on a GPU of its own, with the same promises.
-docs/trainers.md has what works and what is refused (`arguments.py`).
+docs/guides/trainers.md has what works and what is refused (`arguments.py`).
 """
 
 from __future__ import annotations

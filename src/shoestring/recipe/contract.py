@@ -42,7 +42,7 @@ class Recipe(Protocol):
       cheaper), or a dict of datasets: `train`, and optionally `validation` and `test`. Training needs it. A small
       dataset with `__getitems__`, `nbytes` and `to(device)`, which returns the same samples on the device, is moved to
       the GPU. For data that can only be read sequentially, in pieces with known sample counts, use
-      `shoestring.pieces.Shards`; see docs/data.md.
+      `shoestring.pieces.Shards`; see docs/guides/data.md.
     - `has_placeholder_data`: whether the samples of `data()` have sizes, but no content: it is planned, not trained.
     - `collate(samples)` -> a batch; by default `torch.utils.data.default_collate`; for sequences of different lengths
       `shoestring.pieces.pad_batch(samples, value)`. Draw random numbers in `[index]` or in `collate`: there they

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 _STAGES = """in a recipe, use one optimizer with a parameter group for each of them, and stages that decide which \
 loss is computed: stages = ("d", "g"), stage(update, ...) -> "d" or "g", loss(model, batch, stage). Parameters \
-without a gradient are not stepped (docs/recipe.md has an example)"""
+without a gradient are not stepped (docs/guides/recipe.md has an example)"""
 _KEYS = {"scheduler", "interval", "frequency", "monitor", "strict", "name", "reduce_on_plateau"}
 _SCHEDULE = "schedule(update, updates_per_epoch, total_updates) -> the factor on the learning rates"
 

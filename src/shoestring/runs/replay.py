@@ -109,7 +109,7 @@ def _find_run(location: Path, update: int, on: str) -> RunDirectory:
     if plan.settings is not None and plan.reference is None:
         raise UsageError(
             f"the updates of the run in {location} are made by the trainer of a script, which alone can build it",
-            hint="to replay updates, write a recipe with trainer(): see docs/recipes.md",
+            hint="to replay updates, write a recipe with trainer(): see docs/explanation/recipes.md",
         )
     total = state.total_updates if state else 0
     if update < 1 or (total and update > total):

@@ -71,4 +71,4 @@ def test_unreadable_or_mismatched_files_are_errors(tmp_path: Path) -> None:
     file.write_bytes(b"pickled")
     with pytest.raises(CheckpointError, match="cannot be loaded") as error:
         Cloud(Options(size="tiny", weights_from=file)).model()
-    assert error.value.hint and "docs/data.md" in error.value.hint
+    assert error.value.hint and "docs/guides/data.md" in error.value.hint

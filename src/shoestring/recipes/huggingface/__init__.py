@@ -67,7 +67,7 @@ class HuggingFace:
             "file mine.py of your own: `from shoestring.recipes.huggingface import recipe_class`, then "
             f"`class Mine(recipe_class({self.source!r})):` with a method data() that returns a map-style dataset; a "
             "sample is a dict of tensors with the names of batch(1), without its first dimension. Its weights begin "
-            "at random; docs/recipe.md shows such a file"
+            "at random; docs/guides/recipe.md shows such a file"
         )
 
     def model(self) -> nn.Module:

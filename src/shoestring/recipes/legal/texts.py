@@ -63,7 +63,7 @@ class Reader:
         self._labels = {label for names in sets for label in class_numbers(names)}
 
     def read(self, source: Path | Sequence[Any]) -> Iterator[Judgment]:
-        """Yield the judgments of a file, of a folder's files by name, or of a list (see `docs/recipes.md`).
+        """Yield the judgments of a file, of a folder's files by name, or of a list (see `docs/explanation/recipes.md`).
 
         Raises DataError if there is no such file, or no file in the folder.
         """

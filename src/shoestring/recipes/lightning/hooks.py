@@ -43,7 +43,7 @@ def require_usable(module: Any) -> None:
             f"{kind.__name__} cannot be trained",
             problems=problems,
             hint="return the loss from training_step and the optimizer, with its scheduler, from configure_optimizers; "
-            "for other updates use the parts of the engine in a loop of your own (docs/own_loop.md)",
+            "for other updates use the parts of the engine in a loop of your own (docs/guides/own_loop.md)",
         )
 
 

@@ -83,7 +83,7 @@ def read(source: Any, part: str) -> Part:
             f"the dataset of {name} is a {type(loader.dataset).__name__}, which can only be read sequentially: a "
             "resumed run would have to read it again from its start",
             hint="use a dataset with __len__ and __getitem__; for pieces with known sample counts write a recipe with "
-            "shoestring.pieces.Shards (docs/data.md)",
+            "shoestring.pieces.Shards (docs/guides/data.md)",
         )
     if loader.batch_size is None:
         kind = type(loader.batch_sampler).__name__ if loader.batch_sampler else "batch_size=None"

@@ -108,7 +108,7 @@ class Trainer:
             raise AttributeError(name)
         raise TrainerAttributeError(
             f"self.trainer.{name} is not available: Shoestring trains without Lightning's Trainer",
-            hint="the attributes that exist are in docs/lightning.md; "
+            hint="the attributes that exist are in docs/guides/lightning.md; "
             f"getattr(self.trainer, {name!r}, None) works with both",
         )
 
