@@ -21,7 +21,8 @@ from importlib.metadata import version
 from pathlib import Path
 
 from benchmarks.catalogue import BENCHMARKS, DATA, ROOT, Benchmark
-from benchmarks.tables import RECORD, differing_pages, rewrite
+from benchmarks.tables import differing_pages, rewrite
+from benchmarks.tables.benchmarks import RECORD
 
 
 def run(benchmark: Benchmark, data: Path | None) -> bool:

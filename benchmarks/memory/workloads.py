@@ -3,8 +3,8 @@ and its commands.
 
     python benchmarks/memory/workloads.py [RECIPE ...]
 
-Every row is a result of `shoestring estimate ... --json`. docs/explanation/workloads.md explains the differences. It needs no GPU
-and takes a few minutes.
+Every row is a result of `shoestring estimate ... --json`. docs/explanation/workloads.md explains the differences. It
+needs no GPU and takes a few minutes.
 """
 
 from __future__ import annotations
