@@ -8,7 +8,7 @@ from benchmarks.tables.markdown import read_result, table
 def kaggle() -> str:
     results = [
         (title, read_result(name))
-        for title, name in (("without torch", "kaggle-chains"), ("training", "kaggle-training"))
+        for title, name in (("without torch", "kaggle-chains"), ("training temporal", "kaggle-training"))
     ]
     lines = (
         ("runs", "chains"),

@@ -20,8 +20,8 @@ argument in Python. A run stores its options: continuing it needs no `--set`, an
 [The recipes in detail](../explanation/recipes.md) describes their data, models and results.
 """
 _EVERY = """## Options of every recipe
-Every recipe has these options, also [one of your own](../guides/recipe.md). A recipe may have another default, which its
-section names, or an option of its own in place of one of these.
+Every recipe has these options, also [one of your own](../guides/recipe.md). A recipe may have another default,
+which its section names, or an option of its own in place of one of these.
 """
 _ADAPTATION = """## Options that adapt the model
 These options adapt the model and the optimizer of any recipe after they are built. By default nothing is adapted.

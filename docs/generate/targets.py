@@ -17,8 +17,8 @@ takes the name of one of the tables, and `on="TARGET"` in Python. `shoestring ta
 _DEVICES = """## Devices
 Memory is the total that PyTorch reports, which is less than the nominal size. Rates are the peak rates of data sheets
 for dense matrix products; a multiply-add counts as two operations. Predictions of time take sustained rates, which
-are lower ([time](../explanation/time.md)). GeForce GPUs accumulate fp16 products in fp32 at half their fp16 rate, and that half is
-listed. "–" in a column of rates means that the device has no units for this format.
+are lower ([time](../explanation/time.md)). GeForce GPUs accumulate fp16 products in fp32 at half
+their fp16 rate, and that half is listed. "–" in a column of rates means that the device has no units for this format.
 """
 _FACTS = {
     "memory_bytes": "memory",
