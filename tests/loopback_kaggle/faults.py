@@ -1,7 +1,8 @@
 """What goes wrong, as it has been reported of Kaggle: each fault has a probability, and a seed decides.
 
 The sources are the issues of the official client and the accounts of people who use it from programs;
-`docs/guides/kaggle.md` lists them. A fault of an answer concerns one request, a fault of a session is decided when the session starts.
+`docs/guides/kaggle.md` lists them. A fault of an answer concerns one request, a fault of a session is decided when the
+session starts.
 """
 
 import random
