@@ -8,6 +8,7 @@ import sys
 import pytest
 
 from shoestring import api, cli
+from shoestring.version import __version__
 from tests.hardware.measured_files import GPU, write
 
 
@@ -262,6 +263,10 @@ def test_failing_recipe_ends_with_status_1(mine, tmp_path):
     state = json.loads((tmp_path / "run" / "state.json").read_text())
     assert state["status"] == "failed"
     assert "nan" in state["reason"]
+
+
+def test_the_version_is_printed(run_command):
+    assert run_command("--version") == (0, f"shoestring {__version__}\n", "")
 
 
 def test_help_imports_nothing_heavy():

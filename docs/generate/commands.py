@@ -13,7 +13,8 @@ from shoestring.cli import app
 _PROGRAM = "shoestring"
 _INTRODUCTION = """
 `shoestring COMMAND --help` prints the same in a terminal. `shoestring --install-completion` adds completion of
-commands, recipes, targets, options and runs to new shells.
+commands, recipes, targets, options and runs to new shells, and
+`shoestring --version` prints the version.
 
 ## Answers and exit statuses
 Answers go to standard output, progress and errors to standard error. `--json` prints the answer as JSON; bytes are

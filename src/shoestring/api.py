@@ -484,10 +484,8 @@ def _path(value: str | Path) -> Path:
 
 def _require_limits(**values: float | None) -> None:
     """Raise UsageError for a limit or a price that is negative, infinite or not a number."""
-    problems = [
-        f"{name}={value}: must be a number from 0 to 2**63"
-        for name, value in values.items()
-        if value is not None and not 0 <= value <= 2**63
-    ]
+    problems = [f"{name} is {value}" for name, value in values.items() if value is not None and not 0 <= value <= 2**63]
     if problems:
-        raise UsageError("invalid limits", problems=problems, hint="leave out what has no limit")
+        raise UsageError(
+            "limits and prices are numbers from 0 to 2**63", problems=problems, hint="leave out what has no limit"
+        )

@@ -36,6 +36,7 @@ from shoestring.cli_options import (
 from shoestring.cli_output import print_answer, show_progress, show_seconds_left, status_of
 from shoestring.errors import UsageError
 from shoestring.units import parse_bytes, parse_seconds
+from shoestring.version import __version__
 
 T = TypeVar("T", bound=Callable[..., Any])
 
@@ -47,6 +48,21 @@ app = typer.Typer(
     epilog="RECIPE is the name of a built-in recipe or path/to/file.py. "
     "To begin, type: [bold]shoestring plan temporal --on kaggle-t4[/]",
 )
+
+
+def _show_version(wanted: bool) -> None:
+    if wanted:
+        print(f"shoestring {__version__}")
+        raise typer.Exit()
+
+
+@app.callback()
+def _options_of_all(
+    version: Annotated[
+        bool, typer.Option("--version", callback=_show_version, is_eager=True, help="Print the version and exit.")
+    ] = False,
+) -> None:
+    """Take the options that stand before a command."""
 
 
 def _command(*example_lines: str) -> Callable[[T], T]:

@@ -3,6 +3,7 @@
 import functools
 import json
 import os
+import posixpath
 import queue
 import re
 import shutil
@@ -11,32 +12,19 @@ import subprocess
 import sys
 import threading
 from contextlib import contextmanager
+from html.parser import HTMLParser
 from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
+from urllib.parse import unquote, urlsplit
 
 import pytest
 from benchmarks.tables import differing_pages
 
 ROOT = Path(__file__).parents[2]
 WIDTHS = (380, 1280)
-MEASURE = """<!DOCTYPE html><title>measure</title><body><script>
-const results = {};
-async function load(page, width) {
-  const frame = document.createElement("iframe");
-  frame.style = `width: ${width}px; height: 800px; border: 0`;
-  frame.src = page;
-  document.body.append(frame);
-  await new Promise(resolve => frame.onload = resolve);
-  const root = frame.contentDocument.documentElement;
-  results[`${page} ${width}`] = [root.scrollWidth, root.clientWidth, frame.contentDocument.title];
-  frame.remove();
-}
-(async () => {
-  const loads = WIDTHS.flatMap(width => PAGES.map(page => [page, width]));
-  while (loads.length) await Promise.all(loads.splice(0, 12).map(([page, width]) => load(page, width)));
-  await fetch("/results", {method: "POST", body: JSON.stringify(results)});
-})();
-</script>"""
+LEAST_CONTRAST = 4.5
+"""Of text with its background: level AA of the Web Content Accessibility Guidelines 2."""
+MEASURE = (Path(__file__).parent / "measure.html").read_text()
 
 BROWSER = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
 needs_browser = pytest.mark.skipif(BROWSER is None, reason="Chromium or Chrome is not installed")
@@ -105,17 +93,51 @@ def test_nothing_is_loaded_from_elsewhere(site):
     assert not styles
 
 
+class Links(HTMLParser):
+    """The links of a page, and the anchors that links can name."""
+
+    def __init__(self, text):
+        super().__init__()
+        self.links, self.anchors = set(), {""}
+        self.feed(text)
+
+    def handle_starttag(self, tag, attributes):
+        values = dict(attributes)
+        self.links.update(filter(None, (values.get("href"), values.get("src"))))
+        self.anchors.update(filter(None, (values.get("id"), values.get("name"))))
+
+
+def test_every_link_leads_to_a_file_and_an_anchor(site):
+    parsed = {page: Links((site / page).read_text()) for page in pages(site)}
+    dead = []
+    for page, links in parsed.items():
+        for link in links.links:
+            url = urlsplit(link)
+            if url.scheme or link == "/" or page == "404.html":
+                continue
+            path = posixpath.normpath(posixpath.join(posixpath.dirname(page), unquote(url.path))) if url.path else page
+            if path.endswith(".html") and path in parsed:
+                found = unquote(url.fragment) in parsed[path].anchors
+            else:
+                found = (site / path).is_file()
+            if not found:
+                dead.append(f"{page}: {link}")
+    assert sum(len(links.links) for links in parsed.values()) > 1000
+    assert not dead
+
+
 @needs_browser
-def test_no_page_is_wider_than_a_phone_or_a_desktop(site, server, tmp_path):
+def test_pages_fit_phones_and_desktops_and_are_readable_in_both_color_schemes(site, server, tmp_path):
     text = MEASURE.replace("WIDTHS", json.dumps(WIDTHS)).replace("PAGES", json.dumps(pages(site)))
     (site / "measure.html").write_text(text)
     try:
         with started_browser(f"http://127.0.0.1:{server.server_port}/measure.html", tmp_path):
-            results = json.loads(server.results.get(timeout=60))
+            results = json.loads(server.results.get(timeout=100))
     finally:
         (site / "measure.html").unlink()
-    assert len(results) == len(WIDTHS) * len(pages(site)) and all(title for *_, title in results.values())
-    assert not {name: sizes for name, sizes in results.items() if sizes[0] > sizes[1]}
+    assert len(results) == len(WIDTHS) * len(pages(site)) and all(result["title"] for result in results)
+    assert not [result for result in results if result["content_width"] > result["frame_width"]]
+    assert not [result for result in results if min(ratio for ratio, _ in result["contrast"].values()) < LEAST_CONTRAST]
 
 
 @needs_browser

@@ -92,7 +92,7 @@ def read_optimizer(returned: Any, source: str) -> BuiltOptimizer:
     if len(optimizers) != 1 or not is_optimizer(optimizers[0]):
         unusable = optimizers[0] if len(optimizers) == 1 else returned
         raise UsageError(
-            f"{source} returned {_describe(unusable)}",
+            f"{source} returned {_describe(unusable)}, not a torch optimizer",
             hint="return a torch optimizer over the parameters of the model, for example "
             "torch.optim.AdamW(model.parameters(), lr=1e-3), or the pair (optimizer, torch scheduler)",
         )

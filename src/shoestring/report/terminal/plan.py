@@ -34,7 +34,7 @@ def summary(plan: Plan, full: str = "--full") -> RenderableType:
     for name, lines in (("to make it fit", plan.changes), ("notes", plan.facts.notes)):
         if lines:
             rows.add_row(name, Text(_lines(lines[:_SUMMARY_NOTES]), no_wrap=True, overflow="ellipsis"))
-    return Group(_answer(plan), Text(), rows, Text(), Text(_omitted(plan, full), style="dim"))
+    return Group(_answer(plan, full), Text(), rows, Text(), Text(_omitted(plan, full), style="dim"))
 
 
 def screen(plan: Plan) -> RenderableType:
@@ -59,7 +59,7 @@ def screen(plan: Plan) -> RenderableType:
         time = f", about {seconds_text(phase.seconds)}" if phase.seconds is not None else ""
         # The command is one line that can be pasted, even if the terminal wraps it.
         rows.add_row(phase.name, Text(f"{phase.tells}{time}\n{one_line(phase.command)}", overflow="fold"))
-    return Group(_answer(plan), Text(), rows)
+    return Group(_answer(plan, full=""), Text(), rows)
 
 
 def _rows(plan: Plan, parts: Sequence[MemoryPart]) -> Table:
@@ -77,8 +77,11 @@ def _rows(plan: Plan, parts: Sequence[MemoryPart]) -> Table:
     return rows
 
 
-def _answer(plan: Plan) -> RenderableType:
-    """Return whether the run fits, how long it takes, and what to type next, on one line that can be pasted."""
+def _answer(plan: Plan, full: str) -> RenderableType:
+    """Return whether the run fits, how long it takes, and what to type next, on one line that can be pasted.
+
+    `full` is the way to print everything; empty if this is everything.
+    """
     device = plan.target.device
     place = (
         f"{plan.target.name} ({device.title}, {bytes_text(device.memory_bytes)}; "
@@ -100,7 +103,8 @@ def _answer(plan: Plan) -> RenderableType:
         text.append(f" {following}")
         return Group(text, Text(f"  {one_line(plan.next_command)}", style="bold", no_wrap=True, overflow="ignore"))
     if not plan.fits:
-        text.append(" No single change that the plan tried makes it fit; several together may (see --full).")
+        see = f" (see {full})" if full else ""
+        text.append(f" No single change that the plan tried makes it fit; several together may{see}.")
     elif not plan.facts.samples:
         text.append(" The recipe has no data(), so it can be planned but not trained.")
     return text
