@@ -103,7 +103,7 @@ BENCHMARKS = (
         "What do two processes cost, beside DistributedDataParallel, Accelerate and Lightning?",
         "-m benchmarks.engine.parallel --json OUT",
     ),
-    _benchmark("ranks", "Do 1, 2 and 4 processes end in the same bits?", "-m benchmarks.engine.ranks --json OUT", 10),
+    _benchmark("ranks", "Do 1, 2 and 4 processes end in the same bits?", "-m benchmarks.engine.ranks --json OUT"),
     _benchmark(
         "rank_kills",
         "Do runs of several processes survive kills to the bit?",

@@ -52,7 +52,8 @@ def test_error_in_training_names_the_lines_of_the_user(recipe, run_command, monk
         f'  - {recipe}:14 in evaluate: return {{"loss": fail()}}',
         f"  - {recipe.with_name('helper.py')}:2 in fail: raise KeyError('a\\x1b[31m\\nerror: forged')",
     ]
-    assert lines[3].startswith("hint: ") and lines[4] == f"the whole traceback is in {run}/failed/traceback.txt"
+    assert lines[3].startswith("hint: ") and lines[4].startswith("see docs/guides/troubleshooting.md#")
+    assert lines[5] == f"the whole traceback is in {run}/failed/traceback.txt"
     assert "Traceback" not in err
     assert "in evaluate" in (run / "failed" / "traceback.txt").read_text()
     state = json.loads((run / "state.json").read_text())

@@ -34,7 +34,9 @@ def elsewhere(tmp_path):
 
 
 def commands() -> list[tuple[str, ...]]:
-    others = [block.code for block in page_blocks("recipes") if block.reason.endswith("tests/test_readme.py")]
+    others = [
+        block.code for block in page_blocks("explanation/recipes") if block.reason.endswith("tests/test_readme.py")
+    ]
     lines = [line for block in [*blocks("sh"), *others] for line in block.splitlines()]
     return [tuple(shlex.split(line, comments=True)[1:]) for line in lines if line.startswith("shoestring ")]
 
@@ -106,6 +108,6 @@ def test_links_exist(page):
 
 def test_make_targets_exist():
     named = {line.split()[1] for block in blocks("sh") for line in block.splitlines() if line.startswith("make ")}
-    assert named == {"demo", "test"}
+    assert named == {"demo", "test", "site"}
     makefile = (ROOT / "Makefile").read_text()
     assert all(re.search(rf"^{target}:", makefile, re.MULTILINE) for target in named)

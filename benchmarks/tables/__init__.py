@@ -7,7 +7,7 @@ import re
 from collections.abc import Callable
 
 from benchmarks.catalogue import ROOT
-from benchmarks.tables import accuracy, benchmarks, survival
+from benchmarks.tables import accuracy, benchmarks, engine, finetune, recipes, survival
 
 DOCS = ROOT / "docs"
 _TABLE = re.compile(
@@ -17,9 +17,33 @@ _TABLE = re.compile(
 TABLES: dict[str, Callable[[], str]] = {
     "memory": accuracy.memory,
     "time": accuracy.time,
+    "memory_groups": accuracy.memory_groups,
+    "memory_reserved": accuracy.memory_reserved,
+    "memory_families": accuracy.memory_families,
+    "memory_loading": accuracy.memory_loading,
+    "memory_fitcheck": accuracy.memory_fitcheck,
+    "time_groups": accuracy.time_groups,
+    "time_cpu": accuracy.time_cpu,
+    "estimate_speed": accuracy.estimate_speed,
+    "recipes": recipes.recipes,
+    "walk_forward": recipes.walk_forward,
+    "legal": recipes.legal,
     "kaggle": survival.kaggle,
     "backup_losses": survival.backup_losses,
     "benchmarks": benchmarks.benchmarks,
+    "engine": engine.engine,
+    "engine_goals": engine.engine_goals,
+    "exports": engine.exports,
+    "parallel": engine.parallel,
+    "rank_kills": engine.rank_kills,
+    "rank_memory": engine.rank_memory,
+    "ranks": engine.ranks,
+    "session_limits": engine.session_limits,
+    "foreign_code": finetune.foreign_code,
+    "finetune_behaviour": finetune.behaviour,
+    "finetune_plans": finetune.plans,
+    "finetune_trl": finetune.comparison,
+    "finetune_unsloth": finetune.unsloth,
 }
 
 

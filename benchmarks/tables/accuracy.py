@@ -75,3 +75,168 @@ def time() -> str:
             for title, rows in sets
         ),
     )
+
+
+_ADAPTERS = {
+    "nf4 eager": "NF4, eager attention",
+    "nf4 sdpa": "NF4, SDPA",
+    "none eager": "fp16, eager attention",
+    "none sdpa": "fp16, SDPA",
+}
+"""The groups of LoRA and QLoRA rows with their titles."""
+
+
+def memory_groups() -> str:
+    rows = _scored("memory_lora")
+    return table(
+        ("rows", "number", "median error", "90th percentile", "worst"),
+        ([title, *_error_columns(_of_group(rows, group), (2, 2, 2))] for group, title in _ADAPTERS.items()),
+    )
+
+
+def memory_reserved() -> str:
+    errors = ("median error", "90th percentile", "under the high end")
+    head = ("rows", "number", *(f"{quantity}: {name}" for quantity in ("reserved", "process") for name in errors))
+    lines = []
+    for group, title in _ADAPTERS.items():
+        rows = [row for row in _of_group(_scored("memory_lora"), group) if "reserved" in row]
+        line = [title, str(len(rows))]
+        for quantity in ("reserved", "process"):
+            scored = [row[quantity] for row in rows]
+            line += [*_error_columns(scored, (1, 1, 1))[1:3], _high_end(scored)[0]]
+        lines.append(line)
+    return table(head, lines)
+
+
+def memory_families() -> str:
+    """Write the table of xMem's measurements, which includes how often the estimate is too low."""
+    head = (
+        "family",
+        "rows",
+        "median error",
+        "90th percentile",
+        "worst",
+        "underestimated",
+        "under the high end",
+        "high end above, at the median",
+    )
+    fitted = [row for row in _scored("memory_xmem") if row["fitted"]]
+    lines = []
+    for group, title in (("cnn", "CNN"), ("transformer", "transformer")):
+        rows = _of_group(fitted, group)
+        below = sum(row["estimate"] < row["measured"] for row in rows) / len(rows)
+        lines.append([title, *_error_columns(rows, (1, 1, 1)), percent(below, 0), *_high_end(rows)])
+    return table(head, lines)
+
+
+def memory_loading() -> str:
+    rows = read_result("memory_loading")["rows"]
+    columns = {"peak of loading": "loading", "peak of training": "training", "left by loading": "left by loading"}
+    head = ("model", *(f"{title}: {by}" for title in columns for by in ("engine", "transformers")))
+    models: dict[str, dict[str, Row]] = {}
+    for row in rows:
+        models.setdefault(row["model"], {})[row["loaded by"]] = row
+    return table(
+        head,
+        (
+            [model, *(_size(ways[by][key]) for key in columns.values() for by in ("engine", "transformers"))]
+            for model, ways in models.items()
+        ),
+    )
+
+
+def _size(count: int) -> str:
+    return f"{count / 2**30:.2f} GiB" if count >= 2**30 else f"{count / 2**20:.0f} MiB"
+
+
+def memory_fitcheck() -> str:
+    """Write the errors of both predictors on the same rows; the largest one has a sign."""
+    groups = {row["id"]: row["group"] for row in _scored("memory_lora")}
+    rows = read_result("memory_fitcheck")["rows"]
+    sets = (
+        ("tensors", "tensors", ""),
+        ("process, NF4", "process", "nf4"),
+        ("process, fp16", "process", "none"),
+        ("process, all", "process", ""),
+    )
+    errors = ("median error", "90th percentile", "worst")
+    head = ("quantity", "rows", *(f"{name}: {error}" for name in ("Shoestring", "FitCheck") for error in errors))
+    lines = []
+    for title, quantity, prefix in sets:
+        chosen = [row for row in rows if groups[row["id"]].startswith(prefix)]
+        line = [title, str(len(chosen))]
+        for program in ("shoestring", "fitcheck"):
+            signed = [row[program][quantity] / row[quantity] - 1 for row in chosen]
+            sizes = [abs(error) for error in signed]
+            line += [percent(median(sizes), 2), percent(percentile(sizes, 0.9), 2), f"{max(signed, key=abs):+.2%}"]
+        lines.append(line)
+    return table(head, lines)
+
+
+def time_groups() -> str:
+    titles = {group: f"LoRA, {title}" for group, title in _ADAPTERS.items()} | {
+        "T4 bert-base-uncased fp16": "BERT-base, fp16 autocast, T4",
+        "T4 bert-base-uncased fp32": "BERT-base, fp32, one to four T4s",
+        "T4 resnet18-cifar fp32": "ResNet-18, fp32, one to four T4s",
+        "T4 resnet50 fp16": "ResNet-50, fp16, channels first, one and two T4s",
+        "T4 gpt-86m fp32": "GPT of 86 million parameters, fp32, one and two T4s",
+        "P100 resnet18-cifar fp32": "ResNet-18, fp32, P100",
+        "P100 lstm-lm fp32": "word LSTM, fp32, P100",
+    }
+    rows = _scored("time_lora") + _scored("time_train")
+    return table(
+        ("rows", "number", "median error", "90th percentile", "worst"),
+        ([title, *_error_columns(_of_group(rows, group), (1, 1, 1))] for group, title in titles.items()),
+    )
+
+
+def time_cpu() -> str:
+    """Write the measured updates of a CPU beside the predictions from a file of rates and from two rates."""
+    titles = {
+        "resnet-18": "ResNet-18, 2 x 8 images of 64 x 64",
+        "bert-small": "BERT, 4 layers of width 256, 2 x 8 x 128 tokens",
+        "gpt2-small": "GPT-2, 6 layers of width 384, 2 x 4 x 256 tokens",
+        "temporal": "`temporal`, 2 x 64",
+        "cloud": "`cloud`, `size=tiny`, 2 x 1",
+    }
+    result = read_result("time_measured")
+    head = (
+        f"update on {result['environment']['cores']} cores of an {result['environment']['cpu']}",
+        "measured",
+        "from the file",
+        "from two rates",
+    )
+    return table(
+        head,
+        (
+            [
+                titles[row["id"].split()[0]],
+                f"{row['measured'] * 1000:,.0f} ms",
+                *(
+                    f"{sum(row[way]['parts'].values()) / row['measured'] - 1:+.0%}".replace("-0%", "0%")
+                    for way in ("from_file", "catalogue")
+                ),
+            ]
+            for row in result["rows"]
+        ),
+    )
+
+
+def estimate_speed() -> str:
+    head = ("recipe", "seconds", "of which imports", "other", "goal", "memory")
+    return table(
+        head,
+        (
+            [
+                row["name"],
+                *(f"{row[key]:.1f}" for key in ("seconds", "imports", "beyond")),
+                f"{row['goal_seconds']:.0f}" if row["goal_seconds"] else "-",
+                f"{row['peak_bytes'] / 2**20:.0f} MiB",
+            ]
+            for row in read_result("estimate_speed")["rows"]
+        ),
+    )
+
+
+def _of_group(rows: Sequence[Row], group: str) -> list[Row]:
+    return [row for row in rows if row["group"] == group]

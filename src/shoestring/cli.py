@@ -50,8 +50,8 @@ app = typer.Typer(
 )
 
 
-def _show_version(wanted: bool) -> None:
-    if wanted:
+def _show_version(is_given: bool) -> None:
+    if is_given:
         print(f"shoestring {__version__}")
         raise typer.Exit()
 

@@ -6,7 +6,7 @@ The blocks of a page run one after another in one working directory, which is em
   scripts. Blocks in other languages are not executed; `text` is the language of all else, so that each block has one.
 - A block with `title="FILE"` is a file of that name, which a later block has to use.
 
-The output is that of a terminal of 100 columns without colours. It is compared word by word, so that line breaks do not
+The output is that of a terminal of 100 columns without colors. It is compared word by word, so that line breaks do not
 count, and without bars, digests, numbers and the units of sizes and durations. A line `...` stands for any number of
 lines, `…` at the end of a word for the rest of the text. Where the output has a line `^C` or `Killed`, the command gets
 SIGINT or SIGKILL once it has printed a line that begins with the first two words above that line.
@@ -47,6 +47,7 @@ REASONS = (
     "needs an account at Kaggle",
     "needs an account at Hugging Face",
     "needs files that are not public",
+    "takes hours",
 )
 COMMAND_SECONDS = 1800
 

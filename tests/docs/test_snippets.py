@@ -8,7 +8,7 @@ import pytest
 from tests.docs import snippets
 from tests.docs.snippets import EXECUTED, PAGES, REASONS, ROOT, SnippetError, compare, page_blocks, page_names, parse
 
-QUICK = ("data", "notebook")
+QUICK = ("guides/data", "guides/notebook")
 """Pages that take a few seconds. `make docs-test` executes the others as well."""
 
 BLOCKS = [block for page in page_names() for block in page_blocks(page)]

@@ -112,7 +112,7 @@ class WithOptions(MinimalRecipe):
         ("seq_len", 10, 750, [400, 600, 700], 700),
         ("seq_len", 10, 50, [400, 200, 100], 100),  # none fits: the smallest
         ("seq_len", 110_000, 750, [400], 400),  # a larger value is not worth a long trace
-        ("loss_chunk", 10, 750, [100], 100),  # what is learnt does not depend on it, and a larger one is not faster
+        ("loss_chunk", 10, 750, [100], 100),  # what is learned does not depend on it, and a larger one is not faster
         ("loss_chunk", 10, 50, [100], 100),
     ],
 )

@@ -59,7 +59,7 @@ def test_subset_has_the_optional_methods_of_its_dataset():
     assert batched.nbytes == 10 and int(batched.to("cpu")[1][0]) == 5
 
 
-class Labelled:
+class Labeled:
     def model(self):
         return torch.nn.Linear(1, 1)
 
@@ -78,11 +78,11 @@ class Labelled:
 
 
 def test_subset_option_reduces_only_the_training_data():
-    loaded, _ = choose(Labelled(), {"subset": "0.05", "seed": 3})
+    loaded, _ = choose(Labeled(), {"subset": "0.05", "seed": 3})
     parts = loaded.data()
     assert (len(parts["train"]), len(parts["validation"])) == (50, 7)
     assert list(parts["train"].indices) == choose_subset(1000, 0.05, seed=3, label=LABELS.__getitem__)
-    assert len(choose(Labelled(), {})[0].data()["train"]) == 1000
+    assert len(choose(Labeled(), {})[0].data()["train"]) == 1000
 
 
 def test_built_in_recipe_has_the_subset_option():

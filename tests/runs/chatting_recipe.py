@@ -43,7 +43,7 @@ class Chatting:
             raise ValueError("the prompt is too long")
         if question == "memory":
             raise torch.OutOfMemoryError("CUDA out of memory")
-        if question == "colour":
+        if question == "color":
             yield "\x1b[31mred"
             return
         yield f"{len(messages)}:"

@@ -51,7 +51,7 @@ def test_history_is_kept_until_it_is_reset(run):
 
 
 def test_answer_cannot_change_the_terminal(run):
-    assert talk(run, "colour") == "> \\x1b[31mred\n> \n"
+    assert talk(run, "color") == "> \\x1b[31mred\n> \n"
 
 
 def test_options_of_predictions_are_used(run):

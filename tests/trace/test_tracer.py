@@ -62,7 +62,7 @@ class Mismatched(Base):
     def batch(self, size):
         return torch.zeros(size, 5)
 
-class Initialised(Base):
+class Initialized(Base):
     def model(self):
         layer = nn.Linear(4, 1)
         layer.weight.data.mul_(1 / layer.weight.norm().item())
@@ -168,7 +168,7 @@ def test_recipe_error_names_no_line_of_shoestring(odd_recipes: Path) -> None:
 
 
 def test_model_that_reads_its_weights_is_built(odd_recipes: Path) -> None:
-    with Tracer(finding.load(f"{odd_recipes}:Initialised", {})) as recipe_tracer:
+    with Tracer(finding.load(f"{odd_recipes}:Initialized", {})) as recipe_tracer:
         assert (
             recipe_tracer.trace(Settings(micro_batch=2, precision="fp32"), accumulate=1, device=T4).facts.weight_bytes
             == 20

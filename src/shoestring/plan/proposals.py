@@ -31,7 +31,7 @@ SMALLER: Mapping[str, str] = {
 }
 """Names of recipes' options that a smaller value makes cheaper, with a description of that change.
 
-Those that hardly change what is learnt come first, because the budget may not suffice for all.
+Those that hardly change what is learned come first, because the budget may not suffice for all.
 """
 
 ADAPTATIONS: Sequence[tuple[Mapping[str, Any], str]] = (
@@ -268,7 +268,7 @@ def _changes_learning(name: str) -> bool:
 
 
 def _first_index(name: str, values: Sequence[int]) -> int:
-    """Return the index of the value to trace first: the smallest if what is learnt does not depend on it."""
+    """Return the index of the value to trace first: the smallest if what is learned does not depend on it."""
     return (len(values) - 1) // 2 if _changes_learning(name) else 0
 
 
@@ -277,7 +277,7 @@ def _propose_largest_that_fits(
 ) -> Proposal | None:
     """Return the proposal of the largest of the values (in rising order) that fits, or of the smallest if none fits.
 
-    It may be a smaller one if traces are long, or if what is learnt does not depend on it and a larger one would not be
+    It may be a smaller one if traces are long, or if what is learned does not depend on it and a larger one would not be
     faster.
     """
     title, changes_learning = _title(name), _changes_learning(name)

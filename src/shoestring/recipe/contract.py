@@ -153,7 +153,7 @@ class Recipe(Protocol):
     """
 
     def model(self) -> nn.Module:
-        """Return the model on the CPU. Random initialisation uses torch's generator, which the engine seeds."""
+        """Return the model on the CPU. Random initialization uses torch's generator, which the engine seeds."""
 
     def batch(self, size: int) -> Batch:
         """Return the largest possible batch of `size` samples, for planning; its values do not matter."""

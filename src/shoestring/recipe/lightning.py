@@ -1,4 +1,4 @@
-"""Classes of Lightning, recognised by the names of their base classes: nothing of Lightning is imported.
+"""Classes of Lightning, recognized by the names of their base classes: nothing of Lightning is imported.
 
 The distributions `lightning` and `pytorch-lightning` have classes of the same names that are not the same classes.
 """

@@ -25,7 +25,7 @@ class Common:
 
     epochs: Annotated[int, "passes over the training data"] = 1
     effective_batch: Annotated[int, "samples in one update"] = 32
-    seed: Annotated[int, "decides initialisation, sample order, dropout and augmentation"] = 0
+    seed: Annotated[int, "decides initialization, sample order, dropout and augmentation"] = 0
     subset: Annotated[float | None, "part of the training data, as a share (at most 1) or a count; none: all"] = None
     """The samples are stratified by label if the recipe has labels, and are the same ones in every session."""
     max_updates: Annotated[int | None, "the run ends after this many updates if its epochs have more; none: no end"] = (

@@ -1,4 +1,4 @@
-"""Digests of what predictions are made from, to recognise the same weights and the same data."""
+"""Digests of what predictions are made from, to recognize the same weights and the same data."""
 
 import hashlib
 import os
@@ -11,7 +11,7 @@ from shoestring.system_errors import explain
 from shoestring.units import MIB
 
 _MAX_CONTENT_BYTES = 512 * MIB
-"""A second of reading; larger folders are recognised without it."""
+"""A second of reading; larger folders are recognized without it."""
 _WEIGHTS = (".safetensors", ".bin", ".pth", ".pt", ".json")
 
 

@@ -191,14 +191,14 @@ def _write_rows(
     with path.open("w", encoding="utf-8", errors="replace", newline="") as file:
         writer = RowWriter(file.write, csv=csv)
         for part, dataset in parts.items():
-            for rows in predictor.rows(_labelled_inputs(saved.loaded, dataset)):
+            for rows in predictor.rows(_labeled_inputs(saved.loaded, dataset)):
                 stop.check()
                 part_column = {"part": part} if len(parts) > 1 else {}
                 writer.write([{**part_column, **without_files(row)} for row in rows])
         writer.finish()
 
 
-def _labelled_inputs(loaded: LoadedRecipe, dataset: Any) -> Iterator[Input]:
+def _labeled_inputs(loaded: LoadedRecipe, dataset: Any) -> Iterator[Input]:
     identify = loaded.parts.identify
     if isinstance(dataset, Subset):  # of the first samples, whose indices are those of the whole
         dataset, count = dataset.dataset, len(dataset)

@@ -128,10 +128,10 @@ def test_another_process_predicts_the_same_with_other_data(images):
     expected = recipe.predict(model.eval(), batch)
     script = subprocess.run([sys.executable, "-c", RESTORE, images], capture_output=True, text=True, check=True)
     assert json.loads(script.stdout) == [frozen_digest(model), expected]
-    labelled = recipe.collate([recipe.whole()[0]])
-    (target,) = recipe.targets(labelled)
+    labeled = recipe.collate([recipe.whole()[0]])
+    (target,) = recipe.targets(labeled)
     assert target and recipe.targets(batch) == [None] * 3
-    assert recipe.predict(model, labelled) == recipe.predict(model, [{**labelled[0], "label": "other"}])
+    assert recipe.predict(model, labeled) == recipe.predict(model, [{**labeled[0], "label": "other"}])
 
 
 def test_rows_are_identified_by_their_id_or_position(images):

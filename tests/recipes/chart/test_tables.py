@@ -27,7 +27,7 @@ def saved(tmp_path_factory):
     return save_dataset(tmp_path_factory.mktemp("saved") / "dataset", [make_row(n) for n in range(20)], shards=2)
 
 
-def colours(part):
+def colors(part):
     return [part[index]["image"].getpixel((0, 0))[0] for index in range(len(part))]
 
 
@@ -39,11 +39,11 @@ def test_a_saved_dataset_is_read_with_its_images(saved):
     assert (row["image"].size, row["label"], row["table"]) == ((56, 28), "11", TABLE)
     assert (row["chart_type"], row["reasoning"]) == ("bar", "<step-1>: read\n<step-2>: subtract")
     assert row["prompt"][1]["content"] == "What is the difference, number 11?"
-    assert [colour for part in parts.values() for colour in colours(part)] == list(range(20))
+    assert [color for part in parts.values() for color in colors(part)] == list(range(20))
     assert [chart.id for part in parts.values() for chart in part.rows] == list(range(20))
     assert parts["test"].describe(1)["image"] == "data-00001-of-00002.arrow, row 10"
     split = read_parts(saved / "train", SHOWN, "refuse")
-    assert [colours(part) for part in split.values()] == [colours(part) for part in parts.values()]
+    assert [colors(part) for part in split.values()] == [colors(part) for part in parts.values()]
 
 
 def test_parquet_of_the_hub_is_read_by_parts(tmp_path):
@@ -52,7 +52,7 @@ def test_parquet_of_the_hub_is_read_by_parts(tmp_path):
         rows = make_dataset([make_row(n) for n in range(count)])
         rows.to_parquet(tmp_path / "data" / f"{name}.parquet", batch_size=2)  # several row groups
     parts = read_parts(tmp_path, SHOWN, "refuse")
-    assert {name: colours(part) for name, part in parts.items()} == {
+    assert {name: colors(part) for name, part in parts.items()} == {
         "train": [0, 1, 2, 3, 4, 5, 0, 1, 2, 3, 4],
         "validation": [0, 1, 2],
     }

@@ -10,7 +10,7 @@ from tests.recipes.cloud.images import (
     read_geo_tags,
     write_triplet,
 )
-from tests.recipes.cloud.unlabelled_tiles import TINY, predict, write_tile
+from tests.recipes.cloud.unlabeled_tiles import TINY, predict, write_tile
 
 from shoestring.errors import DataError  # isort: skip
 from shoestring.recipe.contract import datasets  # isort: skip

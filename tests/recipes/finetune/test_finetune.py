@@ -77,6 +77,6 @@ def test_refused_data_is_shown(tmp_path: Path) -> None:
     row = {"messages": [{"role": "user", "content": "word " * 5}, {"role": "assistant", "content": "word " * 60}]}
     data.write_text("\n".join(json.dumps(row) for _ in range(4)))
     loaded, _ = choose("finetune", {"data": str(data), "seq_len": 40, "validation": 0})
-    assert "refused: the stop token is never learnt" in loaded.recipe.preview()
+    assert "refused: the stop token is never learned" in loaded.recipe.preview()
     with pytest.raises(DataError):
         loaded.data()

@@ -39,7 +39,7 @@ def test_an_inspection_counts_rows_and_tokens() -> None:
     assert inspection.cut_share == 2 / 3
     assert inspection.loss_share == inspection.loss_tokens / inspection.tokens
     assert inspection.notes == (
-        "Training leaves out 1 of 3 rows, in which nothing is learnt.",
+        "Training leaves out 1 of 3 rows, in which nothing is learned.",
         f"seq_len=30 cuts 2 of 3 rows (67%): {inspection.tokens_lost} tokens are lost, the end of the last answer of "
         "each row among them.",
     )
@@ -47,10 +47,10 @@ def test_an_inspection_counts_rows_and_tokens() -> None:
 
 
 @pytest.mark.parametrize("template", [STOPLESS, STOP_OUTSIDE_THE_MARKS])
-def test_a_template_whose_stop_token_is_not_learnt_is_refused(template: str) -> None:
+def test_a_template_whose_stop_token_is_not_learned_is_refused(template: str) -> None:
     inspection = inspect_rows(Renderer(make_tokenizer(template), seq_len=100), chat("Hello", "That is all."))
     assert inspection.refusals == (
-        "the stop token is never learnt: no answer ends with <|im_end|>, so the model would not learn to stop; use a "
+        "the stop token is never learned: no answer ends with <|im_end|>, so the model would not learn to stop; use a "
         "template that writes it after each answer (within {% generation %}, if it marks answers), as one token of "
         "this tokenizer",
     )
@@ -76,7 +76,7 @@ def test_white_space_may_follow_the_stop_token() -> None:
     assert not inspect_rows(Renderer(make_tokenizer(), seq_len=100, train_on="all"), chat("a", "b")).refusals
 
 
-def test_a_stop_token_that_is_the_padding_token_is_learnt() -> None:
+def test_a_stop_token_that_is_the_padding_token_is_learned() -> None:
     tokenizer = make_tokenizer(eos="<|im_end|>", pad="<|im_end|>")
     renderer = Renderer(tokenizer, seq_len=100)
     assert tokenizer.pad_token_id == tokenizer.eos_token_id
@@ -90,7 +90,7 @@ def test_rows_that_are_all_cut_before_their_end_are_refused() -> None:
     renderer = Renderer(make_tokenizer(), seq_len=40)
     inspection = inspect_rows(renderer, chat("Hello", "hello! " * 40), chat("Hello", "hello! " * 30))
     assert inspection.refusals == (
-        "the stop token is never learnt: every row is longer than seq_len=40, so that the end of its last answer is "
+        "the stop token is never learned: every row is longer than seq_len=40, so that the end of its last answer is "
         "cut off and the model would not learn to stop; set a larger seq_len",
     )
 
@@ -110,7 +110,7 @@ def test_rows_without_anything_to_learn_are_refused() -> None:
     )
     question = Conversation(place="", messages=({"role": "user", "content": "Hello"},))
     assert inspect_rows(renderer, question).refusals == (
-        "nothing is learnt: no row has an answer of the assistant that follows a prompt",
+        "nothing is learned: no row has an answer of the assistant that follows a prompt",
     )
 
 

@@ -13,7 +13,7 @@ from tests.recipes.finetune.test_packing import make_samples
 
 
 @pytest.mark.parametrize("family", ["llama", "gemma2"])
-def test_the_loss_is_that_of_the_learnt_tokens(family: str) -> None:
+def test_the_loss_is_that_of_the_learned_tokens(family: str) -> None:
     model, samples = build(family, torch.float64), make_samples()
     total, count = 0.0, 0
     for sample in samples:
@@ -44,7 +44,7 @@ def test_a_frozen_head_has_the_same_gradients_as_a_trained_one() -> None:
         torch.testing.assert_close(first, second, rtol=1e-12, atol=1e-14)
 
 
-def test_the_stop_token_is_learnt_although_it_is_the_padding_token() -> None:
+def test_the_stop_token_is_learned_although_it_is_the_padding_token() -> None:
     sample = Sample(
         tokens=numpy.array([5, 6, 0], numpy.int32), loss_mask=numpy.array([False, True, True]), full_length=3
     )

@@ -21,9 +21,9 @@ from shoestring.techniques.loss import IGNORED
 from tests.recipes.finetune.tiny_models import WORDS, gemma2, llama, with_adapter
 
 
-def sample(length, learnt_from, seed):
+def sample(length, learned_from, seed):
     tokens = numpy.random.default_rng(seed).integers(3, WORDS, length).astype(numpy.int32)
-    return Sample(tokens=tokens, loss_mask=numpy.arange(length) >= learnt_from, full_length=length)
+    return Sample(tokens=tokens, loss_mask=numpy.arange(length) >= learned_from, full_length=length)
 
 
 PAIRS = [
@@ -127,7 +127,7 @@ def test_metrics_do_not_depend_on_the_batches():
     assert metrics["loss"] == pytest.approx(loss.item() / 3)
 
 
-def test_batch_has_the_learnt_tokens_at_their_own_positions():
+def test_batch_has_the_learned_tokens_at_their_own_positions():
     batch = collate_pairs(PAIRS)
     assert batch["input_ids"].shape == batch["labels"].shape == (6, 16)
     assert batch["labels"][0].tolist() == [IGNORED] * 4 + PAIRS[0].chosen.tokens[4:].tolist() + [IGNORED] * 7

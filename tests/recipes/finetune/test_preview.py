@@ -30,12 +30,12 @@ def test_a_sample_is_shown_as_the_model_receives_it() -> None:
     assert shown.lengths == inspection.lengths
     facts = dict(shown.facts)
     assert facts["rows"] == "3"
-    assert facts["rows in which nothing is learnt"] == "1"
+    assert facts["rows in which nothing is learned"] == "1"
     lost = samples[2].full_length - 100
     assert facts["rows cut at seq_len=100"] == f"1 (33%), {lost} tokens lost"
 
 
-def test_the_text_marks_learnt_tokens_without_colour() -> None:
+def test_the_text_marks_learned_tokens_without_color() -> None:
     renderer = Renderer(make_tokenizer(), seq_len=100)
     rows = [chat("Hello", "That is all.")] * 4
     samples = renderer.render_all(rows)
@@ -54,7 +54,7 @@ chats.jsonl, line 1, {length} tokens:
 
 rows                     4
 tokens                   {4 * length}, {length} in the longest row
-learnt tokens            {4 * loss_tokens} ({loss_tokens / length:.0%})
+learned tokens           {4 * loss_tokens} ({loss_tokens / length:.0%})
 rows that teach to stop  4
 rows cut at seq_len=100  0 (0%)
 
@@ -71,7 +71,7 @@ def test_both_answers_of_a_pair_and_refusals_are_shown() -> None:
     assert "line 1, chosen, 3 tokens" in text
     assert "line 1, rejected, 3 tokens" in text
     assert "\nnote: seq_len=3 cuts 1 of 1 row (100%)" in text
-    assert "\nrefused: the stop token is never learnt: every row is longer than seq_len=3" in text
+    assert "\nrefused: the stop token is never learned: every row is longer than seq_len=3" in text
 
 
 def test_a_bin_with_few_rows_has_a_bar() -> None:
@@ -103,7 +103,7 @@ def test_describe_returns_the_place_and_the_beginning() -> None:
     assert description["text"].startswith("<|im_start|>user\nHello<|im_end|>\n<|im_start|>assistant\nhello! hello!")
     assert len(renderer.prompt_text(description.pop("text"))) == 60
     loss_mask = int(samples[0].loss_mask.sum())
-    assert description == {"place": "chats.jsonl, line 1", "tokens": len(samples[0]), "learnt_tokens": loss_mask}
+    assert description == {"place": "chats.jsonl, line 1", "tokens": len(samples[0]), "learned_tokens": loss_mask}
     pairs = [Pair(place="line 1", prompt="Hello", chosen=" four", rejected=" hello")]
     pair = Samples(renderer.render_pairs(pairs), pairs)
     assert describe(pair, 0, renderer)["text"] == "Hello four<|im_end|>"

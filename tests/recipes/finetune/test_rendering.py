@@ -1,4 +1,4 @@
-"""Which tokens are learnt, for each chat template: by exact text, and as transformers marks them."""
+"""Which tokens are learned, for each chat template: by exact text, and as transformers marks them."""
 
 import itertools
 from typing import Any
@@ -84,8 +84,8 @@ ALIKE = [name for name in TEMPLATES if f"{name}_training" in TEMPLATES and name 
 """Templates of which TRL's variant for training differs in marks alone."""
 
 
-def learnt_texts(renderer: Renderer, sample: Sample) -> list[str]:
-    """Return the text of each run of learnt tokens."""
+def learned_texts(renderer: Renderer, sample: Sample) -> list[str]:
+    """Return the text of each run of learned tokens."""
     runs = itertools.groupby(range(len(sample)), key=lambda place: bool(sample.loss_mask[place]))
     return [renderer.decode(sample.tokens[list(places)], skip_special=False) for loss_mask, places in runs if loss_mask]
 
@@ -96,7 +96,7 @@ def conversation(*messages: Message) -> Conversation:
 
 def learn(tokenizer: Any, *messages: Message, **arguments: Any) -> list[str]:
     renderer = Renderer(tokenizer, **{"seq_len": 4096, **arguments})
-    return learnt_texts(renderer, renderer.render(conversation(*messages)))
+    return learned_texts(renderer, renderer.render(conversation(*messages)))
 
 
 def parts(message: Message) -> Message:
@@ -121,7 +121,7 @@ def chat_for(name: str) -> tuple[Message, ...]:
     ],
     ids=["chatml", "chatml with marks", "smollm2", "mistral", "phi4"],
 )
-def test_the_answers_and_their_stop_tokens_are_learnt(template: str, eos: str, loss_mask: list[str]) -> None:
+def test_the_answers_and_their_stop_tokens_are_learned(template: str, eos: str, loss_mask: list[str]) -> None:
     tokens = (*CHATML_TOKENS, "<s>", "</s>", "[INST]", "[/INST]", "<|user|>", "<|system|>", "<|assistant|>", "<|end|>")
     tokenizer = make_tokenizer(template, tokens, eos=eos, bos="<s>")
     assert learn(tokenizer, *CHAT) == loss_mask
@@ -130,7 +130,7 @@ def test_the_answers_and_their_stop_tokens_are_learnt(template: str, eos: str, l
 
 
 @pytest.mark.parametrize("name", STOPS_OF_TRL)
-def test_the_answers_are_learnt_with_the_templates_of_trl(name: str) -> None:
+def test_the_answers_are_learned_with_the_templates_of_trl(name: str) -> None:
     tokenizer = tokenizer_for(TEMPLATES[name])
     stop = STOPS_OF_TRL[name]
     assert learn(tokenizer, *chat_for(name)) == [f"It is four.{stop}", f"That is all.{stop}"]
@@ -158,7 +158,7 @@ def test_every_template_of_trl_is_rendered_as_transformers_does_or_refused(name:
         if "strftime_now" not in template:
             assert sample.loss_mask.tolist() == [bool(mark) for mark in marked["assistant_masks"]]
         assert sum(marked["assistant_masks"]) == sample.loss_mask.sum() > 0
-    first, last = learnt_texts(renderer, sample)
+    first, last = learned_texts(renderer, sample)
     assert "It is four." in first
     assert "That is all." in last
 
@@ -201,17 +201,17 @@ def test_reasoning_makes_a_prefix_stable() -> None:
 
 @pytest.mark.parametrize("template", [CHATML, CHATML_MARKED])
 @pytest.mark.parametrize("content", [" It is four.", "  It is four."])
-def test_white_space_is_learnt_though_the_tokens_do_not_stand_for_it(template: str, content: str) -> None:
+def test_white_space_is_learned_though_the_tokens_do_not_stand_for_it(template: str, content: str) -> None:
     tokenizer = make_tokenizer(template, trim=True)
     answer = {"role": "assistant", "content": content}
     loss_mask = learn(tokenizer, QUESTION, answer, GREETING, FAREWELL)
     assert loss_mask == [f"{content}<|im_end|>", "That is all.<|im_end|>"]
     renderer = Renderer(tokenizer, seq_len=4096)
     sample = renderer.render(Completion(place="", prompt="Hello. ", completion=" It is four."))
-    assert learnt_texts(renderer, sample) == [" It is four.<|im_end|>"]
+    assert learned_texts(renderer, sample) == [" It is four.<|im_end|>"]
 
 
-def test_a_special_token_that_takes_white_space_is_not_learnt() -> None:
+def test_a_special_token_that_takes_white_space_is_not_learned() -> None:
     """Those of Phi-3 take the line feed, and spaces, after them."""
     from tokenizers import AddedToken
 
@@ -228,10 +228,10 @@ def test_the_tokens_are_those_of_the_whole_conversation() -> None:
     sample = renderer.render(conversation(QUESTION, answer))
     text = tokenizer.apply_chat_template([QUESTION, answer], tokenize=False)
     assert sample.tokens.tolist() == tokenizer(text)["input_ids"]
-    assert learnt_texts(renderer, sample) == ["\n\n\nThat is all.<|im_end|>"]
+    assert learned_texts(renderer, sample) == ["\n\n\nThat is all.<|im_end|>"]
 
 
-def test_tools_are_given_to_the_template_and_their_results_are_not_learnt() -> None:
+def test_tools_are_given_to_the_template_and_their_results_are_not_learned() -> None:
     tool = {"type": "function", "function": {"name": "add", "parameters": {"type": "object", "properties": {}}}}
     call = {
         "role": "assistant",
@@ -241,7 +241,7 @@ def test_tools_are_given_to_the_template_and_their_results_are_not_learnt() -> N
     renderer = Renderer(tokenizer_for(TEMPLATES["qwen3_instruct_2507"]), seq_len=4096)
     sample = renderer.render(Conversation(place="", messages=messages, tools=(tool,)))
     called = '<tool_call>\n{"name": "add", "arguments": {"a": 2}}\n</tool_call><|im_end|>'
-    assert learnt_texts(renderer, sample) == [called, "It is four.<|im_end|>"]
+    assert learned_texts(renderer, sample) == [called, "It is four.<|im_end|>"]
     assert '{"type": "function", "function": {"name": "add"' in renderer.decode(sample.tokens)
 
 
@@ -256,21 +256,21 @@ def test_all_learns_every_token_but_the_first() -> None:
 
 
 @pytest.mark.parametrize("template", [CHATML, CHATML_MARKED])
-def test_only_the_completion_is_learnt_of_prompt_and_completion(template: str) -> None:
+def test_only_the_completion_is_learned_of_prompt_and_completion(template: str) -> None:
     renderer = Renderer(make_tokenizer(template), seq_len=4096)
     row = Completion(place="", prompt=CHAT[:4], completion=(FAREWELL, QUESTION, ANSWER))
-    assert learnt_texts(renderer, renderer.render(row)) == ["That is all.<|im_end|>", "It is four.<|im_end|>"]
+    assert learned_texts(renderer, renderer.render(row)) == ["That is all.<|im_end|>", "It is four.<|im_end|>"]
     last = Renderer(make_tokenizer(template), seq_len=4096, train_on="completion")
-    assert learnt_texts(last, last.render(row)) == ["It is four.<|im_end|>"]
+    assert learned_texts(last, last.render(row)) == ["It is four.<|im_end|>"]
 
 
-def test_a_text_completion_is_learnt_with_the_end_token() -> None:
+def test_a_text_completion_is_learned_with_the_end_token() -> None:
     renderer = Renderer(make_tokenizer(None, bos="<|im_start|>", adds_bos=True), seq_len=4096)
     sample = renderer.render(Completion(place="", prompt="What is", completion=" four.é"))
     assert renderer.decode(sample.tokens, skip_special=False) == "<|im_start|>What is four.é<|im_end|>"
-    assert learnt_texts(renderer, sample) == [" four.é<|im_end|>"]
+    assert learned_texts(renderer, sample) == [" four.é<|im_end|>"]
     straddling = renderer.render(Completion(place="", prompt="Hell", completion="o, hello!"))
-    assert learnt_texts(renderer, straddling) == ["llo, hello!<|im_end|>"]  # `llo` is one token
+    assert learned_texts(renderer, straddling) == ["llo, hello!<|im_end|>"]  # `llo` is one token
 
 
 @pytest.mark.parametrize(
@@ -339,13 +339,13 @@ def test_a_sample_is_cut_at_its_end() -> None:
 
 
 @pytest.mark.parametrize("train_on", ["assistant", "completion", "all"])
-def test_only_the_answers_of_a_pair_are_learnt(train_on: Any) -> None:
+def test_only_the_answers_of_a_pair_are_learned(train_on: Any) -> None:
     renderer = Renderer(make_tokenizer(), seq_len=40, train_on=train_on)
     pair = renderer.render_pair(Pair(place="", prompt=(QUESTION,), chosen=(ANSWER,), rejected=(FAREWELL,)))
-    assert learnt_texts(renderer, pair.chosen) == ["It is four.<|im_end|>"]
-    assert learnt_texts(renderer, pair.rejected) == ["That is all.<|im_end|>"]
+    assert learned_texts(renderer, pair.chosen) == ["It is four.<|im_end|>"]
+    assert learned_texts(renderer, pair.rejected) == ["That is all.<|im_end|>"]
     texts = renderer.render_pair(Pair(place="", prompt="What? ", chosen="Four.", rejected="All. " * 50))
-    assert learnt_texts(renderer, texts.chosen) == ["Four.<|im_end|>"]
+    assert learned_texts(renderer, texts.chosen) == ["Four.<|im_end|>"]
     assert (len(texts.rejected), texts.rejected.full_length > 40) == (40, True)
 
 
@@ -387,7 +387,7 @@ def test_only_messages_need_a_template() -> None:
         with pytest.raises(UsageError, match="the tokenizer has no chat template, which messages need"):
             use()
     other = Renderer(make_tokenizer(None), seq_len=4096, template=CHATML)
-    assert learnt_texts(other, other.render(conversation(QUESTION, ANSWER))) == ["It is four.<|im_end|>"]
+    assert learned_texts(other, other.render(conversation(QUESTION, ANSWER))) == ["It is four.<|im_end|>"]
 
 
 def test_a_tokenizer_without_offsets_is_refused() -> None:
@@ -418,7 +418,7 @@ def test_the_date_is_not_that_of_the_day() -> None:
     assert "Today Date: 26 Jul 2024" in renderer.decode(renderer.render(conversation(*CHAT)).tokens)
 
 
-def test_an_answer_before_any_prompt_is_not_learnt() -> None:
+def test_an_answer_before_any_prompt_is_not_learned() -> None:
     assert learn(make_tokenizer(), ANSWER, GREETING, FAREWELL) == ["That is all.<|im_end|>"]
 
 

@@ -48,8 +48,8 @@ def rows(recipe: Legal, model: Any, inputs: list[Input]) -> list[dict[str, Any]]
 
 @pytest.mark.parametrize("context", ["single", "two_previous", "surrounding"])
 def test_sentences_have_the_predictions_of_an_evaluation(tmp_path: Path, context: str) -> None:
-    labelled, plain = write(tmp_path / "labelled", roles=True), write(tmp_path / "plain", roles=False)
-    recipe, model = make(data=labelled, context=context)
+    labeled, plain = write(tmp_path / "labeled", roles=True), write(tmp_path / "plain", roles=False)
+    recipe, model = make(data=labeled, context=context)
     dataset = recipe.whole()
     assert [recipe.identify(dataset, index) for index in range(9)] == [
         *(f"0.txt:{line}" for line in (1, 2, 3)),
@@ -74,15 +74,15 @@ def test_sentences_have_the_predictions_of_an_evaluation(tmp_path: Path, context
 
 @pytest.mark.parametrize("vectors", [None, 2])
 def test_judgments_have_the_predictions_of_an_evaluation(tmp_path: Path, vectors: int | None) -> None:
-    labelled, plain = tmp_path / "labelled.txt", tmp_path / "plain.txt"
+    labeled, plain = tmp_path / "labeled.txt", tmp_path / "plain.txt"
     texts = [[text if vectors is None else f"{place} -{place * 2}.5" for place, (text, _) in enumerate(judgment)]
              for judgment in JUDGMENTS]  # fmt: skip
     plain.write_text("\n\n".join("\n".join(judgment) for judgment in texts))
-    labelled.write_text("\n\n".join("\n".join(f"{text}\tFacts" for text in judgment) for judgment in texts))
-    recipe, model = make(data=labelled, architecture="hier_bilstm_crf", max_sentences=4, vectors=vectors)
+    labeled.write_text("\n\n".join("\n".join(f"{text}\tFacts" for text in judgment) for judgment in texts))
+    recipe, model = make(data=labeled, architecture="hier_bilstm_crf", max_sentences=4, vectors=vectors)
     dataset = recipe.whole()
     assert [recipe.identify(dataset, index) for index in range(4)] == [
-        Rows(f"labelled.txt:{line}" for line in lines) for lines in ((1, 2, 3), (5, 6, 7), (8, 9), (11,))
+        Rows(f"labeled.txt:{line}" for line in lines) for lines in ((1, 2, 3), (5, 6, 7), (8, 9), (11,))
     ]
     batch = recipe.collate([dataset[index] for index in range(4)])
     assert recipe.targets(batch) == [Rows(["Facts"] * count) for count in (3, 3, 2, 1)]

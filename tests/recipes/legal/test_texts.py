@@ -42,7 +42,7 @@ def test_a_line_is_a_sentence_and_a_blank_line_ends_a_judgment(tmp_path: Path) -
 
 
 @pytest.mark.parametrize("ending", ["", "."])
-def test_text_is_recognised_and_running_text_is_split(tmp_path: Path, ending: str) -> None:
+def test_text_is_recognized_and_running_text_is_split(tmp_path: Path, ending: str) -> None:
     write(tmp_path / "lines.txt", "\n".join(sentence + ending for sentence in SENTENCES))
     write(tmp_path / "small.txt", "the appeal fails\nit is dismissed\n")
     write(tmp_path / "wrapped.txt", "\n".join(wrap(". ".join(SENTENCES) + ".", 60)))

@@ -150,9 +150,9 @@ def test_layouts_of_one_file_work_in_a_folder(tmp_path: Path, layout: str) -> No
 
 def test_symbols_are_no_one_series(tmp_path: Path) -> None:
     sampling = Sampling(seq_len=20, horizon=8, threshold=0.006, fold=None)
-    labelled = load_bars(export_market(tmp_path / "mt5"), sampling)
-    first, second = (labelled.parts[part] for part in ("train", "test"))
-    for windows in labelled.parts.values():
+    labeled = load_bars(export_market(tmp_path / "mt5"), sampling)
+    first, second = (labeled.parts[part] for part in ("train", "test"))
+    for windows in labeled.parts.values():
         positions = windows.positions[windows.ends[:, None].numpy() + windows.offsets.numpy()]
         assert ((positions < 900).all(axis=1) | (positions >= 900).all(axis=1)).all()
         assert (positions < 900).any() and (positions >= 900).any()

@@ -32,7 +32,7 @@ def test_loaded_features_have_the_bits_of_training(folder: Path) -> None:
     assert (folder / "again" / NAME).read_bytes() == (folder / NAME).read_bytes()
 
 
-def test_another_file_is_standardised_as_in_training(folder: Path, tmp_path: Path) -> None:
+def test_another_file_is_standardized_as_in_training(folder: Path, tmp_path: Path) -> None:
     # Bars that double in scale; only their own scaler would hide that from the model.
     path = write_csv(tmp_path / "bars.csv", random_bars(600, spacing="1D"))
     recipe, refitted = Temporal(Options(data=path)), Temporal(Options(data=path)).data()["train"]
@@ -55,7 +55,7 @@ def test_another_file_is_standardised_as_in_training(folder: Path, tmp_path: Pat
     torch.testing.assert_close(part.features[unclipped], expected[unclipped], rtol=1e-3, atol=1e-3)
 
 
-def test_the_whole_has_every_labelled_bar_and_its_position(folder: Path, tmp_path: Path) -> None:
+def test_the_whole_has_every_labeled_bar_and_its_position(folder: Path, tmp_path: Path) -> None:
     options = Options(data=write_csv(tmp_path / "bars.csv", random_bars(72 + 29)), seq_len=20, horizon=8)
     recipe = Temporal(options)
     recipe.load_preprocessing(folder)

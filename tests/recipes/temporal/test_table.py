@@ -2,14 +2,14 @@ import numpy as np
 
 from shoestring.recipes.temporal.features import compute_features
 from shoestring.recipes.temporal.preprocessing import CLIP, fit
-from shoestring.recipes.temporal.preprocessing import standardise as standardise_with
+from shoestring.recipes.temporal.preprocessing import standardize as standardize_with
 from shoestring.recipes.temporal.table import Table, tabulate
 
 from .market import change_future, concatenate, random_bars
 
 
-def standardise(table: Table, *, before: int) -> np.ndarray:
-    return standardise_with(table, fit(table, ("4 hours", "1 day"), before))
+def standardize(table: Table, *, before: int) -> np.ndarray:
+    return standardize_with(table, fit(table, ("4 hours", "1 day"), before))
 
 
 def test_the_warm_up_is_dropped_for_every_symbol() -> None:
@@ -31,9 +31,9 @@ def test_moments_are_shared_by_all_symbols() -> None:
     assert second[0] == 96 and second[-1] == table.moments - 1
 
 
-def test_the_training_part_is_standardise() -> None:
+def test_the_training_part_is_standardize() -> None:
     table = tabulate(random_bars(600))
-    scaled = standardise(table, before=300)[table.moment < 300]
+    scaled = standardize(table, before=300)[table.moment < 300]
     unclipped = (np.abs(scaled) < CLIP).all(axis=0)
     assert unclipped.sum() > 20
     np.testing.assert_allclose(scaled[:, unclipped].mean(axis=0), 0, atol=1e-4)
@@ -44,16 +44,16 @@ def test_the_standard_does_not_know_later_bars() -> None:
     bars = random_bars(600)
     warm_up = 72
     table, changed = tabulate(bars), tabulate(change_future(bars, warm_up + 300))
-    assert (standardise(table, before=300)[:300] == standardise(changed, before=300)[:300]).all()
-    assert (standardise(table, before=300)[300:] != standardise(changed, before=300)[300:]).any()
+    assert (standardize(table, before=300)[:300] == standardize(changed, before=300)[:300]).all()
+    assert (standardize(table, before=300)[300:] != standardize(changed, before=300)[300:]).any()
 
 
 def test_a_constant_feature_stays_zero() -> None:
     table = tabulate(random_bars(600).assign(volume=0.0))
-    assert (standardise(table, before=300)[:, 13] == 0).all()  # volume20
+    assert (standardize(table, before=300)[:, 13] == 0).all()  # volume20
 
 
 def test_an_outlier_is_clipped() -> None:
     bars = random_bars(600)
     bars.loc[500, "high"] = 1e6
-    assert np.abs(standardise(tabulate(bars), before=300)).max() == CLIP
+    assert np.abs(standardize(tabulate(bars), before=300)).max() == CLIP

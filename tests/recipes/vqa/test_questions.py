@@ -39,11 +39,11 @@ def outcome(item: Input) -> str:
 
 def test_questions_have_the_predictions_of_an_evaluation(tmp_path: Path) -> None:
     rows = [make_row(number) for number in range(6)]
-    labelled = write_data(tmp_path / "data", [*rows[:5], rows[5] | {"id": "own"}])
+    labeled = write_data(tmp_path / "data", [*rows[:5], rows[5] | {"id": "own"}])
     plain = write_questions(
         tmp_path / "data", ["", *({"image_path": row["image_path"], "question": row["question"]} for row in rows)]
     )
-    recipe = make(data=labelled)
+    recipe = make(data=labeled)
     torch.manual_seed(0)
     model: Any = recipe.model().eval()
     dataset = recipe.whole()
@@ -53,11 +53,11 @@ def test_questions_have_the_predictions_of_an_evaluation(tmp_path: Path) -> None
     inputs = list(recipe.inputs(plain))
     assert [item.id for item in inputs] == [None] * 6
     assert inputs[4].value == {"image": "images/4.png", "question": "Màu gì trong ảnh?"}
-    unlabelled = recipe.collate([item.load() for item in inputs if item.load])
-    assert torch.equal(unlabelled.images, batch.images) and torch.equal(unlabelled.questions, batch.questions)
-    assert unlabelled.whole.shape == (6, 0) and unlabelled.whole.dtype == torch.int64
+    unlabeled = recipe.collate([item.load() for item in inputs if item.load])
+    assert torch.equal(unlabeled.images, batch.images) and torch.equal(unlabeled.questions, batch.questions)
+    assert unlabeled.whole.shape == (6, 0) and unlabeled.whole.dtype == torch.int64
     with torch.no_grad():
-        predictions = recipe.predict(model, unlabelled)
+        predictions = recipe.predict(model, unlabeled)
         assert predictions == recipe.predict(model, batch)
         assert recipe.evaluate(model, [batch])["exact_match"] == sum(
             row["prediction"] == answer for row, answer in zip(predictions, recipe.targets(batch), strict=True)

@@ -254,7 +254,7 @@ def test_a_wrong_token_is_one_event(hub, run):
 def test_a_request_that_hangs_is_given_up_and_no_secret_is_written(hub, run):
     hub.faults += [("batch", "hang"), ("storage", "503")]  # the client tries again after the second one
     messages = backup_process(run, "copied", SHOESTRING_BACKUP_SILENCE="1.6")
-    assert len(failures(run)) == 1 and "no answer for 2 s" in failures(run)[0]
+    assert failures(run) and all("no answer for 2 s" in failure for failure in failures(run))
     written = [messages.encode(), *content(run.path).values(), *hub.contents.values(), *map(str.encode, hub.commits)]
     written += hub.repositories[REPOSITORY].values()
     assert not [data for data in written if TOKEN.encode() in data or SIGNATURE.encode() in data]

@@ -17,10 +17,10 @@ class Kill(BaseException):
 
 
 class MemoryKaggle:
-    """`behaviours` has what becomes of each session in turn: updates that it makes, or a name of a failure."""
+    """`behaviors` has what becomes of each session in turn: updates that it makes, or a name of a failure."""
 
-    def __init__(self, behaviours=(10, 10, 10), kill_at=None, quota=1e6):
-        self.behaviours = list(behaviours)
+    def __init__(self, behaviors=(10, 10, 10), kill_at=None, quota=1e6):
+        self.behaviors = list(behaviors)
         self.kernels: dict[str, dict] = {}
         self.datasets: dict[str, dict[str, int]] = {}
         self.pushes: list[dict] = []
@@ -51,7 +51,7 @@ class MemoryKaggle:
         metadata = json.loads((folder / "kernel-metadata.json").read_text())
         source = (folder / "script.py").read_text()
         kernel, config = metadata["id"], json.loads(source)
-        behaviour = self.behaviours.pop(0)
+        behavior = self.behaviors.pop(0)
         previous = config["previous"]
         first = 0
         if previous:
@@ -60,15 +60,15 @@ class MemoryKaggle:
             first = origin["update"]
             assert metadata["kernel_sources"] == [previous["kernel"]]
         self.kernels[kernel] = {
-            "source": source, "nonce": config["nonce"], "polls": 2, "over": False, "behaviour": behaviour,
-            "first": first, "update": first + (behaviour if isinstance(behaviour, int) else 0),
+            "source": source, "nonce": config["nonce"], "polls": 2, "over": False, "behavior": behavior,
+            "first": first, "update": first + (behavior if isinstance(behavior, int) else 0),
             "session": config["session"],
         }  # fmt: skip
         self.pushes.append({"kernel": kernel, "nonce": config["nonce"], "seconds": seconds})
         self.running += 1
         self.most_running = max(self.most_running, self.running)
-        if behaviour == "landed unseen":
-            self.kernels[kernel] |= {"behaviour": 10, "update": first + 10}
+        if behavior == "landed unseen":
+            self.kernels[kernel] |= {"behavior": 10, "update": first + 10}
             raise KaggleError("502", "temporary")
         self._call("after")
         return {"version": len(self.pushes), "error": "", "invalid": [], "url": ""}
@@ -85,27 +85,27 @@ class MemoryKaggle:
             return None
         if not entry["over"]:
             entry["polls"] -= 1
-            if entry["polls"] <= 0 and entry["behaviour"] != "endless":
+            if entry["polls"] <= 0 and entry["behavior"] != "endless":
                 entry["over"] = True
                 self.running -= 1
         ends = {"lost": "error", "killed": "error"}
-        return {"status": ends.get(entry["behaviour"], "complete") if entry["over"] else "running", "message": ""}
+        return {"status": ends.get(entry["behavior"], "complete") if entry["over"] else "running", "message": ""}
 
     def files(self, entry):
         files = {"run/plan.json": b"{}", "run/checkpoints/update-00000001/manifest.json": b"manifest"}
         files["run/state.json"] = str(entry["update"]).encode()
         files["shoestring.log"] = b"one\nthe last line\n"
         status = (
-            "finished" if entry["update"] >= TOTAL else "failed" if "failure" in str(entry["behaviour"]) else "paused"
+            "finished" if entry["update"] >= TOTAL else "failed" if "failure" in str(entry["behavior"]) else "paused"
         )
-        if entry["behaviour"] == "killed":
+        if entry["behavior"] == "killed":
             status, entry["update"] = "running", entry["first"] + 5
             files[f"run/checkpoints/update-{entry['update']:08d}/manifest.json"] = b"manifest"
         described = {
             "format": 1, "nonce": entry["nonce"], "session": entry["session"], "status": status, "reason": "a reason",
             "update": entry["update"], "first_update": entry["first"], "total_updates": TOTAL,
             "checkpoint": "update-00000001" if entry["update"] else None,
-            "exit_status": {"failure": 1, "failure of usage": 2}.get(entry["behaviour"]),
+            "exit_status": {"failure": 1, "failure of usage": 2}.get(entry["behavior"]),
             "files": {
                 name: {"bytes": len(content), "sha256": hashlib.sha256(content).hexdigest()}
                 for name, content in files.items()
@@ -118,14 +118,14 @@ class MemoryKaggle:
     def outputs(self, kernel):
         self._call("before")
         entry = self.kernels.get(kernel)
-        if entry is None or not entry["over"] or entry["behaviour"] == "lost":
+        if entry is None or not entry["over"] or entry["behavior"] == "lost":
             return []
         return list(self.files(entry))
 
     def download(self, kernel, files):
         self._call("before")
         entry = self.kernels.get(kernel)
-        if entry is None or not entry["over"] or entry["behaviour"] == "lost":
+        if entry is None or not entry["over"] or entry["behavior"] == "lost":
             return
         contents = self.files(entry)
         for name, path in files.items():

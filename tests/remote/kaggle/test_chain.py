@@ -173,7 +173,7 @@ def test_a_stop_file_ends_the_process_and_not_the_session(run):
 def test_a_copy_of_the_directory_deletes_no_session_of_the_other_machine(run, tmp_path, monkeypatch, when):
     kaggle = MemoryKaggle([10, 10, "endless", 10])
     monkeypatch.setattr(chain_module, "_LEAST_LIMIT", 0.0)
-    limit = 1e-3 if when == "late" else 100.0
+    limit = 1e-3 if when == "late" else 2.0
 
     def copy_then_stop(text):
         if text.startswith("session 1 is pushed") and not (tmp_path / "copy").exists():

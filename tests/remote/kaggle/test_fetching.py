@@ -116,7 +116,7 @@ def test_a_run_that_was_trained_further_here_is_not_replaced(tmp_path):
 
 def test_a_session_file_of_another_session_is_none(tmp_path):
     kaggle = MemoryKaggle()
-    kaggle.kernels["me/k"] = {"nonce": "a" * 32, "over": True, "behaviour": 10, "update": 10, "first": 0, "session": 1}
+    kaggle.kernels["me/k"] = {"nonce": "a" * 32, "over": True, "behavior": 10, "update": 10, "first": 0, "session": 1}
     file = tmp_path / "session.json"
     output = fetching.inspect_output(kaggle, "me/k", "b" * 32, file)
     assert output.session is None and output.is_known and not file.exists()

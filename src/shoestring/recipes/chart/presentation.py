@@ -27,7 +27,7 @@ GUIDE_INSTRUCTION = (
     ' nothing else than this:\n<think>\n<type>bar</type>\n<table>{"columns": [...], "rows": [[...], ...]}</table>\n'
     "<step-1>: first step\n<step-2>: second step\n</think>\n<answer>...</answer>"
 )
-"""Requests what the guide's rewards count. Its own prompt has no licence: `system_prompt` reads it from a file."""
+"""Requests what the guide's rewards count. Its own prompt has no license: `system_prompt` reads it from a file."""
 
 TOKEN_SIDE = 14 * 2
 """Pixels per side of the square that becomes one token."""

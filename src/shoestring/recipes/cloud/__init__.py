@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from shoestring.recipe.exports import OnnxGraph
     from shoestring.recipes.cloud.network import Batch
     from shoestring.recipes.cloud.tiles import Crops, Tiles
-    from shoestring.recipes.cloud.unlabelled import TileInputs
+    from shoestring.recipes.cloud.unlabeled import TileInputs
 
 EPOCHS_PER_HALVING = 5
 """Epochs after which the learning rate is halved, as published."""
@@ -68,7 +68,7 @@ class Options:
     ] = None
     epochs: Annotated[int, "passes over the training data"] = 30
     effective_batch: Annotated[int, "samples in one update"] = 4
-    seed: Annotated[int, "seed of the initialisation, sample order, crops and dropped paths"] = 42
+    seed: Annotated[int, "seed of the initialization, sample order, crops and dropped paths"] = 42
     crop: Annotated[
         int | None, "side in pixels of the square cut from each tile, a multiple of 16; none: full 128, tiny 32"
     ] = None
@@ -181,14 +181,14 @@ class Cloud(EvaluatesBatches):
         with the paths `cloudy` and `radar`, or None for the synthetic test tiles.
         """
         require("cloud", "tifffile", "PIL")
-        from shoestring.recipes.cloud import synthetic, unlabelled
+        from shoestring.recipes.cloud import synthetic, unlabeled
 
         self._data_notes = [synthetic.NOTE] if source is None else []
         if source is None:
-            return unlabelled.TileInputs(unlabelled.list_synthetic())
+            return unlabeled.TileInputs(unlabeled.list_synthetic())
         if isinstance(source, str | Path):
-            return unlabelled.TileInputs(unlabelled.list_folder(Path(source), self.options.table))
-        return unlabelled.TileInputs(unlabelled.list_rows(source))
+            return unlabeled.TileInputs(unlabeled.list_folder(Path(source), self.options.table))
+        return unlabeled.TileInputs(unlabeled.list_rows(source))
 
     def collate(self, samples: list[Any]) -> Any:
         """Return whole tiles as a list, because their sizes may differ, and crops as tensors."""
@@ -203,19 +203,19 @@ class Cloud(EvaluatesBatches):
 
         Tiles are processed one after another, in windows.
         """
-        from shoestring.recipes.cloud.prediction import Tile, predict_tile, summarise
+        from shoestring.recipes.cloud.prediction import Tile, predict_tile, summarize
 
         if isinstance(batch[0], Tile):
             return [predict_tile(model, tile, self._crop) for tile in batch]
         cloudy, radar, *_ = batch
-        return [summarise(*images) for images in zip(model(cloudy, radar), cloudy, strict=True)]
+        return [summarize(*images) for images in zip(model(cloudy, radar), cloudy, strict=True)]
 
     def targets(self, batch: Batch) -> list[Any]:
         """Return the summary of each clear image."""
-        from shoestring.recipes.cloud.prediction import summarise
+        from shoestring.recipes.cloud.prediction import summarize
 
         cloudy, _, clear = batch
-        return [summarise(*images) for images in zip(clear, cloudy, strict=True)]
+        return [summarize(*images) for images in zip(clear, cloudy, strict=True)]
 
     def identify(self, dataset: Crops, index: int) -> str:
         """Return the path of the cloudy image of a sample."""

@@ -29,7 +29,7 @@ class PairModule(nn.ModuleList):
 class WindowAttention(nn.Module):
     """A Swin Transformer block (Liu et al., 2021) for two images at once; maps a `Pair` to one of the same shapes.
 
-    The two images share relative positions and have separate parameters otherwise; as published, nothing is normalised
+    The two images share relative positions and have separate parameters otherwise; as published, nothing is normalized
     before the attention. The difference between radar and optical scores is mixed over heads by a 1x1 convolution into
     gates, which weigh that difference before it is added to the optical scores, ahead of their softmax.
     """

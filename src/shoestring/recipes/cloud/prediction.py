@@ -44,7 +44,7 @@ def predict_tile(model: nn.Module, tile: Tile, crop: int) -> dict[str, Any]:
     without_data = (tile.cloudy == tile.no_data).all(axis=0)
     counts = np.where(without_data, tile.cloudy, scale.to_counts(clear, tile.cloudy.dtype))
     return {
-        "prediction": summarise(torch.from_numpy(clear), torch.from_numpy(cloudy)),
+        "prediction": summarize(torch.from_numpy(clear), torch.from_numpy(cloudy)),
         "files": {
             f"{tile.name}.tif": partial(encode_geotiff, counts, tile.tags),
             f"{tile.name}.png": partial(encode_preview, clear),
@@ -52,7 +52,7 @@ def predict_tile(model: nn.Module, tile: Tile, crop: int) -> dict[str, Any]:
     }
 
 
-def summarise(clear: Tensor, cloudy: Tensor) -> dict[str, Any]:
+def summarize(clear: Tensor, cloudy: Tensor) -> dict[str, Any]:
     """Return size, mean reflectance and the mean absolute change of reflectance of a clear image (13, h, w)."""
     clear, cloudy = clear.double().clamp(0, 1), cloudy.double()
     bands, height, width = clear.shape

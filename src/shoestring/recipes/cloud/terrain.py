@@ -38,15 +38,15 @@ def load_layers() -> Image:
             # A gamma of about 2.2 converts the values of a picture to amounts of light.
             colors = (_resize(picture.convert("RGB")) / 255) ** 2.2
         with np.load(relief, allow_pickle=False) as file:
-            metres = _resize(Pictures.fromarray(file["elevation"].astype(np.float32)))
+            meters = _resize(Pictures.fromarray(file["elevation"].astype(np.float32)))
     except OSError as error:
         raise UsageError(
             f"the sample images of matplotlib cannot be read: {error}",
             hint="this matplotlib came without its sample data; use satellite images instead: --set data=PATH",
         ) from error
-    south, east = np.gradient(metres)
-    standardised = [(layer - layer.mean()) / layer.std() for layer in (east, -south, metres)]
-    return np.stack([*np.moveaxis(colors, -1, 0), *standardised]).astype(np.float32)
+    south, east = np.gradient(meters)
+    standardized = [(layer - layer.mean()) / layer.std() for layer in (east, -south, meters)]
+    return np.stack([*np.moveaxis(colors, -1, 0), *standardized]).astype(np.float32)
 
 
 def _resize(picture: Pictures.Image) -> Image:

@@ -124,7 +124,7 @@ class Finetune(EvaluatesBatches):
         return True
 
     def loss(self, model: nn.Module, batch: Any) -> tuple[Tensor, float | int]:
-        """Return the sum of the losses of learnt tokens and their number; for pairs, of pairs."""
+        """Return the sum of the losses of learned tokens and their number; for pairs, of pairs."""
         options = self.options
         if self._is_dpo:
             from shoestring.recipes.finetune.preference import preference_loss
@@ -135,7 +135,7 @@ class Finetune(EvaluatesBatches):
         return token_loss(model, batch, options.loss_chunk)
 
     def data(self) -> dict[str, Samples]:
-        """Return the datasets `train` and `validation`, without samples in which nothing is learnt.
+        """Return the datasets `train` and `validation`, without samples in which nothing is learned.
 
         Raises DataError with all unusable rows, and if the model would never learn to stop (`inspection`).
         """
@@ -179,7 +179,7 @@ class Finetune(EvaluatesBatches):
         return dataset.rows[index].place
 
     def preview(self) -> str:
-        """Return a sample as the model receives it, with its learnt tokens marked, and the lengths of all samples."""
+        """Return a sample as the model receives it, with its learned tokens marked, and the lengths of all samples."""
         from shoestring.recipes.finetune.preview import preview_text
 
         data = self._read()
@@ -203,7 +203,7 @@ class Finetune(EvaluatesBatches):
         return (total_updates - update) / max(1, total_updates - warm_up)
 
     def evaluate_batch(self, model: nn.Module, batch: Any) -> Any:
-        """Return the sum of the losses of a batch and the number of learnt tokens; for pairs see `preference`."""
+        """Return the sum of the losses of a batch and the number of learned tokens; for pairs see `preference`."""
         options = self.options
         if self._is_dpo:
             from shoestring.recipes.finetune.preference import evaluate_pairs
@@ -214,7 +214,7 @@ class Finetune(EvaluatesBatches):
         return token_loss(model, batch, options.loss_chunk)
 
     def combine(self, results: Sequence[Any]) -> dict[str, float]:
-        """Return `loss`, the mean over learnt tokens, and its exponential, `perplexity`; for pairs see `preference`."""
+        """Return `loss`, the mean over learned tokens, and its exponential, `perplexity`; for pairs see `preference`."""
         if self._is_dpo:
             from shoestring.recipes.finetune.preference import combine_pairs
 

@@ -1,7 +1,7 @@
 """Batches of samples, or of packed rows of them, for the loss of a causal language model.
 
 Padding is at the end of a row, where causal attention never looks back from, so no attention mask is needed. What is
-learnt is marked by position, so a stop token that is also the padding token is learnt.
+learned is marked by position, so a stop token that is also the padding token is learned.
 """
 
 from __future__ import annotations
@@ -19,8 +19,8 @@ if TYPE_CHECKING:
     from shoestring.recipes.finetune.samples import Sample
 
 Batch: TypeAlias = dict[str, Tensor]
-"""`input_ids` (rows, length) int64, the tokens; `places` (learnt,) int64, the position before each learnt token in the
-flattened rows; `targets` (learnt,) int64, the learnt tokens; if a row has several samples also `position_ids` (rows,
+"""`input_ids` (rows, length) int64, the tokens; `places` (learned,) int64, the position before each learned token in the
+flattened rows; `targets` (learned,) int64, the learned tokens; if a row has several samples also `position_ids` (rows,
 length) int64, which begin at 0 with each sample: from them transformers makes a mask that separates samples."""
 
 _MULTIPLE = 8
@@ -60,14 +60,14 @@ def padded_length(length: int) -> int:
 
 
 def labels_of(batch: Batch) -> Tensor:
-    """Return the learnt tokens at their own positions (rows, length) int64, and `IGNORED` elsewhere."""
+    """Return the learned tokens at their own positions (rows, length) int64, and `IGNORED` elsewhere."""
     labels = torch.full_like(batch["input_ids"], IGNORED)
     labels.view(-1)[batch["places"] + 1] = batch["targets"]
     return labels
 
 
 def largest(rows: int, length: int) -> Batch:
-    """Return the largest batch of `rows`, in which every token but the first of a row is learnt."""
+    """Return the largest batch of `rows`, in which every token but the first of a row is learned."""
     length = padded_length(length)
     places = (torch.arange(rows)[:, None] * length + torch.arange(length - 1)).flatten()
     return {

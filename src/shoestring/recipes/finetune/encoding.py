@@ -1,4 +1,4 @@
-"""Encoding: from texts in which some characters are learnt to samples, whose tokens are."""
+"""Encoding: from texts in which some characters are learned to samples, whose tokens are."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ class Written:
 
     text: str
     loss_mask: Sequence[Span] | None
-    """The characters that are learnt; None: all."""
+    """The characters that are learned; None: all."""
     by_template: bool
     """Whether a chat template wrote the text and, with it, the special tokens at its beginning and end."""
 

@@ -1,4 +1,4 @@
-"""Inspection of samples before training: how much is learnt, how much is cut, and what would make training futile."""
+"""Inspection of samples before training: how much is learned, how much is cut, and what would make training futile."""
 
 from __future__ import annotations
 
@@ -39,9 +39,9 @@ class Inspection:
     """Tokens that remain."""
     loss_tokens: int
     unlearnable: int
-    """Rows in which nothing is learnt, or nothing of one answer of a pair. They are left out of training."""
+    """Rows in which nothing is learned, or nothing of one answer of a pair. They are left out of training."""
     stopping: int
-    """Rows that teach the model to stop: a stop token is the last that is learnt, or if they are cut, any that is."""
+    """Rows that teach the model to stop: a stop token is the last that is learned, or if they are cut, any that is."""
     longest: int
     """The largest number of tokens before cutting."""
     lengths: tuple[Bin, ...]
@@ -93,7 +93,7 @@ def require_learnable(inspection: Inspection) -> None:
         raise DataError(
             "training on this data would be futile",
             problems=inspection.refusals,
-            hint="`shoestring check finetune` shows a sample as the model receives it, with the learnt tokens marked",
+            hint="`shoestring check finetune` shows a sample as the model receives it, with the learned tokens marked",
         )
 
 
@@ -104,7 +104,7 @@ def _parts(sample: Sample | PairSample) -> tuple[Sample, ...]:
 class _Ends:
     """Tells whether a sample teaches the model to stop.
 
-    Its last learnt token has to be a stop token, but for white space that some templates write after it; if the end was
+    Its last learned token has to be a stop token, but for white space that some templates write after it; if the end was
     cut off, a stop token of an earlier answer is enough.
     """
 
@@ -132,7 +132,7 @@ def _no_loss(renderer: Renderer, cut: Sequence[bool], learnable: Sequence[bool])
             f"nothing is left to learn: in every row the answers begin after the first seq_len={renderer.seq_len} "
             "tokens; set a larger seq_len"
         )
-    return "nothing is learnt: no row has an answer of the assistant that follows a prompt"
+    return "nothing is learned: no row has an answer of the assistant that follows a prompt"
 
 
 def _never_stops(
@@ -142,13 +142,13 @@ def _never_stops(
         return None
     if all(was_cut for was_cut, learns in zip(cut, learnable, strict=True) if learns):
         return (
-            f"the stop token is never learnt: every row is longer than seq_len={renderer.seq_len}, so that the end of "
+            f"the stop token is never learned: every row is longer than seq_len={renderer.seq_len}, so that the end of "
             "its last answer is cut off and the model would not learn to stop; set a larger seq_len"
         )
     stops = " or ".join(renderer.decode([token], skip_special=False) for token in sorted(renderer.stop_tokens))
     ending = f"no answer ends with {stops}" if stops else "neither the tokenizer nor the chat template has one"
     return (
-        f"the stop token is never learnt: {ending}, so the model would not learn to stop; use a template that writes "
+        f"the stop token is never learned: {ending}, so the model would not learn to stop; use a template that writes "
         "it after each answer (within {% generation %}, if it marks answers), as one token of this tokenizer"
     )
 
@@ -172,7 +172,7 @@ def _notes(
 ) -> Iterator[str]:
     rows = plural(len(cut), "row")
     if left_out := len(learnable) - sum(learnable):
-        yield f"Training leaves out {count_text(left_out)} of {rows}, in which nothing is learnt."
+        yield f"Training leaves out {count_text(left_out)} of {rows}, in which nothing is learned."
     if sum(cut) > _MANY_CUT * len(cut):
         yield (
             f"seq_len={renderer.seq_len} cuts {count_text(sum(cut))} of {rows} ({sum(cut) / len(cut):.0%}): "

@@ -38,7 +38,7 @@ class Data:
 
 
 def load_data(options: Options, renderer: Callable[[], Renderer]) -> Data:
-    """Return the samples of the option `data`, without those in which nothing is learnt.
+    """Return the samples of the option `data`, without those in which nothing is learned.
 
     Raises DataError for unusable rows. Whether the model would learn to stop is a result, `inspection`.
     """

@@ -1,4 +1,4 @@
-"""The loss of a causal language model over the learnt tokens of a batch, without the logits of the others."""
+"""The loss of a causal language model over the learned tokens of a batch, without the logits of the others."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ _LARGEST_EXPONENT = 700.0
 
 
 def token_loss(model: nn.Module, batch: Batch, chunk: int | None) -> tuple[Tensor, float]:
-    """Return the sum of the cross-entropies of the learnt tokens, and their number.
+    """Return the sum of the cross-entropies of the learned tokens, and their number.
 
-    Logits are computed for learnt tokens only, for `chunk` of them at a time. A head that is no plain linear layer, or
+    Logits are computed for learned tokens only, for `chunk` of them at a time. A head that is no plain linear layer, or
     whose logits the model transforms, computes those of all tokens.
     """
     wrapped: Any = model
@@ -38,7 +38,7 @@ def token_loss(model: nn.Module, batch: Batch, chunk: int | None) -> tuple[Tenso
 
 
 def mean_token_loss(results: Sequence[tuple[Tensor, float]]) -> dict[str, float]:
-    """Return `loss`, the mean over all learnt tokens of pairs of (sum, number), and `perplexity`, its exponential."""
+    """Return `loss`, the mean over all learned tokens of pairs of (sum, number), and `perplexity`, its exponential."""
     total = sum(float(loss) for loss, _ in results)
     loss = total / max(1.0, sum(count for _, count in results))
     return {"loss": loss, "perplexity": exp(min(loss, _LARGEST_EXPONENT))}

@@ -150,7 +150,7 @@ def _merged_weight(layer: Any, adapter: str) -> Tensor:
     magnitudes = getattr(layer, "lora_magnitude_vector", None)
     if magnitudes is None or adapter not in magnitudes:
         return weight
-    # DoRA scales each output to a learnt length. Embeddings and GPT-2's layers have their outputs in columns.
+    # DoRA scales each output to a learned length. Embeddings and GPT-2's layers have their outputs in columns.
     dimension = 0 if isinstance(layer.get_base_layer(), nn.Embedding) or layer.fan_in_fan_out else 1
     magnitude: Tensor = magnitudes[adapter].weight.float().flatten().unsqueeze(dimension)
     lengths: Tensor = torch.linalg.norm(weight, dim=dimension, keepdim=True)

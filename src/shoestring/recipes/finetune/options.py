@@ -60,7 +60,7 @@ class Options:
     ] = True
     train_on: Annotated[
         Literal["assistant", "completion", "all"],
-        "the tokens that are learnt: all answers of the assistant, only the last one, or all tokens",
+        "the tokens that are learned: all answers of the assistant, only the last one, or all tokens",
     ] = "assistant"
     seq_len: Annotated[int, "the largest number of tokens of a sample; longer ones are cut at their end"] = 1024
     loss_chunk: Annotated[
@@ -80,7 +80,7 @@ class Options:
     learning_rate: Annotated[
         float | None, "of AdamW, after a linear warm-up; none: 2e-4 for LoRA, 2e-5 for all weights, 5e-6 for DPO"
     ] = None
-    seed: Annotated[int, "decides initialisation, sample order and dropout"] = 0
+    seed: Annotated[int, "decides initialization, sample order and dropout"] = 0
 
     @property
     def answer_limit(self) -> int:

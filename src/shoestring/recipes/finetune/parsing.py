@@ -1,4 +1,4 @@
-"""The row of a file in one of the forms that are learnt.
+"""The row of a file in one of the forms that are learned.
 
 A row has the first of these forms whose columns it has; its other columns are ignored. Forms with a column that the
 option `columns` names come before all others.

@@ -109,8 +109,8 @@ def collate_prompts(samples: Sequence[Prompt]) -> Prompts:
 def split_answers(tokens: Tensor, labels: Tensor, renderer: Renderer) -> Prompts:
     """Return the last answer of each sample of a batch as the target, and what precedes it as the prompt.
 
-    `tokens` (samples, length) int64, `labels` (samples, length) int64: the learnt tokens at their own positions, and
-    `IGNORED` elsewhere. The last answer is the last learnt tokens in a row; of a sample without any it is empty.
+    `tokens` (samples, length) int64, `labels` (samples, length) int64: the learned tokens at their own positions, and
+    `IGNORED` elsewhere. The last answer is the last learned tokens in a row; of a sample without any it is empty.
     """
     batch: Prompts = {"prompts": [], "targets": []}
     for row, row_labels in zip(tokens.tolist(), labels.tolist(), strict=True):

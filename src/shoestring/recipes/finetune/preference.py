@@ -25,8 +25,8 @@ Pairs = dict[str, Tensor]
 """A batch of pairs. Its first half are the preferred answers, its second half the rejected ones:
 
 - `input_ids` (2 * pairs, length) int64, padded on the right. The attention is causal, so no token sees the padding.
-- `labels` (2 * pairs, length) int64: the tokens that are learnt, each at its own position, and `IGNORED` elsewhere.
-- `positions` (learnt tokens,) int64: the positions of the learnt tokens in the flattened labels. They are counted when
+- `labels` (2 * pairs, length) int64: the tokens that are learned, each at its own position, and `IGNORED` elsewhere.
+- `positions` (learned tokens,) int64: the positions of the learned tokens in the flattened labels. They are counted when
   the batch is made, because on a GPU their number would have to be waited for.
 """
 
@@ -51,7 +51,7 @@ def chosen_labels(batch: Pairs) -> tuple[Tensor, Tensor]:
 
 
 def largest_pairs(size: int, seq_len: int) -> Pairs:
-    """Return the largest batch of `size` pairs, for planning: all sequences have `seq_len` tokens, all are learnt."""
+    """Return the largest batch of `size` pairs, for planning: all sequences have `seq_len` tokens, all are learned."""
     tokens = torch.zeros(2 * size, padded_length(seq_len), dtype=torch.int64)
     positions = torch.arange(tokens.numel()).view_as(tokens)[:, 1:].flatten()
     return {"input_ids": tokens, "labels": tokens.clone(), "positions": positions}
@@ -60,7 +60,7 @@ def largest_pairs(size: int, seq_len: int) -> Pairs:
 def preference_loss(model: nn.Module, batch: Pairs, *, beta: float, loss_chunk: int | None) -> tuple[Tensor, int]:
     """Return the sum of the losses over the pairs of a batch, and the number of pairs.
 
-    Logits are computed for learnt tokens only, for `loss_chunk` of them at a time; with None for all of them. A model
+    Logits are computed for learned tokens only, for `loss_chunk` of them at a time; with None for all of them. A model
     that transforms its logits, or whose head has an adapter, computes those of all tokens.
 
     Raises UsageError for a model without an adapter.
@@ -116,7 +116,7 @@ def _rewards(model: nn.Module, batch: Pairs, *, beta: float, loss_chunk: int | N
 
 
 def _log_probabilities(model: PeftModel, batch: Pairs, loss_chunk: int | None) -> Tensor:
-    """Return the sum of the log-probabilities of the learnt tokens of each sequence: (2 * pairs,)."""
+    """Return the sum of the log-probabilities of the learned tokens of each sequence: (2 * pairs,)."""
     tokens, positions = batch["input_ids"], batch["positions"]
     labels = batch["labels"].flatten().index_select(0, positions)
     inputs = {"input_ids": tokens, "use_cache": False}

@@ -1,4 +1,4 @@
-"""A sample as the model receives it, with the learnt tokens marked, and the facts of an inspection: before training."""
+"""A sample as the model receives it, with the learned tokens marked, and the facts of an inspection: before training."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ from shoestring.recipes.finetune.rendering import Renderer
 from shoestring.recipes.finetune.samples import PairSample, Sample, Samples
 from shoestring.units import count_text, plural
 
-LEGEND = "A row as the model receives it: what is between ⟦ and ⟧ is learnt, and ↵ is a line feed."
+LEGEND = "A row as the model receives it: what is between ⟦ and ⟧ is learned, and ↵ is a line feed."
 _DESCRIBED_TOKENS = 60
 _BAR_WIDTH = 40
 
 
 @dataclass(frozen=True, kw_only=True)
 class Segment:
-    """Consecutive tokens of which all or none are learnt."""
+    """Consecutive tokens of which all or none are learned."""
 
     text: str
     """Their text with special tokens, and with `↵` before each line feed."""
@@ -56,7 +56,7 @@ def preview(samples: Samples, inspection: Inspection, renderer: Renderer) -> Pre
 
 
 def preview_text(samples: Samples, inspection: Inspection | None, renderer: Renderer) -> str:
-    """Return a preview as plain text, in which learnt tokens are marked without colour.
+    """Return a preview as plain text, in which learned tokens are marked without color.
 
     It is empty if there are no samples, or stand-ins without an inspection.
     """
@@ -76,12 +76,12 @@ def preview_text(samples: Samples, inspection: Inspection | None, renderer: Rend
 
 
 def describe(samples: Samples, index: int, renderer: Renderer) -> dict[str, Any]:
-    """Return the place of a row, its tokens, the learnt ones among them, and the beginning of its text, as JSON."""
+    """Return the place of a row, its tokens, the learned ones among them, and the beginning of its text, as JSON."""
     parts = list(_parts(samples[index]).values())
     return {
         "place": samples.rows[index].place,
         "tokens": sum(map(len, parts)),
-        "learnt_tokens": sum(int(part.loss_mask.sum()) for part in parts),
+        "learned_tokens": sum(int(part.loss_mask.sum()) for part in parts),
         "text": renderer.decode(parts[0].tokens[:_DESCRIBED_TOKENS], skip_special=False),
     }
 
@@ -107,12 +107,12 @@ def _segments(sample: Sample, renderer: Renderer) -> Iterator[Segment]:
 def _facts(inspection: Inspection, renderer: Renderer) -> Iterator[tuple[str, str]]:
     yield "rows", count_text(inspection.rows)
     yield "tokens", f"{count_text(inspection.tokens)}, {count_text(inspection.longest)} in the longest row"
-    yield "learnt tokens", f"{count_text(inspection.loss_tokens)} ({inspection.loss_share:.0%})"
+    yield "learned tokens", f"{count_text(inspection.loss_tokens)} ({inspection.loss_share:.0%})"
     yield "rows that teach to stop", count_text(inspection.stopping)
     lost = f", {plural(inspection.tokens_lost, 'token')} lost" if inspection.tokens_lost else ""
     yield f"rows cut at seq_len={renderer.seq_len}", f"{count_text(inspection.cut)} ({inspection.cut_share:.0%}){lost}"
     if inspection.unlearnable:
-        yield "rows in which nothing is learnt", count_text(inspection.unlearnable)
+        yield "rows in which nothing is learned", count_text(inspection.unlearnable)
 
 
 def _bars(lengths: tuple[Bin, ...]) -> Iterator[str]:

@@ -1,6 +1,6 @@
-"""Rendering: from a row to the tokens that the model receives, with a mark on each token that is learnt.
+"""Rendering: from a row to the tokens that the model receives, with a mark on each token that is learned.
 
-In conversations the assistant's turns are learnt: what the chat template marks with `{% generation %}`, or if it has no
+In conversations the assistant's turns are learned: what the chat template marks with `{% generation %}`, or if it has no
 such marks, what it writes after the prompt of each turn. A conversation is always divided into tokens as a whole,
 because the tokens of its parts may differ at their boundaries.
 """
@@ -84,7 +84,7 @@ class Renderer:
         return self._render(singles, self._train_on, progress)
 
     def render_pairs(self, rows: Sequence[Pair], progress: Callable[[int], None] | None = None) -> list[PairSample]:
-        """Return the samples of pairs, of which the answers alone are learnt. Raises as `render_all` does."""
+        """Return the samples of pairs, of which the answers alone are learned. Raises as `render_all` does."""
         answers = [
             Completion(place=row.place, prompt=row.prompt, completion=completion, tools=row.tools)
             for row in rows
@@ -193,9 +193,9 @@ class Renderer:
         return Written(text=text, loss_mask=None if train_on == "all" else [completion], by_template=False)
 
     def _conversation(self, messages: Sequence[Message], tools: Tools, first: int, train_on: TrainOn) -> Written:
-        """Return a conversation of whose messages those from `first` on may be learnt."""
+        """Return a conversation of whose messages those from `first` on may be learned."""
         write = partial(self._write, tools)
-        # Before the first message there is no prompt, so an answer there is not learnt by itself.
+        # Before the first message there is no prompt, so an answer there is not learned by itself.
         answers = [turn for turn in range(1, len(messages)) if messages[turn]["role"] == "assistant"]
         loss_mask = answers if train_on == "all" else [turn for turn in answers if turn >= first]
         if train_on == "completion":

@@ -35,7 +35,7 @@ class Completion:
 
 @dataclass(frozen=True, kw_only=True)
 class Text:
-    """A row with `text`, every token of which is learnt."""
+    """A row with `text`, every token of which is learned."""
 
     place: str
     text: str

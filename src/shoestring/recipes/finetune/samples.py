@@ -1,4 +1,4 @@
-"""Rows as tokens, with a mark on each token that is learnt, and datasets of them."""
+"""Rows as tokens, with a mark on each token that is learned, and datasets of them."""
 
 from __future__ import annotations
 
@@ -21,8 +21,8 @@ class Sample:
     tokens: NDArray[numpy.int32]
     """(length,): what the model receives."""
     loss_mask: NDArray[numpy.bool_]
-    """(length,): whether the token is learnt, that is, predicted from the tokens before it in the loss. The first token
-    is never learnt."""
+    """(length,): whether the token is learned, that is, predicted from the tokens before it in the loss. The first token
+    is never learned."""
     full_length: int
     """The length before the sample was cut."""
 
@@ -31,13 +31,13 @@ class Sample:
 
     @property
     def is_learnable(self) -> bool:
-        """Whether a token is learnt, which a cut may have prevented."""
+        """Whether a token is learned, which a cut may have prevented."""
         return bool(self.loss_mask.any())
 
 
 @dataclass(frozen=True, slots=True)
 class PairSample:
-    """The preferred and the rejected answer, each after the prompt; only the tokens of the answers are learnt."""
+    """The preferred and the rejected answer, each after the prompt; only the tokens of the answers are learned."""
 
     chosen: Sample
     rejected: Sample
@@ -47,7 +47,7 @@ class PairSample:
 
     @property
     def is_learnable(self) -> bool:
-        """Whether both answers have a learnt token."""
+        """Whether both answers have a learned token."""
         return self.chosen.is_learnable and self.rejected.is_learnable
 
 

@@ -1,4 +1,4 @@
-"""Tokenizers for models with random weights, whose vocabulary is learnt from the texts of a recipe."""
+"""Tokenizers for models with random weights, whose vocabulary is learned from the texts of a recipe."""
 
 from __future__ import annotations
 

@@ -31,7 +31,7 @@ class CRF(nn.Module):
         return self.log_partition(emissions, mask) - self.score(emissions, labels, mask)
 
     def score(self, emissions: Tensor, labels: Tensor, mask: Tensor) -> Tensor:
-        """Return the unnormalised log-score of the sequences `labels`, (n,)."""
+        """Return the unnormalized log-score of the sequences `labels`, (n,)."""
         emission_scores = emissions.gather(2, labels[..., None])[..., 0] * mask
         transition_scores = self.transitions[labels[:, :-1], labels[:, 1:]] * mask[:, 1:]
         last_labels = labels.gather(1, mask.sum(1, keepdim=True) - 1)[:, 0]

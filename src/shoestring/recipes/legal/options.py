@@ -54,7 +54,7 @@ class Options:
     ] = "none"
     epochs: Annotated[int, "passes over the training data"] = 5
     effective_batch: Annotated[int, "samples in one update: sentences, or judgments for hier_bilstm_crf"] = 16
-    seed: Annotated[int, "seed of the initialisation, sample order and dropout"] = 42
+    seed: Annotated[int, "seed of the initialization, sample order and dropout"] = 42
     seq_len: Annotated[
         int | None,
         "largest number of tokens of a sentence with its context; none: 512, for hier_bilstm_crf 128 words a sentence",

@@ -42,7 +42,7 @@ def sentence_inputs(judgments: Iterable[Judgment], build: Callable[[list[Documen
 def judgment_inputs(judgments: Iterable[Judgment], build: Callable[[list[Document]], Any]) -> Iterator[Input]:
     """Yield an input for each judgment, or for each part of a long one, with a row for each sentence.
 
-    A judgment with a sentence that cannot be used is one error, because its sentences are labelled together.
+    A judgment with a sentence that cannot be used is one error, because its sentences are labeled together.
     """
     for judgment in judgments:
         if errors := [sentence.error for sentence in judgment.sentences if sentence.error is not None]:

@@ -19,7 +19,7 @@ Form: TypeAlias = Literal["auto", "lines", "running"]
 """The values of the option `text`."""
 
 _FIRST_LINES = 200
-"""The number of lines by which `auto` recognises running text."""
+"""The number of lines by which `auto` recognizes running text."""
 _RUNNING_SHARE = 1 / 3
 """The share of lines above which a text is running text. In the 40 judgments of Law-AI it is at most 0.13 with one
 sentence on each line, and at least 0.57 in running text, wrapped at 60 to 200 characters or in paragraphs."""
@@ -73,7 +73,7 @@ class Reader:
         return chain.from_iterable(self._read_item(number, item) for number, item in enumerate(source))
 
     def notes(self) -> list[str]:
-        """Return a note on the texts that were recognised as running text."""
+        """Return a note on the texts that were recognized as running text."""
         if self.form != "auto" or not self._running:
             return []
         return [
@@ -191,7 +191,7 @@ class Reader:
         return continued > _RUNNING_SHARE * len(texts)
 
     def _without_role(self, line: str) -> str:
-        """Return a line without the role of labelled data at its end."""
+        """Return a line without the role of labeled data at its end."""
         sentence, tab, label = line.rpartition("\t")
         return sentence if tab and label.strip().casefold() in self._labels else line
 

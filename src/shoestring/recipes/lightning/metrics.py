@@ -12,7 +12,7 @@ _CACHE = "_shoestring_metrics"
 
 
 def metrics_of(module: nn.Module) -> list[Any]:
-    """Return the metrics in the module, recognised without importing torchmetrics."""
+    """Return the metrics in the module, recognized without importing torchmetrics."""
     if _CACHE not in module.__dict__:
         module.__dict__[_CACHE] = _find_metrics(module)  # every microbatch asks for them
     metrics: list[Any] = module.__dict__[_CACHE]

@@ -39,7 +39,7 @@ if TYPE_CHECKING:
 
     from shoestring.recipe.exports import OnnxGraph
     from shoestring.recipes.temporal.alternatives import Alternatives
-    from shoestring.recipes.temporal.dataset import LabelledBars
+    from shoestring.recipes.temporal.dataset import LabeledBars
     from shoestring.recipes.temporal.ensemble import Ensemble
     from shoestring.recipes.temporal.prediction import BarInputs
     from shoestring.recipes.temporal.preprocessing import Preprocessing
@@ -78,7 +78,7 @@ class Options:
     on_bad_rows: Annotated[OnBadRows, "stop on unusable rows of the CSV file, or skip and count them"] = "refuse"
     epochs: Annotated[int, "passes over the training data; with architecture=all of each network"] = 50
     effective_batch: Annotated[int, "samples in one update"] = 256
-    seed: Annotated[int, "seed of the initialisation, sample order and dropout"] = 42
+    seed: Annotated[int, "seed of the initialization, sample order and dropout"] = 42
     learning_rate: Annotated[float | None, "peak learning rate; none: lstm 5e-4, transformer 3e-4, mlp 1e-3"] = None
     dropout: Annotated[float | None, "dropout rate; none: lstm 0.4, transformer 0.2, mlp 0.3"] = None
     hidden_dim: Annotated[
@@ -337,7 +337,7 @@ class Temporal(EvaluatesBatches):
 
         return best_by_architecture(history)
 
-    def _load_bars(self) -> LabelledBars:
+    def _load_bars(self) -> LabeledBars:
         from shoestring.recipes.temporal.dataset import Sampling, load_bars
 
         options = self.options

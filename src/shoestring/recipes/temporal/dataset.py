@@ -15,7 +15,7 @@ from shoestring.recipes.temporal.bars import SAMPLE, load_sample_bars, read_bars
 from shoestring.recipes.temporal.exported import find_files
 from shoestring.recipes.temporal.features import LOOK_BACK
 from shoestring.recipes.temporal.folder import read_folder, require_folder
-from shoestring.recipes.temporal.preprocessing import Preprocessing, fit, standardise
+from shoestring.recipes.temporal.preprocessing import Preprocessing, fit, standardize
 from shoestring.recipes.temporal.split import PARTS, borders, shares
 from shoestring.recipes.temporal.table import tabulate
 from shoestring.recipes.temporal.timeframes import choose_timeframes, median_spacing
@@ -37,7 +37,7 @@ class Sampling:
     """The base timeframe of a folder."""
 
 
-def load_bars(path: Path | None, sampling: Sampling) -> "LabelledBars":
+def load_bars(path: Path | None, sampling: Sampling) -> "LabeledBars":
     """Return the bars in the CSV file or folder `path`, or the sample bars.
 
     The result is cached until a file changes.
@@ -61,11 +61,11 @@ def load_bars(path: Path | None, sampling: Sampling) -> "LabelledBars":
 
 # The cache has one entry, so that a large table is freed when another one is loaded.
 @lru_cache(maxsize=1)
-def _load_cached(file: Path | None, _version: tuple[tuple[str, int, int], ...], sampling: Sampling) -> "LabelledBars":
-    return LabelledBars(file, sampling)
+def _load_cached(file: Path | None, _version: tuple[tuple[str, int, int], ...], sampling: Sampling) -> "LabeledBars":
+    return LabeledBars(file, sampling)
 
 
-class LabelledBars:
+class LabeledBars:
     """Bars with their features and labels, cut into samples."""
 
     def __init__(self, file: Path | None, sampling: Sampling) -> None:
@@ -160,7 +160,7 @@ class LabelledBars:
 
     @cached_property
     def _features(self) -> torch.Tensor:
-        return torch.from_numpy(standardise(self._table, self.preprocessing)).contiguous()
+        return torch.from_numpy(standardize(self._table, self.preprocessing)).contiguous()
 
     def _too_few_bars(self, empty_parts: list[str]) -> DataError:
         base_count, middle_count, coarse_count = LOOK_BACK

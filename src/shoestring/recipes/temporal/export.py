@@ -8,7 +8,7 @@ from shoestring.recipes.temporal.windows import CLASSES
 
 
 def graph(model: nn.Module) -> OnnxGraph:
-    """Return the graph from sequences of standardised features to the logits of the classes."""
+    """Return the graph from sequences of standardized features to the logits of the classes."""
     return OnnxGraph(
         module=model,
         inputs={"features": {0: "batch"}},
@@ -18,7 +18,7 @@ def graph(model: nn.Module) -> OnnxGraph:
         facts={"features": list(FEATURES), "classes": list(CLASSES)},
         notes=[
             "`features` (batch, bars, 29) float32 are the features of consecutive bars, the latest last, in the order "
-            "of `graph.json`, standardised with the mean and deviation of the training data.",
+            "of `graph.json`, standardized with the mean and deviation of the training data.",
             "`logits` (batch, 3) float32 are scores of the classes; their softmax is the probability of each class.",
         ],
     )

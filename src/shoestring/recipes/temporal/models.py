@@ -76,7 +76,7 @@ class TemporalTransformer(nn.Module):
 
 
 class GatedMLP(nn.Module):
-    """An MLP with batch normalisation over the last bar alone, whose output is multiplied by a learned gate."""
+    """An MLP with batch normalization over the last bar alone, whose output is multiplied by a learned gate."""
 
     def __init__(self, features: int, classes: int, *, widths: Sequence[int], dropout: float) -> None:
         super().__init__()

@@ -23,7 +23,7 @@ from shoestring.recipe.inputs import Input
 from shoestring.recipes.rows import BadRows, OnBadRows
 from shoestring.recipes.temporal.bars import ONLY_SYMBOL, Rows, load_sample_bars, parse_rows, read_rows
 from shoestring.recipes.temporal.folder import read_folder, require_folder
-from shoestring.recipes.temporal.preprocessing import Preprocessing, standardise
+from shoestring.recipes.temporal.preprocessing import Preprocessing, standardize
 from shoestring.recipes.temporal.table import tabulate
 from shoestring.recipes.temporal.timeframes import choose_timeframes, median_spacing
 from shoestring.recipes.temporal.windows import last_bars
@@ -75,7 +75,7 @@ class BarInputs:
         self._rows, self._preprocessing, self._seq_len, self._source = rows, preprocessing, seq_len, source
         self._bars = rows.usable_bars()
         self._table = tabulate(self._bars, preprocessing.timeframes, source.coarser_bars)
-        self._features = torch.from_numpy(standardise(self._table, preprocessing))
+        self._features = torch.from_numpy(standardize(self._table, preprocessing))
         ends = last_bars(self._table, seq_len, 0, 0, self._table.moments)
         self._ends = dict(zip(self._table.position[ends].tolist(), ends.tolist(), strict=True))
         if rows.count and not self._ends and not rows.bad_positions:

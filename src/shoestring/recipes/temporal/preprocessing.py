@@ -26,7 +26,7 @@ CONSTANT = 1e-6
 """Standard deviation below which a feature is constant except for rounding."""
 
 CLIP = 10.0
-"""Largest absolute standardised value, so that a crash does not dominate all other inputs."""
+"""Largest absolute standardized value, so that a crash does not dominate all other inputs."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -59,7 +59,7 @@ def fit(table: Table, timeframes: tuple[str, str], before: int, spacing: float |
     )
 
 
-def standardise(table: Table, preprocessing: Preprocessing) -> NDArray[np.float32]:
+def standardize(table: Table, preprocessing: Preprocessing) -> NDArray[np.float32]:
     """Return the features minus the mean, in deviations."""
     scaled: NDArray[np.float32] = table.features - np.array(preprocessing.mean, dtype=np.float32)
     scaled /= np.array(preprocessing.deviation, dtype=np.float32)

@@ -30,7 +30,7 @@ def headline(recipe: str, target: Target, facts: Facts) -> Text:
 
 
 def verdict(text: str) -> Text:
-    """Whether it fits, in the colour of that."""
+    """Whether it fits, in the color of that."""
     return Text(text, style=VERDICTS[text])
 
 

@@ -114,8 +114,8 @@ def rope_factors(config: Any) -> Tensor | None:
         return None
     from transformers.modeling_rope_utils import ROPE_INIT_FUNCTIONS
 
-    initialise: Any = ROPE_INIT_FUNCTIONS["llama3"]
-    scaled: Tensor = initialise(config, torch.device("cpu"))[0].double()
+    initialize: Any = ROPE_INIT_FUNCTIONS["llama3"]
+    scaled: Tensor = initialize(config, torch.device("cpu"))[0].double()
     size = head_size(config)
     plain: Tensor = 1.0 / parameters["rope_theta"] ** (torch.arange(0, size, 2, dtype=torch.float64) / size)
     return (plain / scaled).float()

@@ -10,11 +10,11 @@ from tests.recipes.cloud.images import (
     write_image,
     write_triplet,
 )
-from tests.recipes.cloud.unlabelled_tiles import TINY, predict, write_tile
+from tests.recipes.cloud.unlabeled_tiles import TINY, predict, write_tile
 
 from shoestring.errors import DataError, UsageError  # isort: skip
 from shoestring.recipes.cloud import Cloud, Options  # isort: skip
-from shoestring.recipes.cloud.unlabelled import unique_names  # isort: skip
+from shoestring.recipes.cloud.unlabeled import unique_names  # isort: skip
 
 
 def test_an_unusable_tile_is_one_error(tmp_path: Path) -> None:
