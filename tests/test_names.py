@@ -11,8 +11,8 @@ SOURCE = Path(__file__).parents[1] / "src" / "shoestring"
 
 OLD_WORDS = set(
     """
-    found said told kept asked learned wanted seen begun began room captured ladder arithmetic survival pretend pretended
-    talk
+    found said told kept asked learned wanted seen begun began room captured ladder arithmetic survival pretend
+    pretended talk
     """.split()  # noqa: SIM905
 )
 """Words that no identifier contains."""

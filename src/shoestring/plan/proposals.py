@@ -277,8 +277,8 @@ def _propose_largest_that_fits(
 ) -> Proposal | None:
     """Return the proposal of the largest of the values (in rising order) that fits, or of the smallest if none fits.
 
-    It may be a smaller one if traces are long, or if what is learned does not depend on it and a larger one would not be
-    faster.
+    It may be a smaller one if traces are long, or if what is learned does not depend on it and a larger one would not
+    be faster.
     """
     title, changes_learning = _title(name), _changes_learning(name)
     best: Proposal | None = None

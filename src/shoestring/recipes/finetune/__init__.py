@@ -214,7 +214,7 @@ class Finetune(EvaluatesBatches):
         return token_loss(model, batch, options.loss_chunk)
 
     def combine(self, results: Sequence[Any]) -> dict[str, float]:
-        """Return `loss`, the mean over learned tokens, and its exponential, `perplexity`; for pairs see `preference`."""
+        """Return `loss`, the mean over learned tokens, and its exponential `perplexity`; for pairs see `preference`."""
         if self._is_dpo:
             from shoestring.recipes.finetune.preference import combine_pairs
 

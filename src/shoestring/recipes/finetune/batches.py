@@ -19,9 +19,9 @@ if TYPE_CHECKING:
     from shoestring.recipes.finetune.samples import Sample
 
 Batch: TypeAlias = dict[str, Tensor]
-"""`input_ids` (rows, length) int64, the tokens; `places` (learned,) int64, the position before each learned token in the
-flattened rows; `targets` (learned,) int64, the learned tokens; if a row has several samples also `position_ids` (rows,
-length) int64, which begin at 0 with each sample: from them transformers makes a mask that separates samples."""
+"""`input_ids` (rows, length) int64, the tokens; `places` (learned,) int64, the position before each learned token in
+the flattened rows; `targets` (learned,) int64, the learned tokens; if a row has several samples also `position_ids`
+(rows, length) int64, which begin at 0 with each sample: from them transformers makes a mask that separates samples."""
 
 _MULTIPLE = 8
 """Rows are padded to multiples of it, as tensor cores need for fp16."""

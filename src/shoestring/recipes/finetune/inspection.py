@@ -104,8 +104,8 @@ def _parts(sample: Sample | PairSample) -> tuple[Sample, ...]:
 class _Ends:
     """Tells whether a sample teaches the model to stop.
 
-    Its last learned token has to be a stop token, but for white space that some templates write after it; if the end was
-    cut off, a stop token of an earlier answer is enough.
+    Its last learned token has to be a stop token, but for white space that some templates write after it; if the end
+    was cut off, a stop token of an earlier answer is enough.
     """
 
     def __init__(self, renderer: Renderer) -> None:

@@ -26,8 +26,8 @@ Pairs = dict[str, Tensor]
 
 - `input_ids` (2 * pairs, length) int64, padded on the right. The attention is causal, so no token sees the padding.
 - `labels` (2 * pairs, length) int64: the tokens that are learned, each at its own position, and `IGNORED` elsewhere.
-- `positions` (learned tokens,) int64: the positions of the learned tokens in the flattened labels. They are counted when
-  the batch is made, because on a GPU their number would have to be waited for.
+- `positions` (learned tokens,) int64: the positions of the learned tokens in the flattened labels. They are counted
+  when the batch is made, because on a GPU their number would have to be waited for.
 """
 
 

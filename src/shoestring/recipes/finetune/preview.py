@@ -1,4 +1,4 @@
-"""A sample as the model receives it, with the learned tokens marked, and the facts of an inspection: before training."""
+"""A sample as the model receives it, with the learned tokens marked, and the facts of an inspection before training."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
 """Rendering: from a row to the tokens that the model receives, with a mark on each token that is learned.
 
-In conversations the assistant's turns are learned: what the chat template marks with `{% generation %}`, or if it has no
-such marks, what it writes after the prompt of each turn. A conversation is always divided into tokens as a whole,
+In conversations the assistant's turns are learned: what the chat template marks with `{% generation %}`, or if it has
+no such marks, what it writes after the prompt of each turn. A conversation is always divided into tokens as a whole,
 because the tokens of its parts may differ at their boundaries.
 """
 

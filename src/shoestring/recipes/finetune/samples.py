@@ -21,8 +21,8 @@ class Sample:
     tokens: NDArray[numpy.int32]
     """(length,): what the model receives."""
     loss_mask: NDArray[numpy.bool_]
-    """(length,): whether the token is learned, that is, predicted from the tokens before it in the loss. The first token
-    is never learned."""
+    """(length,): whether the token is learned, that is, predicted from the tokens before it in the loss. The first
+    token is never learned."""
     full_length: int
     """The length before the sample was cut."""
 
