@@ -78,6 +78,8 @@ class Score:
     estimate: Estimate = NOTHING
     others: Mapping[str, Comparison] = field(default_factory=dict)
     """The quantities of `OTHER_QUANTITIES` that were measured."""
+    rivals: Mapping[str, float] = field(default_factory=dict)
+    """The estimates of other programs, which were published with the measurements."""
     fits: bool = False
     fitted: bool = True
     group: str = ""
@@ -94,7 +96,8 @@ class Score:
             return {"id": self.row["id"], "skipped": self.skipped}
         comparison = Comparison(measured=self.measured, estimate=self.estimate)
         others = {name: other.json() for name, other in self.others.items()}
-        return {"id": self.row["id"], "group": self.group, "fitted": self.fitted, **comparison.json(), **others}
+        fits = {"fits": self.fits, "capacity": self.capacity, "rivals": dict(self.rivals)} if self.rivals else {}
+        return {"id": self.row["id"], "group": self.group, "fitted": self.fitted, **comparison.json(), **others, **fits}
 
 
 Scorer = Callable[[Row, Rows, Case, Trace], Score]
@@ -109,6 +112,7 @@ def score_memory(row: Row, kind: Rows, case: Case, trace: Trace) -> Score:
         measured=kind.measured(row) or 0,
         estimate=getattr(breakdown, kind.quantity),
         others=_compare_others(row, kind, breakdown),
+        rivals={name: value for name in kind.rivals if (value := number(row, f"{name}_bytes")) is not None},
         fits=breakdown.fits,
         fitted=kind.fitted(row),
         group=kind.group(row),
@@ -210,8 +214,7 @@ def _share_held(scores: Sequence[Score]) -> float:
 def _rival_scores(group: Sequence[Score], name: str) -> Iterator[Score]:
     """Yield the scores of another estimator; its `fits` means an estimate up to the device's memory."""
     for score in group:
-        estimate = number(score.row, f"{name}_bytes")
-        if estimate is not None:
+        if (estimate := score.rivals.get(name)) is not None:
             yield replace(score, estimate=Range(estimate, estimate, estimate), fits=estimate <= score.capacity)
 
 

@@ -20,6 +20,7 @@ TABLES: dict[str, Callable[[], str]] = {
     "memory_groups": accuracy.memory_groups,
     "memory_reserved": accuracy.memory_reserved,
     "memory_families": accuracy.memory_families,
+    "memory_rivals": accuracy.memory_rivals,
     "memory_loading": accuracy.memory_loading,
     "memory_fitcheck": accuracy.memory_fitcheck,
     "time_groups": accuracy.time_groups,

@@ -129,6 +129,41 @@ def memory_families() -> str:
     return table(head, lines)
 
 
+def memory_rivals() -> str:
+    """Write the errors of all programs on xMem's measurements, and how many failed runs each predicted to fit."""
+    titles = {"xmem": "xMem", "dnnmem": "DNNMem", "schedtune": "SchedTune", "llmem": "LLMem"}
+    head = (
+        "program",
+        "rows",
+        "median error",
+        "90th percentile",
+        "worst",
+        "too low",
+        "runs without enough memory that were predicted to fit",
+    )
+    rows = _scored("memory_xmem")
+    return table(
+        head, [_program("Shoestring", rows), *(_program(titles[name], _of_rival(rows, name)) for name in titles)]
+    )
+
+
+def _of_rival(rows: Sequence[Row], name: str) -> list[Row]:
+    """Return the rows with the estimate of another program, which predicts that a run fits if the estimate does."""
+    return [
+        {**row, "estimate": row["rivals"][name], "fits": row["rivals"][name] <= row["capacity"]}
+        for row in rows
+        if name in row["rivals"]
+    ]
+
+
+def _program(title: str, rows: Sequence[Row]) -> list[str]:
+    fitted = [row for row in rows if row["fitted"]]
+    failed = [row for row in rows if not row["fitted"]]
+    below = sum(row["estimate"] < row["measured"] for row in fitted) / len(fitted)
+    wrong = f"{sum(row['fits'] for row in failed)} of {len(failed)}"
+    return [title, *_error_columns(fitted, (1, 1, 1)), percent(below, 0), wrong]
+
+
 def memory_loading() -> str:
     rows = read_result("memory_loading")["rows"]
     columns = {"peak of loading": "loading", "peak of training": "training", "left by loading": "left by loading"}

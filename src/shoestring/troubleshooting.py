@@ -92,7 +92,7 @@ HEADINGS = {
         r"| cannot make another step: |^the configuration of a scheduler cannot be used"
     ),
     "the batch cannot be moved to a device": r"cannot be moved to a device|cannot be copied to a device",
-    "packed samples see each other": r"^packed samples see each other|^packing=yes: this model does not separate",
+    "packed samples attend to each other": r"^packed samples see each other|^packing=yes: this model does not separate",
     "a data worker process died": r"^a data worker process died",
     "evaluate returned something else": (
         r"^evaluate(_batch)?\(\) returned |^the metric .* cannot be stored|^the deciding metric "

@@ -37,7 +37,7 @@ _LEGACY_START = b"\x80\x02\x8a\nl\xfc\x9cF\xf9 j\xa8P\x19."
 _REFUSED = re.compile(r"GLOBAL ([\w.]+)")
 """What torch's reader names when it refuses to build something."""
 _NAMES_HINT = "expected: model.safetensors or pytorch_model.bin, each also with an index, or one file like CR_net.pth"
-_HINT = "give weights in safetensors, or a file that torch.save has made of tensors by name; see docs/guides/data.md"
+_HINT = "give weights in safetensors, or a state dict that was saved with torch.save; see docs/guides/data.md"
 
 
 class _Ignored:

@@ -47,8 +47,9 @@ def _save(event: Event) -> str:
 def _out_of_memory(event: Event) -> str:
     if "done" in event and "during" in event:
         resumed = f"; resumed from the checkpoint of update {count(event['back_to'])}" if "back_to" in event else ""
+        place = "" if event["during"] == "update" else f" in {event['during']}"
         return (
-            f"out of memory in {event['during']} at update {count(event.get('update'))} with microbatch "
+            f"out of memory{place} at update {count(event.get('update'))} with microbatch "
             f"{count(event.get('micro_batch'))}: continued with {event['done']}{resumed}"
         )
     details = {key: value for key, value in event.items() if key not in ("time", "session", "event")}

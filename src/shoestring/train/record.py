@@ -161,8 +161,9 @@ class Record:
         restored = {} if back_to is None else {"back_to": back_to}
         failed = {"failure": event.failure, "micro_batch": event.micro_batch, "done": event.action}
         self.events.emit("oom", update=update, during=during, **failed, **restored)
+        place = "" if during == "update" else f" in {during}"
         self.progress.message(
-            f"out of memory in {during} at update {count_text(update)} with microbatch {event.micro_batch}: continuing "
+            f"out of memory{place} at update {count_text(update)} with microbatch {event.micro_batch}: continuing "
             f"with {event.action}; the effective batch is unchanged"
             + ("" if back_to is None else f"; resuming from update {count_text(back_to)}")
         )

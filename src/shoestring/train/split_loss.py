@@ -27,7 +27,7 @@ def report_split_loss(session: TrainingSession) -> None:
     session.reports.restart()
     if difference and request.settings.packing == "yes":
         raise UsageError(
-            f"packed samples see each other: the loss of the first microbatch is {difference.whole:.6g}, and "
+            f"packed samples attend to each other: the loss of the first microbatch is {difference.whole:.6g}, and "
             f"{difference.halves:.6g} for the same samples one by one",
             hint="this model cannot be trained with packed rows: --set packing=no",
         )

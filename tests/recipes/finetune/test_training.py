@@ -103,7 +103,7 @@ def test_samples_that_see_each_other_are_found_before_training(tmp_path: Path, m
 
     batches_collate = batches.collate
     monkeypatch.setattr(batches, "collate", collate)
-    with pytest.raises(UsageError, match="packed samples see each other"):
+    with pytest.raises(UsageError, match="packed samples attend to each other"):
         session("finetune", tmp_path, {**VALUES, **KINDS["packed"]})
 
 

@@ -119,7 +119,7 @@ def read_generation_config(source: Source) -> Any:
 
 
 def separates_samples(config: Any) -> bool:
-    """Return whether the samples of a packed row do not see each other.
+    """Return whether the samples of a packed row do not attend to each other.
 
     transformers makes a mask from positions that begin anew. A model with a recurrent state or convolutions carries
     values from one sample to the next whatever the mask is. What this does not know is found before the first update

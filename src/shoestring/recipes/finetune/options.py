@@ -51,7 +51,7 @@ class Options:
     method: Annotated[
         Literal["sft", "dpo"], "learn the answers, or direct preference optimization of pairs of answers"
     ] = "sft"
-    beta: Annotated[float, "of DPO: how strongly the model is kept near its beginning"] = 0.1
+    beta: Annotated[float, "of DPO: how strongly the model is kept close to the reference model"] = 0.1
     template: Annotated[Path | None, "a file with a chat template in Jinja, in place of the tokenizer's"] = None
     as_chat: Annotated[
         bool,

@@ -45,7 +45,9 @@ def load_classifier(
     if encoder is None:
         raise UsageError(
             f"the weights in {path} need their tokenizer",
-            hint=f"set encoder={path}" if path.is_dir() else "set encoder to the model that was trained further",
+            hint=f"set encoder={path}"
+            if path.is_dir()
+            else "set encoder to the base model that the weights were fine-tuned from",
         )
     labels = _read_labels(path)
     if sorted(labels) != sorted(roles):
