@@ -106,7 +106,7 @@ class Finetune(EvaluatesBatches):
 
         if not self._separates_samples:
             raise UsageError(
-                "packing=yes: this model does not separate the samples of a packed row, which would attend to each other",
+                "packing=yes: this model does not separate samples of a packed row, which would attend to each other",
                 hint="packing=no",
             )
         return largest_packed(size, self.options.seq_len)
