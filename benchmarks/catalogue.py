@@ -67,7 +67,8 @@ BENCHMARKS = (
     _benchmark(
         "memory_loading",
         "How much memory does a 4-bit model take while it is loaded?",
-        "benchmarks/memory/loading.py DATA/architectures/llama-3.1-8b.json DATA/architectures/qwen3-8b.json --json OUT",
+        "benchmarks/memory/loading.py DATA/architectures/llama-3.1-8b.json DATA/architectures/mistral-7b.json "
+        "DATA/architectures/qwen3-0.6b.json DATA/architectures/qwen3-8b.json --json OUT",
         _MEASUREMENTS,
     ),
     _benchmark(

@@ -37,7 +37,7 @@ def _measured(benchmark: Benchmark, record: Mapping[str, Any] | None) -> str:
     if not benchmark.result.exists():
         return "not measured yet"
     result = json.loads(benchmark.result.read_text(encoding="utf-8"))
-    facts = list(_facts(result)) if isinstance(result, dict) else []
+    facts = dict.fromkeys(_facts(result)) if isinstance(result, dict) else {}
     return ", ".join(facts) or "machine and date are not recorded"
 
 

@@ -4,8 +4,8 @@ import json
 
 import pytest
 import torch
-from benchmarks.finetune import behavior, compare, kills, plans
-from benchmarks.finetune.contenders import batch_tokens, count_learned
+from benchmarks.finetune import behaviour, compare, kills, plans
+from benchmarks.finetune.contenders import batch_tokens, count_learnt
 from benchmarks.finetune.conversations import follows_format, functions, prompt_of, read_jsonl, rows, write
 from safetensors.torch import save_file
 
@@ -45,20 +45,20 @@ def test_format(text, follows):
     assert follows_format(text) is follows
 
 
-def test_learned_tokens_are_counted_alike_in_both_forms_of_a_batch():
+def test_learnt_tokens_are_counted_alike_in_both_forms_of_a_batch():
     """The line break after the stop token is not counted, whoever learns it."""
     tokens = torch.tensor([[5, 6, 7, STOP, 9], [5, 7, STOP, 0, 0]])
-    learned = torch.tensor([[0, 0, 1, 1, 1], [0, 1, 1, 0, 0]], dtype=torch.bool)
-    assert count_learned(tokens, learned, STOP) == 4
-    positions = learned.flatten().nonzero().squeeze(1)
+    learnt = torch.tensor([[0, 0, 1, 1, 1], [0, 1, 1, 0, 0]], dtype=torch.bool)
+    assert count_learnt(tokens, learnt, STOP) == 4
+    positions = learnt.flatten().nonzero().squeeze(1)
     assert batch_tokens({"input_ids": tokens, "places": positions - 1}, STOP) == (4, 10)
     assert batch_tokens({"input_ids": tokens, "positions": positions}, STOP) == (4, 10)
 
 
 def measurements(speed, peak, loss):
     return {
-        "learned_tokens_per_second": speed,
-        "learned_tokens_per_cpu_second": speed,
+        "learnt_tokens_per_second": speed,
+        "learnt_tokens_per_cpu_second": speed,
         "update_seconds": 1 / speed,
         "rows_of_update": 8,
         "mean_microbatch_tokens": 100,
@@ -101,7 +101,7 @@ def test_rows_to_train_and_to_hold_out_are_different(tmp_path):
     [
         *plans.VARIANTS.values(),
         *((*kills.COMMON, *options) for options in kills.CASES.values()),
-        *((*behavior.COMMON, *options) for options in behavior.CASES.values()),
+        *((*behaviour.COMMON, *options) for options in behaviour.CASES.values()),
     ],
     ids=" ".join,
 )
@@ -132,7 +132,7 @@ def test_failed_plan_is_a_row(tmp_path):
 
 def test_shares_of_answers():
     answers = [{"prediction": "Name: a\nSummary: B.", "stopped": True}, {"prediction": "Sure!", "stopped": True}]
-    assert behavior.shares(list(map(json.dumps, answers))) == {
+    assert behaviour.shares(list(map(json.dumps, answers))) == {
         "answers": 2,
         "in_format": 0.5,
         "stopped": 1.0,
