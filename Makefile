@@ -53,7 +53,7 @@ benchmarks: $(STAMP)
 
 # Every command and script of the documentation; `make test` executes the quick ones.
 docs-test: $(STAMP)
-	SHOESTRING_DOCS=1 $(BIN)/python -m pytest tests/docs
+	SHOESTRING_DOCS=1 $(BIN)/python -m pytest -n 2 tests/docs
 
 clean:
 	rm -rf $(VENV) runs build

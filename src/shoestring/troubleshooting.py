@@ -92,7 +92,7 @@ HEADINGS = {
         r"| cannot make another step: |^the configuration of a scheduler cannot be used"
     ),
     "the batch cannot be moved to a device": r"cannot be moved to a device|cannot be copied to a device",
-    "packed samples attend to each other": r"^packed samples see each other|^packing=yes: this model does not separate",
+    "packed samples attend to each other": r"^packed samples attend |^packing=yes: this model does not separate",
     "a data worker process died": r"^a data worker process died",
     "evaluate returned something else": (
         r"^evaluate(_batch)?\(\) returned |^the metric .* cannot be stored|^the deciding metric "
@@ -148,8 +148,9 @@ HEADINGS = {
     "a single input does not fit into memory": r"^out of memory with a single input",
     "the predictions are of another run": (
         r" has rows of another run, |^.* cannot be continued: | tells where its rows are from"
-        r"|is being written by another process|^not all inputs are predicted"
+        r"|is being written by another process"
     ),
+    "not all inputs are predicted": r"^not all inputs are predicted",
     "the file or folder exists": r" exists( and is not a page, so it is not replaced)?$| is not replaced: ",
     "the run has no such export": r" cannot be exported to |which this format does not have|so there is no adapter$",
     "the export differs from the model": r"^the export to .* differs |^the logits of .* differ by |beyond the range of "

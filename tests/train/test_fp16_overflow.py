@@ -77,7 +77,7 @@ def test_a_stopped_run_ends_in_the_same_bits(straight, tmp_path, monkeypatch):
     def fail(*_):
         raise ValueError("before the first checkpoint")
 
-    for module, name, expected in ((fp16_overflow, "_store", None), (steps, "begin", FOUND)):
+    for module, name, expected in ((fp16_overflow, "store_settings", None), (steps, "begin", FOUND)):
         with monkeypatch.context() as patch:
             patch.setattr(module, name, fail)
             with pytest.raises(ValueError, match="before the first"):

@@ -98,7 +98,7 @@ def require_same(saved: dict[str, Any], current: dict[str, Any], *, allow_inexac
         raise UsageError(
             "the run would not continue bit for bit",
             problems=problems,
-            hint="restore the saved values, or continue with --allow-inexact: the results then differ by rounding, and "
-            "by more if the recipe or the data has changed",
+            hint="restore the saved values, or continue with --allow-inexact (in Python allow_inexact=True): the "
+            "results then differ by rounding, and by more if the recipe or the data has changed",
         )
     return problems

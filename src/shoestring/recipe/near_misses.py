@@ -34,6 +34,7 @@ NEAR_MISSES: Mapping[str, str] = {
     **dict.fromkeys(
         ("lr", "LR", "learningRate", "learningrate"), "learning_rate, of the AdamW without optimizer(model)"
     ),
+    "weight_decay": "optimizer(model), which returns torch.optim.AdamW(..., weight_decay=...)",
     **dict.fromkeys(
         ("num_epochs", "max_epochs", "n_epochs", "num_train_epochs", "total_epochs", "nb_epochs"), "epochs"
     ),

@@ -127,11 +127,15 @@ def _require_data(loaded: LoadedRecipe, values: Mapping[str, object]) -> None:
     """Raise UsageError if the inputs would be the data that the model was trained on."""
     has_own_inputs = loaded.parts.inputs and "data" in loaded.options and (loaded.source or loaded.is_live)
     if "data" not in values and has_own_inputs and loaded.options["data"] is None:
-        raise UsageError("the inputs are not named", hint="name them: --set data=PATH")
+        raise UsageError(
+            "the inputs are not named",
+            hint="name them: --set data=PATH; a conversation with a model that generates text needs a terminal",
+        )
     if "data" not in values and (path := loaded.options.get("data")):
         raise UsageError(
             f"the inputs are not named; the run was trained on {path}",
-            hint="name them: --set data=PATH; to predict for the training data, name these",
+            hint="name them: --set data=PATH; to predict for the training data, name these. A conversation with a "
+            "model that generates text needs a terminal",
         )
 
 

@@ -11,11 +11,10 @@ import torch
 from shoestring.engine.overflow import Overflow, find_overflow
 from shoestring.engine.parallel.default_group import without_default_group
 from shoestring.errors import UsageError
-from shoestring.session.directory import RunDirectory
-from shoestring.system_errors import explaining
 from shoestring.techniques import fp32_modules
 from shoestring.train.first_microbatch import first_microbatch
 from shoestring.train.session import TrainingSession
+from shoestring.train.stored_settings import store_settings
 from shoestring.units import plural
 
 
@@ -82,7 +81,8 @@ def _computing_in_fp32(session: TrainingSession, overflow: Overflow) -> Training
     setting = fp32_modules.as_setting(model, (*known, *overflow.modules))
     fp32_modules.apply(model, setting)
     session.saver.add_to_environment(fp32_modules=setting)
-    request.ranks.call_first(lambda: _store(request.run, setting))
+    # No checkpoint exists yet: after a kill before this, the next session finds the same modules.
+    request.ranks.call_first(lambda: store_settings(request.run, {"fp32_modules": setting}))
     note = (
         f"the model overflows in fp16: {overflow.place} is not finite, so {plural(len(overflow.modules), 'module')} "
         f"will compute in fp32, more slowly (fp32_modules={setting}); the loss of "
@@ -94,16 +94,3 @@ def _computing_in_fp32(session: TrainingSession, overflow: Overflow) -> Training
 
 def _samples(overflow: Overflow) -> str:
     return "the first sample" if overflow.samples == 1 else f"the first {overflow.samples} samples"
-
-
-def _store(run: RunDirectory, setting: str) -> None:
-    """Store the setting in plan.json, from which later sessions and every use of the weights read it.
-
-    No checkpoint exists yet: after a kill before this, the next session finds the same modules.
-    """
-    stored = run.plan()
-    settings = (stored.plan or {}).get("settings") if stored else None
-    if stored and isinstance(settings, dict):
-        plan = {**(stored.plan or {}), "settings": {**settings, "fp32_modules": setting}}
-        with explaining(f"{run.plan_file} could not be written", ", then train again"):
-            replace(stored, plan=plan).write(run.plan_file)

@@ -30,6 +30,7 @@ from shoestring.train.record import Record
 from shoestring.train.request import SessionRequest
 from shoestring.train.setup import LibraryLoop, setup
 from shoestring.train.split_loss import report_split_loss
+from shoestring.train.stored_settings import store_settings_of_result
 
 
 def train(request: SessionRequest, library: LibraryLoop | None = None) -> Outcome:
@@ -56,6 +57,7 @@ def train(request: SessionRequest, library: LibraryLoop | None = None) -> Outcom
     ):
         session = setup(request, record, library)
         record.trust_recipe()
+        request.ranks.call_first(lambda: store_settings_of_result(request.run, session.request.settings))
         state, updates = session.state, session.updates
         status: Literal["finished", "paused"]
         try:

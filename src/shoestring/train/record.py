@@ -69,6 +69,7 @@ class Record:
         self._run, self._loaded, self._deadline, self._target = run, loaded, deadline, target
         self._processes = processes
         self._earlier: list[SessionRecord] = []
+        self._is_started = False
         self.is_ended = False
         """Whether the end of the session is recorded."""
         self._is_writer = is_writer
@@ -82,7 +83,8 @@ class Record:
             self.events: Events | NoEvents = (
                 Events(run.events_file, self.progress.message) if is_writer else NoEvents(run.events_file)
             )
-        before = run.state() or StoredState()
+        state = run.state()
+        self._has_state, before = state is not None, state or StoredState()
         self.update = self._first_update = before.update
         self._metrics = before.metrics
         self._seconds_by_kind = {"saving": 0.0, "evaluating": 0.0}
@@ -99,6 +101,8 @@ class Record:
         try:
             if isinstance(error, SessionOver):
                 self._require_recorded("paused", self._end("paused", error.reason))
+            elif isinstance(error, UsageError) and not self._is_started and self._has_state:
+                pass  # a command that is refused leaves the run as it was
             elif error is not None and not self.is_ended and not isinstance(error, PeerLostError):
                 reason = error.message if isinstance(error, ShoestringError) else f"{type(error).__name__}: {error}"
                 self._write_traceback(error)
@@ -117,6 +121,7 @@ class Record:
     def started(self, update: int, *, device: str, settings: Settings) -> None:
         """Record the start of the session, after `update` completed updates."""
         self._first_update = self.update = update
+        self._is_started = True
         self.events.emit(
             "session",
             update=update,

@@ -20,7 +20,7 @@ from shoestring.units import bytes_text, count_text, plural, seconds_text
 _SUMMARY_PARTS = 5
 """Parts of the memory that the summary names; the smaller ones are added up."""
 _SUMMARY_NOTES = 4
-"""Notes, and as many changes, that the summary shows, of each as much as fits on a line."""
+"""Notes that the summary shows, of each as much as fits on a line, and as many changes."""
 
 
 def summary(plan: Plan, full: str = "--full") -> RenderableType:
@@ -31,9 +31,10 @@ def summary(plan: Plan, full: str = "--full") -> RenderableType:
     rows = _rows(plan, _largest_parts(plan))
     shares = [Text(f"{limit.name} {limit.share:.0%}", style="" if limit.holds else "bold red") for limit in plan.limits]
     rows.add_row("limits used", Text(" · ").join(shares))
-    for name, lines in (("to make it fit", plan.changes), ("notes", plan.facts.notes)):
-        if lines:
-            rows.add_row(name, Text(_lines(lines[:_SUMMARY_NOTES]), no_wrap=True, overflow="ellipsis"))
+    if plan.changes:
+        rows.add_row("to make it fit", Text(_lines(plan.changes[:_SUMMARY_NOTES])))
+    if plan.facts.notes:
+        rows.add_row("notes", Text(_lines(plan.facts.notes[:_SUMMARY_NOTES]), no_wrap=True, overflow="ellipsis"))
     return Group(_answer(plan, full), Text(), rows, Text(), Text(_omitted(plan, full), style="dim"))
 
 
@@ -102,7 +103,9 @@ def _answer(plan: Plan, full: str) -> RenderableType:
     if plan.next_command:
         text.append(f" {following}")
         return Group(text, Text(f"  {one_line(plan.next_command)}", style="bold", no_wrap=True, overflow="ignore"))
-    if not plan.fits:
+    if plan.changes and not plan.fits:
+        text.append(" What would be enough is listed below.")
+    elif not plan.fits:
         see = f" (see {full})" if full else ""
         text.append(f" No single change that the plan tried makes it fit; several together may{see}.")
     elif not plan.facts.samples:

@@ -1,7 +1,3 @@
-from functools import partial
-from pathlib import Path
-
-
 def load_image(path):
     return path
 
