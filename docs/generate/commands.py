@@ -13,8 +13,7 @@ from shoestring.cli import app
 _PROGRAM = "shoestring"
 _INTRODUCTION = """
 `shoestring COMMAND --help` prints the same in a terminal. `shoestring --install-completion` adds completion of
-commands, recipes, targets, options and runs to new shells, and
-`shoestring --version` prints the version.
+commands, recipes, targets, options and runs to new shells, and `shoestring --version` prints the version.
 
 ## Answers and exit statuses
 Answers go to standard output, progress and errors to standard error. `--json` prints the answer as JSON; bytes are
@@ -74,7 +73,7 @@ def page() -> str:
         ((f"[`{name}`](#{_anchor(name)})", escape(_summary(command))) for name, command in commands.items()),
     )
     sections = "\n".join(_section(name, command) for name, command in commands.items())
-    return f"{header('Commands')}{overview}{_INTRODUCTION}\n{sections}"
+    return f"{header('Commands')}<!-- page: names files of yours -->\n{overview}{_INTRODUCTION}\n{sections}"
 
 
 def _commands(group: Any, name: str) -> Iterator[tuple[str, Any]]:
@@ -111,7 +110,7 @@ def _section(name: str, command: Any) -> str:
         f"## {name}",
         "\n\n".join(paragraph(escape(text)) for text in _paragraphs(command.help)),
         "",
-        "```sh",
+        "```text",
         " ".join(usage),
         "```",
         "",

@@ -48,6 +48,7 @@ REASONS = (
     "needs an account at Hugging Face",
     "needs files that are not public",
     "takes hours",
+    "names files of yours",
 )
 COMMAND_SECONDS = 1800
 

@@ -8,7 +8,12 @@ import pytest
 from tests.docs import snippets
 from tests.docs.snippets import EXECUTED, PAGES, REASONS, ROOT, SnippetError, compare, page_blocks, page_names, parse
 
-QUICK = ("guides/data", "guides/notebook")
+QUICK = (
+    "index",
+    "explanation/estimates",
+    *(f"guides/{name}" for name in ("data", "disk", "memory", "notebook", "out_of_memory", "troubleshooting")),
+    "reference/settings",
+)
 """Pages that take a few seconds. `make docs-test` executes the others as well."""
 
 BLOCKS = [block for page in page_names() for block in page_blocks(page)]
