@@ -322,7 +322,7 @@ class Record:
             repeated = f"{count_text(last.redone_updates)} updates after its last save are repeated"
             self.note(
                 f"session {last.number} was killed after {seconds_text(last.seconds)}: "
-                + (repeated if last.redone_updates else "no update is lost")
+                + (repeated if last.redone_updates else "no update after its last save is recorded")
             )
 
     def _write_ledger(self, status: str) -> None:
