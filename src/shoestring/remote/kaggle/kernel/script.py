@@ -53,6 +53,6 @@ def make_script(config: Mapping[str, Any]) -> str:
         raise UsageError(
             f"the script for Kaggle has {bytes_text(size)}, but Kaggle accepts at most {bytes_text(MAX_BYTES)}",
             problems=[f"{path} takes {bytes_text(length)} in it, compressed" for length, path in largest],
-            hint="keep large data out of the files that the recipe imports: put it into a dataset and name it by --data",
+            hint="keep large data out of the files that the recipe imports: put it into a dataset, for --data",
         )
     return source
