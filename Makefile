@@ -36,7 +36,7 @@ contract: $(STAMP)
 	$(BIN)/lint-imports
 
 unit: $(STAMP)
-	$(BIN)/python -m pytest -n 3
+	$(BIN)/python -m pytest -n 2
 
 # The long form of the proofs that `make test` holds in short.
 soak: $(STAMP)

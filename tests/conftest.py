@@ -2,6 +2,7 @@ import signal
 import sys
 
 import pytest
+import setuptools  # noqa: F401  # torch's compiler imports it, which has failed after tests that change how modules are found
 import torch
 
 from shoestring import cli

@@ -40,7 +40,8 @@ def configs(tmp_path: Path) -> Path:
 
 def make_score(measured: int, estimate: int, *, oom: bool = False, fits: bool = True, high: int = 0) -> score.Score:
     return score.Score(
-        row=ROW | {"xmem_bytes": str(2 * measured)},
+        row=ROW,
+        rivals={"xmem": 2.0 * measured},
         measured=measured,
         estimate=Range(0, estimate, high or estimate),
         fits=fits,

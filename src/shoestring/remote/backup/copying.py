@@ -67,8 +67,8 @@ class Copier:
             if commit.run != self._run_id:
                 raise UsageError(
                     f"the backup belongs to another run: {name} is of run {commit.run[:8]}, not {self._run_id[:8]}",
-                    hint="give each run a place of its own, or continue that run in another directory: --from with the same "
-                    "URL and another --run",
+                    hint="give each run a place of its own, or continue that run in another directory: "
+                    "--from with the same URL and another --run",
                 )
             return
 
