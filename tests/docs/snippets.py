@@ -225,14 +225,14 @@ def _run(command: str, folder: Path, *, shown: str = "", code: str = "", status:
             while process.poll() is None and time.monotonic() < deadline:
                 time.sleep(0.05)
                 if signalled and f"\n{signalled['above']}" in f"\n{_text(output.name)}":
-                    if signalled["word"] == "^C":
-                        os.killpg(process.pid, signal.SIGINT)  # as a terminal does
-                    else:
+                    if signalled["word"] == "Killed":
                         process.kill()
                         process.wait()
                         time.sleep(0.5)  # its children end with it, and may be printing a line
                     with Path(output.name).open("a") as file:
                         file.write(f"{signalled['word']}\n")
+                    if signalled["word"] == "^C":  # which a terminal prints before the process does anything
+                        os.killpg(process.pid, signal.SIGINT)
                     signalled = None
         finally:
             if process.poll() is None:
