@@ -120,6 +120,7 @@ def test_plan_without_fit_names_changes(run_command, mine, monkeypatch):
     assert out.startswith("mine.py does not fit on t4") and "of GPU memory, but 14.56 GiB is available" in " ".join(
         out.split()
     )
+    assert "What would be enough is listed below." in " ".join(out.split()) and "several together" not in out
     assert "to make it fit  GPU memory: a device with" in out and len(out.splitlines()) <= 25
     _, out, _ = run_command("plan", "temporal", "--on", "t4", "--disk", "28MiB")
     assert "temporal does not fit on t4" in out and "disk" in out

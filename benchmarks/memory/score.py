@@ -24,6 +24,7 @@ if __package__ in (None, ""):
 
 from benchmarks.memory import lora, train, xmem
 from benchmarks.memory.cases import Case, Row, Rows, number
+from benchmarks.percentiles import percentile
 
 from shoestring.errors import ShoestringError
 from shoestring.estimate.memory import Breakdown, Range, memory
@@ -181,12 +182,6 @@ def _table_lines(scores: Sequence[Score], title: str, rivals: Sequence[str], end
         in_range = sum(score.estimate.low <= score.measured <= score.estimate.high for score in fitting) / len(fitting)
         excess = median(score.estimate.high / score.measured - 1 for score in fitting)
         yield f"range: contains {in_range:.0%}; high end: above {_share_held(fitting):.1%}, median excess {excess:+.1%}"
-
-
-def percentile(values: Sequence[float], share: float) -> float:
-    """Return the smallest value that at least `share` of the values do not exceed."""
-    ordered = sorted(values)
-    return ordered[max(0, -int(-len(ordered) * share // 1) - 1)]
 
 
 _LAST_COLUMN = 11

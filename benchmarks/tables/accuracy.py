@@ -3,7 +3,8 @@
 from collections.abc import Sequence
 from statistics import median
 
-from benchmarks.tables.markdown import Row, percent, percentile, read_result, table
+from benchmarks.percentiles import percentile
+from benchmarks.tables.markdown import Row, percent, read_result, table
 
 
 def _errors(rows: Sequence[Row]) -> list[float]:

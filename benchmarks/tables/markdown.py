@@ -20,11 +20,5 @@ def table(head: Sequence[str], rows: Iterable[Sequence[object]]) -> str:
     return "".join(f"| {' | '.join(map(str, line))} |\n" for line in lines)
 
 
-def percentile(values: Sequence[float], share: float) -> float:
-    """Return the smallest value that at least `share` of the values do not exceed."""
-    ordered = sorted(values)
-    return ordered[max(0, -int(-len(ordered) * share // 1) - 1)]
-
-
 def percent(share: float, digits: int = 1) -> str:
     return f"{share:.{digits}%}"

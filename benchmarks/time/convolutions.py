@@ -26,7 +26,7 @@ from zipfile import ZipFile
 if __package__ in (None, ""):
     sys.path.insert(0, str(Path(__file__).parents[2]))
 
-from benchmarks.memory.score import percentile
+from benchmarks.percentiles import percentile
 
 from shoestring.estimate.kernels import kernel_seconds
 from shoestring.estimate.rates import MEASURED_RATES, Rates

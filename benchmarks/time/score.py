@@ -18,7 +18,8 @@ if __package__ in (None, ""):
 
 from benchmarks.memory import lora, score
 from benchmarks.memory.cases import Case, Row, Rows
-from benchmarks.memory.score import Score, percentile
+from benchmarks.memory.score import Score
+from benchmarks.percentiles import percentile
 from benchmarks.time import train
 
 from shoestring.errors import UsageError

@@ -234,16 +234,16 @@ def _chain(node: ast.Attribute, roots: Mapping[str, type]) -> tuple[type, str] |
         current = current.value
     if not isinstance(current, ast.Name) or current.id not in roots:
         return None
-    owner, found = roots[current.id], None
+    owner, attribute = roots[current.id], None
     for name in names:
         if name not in attributes(owner):
             break  # a method, such as `json` or `items`
-        found = (owner, name)
+        attribute = (owner, name)
         classes = _classes_in(_evaluate(attributes(owner)[name].annotation, owner))
         if not classes:
             break
         owner = classes[0]
-    return found
+    return attribute
 
 
 def _copied(node: ast.Call, roots: Mapping[str, type]) -> type | None:

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 import torch
 from benchmarks.memory import score, xmem
+from benchmarks.percentiles import percentile
 
 from shoestring.errors import UsageError
 from shoestring.estimate.memory import Range
@@ -161,7 +162,7 @@ def test_wrong_fits_are_counted_among_estimated_fits() -> None:
 
 @pytest.mark.parametrize(("share", "value"), [(0.5, 5), (0.9, 9), (0.91, 10), (1.0, 10)])
 def test_percentiles_are_elements_of_the_list(share: float, value: int) -> None:
-    assert score.percentile(range(1, 11), share) == value
+    assert percentile(range(1, 11), share) == value
 
 
 def test_large_batches_almost_certainly_contain_a_long_line(configs: Path) -> None:

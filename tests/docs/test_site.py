@@ -87,8 +87,8 @@ def pages(site):
 
 def test_nothing_is_loaded_from_elsewhere(site):
     loading = re.compile(r"""<(?:script|img|iframe|link|source)[^>]*?(?:src|href)=["']?((?:https?:)?//[^"'\s>]+)""")
-    found = {page: loading.findall((site / page).read_text()) for page in pages(site)}
-    assert not {page: urls for page, urls in found.items() if urls}
+    urls_by_page = {page: loading.findall((site / page).read_text()) for page in pages(site)}
+    assert not {page: urls for page, urls in urls_by_page.items() if urls}
     styles = [path for path in site.rglob("*.css") if re.search(r"url\(\s*['\"]?(?:https?:)?//", path.read_text())]
     assert not styles
 
@@ -117,10 +117,10 @@ def test_every_link_leads_to_a_file_and_an_anchor(site):
                 continue
             path = posixpath.normpath(posixpath.join(posixpath.dirname(page), unquote(url.path))) if url.path else page
             if path.endswith(".html") and path in parsed:
-                found = unquote(url.fragment) in parsed[path].anchors
+                exists = unquote(url.fragment) in parsed[path].anchors
             else:
-                found = (site / path).is_file()
-            if not found:
+                exists = (site / path).is_file()
+            if not exists:
                 dead.append(f"{page}: {link}")
     assert sum(len(links.links) for links in parsed.values()) > 1000
     assert not dead

@@ -8,7 +8,7 @@ from shoestring.session.directory import RunDirectory
 from shoestring.settings import Settings
 from shoestring.system_errors import explaining
 
-_OF_THE_RESULT = (
+OF_THE_RESULT = (
     "micro_batch",
     "precision",
     "checkpointing",
@@ -27,7 +27,7 @@ _OF_THE_RESULT = (
 def store_settings_of_result(run: RunDirectory, settings: Settings) -> None:
     """Store the settings of a session that decide its bits, where they differ from the stored ones."""
     values = settings.json()
-    store_settings(run, {name: values[name] for name in _OF_THE_RESULT})
+    store_settings(run, {name: values[name] for name in OF_THE_RESULT})
 
 
 def store_settings(run: RunDirectory, values: Mapping[str, Any]) -> None:
